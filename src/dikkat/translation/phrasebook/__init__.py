@@ -1,7 +1,7 @@
 """An English-French phrasebook: more than 20,000 sentence pairs, composed from a small grammar and lexicon.
 
-English leaves open what French has to say; the phrasebook settles it once, so that a translation follows from the English
-sentence alone:
+English leaves open what French has to say; the phrasebook settles it once, so that a translation follows from the
+English sentence alone:
 
 | English | French |
 | --- | --- |

@@ -3,14 +3,17 @@
 import re
 from collections import Counter
 from functools import cache
+from itertools import chain
 
-from dikkat.translation.phrasebook import sentences, short
+from dikkat.translation.phrasebook import questions, sentences, short
 from dikkat.translation.phrasebook.dice import Dice
 from dikkat.translation.phrasebook.grammar import Pair
+from dikkat.translation.phrasebook.ingredients import Pattern
 
 SHORT_COUNT = 600
 HELD_OUT_COUNT = 1000
-# A held-out word has been met at least this often in training.
+# A word beyond the short sentences is used at least this often, and a held-out word met this often in training.
+_LEAST_USED = 9
 _LEAST_MET = 8
 _SEED = 1789
 _PUNCTUATION = re.compile(r"([.,!?])")
@@ -60,17 +63,36 @@ def _collected() -> tuple[Pair, ...]:
         _add(found, pair)
     dice = Dice(_SEED)
     _draw(found, short.PATTERNS, dice, SHORT_COUNT)
-    _draw(found, sentences.PATTERNS, dice)
+    _draw(found, sentences.PATTERNS + questions.PATTERNS, dice)
     everything = list(found.values())
-    return (*_by_length(everything[:SHORT_COUNT]), *_by_length(everything[SHORT_COUNT:]))
+    beginning = everything[:SHORT_COUNT]
+    return (*_by_length(beginning), *_by_length(_familiar(beginning, everything[SHORT_COUNT:])))
 
 
 def _by_length(book: list[Pair]) -> list[Pair]:
     return sorted(book, key=lambda pair: pair[0].count(" "))
 
 
+def _familiar(beginning: list[Pair], rest: list[Pair]) -> list[Pair]:
+    """Leaves out of `rest` the sentences with a word that the book hardly ever uses: nobody learns a word from those.
+
+    Words of the beginning stay. Leaving a sentence out makes its other words rarer, hence the rounds.
+    """
+    spelled = {pair: _both(*pair) for pair in (*beginning, *rest)}
+    met = Counter(chain.from_iterable(spelled.values()))
+    begun = set(chain.from_iterable(spelled[pair] for pair in beginning))
+    while True:
+        rare = {word for word, count in met.items() if count < _LEAST_USED} - begun
+        kept = [pair for pair in rest if rare.isdisjoint(spelled[pair])]
+        if len(kept) == len(rest):
+            return rest
+        for pair in set(rest).difference(kept):
+            met.subtract(spelled[pair])
+        rest = kept
+
+
 def _draw(
-    found: dict[str, Pair], patterns: tuple[tuple[int, sentences.Pattern], ...], dice: Dice, limit: int | None = None
+    found: dict[str, Pair], patterns: tuple[tuple[int, Pattern], ...], dice: Dice, limit: int | None = None
 ) -> None:
     """Draws the wanted number of new sentences from each pattern, and never more than `limit` in all."""
     for count, pattern in patterns:
@@ -88,6 +110,12 @@ def _add(found: dict[str, Pair], pair: Pair) -> None:
         raise ValueError(f"two translations of {english!r}: {known[1]!r} and {french!r}")
 
 
+@cache
+def _both(english: str, french: str) -> tuple[str, ...]:
+    """Gives the words of both sides, French ones in capitals: the languages share some."""
+    return tuple(_PUNCTUATION.sub(r" \1", f"{english.lower()} {french.upper()}").split())
+
+
 def words(text: str) -> list[str]:
     """Splits a sentence into lower-case words and punctuation marks.
 
@@ -102,8 +130,8 @@ def words(text: str) -> list[str]:
 def _parted() -> tuple[tuple[Pair, ...], tuple[Pair, ...]]:
     book = _collected()
     met: Counter[str] = Counter()
-    for english, french in book:
-        met.update(_both(english, french))
+    for pair in book:
+        met.update(_both(*pair))
     step = (len(book) - SHORT_COUNT) / HELD_OUT_COUNT
     held_out = []
     for number in range(HELD_OUT_COUNT):
@@ -114,8 +142,3 @@ def _parted() -> tuple[tuple[Pair, ...], tuple[Pair, ...]]:
             held_out.append(pair)
     chosen = frozenset(held_out)
     return tuple(pair for pair in book if pair not in chosen), tuple(held_out)
-
-
-def _both(english: str, french: str) -> list[str]:
-    """Gives the words of both sides, told apart where the languages share one."""
-    return ["en " + word for word in words(english)] + ["fr " + word for word in words(french)]

@@ -4,13 +4,15 @@ import re
 
 _VOWEL_SOUND = re.compile(r"[aeio]|u(?!ni)|hour|honest")
 _PAST = dict(
-    pair.split(":")
-    for pair in """
-    be:was have:had go:went come:came do:did take:took see:saw know:knew drink:drank read:read write:wrote put:put
-    sleep:slept leave:left find:found buy:bought sell:sold give:gave send:sent say:said think:thought lose:lost
-    forget:forgot break:broke wear:wore hear:heard understand:understood choose:chose sing:sang swim:swam run:ran
-    win:won fall:fell get:got eat:ate make:made
-    """.split()
+    re.findall(
+        r"(\w+):(\w+)",
+        """
+        be:was have:had go:went come:came do:did take:took see:saw know:knew drink:drank read:read write:wrote put:put
+        sleep:slept leave:left find:found buy:bought sell:sold give:gave say:said think:thought lose:lost
+        break:broke wear:wore hear:heard understand:understood choose:chose sing:sang swim:swam run:ran
+        win:won fall:fell get:got eat:ate make:made speak:spoke
+        """,
+    )
 )
 
 

@@ -17,7 +17,7 @@ _CE_EST = re.compile(r"\bce (?=est\b|était\b)")
 _CONTRACTION = re.compile(r"\b(à|de) (les?)\b")
 _CONTRACTED = {("à", "le"): "au", ("à", "les"): "aux", ("de", "le"): "du", ("de", "les"): "des"}
 
-# The six persons of the present, then the past participle. A prefix (apprendre, sourire) changes neither.
+# The six persons of the present, then the past participle. A prefix (apprendre, comprendre) changes neither.
 _IRREGULAR = {
     infinitive: tuple(forms)
     for infinitive, *forms in map(
@@ -49,15 +49,13 @@ _IRREGULAR = {
         """.strip().splitlines(),
     )
 }
-_PREFIXED = {"apprendre": "ap", "comprendre": "com", "sourire": "sou"}
+_PREFIXED = {"apprendre": "ap", "comprendre": "com"}
 _IMPERATIVE = {"être": ("sois", "soyons"), "avoir": ("aie", "ayons")}
 # Stems of -er verbs that change before a silent ending (j'achète, il essaie).
 _STRONG_STEM = {
     "achet": "achèt",
     "lev": "lèv",
-    "espér": "espèr",
     "essay": "essai",
-    "envoy": "envoi",
 }
 _ENDINGS = {
     "er": (("e", "es", "e", "ons", "ez", "ent"), "é"),
@@ -220,10 +218,7 @@ def possessive(english: str, feminine: bool, plural: bool, following: str) -> st
     """
     if english in _SHARED_POSSESSIVE:
         return _SHARED_POSSESSIVE[english][plural]
-    if plural:
-        ending = "es"
-    else:
-        ending = "a" if feminine and not is_mute_start(following) else "on"
+    ending = "es" if plural else "a" if feminine and not is_mute_start(following) else "on"
     return _POSSESSIVE[english] + ending
 
 

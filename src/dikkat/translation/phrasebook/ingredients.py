@@ -1,5 +1,6 @@
 """Drawing the parts of a sentence: subjects, objects, tenses, things to add."""
 
+from collections.abc import Callable
 from typing import get_args
 
 from dikkat.translation.phrasebook import lexicon as lex
@@ -14,13 +15,26 @@ from dikkat.translation.phrasebook.grammar import (
     Predicate,
     Subject,
     Tense,
+    Verb,
 )
 from dikkat.translation.phrasebook.lexicon import Adjective, Noun
 from dikkat.translation.phrasebook.verbs import Frame, Style
 
 _UNGRADED = frozenset({"ready", "alone", "free", "new", *(color.english for color in lex.COLORS)})
+MODALS = (verbs.WANT, verbs.CAN, verbs.MUST)
+CATENATIVES = (verbs.WANT, verbs.CAN, verbs.MUST, verbs.LIKE, verbs.START, verbs.TRY)
+ALL_FRAMES = verbs.EATING + verbs.READING + verbs.HANDLING + verbs.MEETING + verbs.MOVING
+# What one can be told to do, or can want to do.
+WILLED = tuple(
+    frame
+    for frame in ALL_FRAMES
+    if not frame.verb.stative and frame.verb.english not in {"lose", "break", "arrive at", "see", "understand"}
+)
 POSSESSIVES = ("my", "your", "his", "her", "our", "their")
+Pattern = Callable[[Dice], Pair]
 TENSES: tuple[Tense, ...] = get_args(Tense)
+# The object pronouns that mean, or include, the subject itself.
+OWN = {"I": ("me", "us"), "you": ("you", "us"), "we": ("me", "us", "you")}
 NOTHING: Pair = ("", "")
 # The determiners of each style of object, each with whether it may be plural.
 _STANDS: dict[Style, tuple[tuple[str, bool], ...]] = {
@@ -46,7 +60,7 @@ _SAME_PAST = frozenset({"read", "put"})
 
 def subject(dice: Dice) -> Subject:
     """Draws who does it: a pronoun or people."""
-    return dice.pick(PRONOUNS) if dice.chance(0.5) else people(dice)
+    return dice.pick(PRONOUNS) if dice.chance(0.6) else people(dice)
 
 
 def people(dice: Dice) -> Subject:
@@ -93,11 +107,11 @@ def predicate(dice: Dice, frame: Frame) -> Predicate:
     return Predicate.with_object(frame.verb, phrase(dice, nouns, style, frame.adjectives), frame.preposition)
 
 
-def place(dice: Dice) -> Pair:
-    """Draws where something happens."""
+def place(dice: Dice, inside: bool = False) -> Pair:
+    """Draws where something happens, perhaps only `inside` a home."""
     if dice.chance(0.25):
         return "at home", "chez {self}"
-    if dice.chance(0.5):
+    if inside or dice.chance(0.5):
         room = NounPhrase(dice.pick(lex.ROOMS), dice.pick(("the", "the", "my", "her")))
         return f"in {room.english}", f"dans {room.french}"
     spot = NounPhrase(dice.pick(lex.PLACES))
@@ -111,7 +125,7 @@ def extra(dice: Dice, kinds: str, tense: Tense) -> Pair:
     kind = dice.pick(kinds)
     if kind == "t":
         return dice.pick(_TIMES[tense])
-    return place(dice) if kind == "p" else dice.pick(lex.COMPANY)
+    return place(dice, kind == "h") if kind in "ph" else dice.pick(lex.COMPANY)
 
 
 def polarity(dice: Dice, tense: Tense) -> Polarity:
@@ -121,16 +135,26 @@ def polarity(dice: Dice, tense: Tense) -> Polarity:
     return "never" if tense != "future" and dice.chance(0.35) else "not"
 
 
+def is_lasting(what: Predicate) -> bool:
+    """Tells states such as liking and knowing, which have no times and no near future."""
+    return what.verb.stative and what.verb.english not in ("be", "have")
+
+
 def tense_of(dice: Dice, what: Predicate) -> Tense:
     """Draws a tense; nobody is going to want or to know."""
-    timeless = what.verb.stative and what.verb.english not in ("be", "have")
-    return dice.pick(TENSES[:2] if timeless else TENSES)
+    timeless = is_lasting(what)
+    return dice.pick(TENSES[:2] if timeless else (*TENSES, *TENSES[:1]))
+
+
+def denial(dice: Dice, probability: float = 0.25) -> Polarity:
+    """Draws not, or nothing."""
+    return "not" if dice.chance(probability) else ""
 
 
 def clause(dice: Dice, who: Subject, what: Predicate, extras: str) -> Clause:
     """Draws tense, polarity, and what is added to a predicate."""
     tense = tense_of(dice, what)
-    negation = polarity(dice, tense)
+    negation = denial(dice, 0.35) if is_lasting(what) else polarity(dice, tense)
     often = tense == "present" and not negation and not what.verb.stative and dice.chance(0.25)
     if often:
         return Clause(who, what, tense, "", dice.pick(lex.FREQUENCIES))
@@ -143,11 +167,8 @@ def clause(dice: Dice, who: Subject, what: Predicate, extras: str) -> Clause:
 def fitting(dice: Dice, who: Subject, added: Pair) -> Pair:
     """Keeps company and subject apart: nobody goes with themselves."""
     if added in lex.COMPANY:
-        return dice.pick([pair for pair in lex.COMPANY if pair[0] not in _WITH_SELF.get(who.english, ())])
+        return dice.pick([pair for pair in lex.COMPANY if pair[0][5:] not in OWN.get(who.english, ())])
     return added
-
-
-_WITH_SELF = {"I": ("with me", "with us"), "you": ("with you", "with us"), "we": ("with me", "with us", "with you")}
 
 
 def question_clause(dice: Dice, who: Subject, what: Predicate, extras: str = "") -> Clause:
@@ -162,3 +183,22 @@ def is_predicate(dice: Dice, adjectives: tuple[Adjective, ...], degree: float = 
     graded = adjective.english not in _UNGRADED and dice.chance(degree)
     english, french = dice.pick(lex.DEGREES) if graded else NOTHING
     return Predicate.simple(verbs.BE, f"{english} {adjective.english}".strip(), french, adjective)
+
+
+def busy_with(dice: Dice) -> Predicate:
+    """Draws a fixed phrase, a language or a sport."""
+    if dice.chance(0.35):
+        verb = dice.pick((verbs.SPEAK, verbs.LEARN))
+        english, french = dice.pick(lex.LANGUAGES)
+        return Predicate.simple(verb, english, french if verb is verbs.SPEAK else f"le {french}")
+    if dice.chance(0.4):
+        return Predicate.simple(verbs.PLAY, *dice.pick(lex.SPORTS))
+    english, french, object_english, object_french, negated = dice.pick(verbs.PHRASES)
+    return Predicate(Verb(english, french), object_english, object_french, negated)
+
+
+def action(dice: Dice) -> Predicate:
+    """Draws something that one can want to do, with or without an object."""
+    if dice.chance(0.3):
+        return Predicate.simple(dice.pick(verbs.ACTIVITIES + verbs.SKILLS[:1]))
+    return busy_with(dice) if dice.chance(0.25) else predicate(dice, dice.pick(WILLED))

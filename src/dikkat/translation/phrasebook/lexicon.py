@@ -1,8 +1,8 @@
 """The words: nouns, adjectives and adverbials by what they can mean, written as compact tables.
 
-An entry reads `English = French`. A French noun stands with its indefinite article, which tells its gender; an irregular
-English plural follows a slash, and so does an irregular French feminine. The tables are grouped by meaning, so that
-sentences make sense: what is eaten is food, what is read is a text.
+An entry reads `English = French`. A French noun stands with its indefinite article, which tells its gender; an
+irregular English plural follows a slash, and so does an irregular French feminine. The tables are grouped by meaning,
+so that sentences make sense: what is eaten is food, what is read is a text.
 """
 
 from dataclasses import dataclass
@@ -81,7 +81,8 @@ PEOPLE = _nouns("""
 """)
 FAMILY = _nouns("""
     father = un père, mother = une mère, brother = un frère, sister = une sœur, uncle = un oncle, aunt = une tante,
-    son = un fils, cousin = un cousin, friend = un ami, neighbor = un voisin, daughter = une fille, teacher = un professeur
+    son = un fils, cousin = un cousin, friend = un ami, neighbor = un voisin, daughter = une fille,
+    teacher = un professeur
 """)
 PARENTS = FAMILY[:2]
 CHILDREN = _nouns("brother = un frère, sister = une sœur, son = un fils, daughter = une fille, cousin = un cousin")
@@ -95,7 +96,7 @@ FOOD = _nouns("""
     salad = une salade, chocolate = un chocolat, butter = un beurre, ham = un jambon, jam = une confiture
 """)
 SNACKS = _nouns("""
-    apple = une pomme, orange = une orange, egg = un œuf, cake = un gâteau, vegetable = un légume, bean = un haricot,
+    apple = une pomme, egg = un œuf, cake = un gâteau, vegetable = un légume, bean = un haricot,
     cookie = un biscuit, banana = une banane, strawberry = une fraise, carrot = une carotte, tomato = une tomate
 """)
 DRINKS = _nouns("""
@@ -135,23 +136,22 @@ OPENINGS = _nouns("""
 PLACES = _nouns("""
     school = une école, market = un marché, park = un parc, station = une gare, beach = une plage, museum = un musée,
     library = une bibliothèque, bank = une banque, hospital = un hôpital, hotel = un hôtel, church = une église,
-    restaurant = un restaurant, office = un bureau, airport = un aéroport, pool = une piscine,
-    university = une université
+    restaurant = un restaurant, office = un bureau, airport = un aéroport, pool = une piscine
 """)
 SIGHTS = _nouns("""
     museum = un musée, church = une église, castle = un château, village = un village, city = une ville,
-    island = une île, house = une maison, school = une école, university = une université
+    house = une maison, school = une école, hotel = un hôtel
 """)
 HOMES = _nouns("village = un village, city = une ville, house = une maison, castle = un château")
 ROOMS = _nouns("""
     kitchen = une cuisine, garden = un jardin, bedroom = une chambre, living room = un salon, garage = un garage,
     car = une voiture, house = une maison, street = une rue
 """)
-SURFACES = _nouns("table = une table, chair = une chaise, bed = un lit, piano = un piano, box = une boîte")
+SURFACES = _nouns("table = une table, chair = une chaise, bed = un lit, piano = un piano")
 CONTAINERS = _nouns("bag = un sac, box = une boîte, car = une voiture, kitchen = une cuisine, bedroom = une chambre")
 LANDMARKS = _nouns("""
-    door = une porte, window = une fenêtre, house = une maison, tree = un arbre, school = une école, church = une église,
-    station = une gare, car = une voiture, hotel = un hôtel
+    door = une porte, window = une fenêtre, house = une maison, tree = un arbre, school = une école,
+    church = une église, station = une gare, car = une voiture, hotel = un hôtel
 """)
 TRANSPORT = _nouns("train = un train, bus = un bus, taxi = un taxi, plane = un avion, boat = un bateau")
 SOUNDS = _nouns("song = une chanson, story = une histoire, teacher = un professeur")
@@ -160,7 +160,7 @@ PUZZLES = _nouns("""
     question = une question, lesson = une leçon, answer = une réponse, story = une histoire, letter = une lettre,
     message = un message, book = un livre, problem = un problème
 """)
-SHOWS = _nouns("movie = un film, game = un match, bird = un oiseau, boat = un bateau, train = un train")
+SHOWS = _nouns("movie = un film, game = un match, boat = un bateau, train = un train")
 TASKS = _nouns("lesson = une leçon, book = un livre, letter = une lettre, cake = un gâteau, soup = une soupe")
 
 MOODS = _adjectives("""
@@ -191,7 +191,7 @@ TEXT_QUALITIES = _adjectives("""
     interesting = intéressant, difficult = difficile, easy = facile, sad = triste, funny = drôle
 """)
 FLAVORS = _adjectives("cold = froid, good = bon/bonne, bad = mauvais")
-FRESHNESS = _adjectives("good = bon/bonne, bad = mauvais, fresh = frais/fraîche, small = petit, big = gros/grosse")
+FRESHNESS = _adjectives("good = bon/bonne, bad = mauvais, fresh = frais/fraîche")
 ANIMAL_QUALITIES = _adjectives("""
     big = gros/grosse, small = petit, black = noir, white = blanc/blanche, old = vieux/vieille, young = jeune,
     beautiful = beau/belle
@@ -223,10 +223,10 @@ CONDITIONS = _adverbials("""
 NUMBERS = _adverbials("two = deux, three = trois, four = quatre, five = cinq, six = six, ten = dix")
 AGES = _adverbials("five = cinq, six = six, ten = dix, twelve = douze, twenty = vingt, thirty = trente")
 DEGREES = _adverbials("very = très, too = trop, so = si")
-LANGUAGES = _adverbials("French = français, English = anglais, Spanish = espagnol, German = allemand, Italian = italien")
+LANGUAGES = _adverbials("French = français, English = anglais, Spanish = espagnol, German = allemand")
 SPORTS = _adverbials("""
-    soccer = à le football, tennis = à le tennis, cards = à les cartes, chess = à les échecs, the guitar = de la guitare,
-    the piano = de le piano
+    soccer = à le football, tennis = à le tennis, cards = à les cartes, chess = à les échecs,
+    the guitar = de la guitare, the piano = de le piano
 """)
 FREQUENCIES = _adverbials("often = souvent, always = toujours, sometimes = parfois")
 PAST_TIMES = _adverbials("""

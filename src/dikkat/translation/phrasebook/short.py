@@ -4,14 +4,14 @@ from dikkat.translation.phrasebook import lexicon as lex
 from dikkat.translation.phrasebook import verbs
 from dikkat.translation.phrasebook.dice import Dice
 from dikkat.translation.phrasebook.grammar import PRONOUNS, Clause, Pair, Predicate, Verb, question, statement
-from dikkat.translation.phrasebook.ingredients import is_predicate
-from dikkat.translation.phrasebook.sentences import Pattern, command, pronoun_object
+from dikkat.translation.phrasebook.ingredients import TENSES, Pattern, is_predicate
+from dikkat.translation.phrasebook.sentences import command, pronoun_object
 
 _ADJECTIVES = lex.MOODS + lex.CHARACTERS[:10]
 _GOING = Verb("go", "aller", moves=True)
 # "Read" alone would be both present and past.
 _PLAIN = tuple(verb for verb in verbs.ACTIVITIES + verbs.EVENTS if verb.english != "read")
-_WILLED = (_GOING, *(verb for verb in verbs.ACTIVITIES + verbs.EVENTS[:2] + verbs.SKILLS[:1] if not verb.reflexive))
+_WILLED = verbs.ACTIVITIES + verbs.EVENTS[:2]
 
 
 def opening() -> tuple[Pair, ...]:
@@ -47,12 +47,12 @@ def _condition(dice: Dice) -> Pair:
 
 
 def _acting(dice: Dice) -> Pair:
-    tense = "past" if dice.chance(0.65) else "present"
+    tense = dice.pick(TENSES[:2])
     return statement(Clause(dice.pick(PRONOUNS), Predicate.simple(dice.pick(_PLAIN)), tense))
 
 
 def _able(dice: Dice) -> Pair:
-    what = Predicate.simple(dice.pick(_WILLED)).under(dice.pick((verbs.CAN, verbs.MUST, verbs.WANT)))
+    what = Predicate.simple(dice.pick(_WILLED + verbs.SKILLS[:1])).under(dice.pick((verbs.CAN, verbs.MUST, verbs.WANT)))
     return statement(Clause(dice.pick(PRONOUNS), what))
 
 

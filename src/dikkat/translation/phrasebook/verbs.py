@@ -20,7 +20,7 @@ Style = Literal["mass", "the", "place", "one", "any", "food", "owned", "generic"
 class Frame:
     """A verb with the class of its objects, how they may stand, and the adjectives that suit them.
 
-    `extras` says what may be added: t a time, p a place where it happens, c company (with us).
+    `extras` says what may be added: t a time, p a place where it happens, h a place at home, c company (with us).
     """
 
     verb: Verb
@@ -34,8 +34,8 @@ class Frame:
 BE = Verb("be", "être", stative=True)
 HAVE = Verb("have", "avoir", stative=True)
 FEEL = Verb("be", "avoir", stative=True)
-THINK, KNOW_THAT, SAY = Verb("think", "penser", stative=True), Verb("know", "savoir", stative=True), Verb("say", "dire")
-HOPE = Verb("hope", "espérer", stative=True)
+THINK, KNOW_THAT = Verb("think", "penser", stative=True), Verb("know", "savoir", stative=True)
+SAY = Verb("say", "dire")
 
 
 def _frame(
@@ -56,10 +56,10 @@ EATING = (
     _frame("drink", "boire", lex.DRINKS, "mass", lex.FLAVORS, "tpc"),
     _frame("buy", "acheter", lex.FOOD + lex.DRINKS, "mass", lex.FLAVORS[1:]),
     _frame("buy", "acheter", lex.SNACKS, "food", lex.FRESHNESS),
-    _frame("want", "vouloir~", lex.FOOD + lex.DRINKS, "mass"),
-    _frame("like", "aimer~", lex.FOOD + lex.DRINKS, "generic"),
-    _frame("like", "aimer~", lex.SNACKS + lex.ANIMALS, "generic"),
-    _frame("cook", "cuisiner", lex.FOOD[2:6], "mass", (), "tp"),
+    _frame("want", "vouloir~", lex.FOOD + lex.DRINKS, "mass", (), ""),
+    _frame("like", "aimer~", lex.FOOD + lex.DRINKS, "generic", (), ""),
+    _frame("like", "aimer~", lex.SNACKS + lex.ANIMALS, "generic", (), ""),
+    _frame("cook", "cuisiner", lex.FOOD[2:6], "mass", (), "th"),
     _frame("make", "faire", lex.SNACKS[3:4] + lex.CLOTHES[1:3], "one", lex.QUALITIES[:2]),
 )
 READING = (
@@ -68,7 +68,6 @@ READING = (
     _frame("finish", "finir", lex.TASKS + lex.TEXTS[:3], "the"),
     _frame("understand", "comprendre", lex.PUZZLES, "the", (), ""),
     _frame("learn", "apprendre", lex.STUDIES, "the", lex.TEXT_QUALITIES[:5]),
-    _frame("forget", "oublier", lex.STUDIES + lex.SMALL_THINGS, "the"),
     _frame("choose", "choisir", lex.CLOTHES + lex.TEXTS[:1] + lex.SNACKS[3:4], "one", lex.QUALITIES[:3]),
 )
 HANDLING = (
@@ -81,12 +80,13 @@ HANDLING = (
     _frame("buy", "acheter", lex.BIG_THINGS, "one", lex.QUALITIES[:5] + lex.COLORS),
     _frame("buy", "acheter", lex.CLOTHES, "any", lex.COLORS + lex.QUALITIES[:6]),
     _frame("sell", "vendre", lex.BIG_THINGS + lex.SMALL_THINGS[:2], "one", lex.QUALITIES[:4]),
-    _frame("want", "vouloir~", lex.CLOTHES + lex.BIG_THINGS + lex.PETS, "one", lex.COLORS[:1] + lex.QUALITIES[:4]),
+    _frame("want", "vouloir~", lex.CLOTHES + lex.BIG_THINGS, "one", lex.COLORS[:1] + lex.QUALITIES[:4], ""),
+    _frame("want", "vouloir~", lex.PETS, "one", lex.ANIMAL_QUALITIES, ""),
     _frame("take", "prendre", lex.TRANSPORT, "the"),
     _frame("take", "prendre", lex.SMALL_THINGS, "one", lex.COLORS),
     _frame("lose", "perdre", lex.SMALL_THINGS, "any", lex.COLORS),
     _frame("wear", "porter", lex.CLOTHES, "one", lex.COLORS + lex.QUALITIES[:5]),
-    _frame("wash", "laver", lex.WASHABLE, "the", lex.COLORS, "tpc"),
+    _frame("wash", "laver", lex.WASHABLE, "the", lex.COLORS, "th"),
     _frame("break", "casser", lex.FRAGILE, "the", lex.COLORS),
     _frame("open", "ouvrir", lex.OPENINGS, "the", lex.COLORS),
     _frame("close", "fermer", lex.OPENINGS, "the", lex.COLORS),
@@ -110,7 +110,6 @@ MOVING = (
     _frame("arrive at", "arriver*", lex.PLACES, "place", (), "tc", "à"),
     _frame("stay at", "rester*", lex.PLACES, "place", (), "tc", "à"),
     _frame("work at", "travailler", lex.PLACES, "place", (), "tc", "à"),
-    _frame("enter", "entrer*", lex.PLACES, "place", (), "t", "dans"),
     _frame("live near", "habiter~", lex.PLACES, "place", (), "", "près de"),
     _frame("live in", "habiter~", lex.HOMES, "one", lex.BUILDING_QUALITIES[:5], "", "dans"),
 )
@@ -129,8 +128,8 @@ def _verbs(table: str) -> tuple[Verb, ...]:
 # What one can do without an object, anywhere.
 ACTIVITIES = _verbs("""
     eat = manger, sleep = dormir, work = travailler, read = lire, write = écrire, sing = chanter, dance = danser,
-    run = courir, walk = marcher, play = jouer, study = étudier, cook = cuisiner, laugh = rire, cry = pleurer,
-    smile = sourire, rest = se reposer, wait = attendre
+    run = courir, walk = marcher, play = jouer, cook = cuisiner, laugh = rire, cry = pleurer,
+    wait = attendre
 """)
 SKILLS = _verbs("""
     swim = nager, read = lire, write = écrire, sing = chanter, dance = danser, cook = cuisiner, run = courir,
@@ -138,9 +137,14 @@ SKILLS = _verbs("""
 """)
 EVENTS = _verbs("""
     leave = partir*, go out = sortir*, fall = tomber*, arrive = arriver*, come = venir*, get up = se lever,
-    go to bed = se coucher, win = gagner, lose = perdre, answer = répondre, travel = voyager, start = commencer
+    go to bed = se coucher, lose = perdre, answer = répondre, start = commencer
 """)
 GO_HOME, STAY_HOME = Verb.read("go home", "rentrer*"), Verb.read("stay home", "rester*")
+REACTIONS = (
+    GO_HOME,
+    STAY_HOME,
+    *_verbs("go to bed = se coucher, laugh = rire, cry = pleurer, sleep = dormir"),
+)
 SPEAK, LEARN, PLAY = Verb.read("speak", "parler"), Verb.read("learn", "apprendre"), Verb.read("play", "jouer")
 # Fixed phrases with a verb: make coffee, faire du café.
 PHRASES = (
@@ -156,16 +160,16 @@ PHRASES = (
     ("answer", "répondre", "the question", "à la question", "à la question"),
     ("answer", "répondre", "the letter", "à la lettre", "à la lettre"),
 )
-GIVING = _verbs("give = donner, show = montrer, sell = vendre, send = envoyer")
+GIVING = _verbs("give = donner, show = montrer, sell = vendre")
 WANT, LIKE = Verb("want", "vouloir", stative=True), Verb("like", "aimer", stative=True)
 CAN, MUST = Verb("can", "pouvoir", modal=True), Verb("must", "devoir", modal=True)
 KNOW_HOW = Verb("know how", "savoir", stative=True)
 START, TRY = Verb("start", "commencer", link="à"), Verb("try", "essayer", link="de")
-MEET = _verbs("see = voir, help = aider, wait for = attendre, look for = chercher, listen to = écouter, know = connaître~")
+MEET = _verbs("see = voir, help = aider, look for = chercher, know = connaître~")
 SEARCHES = _verbs("""
     eat = manger, drink = boire, read = lire, write = écrire, buy = acheter, sell = vendre, see = voir,
     want = vouloir~, look for = chercher, wash = laver, take = prendre, choose = choisir, learn = apprendre,
-    understand = comprendre, break = casser, forget = oublier, lose = perdre, listen to = écouter, do = faire,
+    understand = comprendre, break = casser, lose = perdre, listen to = écouter, do = faire,
     find = trouver, cook = cuisiner, wait for = attendre
 """)
 

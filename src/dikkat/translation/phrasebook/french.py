@@ -91,8 +91,8 @@ def join(*parts: str) -> str:
         >>> join("ce est le frère de le garçon")
         "c'est le frère du garçon"
     """
-    text = " ".join(part for part in parts if part)
-    text = _CE_EST.sub("c'", _ELISION.sub(_elided, text))
+    text = _ELISION.sub(_elided, " ".join(filter(None, parts)))
+    text = _CE_EST.sub("c'", text)
     return _CONTRACTION.sub(lambda match: _CONTRACTED[match[1], match[2]], text)
 
 

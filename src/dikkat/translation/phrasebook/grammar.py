@@ -267,7 +267,7 @@ class Clause:
         particle = "ne" if negation else ""
         adverb = negation or self.adverb[1]
         words = _words(self.subject.french, particle, clitic, finite, adverb, *after, self.adjunct[1])
-        return words.format(self=self.subject.own, reflexive=_REFLEXIVE[person])
+        return words.format(self=self.subject.own, reflexive=_REFLEXIVE[person]) if "{" in words else words
 
     @property
     def _has_be(self) -> bool:
@@ -354,4 +354,4 @@ def question(clause: Clause, word: Pair = ("", "")) -> Pair:
 
 
 def _words(*parts: str) -> str:
-    return " ".join(part for part in parts if part)
+    return " ".join(filter(None, parts))

@@ -35,6 +35,8 @@ Pattern = Callable[[Dice], Pair]
 TENSES: tuple[Tense, ...] = get_args(Tense)
 # The object pronouns that mean, or include, the subject itself.
 OWN = {"I": ("me", "us"), "you": ("you", "us"), "we": ("me", "us", "you")}
+# I, you and we twice, since people share the verb forms of he, she and they.
+_WHO = PRONOUNS + tuple(pronoun for pronoun in PRONOUNS if pronoun.person in (0, 1, 3))
 NOTHING: Pair = ("", "")
 # The determiners of each style of object, each with whether it may be plural.
 _STANDS: dict[Style, tuple[tuple[str, bool], ...]] = {
@@ -45,6 +47,7 @@ _STANDS: dict[Style, tuple[tuple[str, bool], ...]] = {
         *(("a", False), ("a", False), ("my", False), ("this", False), ("the", True)),
         *(("bare", True), ("bare", True), ("my", True), ("this", True), ("two", True)),
     ),
+    "person": (("a", False), ("the", False), ("the", False), ("this", False)),
     "owned": (("a", False), ("a", False), ("bare", True), ("two", True)),
     "one": (("a", False),) * 2 + (("the", False), ("my", False), ("this", False)),
     "any": (
@@ -60,7 +63,7 @@ _SAME_PAST = frozenset({"read", "put"})
 
 def subject(dice: Dice) -> Subject:
     """Draws who does it: a pronoun or people."""
-    return dice.pick(PRONOUNS) if dice.chance(0.6) else people(dice)
+    return dice.pick(_WHO) if dice.chance(0.6) else people(dice)
 
 
 def people(dice: Dice) -> Subject:
@@ -154,7 +157,7 @@ def denial(dice: Dice, probability: float = 0.25) -> Polarity:
 def clause(dice: Dice, who: Subject, what: Predicate, extras: str) -> Clause:
     """Draws tense, polarity, and what is added to a predicate."""
     tense = tense_of(dice, what)
-    negation = denial(dice, 0.35) if is_lasting(what) else polarity(dice, tense)
+    negation = denial(dice, 0.35) if what.verb.stative else polarity(dice, tense)
     often = tense == "present" and not negation and not what.verb.stative and dice.chance(0.25)
     if often:
         return Clause(who, what, tense, "", dice.pick(lex.FREQUENCIES))

@@ -99,6 +99,7 @@ SNACKS = _nouns("""
     apple = une pomme, egg = un œuf, cake = un gâteau, vegetable = un légume, bean = un haricot,
     cookie = un biscuit, banana = une banane, strawberry = une fraise, carrot = une carotte, tomato = une tomate
 """)
+CAKES = _nouns("cake = un gâteau")
 DRINKS = _nouns("""
     water = une eau, milk = un lait, coffee = un café, tea = un thé, wine = un vin, beer = une bière, juice = un jus
 """)

@@ -107,11 +107,11 @@ def _how_many(dice: Dice) -> Pair:
 
 # How many sentences each pattern gives.
 PATTERNS: tuple[tuple[int, Pattern], ...] = (
-    (1000, _asked),
+    (900, _asked),
     (400, _wanting_asked),
-    (800, _wondering),
+    (700, _wondering),
     (300, _where_is),
     (500, _what),
     (500, _who),
-    (400, _how_many),
+    (300, _how_many),
 )

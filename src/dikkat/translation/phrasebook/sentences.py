@@ -55,7 +55,7 @@ def _said(frames: tuple[Frame, ...]) -> Pattern:
 
 def _acting(dice: Dice) -> Pair:
     """Someone does something that needs no object."""
-    who = dice.pick(PRONOUNS) if dice.chance(0.6) else subject(dice)
+    who = dice.pick(PRONOUNS) if dice.chance(0.5) else subject(dice)
     if dice.chance(0.5):
         return statement(clause(dice, who, Predicate.simple(dice.pick(verbs.EVENTS)), "t"))
     if dice.chance(0.2):
@@ -75,7 +75,10 @@ def _under(dice: Dice, who: Subject) -> Clause:
     verb = dice.pick(CATENATIVES)
     tense = TENSES[0] if verb.modal else dice.pick(TENSES[:2])
     negation = denial(dice, 0.3)
-    what = action(dice).under(verb)
+    deed = Predicate.simple(dice.pick(verbs.ACTIVITIES)) if verb is verbs.START and dice.chance(0.6) else action(dice)
+    if verb is verbs.START and deed.verb.english in {"find", "finish", "start", "buy", "sell", "choose", "take"}:
+        deed = busy_with(dice)
+    what = deed.under(verb)
     return Clause(who, what, tense, negation)
 
 
@@ -201,7 +204,8 @@ def _spot(dice: Dice, thing_there: lex.Noun) -> Pair:
         )
     )
     spots = [noun for noun in nouns if noun != thing_there]
-    where = NounPhrase(dice.pick(spots), dice.pick(("the", "the", "the", "my", "your", "her")))
+    owners = ("the",) if nouns is lex.LANDMARKS else ("the", "the", "the", "my", "your", "her")
+    where = NounPhrase(dice.pick(spots), dice.pick(owners))
     return f"{english} {where.english}", f"{french} {where.french}"
 
 
@@ -266,7 +270,7 @@ _OWNERS_AND_A = ("a", "a", "a", *POSSESSIVES)
 
 def _pronoun_object(dice: Dice) -> Pair:
     """Someone sees him, helps us, is going to wait for them."""
-    who = subject(dice)
+    who = dice.pick(PRONOUNS) if dice.chance(0.5) else subject(dice)
     what = _with_clitic(dice, who)
     stative = what.verb.stative
     if dice.chance(0.3) and not stative:
@@ -308,7 +312,7 @@ def _giving(dice: Dice) -> Pair:
 
 
 def _receiver(dice: Dice) -> Pair:
-    whom = relative(dice) if dice.chance(0.6) else phrase(dice, lex.PEOPLE, "the")
+    whom = relative(dice) if dice.chance(0.6) else phrase(dice, lex.PEOPLE, "person")
     return f"to {whom.english}", f"à {whom.french}"
 
 
@@ -413,29 +417,29 @@ def _sensation(dice: Dice) -> Predicate:
 
 # How many sentences each pattern gives.
 PATTERNS: tuple[tuple[int, Pattern], ...] = (
-    (1600, _said(verbs.EATING)),
-    (1100, _said(verbs.READING)),
-    (2500, _said(verbs.HANDLING)),
+    (1400, _said(verbs.EATING)),
+    (1000, _said(verbs.READING)),
+    (2000, _said(verbs.HANDLING)),
     (1000, _said(verbs.MEETING)),
     (1100, _said(verbs.MOVING)),
     (1000, _said(verbs.OWNING)),
-    (2800, _acting),
-    (700, _phrases),
-    (1300, _wanting),
-    (1700, _being),
+    (3300, _acting),
+    (600, _phrases),
+    (1100, _wanting),
+    (1500, _being),
     (400, _feeling),
     (400, _condition),
     (150, _aged),
     (800, _described),
-    (600, _compared),
+    (500, _compared),
     (300, _things_compared),
     (800, _located),
     (600, _there_is),
     (700, _presented),
     (1300, _pronoun_object),
-    (800, _giving),
+    (700, _giving),
     (500, _putting),
-    (700, _commanding),
-    (900, _thinking),
-    (400, _because),
+    (600, _commanding),
+    (700, _thinking),
+    (300, _because),
 )

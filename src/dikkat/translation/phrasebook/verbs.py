@@ -12,8 +12,9 @@ from dikkat.translation.phrasebook.grammar import Clitic, Verb
 from dikkat.translation.phrasebook.lexicon import Adjective, Noun
 
 # How an object may stand: as a mass (water), as the one of its kind (the door) or its town (the market), alone (a car),
-# in any number, as provisions (apples), as a possession (a car, two cars), or as what one likes (coffee, cats).
-Style = Literal["mass", "the", "place", "one", "any", "food", "owned", "generic"]
+# in any number, as provisions (apples), as a possession (a car, two cars), as a stranger (a man), or as what one likes
+# (coffee, cats).
+Style = Literal["mass", "the", "place", "one", "any", "food", "owned", "person", "generic"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ EATING = (
     _frame("like", "aimer~", lex.FOOD + lex.DRINKS, "generic", (), ""),
     _frame("like", "aimer~", lex.SNACKS + lex.ANIMALS, "generic", (), ""),
     _frame("cook", "cuisiner", lex.FOOD[2:6], "mass", (), "th"),
-    _frame("make", "faire", lex.SNACKS[3:4] + lex.CLOTHES[1:3], "one", lex.QUALITIES[:2]),
+    _frame("make", "faire", lex.CAKES + lex.CLOTHES[1:3], "one", lex.QUALITIES[:2]),
 )
 READING = (
     _frame("read", "lire", lex.TEXTS, "any", lex.TEXT_QUALITIES, "tp"),
@@ -68,10 +69,10 @@ READING = (
     _frame("finish", "finir", lex.TASKS + lex.TEXTS[:3], "the"),
     _frame("understand", "comprendre", lex.PUZZLES, "the", (), ""),
     _frame("learn", "apprendre", lex.STUDIES, "the", lex.TEXT_QUALITIES[:5]),
-    _frame("choose", "choisir", lex.CLOTHES + lex.TEXTS[:1] + lex.SNACKS[3:4], "one", lex.QUALITIES[:3]),
+    _frame("choose", "choisir", lex.CLOTHES + lex.TEXTS[:1] + lex.CAKES, "one", lex.QUALITIES[:3]),
 )
 HANDLING = (
-    _frame("see", "voir", lex.PEOPLE, "one", lex.NOUN_CHARACTERS),
+    _frame("see", "voir", lex.PEOPLE, "person", lex.NOUN_CHARACTERS),
     _frame("see", "voir", lex.ANIMALS, "any", lex.ANIMAL_QUALITIES),
     _frame("see", "voir", lex.SIGHTS, "one", lex.BUILDING_QUALITIES),
     _frame("look for", "chercher", lex.SMALL_THINGS, "one", lex.COLORS),
@@ -95,13 +96,13 @@ HANDLING = (
     _frame("listen to", "écouter", lex.SOUNDS, "the", lex.QUALITIES[2:4], "tp"),
 )
 MEETING = (
-    _frame("help", "aider", lex.PEOPLE, "one", lex.NOUN_CHARACTERS, "tp"),
+    _frame("help", "aider", lex.PEOPLE, "person", lex.NOUN_CHARACTERS, "tp"),
     _frame("help", "aider", lex.FAMILY, "the"),
     _frame("wait for", "attendre", lex.TRANSPORT, "the", (), "tp"),
     _frame("wait for", "attendre", lex.FAMILY, "the", (), "tp"),
     _frame("know", "connaître~", lex.FAMILY, "the", (), ""),
-    _frame("know", "connaître~", lex.PEOPLE, "one", lex.NOUN_CHARACTERS, ""),
-    _frame("talk to", "parler", lex.PEOPLE, "one", lex.NOUN_CHARACTERS, "tp", "à"),
+    _frame("know", "connaître~", lex.PEOPLE, "person", lex.NOUN_CHARACTERS, ""),
+    _frame("talk to", "parler", lex.PEOPLE, "person", lex.NOUN_CHARACTERS, "tp", "à"),
     _frame("talk to", "parler", lex.FAMILY, "the", (), "tp", "à"),
 )
 MOVING = (

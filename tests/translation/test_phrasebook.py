@@ -88,6 +88,13 @@ def test_held_out_words_have_been_met_in_training(side: int) -> None:
     assert min(met[word] for pair in held_out for word in words(pair[side])) >= 5
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_no_word_is_rare_in_training(side: int) -> None:
+    met = Counter(word for pair in phrasebook.split()[0] for word in words(pair[side]))
+    assert min(met.values()) >= 8
+    assert 500 <= len(met) <= 1000
+
+
 def test_held_out_sentences_are_of_all_kinds() -> None:
     _, held_out = phrasebook.split()
     kinds = {

@@ -14,7 +14,7 @@ HELD_OUT_COUNT = 1000
 # A word beyond the short sentences is used at least this often, and a held-out word met this often in training.
 _LEAST_USED = 12
 _LEAST_MET = 8
-_SEED = 1789
+_SEED = 1848
 
 
 def pairs() -> list[Pair]:

@@ -137,6 +137,8 @@ def _described(dice: Dice) -> Pair:
             (lex.FOOD + lex.DRINKS, lex.FLAVORS),
         )
     )
+    # A new thing is neuf or nouveau, which is more than the English says; it is only new beside its noun.
+    adjectives = tuple(adjective for adjective in adjectives if adjective.english != "new")
     who = thing(dice, nouns)
     if nouns[0] in lex.FOOD:
         who = Subject.of(NounPhrase(dice.pick(nouns), dice.pick(("the", "this", "my", "your"))))
@@ -203,6 +205,8 @@ def _spot(dice: Dice, thing_there: lex.Noun) -> Pair:
             ("near", "près de", lex.LANDMARKS),
         )
     )
+    if thing_there.english in ("horse", "cow"):
+        english, french, nouns = "near", "près de", lex.LANDMARKS
     spots = [noun for noun in nouns if noun != thing_there]
     owners = ("the",) if nouns is lex.LANDMARKS else ("the", "the", "the", "my", "your", "her")
     where = NounPhrase(dice.pick(spots), dice.pick(owners))
@@ -270,7 +274,7 @@ _OWNERS_AND_A = ("a", "a", "a", *POSSESSIVES)
 
 def _pronoun_object(dice: Dice) -> Pair:
     """Someone sees him, helps us, is going to wait for them."""
-    who = dice.pick(PRONOUNS) if dice.chance(0.5) else subject(dice)
+    who = dice.pick(PRONOUNS) if dice.chance(0.8) else subject(dice)
     what = _with_clitic(dice, who)
     stative = what.verb.stative
     if dice.chance(0.3) and not stative:
@@ -417,9 +421,9 @@ def _sensation(dice: Dice) -> Predicate:
 
 # How many sentences each pattern gives.
 PATTERNS: tuple[tuple[int, Pattern], ...] = (
-    (1400, _said(verbs.EATING)),
+    (1250, _said(verbs.EATING)),
     (1000, _said(verbs.READING)),
-    (2000, _said(verbs.HANDLING)),
+    (1900, _said(verbs.HANDLING)),
     (1000, _said(verbs.MEETING)),
     (1100, _said(verbs.MOVING)),
     (1000, _said(verbs.OWNING)),
@@ -436,7 +440,7 @@ PATTERNS: tuple[tuple[int, Pattern], ...] = (
     (800, _located),
     (600, _there_is),
     (700, _presented),
-    (1300, _pronoun_object),
+    (1700, _pronoun_object),
     (700, _giving),
     (500, _putting),
     (600, _commanding),

@@ -128,7 +128,7 @@ def _verbs(table: str) -> tuple[Verb, ...]:
 
 # What one can do without an object, anywhere.
 ACTIVITIES = _verbs("""
-    eat = manger, sleep = dormir, work = travailler, read = lire, write = écrire, sing = chanter, dance = danser,
+    eat = manger, sleep = dormir, work = travailler, read = lire, write = écrire, sing = chanter,
     run = courir, walk = marcher, play = jouer, cook = cuisiner, laugh = rire, cry = pleurer,
     wait = attendre
 """)
@@ -138,7 +138,7 @@ SKILLS = _verbs("""
 """)
 EVENTS = _verbs("""
     leave = partir*, go out = sortir*, fall = tomber*, arrive = arriver*, come = venir*, get up = se lever,
-    go to bed = se coucher, lose = perdre, answer = répondre, start = commencer
+    go to bed = se coucher, lose = perdre, answer = répondre
 """)
 GO_HOME, STAY_HOME = Verb.read("go home", "rentrer*"), Verb.read("stay home", "rester*")
 REACTIONS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import math
 import os
@@ -146,10 +147,8 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
     content = io.BytesIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "dikkat"}):
-        for _ in range(2):  # the layout settles in the first drawing, so that every second one is the same
-            content.seek(0)
-            content.truncate()
-            figure.savefig(content, format=ending[1:], dpi=200, metadata=metadata[ending])
+        drawn = copy.deepcopy(figure)  # drawing moves the layout by a hair; the caller's figure stays as it is
+        drawn.savefig(content, format=ending[1:], dpi=200, metadata=metadata[ending])
     write_whole(path, content.getvalue())
 
 

@@ -95,8 +95,8 @@ def heatmaps(
 
     size = figsize or _figure_size(panels.shape, query_labels, key_labels)
     figure = figure_class(figsize=size, layout="constrained")
-    shared = {"sharex": _is_shared(key_labels), "sharey": _is_shared(query_labels)}  # then only the outer ones show
-    grid = figure.subplots(rows, columns, squeeze=False, **shared)
+    shared_x, shared_y = _is_shared(key_labels), _is_shared(query_labels)  # then only the outer labels show
+    grid = figure.subplots(rows, columns, sharex=shared_x, sharey=shared_y, squeeze=False)
     key_pitch = _pitch(_panel_width(size, columns, query_labels), key_count, key_labels, turn=True)
     query_pitch = _pitch(_panel_height(size, rows, key_labels), query_count, query_labels, turn=False)
     for index, axes in enumerate(grid.flat):

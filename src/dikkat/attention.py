@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dikkat.kernels import KERNELS, Problem, Result, choose
 from dikkat.kernels.common import State, merge, spread
-from dikkat.masking import Restrictions, restrict
+from dikkat.masking import Restrictions, align, broadcast, restrict
 from dikkat.scores import Score
 
 __all__ = [
@@ -388,8 +388,10 @@ def attend_memory(
     lead = _lead(("query", query), ("memory.key", memory.key), ("memory.value", memory.value))
     limits = restrict(
         lead, query.shape[-2], memory.key.shape[-2], query.device,
-        valid_lens=memory.valid_lens, mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
+        mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
     )  # fmt: skip
+    if memory.valid_lens is not None:  # `prepare` has checked them
+        limits = replace(limits, lens=align(memory.valid_lens, lead))
     query, key, value = (_rank(t, len(lead)) for t in (query, memory.key, memory.value))
     if limits.hide():
         query = _hide(query, limits.live())
@@ -506,9 +508,10 @@ def _problem(
         )
     weight = score.pair_weight()
     weight = None if weight is None else _rank(weight, len(lead), 1)
+    dropout = _probability(dropout)
     return Problem(
         score.pair, score.profile, projected, projected_key, weight, value,
-        limits, _probability(dropout), _seeds(lead, query.device) if dropout else None, wants_state, wants_weights,
+        limits, lead, dropout, _seeds(lead, query.device) if dropout else None, wants_state, wants_weights,
     )  # fmt: skip
 
 
@@ -621,8 +624,8 @@ def _check_alike(first: tuple[str, Tensor], second: tuple[str, Tensor]) -> None:
 def _lead(*named: tuple[str, Tensor]) -> torch.Size:
     """The leading dimensions of a call."""
     try:
-        return torch.Size(torch.broadcast_shapes(*(t.shape[:-2] for _, t in named)))
-    except RuntimeError:
+        return broadcast(*(t.shape[:-2] for _, t in named))
+    except ValueError:
         came = ", ".join(f"{name} {tuple(t.shape)}" for name, t in named)
         raise ValueError(f"came with shapes {came}; allowed: leading dimensions that broadcast") from None
 

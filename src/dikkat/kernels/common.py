@@ -46,6 +46,7 @@ class Problem:
         weight: (..., h): v, for `additive`.
         value: (..., m, d_v).
         limits: Who may see whom.
+        lead: The leading dimensions of the result.
         dropout: The probability that a normalised weight is set to 0.
         seeds: (...) integers, one a batch element, where dropout is above 0.
         wants_state: Whether the log-sum-exp is asked for.
@@ -59,19 +60,11 @@ class Problem:
     weight: Tensor | None
     value: Tensor
     limits: Restrictions
+    lead: torch.Size
     dropout: float = 0.0
     seeds: Tensor | None = None
     wants_state: bool = False
     wants_weights: bool = False
-
-    @property
-    def lead(self) -> torch.Size:
-        """The leading dimensions of the result."""
-        limits = self.limits
-        lead = [t.shape[:-2] for t in (self.query, self.key, self.value)]
-        lead += [t.shape[:-1] for t in (self.weight, limits.lens, limits.key_bias, limits.exclude) if t is not None]
-        lead += [limits.mask.shape[:-2]] if limits.mask is not None else []
-        return torch.Size(torch.broadcast_shapes(*lead))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -108,6 +101,7 @@ class Problem:
             value=narrow(self.value, index),
             weight=some(self.weight),
             seeds=some(self.seeds),
+            lead=torch.Size((1, *self.lead[1:])),
             limits=replace(
                 limits,
                 lens=some(limits.lens),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dikkat.kernels.common import Problem, Result
-from dikkat.masking import Restrictions, transformed
+from dikkat.masking import Restrictions, broadcast, transformed
 from dikkat.scores import Pair, Profile
 
 
@@ -206,9 +206,10 @@ def _problem(
     seeds: Tensor | None, wants_weights: bool, *_: Tensor,
 ) -> Problem:  # fmt: skip
     limits = Restrictions(query.shape[-2], key.shape[-2], lens, mask, causal, key_bias, exclude, query.device)
-    return Problem(
-        cast(Pair, pair), cast(Profile, profile), query, key, weight, value, limits, dropout, seeds, True, wants_weights
-    )
+    features = [t.shape[:-2] for t in (query, key, value, mask) if t is not None]
+    lead = broadcast(*features, *(t.shape[:-1] for t in (weight, lens, key_bias, exclude) if t is not None))
+    kinds = cast(Pair, pair), cast(Profile, profile)
+    return Problem(*kinds, query, key, weight, value, limits, lead, dropout, seeds, True, wants_weights)
 
 
 def _in_front(operand: Any, dim: int | None) -> Any:

@@ -1,3 +1,34 @@
 """Attention in which every scoring function is exact, masked, inspectable and mergeable."""
 
+from dikkat import scores
+from dikkat.attention import (
+    Implementation,
+    Memory,
+    State,
+    attend,
+    attend_memory,
+    attention_state,
+    attention_weights,
+    implementations,
+    merge,
+    prepare,
+)
+from dikkat.masking import check_values, masked_softmax
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Implementation",
+    "Memory",
+    "State",
+    "attend",
+    "attend_memory",
+    "attention_state",
+    "attention_weights",
+    "check_values",
+    "implementations",
+    "masked_softmax",
+    "merge",
+    "prepare",
+    "scores",
+]

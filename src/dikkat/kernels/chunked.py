@@ -1,0 +1,263 @@
+"""Plain PyTorch in tiles of bounded size: linear memory forward and backward.
+
+The forward merges the states of tiles; the backward computes each tile's scores again from the saved log-sum-exp.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dikkat.kernels.common import (
+    Problem,
+    State,
+    dropout_scale,
+    log_profile,
+    merge,
+    pool,
+    profile_slope,
+    weigh,
+)
+from dikkat.kernels.operator import Gradients, Output, operator
+from dikkat.masking import can_read_values, softmax
+
+_INF = float("inf")
+# Elements of a tile's largest tensor: 4 MB in float32, so that the handful of them stays near the caches.
+_TILE = 2**20
+# From this much work a batch element is worth a loop of its own, in which the keys past its length are skipped.
+_ALONE = 2**18
+
+
+def obstacles(problem: Problem) -> list[str]:
+    """Why it cannot run: it always can."""
+    return []
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Some rows and columns of one problem, with what all of them need."""
+
+    problem: Problem
+    rows: slice
+    cols: slice
+    exact: bool
+
+    @property
+    def query(self) -> Tensor:
+        return self.problem.query[..., self.rows, :]
+
+    @property
+    def key(self) -> Tensor:
+        return self.problem.key[..., self.cols, :]
+
+    @property
+    def value(self) -> Tensor:
+        return self.problem.value[..., self.cols, :]
+
+    def visible(self) -> Tensor | None:
+        return self.problem.limits.visible(self.rows, self.cols)
+
+    def hidden_from_some(self, visible: Tensor | None) -> Tensor | None:
+        """`visible` where a plain product over it would not do."""
+        return visible if self.exact else None
+
+    def pairs(self, visible: Tensor | None) -> Tensor:
+        """q + k or q − k for additive and distance, (..., rows, cols, h)."""
+        query, key = self.query[..., :, None, :], self.key[..., None, :, :]
+        pairs = query + key if self.problem.pair == "additive" else query - key
+        some = self.hidden_from_some(visible)
+        return pairs if some is None else torch.where(some[..., None], pairs, 0.0)
+
+
+def _forward(problem: Problem) -> Output:
+    lead, limits = problem.lead, problem.limits
+    size = problem.value.shape[-1]
+    new = problem.query.new_zeros
+    mean, lse = new((*lead, limits.queries, size)), new((*lead, limits.queries)).fill_(-_INF)
+    weights = new((*lead, limits.queries, limits.keys) if problem.wants_weights else (0,))
+    exact = _exact(problem)
+    for part, (mean_part, lse_part, weights_part) in _parts(problem, (mean, lse, weights)):
+        for rows in _rows(part):
+            state = State(mean_part[..., rows, :], lse_part[..., rows])
+            for tile in _tiles(part, rows, exact):
+                state = merge(state, _state(tile))
+            mean_part[..., rows, :], lse_part[..., rows] = state
+            if problem.wants_weights:
+                for tile in _tiles(part, rows, exact):
+                    scores, visible = _scores(tile)[:2]
+                    weights_part[..., rows, tile.cols] = _weights(scores, visible, state.lse)
+    return Output(mean, lse, weights)
+
+
+def _state(tile: _Tile) -> State:
+    scores, visible, _ = _scores(tile)
+    scores = scores.expand(*tile.problem.lead, *scores.shape[-2:])
+    weights, lse = softmax(scores, visible)
+    scale = dropout_scale(tile.problem, tile.rows, tile.cols)
+    mean = pool(weights if scale is None else weights * scale, tile.value, tile.hidden_from_some(visible))
+    return State(mean, lse)
+
+
+def _scores(tile: _Tile) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The scores of a tile, who sees whom, and what the gradient needs: tanh(q + k), or q − k."""
+    problem, visible = tile.problem, tile.visible()
+    made: Tensor | None = None
+    if problem.pair == "inner":
+        scores = tile.query @ tile.key.mT
+    elif problem.weight is not None:
+        made = tile.pairs(visible).tanh_()
+        scores = weigh(made, problem.weight)
+    else:
+        made = tile.pairs(visible)
+        scores = log_profile(problem.profile, made.square().sum(-1))
+        if problem.profile != "gaussian":
+            reached = scores != -_INF
+            visible = reached if visible is None else visible & reached
+    bias = problem.limits.key_bias
+    return scores if bias is None else scores + bias[..., None, tile.cols], visible, made
+
+
+def _weights(scores: Tensor, visible: Tensor | None, lse: Tensor) -> Tensor:
+    """e^(score − lse), 0 where hidden."""
+    weights = (scores - lse.masked_fill(lse == -_INF, 0.0)[..., None]).exp()
+    return weights if visible is None else weights.masked_fill(~visible, 0.0)
+
+
+def _backward(problem: Problem, out: Output, grad: Output) -> Gradients:
+    operands = (problem.query, problem.key, problem.weight, problem.value, problem.limits.key_bias)
+    grads = [problem.query.new_zeros((0,) if t is None else t.shape) for t in operands]
+    exact = _exact(problem, grad.mean)
+    shared = (*grads, *out, *grad)
+    for part, tensors in _parts(problem, shared):
+        into, mean, lse = Gradients(*tensors[:5]), tensors[5], tensors[6]
+        mean_grad, lse_grad, weights_grad = tensors[8:]
+        for rows in _rows(part):
+            row_grad = mean_grad[..., rows, :]
+            # Σ_j of weight times the weight's gradient: by way of the mean, and of the weights where they were asked for.
+            drift = (row_grad * mean[..., rows, :]).sum(-1) - lse_grad[..., rows]
+            if problem.wants_weights:
+                drift = drift + (weights_grad[..., rows, :] * tensors[7][..., rows, :]).sum(-1)
+            for tile in _tiles(part, rows, exact):
+                own = weights_grad[..., rows, tile.cols] if problem.wants_weights else None
+                _accumulate(tile, lse[..., rows], row_grad, own, drift, into)
+    return Gradients(*grads)
+
+
+def _accumulate(
+    tile: _Tile, lse: Tensor, mean_grad: Tensor, weights_grad: Tensor | None, drift: Tensor, into: Gradients
+) -> None:
+    """Add one tile's share to every gradient."""
+    problem, rows, cols = tile.problem, tile.rows, tile.cols
+    scores, visible, made = _scores(tile)
+    weights = _weights(scores, visible, lse)
+    some = tile.hidden_from_some(visible)
+    back = None if some is None else some.expand(*some.shape[:-2], *weights.shape[-2:]).mT
+    scale = dropout_scale(problem, rows, cols)
+
+    kept = weights if scale is None else weights * scale
+    _add(into.value[..., cols, :], pool(kept.mT, mean_grad, back))
+    by_weight = mean_grad @ tile.value.mT
+    by_weight = by_weight if scale is None else by_weight * scale
+    by_weight = by_weight if weights_grad is None else by_weight + weights_grad
+    by_score = weights * (by_weight - drift[..., None])
+    if visible is not None:
+        by_score = by_score.masked_fill(~visible, 0.0)
+
+    if problem.limits.key_bias is not None:
+        _add(into.key_bias[..., cols], by_score.sum(-2))
+    if made is None:
+        _add(into.query[..., rows, :], pool(by_score, tile.key, some))
+        _add(into.key[..., cols, :], pool(by_score.mT, tile.query, back))
+        return
+    if problem.weight is not None:
+        by_pair = _through_tanh(by_score, made, problem.weight, into)
+    else:
+        by_score = by_score.sum_to_size(made.shape[:-1])
+        by_pair = (2 * by_score * profile_slope(problem.profile, made.square().sum(-1)))[..., None] * made
+    _add(into.query[..., rows, :], by_pair.sum(-2))
+    by_key = by_pair.sum(-3)
+    _add(into.key[..., cols, :], by_key if problem.pair == "additive" else -by_key)
+
+
+def _through_tanh(by_score: Tensor, made: Tensor, weight: Tensor, into: Gradients) -> Tensor:
+    """The gradient of q + k from that of Σ_h v_h tanh(q + k)_h; v's is added on the way."""
+    one = torch.ones((), dtype=made.dtype, device=made.device)
+    if weight.numel() == weight.shape[-1]:
+        by_score = by_score.sum_to_size(made.shape[:-1])
+        _add(into.weight, (by_score.reshape(1, -1) @ made.reshape(-1, made.shape[-1])).reshape(weight.shape))
+        return torch.addcmul(one, made, made, value=-1).mul_(weight.reshape(-1)).mul_(by_score[..., None])
+    _add(into.weight, (by_score[..., None, :] @ made).sum(-3).squeeze(-2))
+    return by_score[..., None] * (torch.addcmul(one, made, made, value=-1) * weight[..., None, None, :])
+
+
+def _add(into: Tensor, share: Tensor) -> None:
+    into += share.sum_to_size(into.shape)
+
+
+def _parts(problem: Problem, tensors: tuple[Tensor, ...]) -> Iterator[tuple[Problem, tuple[Tensor, ...]]]:
+    """The problem whole; or, where lengths differ and the work is worth it, one batch element after the other."""
+    lens, lead = problem.limits.lens, problem.lead
+    if lens is None or not can_read_values(lens) or lens.shape[0] < 2 or lens.ndim < 2:
+        yield problem, tensors
+        return
+    alone = lead[1:].numel() * problem.limits.queries * problem.limits.keys * _features(problem)
+    if alone < _ALONE:
+        yield problem, tensors
+        return
+    for index in range(lead[0]):
+        yield problem.element(index), tuple(_element(t, index) for t in tensors)
+
+
+def _element(tensor: Tensor, index: int) -> Tensor:
+    return tensor[index : index + 1] if tensor.ndim > 1 and tensor.shape[0] > 1 else tensor
+
+
+def _features(problem: Problem) -> int:
+    """What a pair takes in a tile: h numbers, or one where a product makes the scores."""
+    return 1 if problem.pair == "inner" else max(1, problem.query.shape[-1])
+
+
+def _rows(problem: Problem) -> Iterator[slice]:
+    step = _steps(problem)[0]
+    for start in range(0, problem.limits.queries, step):
+        yield slice(start, min(start + step, problem.limits.queries))
+
+
+def _tiles(problem: Problem, rows: slice, exact: bool) -> Iterator[_Tile]:
+    """The tiles of some rows in which a pair may be visible."""
+    limits = problem.limits
+    stop = limits.keys
+    if limits.causal:
+        stop = min(stop, rows.stop + limits.keys - limits.queries)
+    if limits.lens is not None and limits.lens.numel() and can_read_values(limits.lens):
+        lens = limits.lens if limits.lens.shape[-1] == 1 else limits.lens[..., rows]
+        stop = min(stop, int(lens.max())) if lens.numel() else 0
+    step = _steps(problem)[1]
+    for start in range(0, max(0, stop), step):
+        yield _Tile(problem, rows, slice(start, min(start + step, stop)), exact)
+
+
+def _steps(problem: Problem) -> tuple[int, int]:
+    """Rows and columns of a tile: as square as the budget allows."""
+    pairs = max(1, _TILE // max(1, problem.lead.numel() * _features(problem)))
+    rows = min(max(1, problem.limits.queries), max(1, int(pairs**0.5)))
+    return rows, max(1, min(max(1, problem.limits.keys), pairs // rows))
+
+
+def _exact(problem: Problem, *grads: Tensor) -> bool:
+    """Whether sums must leave out hidden pairs one by one: some are hidden from some rows, and something is not finite.
+
+    Where looking would wait for a device, it is assumed.
+    """
+    limits = problem.limits
+    by_support = problem.pair == "distance" and problem.profile != "gaussian"
+    if not (limits.vary_by_row() or by_support):
+        return False
+    operands = (problem.query, problem.key, problem.value, *grads)
+    if not can_read_values(*operands):
+        return True
+    return not all(bool(torch.isfinite(t).all()) for t in operands)
+
+
+run = operator("chunked", _forward, _backward)

@@ -1,0 +1,254 @@
+"""What the implementations share: the form of a call, the three pair functions, and the rule that merges states."""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dikkat.masking import Restrictions
+from dikkat.scores import Pair, Profile
+
+_INF = float("inf")
+
+
+class State(NamedTuple):
+    """A pooled result over some of the keys, which merges with the state over others.
+
+    Attributes:
+        mean: (..., n, d_v), the weighted mean of the values, float32 or float64; 0 in a row with no key.
+        lse: (..., n), the natural logarithm of the sum of e^score over the keys; −∞ in a row with no key.
+    """
+
+    mean: Tensor
+    lse: Tensor
+
+
+class Result(NamedTuple):
+    """What an implementation returns; `lse` and `weights` (before dropout) where they were asked for."""
+
+    mean: Tensor
+    lse: Tensor | None
+    weights: Tensor | None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One call as every implementation receives it: checked, projected, what nobody sees set to 0.
+
+    All tensors have the same number of leading dimensions, which broadcast.
+
+    Attributes:
+        pair: The pair function.
+        profile: The log-kernel g, where the pair function is `distance`.
+        query: (..., n, h), projected.
+        key: (..., m, h), projected.
+        weight: (..., h): v, for `additive`.
+        value: (..., m, d_v).
+        limits: Who may see whom.
+        dropout: The probability that a normalised weight is set to 0.
+        seeds: (...) integers, one a batch element, where dropout is above 0.
+        wants_state: Whether the log-sum-exp is asked for.
+        wants_weights: Whether the weights are asked for.
+    """
+
+    pair: Pair
+    profile: Profile
+    query: Tensor
+    key: Tensor
+    weight: Tensor | None
+    value: Tensor
+    limits: Restrictions
+    dropout: float = 0.0
+    seeds: Tensor | None = None
+    wants_state: bool = False
+    wants_weights: bool = False
+
+    @property
+    def lead(self) -> torch.Size:
+        """The leading dimensions of the result."""
+        limits = self.limits
+        lead = [t.shape[:-2] for t in (self.query, self.key, self.value)]
+        lead += [t.shape[:-1] for t in (self.weight, limits.lens, limits.key_bias, limits.exclude) if t is not None]
+        lead += [limits.mask.shape[:-2]] if limits.mask is not None else []
+        return torch.broadcast_shapes(*lead)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What is computed in: at least float32."""
+        kinds = [t.dtype for t in (self.query, self.key, self.value)]
+        return torch.promote_types(
+            torch.promote_types(kinds[0], torch.promote_types(kinds[1], kinds[2])), torch.float32
+        )
+
+    def wide(self) -> "Problem":
+        """The same call in the dtype that is computed in."""
+        kind = self.dtype
+        bias = self.limits.key_bias
+        return replace(
+            self,
+            query=self.query.to(kind),
+            key=self.key.to(kind),
+            value=self.value.to(kind),
+            weight=None if self.weight is None else self.weight.to(kind),
+            limits=self.limits if bias is None else replace(self.limits, key_bias=bias.to(kind)),
+        )
+
+    def element(self, index: int) -> "Problem":
+        """One element of the first leading dimension, which stays, with length 1."""
+        limits = self.limits
+        return replace(
+            self,
+            query=_element(self.query, index),
+            key=_element(self.key, index),
+            value=_element(self.value, index),
+            weight=_element(self.weight, index),
+            seeds=_element(self.seeds, index),
+            limits=replace(
+                limits,
+                lens=_element(limits.lens, index),
+                mask=_element(limits.mask, index),
+                key_bias=_element(limits.key_bias, index),
+                exclude=_element(limits.exclude, index),
+            ),
+        )
+
+
+def _element(tensor: Tensor | None, index: int) -> Tensor | None:
+    return tensor if tensor is None or tensor.shape[0] == 1 else tensor[index : index + 1]
+
+
+def merge(a: State, b: State) -> State:
+    r"""The state over two disjoint sets of keys from the states over each.
+
+    With $p = \max(\ell_a, \ell_b)$, $w_x = e^{\ell_x - p}$:
+
+    $$ \mu = \frac{w_a \mu_a + w_b \mu_b}{w_a + w_b}, \qquad \ell = p + \log(w_a + w_b). $$
+
+    Associative, commutative and differentiable, with the empty state (mean 0, lse −∞) as its neutral element.
+
+    Args:
+        a: State with mean (..., n, d_v) and lse (..., n).
+        b: Likewise, over other keys.
+
+    Returns:
+        The state over both.
+
+    Raises:
+        ValueError: The shapes do not fit.
+
+    Source: Milakov and Gimelshein 2018, section 3; Dao et al. 2022, section 3.1.
+
+    Example:
+        >>> import torch, dikkat
+        >>> q, k, v = torch.randn(2, 3), torch.randn(5, 3), torch.randn(5, 7)
+        >>> score = dikkat.scores.Dot()
+        >>> parts = [dikkat.attention_state(q, k[s], v[s], score=score) for s in (slice(0, 2), slice(2, 5))]
+        >>> torch.allclose(dikkat.merge(*parts).mean, dikkat.attend(q, k, v, score=score), atol=1e-6)
+        True
+    """
+    for name, state in (("a", a), ("b", b)):
+        if state.mean.shape[:-1] != state.lse.shape:
+            raise ValueError(
+                f"{name}: came with mean {tuple(state.mean.shape)} and lse {tuple(state.lse.shape)}; "
+                "allowed: mean (..., n, d_v) and lse (..., n)"
+            )
+    if a.mean.shape != b.mean.shape:
+        raise ValueError(f"b: came with mean {tuple(b.mean.shape)}; allowed: {tuple(a.mean.shape)}, the shape of a's")
+    peak = torch.maximum(a.lse, b.lse).detach()
+    peak = peak.masked_fill(peak == -_INF, 0.0)
+    share_a, share_b = (_exp(state.lse, peak) for state in (a, b))
+    total = share_a + share_b
+    empty = total == 0
+    total = total.masked_fill(empty, 1.0)
+    mean = ((share_a / total)[..., None] * a.mean) + ((share_b / total)[..., None] * b.mean)
+    return State(mean, (total.log() + peak).masked_fill(empty, -_INF))
+
+
+def _exp(lse: Tensor, peak: Tensor) -> Tensor:
+    """e^(lse − peak), with value and gradient 0 where lse is −∞."""
+    empty = lse == -_INF
+    return (lse.masked_fill(empty, 0.0) - peak).exp().masked_fill(empty, 0.0)
+
+
+def weigh(hidden: Tensor, weight: Tensor) -> Tensor:
+    """Σ_h v_h t_h: hidden (..., n, m, h), weight (..., h), of as many leading dimensions."""
+    if weight.numel() == weight.shape[-1]:  # one weight for all is one matrix-vector product
+        return hidden @ weight.reshape(-1)
+    return (hidden @ weight[..., None, :, None]).squeeze(-1)
+
+
+def log_profile(profile: Profile, square: Tensor) -> Tensor:
+    """g(s): the logarithm of a kernel as a function of the squared scaled distance; −∞ outside its support.
+
+    The comparisons are so that NaN stays NaN, and the inner `where`s keep the outer branch's gradient finite.
+    """
+    if profile == "gaussian":
+        return -0.5 * square
+    if profile == "boxcar":
+        return torch.where(square > 1, -_INF, 0.0 * square)
+    if profile == "triangular":
+        at_zero = square == 0
+        square = torch.where(at_zero, 0.0, torch.where(at_zero, 1.0, square).sqrt())
+    outside = square >= 1
+    return torch.where(outside, -_INF, torch.log1p(-torch.where(outside, 0.0, square)))
+
+
+def profile_slope(profile: Profile, square: Tensor) -> Tensor:
+    """dg/ds; 0 outside the support, and at s = 0 for the triangular kernel, whose tip has no slope."""
+    if profile == "gaussian":
+        return torch.full_like(square, -0.5)
+    if profile == "boxcar":
+        return torch.zeros_like(square)
+    if profile == "epanechnikov":
+        return torch.where(square >= 1, 0.0, -1 / torch.where(square >= 1, 0.5, 1 - square))
+    flat = (square == 0) | (square >= 1)
+    radius = torch.where(flat, 0.25, square).sqrt()
+    return torch.where(flat, 0.0, -0.5 / (radius * (1 - radius)))
+
+
+def pool(weights: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
+    """Σ_j w_ij v_j, so that a NaN or ∞ in a value reaches those rows only that see it: 0 · NaN is NaN.
+
+    Args:
+        weights: (..., n, m), 0 where hidden.
+        value: (..., m, d). A non-finite feature makes that feature NaN in every row that sees it.
+        visible: Broadcastable to (..., n, m); None for a plain product.
+    """
+    if visible is None:
+        return weights @ value
+    broken = ~torch.isfinite(value)
+    met = visible.to(weights.dtype).expand(*visible.shape[:-2], *weights.shape[-2:]) @ broken.to(weights.dtype)
+    return (weights @ value.masked_fill(broken, 0.0)).masked_fill(met > 0, float("nan"))
+
+
+def random_bits(seeds: Tensor, index: Tensor) -> Tensor:
+    """A 32-bit number for each (seed, index): a counter-based generator, so that a backward pass can ask again.
+
+    Wellons' `lowbias32`, keyed by both halves of the seed. Only the low 32 bits of a product count, so int64 may wrap.
+    """
+    low = 0xFFFFFFFF
+    bits = (index * 0x9E3779B1 + seeds) & low
+    bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) & low
+    bits = ((bits ^ (bits >> 15)) * 0x846CA68B + (seeds >> 32)) & low
+    return bits ^ (bits >> 16)
+
+
+def spread(seeds: Tensor, index: Tensor) -> Tensor:
+    """A 63-bit seed for each (seed, index)."""
+    return (random_bits(seeds, 2 * index) << 31) ^ random_bits(seeds, 2 * index + 1)
+
+
+def dropout_scale(problem: Problem, rows: slice = slice(None), cols: slice = slice(None)) -> Tensor | None:
+    """What dropout multiplies the weights of a tile by: 0 or 1/(1 − p), (..., rows, cols). None without dropout.
+
+    A pair's fate depends on the seed, the batch element, the row and the key alone: not on tiles, nor on the implementation.
+    """
+    if problem.seeds is None:
+        return None
+    limits, device = problem.limits, problem.query.device
+    row = torch.arange(*rows.indices(limits.queries), device=device)
+    key = torch.arange(*cols.indices(limits.keys), device=device)
+    by_row = spread(problem.seeds[..., None], row)
+    kept = random_bits(by_row[..., None], key) >= int(problem.dropout * 2**32)
+    return kept.to(problem.dtype) * (1.0 / (1.0 - problem.dropout) if problem.dropout < 1 else 0.0)

@@ -1,0 +1,182 @@
+"""How a kernel with a forward and a backward of its own becomes a PyTorch operator.
+
+A kernel supplies two plain functions; `operator` gives back a function of a `Problem` that works under autograd,
+`torch.compile`, `torch.export` and `torch.func.vmap`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from dikkat.kernels.common import Problem, Result
+from dikkat.masking import Restrictions
+from dikkat.scores import Pair, Profile
+
+
+class Output(NamedTuple):
+    """What a kernel's forward returns; weights are empty, (0,), where they are not wanted."""
+
+    mean: Tensor
+    lse: Tensor
+    weights: Tensor
+
+
+class Gradients(NamedTuple):
+    """What a kernel's backward returns, each in its operand's shape; empty, (0,), where there is no such operand."""
+
+    query: Tensor
+    key: Tensor
+    weight: Tensor
+    value: Tensor
+    key_bias: Tensor
+
+
+Forward = Callable[[Problem], Output]
+Backward = Callable[[Problem, Output, Output], Gradients]  # the call, its output, the output's gradient
+
+_OPERANDS = 14  # of the operator below
+_DIFFERENTIABLE = {"query": 2, "key": 3, "weight": 4, "value": 5, "key_bias": 9}
+
+
+def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Problem], Result]:
+    """Register `dikkat::<name>` and `dikkat::<name>_backward`.
+
+    Args:
+        name: The implementation's name.
+        forward: Called with a problem in one dtype (`Problem.wide`), outside autograd and autocast.
+        backward: Likewise, with the forward's output and its gradient.
+
+    Returns:
+        A function that runs the operator on a problem.
+    """
+
+    @torch.library.custom_op(f"dikkat::{name}", mutates_args=())
+    def forward_op(
+        pair: str, profile: str, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
+        mask: Tensor | None, causal: bool, key_bias: Tensor | None, exclude: Tensor | None, dropout: float,
+        seeds: Tensor | None, wants_weights: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        problem = _problem(
+            pair,
+            profile,
+            query,
+            key,
+            weight,
+            value,
+            lens,
+            mask,
+            causal,
+            key_bias,
+            exclude,
+            dropout,
+            seeds,
+            wants_weights,
+        )
+        with torch.autocast(query.device.type, enabled=False):
+            return tuple(forward(problem))
+
+    @torch.library.custom_op(f"dikkat::{name}_backward", mutates_args=())
+    def backward_op(
+        pair: str, profile: str, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
+        mask: Tensor | None, causal: bool, key_bias: Tensor | None, exclude: Tensor | None, dropout: float,
+        seeds: Tensor | None, wants_weights: bool,
+        mean: Tensor, lse: Tensor, weights: Tensor, mean_grad: Tensor, lse_grad: Tensor, weights_grad: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+        problem = _problem(
+            pair,
+            profile,
+            query,
+            key,
+            weight,
+            value,
+            lens,
+            mask,
+            causal,
+            key_bias,
+            exclude,
+            dropout,
+            seeds,
+            wants_weights,
+        )
+        with torch.autocast(query.device.type, enabled=False):
+            out, grad = Output(mean, lse, weights), Output(mean_grad, lse_grad, weights_grad)
+            return tuple(backward(problem, out, grad))
+
+    @forward_op.register_fake
+    def _(*operands: Any) -> tuple[Tensor, Tensor, Tensor]:
+        problem = _problem(*operands)
+        lead, limits = problem.lead, problem.limits
+        mean = problem.query.new_empty((*lead, limits.queries, problem.value.shape[-1]))
+        weights = (*lead, limits.queries, limits.keys) if problem.wants_weights else (0,)
+        return mean, mean.new_empty((*lead, limits.queries)), mean.new_empty(weights)
+
+    @backward_op.register_fake
+    def _(*operands: Any) -> tuple[Tensor, ...]:
+        query = operands[_DIFFERENTIABLE["query"]]
+        grads = [operands[i] for i in _DIFFERENTIABLE.values()]
+        return tuple(query.new_empty((0,) if t is None else t.shape) for t in grads)
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        tensors = [t for t in inputs if isinstance(t, Tensor)]
+        ctx.plain = [None if isinstance(t, Tensor) else (t,) for t in inputs]
+        ctx.save_for_backward(*tensors, *output)
+
+    def differentiate(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        *tensors, mean, lse, weights = ctx.saved_tensors
+        rest = iter(tensors)
+        operands = [next(rest) if plain is None else plain[0] for plain in ctx.plain]
+        found = backward_op(*operands, mean, lse, weights, *grads)
+        out: list[Tensor | None] = [None] * _OPERANDS
+        for index, grad in zip(_DIFFERENTIABLE.values(), found, strict=True):
+            out[index] = None if operands[index] is None else grad
+        return tuple(out)
+
+    forward_op.register_autograd(differentiate, setup_context=save)
+
+    @forward_op.register_vmap
+    def _(info: Any, dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
+        mean, lse, weights = forward_op(*(_in_front(t, d) for t, d in zip(operands, dims, strict=True)))
+        return (mean, lse, weights), (0, 0, 0 if operands[-1] else None)
+
+    @backward_op.register_vmap
+    def _(info: Any, dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
+        moved = [_in_front(t, d) for t, d in zip(operands, dims, strict=True)]
+        # A gradient for each member of the batch, also of an operand that they share.
+        for index in (*_DIFFERENTIABLE.values(), *range(_OPERANDS, _OPERANDS + 6)):
+            if moved[index] is not None:
+                moved[index] = moved[index].expand(info.batch_size, *moved[index].shape[1:])
+        found = backward_op(*moved)
+        has_weight, has_bias = (operands[_DIFFERENTIABLE[name]] is not None for name in ("weight", "key_bias"))
+        return found, (0, 0, 0 if has_weight else None, 0, 0 if has_bias else None)
+
+    def run(problem: Problem) -> Result:
+        problem = problem.wide()
+        limits = problem.limits
+        mean, lse, weights = forward_op(
+            problem.pair, problem.profile, problem.query, problem.key, problem.weight, problem.value, limits.lens,
+            limits.mask, limits.causal, limits.key_bias, limits.exclude, problem.dropout, problem.seeds,
+            problem.wants_weights,
+        )  # fmt: skip
+        return Result(mean, lse if problem.wants_state else None, weights if problem.wants_weights else None)
+
+    return run
+
+
+def _problem(
+    pair: str, profile: str, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
+    mask: Tensor | None, causal: bool, key_bias: Tensor | None, exclude: Tensor | None, dropout: float,
+    seeds: Tensor | None, wants_weights: bool, *_: Tensor,
+) -> Problem:  # fmt: skip
+    limits = Restrictions(query.shape[-2], key.shape[-2], lens, mask, causal, key_bias, exclude, query.device)
+    return Problem(
+        cast(Pair, pair), cast(Profile, profile), query, key, weight, value, limits, dropout, seeds, True, wants_weights
+    )
+
+
+def _in_front(operand: Any, dim: int | None) -> Any:
+    """A vmapped dimension becomes the first leading one; an operand without it gets a 1 there."""
+    if not isinstance(operand, Tensor):
+        return operand
+    return operand.unsqueeze(0) if dim is None else operand.movedim(dim, 0)

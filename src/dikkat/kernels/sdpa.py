@@ -1,0 +1,122 @@
+"""PyTorch's fused dot-product attention, for `inner` scores: forward and backward, without states or weights."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from dikkat.kernels.common import Problem, Result
+from dikkat.masking import can_read_values, transformed
+
+_INF = float("inf")
+_FAST = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
+
+
+def obstacles(problem: Problem) -> list[str]:
+    """Why PyTorch's fast paths would not serve this call."""
+    limits, device = problem.limits, problem.query.device.type
+    found = []
+    if problem.pair != "inner":
+        found.append(f"the score's pair function is {problem.pair!r}; PyTorch fuses 'inner' only")
+    if problem.wants_state:
+        found.append("PyTorch returns no log-sum-exp, so there is no state to merge")
+    if problem.wants_weights:
+        found.append("PyTorch's fused kernels show no weights")
+    if limits.lens is not None and limits.lens.shape[-1] != 1:
+        found.append("valid_lens of one length a query would need an n × m mask")
+    if limits.causal and limits.queries != limits.keys:
+        found.append("causal with n ≠ m would need an n × m mask: PyTorch's is aligned top-left")
+    if limits.causal and _needs_mask(problem):
+        found.append("PyTorch takes causal or a mask, not both")
+    if limits.exclude is not None:
+        found.append("exclude would need an n × m mask")
+    if limits.key_bias is not None and limits.key_bias.requires_grad:
+        found.append("PyTorch's fast paths give no gradient to key_bias")
+    if not (limits.queries and limits.keys and problem.value.shape[-1] and problem.lead.numel()):
+        found.append("PyTorch's fast paths take no empty tensors")
+    if device not in ("cpu", "cuda"):
+        found.append(f"not tried on {device}; allowed: cpu, cuda")
+    if device == "cpu" and problem.dropout:
+        found.append("PyTorch's fast path on a CPU has no dropout")
+    if device == "cuda" and problem.dtype == torch.float64:
+        found.append("PyTorch's fast paths on CUDA take no float64")
+    if transformed():
+        found.append("PyTorch's fast paths do not run under torch.func transforms")
+    return found
+
+
+def run(problem: Problem) -> Result:
+    """One call of the fused kernel, on features padded with zeros to one size."""
+    problem = _cut(problem)
+    mask, empty = _mask(problem)
+    kind = torch.promote_types(problem.query.dtype, torch.promote_types(problem.key.dtype, problem.value.dtype))
+    # The CPU kernel wants one size for all three; CUDA's want a multiple of 8.
+    size = -(-max(problem.query.shape[-1], problem.value.shape[-1]) // 8) * 8
+    tensors = [_shape(t.to(kind), problem.lead, size) for t in (problem.query, problem.key, problem.value)]
+    with sdpa_kernel(_FAST if problem.query.is_cuda else [SDPBackend.FLASH_ATTENTION]):
+        out = scaled_dot_product_attention(
+            *tensors, attn_mask=mask, dropout_p=problem.dropout, is_causal=problem.limits.causal, scale=1.0
+        )
+    out = out[..., : problem.value.shape[-1]].reshape(*problem.lead, *out.shape[-2:-1], problem.value.shape[-1])
+    return Result(out if empty is None else out.masked_fill(empty, 0.0), None, None)
+
+
+def _needs_mask(problem: Problem) -> bool:
+    limits = problem.limits
+    return any(t is not None for t in (limits.lens, limits.mask, limits.key_bias))
+
+
+def _cut(problem: Problem) -> Problem:
+    """Without the keys past every length, where the lengths can be read: their work is not done."""
+    limits = problem.limits
+    if limits.lens is None or limits.causal or not can_read_values(limits.lens):
+        return problem
+    keys = max(1, int(limits.lens.max()))
+    mask, bias = limits.mask, limits.key_bias
+    return replace(
+        problem,
+        key=problem.key[..., :keys, :],
+        value=problem.value[..., :keys, :],
+        limits=replace(
+            limits,
+            keys=keys,
+            mask=mask if mask is None or mask.shape[-1] == 1 else mask[..., :keys],
+            key_bias=None if bias is None else bias[..., :keys],
+        ),
+    )
+
+
+def _mask(problem: Problem) -> tuple[Tensor | None, Tensor | None]:
+    """What the kernel adds or selects by, (B, H or 1, n or 1, m), and the rows that see no key, (..., n or 1, 1).
+
+    A row with no key sees all of them here, and its output is set to 0 afterwards: PyTorch's kernels make NaN of it.
+    """
+    if not _needs_mask(problem):
+        return None, None
+    visible = problem.limits.visible()
+    if visible is None:
+        return None, None
+    empty = ~visible.any(-1, keepdim=True)
+    mask = visible | empty
+    if problem.limits.key_bias is not None:
+        bias = problem.limits.key_bias[..., None, :].to(problem.query.dtype)
+        mask = torch.where(visible, bias, torch.where(empty, 0.0, -_INF).to(bias.dtype))
+    mask = mask.expand(*mask.shape[:-1], problem.limits.keys)
+    lead = problem.lead
+    full = mask.expand(*lead, *mask.shape[-2:]) if len(lead) > 2 else mask
+    return _four(full, lead), empty
+
+
+def _shape(tensor: Tensor, lead: torch.Size, size: int) -> Tensor:
+    """(B, H, length, size)."""
+    tensor = pad(tensor, (0, size - tensor.shape[-1])).expand(*lead, *tensor.shape[-2:-1], size)
+    return _four(tensor, lead)
+
+
+def _four(tensor: Tensor, lead: torch.Size) -> Tensor:
+    """Four dimensions, whatever the leading ones; those that are 1 stay 1."""
+    if len(lead) <= 2:
+        return tensor.reshape((1,) * (2 - len(lead)) + tuple(tensor.shape))
+    return tensor.reshape(-1, *tensor.shape[-3:])

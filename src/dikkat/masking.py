@@ -1,0 +1,378 @@
+"""Which keys a query may see, and the softmax over them.
+
+Every restriction of a call (lengths, a mask, causality, weights of zero, a key left out) is brought into one form here,
+`Restrictions`, and read in one way everywhere else: `visible(rows, cols)` for a tile of pairs, `seen()` for the keys that
+at least one query sees, `live()` for the queries that see at least one key.
+"""
+
+from dataclasses import dataclass
+from functools import reduce
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor
+
+_INF = float("inf")
+
+
+class check_values:  # noqa: N801 - reads as the function it is used as
+    """Switch on checks of values (the range of `valid_lens` and `exclude`) for tensors on every device.
+
+    Values of CPU tensors are always checked. On an accelerator a check waits for the device, so kernels clamp instead;
+    call this while you look for a mistake. Inside `torch.compile` and `torch.func.vmap` values cannot be read at all.
+
+    Works as a call, which lasts, and as a context, which ends.
+
+    Args:
+        enabled: Whether values are checked from here on.
+
+    Example:
+        >>> import dikkat
+        >>> with dikkat.check_values():
+        ...     pass
+    """
+
+    everywhere: bool = False
+
+    def __init__(self, enabled: bool = True) -> None:
+        self._before = check_values.everywhere
+        check_values.everywhere = enabled
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        check_values.everywhere = self._before
+
+
+def can_read_values(*tensors: Tensor) -> bool:
+    """Whether Python may look at the values of these tensors, here and now, at no great cost."""
+    if torch.compiler.is_compiling() or transformed():
+        return False
+    plain = all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
+    return plain and (check_values.everywhere or all(t.device.type == "cpu" for t in tensors))
+
+
+def transformed() -> bool:
+    """Whether the call runs under `torch.func` (vmap, grad, jvp ...), where tensors stand for many values."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+@dataclass(frozen=True)
+class Restrictions:
+    """The restrictions of one call, each with the call's leading dimensions (or ones in their place).
+
+    Attributes:
+        queries: n, the number of queries.
+        keys: m, the number of keys.
+        lens: (..., n or 1) integers: key j takes part where j < lens.
+        mask: (..., n or 1, m or 1) booleans, True takes part.
+        causal: query i sees keys j <= i + m - n.
+        key_bias: (..., m), added to the scores; -inf hides a key.
+        exclude: (..., n or 1) integers: the one key index that a row must not see; -1 for none.
+        device: where the call runs.
+    """
+
+    queries: int
+    keys: int
+    lens: Tensor | None
+    mask: Tensor | None
+    causal: bool
+    key_bias: Tensor | None
+    exclude: Tensor | None
+    device: torch.device
+
+    def visible(self, rows: slice = slice(None), cols: slice = slice(None)) -> Tensor | None:
+        """The pairs that take part, broadcastable to (..., rows, cols); None where all do.
+
+        The row axis has length 1 where every query sees the same keys.
+        """
+        key = torch.arange(*cols.indices(self.keys), device=self.device)
+        parts: list[Tensor] = []
+        if self.lens is not None:
+            parts.append(key < _rows(self.lens, rows)[..., None])
+        if self.causal:
+            query = torch.arange(*rows.indices(self.queries), device=self.device)
+            parts.append(key <= (query + self.keys - self.queries)[:, None])
+        if self.mask is not None:
+            mask = self.mask if self.mask.shape[-2] == 1 else self.mask[..., rows, :]
+            parts.append(mask if mask.shape[-1] == 1 else mask[..., cols])
+        if self.key_bias is not None:
+            parts.append((self.key_bias[..., cols] != -_INF)[..., None, :])
+        if self.exclude is not None:
+            parts.append(key != _rows(self.exclude, rows)[..., None])
+        return reduce(torch.logical_and, parts) if parts else None
+
+    def vary_by_row(self) -> bool:
+        """Whether two queries of one batch element may see different keys."""
+        tables = [t for t in (self.lens, self.exclude) if t is not None]
+        by_table = any(t.shape[-1] != 1 for t in tables)
+        by_mask = self.mask is not None and self.mask.shape[-2] != 1
+        return self.queries > 1 and (self.causal or by_table or by_mask)
+
+    def hide(self) -> bool:
+        """Whether anything may be hidden from anyone."""
+        return self.causal or any(t is not None for t in (self.lens, self.mask, self.key_bias, self.exclude))
+
+    def seen(self) -> Tensor:
+        """(..., m) booleans: the keys that at least one query of their batch element sees."""
+        if self.mask is not None:
+            return self._seen_and_live()[0]
+        limit = self._limit()
+        key = torch.arange(self.keys, device=self.device)
+        if self.exclude is None:
+            some = (key < limit.amax(-1, keepdim=True)) if self.queries else torch.zeros_like(key, dtype=torch.bool)
+        else:
+            some = _rows_over(limit, self.keys) > _rows_at(self.exclude, limit, self.keys)
+        return some if self.key_bias is None else some & (self.key_bias != -_INF)
+
+    def live(self) -> Tensor:
+        """(..., n or 1) booleans: the queries that see at least one key."""
+        if self.mask is not None:
+            return self._seen_and_live()[1]
+        limit = self._limit()
+        if self.key_bias is None and self.exclude is None:
+            return limit > 0
+        allowed = torch.ones(self.keys, device=self.device) if self.key_bias is None else (self.key_bias != -_INF)
+        before = torch.nn.functional.pad(allowed.to(torch.int64).cumsum(-1), (1, 0))
+        count = _take(before, limit)
+        if self.exclude is not None:
+            left_out = (self.exclude >= 0) & (self.exclude < limit)
+            count = count - torch.where(left_out, _take(allowed.to(torch.int64), self.exclude.clamp(min=0)), 0)
+        return count > 0
+
+    def _limit(self) -> Tensor:
+        """(..., n) integers: row i sees keys below limit_i, as lengths and causality have it, in 0 ... m."""
+        limit = torch.full((self.queries,), self.keys, dtype=torch.int64, device=self.device)
+        if self.causal:
+            limit = torch.arange(self.queries, device=self.device) + (1 + self.keys - self.queries)
+        if self.lens is not None:
+            limit = torch.minimum(limit, self.lens)
+        return limit.clamp(0, self.keys)
+
+    def _seen_and_live(self) -> tuple[Tensor, Tensor]:
+        """Both, by way of the pairs: a mask may be anything. In blocks of rows, so that memory stays bounded."""
+        tables = (self.lens, self.mask[..., 0] if self.mask is not None else None, self.exclude)
+        lead = [t.shape[:-1] for t in tables if t is not None]
+        lead += [] if self.key_bias is None else [self.key_bias.shape[:-1]]
+        elements = max(1, torch.broadcast_shapes(*lead).numel() * self.keys)
+        step = max(1, 2**24 // elements) if self.vary_by_row() else max(1, self.queries)
+        seen = torch.zeros(self.keys, dtype=torch.bool, device=self.device)
+        live = []
+        for start in range(0, max(1, self.queries), step):
+            block = self.visible(slice(start, start + step))
+            if block is not None:
+                seen = seen | block.any(-2)
+                live.append(block.any(-1))
+        return seen, torch.cat(live, -1)
+
+
+def _rows(table: Tensor, rows: slice) -> Tensor:
+    return table if table.shape[-1] == 1 else table[..., rows]
+
+
+def _take(table: Tensor, index: Tensor) -> Tensor:
+    """Gather along the last dimension, where leading dimensions broadcast."""
+    lead = torch.broadcast_shapes(table.shape[:-1], index.shape[:-1])
+    inside = index.clamp(max=max(0, table.shape[-1] - 1))
+    if not table.shape[-1]:
+        return torch.zeros((*lead, index.shape[-1]), dtype=table.dtype, device=table.device)
+    return table.expand(*lead, -1).gather(-1, inside.expand(*lead, -1))
+
+
+def _rows_over(limit: Tensor, keys: int) -> Tensor:
+    """(..., m): how many rows have a limit above each key."""
+    histogram = torch.zeros((*limit.shape[:-1], keys + 1), dtype=torch.int64, device=limit.device)
+    histogram = histogram.scatter_add(-1, limit, torch.ones_like(limit))
+    return histogram.flip(-1).cumsum(-1).flip(-1)[..., 1:]
+
+
+def _rows_at(exclude: Tensor, limit: Tensor, keys: int) -> Tensor:
+    """(..., m): how many rows would see each key, were it not the one they leave out."""
+    exclude, limit = torch.broadcast_tensors(exclude, limit)
+    counted = ((exclude >= 0) & (exclude < limit)).to(torch.int64)
+    index = exclude.clamp(0, max(0, keys - 1))
+    histogram = torch.zeros((*limit.shape[:-1], max(1, keys)), dtype=torch.int64, device=limit.device)
+    return histogram.scatter_add(-1, index, counted)[..., :keys]
+
+
+def restrict(
+    lead: torch.Size,
+    queries: int,
+    keys: int,
+    device: torch.device,
+    *,
+    valid_lens: Tensor | int | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    key_bias: Tensor | None = None,
+    exclude: Tensor | None = None,
+) -> Restrictions:
+    """Check the restrictions of a call and bring them into one form.
+
+    Args:
+        lead: The leading dimensions of the call, broadcast over query, key and value.
+        queries: n.
+        keys: m.
+        device: The call's device.
+        valid_lens: As in `dikkat.attend`, and so are the others.
+        mask: (..., n, m).
+        causal: Aligned bottom-right.
+        key_bias: (..., m).
+        exclude: (..., n).
+
+    Raises:
+        TypeError: A tensor of the wrong kind.
+        ValueError: A tensor of the wrong shape, device or range.
+    """
+    if not isinstance(causal, bool):
+        raise TypeError(f"causal: came {type(causal).__name__}; allowed: True or False")
+    return Restrictions(
+        queries,
+        keys,
+        lens=None if valid_lens is None else _lens(valid_lens, lead, queries, keys, device),
+        mask=None if mask is None else _fit("mask", mask, (*lead, queries, keys), device, boolean=True),
+        causal=causal,
+        key_bias=None if key_bias is None else _bias(key_bias, lead, keys, device),
+        exclude=None if exclude is None else _exclude(exclude, lead, queries, keys, device),
+        device=device,
+    )
+
+
+def _lens(valid_lens: Tensor | int, lead: torch.Size, queries: int, keys: int, device: torch.device) -> Tensor:
+    if isinstance(valid_lens, int) and not isinstance(valid_lens, bool):
+        valid_lens = torch.tensor(valid_lens, device=device)
+    _check_kind("valid_lens", valid_lens, device, integer=True)
+    shape = tuple(valid_lens.shape)
+    allowed = [tuple(lead[:1]), (*lead[:1], queries)]
+    if shape not in allowed:
+        raise ValueError(
+            f"valid_lens: came with shape {shape}; allowed: {allowed[0]} (one length a batch element) or {allowed[1]} "
+            "(one a query), aligned with the first leading dimension and shared by the heads"
+        )
+    _check_range("valid_lens", valid_lens, 0, keys, f"a length among {keys} keys")
+    if len(shape) == len(lead[:1]):
+        valid_lens = valid_lens[..., None]
+    ones = (1,) * (len(lead) - 1)
+    return valid_lens.to(torch.int64).reshape(*valid_lens.shape[:-1], *ones, valid_lens.shape[-1])
+
+
+def _bias(key_bias: Tensor, lead: torch.Size, keys: int, device: torch.device) -> Tensor:
+    bias = _fit("key_bias", key_bias, (*lead, keys), device)
+    if not bias.is_floating_point():
+        raise TypeError(f"key_bias: came with dtype {bias.dtype}; allowed: a floating-point type")
+    return bias.expand(*bias.shape[:-1], keys)
+
+
+def _exclude(exclude: Tensor, lead: torch.Size, queries: int, keys: int, device: torch.device) -> Tensor:
+    _check_kind("exclude", exclude, device, integer=True)
+    _check_range("exclude", exclude, -1, keys - 1, f"a key index among {keys} keys, or -1 for none")
+    return _fit("exclude", exclude, (*lead, queries), device).to(torch.int64)
+
+
+def _fit(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device, *, boolean: bool = False) -> Tensor:
+    """The tensor with as many dimensions as `shape`, to which it must broadcast."""
+    _check_kind(name, tensor, device, boolean=boolean)
+    extra = len(shape) - tensor.ndim
+    fits = extra >= 0 and all(
+        have in (1, want) for have, want in zip(tensor.shape, shape[max(extra, 0) :], strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"{name}: came with shape {tuple(tensor.shape)}; allowed: one that broadcasts to {tuple(shape)}"
+        )
+    return tensor.reshape((1,) * extra + tuple(tensor.shape))
+
+
+def _check_kind(
+    name: str, tensor: object, device: torch.device, *, integer: bool = False, boolean: bool = False
+) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name}: came {type(tensor).__name__}; allowed: a torch.Tensor")
+    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    if integer and not whole:
+        raise TypeError(f"{name}: came with dtype {tensor.dtype}; allowed: an integer type (for example torch.int64)")
+    if boolean and tensor.dtype != torch.bool:
+        raise TypeError(f"{name}: came with dtype {tensor.dtype}; allowed: torch.bool, True where a pair takes part")
+    if tensor.device != device:
+        raise ValueError(f"{name}: came on {tensor.device}; allowed: the query's device, {device}")
+
+
+def _check_range(name: str, tensor: Tensor, low: int, high: int, meaning: str) -> None:
+    if not tensor.numel() or not can_read_values(tensor):
+        return
+    smallest, largest = int(tensor.min()), int(tensor.max())
+    if smallest < low or largest > high:
+        came = smallest if smallest < low else largest
+        raise ValueError(f"{name}: came {came}; allowed: {low} to {high}, {meaning}")
+
+
+def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Weights and log-sum-exp over the visible keys; weights 0 and -inf for a row that sees none.
+
+    Args:
+        scores: (..., n, m), float32 or float64. A score of -inf is a weight of 0.
+        visible: Broadcastable to (..., n, m), or None.
+    """
+    if visible is not None:
+        scores = scores.masked_fill(~visible, -_INF)
+    if scores.shape[-1] == 0:
+        peak = scores.new_zeros((*scores.shape[:-1], 1))
+    else:
+        peak = scores.detach().amax(-1, keepdim=True)
+        peak = peak.masked_fill(peak == -_INF, 0.0)
+    share = (scores - peak).exp()
+    total = share.sum(-1, keepdim=True)
+    # `== 0` and not `> 0`: a row of NaN is not an empty row. The second masked_fill keeps log's gradient at 0 away.
+    empty = total == 0
+    total = total.masked_fill(empty, 1.0)
+    lse = (total.log() + peak).masked_fill(empty, -_INF)
+    weights = share / total
+    if visible is not None:  # in a row of NaN, what is hidden still weighs nothing
+        weights = weights.masked_fill(~visible, 0.0)
+    return weights, lse.squeeze(-1)
+
+
+def masked_softmax(scores: Tensor, valid_lens: Tensor | int | None = None) -> Tensor:
+    r"""Softmax over the last axis, over the first `valid_lens` entries of each row.
+
+    $$ w_{ij} = \frac{[j < L_i]\, e^{s_{ij}}}{\sum_{l < L_i} e^{s_{il}}} $$
+
+    A row of length 0 has weights 0. Entries past the length have no effect, whatever they hold, and the tensor that
+    came is not written to.
+
+    Args:
+        scores: (..., n, m), floating point.
+        valid_lens: None, (B,) or (B, n) integers in 0 ... m, aligned with the first leading dimension (without leading
+            dimensions: a scalar or (n,)).
+
+    Returns:
+        Weights (..., n, m) in the dtype of `scores`.
+
+    Raises:
+        TypeError: `scores` or `valid_lens` of the wrong kind.
+        ValueError: `valid_lens` of the wrong shape or out of range.
+
+    Source:
+        Zhang et al., *Dive into Deep Learning*, section "Attention Scoring Functions", masked softmax.
+
+    Example:
+        >>> import torch
+        >>> masked_softmax(torch.zeros(1, 2, 4), torch.tensor([2]))
+        tensor([[[0.5000, 0.5000, 0.0000, 0.0000],
+                 [0.5000, 0.5000, 0.0000, 0.0000]]])
+    """
+    if not isinstance(scores, Tensor) or not scores.is_floating_point():
+        came = f"dtype {scores.dtype}" if isinstance(scores, Tensor) else type(scores).__name__
+        raise TypeError(f"scores: came {came}; allowed: a floating-point torch.Tensor")
+    if scores.ndim < 2:
+        raise ValueError(f"scores: came with shape {tuple(scores.shape)}; allowed: (..., queries, keys)")
+    queries, keys = scores.shape[-2:]
+    limits = restrict(scores.shape[:-2], queries, keys, scores.device, valid_lens=valid_lens)
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    return softmax(wide, limits.visible())[0].to(scores.dtype)

@@ -1,0 +1,383 @@
+"""Scoring functions: how a query is compared with a key.
+
+Every one is a *projection*, done once per query and once per key, followed by one of three *pair functions*:
+
+| pair | score of a pair | scoring functions |
+| --- | --- | --- |
+| `inner` | ⟨q', k'⟩ | average, dot, scaled dot, bilinear, cosine, vector sum |
+| `additive` | Σ_h v_h tanh(q'_h + k'_h) | additive |
+| `distance` | g(‖q' − k'‖²) | Gaussian, boxcar, Epanechnikov, triangular |
+
+A score of your own is a subclass of `Score` that sets `pair` and projects: it then runs on every implementation.
+
+Shapes: a query is (..., n, d_q), a key (..., m, d_k); projected, both have h features.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+Pair = Literal["inner", "additive", "distance"]
+Profile = Literal["gaussian", "boxcar", "epanechnikov", "triangular"]
+
+
+class Score(nn.Module):
+    """What every scoring function supplies; parameters live here.
+
+    Attributes:
+        pair: Which pair function compares the projected query and key.
+        profile: For `distance` only: which g, a log-kernel of the squared scaled distance s.
+    """
+
+    pair: ClassVar[Pair]
+    profile: ClassVar[Profile] = "gaussian"
+
+    def project_query(self, query: Tensor) -> Tensor:
+        """(..., n, d_q) -> (..., n, h)."""
+        return query
+
+    def project_key(self, key: Tensor) -> Tensor:
+        """(..., m, d_k) -> (..., m, h)."""
+        return key
+
+    def pair_weight(self) -> Tensor | None:
+        """The weight v of each feature, (h,), for `additive`; None for the others."""
+        return None
+
+
+class Average(Score):
+    """Every key scores 0, so that the output is the mean of the visible values.
+
+    Queries and keys may have any number of features; neither has a gradient.
+
+    Source: the constant kernel of Nadaraya–Watson regression; *Dive into Deep Learning*, "Attention Pooling by Similarity".
+
+    Example:
+        >>> import torch, dikkat
+        >>> dikkat.attend(torch.zeros(1, 3), torch.zeros(2, 5), torch.tensor([[1.0], [3.0]]), score=Average())
+        tensor([[2.]])
+    """
+
+    pair = "inner"
+
+    def project_query(self, query: Tensor) -> Tensor:
+        """Zeros, (..., n, 1)."""
+        return query.new_zeros((*query.shape[:-1], 1))
+
+    def project_key(self, key: Tensor) -> Tensor:
+        """Zeros, (..., m, 1)."""
+        return key.new_zeros((*key.shape[:-1], 1))
+
+
+class Dot(Score):
+    """⟨q, k⟩.
+
+    Source: Luong, Pham and Manning 2015, section 3.1, "dot".
+
+    Example:
+        >>> import torch, dikkat
+        >>> dikkat.attention_weights(torch.eye(2), torch.eye(2), score=Dot())
+        tensor([[0.7311, 0.2689],
+                [0.2689, 0.7311]])
+    """
+
+    pair = "inner"
+
+
+class ScaledDot(Score):
+    """⟨q, k⟩ / √d, with d the number of features: its variance is 1 where the features' is.
+
+    Source: Vaswani et al. 2017, section 3.2.1.
+
+    Example:
+        >>> import torch, dikkat
+        >>> dikkat.attention_weights(2 * torch.eye(4)[:1], 2 * torch.eye(4)[:2], score=ScaledDot())
+        tensor([[0.8808, 0.1192]])
+    """
+
+    pair = "inner"
+
+    def project_query(self, query: Tensor) -> Tensor:
+        """q / √d."""
+        return query / math.sqrt(max(1, query.shape[-1]))
+
+
+class Bilinear(Score):
+    """kᵀ W_q q, for queries and keys of different sizes.
+
+    Args:
+        key_size: d_k.
+        query_size: d_q.
+
+    Source: Luong, Pham and Manning 2015, section 3.1, "general".
+
+    Example:
+        >>> import torch
+        >>> Bilinear(key_size=3, query_size=5).project_query(torch.zeros(7, 5)).shape
+        torch.Size([7, 3])
+    """
+
+    pair = "inner"
+
+    def __init__(self, key_size: int, query_size: int) -> None:
+        super().__init__()
+        self.W_q = nn.Linear(_size("query_size", query_size), _size("key_size", key_size), bias=False)
+
+    def project_query(self, query: Tensor) -> Tensor:
+        """W_q q, (..., n, d_k)."""
+        return _linear(self.W_q, query, "query")
+
+
+class Cosine(Score):
+    """⟨q, k⟩ / (‖q‖ ‖k‖); a zero vector scores 0.
+
+    Source: Graves, Wayne and Danihelka 2014, section 3.3.1, content addressing (with strength 1).
+
+    Example:
+        >>> import torch
+        >>> Cosine().project_key(torch.tensor([[3.0, 4.0]]))
+        tensor([[0.6000, 0.8000]])
+    """
+
+    pair = "inner"
+
+    def project_query(self, query: Tensor) -> Tensor:
+        """q / ‖q‖."""
+        return _unit(query)
+
+    def project_key(self, key: Tensor) -> Tensor:
+        """k / ‖k‖."""
+        return _unit(key)
+
+
+class VectorSum(Score):
+    """v·(q + k). The query's share is the same for all keys and cancels in the softmax: it cannot attend.
+
+    Args:
+        size: Number of features of queries and of keys.
+
+    Source: an exercise of *Dive into Deep Learning*, "Attention Scoring Functions".
+
+    Example:
+        >>> import torch, dikkat
+        >>> w = dikkat.attention_weights(torch.randn(2, 3), torch.randn(5, 3), score=VectorSum(3))
+        >>> torch.allclose(w[0], w[1])
+        True
+    """
+
+    pair = "inner"
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.w_v = nn.Linear(_size("size", size), 1, bias=False)
+
+    def project_query(self, query: Tensor) -> Tensor:
+        """(v·q, 1): with the key's (1, v·k), the inner product is the whole sum and the log-sum-exp is true."""
+        share = _linear(self.w_v, query, "query")
+        return torch.cat([share, torch.ones_like(share)], -1)
+
+    def project_key(self, key: Tensor) -> Tensor:
+        """(1, v·k)."""
+        share = _linear(self.w_v, key, "key")
+        return torch.cat([torch.ones_like(share), share], -1)
+
+
+class Additive(Score):
+    """Σ_h v_h tanh((W_q q)_h + (W_k k)_h).
+
+    Args:
+        key_size: d_k.
+        query_size: d_q.
+        num_hiddens: h.
+
+    Source: Bahdanau, Cho and Bengio 2015, section 3.1 and appendix A.1.2.
+
+    Example:
+        >>> import torch
+        >>> score = Additive(key_size=3, query_size=5, num_hiddens=7)
+        >>> score.project_key(torch.zeros(2, 11, 3)).shape, score.pair_weight().shape
+        (torch.Size([2, 11, 7]), torch.Size([7]))
+    """
+
+    pair = "additive"
+
+    def __init__(self, key_size: int, query_size: int, num_hiddens: int) -> None:
+        super().__init__()
+        hiddens = _size("num_hiddens", num_hiddens)
+        self.W_k = nn.Linear(_size("key_size", key_size), hiddens, bias=False)
+        self.W_q = nn.Linear(_size("query_size", query_size), hiddens, bias=False)
+        self.w_v = nn.Linear(hiddens, 1, bias=False)
+
+    def project_query(self, query: Tensor) -> Tensor:
+        """W_q q."""
+        return _linear(self.W_q, query, "query")
+
+    def project_key(self, key: Tensor) -> Tensor:
+        """W_k k."""
+        return _linear(self.W_k, key, "key")
+
+    def pair_weight(self) -> Tensor:
+        """v, (h,)."""
+        return self.w_v.weight[0]
+
+
+class _Distance(Score):
+    """g(‖q − k‖² / σ²): what the four kernels share."""
+
+    pair = "distance"
+    log_bandwidth: Tensor
+    fixed_bandwidth: Tensor
+
+    def __init__(self, bandwidth: float | Sequence[float] | Tensor = 1.0, learnable: bool = False) -> None:
+        super().__init__()
+        sigma = torch.as_tensor(bandwidth, dtype=torch.get_default_dtype()).detach().clone()
+        if sigma.ndim > 1:
+            raise ValueError(
+                f"bandwidth: came with shape {tuple(sigma.shape)}; allowed: a number, or (d,), one a feature"
+            )
+        if not sigma.numel() or not bool((torch.isfinite(sigma) & (sigma > 0)).all()):
+            raise ValueError(
+                f"bandwidth: came {sigma.tolist()}; allowed: positive finite numbers, in the units of the data"
+            )
+        self.learnable = learnable
+        if learnable:
+            self.log_bandwidth = nn.Parameter(sigma.log())
+        else:
+            self.register_buffer("fixed_bandwidth", sigma)
+
+    @property
+    def bandwidth(self) -> Tensor:
+        """σ, in the units of the data: () or (d,)."""
+        if self.learnable:
+            return self.log_bandwidth.exp()
+        return self.fixed_bandwidth
+
+    def project_query(self, query: Tensor) -> Tensor:
+        """q / σ, in float32 or wider: a difference of two rounded halves has few digits left."""
+        return self._scale(query, "query")
+
+    def project_key(self, key: Tensor) -> Tensor:
+        """k / σ, likewise."""
+        return self._scale(key, "key")
+
+    def _scale(self, features: Tensor, name: str) -> Tensor:
+        sigma = self.bandwidth
+        if sigma.ndim and sigma.shape[0] != features.shape[-1]:
+            raise ValueError(
+                f"{name}: came with {features.shape[-1]} features; allowed: {sigma.shape[0]}, one for each bandwidth of the score"
+            )
+        wide = torch.promote_types(features.dtype, torch.float32)
+        return features.to(wide) / sigma.to(wide)
+
+
+class Gaussian(_Distance):
+    """−½ ‖(q − k)/σ‖².
+
+    Args:
+        bandwidth: σ, in the units of the data: a positive number, or one for each feature.
+        learnable: Whether σ is trained; it is then stored as its logarithm, and stays positive.
+
+    Raises:
+        ValueError: A bandwidth that is not positive and finite, or of the wrong shape.
+
+    Source: Nadaraya 1964; Watson 1964.
+
+    Example:
+        >>> import torch, dikkat
+        >>> x = torch.tensor([[0.0], [2.0]])
+        >>> dikkat.attention_weights(x, x, score=Gaussian(bandwidth=2.0))
+        tensor([[0.6225, 0.3775],
+                [0.3775, 0.6225]])
+    """
+
+
+class Boxcar(_Distance):
+    """0 where ‖(q − k)/σ‖ ≤ 1, −∞ beyond: the mean of the values within reach.
+
+    Args:
+        bandwidth: σ, in the units of the data: a positive number, or one for each feature. It cannot be learned by
+            gradient, which is 0 wherever it exists.
+
+    Example:
+        >>> import torch, dikkat
+        >>> x = torch.tensor([[0.0], [1.0], [5.0]])
+        >>> dikkat.attention_weights(x[:1], x, score=Boxcar(bandwidth=1.0))
+        tensor([[0.5000, 0.5000, 0.0000]])
+    """
+
+    profile = "boxcar"
+
+    def __init__(self, bandwidth: float | Sequence[float] | Tensor = 1.0) -> None:
+        super().__init__(bandwidth)
+
+
+class Epanechnikov(_Distance):
+    """log(1 − s) with s = ‖(q − k)/σ‖² below 1, −∞ beyond.
+
+    Args:
+        bandwidth: σ, in the units of the data: a positive number, or one for each feature.
+        learnable: Whether σ is trained.
+
+    Source: Epanechnikov 1969.
+
+    Example:
+        >>> import torch, dikkat
+        >>> x = torch.tensor([[0.0], [1.0], [5.0]])
+        >>> dikkat.attention_weights(x[:1], x, score=Epanechnikov(bandwidth=2.0))
+        tensor([[0.5714, 0.4286, 0.0000]])
+    """
+
+    profile = "epanechnikov"
+
+
+class Triangular(_Distance):
+    """log(1 − r) with r = ‖(q − k)/σ‖ below 1, −∞ beyond.
+
+    Args:
+        bandwidth: σ, in the units of the data: a positive number, or one for each feature.
+        learnable: Whether σ is trained.
+
+    Example:
+        >>> import torch, dikkat
+        >>> x = torch.tensor([[0.0], [1.0], [5.0]])
+        >>> dikkat.attention_weights(x[:1], x, score=Triangular(bandwidth=2.0))
+        tensor([[0.6667, 0.3333, 0.0000]])
+    """
+
+    profile = "triangular"
+
+
+def _size(name: str, size: int) -> int:
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise TypeError(f"{name}: came {size!r} ({type(size).__name__}); allowed: a whole number of at least 1")
+    if size < 1:
+        raise ValueError(f"{name}: came {size}; allowed: a whole number of at least 1")
+    return size
+
+
+def _linear(layer: nn.Linear, features: Tensor, name: str) -> Tensor:
+    if features.shape[-1] != layer.in_features:
+        raise ValueError(
+            f"{name}: came with {features.shape[-1]} features (shape {tuple(features.shape)}); "
+            f"allowed: {layer.in_features}, the {name}'s size that this score was made with"
+        )
+    weight = layer.weight
+    if features.dtype != weight.dtype and not torch.is_autocast_enabled(features.device.type):
+        raise TypeError(
+            f"{name}: came with dtype {features.dtype}; allowed: {weight.dtype}, that of the score's parameters"
+        )
+    out: Tensor = layer(features)
+    return out
+
+
+def _unit(vector: Tensor) -> Tensor:
+    """v / ‖v‖, 0 for v = 0, in float32 or wider. Scaled by the largest entry first, so that no square overflows."""
+    wide = vector.to(torch.promote_types(vector.dtype, torch.float32))
+    peak = wide.detach().abs().amax(-1, keepdim=True) if wide.shape[-1] else wide.new_ones((*wide.shape[:-1], 1))
+    wide = wide / torch.where(peak == 0, 1.0, peak)
+    square = wide.square().sum(-1, keepdim=True)
+    # Not clamped at a small number: that would give the zero vector a gradient of 1/small.
+    return wide / torch.where(square == 0, 1.0, square).sqrt()

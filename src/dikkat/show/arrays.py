@@ -1,0 +1,41 @@
+"""Weights as they come, as NumPy arrays."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+__all__ = ["Weights", "as_array"]
+
+_ALLOWED = "a tensor, a NumPy array or nested lists of numbers"
+
+Weights = torch.Tensor | NDArray[Any] | Sequence[Any]
+
+
+def as_array(weights: Weights, name: str) -> NDArray[np.float64]:
+    """Copy weights of any real number type from any device into a float64 array.
+
+    Args:
+        weights: real numbers of any shape; a tensor may require gradients, sit on any device and have any float type.
+        name: what the error calls it.
+
+    Raises:
+        TypeError: ``weights`` are not real numbers.
+
+    Example:
+        >>> as_array(torch.ones(2, dtype=torch.bfloat16, requires_grad=True), "weights")
+        array([1., 1.])
+    """
+    if isinstance(weights, torch.Tensor):
+        if weights.is_complex():
+            raise TypeError(f"{name}: got dtype {weights.dtype}; allowed are real numbers")
+        return weights.detach().to("cpu", torch.float64, copy=True).numpy()
+    try:
+        given = np.asarray(weights)
+    except ValueError as error:
+        raise TypeError(f"{name}: got lists of unequal lengths; allowed are {_ALLOWED}") from error
+    if given.dtype.kind not in "biuf":
+        raise TypeError(f"{name}: got {type(weights).__name__} of dtype {given.dtype}; allowed are {_ALLOWED}")
+    return given.astype(np.float64)

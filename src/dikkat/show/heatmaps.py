@@ -1,0 +1,327 @@
+"""Attention weights as heat maps."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import os
+import unicodedata
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dikkat.files import write_whole
+from dikkat.show.arrays import Weights, as_array
+from dikkat.show.fonts import families_for
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+__all__ = ["heatmaps", "save"]
+
+Tokens = Sequence[str] | Sequence[Sequence[str]]
+
+_CELL = 0.3  # inches for a token's row or column
+_PANEL = 2.5  # inches for the longer side of a panel without tokens
+_LARGEST = 12.0  # inches for a panel
+_SHEET = 30.0  # inches for all panels together
+_LONGEST = 24  # characters of a token that are shown
+
+
+class _Pitch(NamedTuple):
+    """How labels are set along an axis."""
+
+    size: float
+    step: int
+    rotation: int
+
+
+def heatmaps(
+    weights: Weights,
+    *,
+    queries: Tokens | None = None,
+    keys: Tokens | None = None,
+    xlabel: str = "Keys",
+    ylabel: str = "Queries",
+    titles: Sequence[str] | None = None,
+    figsize: tuple[float, float] | None = None,
+    cmap: str = "Reds",
+) -> Figure:
+    """Draw a grid of attention weights, one colour scale for all, on a figure of its own.
+
+    Every panel uses the scale from 0 (or the lowest weight, if it is negative) to the highest finite weight of all
+    panels. Weights that are not finite stay blank. Neither the global style nor ``pyplot`` is touched, and no display
+    is needed; in a notebook the figure shows itself as the value of a cell.
+
+    Args:
+        weights: ``(rows, columns, queries, keys)``, or ``(queries, keys)`` for one panel; real numbers of any type.
+        queries: tokens that label the rows of the panels: one list of as many strings as there are queries, or one such
+            list for each panel, in reading order.
+        keys: tokens that label the columns, likewise.
+        xlabel: what the keys are; stands under the bottom panels.
+        ylabel: what the queries are; stands left of the leftmost panels.
+        titles: one for each column, above the top panels; or one for each panel, in reading order.
+        figsize: width and height in inches; by default, what the panels and their labels need.
+        cmap: the name of a matplotlib colour map.
+
+    Returns:
+        A ``matplotlib.figure.Figure``; :func:`save` writes it to a file.
+
+    Raises:
+        ValueError: a shape or a number of labels does not fit.
+        TypeError: the weights are not real numbers, or tokens are not lists of strings.
+        ModuleNotFoundError: matplotlib is not installed.
+
+    Example:
+        >>> import numpy as np
+        >>> figure = heatmaps(np.eye(2), queries=["the", "cat"], keys=["le", "chat"], titles=["alignment"])
+        >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
+        ['le', 'chat']
+    """
+    panels = _as_panels(as_array(weights, "weights"))
+    rows, columns, query_count, key_count = panels.shape
+    query_labels = _labels_per_panel(queries, rows * columns, query_count, "queries")
+    key_labels = _labels_per_panel(keys, rows * columns, key_count, "keys")
+    _check_titles(titles, rows, columns)
+    figure_class = _figure_class()
+    families = families_for(_all_texts(xlabel, ylabel, titles, query_labels, key_labels))
+
+    size = figsize or _figure_size(panels.shape, query_labels, key_labels)
+    figure = figure_class(figsize=size, layout="constrained")
+    shared_x, shared_y = _is_shared(key_labels), _is_shared(query_labels)
+    grid = figure.subplots(rows, columns, sharex=shared_x, sharey=shared_y, squeeze=False)
+    key_pitch = _pitch(_panel_width(size, columns, query_labels), key_count, key_labels, turn=True)
+    query_pitch = _pitch(_panel_height(size, rows, key_labels), query_count, query_labels, turn=False)
+    for index, axes in enumerate(grid.flat):
+        row, column = divmod(index, columns)
+        image = _draw(axes, panels[row, column], _scale(panels), cmap)
+        _label_axis(axes.xaxis, key_labels[index] if key_labels else None, key_pitch, families)
+        _label_axis(axes.yaxis, query_labels[index] if query_labels else None, query_pitch, families)
+        if shared_x and row < rows - 1:
+            axes.tick_params(labelbottom=False)
+        if shared_y and column > 0:
+            axes.tick_params(labelleft=False)
+        if row == rows - 1:
+            axes.set_xlabel(xlabel, fontfamily=families)
+        if column == 0:
+            axes.set_ylabel(ylabel, fontfamily=families)
+        if titles is not None and index < len(titles):
+            axes.set_title(titles[index], fontsize=10, fontfamily=families)
+    _add_colour_bar(figure, image, list(grid.flat))
+    return figure
+
+
+def save(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Write a figure as a PNG or SVG image, whole or not at all.
+
+    The same figure gives the same bytes every time: no date, no version, no random names. An SVG keeps its text as
+    text, so that it can be searched, read aloud and edited.
+
+    Args:
+        figure: any matplotlib figure.
+        path: the file to write, ending in ``.png`` or ``.svg``; its folder must exist.
+
+    Raises:
+        ValueError: ``path`` ends in something else.
+        OSError: the system could not write; an existing file is left as it was.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "weights.svg"
+        >>> save(heatmaps([[0.9, 0.1], [0.2, 0.8]]), path)
+        >>> path.read_bytes()[:5]
+        b'<?xml'
+    """
+    metadata = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
+    ending = Path(path).suffix.lower()
+    if ending not in metadata:
+        raise ValueError(f"path: got {os.fspath(path)!r}; allowed endings are .png and .svg")
+    from matplotlib import rc_context
+
+    content = io.BytesIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "dikkat"}):
+        drawn = copy.deepcopy(figure)  # drawing moves the layout by a hair; the caller's figure stays as it is
+        drawn.savefig(content, format=ending[1:], dpi=200, metadata=metadata[ending])
+    write_whole(path, content.getvalue())
+
+
+def _figure_class() -> type[Figure]:
+    """The class of matplotlib, imported when it is first needed."""
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "matplotlib":
+            raise
+        message = 'heat maps need matplotlib, which is not installed; run: pip install "dikkat[show]"'
+        raise ModuleNotFoundError(message, name="matplotlib") from error
+    return Figure
+
+
+def _as_panels(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    panels = weights[None, None] if weights.ndim == 2 else weights
+    if panels.ndim != 4 or 0 in panels.shape:
+        raise ValueError(
+            f"weights: got shape {weights.shape}; allowed are (rows, columns, queries, keys) and (queries, keys), "
+            "none of them 0; for a batch of matrices use weights[None]"
+        )
+    return panels
+
+
+def _labels_per_panel(tokens: Tokens | None, panels: int, count: int, name: str) -> list[list[str]] | None:
+    """One list of labels for each panel; the very same list where one serves all."""
+    if tokens is None:
+        return None
+    if isinstance(tokens, str):
+        raise TypeError(f"{name}: got one string, {tokens!r}; allowed is a list of tokens, as in {name}=text.split()")
+    lists = list(tokens)
+    if all(isinstance(token, str) for token in lists):
+        return [_labels(lists, count, name)] * panels
+    if len(lists) != panels:
+        raise ValueError(f"{name}: got {len(lists)} lists; allowed are one list of tokens, or {panels}, one a panel")
+    return [_labels(panel, count, f"{name}[{index}]") for index, panel in enumerate(lists)]
+
+
+def _labels(tokens: Sequence[object], count: int, name: str) -> list[str]:
+    if isinstance(tokens, str) or not isinstance(tokens, Sequence):
+        raise TypeError(f"{name}: got {type(tokens).__name__}; allowed is a list of tokens, each a str")
+    if len(tokens) != count:
+        raise ValueError(f"{name}: got {len(tokens)} tokens; the weights have {count}, so give {count}")
+    return [_label(token, f"{name}[{index}]") for index, token in enumerate(tokens)]
+
+
+def _label(token: object, name: str) -> str:
+    """A token as it can be drawn on one line: control characters made visible, the middle of a long one left out."""
+    if not isinstance(token, str):
+        raise TypeError(f"{name}: got {type(token).__name__}; allowed is str")
+    text = "".join(_visible(character) for character in token)
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]}…{text[-half + 1 :]}"
+
+
+def _visible(character: str) -> str:
+    if unicodedata.category(character) not in {"Cc", "Cs"}:
+        return character
+    return {"\n": "↵", "\t": "⇥"}.get(character, "\N{REPLACEMENT CHARACTER}")
+
+
+def _check_titles(titles: Sequence[str] | None, rows: int, columns: int) -> None:
+    if isinstance(titles, str):
+        raise TypeError(f"titles: got one string, {titles!r}; allowed is a list of strings")
+    if titles is not None and len(titles) not in (columns, rows * columns):
+        raise ValueError(
+            f"titles: got {len(titles)}; allowed are {columns}, one for each column, or {rows * columns}, one a panel"
+        )
+
+
+def _all_texts(
+    xlabel: str, ylabel: str, titles: Sequence[str] | None, *labels: list[list[str]] | None
+) -> Iterator[str]:
+    yield from (xlabel, ylabel, *(titles or ()))
+    for lists in labels:
+        for panel in lists or ():
+            yield from panel
+
+
+def _is_shared(labels: list[list[str]] | None) -> bool:
+    """Whether one list of labels (or plain numbers) serves all panels, so that only the outer ones need it."""
+    return labels is None or all(panel is labels[0] for panel in labels)
+
+
+def _scale(panels: NDArray[np.float64]) -> tuple[float, float]:
+    finite = panels[np.isfinite(panels)]
+    low, high = min(0.0, finite.min(initial=0.0)), finite.max(initial=-math.inf)
+    return float(low), float(high) if high > low else float(low) + 1.0
+
+
+def _draw(axes: Axes, panel: NDArray[np.float64], scale: tuple[float, float], cmap: str) -> AxesImage:
+    queries, keys = panel.shape
+    square = 1 / 4 <= queries / keys <= 4
+    return axes.imshow(
+        np.ma.masked_invalid(panel),
+        cmap=cmap,
+        vmin=scale[0],
+        vmax=scale[1],
+        origin="upper",
+        interpolation="nearest" if max(panel.shape) <= 256 else "auto",
+        aspect="equal" if square else "auto",
+    )
+
+
+def _width(text: str) -> float:
+    """The width of a text in letters; a Chinese character is as wide as 1.7 of them."""
+    return sum(1.7 if unicodedata.east_asian_width(character) in "WF" else 1.0 for character in text)
+
+
+def _longest(labels: list[list[str]] | None) -> float:
+    return max((_width(label) for panel in labels or () for label in panel), default=3.0)
+
+
+def _label_room(labels: list[list[str]] | None) -> float:
+    """Inches that the labels beside a panel take, with the name of the axis."""
+    return 0.07 * _longest(labels) + 0.35
+
+
+def _figure_size(
+    shape: tuple[int, ...], query_labels: list[list[str]] | None, key_labels: list[list[str]] | None
+) -> tuple[float, float]:
+    rows, columns, queries, keys = shape
+    unit = _CELL if query_labels or key_labels else _PANEL / max(queries, keys)
+    unit = min(unit, min(_LARGEST, _SHEET / columns) / keys, min(_LARGEST, _SHEET / rows) / queries)  # square cells
+    width, height = max(unit * keys, _PANEL / 2), max(unit * queries, _PANEL / 2)
+    beside = _label_room(query_labels) * (1 if _is_shared(query_labels) else columns)
+    below = _label_room(key_labels) * (1 if _is_shared(key_labels) else rows)
+    return columns * (width + 0.1) + beside + 0.7, rows * (height + 0.2) + below + 0.3
+
+
+def _panel_width(size: tuple[float, float], columns: int, query_labels: list[list[str]] | None) -> float:
+    beside = _label_room(query_labels) * (1 if _is_shared(query_labels) else columns)
+    return max((size[0] - beside - 0.7) / columns - 0.1, 0.5)
+
+
+def _panel_height(size: tuple[float, float], rows: int, key_labels: list[list[str]] | None) -> float:
+    below = _label_room(key_labels) * (1 if _is_shared(key_labels) else rows)
+    return max((size[1] - below - 0.3) / rows - 0.2, 0.5)
+
+
+def _pitch(inches: float, count: int, labels: list[list[str]] | None, *, turn: bool) -> _Pitch:
+    """Labels as large as their cells allow; below the smallest legible size, every second or third one."""
+    cell = inches * 72 / count
+    size = min(max(cell * 0.75, 5.0), 9.0)
+    step = max(1, math.ceil(size * 1.1 / cell))
+    if not turn or _longest(labels) * size * 0.62 + 4 <= cell * step:
+        return _Pitch(size, step, 0)
+    return _Pitch(size, step, 45 if cell * step >= 1.7 * size else 90)
+
+
+def _label_axis(axis: Axis, labels: list[str] | None, pitch: _Pitch, families: list[str]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    if labels is None:
+        axis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+        axis.set_tick_params(labelsize=8)
+        return
+    axis.set_ticks(
+        range(0, len(labels), pitch.step),
+        labels[:: pitch.step],
+        parse_math=False,  # a token "$5" is no formula
+        fontsize=pitch.size,
+        fontfamily=families,
+        rotation=pitch.rotation,
+    )
+    if pitch.rotation == 45:
+        for label in axis.get_ticklabels():
+            label.set(ha="right", rotation_mode="anchor")
+    axis.set_tick_params(length=0 if pitch.step == 1 else 2)
+
+
+def _add_colour_bar(figure: Figure, image: AxesImage, axes: list[Axes]) -> None:
+    bar = figure.colorbar(image, ax=axes, shrink=0.7, aspect=24, pad=0.02)
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)

@@ -1,0 +1,269 @@
+"""One self-contained page of translated sentences that shows, word by word, what the model looked at."""
+
+import base64
+import hashlib
+import html
+import json
+import os
+import re
+from collections.abc import Sequence
+from importlib import resources
+from string import Template
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dikkat.files import write_whole
+from dikkat.show.arrays import Weights, as_array
+
+__all__ = ["Aligned", "page", "save_page"]
+
+_PER_UNIT = 1000  # weights are stored in thousandths; page.js divides
+_SLACK = 0.01  # how far beyond 1 the rounding of low precision may carry the sum of a row
+
+
+class Aligned(Protocol):
+    """A translated sentence and the weights that each of its words gave to the words of the source.
+
+    An attribute ``reference: str | None`` may be there too: the translation that a person made.
+
+    Attributes:
+        source: the source sentence, as a reader would read it.
+        target: the translation, likewise.
+        source_tokens: the words or word pieces that the model read.
+        target_tokens: those that it wrote.
+        weights: ``(target tokens, source tokens)``, each from 0 to 1, each row's sum at most 1.
+    """
+
+    @property
+    def source(self) -> str:
+        """The source sentence."""
+
+    @property
+    def target(self) -> str:
+        """The translation."""
+
+    @property
+    def source_tokens(self) -> Sequence[str]:
+        """What the model read."""
+
+    @property
+    def target_tokens(self) -> Sequence[str]:
+        """What the model wrote."""
+
+    @property
+    def weights(self) -> Weights:
+        """What each word looked at."""
+
+
+def page(
+    translations: Sequence[Aligned],
+    *,
+    title: str = "What the translator looks at",
+    scores: Sequence[float] | None = None,
+    score_name: str = "score",
+    source_language: str = "",
+    target_language: str = "",
+) -> str:
+    """Make an HTML page of translated sentences that answers the pointer, the keyboard and touch.
+
+    The page is one file that asks nothing of any network: a reader can open it from a disk or attach it to a letter.
+    Without JavaScript the sentences, references and scores can still be read.
+
+    Args:
+        translations: the sentences; see :class:`Aligned`.
+        title: the heading.
+        scores: one finite number for each sentence, shown beside it.
+        score_name: what the numbers are, such as ``"chrF"``.
+        source_language: the language code of the sources, such as ``"de"``, by which browsers choose a voice and the
+            forms of Chinese characters; empty if it is not known.
+        target_language: that of the translations and references.
+
+    Returns:
+        The page as text.
+
+    Raises:
+        ValueError: weights of a wrong shape or out of range, scores that do not fit, or a language code that is none;
+            the error names the sentence, counted from 0.
+        TypeError: a sentence lacks an attribute, or one is of a wrong type.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> cat = SimpleNamespace(
+        ...     source="le chat", source_tokens=["le", "chat"], target="the cat", target_tokens=["the", "cat"],
+        ...     weights=[[0.9, 0.1], [0.2, 0.8]],
+        ... )
+        >>> text = page([cat], title="A cat")
+        >>> "<title>A cat</title>" in text
+        True
+    """
+    checked_scores = _check_scores(scores, len(translations))
+    for name, code in (("source_language", source_language), ("target_language", target_language)):
+        if not re.fullmatch(r"(?:[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*)?", code):
+            raise ValueError(f"{name}: got {code!r}; allowed is a code such as 'de' or 'zh-Hant', or ''")
+    records, articles = [], []
+    for index, translation in enumerate(translations):
+        records.append(_record(translation, f"translations[{index}]"))
+        score = None if checked_scores is None else f"{_text(score_name)} <b>{checked_scores[index]:.4g}</b>"
+        articles.append(_article(index + 1, translation, score, source_language, target_language))
+    style, script = _part("page.css"), _part("page.js")
+    return Template(_part("page.html")).substitute(
+        title=_text(title),
+        count="1 sentence" if len(articles) == 1 else f"{len(articles)} sentences",
+        sentences="\n".join(articles),
+        data=_json_in_html(records),
+        style=style,
+        style_hash=_content_hash(style),
+        script=script,
+        script_hash=_content_hash(script),
+    )
+
+
+def save_page(
+    path: str | os.PathLike[str],
+    translations: Sequence[Aligned],
+    *,
+    title: str = "What the translator looks at",
+    scores: Sequence[float] | None = None,
+    score_name: str = "score",
+    source_language: str = "",
+    target_language: str = "",
+) -> None:
+    """Write the page of :func:`page` to a file, whole or not at all.
+
+    Args:
+        path: the file to write; its folder must exist.
+        translations: see :func:`page`, as for all that follows.
+        title: the heading.
+        scores: one number for each sentence.
+        score_name: what the numbers are.
+        source_language: the language code of the sources.
+        target_language: that of the translations.
+
+    Raises:
+        ValueError: as :func:`page`.
+        TypeError: as :func:`page`.
+        OSError: the system could not write; an existing file is left as it was.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> path = Path(tempfile.mkdtemp()) / "page.html"
+        >>> save_page(path, [])
+        >>> path.read_text(encoding="utf-8").startswith("<!doctype html>")
+        True
+    """
+    text = page(
+        translations,
+        title=title,
+        scores=scores,
+        score_name=score_name,
+        source_language=source_language,
+        target_language=target_language,
+    )
+    write_whole(path, text)
+
+
+def _check_scores(scores: Sequence[float] | None, count: int) -> list[float] | None:
+    if scores is None:
+        return None
+    if len(scores) != count:
+        raise ValueError(f"scores: got {len(scores)}; there are {count} sentences, so give {count}")
+    numbers = [float(score) for score in scores]
+    for index, number in enumerate(numbers):
+        if not np.isfinite(number):
+            raise ValueError(f"scores[{index}]: got {number}; allowed are finite numbers")
+    return numbers
+
+
+def _record(translation: Aligned, name: str) -> tuple[list[str], list[str], list[int]]:
+    """The part of a sentence that the script needs: both lists of tokens, and the weights row by row, in thousandths."""
+    source = _tokens(translation, "source_tokens", name)
+    target = _tokens(translation, "target_tokens", name)
+    weights = as_array(_attribute(translation, "weights", name), f"{name}.weights")
+    _check_weights(weights, (len(target), len(source)), name)
+    thousandths = np.rint(np.clip(weights, 0, 1) * _PER_UNIT).astype(int)
+    return source, target, thousandths.ravel().tolist()
+
+
+def _attribute(translation: Aligned, attribute: str, name: str) -> Weights:
+    if not hasattr(translation, attribute):
+        kind = type(translation).__name__
+        raise TypeError(f"{name}: got {kind}, which has no attribute {attribute!r}; see dikkat.show.Aligned")
+    value: Weights = getattr(translation, attribute)
+    return value
+
+
+def _tokens(translation: Aligned, attribute: str, name: str) -> list[str]:
+    tokens = _attribute(translation, attribute, name)
+    if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
+        raise TypeError(f"{name}.{attribute}: got {tokens!r}; allowed is a list of strings")
+    return [_encodable(token) for token in tokens]
+
+
+def _check_weights(weights: NDArray[np.float64], shape: tuple[int, int], name: str) -> None:
+    if weights.shape != shape:
+        raise ValueError(
+            f"{name}.weights: got shape {weights.shape}; it has {shape[0]} target tokens and {shape[1]} source tokens, "
+            f"so allowed is {shape}"
+        )
+    wrong = ~((weights >= -_SLACK) & (weights <= 1 + _SLACK))  # true of NaN as well
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0].tolist()
+        raise ValueError(
+            f"{name}.weights[{row}, {column}]: got {weights[row, column]}; allowed are weights from 0 to 1"
+        )
+    sums = weights.sum(axis=1)
+    if (sums > 1 + _SLACK).any():
+        row = int(sums.argmax())
+        raise ValueError(f"{name}.weights[{row}]: got a sum of {sums[row]:.4g}; allowed are sums up to 1")
+
+
+def _article(number: int, translation: Aligned, score: str | None, source_language: str, target_language: str) -> str:
+    """A sentence as it reads without the script."""
+    name = f"translations[{number - 1}]"
+    reference = getattr(translation, "reference", None)
+    lines = [
+        f'<article class="sentence" id="s{number}" aria-label="Sentence {number}">',
+        f'<header><a class="number" href="#s{number}">{number}</a>',
+        "" if score is None else f'<span class="score">{score}</span>',
+        '</header><div class="pair">',
+        _paragraph(_attribute(translation, "source", name), f"{name}.source", "text source", source_language),
+        _paragraph(_attribute(translation, "target", name), f"{name}.target", "text target", target_language),
+        "</div>",
+    ]
+    if reference is not None:
+        text = _paragraph(reference, f"{name}.reference", "", target_language)
+        lines.append(f'<div class="reference"><span class="caption">Reference</span>{text}</div>')
+    return "".join([*lines, "</article>"])
+
+
+def _paragraph(text: object, name: str, classes: str, language: str) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"{name}: got {type(text).__name__}; allowed is str")
+    return f'<p class="{classes}" dir="auto" lang="{language}">{_text(text)}</p>'
+
+
+def _encodable(text: str) -> str:
+    """The text with what no HTML page can hold (half of a surrogate pair, NUL) replaced."""
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def _text(text: str) -> str:
+    return html.escape(_encodable(text), quote=True)
+
+
+def _json_in_html(records: Sequence[object]) -> str:
+    """JSON that no HTML parser can take for the end of its script element."""
+    text = json.dumps(records, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _part(name: str) -> str:
+    return resources.files("dikkat.show").joinpath(name).read_text(encoding="utf-8")
+
+
+def _content_hash(text: str) -> str:
+    """The hash by which the page's own policy knows its style and its script, and refuses any other."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -148,10 +148,10 @@ class AttentionalGRU(nn.Module):
 
     def _attend(self, query: Tensor, memory: Memory, return_weights: bool) -> tuple[Tensor, Tensor | None]:
         """One query a sequence: (B, h) -> contexts (B, c) and weights (B, m)."""
-        if return_weights:
-            context, weights = attend_memory(query.unsqueeze(1), memory, return_weights=True)
-            return context.squeeze(1), weights.squeeze(1)
-        return attend_memory(query.unsqueeze(1), memory).squeeze(1), None
+        attended = attend_memory(query.unsqueeze(1), memory, return_weights=return_weights)
+        if isinstance(attended, tuple):
+            return attended[0].squeeze(1), attended[1].squeeze(1)
+        return attended.squeeze(1), None
 
     def _advance(self, first_gates: Tensor, hidden: list[Tensor]) -> list[Tensor]:
         """All layers one step on; ``first_gates`` is the complete input side of the first layer's gates (B, 3h)."""

@@ -104,8 +104,9 @@ def hold_out(pairs: Sequence[Pair], share: float, seed: int = 0) -> tuple[list[P
         CorpusError: a share outside 0…1, or fewer than two different source sentences.
 
     Example:
-        >>> hold_out([("Go.", "Va !"), ("go.", "Marche."), ("I lost.", "J'ai perdu.")], share=0.5)
-        ([('Go.', 'Va !'), ('go.', 'Marche.')], [('I lost.', "J'ai perdu.")])
+        >>> training, held_out = hold_out([("Go.", "Va !"), ("go.", "Marche."), ("I lost.", "J'ai perdu.")], share=0.5)
+        >>> training, held_out
+        ([('I lost.', "J'ai perdu.")], [('Go.', 'Va !'), ('go.', 'Marche.')])
     """
     if not 0.0 < share < 1.0:
         raise CorpusError(f"the share to hold out is {share}; it must be between 0 and 1")

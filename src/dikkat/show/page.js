@@ -1,7 +1,7 @@
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
-  const SMALLEST = 0.01;     // weights below this are shaded but carry no number and no ribbon
+  const SMALLEST = 0.02;     // weights below this are shaded but carry no number and no ribbon, while there are larger ones
   const REST = 0.1;          // weights from this on show as threads while nothing is chosen
   const PER_UNIT = 1000;     // weights are stored in thousandths
 
@@ -83,6 +83,9 @@
     return view.tokens[other(side)].map((_, i) => (side === "target" ? view.weight(index, i) : view.weight(i, index)));
   }
 
+  // From which weight on a word gets a number and a ribbon. Where all weights are small, the larger ones do.
+  const least = (weights) => Math.min(SMALLEST, Math.max(...weights) / 2) || SMALLEST;
+
   function same(a, b) {
     return a === b || (a && b && a.view === b.view && a.side === b.side && a.index === b.index);
   }
@@ -95,10 +98,11 @@
     const { view, side, index } = choice;
     view.pair.classList.add("active");
     view.elements[side][index].classList.add("chosen");
-    weightsOf(choice).forEach((weight, i) => {
+    const weights = weightsOf(choice);
+    weights.forEach((weight, i) => {
       const element = view.elements[other(side)][i];
       element.style.setProperty("--weight", weight);
-      if (weight < SMALLEST) return;
+      if (weight < least(weights)) return;
       element.classList.add("lit");
       element.dataset.weight = weight.toFixed(2);
     });
@@ -128,9 +132,10 @@
   function say(choice) {
     const { view, side, index } = choice;
     const names = view.tokens[other(side)];
-    const seen = weightsOf(choice)
+    const weights = weightsOf(choice);
+    const seen = weights
       .map((weight, i) => [weight, names[i]])
-      .filter(([weight]) => weight >= SMALLEST)
+      .filter(([weight]) => weight >= least(weights))
       .sort((a, b) => b[0] - a[0])
       .slice(0, 5)
       .map(([weight, name]) => `${name} ${weight.toFixed(2)}`)
@@ -183,7 +188,7 @@
     const from = all[side][index];
     const weights = weightsOf(choice);
     const scale = from.width / Math.max(1, weights.reduce((sum, weight) => sum + weight, 0));
-    const order = weights.map((_, i) => i).filter((i) => weights[i] >= SMALLEST);
+    const order = weights.map((_, i) => i).filter((i) => weights[i] >= least(weights));
     order.sort((a, b) => all[other(side)][a].left - all[other(side)][b].left);
     let start = from.left + (from.width - scale * weights.reduce((sum, weight) => sum + weight, 0)) / 2;
     for (const i of order) {

@@ -98,14 +98,14 @@ def page(
         >>> "<title>A cat</title>" in text
         True
     """
-    checked_scores = _check_scores(scores, len(translations))
+    numbers = _shown_scores(scores, len(translations))
     for name, code in (("source_language", source_language), ("target_language", target_language)):
         if not re.fullmatch(r"(?:[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*)?", code):
             raise ValueError(f"{name}: got {code!r}; allowed is a code such as 'de' or 'zh-Hant', or ''")
     records, articles = [], []
     for index, translation in enumerate(translations):
         records.append(_record(translation, f"translations[{index}]"))
-        score = None if checked_scores is None else f"{_text(score_name)} <b>{checked_scores[index]:.4g}</b>"
+        score = None if numbers is None else f"{_text(score_name)} <b>{numbers[index]}</b>"
         articles.append(_article(index + 1, translation, score, source_language, target_language))
     style, script = _part("page.css"), _part("page.js")
     return Template(_part("page.html")).substitute(
@@ -165,7 +165,7 @@ def save_page(
     write_whole(path, text)
 
 
-def _check_scores(scores: Sequence[float] | None, count: int) -> list[float] | None:
+def _shown_scores(scores: Sequence[float] | None, count: int) -> list[str] | None:
     if scores is None:
         return None
     if len(scores) != count:
@@ -174,11 +174,12 @@ def _check_scores(scores: Sequence[float] | None, count: int) -> list[float] | N
     for index, number in enumerate(numbers):
         if not np.isfinite(number):
             raise ValueError(f"scores[{index}]: got {number}; allowed are finite numbers")
-    return numbers
+    places = 2 if max(map(abs, numbers), default=0.0) > 1 else 4  # chrF is 0 to 100; some other scores are 0 to 1
+    return [f"{number:.{places}f}" for number in numbers]
 
 
 def _record(translation: Aligned, name: str) -> tuple[list[str], list[str], list[int]]:
-    """The part of a sentence that the script needs: both lists of tokens, and the weights row by row, in thousandths."""
+    """The part of a sentence that the script needs: both lists of tokens, the weights row by row in thousandths."""
     source = _tokens(translation, "source_tokens", name)
     target = _tokens(translation, "target_tokens", name)
     weights = as_array(_attribute(translation, "weights", name), f"{name}.weights")
@@ -247,7 +248,7 @@ def _paragraph(text: object, name: str, classes: str, language: str) -> str:
 
 def _encodable(text: str) -> str:
     """The text with what no HTML page can hold (half of a surrogate pair, NUL) replaced."""
-    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return re.sub("[\ud800-\udfff\0]", "\N{REPLACEMENT CHARACTER}", text)
 
 
 def _text(text: str) -> str:

@@ -13,13 +13,28 @@ from dikkat.attention import (
     merge,
     prepare,
 )
+from dikkat.layers import (
+    AdditiveAttention,
+    BilinearAttention,
+    DotProductAttention,
+    KernelAttention,
+    MultiHeadAttention,
+    SelfAttention,
+    self_attention,
+)
 from dikkat.masking import check_values, masked_softmax
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdditiveAttention",
+    "BilinearAttention",
+    "DotProductAttention",
     "Implementation",
+    "KernelAttention",
     "Memory",
+    "MultiHeadAttention",
+    "SelfAttention",
     "State",
     "attend",
     "attend_memory",
@@ -31,4 +46,5 @@ __all__ = [
     "merge",
     "prepare",
     "scores",
+    "self_attention",
 ]

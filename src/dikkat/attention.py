@@ -1,7 +1,7 @@
 """The front door: compare a query with every key, normalise over the keys, average the values."""
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypedDict
+from typing import Literal, NamedTuple, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -23,6 +23,32 @@ __all__ = [
     "merge",
     "prepare",
 ]
+
+
+class Restricted(TypedDict, total=False):
+    """The keyword arguments that every layer passes on to `attend`."""
+
+    mask: Tensor | None
+    causal: bool
+    key_bias: Tensor | None
+    exclude: Tensor | None
+    return_weights: bool
+    impl: str
+
+
+class _Options(TypedDict, total=False):
+    """What `attend` and `attend_memory` take and does not change the type that they return."""
+
+    mask: Tensor | None
+    causal: bool
+    key_bias: Tensor | None
+    exclude: Tensor | None
+    dropout: float
+    impl: str
+
+
+class _AllOptions(_Options, total=False):
+    valid_lens: Tensor | int | None
 
 
 class Implementation(NamedTuple):
@@ -76,6 +102,30 @@ class Memory:
         )
 
 
+@overload
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    score: Score,
+    return_weights: Literal[False] = False,
+    **options: Unpack[_AllOptions],
+) -> Tensor: ...
+@overload
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    score: Score,
+    return_weights: Literal[True],
+    **options: Unpack[_AllOptions],
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, *, score: Score, return_weights: bool, **options: Unpack[_AllOptions]
+) -> Tensor | tuple[Tensor, Tensor]: ...
 def attend(
     query: Tensor,
     key: Tensor,
@@ -93,7 +143,8 @@ def attend(
 ) -> Tensor | tuple[Tensor, Tensor]:
     r"""Attention: for each query the average of the values, weighted by how its score with their keys compares.
 
-    $$ o_i = \sum_j w_{ij} v_j, \qquad w_{ij} = \frac{[j \in V_i]\, e^{a(q_i, k_j) + b_j}}{\sum_{l \in V_i} e^{a(q_i, k_l) + b_l}} $$
+    $$ o_i = \sum_j w_{ij} v_j, \qquad
+       w_{ij} = \frac{[j \in V_i]\, e^{a(q_i, k_j) + b_j}}{\sum_{l \in V_i} e^{a(q_i, k_l) + b_l}} $$
 
     V_i are the keys that query i may see: the intersection of all restrictions. A row that sees no key has weights 0,
     output 0 and gradient 0. Keys hidden from a query have no effect on it, whatever they hold.
@@ -280,6 +331,18 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
     return Memory(score, projected, value, None if limits.lens is None else limits.lens.reshape(lead[:1]))
 
 
+@overload
+def attend_memory(
+    query: Tensor, memory: Memory, *, return_weights: Literal[False] = False, **options: Unpack[_Options]
+) -> Tensor: ...
+@overload
+def attend_memory(
+    query: Tensor, memory: Memory, *, return_weights: Literal[True], **options: Unpack[_Options]
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def attend_memory(
+    query: Tensor, memory: Memory, *, return_weights: bool, **options: Unpack[_Options]
+) -> Tensor | tuple[Tensor, Tensor]: ...
 def attend_memory(
     query: Tensor,
     memory: Memory,
@@ -392,17 +455,6 @@ def implementations(
     return [Implementation(name, not reasons, reasons) for name, reasons in found]
 
 
-class Restricted(TypedDict, total=False):
-    """The keyword arguments that every layer passes on to `attend`."""
-
-    mask: Tensor | None
-    causal: bool
-    key_bias: Tensor | None
-    exclude: Tensor | None
-    return_weights: bool
-    impl: str
-
-
 def _project(
     query: Tensor,
     key: Tensor,
@@ -450,12 +502,13 @@ def _problem(
     if projected.shape[-1] != projected_key.shape[-1]:
         raise ValueError(
             f"query, key: came with {projected.shape[-1]} and {projected_key.shape[-1]} features after projection by "
-            f"{type(score).__name__}; allowed: the same number (for different sizes use scores.Bilinear or scores.Additive)"
+            f"{type(score).__name__}; allowed: the same number (for different sizes: scores.Bilinear, scores.Additive)"
         )
     weight = score.pair_weight()
+    weight = None if weight is None else _rank(weight, len(lead), 1)
     return Problem(
-        score.pair, score.profile, projected, projected_key, None if weight is None else _rank(weight, len(lead), 1),
-        value, limits, _probability(dropout), _seeds(lead, query.device) if dropout else None, wants_state, wants_weights,
+        score.pair, score.profile, projected, projected_key, weight, value,
+        limits, _probability(dropout), _seeds(lead, query.device) if dropout else None, wants_state, wants_weights,
     )  # fmt: skip
 
 
@@ -486,6 +539,49 @@ def _weights(result: Result) -> Tensor:
     if result.weights is None:  # pragma: no cover - an implementation that shows no weights has that as an obstacle
         raise RuntimeError("the implementation returned no weights")
     return result.weights
+
+
+def hide_unseen(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    heads: int,
+    valid_lens: Tensor | int | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    key_bias: Tensor | None = None,
+    exclude: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value with 0 in the rows that no head has a use for: for layers that project before they attend.
+
+    Args:
+        query: (B, n, d_q).
+        key: (B, m, d_k).
+        value: (B, m, d_v).
+        heads: The leading dimension that projection will add, after B.
+        valid_lens: As in `attend` on (B, heads, n, d), and so are all others.
+        mask: (B, heads or 1, n, m).
+        causal: Query i sees keys j <= i + m − n.
+        key_bias: (B, heads or 1, m).
+        exclude: (B, heads or 1, n).
+    """
+    _check_features("query", query)
+    _check_features("key", key)
+    _check_features("value", value)
+    lead = _lead(("query", query), ("key", key), ("value", value))
+    limits = restrict(
+        torch.Size((*lead, heads)), query.shape[-2], key.shape[-2], query.device,
+        valid_lens=valid_lens, mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
+    )  # fmt: skip
+    if not limits.hide():
+        return query, key, value
+    seen, live = (_over_heads(shown, len(lead)) for shown in (limits.seen(), limits.live()))
+    return _hide(query, live), _hide(key, seen), _hide(value, seen)
+
+
+def _over_heads(shown: Tensor, lead: int) -> Tensor:
+    return shown.any(-2) if shown.ndim == lead + 2 else shown
 
 
 def _check_call(key: Tensor, value: Tensor, score: Score) -> None:
@@ -525,7 +621,7 @@ def _check_alike(first: tuple[str, Tensor], second: tuple[str, Tensor]) -> None:
 def _lead(*named: tuple[str, Tensor]) -> torch.Size:
     """The leading dimensions of a call."""
     try:
-        return torch.broadcast_shapes(*(t.shape[:-2] for _, t in named))
+        return torch.Size(torch.broadcast_shapes(*(t.shape[:-2] for _, t in named)))
     except RuntimeError:
         came = ", ".join(f"{name} {tuple(t.shape)}" for name, t in named)
         raise ValueError(f"came with shapes {came}; allowed: leading dimensions that broadcast") from None

@@ -1,8 +1,8 @@
 """Which keys a query may see, and the softmax over them.
 
 Every restriction of a call (lengths, a mask, causality, weights of zero, a key left out) is brought into one form here,
-`Restrictions`, and read in one way everywhere else: `visible(rows, cols)` for a tile of pairs, `seen()` for the keys that
-at least one query sees, `live()` for the queries that see at least one key.
+`Restrictions`, and read in one way everywhere else: `visible(rows, cols)` for a tile of pairs, `seen()` for the keys
+that at least one query sees, `live()` for the queries that see at least one key.
 """
 
 from dataclasses import dataclass
@@ -247,6 +247,8 @@ def restrict(
 def _lens(valid_lens: Tensor | int, lead: torch.Size, queries: int, keys: int, device: torch.device) -> Tensor:
     if isinstance(valid_lens, int) and not isinstance(valid_lens, bool):
         valid_lens = torch.tensor(valid_lens, device=device)
+    if not isinstance(valid_lens, Tensor):
+        raise TypeError(f"valid_lens: came {type(valid_lens).__name__}; allowed: a torch.Tensor of integers")
     _check_kind("valid_lens", valid_lens, device, integer=True)
     shape = tuple(valid_lens.shape)
     allowed = [tuple(lead[:1]), (*lead[:1], queries)]

@@ -53,7 +53,7 @@ class Average(Score):
 
     Queries and keys may have any number of features; neither has a gradient.
 
-    Source: the constant kernel of Nadaraya–Watson regression; *Dive into Deep Learning*, "Attention Pooling by Similarity".
+    Source: *Dive into Deep Learning*, section "Attention Pooling by Similarity", the constant kernel.
 
     Example:
         >>> import torch, dikkat
@@ -267,7 +267,7 @@ class _Distance(Score):
         sigma = self.bandwidth
         if sigma.ndim and sigma.shape[0] != features.shape[-1]:
             raise ValueError(
-                f"{name}: came with {features.shape[-1]} features; allowed: {sigma.shape[0]}, one for each bandwidth of the score"
+                f"{name}: came with {features.shape[-1]} features; allowed: {sigma.shape[0]}, one for each bandwidth"
             )
         wide = torch.promote_types(features.dtype, torch.float32)
         return features.to(wide) / sigma.to(wide)

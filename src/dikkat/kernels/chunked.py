@@ -15,6 +15,7 @@ from dikkat.kernels.common import (
     dropout_scale,
     log_profile,
     merge,
+    narrow,
     pool,
     profile_slope,
     weigh,
@@ -134,7 +135,7 @@ def _backward(problem: Problem, out: Output, grad: Output) -> Gradients:
         mean_grad, lse_grad, weights_grad = tensors[8:]
         for rows in _rows(part):
             row_grad = mean_grad[..., rows, :]
-            # Σ_j of weight times the weight's gradient: by way of the mean, and of the weights where they were asked for.
+            # Σ_j of weight times its gradient: by way of the mean, and of the weights where they were asked for.
             drift = (row_grad * mean[..., rows, :]).sum(-1) - lse_grad[..., rows]
             if problem.wants_weights:
                 drift = drift + (weights_grad[..., rows, :] * tensors[7][..., rows, :]).sum(-1)
@@ -206,11 +207,7 @@ def _parts(problem: Problem, tensors: tuple[Tensor, ...]) -> Iterator[tuple[Prob
         yield problem, tensors
         return
     for index in range(lead[0]):
-        yield problem.element(index), tuple(_element(t, index) for t in tensors)
-
-
-def _element(tensor: Tensor, index: int) -> Tensor:
-    return tensor[index : index + 1] if tensor.ndim > 1 and tensor.shape[0] > 1 else tensor
+        yield problem.element(index), tuple(narrow(t, index) if t.ndim > 1 else t for t in tensors)
 
 
 def _features(problem: Problem) -> int:

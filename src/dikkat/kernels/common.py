@@ -71,7 +71,7 @@ class Problem:
         lead = [t.shape[:-2] for t in (self.query, self.key, self.value)]
         lead += [t.shape[:-1] for t in (self.weight, limits.lens, limits.key_bias, limits.exclude) if t is not None]
         lead += [limits.mask.shape[:-2]] if limits.mask is not None else []
-        return torch.broadcast_shapes(*lead)
+        return torch.Size(torch.broadcast_shapes(*lead))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -96,26 +96,31 @@ class Problem:
 
     def element(self, index: int) -> "Problem":
         """One element of the first leading dimension, which stays, with length 1."""
+
+        def some(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else narrow(tensor, index)
+
         limits = self.limits
         return replace(
             self,
-            query=_element(self.query, index),
-            key=_element(self.key, index),
-            value=_element(self.value, index),
-            weight=_element(self.weight, index),
-            seeds=_element(self.seeds, index),
+            query=narrow(self.query, index),
+            key=narrow(self.key, index),
+            value=narrow(self.value, index),
+            weight=some(self.weight),
+            seeds=some(self.seeds),
             limits=replace(
                 limits,
-                lens=_element(limits.lens, index),
-                mask=_element(limits.mask, index),
-                key_bias=_element(limits.key_bias, index),
-                exclude=_element(limits.exclude, index),
+                lens=some(limits.lens),
+                mask=some(limits.mask),
+                key_bias=some(limits.key_bias),
+                exclude=some(limits.exclude),
             ),
         )
 
 
-def _element(tensor: Tensor | None, index: int) -> Tensor | None:
-    return tensor if tensor is None or tensor.shape[0] == 1 else tensor[index : index + 1]
+def narrow(tensor: Tensor, index: int) -> Tensor:
+    """One element of the first dimension, which stays, with length 1; the tensor itself where it is broadcast there."""
+    return tensor if tensor.shape[0] == 1 else tensor[index : index + 1]
 
 
 def merge(a: State, b: State) -> State:
@@ -242,7 +247,7 @@ def spread(seeds: Tensor, index: Tensor) -> Tensor:
 def dropout_scale(problem: Problem, rows: slice = slice(None), cols: slice = slice(None)) -> Tensor | None:
     """What dropout multiplies the weights of a tile by: 0 or 1/(1 − p), (..., rows, cols). None without dropout.
 
-    A pair's fate depends on the seed, the batch element, the row and the key alone: not on tiles, nor on the implementation.
+    A pair's fate depends on the seed, the batch element, the row and the key alone: not on tiles or implementations.
     """
     if problem.seeds is None:
         return None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dikkat.kernels.common import Problem, Result
-from dikkat.masking import Restrictions
+from dikkat.masking import Restrictions, transformed
 from dikkat.scores import Pair, Profile
 
 
@@ -75,7 +75,8 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
             wants_weights,
         )
         with torch.autocast(query.device.type, enabled=False):
-            return tuple(forward(problem))
+            mean, lse, weights = forward(problem)
+        return mean, lse, weights
 
     @torch.library.custom_op(f"dikkat::{name}_backward", mutates_args=())
     def backward_op(
@@ -102,7 +103,8 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
         )
         with torch.autocast(query.device.type, enabled=False):
             out, grad = Output(mean, lse, weights), Output(mean_grad, lse_grad, weights_grad)
-            return tuple(backward(problem, out, grad))
+            by_query, by_key, by_weight, by_value, by_bias = backward(problem, out, grad)
+        return by_query, by_key, by_weight, by_value, by_bias
 
     @forward_op.register_fake
     def _(*operands: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -123,17 +125,22 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
         ctx.plain = [None if isinstance(t, Tensor) else (t,) for t in inputs]
         ctx.save_for_backward(*tensors, *output)
 
+    def no_second(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        raise RuntimeError(f"impl {name!r} has no second derivatives; impl='reference' has them")
+
     def differentiate(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, mean, lse, weights = ctx.saved_tensors
         rest = iter(tensors)
         operands = [next(rest) if plain is None else plain[0] for plain in ctx.plain]
-        found = backward_op(*operands, mean, lse, weights, *grads)
+        call: Callable[..., Any] = TransformedBackward.apply if transformed() else backward_op
+        found = call(*operands, mean, lse, weights, *grads)
         out: list[Tensor | None] = [None] * _OPERANDS
         for index, grad in zip(_DIFFERENTIABLE.values(), found, strict=True):
             out[index] = None if operands[index] is None else grad
         return tuple(out)
 
     forward_op.register_autograd(differentiate, setup_context=save)
+    backward_op.register_autograd(no_second)
 
     @forward_op.register_vmap
     def _(info: Any, dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
@@ -151,10 +158,39 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
         has_weight, has_bias = (operands[_DIFFERENTIABLE[name]] is not None for name in ("weight", "key_bias"))
         return found, (0, 0, 0 if has_weight else None, 0, 0 if has_bias else None)
 
+    # torch.func does not see an operator's own autograd: for it, the same two operators in functions of their own.
+
+    class Transformed(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(*operands: Any) -> tuple[Tensor, Tensor, Tensor]:
+            with torch.no_grad():
+                mean, lse, weights = forward_op(*operands)
+            return mean, lse, weights
+
+        setup_context = staticmethod(save)
+        backward = staticmethod(differentiate)
+
+    class TransformedBackward(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(*operands: Any) -> tuple[Tensor, ...]:
+            with torch.no_grad():
+                return tuple(backward_op(*operands))
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+            """Nothing to keep: the backward raises."""
+
+        backward = staticmethod(no_second)
+
     def run(problem: Problem) -> Result:
         problem = problem.wide()
         limits = problem.limits
-        mean, lse, weights = forward_op(
+        call: Callable[..., Any] = Transformed.apply if transformed() else forward_op
+        mean, lse, weights = call(
             problem.pair, problem.profile, problem.query, problem.key, problem.weight, problem.value, limits.lens,
             limits.mask, limits.causal, limits.key_bias, limits.exclude, problem.dropout, problem.seeds,
             problem.wants_weights,

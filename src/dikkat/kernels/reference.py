@@ -55,12 +55,12 @@ def _scores(problem: Problem, visible: Tensor | None) -> Tensor:
 
 
 def _inner(query: Tensor, key: Tensor, visible: Tensor) -> Tensor:
-    product: Tensor = _Inner.apply(query, key, visible)
+    product: Tensor = _Inner.apply(query, key, visible)  # type: ignore[no-untyped-call]
     return product
 
 
 def _pool(weights: Tensor, value: Tensor, visible: Tensor) -> Tensor:
-    pooled: Tensor = _Pool.apply(weights, value, visible)
+    pooled: Tensor = _Pool.apply(weights, value, visible)  # type: ignore[no-untyped-call]
     return pooled
 
 
@@ -82,7 +82,7 @@ class _Inner(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         a, b, visible = ctx.saved_tensors
         grad = torch.where(visible, grad, 0.0)
         by_a, by_b = _pool(grad, b, visible), _pool(grad.mT, a, _transposed(visible, grad))
@@ -103,7 +103,7 @@ class _Pool(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         weights, value, visible = ctx.saved_tensors
         by_weights = _inner(grad, value, visible)
         by_value = _pool(weights.mT, grad, _transposed(visible, weights))

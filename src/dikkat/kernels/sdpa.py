@@ -54,10 +54,10 @@ def run(problem: Problem) -> Result:
     kind = torch.promote_types(problem.query.dtype, torch.promote_types(problem.key.dtype, problem.value.dtype))
     # The CPU kernel wants one size for all three; CUDA's want a multiple of 8.
     size = -(-max(problem.query.shape[-1], problem.value.shape[-1]) // 8) * 8
-    tensors = [_shape(t.to(kind), problem.lead, size) for t in (problem.query, problem.key, problem.value)]
+    query, key, value = (_shape(t.to(kind), problem.lead, size) for t in (problem.query, problem.key, problem.value))
     with sdpa_kernel(_FAST if problem.query.is_cuda else [SDPBackend.FLASH_ATTENTION]):
         out = scaled_dot_product_attention(
-            *tensors, attn_mask=mask, dropout_p=problem.dropout, is_causal=problem.limits.causal, scale=1.0
+            query, key, value, attn_mask=mask, dropout_p=problem.dropout, is_causal=problem.limits.causal, scale=1.0
         )
     out = out[..., : problem.value.shape[-1]].reshape(*problem.lead, *out.shape[-2:-1], problem.value.shape[-1])
     return Result(out if empty is None else out.masked_fill(empty, 0.0), None, None)

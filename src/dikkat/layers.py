@@ -1,0 +1,405 @@
+"""Layers over `attend`, batch first. Nothing of a call stays on a module.
+
+Each is called `layer(query, key, value, valid_lens=None, ...)` with the restrictions of `dikkat.attend` as keywords
+(`mask`, `causal`, `key_bias`, `exclude`), `return_weights` and `impl`. It returns a tensor, or with
+`return_weights=True` the pair (output, weights). Dropout acts on the weights, in training mode only.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from dikkat.attention import Restricted, attend, hide_unseen
+from dikkat.scores import Additive, Bilinear, Dot, Gaussian, ScaledDot, Score
+
+__all__ = [
+    "AdditiveAttention",
+    "BilinearAttention",
+    "DotProductAttention",
+    "KernelAttention",
+    "MultiHeadAttention",
+    "SelfAttention",
+    "self_attention",
+]
+
+
+class _Attention(nn.Module):
+    """A score and a dropout: what the layers with one head are."""
+
+    def __init__(self, score: Score, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.score = score
+        self.dropout = _probability(dropout)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        valid_lens: Tensor | int | None = None,
+        **restricted: Unpack[Restricted],
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Attend: (..., n, d_q), (..., m, d_k), (..., m, d_v) -> (..., n, d_v); arguments as in `dikkat.attend`."""
+        dropout = self.dropout if self.training else 0.0
+        return attend(query, key, value, score=self.score, valid_lens=valid_lens, dropout=dropout, **restricted)
+
+    def extra_repr(self) -> str:
+        """What `print(layer)` adds."""
+        return f"dropout={self.dropout}"
+
+
+class AdditiveAttention(_Attention):
+    r"""Attention with the score of Bahdanau: queries and keys of different sizes compared by a small network.
+
+    $$ a(q, k) = w_v^\top \tanh(W_q q + W_k k) $$
+
+    Args:
+        key_size: d_k.
+        query_size: d_q.
+        num_hiddens: h.
+        dropout: On the weights.
+
+    Source: Bahdanau, Cho and Bengio 2015, section 3.1 and appendix A.1.2.
+
+    Example:
+        >>> import torch
+        >>> layer = AdditiveAttention(key_size=3, query_size=5, num_hiddens=7)
+        >>> layer(torch.zeros(2, 1, 5), torch.zeros(2, 11, 3), torch.zeros(2, 11, 13), torch.tensor([2, 6])).shape
+        torch.Size([2, 1, 13])
+    """
+
+    def __init__(self, key_size: int, query_size: int, num_hiddens: int, dropout: float = 0.0) -> None:
+        super().__init__(Additive(key_size, query_size, num_hiddens), dropout)
+
+
+class DotProductAttention(_Attention):
+    r"""Attention with the scaled dot product, $a(q, k) = \langle q, k \rangle / \sqrt{d}$.
+
+    Args:
+        dropout: On the weights.
+
+    Source: Vaswani et al. 2017, section 3.2.1.
+
+    Example:
+        >>> import torch
+        >>> x = torch.zeros(2, 3, 5)
+        >>> DotProductAttention()(x, x, x, torch.tensor([2, 0])).shape
+        torch.Size([2, 3, 5])
+    """
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__(ScaledDot(), dropout)
+
+
+class BilinearAttention(_Attention):
+    r"""Attention with the bilinear score, $a(q, k) = k^\top W_q q$.
+
+    Args:
+        key_size: d_k.
+        query_size: d_q.
+        dropout: On the weights.
+
+    Source: Luong, Pham and Manning 2015, section 3.1, "general".
+
+    Example:
+        >>> import torch
+        >>> BilinearAttention(3, 5)(torch.zeros(2, 1, 5), torch.zeros(2, 7, 3), torch.zeros(2, 7, 3)).shape
+        torch.Size([2, 1, 3])
+    """
+
+    def __init__(self, key_size: int, query_size: int, dropout: float = 0.0) -> None:
+        super().__init__(Bilinear(key_size, query_size), dropout)
+
+
+class KernelAttention(_Attention):
+    r"""Attention pooling with a Gaussian kernel: Nadaraya–Watson regression.
+
+    $$ a(q, k) = -\tfrac12 \lVert (q - k) / \sigma \rVert^2 $$
+
+    Args:
+        bandwidth: σ, in the units of the data: a positive number, or one for each feature.
+        learnable: Whether σ is trained.
+
+    Source: Nadaraya 1964; Watson 1964.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([[0.0], [1.0]])
+        >>> KernelAttention(bandwidth=0.5)(x, x, x)
+        tensor([[0.1192],
+                [0.8808]])
+    """
+
+    def __init__(self, bandwidth: float | Sequence[float] | Tensor = 1.0, learnable: bool = False) -> None:
+        super().__init__(Gaussian(bandwidth, learnable))
+
+
+class SelfAttention(nn.Module):
+    r"""A sequence attends to itself: softmax(Q Kᵀ / √d) V with Q, K, V projections of X. No output projection.
+
+    Head h of token t is features h·d ... (h+1)·d of the token's projection, and the heads' outputs stand side by side.
+
+    Args:
+        embed_dim: Features of a token.
+        key_dim: Features that queries and keys are projected to, over all heads.
+        value_dim: Features that values are projected to, over all heads.
+        num_heads: Number of heads; it divides both.
+
+    Source: Vaswani et al. 2017, section 3.2.
+
+    Example:
+        >>> import torch
+        >>> SelfAttention(embed_dim=5, key_dim=6, value_dim=8, num_heads=2)(torch.zeros(2, 3, 5)).shape
+        torch.Size([2, 3, 8])
+    """
+
+    def __init__(self, embed_dim: int, key_dim: int, value_dim: int, num_heads: int = 1) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        _check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
+        self.W_q = nn.Linear(embed_dim, key_dim, bias=False)
+        self.W_k = nn.Linear(embed_dim, key_dim, bias=False)
+        self.W_v = nn.Linear(embed_dim, value_dim, bias=False)
+        self.score = ScaledDot()
+
+    def forward(
+        self, x: Tensor, valid_lens: Tensor | int | None = None, **restricted: Unpack[Restricted]
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """(B, n, embed_dim) -> (B, n, value_dim), and with `return_weights` the weights (B, heads, n, n)."""
+        projections = (self.W_q, self.W_k, self.W_v)
+        return _attend_heads((x, x, x), projections, self.num_heads, self.score, 0.0, valid_lens, restricted)
+
+
+def self_attention(
+    x: Tensor, valid_lens: Tensor | int | None = None, **restricted: Unpack[Restricted]
+) -> Tensor | tuple[Tensor, Tensor]:
+    r"""softmax(X Xᵀ) X: self-attention without parameters, where tokens are mixed by their mutual projections.
+
+    Args:
+        x: (..., n, d), floating point.
+        valid_lens: As in `dikkat.attend`, and so are all others.
+        **restricted: The further restrictions, `return_weights` and `impl`.
+
+    Returns:
+        (..., n, d), and with `return_weights` the weights (..., n, n).
+
+    Raises:
+        TypeError: As in `dikkat.attend`.
+        ValueError: As in `dikkat.attend`.
+
+    Example:
+        >>> import torch
+        >>> self_attention(20 * torch.eye(2))
+        tensor([[20.,  0.],
+                [ 0., 20.]])
+    """
+    return attend(x, x, x, score=Dot(), valid_lens=valid_lens, **restricted)
+
+
+class MultiHeadAttention(nn.Module):
+    r"""Several heads attend side by side, each with a share of the projected features; one projection joins them.
+
+    $$ o = W_o [o_1; \dots; o_H] + b_o, \qquad o_h = \mathrm{attend}(Q_h, K_h, V_h) $$
+
+    Head h of token t is features h·d ... (h+1)·d of token t's projection.
+
+    The parameters are those of `torch.nn.MultiheadAttention`, whose state dict loads and saves strictly wherever it can
+    express the layer (`key_dim` and `value_dim` equal to `embed_dim`, a score without parameters). A score with
+    parameters, which all heads share, adds entries `score.*`.
+
+    Args:
+        embed_dim: Features of the query that comes in and of the output.
+        num_heads: Number of heads; it divides `key_dim` and `value_dim`.
+        key_size: Features of the keys that come in; `embed_dim` if None.
+        value_size: Features of the values that come in; `embed_dim` if None.
+        key_dim: Features that queries and keys are projected to, over all heads; `embed_dim` if None.
+        value_dim: Features that values are projected to, over all heads; `embed_dim` if None.
+        score: Compares one head's queries and keys, of key_dim / num_heads features; the scaled dot product if None.
+        dropout: On the weights.
+        bias: Whether the projections have biases.
+
+    Raises:
+        ValueError: Sizes that the heads do not divide.
+
+    Source: Vaswani et al. 2017, section 3.2.2.
+
+    Example:
+        >>> import torch
+        >>> layer, x = MultiHeadAttention(embed_dim=6, num_heads=2), torch.zeros(2, 3, 6)
+        >>> output, weights = layer(x, x, x, torch.tensor([3, 1]), return_weights=True)
+        >>> output.shape, weights.shape
+        (torch.Size([2, 3, 6]), torch.Size([2, 2, 3, 3]))
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        key_size: int | None = None,
+        value_size: int | None = None,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        score: Score | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        key_size, value_size = _or(key_size, embed_dim), _or(value_size, embed_dim)
+        key_dim, value_dim = _or(key_dim, embed_dim), _or(value_dim, embed_dim)
+        _check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
+        self.num_heads = num_heads
+        self.dropout = _probability(dropout)
+        self.score = ScaledDot() if score is None else score
+        self._sizes = (key_dim, key_dim, value_dim)
+        self.in_proj_weight: nn.Parameter | None
+        self.in_proj_bias: nn.Parameter | None
+        # torch keeps one matrix where queries, keys and values come in with the same features, and three where not.
+        if {key_size, value_size, key_dim, value_dim} == {embed_dim}:
+            self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim))
+        else:
+            self.register_parameter("in_proj_weight", None)
+            self.q_proj_weight = nn.Parameter(torch.empty(key_dim, embed_dim))
+            self.k_proj_weight = nn.Parameter(torch.empty(key_dim, key_size))
+            self.v_proj_weight = nn.Parameter(torch.empty(value_dim, value_size))
+        self.register_parameter("in_proj_bias", nn.Parameter(torch.empty(sum(self._sizes))) if bias else None)
+        self.out_proj = nn.Linear(value_dim, embed_dim, bias=bias)
+        self._reset()
+
+    def _reset(self) -> None:
+        for name, parameter in self.named_parameters(recurse=False):
+            if name.endswith("weight"):
+                nn.init.xavier_uniform_(parameter)
+            else:
+                nn.init.zeros_(parameter)
+        if self.out_proj.bias is not None:
+            nn.init.zeros_(self.out_proj.bias)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        valid_lens: Tensor | int | None = None,
+        **restricted: Unpack[Restricted],
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Attend with every head.
+
+        Args:
+            query: (B, n, embed_dim).
+            key: (B, m, key_size).
+            value: (B, m, value_size).
+            valid_lens: None, (B,) or (B, n).
+            **restricted: As in `dikkat.attend`; a `mask` (B, n, m), `key_bias` (B, m) or `exclude` (B, n) holds for all
+                heads, and one with a dimension more has the heads after B.
+
+        Returns:
+            (B, n, embed_dim), and with `return_weights` the weights (B, heads, n, m).
+        """
+        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.split(self._sizes)
+        if self.in_proj_weight is None:
+            weights: Sequence[Tensor] = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        else:
+            weights = self.in_proj_weight.split(self._sizes)
+        named = zip(("query", "key", "value"), weights, biases, strict=True)
+        to_query, to_key, to_value = (partial(_project, *arguments) for arguments in named)
+        dropout = self.dropout if self.training else 0.0
+        output = _attend_heads(
+            (query, key, value),
+            (to_query, to_key, to_value),
+            self.num_heads,
+            self.score,
+            dropout,
+            valid_lens,
+            restricted,
+        )
+        if isinstance(output, tuple):
+            return self.out_proj(output[0]), output[1]
+        projected: Tensor = self.out_proj(output)
+        return projected
+
+    def extra_repr(self) -> str:
+        """What `print(layer)` adds."""
+        return f"num_heads={self.num_heads}, dropout={self.dropout}"
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """(..., n, heads · d) -> (..., heads, n, d): head h of token t is features h·d ... (h+1)·d of token t."""
+    heads: Tensor = x.unflatten(-1, (num_heads, -1))
+    return heads.transpose(-2, -3)
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """(..., heads, n, d) -> (..., n, heads · d), the reverse of `split_heads`."""
+    return x.transpose(-2, -3).flatten(-2)
+
+
+Projection = Callable[[Tensor], Tensor]
+
+
+def _attend_heads(
+    tensors: tuple[Tensor, Tensor, Tensor],
+    projections: tuple[Projection, Projection, Projection],
+    num_heads: int,
+    score: Score,
+    dropout: float,
+    valid_lens: Tensor | int | None,
+    restricted: Restricted,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Project query, key and value, attend with every head, and join the heads.
+
+    What nobody sees is set to 0 before the projections: a hidden NaN would reach their gradients as 0 · NaN.
+    """
+    query, key, value = tensors
+    given: dict[str, Any] = dict(restricted)
+    limiting = {name: given[name] for name in ("mask", "key_bias", "exclude") if isinstance(given.get(name), Tensor)}
+    alone = query.ndim == 2  # no batch: the heads must not be taken for one
+    if alone:
+        query, key, value = query[None], key[None], value[None]
+        limiting = {name: tensor[None] for name, tensor in limiting.items()}
+        if isinstance(valid_lens, int):
+            valid_lens = torch.tensor(valid_lens, device=query.device)
+        valid_lens = None if valid_lens is None else valid_lens[None]
+    for name, tensor in limiting.items():  # what holds for a batch element holds for its heads
+        own = 2 if name == "mask" else 1
+        given[name] = tensor.unsqueeze(-1 - own) if tensor.ndim == query.ndim - 2 + own else tensor
+
+    shown = hide_unseen(query, key, value, heads=num_heads, valid_lens=valid_lens, **_limits(given))
+    heads = (split_heads(project(x), num_heads) for x, project in zip(shown, projections, strict=True))
+    output = attend(*heads, score=score, valid_lens=valid_lens, dropout=dropout, **given)
+    parts = output if isinstance(output, tuple) else (output,)
+    joined, *weights = (part[0] for part in parts) if alone else parts
+    return (join_heads(joined), weights[0]) if weights else join_heads(joined)
+
+
+def _limits(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in ("mask", "causal", "key_bias", "exclude") if name in given}
+
+
+def _project(name: str, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+    if x.shape[-1] != weight.shape[-1]:
+        raise ValueError(
+            f"{name}: came with shape {tuple(x.shape)}; allowed: {weight.shape[-1]} features, as the layer was made"
+        )
+    return nn.functional.linear(x, weight, bias)
+
+
+def _or(size: int | None, default: int) -> int:
+    return default if size is None else size
+
+
+def _check_heads(num_heads: int, **dims: int) -> None:
+    for name, dim in dims.items():
+        if num_heads < 1 or dim < 1 or dim % num_heads:
+            raise ValueError(
+                f"{name}, num_heads: came {dim} and {num_heads}; allowed: positive, the first a multiple of the second"
+            )
+
+
+def _probability(dropout: float) -> float:
+    if not 0.0 <= dropout <= 1.0:
+        raise ValueError(f"dropout: came {dropout}; allowed: a number from 0 to 1")
+    return dropout

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -95,7 +96,8 @@ class TranslationModel(nn.Module):
         self.output_bias = nn.Parameter(torch.zeros(target_size))
         self.dropout = nn.Dropout(settings.dropout)
         for table in (self.source_embedding, self.target_embedding):
-            # As output weights, PyTorch's unit variance would begin with scores of the size of the square root of e.
+            # As output weights, PyTorch's unit variance would begin with scores of the size of the square root of e;
+            # `_embed` undoes this for the input.
             nn.init.normal_(table.weight, std=embedding**-0.5)
 
     def encode(self, source: Tensor, lengths: Tensor) -> tuple[Memory, Tensor]:
@@ -108,7 +110,7 @@ class TranslationModel(nn.Module):
         Returns:
             The memory, its keys projected; the decoder's state before the first step (layers, B, h).
         """
-        outputs, final = self.encoder(self.dropout(self.source_embedding(source)), lengths)
+        outputs, final = self.encoder(self._embed(self.source_embedding, source), lengths)
         return self.decoder.prepare(outputs, lengths), torch.tanh(self.bridge(final))
 
     def forward(self, batch: Batch) -> Tensor:
@@ -122,7 +124,7 @@ class TranslationModel(nn.Module):
             padding costs neither output layer nor loss. ``expected(batch)`` is what they should predict.
         """
         memory, state = self.encode(batch.source, batch.source_lengths)
-        previous = self.dropout(self.target_embedding(batch.target[:, :-1]))
+        previous = self._embed(self.target_embedding, batch.target[:, :-1])
         states, contexts, _, _ = self.decoder(previous, memory, state)
         real = _real(batch)
         return self._read(states[real], contexts[real], previous[real])
@@ -138,9 +140,13 @@ class TranslationModel(nn.Module):
         Returns:
             Unnormalised log-probabilities (B, target tokens); where the model looked (B, S); the next state.
         """
-        embedded = self.dropout(self.target_embedding(previous))
+        embedded = self._embed(self.target_embedding, previous)
         states, contexts, weights, state = self.decoder.step(embedded, memory, state, return_weights=True)
         return self._read(states, contexts, embedded), weights, state
+
+    def _embed(self, table: nn.Embedding, numbers: Tensor) -> Tensor:
+        """Embeddings with features of variance 1 at the start of training."""
+        return self.dropout(table(numbers) * math.sqrt(table.embedding_dim))
 
     def _read(self, states: Tensor, contexts: Tensor, previous: Tensor) -> Tensor:
         features = torch.tanh(self.readout(torch.cat([states, contexts, previous], dim=-1)))

@@ -1,0 +1,479 @@
+"""The phrasebook against rules and tables that were written without its generator."""
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from dikkat.translation import phrasebook
+from dikkat.translation.phrasebook import english, french
+
+BOOK = phrasebook.pairs()
+ENGLISH = [pair[0] for pair in BOOK]
+FRENCH = [pair[1] for pair in BOOK]
+VOWEL = "[aàâeéèêiîoôuùûœ]"
+MUTE = rf"(?:{VOWEL}|h(?!amster|aricot))"
+
+
+def words(text: str) -> list[str]:
+    return re.sub(r"([.,!?])", r" \1", text.lower()).split()
+
+
+def offenders(pattern: str, sentences: list[str]) -> list[str]:
+    return [sentence for sentence in sentences if re.search(pattern, sentence.lower())]
+
+
+# The book as a whole
+
+
+def test_there_are_enough_sentences_each_once_however_it_is_written() -> None:
+    assert 20_000 <= len(BOOK) <= 30_000
+    assert len({text.lower() for text in ENGLISH}) == len(BOOK)
+
+
+def test_pairs_is_a_new_list_of_the_same_sentences() -> None:
+    first = phrasebook.pairs()
+    first.clear()
+    assert phrasebook.pairs() == BOOK
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("go .", "va !"),
+        ("i lost .", "j'ai perdu ."),
+        ("he's calm .", "il est calme ."),
+        ("i'm home .", "je suis chez moi ."),
+    ],
+)
+def test_the_beginning_contains_four_sentences(source: str, target: str) -> None:
+    beginning = [(" ".join(words(one)), " ".join(words(other))) for one, other in BOOK[:600]]
+    assert (source, target) in beginning
+
+
+def test_the_beginning_is_short_sorted_and_varied() -> None:
+    beginning = BOOK[:600]
+    assert max(len(words(source)) for source, _ in beginning) <= 6
+    spaces = [source.count(" ") for source, _ in beginning]
+    assert spaces == sorted(spaces)
+    assert {source[-1] for source, _ in beginning} == {".", "?"}
+    assert {target[-1] for _, target in beginning} == {".", "!", "?"}
+    assert sum(target.endswith("!") for _, target in beginning) > 25
+
+
+def test_sentences_are_as_long_as_said() -> None:
+    lengths = Counter(len(words(source)) for source in ENGLISH)
+    assert sum(count for length, count in lengths.items() if 3 <= length <= 11) > 0.95 * len(BOOK)
+    assert max(lengths) <= 16
+
+
+# The split
+
+
+def test_split_keeps_the_beginning_for_training_and_shares_nothing() -> None:
+    training, held_out = phrasebook.split()
+    assert training[:600] == BOOK[:600]
+    assert 900 <= len(held_out) <= 1100
+    assert sorted(training + held_out) == sorted(BOOK)
+    assert not {text.lower() for text, _ in training} & {text.lower() for text, _ in held_out}
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_held_out_words_have_been_met_in_training(side: int) -> None:
+    training, held_out = phrasebook.split()
+    met = Counter(word for pair in training for word in words(pair[side]))
+    assert min(met[word] for pair in held_out for word in words(pair[side])) >= 5
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_no_word_is_rare_in_training(side: int) -> None:
+    met = Counter(word for pair in phrasebook.split()[0] for word in words(pair[side]))
+    assert min(met.values()) >= 8
+    assert 500 <= len(met) <= 1000
+
+
+def test_held_out_sentences_are_of_all_kinds() -> None:
+    _, held_out = phrasebook.split()
+    kinds = {
+        "question": r"\?$",
+        "where": "^where",
+        "how many": "^how many",
+        "negation": "n't|not",
+        "never": "never",
+        "future": "going to",
+        "modal": r"\b(can|must)\b",
+        "belief": "that ",
+        "comparison": "than|as .* as",
+        "existence": "there (is|are|was|were)",
+        "proposal": "^let's",
+        "pronoun": r"\b(him|them|us)\b",
+        "feeling": "hungry|thirsty|sleepy|afraid",
+        "reason": "because",
+    }
+    for kind, pattern in kinds.items():
+        share = len(offenders(pattern, [source for source, _ in held_out])) / len(held_out)
+        whole = len(offenders(pattern, ENGLISH)) / len(ENGLISH)
+        assert 0.4 < share / whole < 2.5, kind
+
+
+def test_another_process_with_another_hash_seed_gives_the_same() -> None:
+    code = (
+        "from dikkat.translation import phrasebook; from zlib import crc32; "
+        "print(crc32(repr(phrasebook.split()).encode()))"
+    )
+    sums = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(sums) == 1
+
+
+def test_phrasebook_brings_in_no_other_library() -> None:
+    code = (
+        "import sys, dikkat.translation; before = set(sys.modules); import dikkat.translation.phrasebook as book; "
+        "book.split(); new = {name.partition('.')[0] for name in set(sys.modules) - before}; "
+        "print(sorted(new - sys.stdlib_module_names))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.strip() == "['dikkat']"
+
+
+# What French forbids, wherever it stands
+
+
+@pytest.mark.parametrize(
+    "forbidden",
+    [
+        rf"\b(je|me|te|se|le|la|de|ne|que) {MUTE}",  # j'ai, l'eau, d'eau, qu'il
+        r"\b(j|m|t|s|l|d|n|qu)'(?![aàâeéèêiîoôuùûœhy])",  # only before a vowel
+        r"['’]ha(mster|ricot)",  # le hamster
+        r"\bce (est|était)\b",
+        r"\bce [aàâeéèêiîoôuùûœ]",  # cet enfant
+        r"\bce h(omme|ôtel|ôpital)",
+        r"\bcet (?![aàâeéèêiîoôuùûœh])",
+        rf"\b(ma|ta|sa) {MUTE}",  # mon école
+        r"\b(beau|nouveau|vieux) (?=(homme|ami|enfant|étudiant|oiseau|hôtel|ordinateur|arbre)\b)",
+        rf"\b(bel|nouvel|vieil) (?!{MUTE})",
+        r"\bà les?\b",
+        r"\bde les?\b",
+        r"\bde (du|des|un|une)\b",
+        r"\bsi ils?\b",
+        r"[^ ][!?]$",  # a space before ! and ?
+        r" \.$",
+        r" {2}",
+        r"’",
+        r"[{}*~_]",
+    ],
+)
+def test_french_never_says(forbidden: str) -> None:
+    assert not offenders(forbidden, FRENCH)[:5]
+
+
+def test_every_french_sentence_is_capital_first_and_small_after() -> None:
+    for text in FRENCH:
+        assert text[0].isupper()
+        assert text[1:] == text[1:].lower(), text
+
+
+def test_every_french_negation_has_both_halves() -> None:
+    for text in FRENCH:
+        halves = re.findall(r"\bn(?:e |')", text.lower()), re.findall(r"\b(pas|jamais)\b", text.lower())
+        assert len(halves[0]) == len(halves[1]), text
+
+
+def test_subjects_and_verbs_agree() -> None:
+    endings = {
+        "tu": "(s|x)$",
+        "nous": "(ons|sommes|aident)$",
+        "ils": "(nt)$",
+    }
+    clitics = r"(?:(?:ne|me|te|le|la|les|nous|se) |[nmtls]')*"
+    for pronoun, ending in endings.items():
+        for text in FRENCH:
+            for verb in re.findall(rf"(?:^|que |qu'){pronoun} {clitics}(\S+)", text.lower().rstrip(" .!?")):
+                assert re.search(ending, verb), text
+
+
+def test_adjectives_agree_with_pronouns() -> None:
+    assert len(offenders(r"^elle (n')?est (pas )?(très )?\w+\.$", FRENCH)) > 20
+    for text in FRENCH:
+        if match := re.fullmatch(r"Elle (?:n'est pas|est|était) (\w+)\.", text):
+            assert match[1].endswith("e") or match[1] == "ici", text
+        if match := re.fullmatch(r"(?:Nous|Ils) (?:ne )?(?:sommes|sont|étions|étaient)(?: pas)? (\w+)\.", text):
+            assert match[1].endswith(("s", "x")) or match[1] == "ici", text
+
+
+@pytest.mark.parametrize(
+    ("subject", "ending"),
+    [
+        ("elle est|elle n'est", "ée|ie|ue"),
+        ("il est|il n'est", "é|i|u"),
+        ("nous (?:ne )?sommes|ils (?:ne )?sont", "és|is|us"),
+    ],
+)
+def test_participles_with_etre_agree(subject: str, ending: str) -> None:
+    stems = "all|arriv|part|sort|rest|tomb|rentr|ven"
+    found = [
+        match
+        for text in FRENCH
+        if (match := re.match(rf"(?:{subject}) (?:pas |jamais )?(?:{stems})([éiu]\w*)", text.lower()))
+    ]
+    assert len({match[0] for match in found}) >= 6
+    assert not [match[0] for match in found if not re.fullmatch(ending, match[1])]
+
+
+@pytest.mark.parametrize(("clitic", "ending"), [("her", "e"), ("him", ""), ("them", "s"), ("us", "s")])
+def test_participles_agree_with_an_object_before_them(clitic: str, ending: str) -> None:
+    found = [(source, target) for source, target in BOOK if re.match(rf"(?:He|They) (?:saw|helped) {clitic}\b", source)]
+    assert found
+    for _, target in found:
+        assert re.search(rf"(?:a|ont) (?:vu|aidé){ending}\b(?!e)", target), target
+
+
+def test_auxiliary_follows_the_verb() -> None:
+    moving = "allée?s?|venue?s?|arrivée?s?|partie?s?|sortie?s?|restée?s?|tombée?s?|rentrée?s?|levée?s?|couchée?s?"
+    staying = "mangé|bu|lu|vu|acheté|dormi|travaillé|mis|pris|joué|couru|marché"
+    adverbs = "(?:pas |jamais |souvent )?"
+    assert not offenders(rf"\b(ai|as|a|avons|ont) {adverbs}({moving})\b", FRENCH)
+    assert not offenders(rf"\b(suis|es|est|sommes|sont) {adverbs}({staying})\b", FRENCH)
+
+
+# What English forbids
+
+
+@pytest.mark.parametrize(
+    "forbidden",
+    [
+        r"\ba [aeio]",
+        r"\ba u(?!ni)",
+        r"\ban [^aeiouh]",
+        r"(^|that )(he|she) (don't|do|have|are|were|am)\b",
+        r"(^|that )(we|you|they) (doesn't|does|has|is|was|am)\b",
+        r"\bi (doesn't|has|is|are|were)\b",
+        r"\b(don't|doesn't|didn't|can't|must|can|let's|to) (?!bed\b)(\w+ed|ate|saw|went|has|is|was|wrote)\b",
+        r"\bdoesn't \w+[^s]s\b",
+        r"\b(speaked|goed|eated|buyed|taked|putted|readed|leaved|losed|choosed|understanded|heared|weared|breaked)\b",
+        r"\b(childs|mans|womans|mouses|knifes)\b",
+        r" {2}",
+        r" [.?!]",
+        r"’",
+        r"!",
+    ],
+)
+def test_english_never_says(forbidden: str) -> None:
+    assert not offenders(forbidden, ENGLISH)[:5]
+
+
+def test_english_third_person_has_an_s() -> None:
+    inner = {"always", "often", "sometimes", "never", "can", "can't", "must", "was", "wasn't", "didn't", "doesn't"}
+    past = {"ate", "drank", "saw", "went", "came", "had", "knew", "bought", "lost", "broke", "wore", "found", "sold"}
+    past |= {"took", "wrote", "put", "read", "slept", "left", "fell", "got", "ran", "sang", "made", "did", "gave"}
+    past |= {"won", "understood", "chose", "spoke", "swam"}
+    for text in ENGLISH:
+        if match := re.match(r"(?:He|She) (\w+\S*)(?: (\w+))?", text.rstrip(".")):
+            verb = match[2] if match[1] in {"always", "often", "sometimes", "never"} else match[1]
+            assert verb in inner | past or verb.endswith(("s", "ed")), text
+
+
+def test_english_writes_i_large() -> None:
+    assert not [text for text in ENGLISH if re.search(r"\bi\b", text)]
+
+
+# What a sentence means
+
+
+@pytest.mark.parametrize(
+    ("source", "pattern"),
+    [
+        (r"\bbig (dog|cat|horse|cow|rabbit|hamster|bird)", r"\bgros"),
+        (r"\bbig (car|house|table|piano|boat)", r"\bgrande?s?\b"),
+        (r"\bI'm (not )?hungry", r"faim"),
+        (r"\bnever\b", r"\bjamais\b"),
+        (r"\bthirsty\b", r"\bsoif\b"),
+        (r"\bgoing to\b", r"\b(vais|vas|va|allons|vont)\b"),
+        (r"\bour\b", r"\bnotre\b|\bnos\b"),
+        (r"\btheir\b", r"\bleurs?\b"),
+    ],
+)
+def test_english_words_are_always_translated_one_way(source: str, pattern: str) -> None:
+    found = [(one, other) for one, other in BOOK if re.search(source, one)]
+    assert found
+    assert not [pair for pair in found if not re.search(pattern, pair[1].lower())][:5]
+
+
+def test_every_question_and_only_questions_ask() -> None:
+    for source, target in BOOK:
+        assert source.endswith("?") == target.endswith(" ?"), source
+        if target.endswith("?"):
+            assert "est-ce" in target.lower() or re.match(r"Où (est|sont|étai)|Qui ", target), target
+        else:
+            assert "est-ce" not in target.lower(), target
+
+
+def test_a_sentence_without_a_subject_commands() -> None:
+    for source, target in BOOK:
+        bare = re.match(r"(Don't|Let's|Go|Eat|Read|Wait|Take|Buy|Sing|Put)\b", source)
+        assert not bare or target.endswith(" !"), source
+
+
+# Forms, against tables from a grammar
+
+
+@pytest.mark.parametrize(
+    ("infinitive", "forms"),
+    [
+        ("être", "suis es est sommes êtes sont"),
+        ("avoir", "ai as a avons avez ont"),
+        ("aller", "vais vas va allons allez vont"),
+        ("faire", "fais fais fait faisons faites font"),
+        ("venir", "viens viens vient venons venez viennent"),
+        ("prendre", "prends prends prend prenons prenez prennent"),
+        ("apprendre", "apprends apprends apprend apprenons apprenez apprennent"),
+        ("comprendre", "comprends comprends comprend comprenons comprenez comprennent"),
+        ("voir", "vois vois voit voyons voyez voient"),
+        ("vouloir", "veux veux veut voulons voulez veulent"),
+        ("pouvoir", "peux peux peut pouvons pouvez peuvent"),
+        ("devoir", "dois dois doit devons devez doivent"),
+        ("savoir", "sais sais sait savons savez savent"),
+        ("boire", "bois bois boit buvons buvez boivent"),
+        ("lire", "lis lis lit lisons lisez lisent"),
+        ("dire", "dis dis dit disons dites disent"),
+        ("écrire", "écris écris écrit écrivons écrivez écrivent"),
+        ("mettre", "mets mets met mettons mettez mettent"),
+        ("dormir", "dors dors dort dormons dormez dorment"),
+        ("partir", "pars pars part partons partez partent"),
+        ("sortir", "sors sors sort sortons sortez sortent"),
+        ("ouvrir", "ouvre ouvres ouvre ouvrons ouvrez ouvrent"),
+        ("courir", "cours cours court courons courez courent"),
+        ("rire", "ris ris rit rions riez rient"),
+        ("connaître", "connais connais connaît connaissons connaissez connaissent"),
+        ("finir", "finis finis finit finissons finissez finissent"),
+        ("choisir", "choisis choisis choisit choisissons choisissez choisissent"),
+        ("vendre", "vends vends vend vendons vendez vendent"),
+        ("attendre", "attends attends attend attendons attendez attendent"),
+        ("manger", "mange manges mange mangeons mangez mangent"),
+        ("commencer", "commence commences commence commençons commencez commencent"),
+        ("acheter", "achète achètes achète achetons achetez achètent"),
+        ("lever", "lève lèves lève levons levez lèvent"),
+        ("essayer", "essaie essaies essaie essayons essayez essaient"),
+        ("parler", "parle parles parle parlons parlez parlent"),
+    ],
+)
+def test_present(infinitive: str, forms: str) -> None:
+    assert list(french.present(infinitive)) == forms.split()
+
+
+@pytest.mark.parametrize(
+    ("infinitive", "masculine", "feminine_plural"),
+    [
+        ("aller", "allé", "allées"),
+        ("venir", "venu", "venues"),
+        ("mettre", "mis", "mises"),
+        ("prendre", "pris", "prises"),
+        ("comprendre", "compris", "comprises"),
+        ("ouvrir", "ouvert", "ouvertes"),
+        ("écrire", "écrit", "écrites"),
+        ("finir", "fini", "finies"),
+        ("vendre", "vendu", "vendues"),
+        ("boire", "bu", "bues"),
+        ("connaître", "connu", "connues"),
+        ("rire", "ri", "ries"),
+    ],
+)
+def test_participle(infinitive: str, masculine: str, feminine_plural: str) -> None:
+    assert french.participle(infinitive) == masculine
+    assert french.participle(infinitive, feminine=True, plural=True) == feminine_plural
+
+
+@pytest.mark.parametrize(
+    ("infinitive", "forms"),
+    [
+        ("être", "étais étais était étions étiez étaient"),
+        ("avoir", "avais avais avait avions aviez avaient"),
+        ("vouloir", "voulais voulais voulait voulions vouliez voulaient"),
+        ("connaître", "connaissais connaissais connaissait connaissions connaissiez connaissaient"),
+        ("aimer", "aimais aimais aimait aimions aimiez aimaient"),
+        ("manger", "mangeais mangeais mangeait mangions mangiez mangeaient"),
+        ("commencer", "commençais commençais commençait commencions commenciez commençaient"),
+        ("aller", "allais allais allait allions alliez allaient"),
+    ],
+)
+def test_imperfect(infinitive: str, forms: str) -> None:
+    assert list(french.imperfect(infinitive)) == forms.split()
+
+
+@pytest.mark.parametrize(
+    ("infinitive", "singular", "together"),
+    [
+        ("aller", "va", "allons"),
+        ("manger", "mange", "mangeons"),
+        ("ouvrir", "ouvre", "ouvrons"),
+        ("finir", "finis", "finissons"),
+        ("prendre", "prends", "prenons"),
+        ("être", "sois", "soyons"),
+        ("acheter", "achète", "achetons"),
+    ],
+)
+def test_imperative(infinitive: str, singular: str, together: str) -> None:
+    assert french.imperative(infinitive) == singular
+    assert french.imperative(infinitive, together=True) == together
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("je ai", "j'ai"),
+        ("le homme", "l'homme"),
+        ("le hamster", "le hamster"),
+        ("il ne y a pas de eau", "il n'y a pas d'eau"),
+        ("est-ce que il va à le marché", "est-ce qu'il va au marché"),
+        ("à la école de le village", "à l'école du village"),
+        ("à les enfants de les amis", "aux enfants des amis"),
+        ("près de le hôtel", "près de l'hôtel"),
+        ("ce est la eau", "c'est l'eau"),
+        ("ce ne est pas ce livre", "ce n'est pas ce livre"),
+    ],
+)
+def test_neighbouring_words(written: str, said: str) -> None:
+    assert french.join(written) == said
+
+
+@pytest.mark.parametrize(
+    ("noun", "plural"),
+    [("box", "boxes"), ("city", "cities"), ("boy", "boys"), ("photo", "photos"), ("tomato", "tomatoes")],
+)
+def test_english_plural(noun: str, plural: str) -> None:
+    assert english.plural_of(noun) == plural
+
+
+@pytest.mark.parametrize(
+    ("verb", "third", "past"),
+    [
+        ("go out", "goes out", "went out"),
+        ("watch", "watches", "watched"),
+        ("try", "tries", "tried"),
+        ("play", "plays", "played"),
+        ("have", "has", "had"),
+        ("do", "does", "did"),
+        ("close", "closes", "closed"),
+        ("speak", "speaks", "spoke"),
+    ],
+)
+def test_english_verb(verb: str, third: str, past: str) -> None:
+    assert english.third_person(verb) == third
+    assert english.past(verb) == past

@@ -15,8 +15,8 @@ SETTINGS = Settings(
     dropout=0.0,
     learning_rate=5e-3,
     warmup_steps=50,
-    batch_tokens=1024,
-    epochs=5,
+    batch_size=64,
+    epochs=4,
 )
 
 

@@ -40,7 +40,9 @@ _CORPUS, _VALIDATION, _NETWORK, _TRAINING = "Corpus (one of three)", "Validation
 
 PhrasebookOption = Annotated[
     bool,
-    typer.Option("--phrasebook", help="dikkat's own English-French phrasebook; no file needed.", rich_help_panel=_CORPUS),
+    typer.Option(
+        "--phrasebook", help="dikkat's own English-French phrasebook; no file needed.", rich_help_panel=_CORPUS
+    ),
 ]
 PairsOption = Annotated[
     Path | None,
@@ -92,7 +94,11 @@ def train(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", help="The model folder to make. A model there is replaced.", metavar="FOLDER", show_default=False
+            "--output",
+            "-o",
+            help="The model folder to make. A model there is replaced.",
+            metavar="FOLDER",
+            show_default=False,
         ),
     ],
     phrasebook: PhrasebookOption = False,
@@ -118,7 +124,7 @@ def train(
     ] = None,
     tokenizer: Annotated[
         Kind,
-        typer.Option(help="Whole words in lower case, or parts of words (bpe), for a large corpus.", rich_help_panel=_NETWORK),
+        typer.Option(help="Whole words in lower case, or (bpe) parts of words.", rich_help_panel=_NETWORK),
     ] = _DEFAULT.tokenizer,
     min_freq: Annotated[
         int, typer.Option(help="How often a word must occur to be learnt.", rich_help_panel=_NETWORK)
@@ -150,9 +156,9 @@ def train(
     learning_rate: Annotated[
         float, typer.Option(help="Lower it if training diverges.", rich_help_panel=_TRAINING)
     ] = _DEFAULT.learning_rate,
-    batch_tokens: Annotated[
-        int, typer.Option(help="Words of a batch; fewer need less memory.", rich_help_panel=_TRAINING)
-    ] = _DEFAULT.batch_tokens,
+    batch_size: Annotated[
+        int, typer.Option(help="Pairs of a batch; fewer need less memory.", rich_help_panel=_TRAINING)
+    ] = _DEFAULT.batch_size,
     epochs: Annotated[
         int, typer.Option(help="How often to go through the corpus at most.", rich_help_panel=_TRAINING)
     ] = _DEFAULT.epochs,
@@ -180,7 +186,7 @@ def train(
         dropout=dropout,
         label_smoothing=label_smoothing,
         learning_rate=learning_rate,
-        batch_tokens=batch_tokens,
+        batch_size=batch_size,
         epochs=epochs,
         max_minutes=minutes,
         patience=patience,
@@ -200,8 +206,8 @@ def train(
     result.translator.save(output)
     best = min(result.epochs, key=lambda epoch: epoch.validation_loss)
     print(
-        f"{output}: the model of epoch {best.number} of {len(result.epochs)}, validation loss {best.validation_loss:.3f}; "
-        f"{result.seconds:.0f} s, {result.tokens_per_second:,.0f} tokens/s",
+        f"{output}: the model of epoch {best.number} of {len(result.epochs)}, validation loss "
+        f"{best.validation_loss:.3f}; {result.seconds:.0f} s, {result.tokens_per_second:,.0f} tokens/s",
         file=sys.stderr,
     )
 
@@ -214,9 +220,12 @@ def train(
 )
 def translate(
     model: ModelArgument,
-    sentences: Annotated[list[str] | None, typer.Argument(help="Sentences, each in quotes.", show_default=False)] = None,
+    sentences: Annotated[
+        list[str] | None, typer.Argument(help="Sentences, each in quotes.", show_default=False)
+    ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="A file of sentences, one a line.", metavar="FILE", show_default=False)
+        Path | None,
+        typer.Option("--file", "-f", help="A file of sentences, one a line.", metavar="FILE", show_default=False),
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Sentences to translate at once.", min=1)] = 64,
 ) -> None:
@@ -293,7 +302,9 @@ def _corpus(
     ways = [name for name, way in (("--phrasebook", phrasebook), ("--pairs", pairs), ("--source", source)) if way]
     if len(ways) != 1:
         came = " and ".join(ways) if ways else "none"
-        raise InputError(f"{came} given: give exactly one of --phrasebook, --pairs FILE, or --source FILE --target FILE")
+        raise InputError(
+            f"{came} given: give exactly one of --phrasebook, --pairs FILE, or --source FILE --target FILE"
+        )
     if pairs:
         return read_tsv(pairs)
     if source and target:

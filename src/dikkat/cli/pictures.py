@@ -8,14 +8,14 @@ import torch
 from dikkat.show import heatmaps, save, save_page
 from dikkat.translation import InputError, Translation
 
-_PANELS = 8  # more are too small to read; the page shows every sentence
+_PANELS = 4  # more would be too small to read; the page shows every sentence
 
 
 def draw(translations: Sequence[Translation], folder: str | Path) -> tuple[Path, Path]:
     """Write what a translator looked at as a picture, ``heatmap.png``, and as a page, ``translations.html``.
 
     Args:
-        translations: sentences and their weights; empty ones are left out. The picture shows the first eight.
+        translations: sentences and their weights; empty ones are left out. The picture shows the first four.
         folder: where; made if need be.
 
     Returns:

@@ -62,7 +62,7 @@ class AttentionalGRU(nn.Module):
         if not 0.0 <= dropout <= 1.0:
             raise ValueError(f"dropout is {dropout}; it is a probability, from 0 to 1")
         if dropout and num_layers == 1:
-            raise ValueError(f"dropout is {dropout}, but it acts between layers and num_layers is 1: use 0, or more layers")
+            raise ValueError(f"dropout is {dropout}, but it acts between layers, of which there is one: use 0 or more")
         self.input_size, self.hidden_size, self.context_size = input_size, hidden_size, context_size
         self.num_layers, self.dropout = num_layers, dropout
         bound = 1 / math.sqrt(hidden_size)
@@ -174,7 +174,9 @@ class AttentionalGRU(nn.Module):
             )
         expected = (self.num_layers, inputs.shape[0], self.hidden_size)
         if tuple(state.shape) != expected:
-            raise ValueError(f"the state has shape {tuple(state.shape)}; it must be (layers, batch, hidden) = {expected}")
+            raise ValueError(
+                f"the state has shape {tuple(state.shape)}; allowed is (layers, batch, hidden) = {expected}"
+            )
 
 
 def _gated(input_gates: Tensor, recurrent_gates: Tensor, hidden: Tensor) -> Tensor:

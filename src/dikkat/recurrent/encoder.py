@@ -5,8 +5,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 class GRUEncoder(nn.Module):
     """A GRU over batches of sequences of different lengths, in one or both directions, that never reads padding.
 
-    The sequences are packed, so that a sequence's outputs and final states depend on its own ``length`` positions alone:
-    the backward direction starts at the last real position, and whatever stands behind it, even NaN, has no effect.
+    The sequences are packed, so that a sequence's outputs and final states depend on its own ``length`` positions
+    alone: the backward direction starts at the last real position, and whatever stands behind it, even NaN, has no
+    effect.
     Bahdanau, Cho, Bengio (2015), section 3.2; the parameters are those of :class:`torch.nn.GRU`, under ``gru.``.
 
     Args:
@@ -46,7 +47,7 @@ class GRUEncoder(nn.Module):
         if not 0.0 <= dropout <= 1.0:
             raise ValueError(f"dropout is {dropout}; it is a probability, from 0 to 1")
         if dropout and num_layers == 1:
-            raise ValueError(f"dropout is {dropout}, but it acts between layers and num_layers is 1: use 0, or more layers")
+            raise ValueError(f"dropout is {dropout}, but it acts between layers, of which there is one: use 0 or more")
         self.directions = 2 if bidirectional else 1
         self.output_size = self.directions * hidden_size
         self.gru = nn.GRU(
@@ -61,20 +62,24 @@ class GRUEncoder(nn.Module):
             lengths: (B,) integers from 1 to S.
 
         Returns:
-            The outputs (B, S, c), 0 behind each length; and each layer's final state (layers, B, c), the two directions'
-            one after the other, from which a decoder can start.
+            The outputs (B, S, c), 0 behind each length; and each layer's final state (layers, B, c), that of the
+            backward direction after that of the forward one, from which a decoder can start.
 
         Raises:
             ValueError: inputs that are not (B, S, e), or a length outside 1…S.
         """
         if inputs.ndim != 3 or inputs.shape[2] != self.gru.input_size:
-            raise ValueError(f"inputs have shape {tuple(inputs.shape)}; they must be (batch, positions, {self.gru.input_size})")
+            raise ValueError(
+                f"inputs have shape {tuple(inputs.shape)}; they must be (batch, positions, {self.gru.input_size})"
+            )
         batch, positions = inputs.shape[:2]
         lengths = lengths.cpu()  # where packing reads them
         if tuple(lengths.shape) != (batch,):
             raise ValueError(f"lengths have shape {tuple(lengths.shape)}; they must be (batch,) = ({batch},)")
-        if batch and not (1 <= int(lengths.min()) and int(lengths.max()) <= positions):
-            raise ValueError(f"lengths are {lengths.tolist()}; each must be from 1 to the {positions} positions of inputs")
+        if batch and (int(lengths.min()) < 1 or int(lengths.max()) > positions):
+            raise ValueError(
+                f"lengths are {lengths.tolist()}; each must be from 1 to the {positions} positions of inputs"
+            )
         packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
         packed_outputs, final = self.gru(packed)
         outputs, _ = pad_packed_sequence(packed_outputs, batch_first=True, total_length=positions)

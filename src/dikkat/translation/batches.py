@@ -9,33 +9,33 @@ TokenPair = tuple[Sequence[int], Sequence[int]]
 class Batches:
     """Batches of pairs of nearly equal lengths, shuffled anew each time they are gone through.
 
-    The pairs are sorted by their lengths, equal ones in random order, cut into batches of as many pairs as fit, and the
-    batches shuffled: little padding, and always the same number of batches.
+    The pairs are sorted by their lengths, equal ones in random order, cut into batches, and the batches shuffled:
+    little padding, and in every round other company for a pair.
 
     Args:
         pairs: token numbers of source and target.
-        batch_tokens: largest number of positions, padding included, of a batch's source or target.
+        batch_size: pairs in a batch; the last one of the sorted pairs may have fewer.
         seed: of the order; None keeps the sorted order, for validation.
 
     Example:
-        >>> batches = Batches([([5], [6]), ([5, 6, 7], [8, 9]), ([7], [8])], batch_tokens=4, seed=None)
+        >>> batches = Batches([([5], [6]), ([5, 6, 7], [8, 9]), ([7], [8])], batch_size=2, seed=None)
         >>> [batch.source.tolist() for batch in batches]
         [[[5], [7]], [[5, 6, 7]]]
     """
 
-    def __init__(self, pairs: Sequence[TokenPair], batch_tokens: int, seed: int | None) -> None:
+    def __init__(self, pairs: Sequence[TokenPair], batch_size: int, seed: int | None) -> None:
         self._pairs = pairs
-        self._batch_tokens = batch_tokens
+        self._batch_size = batch_size
         self._random = None if seed is None else random.Random(seed)
-        self._count = len(self._cut(self._sorted()))
 
     def __len__(self) -> int:
         """Number of batches."""
-        return self._count
+        return -(-len(self._pairs) // self._batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
         """One round through all pairs."""
-        groups = self._cut(self._sorted())
+        order = self._sorted()
+        groups = [order[start : start + self._batch_size] for start in range(0, len(order), self._batch_size)]
         if self._random is not None:
             self._random.shuffle(groups)
         for group in groups:
@@ -50,16 +50,3 @@ class Batches:
         if self._random is not None:
             self._random.shuffle(order)
         return sorted(order, key=self._lengths)
-
-    def _cut(self, order: list[int]) -> list[list[int]]:
-        groups: list[list[int]] = []
-        longest = 0
-        for index in order:
-            here = max(self._lengths(index))
-            longest = max(longest, here)
-            if groups and longest * (len(groups[-1]) + 1) <= self._batch_tokens:
-                groups[-1].append(index)
-            else:
-                groups.append([index])
-                longest = here
-        return groups

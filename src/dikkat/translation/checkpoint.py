@@ -1,4 +1,4 @@
-"""Model folders: weights, settings and tokenizers, saved whole or not at all, and loaded without unpickling anything."""
+"""Model folders: weights, settings and tokenizers, saved whole or not at all, loaded without unpickling anything."""
 
 import json
 import os
@@ -138,15 +138,17 @@ def _load_settings(path: Path) -> Settings:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ModelFolderError(f"{path}: missing. {path.parent} is not a model folder of dikkat's, or incomplete") from None
+        raise ModelFolderError(
+            f"{path}: missing. {path.parent} is not a model folder of dikkat's, or incomplete"
+        ) from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ModelFolderError(f"{path}: truncated or not JSON ({error}). Save the model again") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ModelFolderError(f'{path}: not the settings of a model of dikkat\'s, which say "format": "{FORMAT}"')
     if content.get("version") != VERSION:
         raise ModelFolderError(
-            f"{path}: format version {content.get('version')!r}; this dikkat reads version {VERSION}. Use the dikkat that "
-            "saved it, or train again"
+            f"{path}: format version {content.get('version')!r}; this dikkat reads version {VERSION}. Use the dikkat "
+            "that saved it, or train again"
         )
     values: Any = content.get("settings")
     if not isinstance(values, dict):
@@ -160,15 +162,17 @@ def _load_settings(path: Path) -> Settings:
 def _load_tensors(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         pickles = sorted(file.name for file in path.parent.iterdir() if file.suffix in _PICKLES)
-        found = f"; {pickles[0]} is there, but dikkat never unpickles a file, which could run any code" if pickles else ""
+        found = (
+            f"; {pickles[0]} is there, but dikkat never unpickles a file, which could run any code" if pickles else ""
+        )
         raise ModelFolderError(f"{path}: missing{found}. Save the weights as safetensors")
     data = path.read_bytes()
     for magic, kind in _PICKLE_MAGIC.items():
-        # A safetensors file begins with the length of its header, in eight bytes: its first may be any, the JSON follows.
+        # A safetensors file begins with the length of its header, in eight bytes, of any value; then comes JSON.
         if data.startswith(magic) and data[8:9] != b"{":
             raise ModelFolderError(
-                f"{path}: this is {kind}, not safetensors. dikkat never unpickles a file, which could run any code: save "
-                "the weights as safetensors"
+                f"{path}: this is {kind}, not safetensors. dikkat unpickles nothing, since that can run any code: "
+                "save the weights as safetensors"
             )
     try:
         return load_tensors(data)
@@ -186,7 +190,7 @@ def _check_tensors(expected: dict[str, Tensor], found: dict[str, Tensor], path: 
     ]
     if faults:
         raise ModelFolderError(
-            f"{path}: {'; '.join(faults[:5])}{' …' if faults[5:] else ''}. The weights belong to other settings or other "
+            f"{path}: {'; '.join(faults[:5])}{' …' if faults[5:] else ''}. The weights belong to other settings or "
             "vocabularies: take all files from one model"
         )
 

@@ -12,7 +12,7 @@ from dikkat.translation.errors import CorpusError
 Pair = tuple[str, str]
 
 MAX_CHARACTERS = 10_000
-"""The longest line that is taken for a sentence. Longer ones are a file of another kind, or a corpus without line ends."""
+"""The longest line that is taken for a sentence. A longer one is a file of another kind, or lacks its line ends."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _LONGEST_LINE = 4 * MAX_CHARACTERS + 2  # bytes: four a character in UTF-8 at most, and the line's end
@@ -78,7 +78,8 @@ def read_aligned(source: str | Path, target: str | Path) -> list[Pair]:
     sources, targets = list(_lines(source)), list(_lines(target))
     if len(sources) != len(targets):
         raise CorpusError(
-            f"{source} has {len(sources)} lines and {target} has {len(targets)}: line i of one must translate line i of the other"
+            f"{source} has {len(sources)} lines and {target} has {len(targets)}: line i of one must translate line i "
+            "of the other"
         )
     pairs = [
         _pair(first, second, f"{source} and {target}, line {number}")
@@ -192,12 +193,13 @@ def decode_line(raw: bytes, where: str, *, first: bool = False) -> str:
         # A line cut at the limit can end within a character: then its length is the fault, not its encoding.
         if len(raw) < _LONGEST_LINE:
             raise CorpusError(
-                f"{where}: not UTF-8 (byte 0x{raw[error.start]:02x} at column {error.start + 1}). Convert the text to UTF-8"
+                f"{where}: not UTF-8 (byte 0x{raw[error.start]:02x} at column {error.start + 1}). Convert it to UTF-8"
             ) from error
         line = raw.decode("utf-8", errors="replace")
     if len(line) > MAX_CHARACTERS:
         raise CorpusError(
-            f"{where}: more than {MAX_CHARACTERS:,} characters. Each line must be one sentence; it begins {_shortened(line)}"
+            f"{where}: more than {MAX_CHARACTERS:,} characters. Each line must be one sentence; it begins "
+            f"{_shortened(line)}"
         )
     return line.strip(" \r\n\f\v")
 

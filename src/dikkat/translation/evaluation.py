@@ -1,4 +1,4 @@
-"""How good translations are: sacreBLEU's corpus scores with their signatures, and the textbook's score of one sentence."""
+"""How good translations are: sacreBLEU's corpus scores with their signatures, and the textbook's for a sentence."""
 
 import math
 from collections import Counter
@@ -50,10 +50,11 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str]) -> Evaluation
     """
     if not hypotheses or len(hypotheses) != len(references):
         raise InputError(
-            f"there are {len(hypotheses)} translations and {len(references)} references; there must be as many of both, "
-            "and at least one"
+            f"there are {len(hypotheses)} translations and {len(references)} references; there must be as many of "
+            "both, and at least one"
         )
-    from sacrebleu.metrics import BLEU, CHRF  # here, since translating needs none of it
+    from sacrebleu.metrics.bleu import BLEU  # here, since translating needs none of it
+    from sacrebleu.metrics.chrf import CHRF
 
     bleu, chrf = BLEU(), CHRF()
     bleu_score = bleu.corpus_score(list(hypotheses), [list(references)])
@@ -71,12 +72,12 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str]) -> Evaluation
 def bleu_k(hypothesis: str | Sequence[str], reference: str | Sequence[str], k: int) -> float:
     r"""The textbook's BLEU of one sentence, with n-grams up to k and long ones weighted more.
 
-    .. math:: \exp\Big(\min\Big(0, 1 - \frac{\mathrm{len}_{\mathrm{reference}}}{\mathrm{len}_{\mathrm{hypothesis}}}\Big)\Big)
+    .. math:: \exp\Big(\min\Big(0, 1 - \frac{l_\mathrm{reference}}{l_\mathrm{hypothesis}}\Big)\Big)
         \prod_{n=1}^{k} p_n^{1/2^n}
 
     where :math:`p_n` is the share of the hypothesis's n-grams that the reference has, each counted at most as often as
-    there. A hypothesis of fewer than k words has no n-grams of its missing lengths: the product ends before them. Zhang,
-    Lipton, Li, Smola, "Dive into Deep Learning", section 10.7.6.
+    there; l counts words. A hypothesis of fewer than k words has no longer n-grams: the product ends before them.
+    Zhang, Lipton, Li, Smola, "Dive into Deep Learning", section 10.7.6.
 
     Args:
         hypothesis: words, or a string of words with white space between them.

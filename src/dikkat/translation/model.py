@@ -142,11 +142,14 @@ class TranslationModel(nn.Module):
         """
         embedded = self._embed(self.target_embedding, previous)
         states, contexts, weights, state = self.decoder.step(embedded, memory, state, return_weights=True)
+        if weights is None:
+            raise RuntimeError("the decoder returned no weights, which were asked for")
         return self._read(states, contexts, embedded), weights, state
 
     def _embed(self, table: nn.Embedding, numbers: Tensor) -> Tensor:
         """Embeddings with features of variance 1 at the start of training."""
-        return self.dropout(table(numbers) * math.sqrt(table.embedding_dim))
+        embedded: Tensor = self.dropout(table(numbers) * math.sqrt(table.embedding_dim))
+        return embedded
 
     def _read(self, states: Tensor, contexts: Tensor, previous: Tensor) -> Tensor:
         features = torch.tanh(self.readout(torch.cat([states, contexts, previous], dim=-1)))

@@ -51,7 +51,7 @@ def greedy(model: TranslationModel, sources: Sequence[Sequence[int]]) -> list[Hy
         ValueError: a source without tokens.
     """
     if not all(sources):
-        raise ValueError("a source sentence has no tokens: there is nothing to look at. Leave it out, its translation is empty")
+        raise ValueError("a source sentence has no tokens, so there is nothing to look at: leave it out")
     if not sources:
         return []
     model.eval()

@@ -20,7 +20,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "learning_rate": (0, 10),
     "warmup_steps": (0, 1_000_000),
     "gradient_clip": (0, 1_000_000),
-    "batch_tokens": (1, 10_000_000),
+    "batch_size": (1, 1_000_000),
     "max_length": (1, 10_000),
     "epochs": (1, 1_000_000),
     "max_minutes": (0, 1_000_000),
@@ -50,7 +50,7 @@ class Settings:
         learning_rate: Adam's, at its highest.
         warmup_steps: steps in which the learning rate grows from 0; then it falls to 0 at the planned end.
         gradient_clip: largest norm of the gradient.
-        batch_tokens: largest number of positions, padding included, of a batch's source or target.
+        batch_size: pairs in a batch; pairs of similar lengths go together.
         max_length: training pairs with more tokens on a side are left out.
         epochs: how often to go through the training pairs at most.
         max_minutes: when to stop at the latest, or None. The learning rate falls with the time, too, so that a result
@@ -83,7 +83,7 @@ class Settings:
     learning_rate: float = 2e-3
     warmup_steps: int = 100
     gradient_clip: float = 1.0
-    batch_tokens: int = 2048
+    batch_size: int = 64
     max_length: int = 100
     epochs: int = 20
     max_minutes: float | None = None

@@ -170,7 +170,8 @@ class Tokenizer:
         found = tuple(inner.id_to_token(number) for number in range(len(SPECIAL_TOKENS)))
         if found != SPECIAL_TOKENS or not isinstance(inner.model, (models.BPE, models.WordLevel)):
             raise ModelFolderError(
-                f"{where}: its first tokens are {found}; a word-level or BPE tokenizer of dikkat begins with {SPECIAL_TOKENS}"
+                f"{where}: its first tokens are {found}; a tokenizer of dikkat's, word or bpe, begins with "
+                f"{SPECIAL_TOKENS}"
             )
         return cls(inner)
 
@@ -274,7 +275,7 @@ def _pieces(sentence: str, split: pre_tokenizers.PreTokenizer) -> Iterator[_Piec
 def _writing(sentences: Iterable[str], split: pre_tokenizers.PreTokenizer) -> decoders.Decoder:
     """How the target language is written, learnt from text, as a chain of the library's own decoding steps.
 
-    It is stored in tokenizer.json with the rest. The steps work on one string in which each token has a space before it.
+    It is stored in tokenizer.json with the rest. The steps work on one string, each token with a space before it.
     """
     inside: dict[str, Counter[str]] = {}
     first_letters: Counter[str] = Counter()

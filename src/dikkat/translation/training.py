@@ -95,17 +95,19 @@ def train(
         TrainingDivergedError: the loss became NaN or infinite.
     """
     if not training or not validation:
-        raise CorpusError(f"there are {len(training)} training and {len(validation)} validation pairs; both need at least one")
+        raise CorpusError(
+            f"there are {len(training)} training and {len(validation)} validation pairs; both need at least one"
+        )
     with torch.random.fork_rng(), _quiet_lightning():  # the caller's random numbers stay as they were
         torch.manual_seed(settings.seed)
         translator = _untrained(settings, training)
         training_pairs = _short(_numbered(translator, training), settings.max_length, "training")
         validation_pairs = _short(_numbered(translator, validation), settings.max_length, "validation")
-        batches = Batches(training_pairs, settings.batch_tokens, settings.seed)
+        batches = Batches(training_pairs, settings.batch_size, settings.seed)
         lesson = _Lesson(translator.model, settings, steps=settings.epochs * len(batches))
         trainer = _trainer(settings, sys.stderr.isatty() if progress is None else progress, lines=progress is None)
         started = time.perf_counter()
-        trainer.fit(lesson, batches, Batches(validation_pairs, settings.batch_tokens, seed=None))
+        trainer.fit(lesson, batches, Batches(validation_pairs, settings.batch_size, seed=None))
         seconds = time.perf_counter() - started
     lesson.restore_best()
     translator.model.to("cpu").eval()
@@ -202,7 +204,8 @@ class _Lesson(lightning.LightningModule):
         if not math.isfinite(value):
             raise TrainingDivergedError(
                 f"the loss became {value} at step {self.global_step + 1}: the training has diverged. Use a "
-                f"learning_rate below {self.settings.learning_rate} or a gradient_clip below {self.settings.gradient_clip}"
+                f"learning_rate below {self.settings.learning_rate} or a gradient_clip below "
+                f"{self.settings.gradient_clip}"
             )
         self.loss_sum += value * len(labels)
         self.tokens += len(labels)

@@ -50,7 +50,8 @@ class Translator:
 
     Example:
         >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
-        >>> english, french = (Tokenizer.train([text], "word", min_freq=1, vocabulary_size=9) for text in ("go .", "va !"))
+        >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
+        >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
         >>> settings = Settings(embedding_size=4, hidden_size=4)
         >>> translator = Translator(TranslationModel(settings, len(english), len(french)), settings, english, french)
         >>> translation, nothing = translator.translate(["Go.", ""])
@@ -90,8 +91,8 @@ class Translator:
     def translate(self, sentences: Sequence[str], *, batch_size: int = 64) -> list[Translation]:
         """Translate sentences.
 
-        A word that the model does not know, and would write as unknown, is copied from the source, where the model looked
-        most among such words.
+        A word that the model would write as unknown is copied from the source: of the words that the model does not
+        know, the one at which it looked most.
 
         Args:
             sentences: any text, a sentence each, of at most ``MAX_CHARACTERS`` characters.
@@ -106,7 +107,9 @@ class Translator:
         """
         _check(sentences, batch_size)
         encoded = self.source_tokenizer.encode_all(sentences)
-        full = sorted((index for index, each in enumerate(encoded) if each.ids), key=lambda index: len(encoded[index].ids))
+        full = sorted(
+            (index for index, each in enumerate(encoded) if each.ids), key=lambda index: len(encoded[index].ids)
+        )
         found: dict[int, Hypothesis] = {}
         for start in range(0, len(full), batch_size):
             batch = full[start : start + batch_size]

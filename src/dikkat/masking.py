@@ -157,9 +157,8 @@ class Restrictions:
 
     def _seen_and_live(self) -> tuple[Tensor, Tensor]:
         """Both, by way of the pairs: a mask may be anything. In blocks of rows, so that memory stays bounded."""
-        tables = (self.lens, self.mask[..., 0] if self.mask is not None else None, self.exclude)
-        lead = [t.shape[:-1] for t in tables if t is not None]
-        lead += [] if self.key_bias is None else [self.key_bias.shape[:-1]]
+        lead = [t.shape[:-1] for t in (self.lens, self.key_bias, self.exclude) if t is not None]
+        lead += [] if self.mask is None else [self.mask.shape[:-2]]
         elements = max(1, torch.broadcast_shapes(*lead).numel() * self.keys)
         step = max(1, 2**24 // elements) if self.vary_by_row() else max(1, self.queries)
         seen = torch.zeros(self.keys, dtype=torch.bool, device=self.device)

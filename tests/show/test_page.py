@@ -95,8 +95,10 @@ def test_the_script_finds_tokens_and_weights_in_thousandths():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_weights_of_low_precision_pass(dtype):
-    weights = torch.rand(3, 2, generator=torch.Generator().manual_seed(1)).softmax(-1).to(dtype)
-    assert len(Reader(page([sentence(weights=weights)])).data()[0][2]) == 6
+    weights = torch.randn(31, 37, generator=torch.Generator().manual_seed(1)).softmax(-1).to(dtype)
+    assert weights.double().sum(-1).max() > 1
+    given = sentence("s " * 37, "t " * 31, weights=weights)
+    assert len(Reader(page([given])).data()[0][2]) == 31 * 37
 
 
 @pytest.mark.parametrize("text", NASTY)
@@ -111,6 +113,7 @@ def test_any_text_is_shown_as_it_is_and_never_as_markup(text):
     assert reader.texts("span", class_="score") == [text + " 1.0000"]
     assert reader.texts("h1") == [text]
     assert reader.data() == [[[text, text], [text], [500, 500]]]
+    assert "<" not in reader.texts("script", id="data")[0]
     assert [tag for tag, _, _ in reader.elements] == [tag for tag, _, _ in Reader(plain).elements]
     assert made.count("</script>") == plain.count("</script>") == 2
 

@@ -15,7 +15,7 @@ Weights = torch.Tensor | NDArray[Any] | Sequence[Any]
 
 
 def as_array(weights: Weights, name: str) -> NDArray[np.float64]:
-    """Copy weights of any real number type from any device into a float64 array.
+    """Bring weights of any real number type from any device into a float64 array.
 
     Args:
         weights: real numbers of any shape; a tensor may require gradients, sit on any device and have any float type.
@@ -31,11 +31,11 @@ def as_array(weights: Weights, name: str) -> NDArray[np.float64]:
     if isinstance(weights, torch.Tensor):
         if weights.is_complex():
             raise TypeError(f"{name}: got dtype {weights.dtype}; allowed are real numbers")
-        return weights.detach().to("cpu", torch.float64, copy=True).numpy()
+        return weights.detach().to("cpu", torch.float64).numpy()
     try:
         given = np.asarray(weights)
     except ValueError as error:
         raise TypeError(f"{name}: got lists of unequal lengths; allowed are {_ALLOWED}") from error
     if given.dtype.kind not in "biuf":
         raise TypeError(f"{name}: got {type(weights).__name__} of dtype {given.dtype}; allowed are {_ALLOWED}")
-    return given.astype(np.float64)
+    return np.asarray(given, np.float64)

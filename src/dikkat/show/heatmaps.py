@@ -95,7 +95,7 @@ def heatmaps(
 
     size = figsize or _figure_size(panels.shape, query_labels, key_labels)
     figure = figure_class(figsize=size, layout="constrained")
-    shared_x, shared_y = _is_shared(key_labels), _is_shared(query_labels)
+    shared_x, shared_y = _is_shared(key_labels), _is_shared(query_labels)  # then only the outer labels show
     grid = figure.subplots(rows, columns, sharex=shared_x, sharey=shared_y, squeeze=False)
     key_pitch = _pitch(_panel_width(size, columns, query_labels), key_count, key_labels, turn=True)
     query_pitch = _pitch(_panel_height(size, rows, key_labels), query_count, query_labels, turn=False)
@@ -104,10 +104,6 @@ def heatmaps(
         image = _draw(axes, panels[row, column], _scale(panels), cmap)
         _label_axis(axes.xaxis, key_labels[index] if key_labels else None, key_pitch, families)
         _label_axis(axes.yaxis, query_labels[index] if query_labels else None, query_pitch, families)
-        if shared_x and row < rows - 1:
-            axes.tick_params(labelbottom=False)
-        if shared_y and column > 0:
-            axes.tick_params(labelleft=False)
         if row == rows - 1:
             axes.set_xlabel(xlabel, fontfamily=families)
         if column == 0:

@@ -371,13 +371,20 @@
     }
   }, { rootMargin: "800px 0px" });
 
+  // Sentences above take their true heights as they come into view, so one step does not always arrive.
+  function settleOn(article, steps = 5) {
+    article.scrollIntoView({ block: "center" });
+    if (steps) requestAnimationFrame(() => settleOn(article, steps - 1));
+  }
+
   function followHash() {
     const found = /^#s(\d+)\.([st])(\d+)$/u.exec(location.hash);
     const article = found && document.getElementById(`s${found[1]}`);
     if (!article) return;
     const choice = { view: build(article), side: found[2] === "t" ? "target" : "source", index: Number(found[3]) - 1 };
     if (!choice.view.elements[choice.side][choice.index]) return;
-    article.scrollIntoView({ block: "center" });
+    history.scrollRestoration = "manual";
+    settleOn(article);
     if (!same(choice, pinned)) pin(choice);
   }
 

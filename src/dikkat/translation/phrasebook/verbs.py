@@ -98,7 +98,7 @@ HANDLING = (
 MEETING = (
     _frame("help", "aider", lex.PEOPLE, "person", lex.NOUN_CHARACTERS, "tp"),
     _frame("help", "aider", lex.FAMILY, "the"),
-    _frame("wait for", "attendre", lex.TRANSPORT, "the", (), "tp"),
+    _frame("wait for", "attendre", lex.TRANSPORT, "the"),
     _frame("wait for", "attendre", lex.FAMILY, "the", (), "tp"),
     _frame("know", "connaître~", lex.FAMILY, "the", (), ""),
     _frame("know", "connaître~", lex.PEOPLE, "person", lex.NOUN_CHARACTERS, ""),

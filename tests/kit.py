@@ -1,0 +1,384 @@
+"""The shared test kit.
+
+A scoring function supplies a constructor and its dense twin (`Case` in `CASES`); an implementation supplies its name (`WAYS`).
+Both then inherit every check in `test_implementations.py`. The twin of a whole call, `twin()`, goes row by row with Python's
+own integers, attends to the visible keys alone, and so knows nothing of masks, tiles, projections or log-sum-exp tricks.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import dikkat
+from dikkat import scores
+from dikkat.kernels import KERNELS, chunked
+
+# Distinct primes, so that exchanged axes cannot pass.
+BATCH, HEADS, QUERIES, KEYS, FEATURES, VALUES, HIDDENS = 2, 3, 5, 7, 4, 11, 13
+QUERY_FEATURES = 6
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A scoring function under test.
+
+    Attributes:
+        make: Its constructor.
+        dense: Scores of one query (d_q,) with keys (m, d_k), from the formula, given the score's parameters by name.
+        query_features: d_q.
+    """
+
+    make: Callable[[], scores.Score]
+    dense: Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]
+    query_features: int = FEATURES
+
+
+def _norm(x: Tensor) -> Tensor:
+    return x.square().sum(-1).sqrt()
+
+
+def _log_kernel(kernel: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]:
+    """The logarithm of a kernel of the scaled distance r, for the keys in its support; the twin leaves the others out."""
+
+    def dense(p: dict[str, Tensor], q: Tensor, k: Tensor) -> Tensor:
+        sigma = p["log_bandwidth"].exp() if "log_bandwidth" in p else p["fixed_bandwidth"]
+        return kernel(_norm((q - k) / sigma)).log()
+
+    return dense
+
+
+CASES: dict[str, Case] = {
+    "average": Case(scores.Average, lambda p, q, k: 0 * k[:, 0], QUERY_FEATURES),
+    "dot": Case(scores.Dot, lambda p, q, k: (q * k).sum(-1)),
+    "scaled dot": Case(scores.ScaledDot, lambda p, q, k: (q * k).sum(-1) / math.sqrt(FEATURES)),
+    "bilinear": Case(
+        lambda: scores.Bilinear(FEATURES, QUERY_FEATURES),
+        lambda p, q, k: torch.einsum("mk,kq,q->m", k, p["W_q.weight"], q),
+        QUERY_FEATURES,
+    ),
+    "cosine": Case(scores.Cosine, lambda p, q, k: (q * k).sum(-1) / (_norm(q) * _norm(k))),
+    "vector sum": Case(lambda: scores.VectorSum(FEATURES), lambda p, q, k: ((q + k) * p["w_v.weight"][0]).sum(-1)),
+    "additive": Case(
+        lambda: scores.Additive(FEATURES, QUERY_FEATURES, HIDDENS),
+        lambda p, q, k: (torch.tanh(p["W_q.weight"] @ q + k @ p["W_k.weight"].T) * p["w_v.weight"][0]).sum(-1),
+        QUERY_FEATURES,
+    ),
+    "gaussian": Case(
+        lambda: scores.Gaussian(1.5),
+        lambda p, q, k: -((q - k) / p["fixed_bandwidth"]).square().sum(-1) / 2,
+    ),
+    "gaussian, learned": Case(
+        lambda: scores.Gaussian([1.0, 1.5, 2.0, 2.5], learnable=True),
+        lambda p, q, k: -((q - k) / p["log_bandwidth"].exp()).square().sum(-1) / 2,
+    ),
+    "boxcar": Case(lambda: scores.Boxcar(2.75), _log_kernel(lambda r: (r <= 1).to(r.dtype))),
+    "epanechnikov": Case(
+        lambda: scores.Epanechnikov(3.25, learnable=True), _log_kernel(lambda r: (1 - r * r).clamp(min=0))
+    ),
+    "triangular": Case(lambda: scores.Triangular(3.25, learnable=True), _log_kernel(lambda r: (1 - r).clamp(min=0))),
+}
+
+
+def lens(*shape: int, high: int = KEYS) -> Tensor:
+    return torch.randint(0, high + 1, shape)
+
+
+def _with_an_empty_row(tensor: Tensor, value: Any) -> Tensor:
+    tensor[0, ..., 0] = value
+    return tensor
+
+
+def _mask(*shape: int) -> Tensor:
+    mask = torch.rand(*shape) < 0.6
+    mask[..., 0, :] = False
+    return mask
+
+
+def _bias(*shape: int) -> Tensor:
+    bias = torch.randn(*shape, dtype=torch.float64)
+    bias[..., 1] = -math.inf
+    return bias.requires_grad_()
+
+
+# What restricts a call; each is made under a seed of its own, and has rows without a key wherever it can.
+RESTRICTIONS: dict[str, Callable[[], dict[str, Any]]] = {
+    "none": dict,
+    "lengths": lambda: {"valid_lens": torch.tensor([3, 0])},
+    "lengths a query": lambda: {"valid_lens": _with_an_empty_row(lens(BATCH, QUERIES), 0)},
+    "mask": lambda: {"mask": _mask(BATCH, 1, QUERIES, KEYS)},
+    "mask a head": lambda: {"mask": _mask(HEADS, QUERIES, KEYS)},
+    "mask of keys": lambda: {"mask": torch.rand(BATCH, 1, 1, KEYS) < 0.6},
+    "causal": lambda: {"causal": True},
+    "bias": lambda: {"key_bias": _bias(BATCH, 1, KEYS)},
+    "bias for all": lambda: {"key_bias": _bias(KEYS)},
+    "exclude": lambda: {"exclude": torch.randint(-1, KEYS, (BATCH, 1, QUERIES))},
+    "all": lambda: {
+        "valid_lens": torch.tensor([[7, 6, 0, 5, 7], [2, 7, 7, 7, 3]]),
+        "mask": torch.rand(QUERIES, KEYS) < 0.8,
+        "causal": True,
+        "key_bias": _bias(BATCH, HEADS, KEYS),
+        "exclude": torch.randint(-1, KEYS, (QUERIES,)),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call under test: the score and tensors, all float64 and with gradients."""
+
+    case: Case
+    score: scores.Score
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    restricted: dict[str, Any]
+
+    def to(self, dtype: torch.dtype) -> "Call":
+        """The same numbers in another dtype, as leaves of their own; the score's parameters too."""
+        score = self.case.make().to(torch.float64)
+        score.load_state_dict(self.score.state_dict())
+        restricted = {name: _leaf(t, dtype) for name, t in self.restricted.items()}
+        return replace(
+            self,
+            score=score.to(dtype),
+            query=_leaf(self.query, dtype),
+            key=_leaf(self.key, dtype),
+            value=_leaf(self.value, dtype),
+            restricted=restricted,
+        )
+
+    def leaves(self) -> dict[str, Tensor]:
+        """Everything that has a gradient, by name."""
+        found = {"query": self.query, "key": self.key, "value": self.value}
+        found |= {name: t for name, t in self.restricted.items() if isinstance(t, Tensor) and t.requires_grad}
+        return found | dict(self.score.named_parameters())
+
+    def parameters(self) -> dict[str, Tensor]:
+        return dict(self.score.named_parameters()) | dict(self.score.named_buffers())
+
+    def run(self, impl: str = "auto", **more: Any) -> Any:
+        return dikkat.attend(self.query, self.key, self.value, score=self.score, impl=impl, **self.restricted, **more)
+
+    def state(self, impl: str = "auto", **more: Any) -> dikkat.State:
+        return dikkat.attention_state(
+            self.query, self.key, self.value, score=self.score, impl=impl, **self.restricted, **more
+        )
+
+    def obstacles(self, impl: str, **more: Any) -> tuple[str, ...]:
+        found = dikkat.implementations(self.query, self.key, self.value, score=self.score, **self.restricted, **more)
+        return next(i.reasons for i in found if i.name == impl)
+
+
+def _leaf(value: Any, dtype: torch.dtype) -> Any:
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    return value.detach().to(dtype, copy=True).requires_grad_(value.requires_grad)
+
+
+def call(
+    case: str, restriction: str, *, seed: int = 0, queries: int = QUERIES, round_to: torch.dtype | None = None
+) -> Call:
+    """The call of a case and a restriction; `round_to`: with numbers that this dtype holds exactly."""
+    torch.manual_seed(1009 * seed + 31 * list(CASES).index(case) + list(RESTRICTIONS).index(restriction))
+    made = CASES[case]
+    tensors = [
+        torch.randn(BATCH, HEADS, length, size, dtype=torch.float64)
+        for length, size in ((queries, made.query_features), (KEYS, FEATURES), (KEYS, VALUES))
+    ]
+    score = made.make().to(torch.float64)
+    restricted = RESTRICTIONS[restriction]()
+    if round_to is not None:
+        tensors = [t.to(round_to).to(torch.float64) for t in tensors]
+        score = score.to(round_to).to(torch.float64)
+        restricted = {n: _leaf(_leaf(t, round_to), torch.float64) for n, t in restricted.items()}
+    query, key, value = (t.requires_grad_() for t in tensors)
+    return Call(made, score, query, key, value, restricted)
+
+
+def visible_keys(restricted: dict[str, Any], b: int, h: int, i: int, n: int, m: int) -> list[int]:
+    """The keys that row i of head h of batch element b sees, in so many words."""
+    out = []
+    for j in range(m):
+        valid_lens = restricted.get("valid_lens")
+        if valid_lens is not None and j >= int(valid_lens[b] if valid_lens.ndim == 1 else valid_lens[b, i]):
+            continue
+        mask = restricted.get("mask")
+        if mask is not None and not bool(mask.expand(BATCH, HEADS, n, m)[b, h, i, j]):
+            continue
+        if restricted.get("causal") and j > i + m - n:
+            continue
+        bias = restricted.get("key_bias")
+        if bias is not None and bias.expand(BATCH, HEADS, m)[b, h, j] == -math.inf:
+            continue
+        exclude = restricted.get("exclude")
+        if exclude is not None and j == int(exclude.expand(BATCH, HEADS, n)[b, h, i]):
+            continue
+        out.append(j)
+    return out
+
+
+def twin(call: Call) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, log-sum-exp and weights of a call, row by row, in the dtype of its tensors."""
+    n, m = call.query.shape[-2], call.key.shape[-2]
+    outs, lses, weights = [], [], []
+    for b in range(BATCH):
+        for h in range(HEADS):
+            for i in range(n):
+                out, lse, row = _twin_row(call, b, h, i, visible_keys(call.restricted, b, h, i, n, m))
+                outs.append(out)
+                lses.append(lse)
+                weights.append(row)
+    shape = (BATCH, HEADS, n)
+    return (
+        torch.stack(outs).reshape(*shape, -1),
+        torch.stack(lses).reshape(shape),
+        torch.stack(weights).reshape(*shape, m),
+    )
+
+
+def _twin_row(call: Call, b: int, h: int, i: int, seen: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    key, value = call.key[b, h], call.value[b, h]
+    empty = value.new_zeros(value.shape[-1]), value.new_full((), -math.inf), value.new_zeros(key.shape[0])
+    if not seen:
+        return empty
+    score = call.case.dense(call.parameters(), call.query[b, h, i], key[seen])
+    reached = [j for j, s in zip(seen, score.tolist(), strict=True) if s != -math.inf]
+    if not reached:
+        return empty
+    score = call.case.dense(call.parameters(), call.query[b, h, i], key[reached])
+    bias = call.restricted.get("key_bias")
+    if bias is not None:
+        score = score + bias.expand(BATCH, HEADS, -1)[b, h, reached]
+    weights = score.softmax(-1)
+    return weights @ value[reached], score.logsumexp(-1), empty[2].index_put((torch.tensor(reached),), weights)
+
+
+def gradients(call: Call, output: Tensor, upstream: Tensor) -> dict[str, Tensor]:
+    """The gradient of Σ upstream · output with respect to every leaf; 0 where there is none."""
+    leaves = call.leaves()
+    found = torch.autograd.grad(
+        output, list(leaves.values()), upstream.to(output.dtype), allow_unused=True, retain_graph=True
+    )
+    return {
+        name: torch.zeros_like(leaf) if grad is None else grad
+        for (name, leaf), grad in zip(leaves.items(), found, strict=True)
+    }
+
+
+def upstream_of(output: Tensor) -> Tensor:
+    """A gradient that comes from above: the same for one shape, with numbers that every dtype holds exactly."""
+    return (torch.arange(output.numel()) * 7919 % 17 - 8).reshape(output.shape).to(torch.float64) / 8
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a call should give.
+
+    Attributes:
+        exact: Each result and gradient, in float64.
+        plain_error: How far plain PyTorch in the call's dtype is from it, at most.
+        scale: S, the sum of the absolute values that the quantity sums.
+    """
+
+    exact: dict[str, Tensor]
+    plain_error: dict[str, Tensor]
+    scale: dict[str, Tensor]
+
+
+@cache
+def expected(case: str, restriction: str, dtype: torch.dtype) -> Expected:
+    """What a call should give, whose numbers `dtype` holds exactly."""
+    made = call(case, restriction, round_to=dtype)
+    exact = _twin_results(made)
+    plain = exact if dtype == torch.float64 else _twin_results(made.to(dtype))
+    return Expected(exact, {name: _furthest(plain[name], exact[name]) for name in exact}, _absolute_sums(made))
+
+
+def _twin_results(made: Call) -> dict[str, Tensor]:
+    out, lse, weights = twin(made)
+    grads = gradients(made, out, upstream_of(out))
+    return {"output": out.detach(), "lse": lse.detach(), "weights": weights.detach()} | grads
+
+
+def _absolute_sums(made: Call) -> dict[str, Tensor]:
+    """S for every result, from the terms of each pair: the gradient of a score is p (g·v − Σ p g·v)."""
+    out, lse, weights = (t.detach() for t in twin(made))
+    upstream, value = upstream_of(out).abs(), made.value.detach().abs()
+    by_weight = upstream @ value.mT
+    by_score = weights * (by_weight + (weights * by_weight).sum(-1, keepdim=True))
+    leaves = {name: leaf for name, leaf in made.leaves().items() if name not in ("value", "key_bias")}
+    sums = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+    largest = torch.zeros((), dtype=torch.float64)
+    for b, h, i, j in (weights > 0).nonzero().tolist():
+        score = made.case.dense(made.parameters(), made.query[b, h, i], made.key[b, h, j : j + 1])[0]
+        largest = torch.maximum(largest, score.detach().abs())
+        if not score.requires_grad:
+            continue
+        for name, grad in zip(
+            leaves, torch.autograd.grad(score, list(leaves.values()), allow_unused=True), strict=True
+        ):
+            if grad is not None:
+                sums[name] += by_score[b, h, i, j] * grad.abs()
+    sums |= {"value": weights.mT @ upstream, "key_bias": by_score.sum()}
+    one = torch.ones((), dtype=torch.float64)
+    # A weight's error is relative to it as the score's is absolute; so is the log-sum-exp's.
+    sums |= {"output": value.max(), "weights": one + largest, "lse": one + largest}
+    return {name: tensor.max() for name, tensor in sums.items()}
+
+
+def _furthest(came: Tensor, exact: Tensor) -> Tensor:
+    same = came.to(torch.float64) == exact  # −∞ from −∞ is no distance
+    return (came.to(torch.float64) - exact).abs().masked_fill(same, 0.0).max()
+
+
+def assert_within_budget(name: str, came: Tensor, budget: Expected) -> None:
+    """The error budget: at most twice plain PyTorch's error in the same dtype, plus 4·eps·S."""
+    exact = budget.exact[name]
+    assert came.shape == exact.shape, f"{name}: shape {tuple(came.shape)} instead of {tuple(exact.shape)}"
+    eps = torch.finfo(came.dtype).eps
+    # In float64 what it is held against is off as well, by as much.
+    slack = 4 if came.dtype != torch.float64 else 8
+    error, allowed = _furthest(came, exact), 2 * budget.plain_error[name] + slack * eps * budget.scale[name]
+    assert bool(error <= allowed), f"{name}: error {error:.3g}, allowed {allowed:.3g}"
+
+
+@contextmanager
+def way(name: str) -> Iterator[str]:
+    """Run with an implementation: by name, or "chunked, small tiles", where every loop of it turns several times."""
+    if name != "chunked, small tiles":
+        yield name
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunked, "_TILE", 4 * BATCH * HEADS * HIDDENS)
+        patch.setattr(chunked, "_ALONE", 1)
+        yield "chunked"
+
+
+WAYS = [*KERNELS, "chunked, small tiles"]
+
+
+@contextmanager
+def record() -> Iterator[list[str]]:
+    """The names of the implementations that run meanwhile."""
+    ran: list[str] = []
+
+    def spy(name: str, run: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def runs(problem: Any) -> Any:
+            ran.append(name)
+            return run(problem)
+
+        return runs
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, kernel in list(KERNELS.items()):
+            patch.setitem(KERNELS, name, replace(kernel, run=spy(name, kernel.run)))
+        yield ran

@@ -1,0 +1,208 @@
+"""The front door: what it refuses, what a memory keeps, and how its figures are reached."""
+
+import math
+import subprocess
+import sys
+from typing import Any
+
+import kit
+import pytest
+import torch
+from torch import Tensor
+
+import dikkat
+from dikkat import scores
+
+Q, K, V = torch.zeros(2, 3, 4), torch.zeros(2, 5, 4), torch.zeros(2, 5, 6)
+DOT = scores.Dot()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"query": [1.0]}, TypeError, "query: came list; allowed: a torch.Tensor"),
+        ({"query": Q.long()}, TypeError, "query: came with dtype torch.int64"),
+        ({"query": Q[0, 0]}, ValueError, r"query: came with shape \(4,\); allowed: \(..., length, features\)"),
+        ({"query": Q.double()}, TypeError, "key: came with dtype torch.float32; allowed: torch.float64, that of query"),
+        ({"value": V.half()}, TypeError, "value: came with dtype torch.float16; allowed: torch.float32, that of key"),
+        ({"query": Q[..., :3]}, ValueError, r"came with 3 and 4 features after projection by Dot"),
+        ({"query": torch.zeros(7, 3, 4)}, ValueError, r"query \(7, 3, 4\), key \(2, 5, 4\).*that broadcast"),
+        ({"value": V[:, :4]}, ValueError, r"value: came with 4 rows \(shape \(2, 4, 6\)\); allowed: 5"),
+        ({"score": "dot"}, TypeError, "score: came str; allowed: an instance of a dikkat.scores.Score"),
+        ({"score": scores.Dot}, TypeError, "score: came Dot; .*make one, with its brackets"),
+        ({"score": scores.Additive(4, 3, 7)}, ValueError, r"query: came with 4 features .* allowed: 3"),
+        ({"score": scores.Additive(4, 4, 7).double()}, TypeError, "dtype torch.float32; allowed: torch.float64"),
+        ({"valid_lens": torch.tensor([1, 6])}, ValueError, "valid_lens: came 6; allowed: 0 to 5"),
+        ({"valid_lens": torch.tensor([1, -2])}, ValueError, "valid_lens: came -2; allowed: 0 to 5"),
+        ({"valid_lens": torch.tensor([1.0, 2.0])}, TypeError, "valid_lens: came with dtype torch.float32"),
+        ({"valid_lens": torch.tensor([1, 2, 3])}, ValueError, r"valid_lens: came with shape \(3,\)"),
+        ({"valid_lens": torch.ones(2, 5, dtype=torch.int64)}, ValueError, r"allowed: \(2,\).*\(2, 3\)"),
+        ({"mask": torch.ones(2, 3, 5)}, TypeError, "mask: came with dtype torch.float32; allowed: torch.bool"),
+        ({"mask": torch.ones(2, 5, 3, dtype=torch.bool)}, ValueError, r"broadcasts to \(2, 3, 5\)"),
+        ({"mask": torch.ones(7, 2, 3, 5, dtype=torch.bool)}, ValueError, r"broadcasts to \(2, 3, 5\)"),
+        ({"causal": 1}, TypeError, "causal: came int"),
+        ({"key_bias": torch.zeros(2, 4)}, ValueError, r"key_bias: came with shape \(2, 4\)"),
+        ({"key_bias": torch.zeros(2, 5, dtype=torch.int64)}, TypeError, "key_bias: came with dtype torch.int64"),
+        ({"exclude": torch.zeros(2, 3)}, TypeError, "exclude: came with dtype torch.float32"),
+        ({"exclude": torch.full((2, 3), 5)}, ValueError, "exclude: came 5; allowed: -1 to 4"),
+        ({"exclude": torch.full((2, 4), 0)}, ValueError, r"exclude: came with shape \(2, 4\)"),
+        ({"dropout": 1.5}, ValueError, "dropout: came 1.5; allowed: a number from 0 to 1"),
+        ({"dropout": math.nan}, ValueError, "dropout: came nan"),
+        ({"dropout": "0.5"}, TypeError, "dropout: came str"),
+        ({"impl": "fast"}, ValueError, "impl: came 'fast'; allowed: 'auto'"),
+        ({"impl": "sdpa", "return_weights": True}, ValueError, "'sdpa' cannot run this call: .*show no weights"),
+        ({"impl": "sdpa", "score": scores.Gaussian()}, ValueError, "pair function is 'distance'"),
+        ({"key_bais": None}, TypeError, "key_bais"),
+    ],
+)
+def test_errors_say_what_came_and_what_is_allowed(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    given: dict[str, Any] = {"query": Q, "key": K, "value": V, "score": DOT} | change
+    with pytest.raises(error, match=message):
+        dikkat.attend(**given)
+
+
+def test_errors_of_memories_and_states() -> None:
+    with pytest.raises(TypeError, match="memory: came Tensor; allowed: a Memory"):
+        dikkat.attend_memory(Q, K)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="no leading dimension to select from"):
+        dikkat.prepare(K[0], V[0], score=DOT).select(torch.tensor([0]))
+    with pytest.raises(ValueError, match=r"valid_lens: came with shape \(3,\)"):
+        dikkat.prepare(K, V, score=DOT, valid_lens=torch.tensor([1, 2, 3]))
+    state = dikkat.attention_state(Q, K, V, score=DOT)
+    with pytest.raises(ValueError, match=r"b: came with mean \(1, 3, 6\); allowed: \(2, 3, 6\)"):
+        dikkat.merge(state, dikkat.State(state.mean[:1], state.lse[:1]))
+    with pytest.raises(ValueError, match=r"a: came with mean \(2, 3, 6\) and lse \(2,\)"):
+        dikkat.merge(dikkat.State(state.mean, state.lse[:, 0]), state)
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference", "chunked"])
+@pytest.mark.parametrize("case", kit.CASES)
+def test_a_memory_gives_what_attend_gives(case: str, impl: str) -> None:
+    made = kit.call(case, "lengths")
+    memory = dikkat.prepare(made.key, made.value, score=made.score, **made.restricted)
+    came, weights = dikkat.attend_memory(made.query, memory, return_weights=True, impl=impl)
+    out, _, expected = kit.twin(made)
+    torch.testing.assert_close((came, weights), (out, expected), rtol=1e-12, atol=1e-12)
+    upstream = kit.upstream_of(out)
+    exact = kit.gradients(made, out, upstream)
+    for name, grad in kit.gradients(made, came, upstream).items():
+        torch.testing.assert_close(grad, exact[name], rtol=1e-10, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_a_memory_projects_its_keys_once() -> None:
+    calls = []
+    score = scores.Additive(4, 4, 7)
+    score.W_k.register_forward_hook(lambda *_: calls.append(1))
+    memory = dikkat.prepare(K, V, score=score)
+    for _ in range(3):
+        dikkat.attend_memory(Q, memory.select(torch.tensor([1, 0])))
+    assert calls == [1]
+
+
+def test_a_selected_memory_is_that_of_the_selected_rows() -> None:
+    made = kit.call("additive", "lengths")
+    rows = torch.tensor([1, 0, 0, 1, 1])
+    memory = dikkat.prepare(made.key, made.value, score=made.score, **made.restricted).select(rows)
+    came = dikkat.attend_memory(made.query[rows], memory)
+    torch.testing.assert_close(came, made.run()[rows], rtol=1e-12, atol=1e-12)
+
+
+def test_a_memory_whose_values_alone_have_a_batch_can_be_selected_from() -> None:
+    memory = dikkat.prepare(K[:1], V + torch.arange(2.0)[:, None, None], score=DOT, valid_lens=torch.tensor([1, 5]))
+    came = dikkat.attend_memory(Q, memory.select(torch.tensor([1, 1])))
+    torch.testing.assert_close(came, torch.ones(2, 3, 6))
+
+
+def test_a_memory_and_further_restrictions_intersect() -> None:
+    made = kit.call("gaussian", "lengths")
+    memory = dikkat.prepare(made.key, made.value, score=made.score, **made.restricted)
+    mask = torch.rand(kit.BATCH, 1, kit.QUERIES, kit.KEYS) < 0.5
+    bias = torch.randn(kit.KEYS, dtype=torch.float64)
+    exclude = torch.full((kit.QUERIES,), 1)
+    more: dict[str, Any] = {"mask": mask, "key_bias": bias, "exclude": exclude, "causal": True}
+    both = kit.replace(made, restricted=made.restricted | more)
+    torch.testing.assert_close(
+        dikkat.attend_memory(made.query, memory, **more), kit.twin(both)[0], rtol=1e-12, atol=1e-12
+    )
+
+
+def test_a_memory_hides_what_is_hidden_from_its_step() -> None:
+    """A mask at a step may hide a key that the memory's lengths do not."""
+    key = K.clone()
+    key[:, 2] = math.nan
+    value = V.clone()
+    value[:, 2] = math.nan
+    memory = dikkat.prepare(key, value, score=DOT)
+    mask = torch.arange(5) != 2
+    assert bool((dikkat.attend_memory(Q, memory, mask=mask.expand(3, 5)) == 0).all())
+
+
+def test_the_log_sum_exp_is_that_of_the_true_score() -> None:
+    """Vector sum: the query's share cancels in the weights, and is there in the log-sum-exp."""
+    score = scores.VectorSum(3).double()
+    q, k, v = (torch.randn(n, 3, dtype=torch.float64) for n in (2, 5, 5))
+    dense = (q[:, None] + k[None]) @ score.w_v.weight[0]
+    state = dikkat.attention_state(q, k, v, score=score)
+    torch.testing.assert_close(state.lse, dense.logsumexp(-1), rtol=1e-12, atol=1e-12)
+
+
+def test_a_compact_kernel_with_nothing_in_reach_is_a_row_without_a_key() -> None:
+    q, k, v = torch.tensor([[0.0], [100.0]]), torch.tensor([[0.5], [1.0]]), torch.tensor([[3.0], [5.0]])
+    for score in (scores.Boxcar(2.0), scores.Epanechnikov(2.0), scores.Triangular(2.0)):
+        for impl in ("reference", "chunked"):
+            state = dikkat.attention_state(q, k, v, score=score, impl=impl)
+            assert state.mean[1].item() == 0
+            assert state.lse[1].item() == -math.inf
+            assert 3 < state.mean[0].item() < 5
+
+
+def test_a_score_of_ones_own_runs_everywhere() -> None:
+    class Projected(scores.Score):
+        pair = "additive"
+
+        def pair_weight(self) -> Tensor:
+            return torch.ones(4)
+
+    own = Projected()
+    expected = dikkat.attend(Q + 1, K + 0.5, torch.randn(2, 5, 6), score=own, impl="reference")
+    assert expected.shape == (2, 3, 6)
+
+
+PEAK = """
+import resource, sys, torch, dikkat
+torch.set_num_threads(1)
+kind, impl, length = sys.argv[1], sys.argv[2], int(sys.argv[3])
+score = dikkat.scores.ScaledDot() if kind == "inner" else dikkat.scores.Gaussian()
+def run(n):
+    q, k, v = (torch.randn(1, 1, n, 64, requires_grad=True) for _ in range(3))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    dikkat.attend(q, k, v, score=score, impl=impl).sum().backward()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+run(128)
+print(run(length))
+"""
+
+
+def peak_mib(kind: str, impl: str, length: int) -> float:
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, kind, impl, str(length)], check=True, capture_output=True, text=True
+    )
+    return int(done.stdout) / 1024
+
+
+def test_chunked_needs_linear_memory() -> None:
+    """Figure: n = m = 16,384, d = 64, forward and backward, at most 256 MiB (an n × m tensor alone is 1 GiB)."""
+    assert peak_mib("inner", "chunked", 16_384) <= 256
+
+
+def test_the_measure_of_memory_sees_a_pair_tensor() -> None:
+    assert peak_mib("inner", "reference", 4_096) >= 64  # 4,096² floats
+    assert peak_mib("distance", "chunked", 1_024) <= 128  # where 1,024² · 64 floats are 256 MiB
+
+
+def test_importing_loads_torch_and_numpy_alone() -> None:
+    """Nothing heavy; the figure for the time is in benchmarks/import_time.py."""
+    code = "import sys, torch, numpy; before = set(sys.modules); import dikkat; print(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    loaded = {name.split(".")[0] for name in done.stdout.split()}
+    assert loaded - set(sys.stdlib_module_names) <= {"dikkat", "torch", "numpy"}

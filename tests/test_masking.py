@@ -1,0 +1,141 @@
+import math
+
+import kit
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import dikkat
+from dikkat import masked_softmax, scores
+from dikkat.masking import Restrictions
+
+
+def softmax_of(row: list[float]) -> list[float]:
+    top = max(row)
+    shares = [math.exp(x - top) for x in row]
+    return [share / sum(shares) for share in shares]
+
+
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 7)),
+    scale=st.sampled_from([1e-3, 1.0, 1e3, 1e7]),
+    two=st.booleans(),
+    data=st.data(),
+)
+@settings(max_examples=80, deadline=None)
+def test_masked_softmax_row_by_row(shape: tuple[int, int, int], scale: float, two: bool, data: st.DataObject) -> None:
+    batch, rows, keys = shape
+    numbers = st.floats(-scale, scale, allow_nan=False)
+    given_scores = torch.tensor(
+        data.draw(st.lists(numbers, min_size=batch * rows * keys, max_size=batch * rows * keys)), dtype=torch.float64
+    ).reshape(shape)
+    size = batch * rows if two else batch
+    lens = torch.tensor(data.draw(st.lists(st.integers(0, keys), min_size=size, max_size=size)))
+    lens = lens.reshape(batch, rows) if two else lens
+    came = masked_softmax(given_scores, lens)
+    for b in range(batch):
+        for i in range(rows):
+            length = int(lens[b, i] if two else lens[b])
+            row = given_scores[b, i, :length].tolist()
+            expected = (softmax_of(row) if row else []) + [0.0] * (keys - length)
+            torch.testing.assert_close(came[b, i].tolist(), expected, rtol=1e-12, atol=1e-15)
+
+
+def test_masked_softmax_does_not_write_and_ignores_what_is_hidden() -> None:
+    hidden = torch.tensor([[[1.0, 2.0, math.nan, -math.inf]], [[math.nan, math.inf, 3.0, 4.0]]], requires_grad=True)
+    before = hidden.detach().clone()
+    came = masked_softmax(hidden, torch.tensor([2, 0]))
+    torch.testing.assert_close(hidden.detach(), before, equal_nan=True)
+    torch.testing.assert_close(came[0, 0], torch.tensor([0.26894142, 0.73105858, 0, 0]))
+    assert bool((came[1] == 0).all())
+    (grad,) = torch.autograd.grad((came * torch.arange(4.0)).sum(), hidden)
+    assert bool(grad.isfinite().all())
+    assert bool((grad[..., 2:] == 0).all())
+
+
+@pytest.mark.parametrize("dtype", kit.DTYPES, ids=str)
+def test_masked_softmax_keeps_the_dtype_and_sums_to_one(dtype: torch.dtype) -> None:
+    came = masked_softmax(torch.full((2, 3, 1009), -3e4, dtype=dtype), torch.tensor([1009, 1]))
+    assert came.dtype == dtype
+    torch.testing.assert_close(came.double().sum(-1), torch.ones(2, 3, dtype=torch.float64), rtol=5e-3, atol=0)
+
+
+def test_masked_softmax_without_leading_dimensions_and_without_keys() -> None:
+    torch.testing.assert_close(masked_softmax(torch.zeros(2, 3), torch.tensor([1, 2]))[1], torch.tensor([0.5, 0.5, 0]))
+    torch.testing.assert_close(masked_softmax(torch.zeros(2, 3), 1)[1], torch.tensor([1.0, 0, 0]))
+    assert masked_softmax(torch.zeros(2, 3, 0)).shape == (2, 3, 0)
+    assert masked_softmax(torch.zeros(2, 0, 3), torch.tensor([1, 2])).shape == (2, 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "lens", "error", "message"),
+    [
+        ([1.0], None, TypeError, "scores: came list"),
+        (torch.zeros(2, 3, dtype=torch.int64), None, TypeError, "scores: came dtype torch.int64"),
+        (torch.zeros(3), None, ValueError, r"scores: came with shape \(3,\)"),
+        (torch.zeros(2, 3, 5), torch.tensor([1, 6]), ValueError, "valid_lens: came 6; allowed: 0 to 5"),
+        (torch.zeros(2, 3, 5), torch.tensor([-1, 5]), ValueError, "valid_lens: came -1; allowed: 0 to 5"),
+        (torch.zeros(2, 3, 5), torch.tensor([1.0, 5.0]), TypeError, "valid_lens: came with dtype torch.float32"),
+        (torch.zeros(2, 3, 5), torch.tensor([True, True]), TypeError, "valid_lens: came with dtype torch.bool"),
+        (torch.zeros(2, 3, 5), torch.tensor([1, 2, 3]), ValueError, r"shape \(3,\); allowed: \(2,\).*or \(2, 3\)"),
+        (torch.zeros(2, 3, 5), [1, 2], TypeError, "valid_lens: came list"),
+        (torch.zeros(2, 3, 5), 2, ValueError, r"valid_lens: came with shape \(\); allowed: \(2,\)"),
+    ],
+)
+def test_masked_softmax_errors(given: Tensor, lens: Tensor, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        masked_softmax(given, lens)
+
+
+def restrictions(**given: Tensor | bool | None) -> Restrictions:
+    names = ("lens", "mask", "causal", "key_bias", "exclude")
+    filled = {name: given.get(name, False if name == "causal" else None) for name in names}
+    return Restrictions(5, 7, device=torch.device("cpu"), **filled)  # type: ignore[arg-type]
+
+
+def test_seen_and_live_are_what_the_pairs_say() -> None:
+    """Both have an arithmetic of their own where there is no mask; the pairs are the truth."""
+    torch.manual_seed(0)
+    for trial in range(400):
+        pick = torch.rand(5) < 0.5
+        bias = torch.zeros(3, 2, 7).masked_fill(torch.rand(3, 2, 7) < 0.5, -math.inf)
+        made = restrictions(
+            lens=torch.randint(0, 8, (3, 1, 5 if trial % 2 else 1)) if pick[0] else None,
+            mask=torch.rand(3, 2, 5 if trial % 3 else 1, 7) < 0.3 if pick[1] else None,
+            causal=bool(pick[2]),
+            key_bias=bias if pick[3] else None,
+            exclude=torch.randint(-1, 7, (3, 1, 5)) if pick[4] else None,
+        )
+        visible = made.visible()
+        if visible is None:
+            assert not made.hide()
+            continue
+        pairs = visible.expand(3, 2, 5, 7)
+        assert torch.equal(made.seen().expand(3, 2, 7), pairs.any(-2)), trial
+        assert torch.equal(made.live().expand(3, 2, 5), pairs.any(-1)), trial
+        if not made.vary_by_row():
+            assert torch.equal(pairs, pairs[..., :1, :].expand(3, 2, 5, 7))
+
+
+def test_check_values_switches_checking_on_and_off_again() -> None:
+    assert not dikkat.check_values.everywhere
+    with dikkat.check_values():
+        assert dikkat.check_values.everywhere
+        with dikkat.check_values(False):
+            assert not dikkat.check_values.everywhere
+        assert dikkat.check_values.everywhere
+    assert not dikkat.check_values.everywhere
+
+
+def test_values_that_cannot_be_read_are_clamped() -> None:
+    x, lens = torch.ones(2, 3, 5), torch.tensor([9, -4])
+
+    def run(lens: Tensor) -> Tensor:
+        return dikkat.attend(x, x, x, score=scores.Dot(), valid_lens=lens)
+
+    with pytest.raises(ValueError, match="came -4"):
+        run(lens)
+    came = torch.compile(run, fullgraph=True, backend="aot_eager")(lens)
+    torch.testing.assert_close(came, torch.stack([torch.ones(3, 5), torch.zeros(3, 5)]))

@@ -294,7 +294,7 @@ def _writing(sentences: Iterable[str], split: pre_tokenizers.PreTokenizer) -> de
                 inside.setdefault(piece.text.lower(), Counter())[piece.text] += 1
     steps: list[decoders.Decoder] = [decoders.Replace(Regex("^"), " "), decoders.Fuse()]
     steps += _capitals_inside(inside)
-    steps += _capitals_at_the_start(first_letters)
+    steps += _capitals_at_the_start(first_letters, inside)
     steps += _spaces(before, after)
     # Of all tokens that end in an apostrophe only elided words have a letter before it.
     steps += [decoders.Replace(Regex(rf"(?<={_LETTER}')[ ](?={_LETTER})"), "")]
@@ -309,14 +309,15 @@ def _capitals_inside(inside: dict[str, Counter[str]]) -> Iterator[decoders.Decod
             yield decoders.Replace(Regex(rf"(?<=[ ]){_literal(word)}(?=[ ]|$)"), usual)
 
 
-def _capitals_at_the_start(first_letters: Counter[str]) -> Iterator[decoders.Decoder]:
+def _capitals_at_the_start(first_letters: Counter[str], inside: dict[str, Counter[str]]) -> Iterator[decoders.Decoder]:
     """A capital for the first letter of a sentence, where the training text has it so."""
     upper = sum(count for letter, count in first_letters.items() if letter.isupper())
     lower = sum(count for letter, count in first_letters.items() if letter.islower())
     if upper > lower:
-        for letter in sorted({letter for letter in first_letters if letter.isupper()}):
-            start = rf"(?:(?<=\A[ ])|(?<=\A[ ][\"«“(][ ])|(?<=[ ][.!?][ ])){_literal(letter.lower())}"
-            yield decoders.Replace(Regex(start), letter)
+        letters = {letter.lower() for letter in first_letters} | {word[0] for word in inside}
+        for letter in sorted(letter for letter in letters if letter.upper() != letter):
+            start = rf"(?:(?<=\A[ ])|(?<=\A[ ][\"«“(][ ])|(?<=[ ][.!?][ ])){_literal(letter)}"
+            yield decoders.Replace(Regex(start), letter.upper())
 
 
 def _spaces(before: dict[str, Counter[bool]], after: dict[str, Counter[bool]]) -> Iterator[decoders.Decoder]:

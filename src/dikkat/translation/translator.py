@@ -102,7 +102,7 @@ class Translator:
             One translation a sentence, in their order.
 
         Raises:
-            InputError: a sentence that is too long, or a batch size below 1.
+            InputError: a sentence that is too long or not Unicode, or a batch size below 1.
             TypeError: one string in place of a list of them, or something that is not a string in the list.
         """
         _check(sentences, batch_size)
@@ -153,6 +153,8 @@ def _check(sentences: Sequence[str], batch_size: int) -> None:
     for index, sentence in enumerate(sentences):
         if not isinstance(sentence, str):
             raise TypeError(f"sentences[{index}] is of type {type(sentence).__name__}; it must be a string")
+        if any("\ud800" <= character <= "\udfff" for character in sentence):  # what Python makes of bytes on a command line
+            raise InputError(f"sentences[{index}] is not Unicode text: {sentence!r}. Give it as UTF-8")
         if len(sentence) > MAX_CHARACTERS:
             raise InputError(
                 f"sentences[{index}] has {len(sentence):,} characters; a sentence may have {MAX_CHARACTERS:,}. Split it"

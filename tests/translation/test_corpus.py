@@ -27,8 +27,8 @@ def test_only_a_line_feed_ends_a_line_and_a_byte_order_mark_is_no_letter(tmp_pat
 def test_aligned_files_plain_and_compressed(tmp_path, compressed):
     pack = gzip.compress if compressed else bytes
     ending = ".gz" if compressed else ""
-    source = written(tmp_path / f"a.en{ending}", pack("Go.\nI lost.\n".encode()))
-    target = written(tmp_path / f"a.fr{ending}", pack("Va !\nJ'ai perdu.".encode()))
+    source = written(tmp_path / f"a.en{ending}", pack(b"Go.\nI lost.\n"))
+    target = written(tmp_path / f"a.fr{ending}", pack(b"Va !\nJ'ai perdu."))
     assert read_aligned(source, target) == [("Go.", "Va !"), ("I lost.", "J'ai perdu.")]
 
 

@@ -42,14 +42,15 @@ def test_decoding_gives_the_text_as_a_person_wrote_it(text, kind):
 
 def test_words_are_split_as_they_should_be():
     pieces = word().encode("L'homme n'a qu'un vélo, he's Va-t'en aujourd'hui... 3,5 kg!").pieces
-    assert pieces == ["L'", "homme", "n'", "a", "qu'", "un", "vélo", ",", "he's", "Va-t'en", "aujourd'hui", "..."] + [
-        "3,5", "kg", "!",
-    ]  # fmt: skip
+    elided = ["L'", "homme", "n'", "a", "qu'", "un", "vélo", ","]
+    assert pieces == [*elided, "he's", "Va-t'en", "aujourd'hui", "...", "3,5", "kg", "!"]
 
 
 def test_english_contractions_are_one_word():
     tokenizer = word(["I'm home.", "He's calm, isn't he?"])
-    assert tokenizer.encode("i'm He’s isn't").ids == [tokenizer.encode(text).ids[0] for text in ("I'm", "he's", "isn’t")]
+    assert tokenizer.encode("i'm He’s isn't").ids == [
+        tokenizer.encode(text).ids[0] for text in ("I'm", "he's", "isn’t")
+    ]
     assert UNKNOWN not in tokenizer.encode("i'm He’s isn't").ids
 
 
@@ -110,7 +111,9 @@ def test_an_unknown_word_can_be_replaced():
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.text(st.characters(exclude_characters="\x1c\x1d\x1e\x1f", codec="utf-8"), max_size=40))  # white space to Python only
+@given(
+    st.text(st.characters(exclude_characters="\x1c\x1d\x1e\x1f", codec="utf-8"), max_size=40)
+)  # white space to Python only
 def test_bpe_gives_any_text_back(bpe, text):
     ids = bpe.encode(text).ids
     assert bpe.decode(ids) == " ".join(unicodedata.normalize("NFC", text).split())
@@ -118,7 +121,11 @@ def test_bpe_gives_any_text_back(bpe, text):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.sampled_from([*"aéœ", "Été", "l'", "qu'", "-", "?", "!", ".", ",", "…", '"', "3,5", "🙂", "漢"]), max_size=12))
+@given(
+    st.lists(
+        st.sampled_from([*"aéœ", "Été", "l'", "qu'", "-", "?", "!", ".", ",", "…", '"', "3,5", "🙂", "漢"]), max_size=12
+    )
+)
 def test_word_decoding_keeps_every_token(tokens):
     """What is written back reads as the same words again."""
     text = " ".join(tokens)

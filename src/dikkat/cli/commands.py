@@ -301,10 +301,8 @@ def _corpus(
         raise InputError(f"{given} is given without {missing}: give both files, or --pairs with one file of pairs")
     ways = [name for name, way in (("--phrasebook", phrasebook), ("--pairs", pairs), ("--source", source)) if way]
     if len(ways) != 1:
-        came = " and ".join(ways) if ways else "none"
-        raise InputError(
-            f"{came} given: give exactly one of --phrasebook, --pairs FILE, or --source FILE --target FILE"
-        )
+        came = f"{' and '.join(ways)} are given together" if ways else "no corpus is given"
+        raise InputError(f"{came}: give exactly one of --phrasebook, --pairs FILE, or --source FILE --target FILE")
     if pairs:
         return read_tsv(pairs)
     if source and target:

@@ -162,9 +162,7 @@ def _load_settings(path: Path) -> Settings:
 def _load_tensors(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         pickles = sorted(file.name for file in path.parent.iterdir() if file.suffix in _PICKLES)
-        found = (
-            f"; {pickles[0]} is there, but dikkat never unpickles a file, which could run any code" if pickles else ""
-        )
+        found = f"; {pickles[0]} is there, but dikkat unpickles nothing, since that can run any code" if pickles else ""
         raise ModelFolderError(f"{path}: missing{found}. Save the weights as safetensors")
     data = path.read_bytes()
     for magic, kind in _PICKLE_MAGIC.items():

@@ -153,7 +153,7 @@ def _check(sentences: Sequence[str], batch_size: int) -> None:
     for index, sentence in enumerate(sentences):
         if not isinstance(sentence, str):
             raise TypeError(f"sentences[{index}] is of type {type(sentence).__name__}; it must be a string")
-        if any("\ud800" <= character <= "\udfff" for character in sentence):  # what Python makes of bytes on a command line
+        if any("\ud800" <= character <= "\udfff" for character in sentence):  # as from a command line
             raise InputError(f"sentences[{index}] is not Unicode text: {sentence!r}. Give it as UTF-8")
         if len(sentence) > MAX_CHARACTERS:
             raise InputError(

@@ -29,9 +29,9 @@ def main() -> None:
     settings = Settings(
         tokenizer="bpe",
         min_freq=2,
-        vocabulary_size=6000,
+        vocabulary_size=5000,
         embedding_size=256,
-        hidden_size=320,
+        hidden_size=256,
         dropout=0.3,
         label_smoothing=0.1,
         learning_rate=2e-3,

@@ -3,7 +3,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
@@ -84,18 +84,24 @@ def by_hand(model, source):
 
 @hypothesis_settings(max_examples=20, deadline=None)
 @given(st.lists(st.lists(st.sampled_from([UNKNOWN, *range(4, 11)]), min_size=1, max_size=6), min_size=1, max_size=5))
+@example([[5, 6], [7], [8, 9, 10, 4], [UNKNOWN, 4, 5, 6], [10, 10], [9, 4, 4]])
 def test_a_batch_is_searched_as_its_sentences_are_one_by_one(sources):
     model = make()
     with torch.no_grad():
-        model.output_bias[END] += 1.2  # ends come at different times
+        for parameter in model.parameters():
+            parameter.mul_(2.5)  # an untrained model looks everywhere alike
         model.output_bias[UNKNOWN] += 0.5
+        lengths = set()
         for source, found in zip(sources, greedy(model, sources), strict=True):
             ids, score, weights = by_hand(model, source)
+            lengths.add(len(ids))
             assert found.ids == ids
             assert found.score == pytest.approx(score, rel=1e-6)
             torch.testing.assert_close(found.weights, weights.float())
             torch.testing.assert_close(found.weights.sum(1), torch.ones(len(ids)))
             assert found.finished == (len(ids) < length_limit(len(source)))
+    if len(sources) == 6:
+        assert len(lengths) >= 4  # in the example sentences leave the batch at different times
 
 
 @pytest.mark.parametrize("favourite", [PAD, BEGIN, END, UNKNOWN])

@@ -1,8 +1,9 @@
 """The shared test kit.
 
-A scoring function supplies a constructor and its dense twin (`Case` in `CASES`); an implementation supplies its name (`WAYS`).
-Both then inherit every check in `test_implementations.py`. The twin of a whole call, `twin()`, goes row by row with Python's
-own integers, attends to the visible keys alone, and so knows nothing of masks, tiles, projections or log-sum-exp tricks.
+A scoring function supplies a constructor and its dense twin (`Case` in `CASES`); an implementation supplies its name
+(`WAYS`). Both inherit every check in `test_implementations.py`. The twin of a whole call, `twin()`, goes row by row with
+Python's own integers, attends to the visible keys alone, and so knows nothing of masks, tiles, projections or
+log-sum-exp tricks.
 """
 
 import math
@@ -47,7 +48,7 @@ def _norm(x: Tensor) -> Tensor:
 
 
 def _log_kernel(kernel: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]:
-    """The logarithm of a kernel of the scaled distance r, for the keys in its support; the twin leaves the others out."""
+    """The logarithm of a kernel of the scaled distance r; the twin leaves out the keys where it is −∞."""
 
     def dense(p: dict[str, Tensor], q: Tensor, k: Tensor) -> Tensor:
         sigma = p["log_bandwidth"].exp() if "log_bandwidth" in p else p["fixed_bandwidth"]
@@ -311,7 +312,7 @@ def _twin_results(made: Call) -> dict[str, Tensor]:
 
 def _absolute_sums(made: Call) -> dict[str, Tensor]:
     """S for every result, from the terms of each pair: the gradient of a score is p (g·v − Σ p g·v)."""
-    out, lse, weights = (t.detach() for t in twin(made))
+    out, _, weights = (t.detach() for t in twin(made))
     upstream, value = upstream_of(out).abs(), made.value.detach().abs()
     by_weight = upstream @ value.mT
     by_score = weights * (by_weight + (weights * by_weight).sum(-1, keepdim=True))

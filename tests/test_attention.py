@@ -5,12 +5,12 @@ import subprocess
 import sys
 from typing import Any
 
-import kit
 import pytest
 import torch
 from torch import Tensor
 
 import dikkat
+import kit
 from dikkat import scores
 
 Q, K, V = torch.zeros(2, 3, 4), torch.zeros(2, 5, 4), torch.zeros(2, 5, 6)

@@ -1,6 +1,5 @@
 import math
 
-import kit
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import dikkat
+import kit
 from dikkat import masked_softmax, scores
 from dikkat.masking import Restrictions
 

@@ -1,0 +1,33 @@
+# `make demo` does the main job on a fresh machine; `make test` passes all tests.
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := src tests benchmarks examples docs
+
+.PHONY: demo test check install bench clean
+.DEFAULT_GOAL := demo
+
+demo: install  ## Train a translator on the phrasebook, score it, and show what it looks at.
+	$(BIN)/python examples/demo.py
+
+test: install  ## All tests, with the examples of the docstrings, README and docs.
+	$(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal
+
+check: install  ## Linter, strict types, docs build.
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/mkdocs build --strict --quiet
+
+bench: install  ## Measure, and write benchmarks/results/.
+	$(BIN)/python benchmarks/core.py
+
+install: .venv/installed  ## The environment, for everything here.
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed; {sys.executable} is {sys.version.split()[0]}. Try: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:  ## Remove the environment and everything made.
+	rm -rf .venv site demo

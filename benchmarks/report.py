@@ -1,0 +1,57 @@
+"""Where and with what a measurement was made, and the file that keeps it."""
+
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def spread(samples: list[float]) -> dict[str, float]:
+    """Median, minimum and maximum."""
+    return {"median": statistics.median(samples), "min": min(samples), "max": max(samples), "runs": len(samples)}
+
+
+def environment(*packages: str) -> dict[str, Any]:
+    """Machine, versions, commit and date."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": _git("rev-parse", "--short", "HEAD") + ("+changes" if _git("status", "--porcelain", "src") else ""),
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in ("torch", "numpy", *packages)},
+    }
+
+
+def write(name: str, results: dict[str, Any], *packages: str) -> Path:
+    """Write benchmarks/results/<name>-<date>.json."""
+    made = environment(*packages)
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}-{made['date']}.json"
+    path.write_text(json.dumps({"environment": made, "results": results}, indent=2, ensure_ascii=False) + "\n")
+    return path
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=RESULTS.parent.parent, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

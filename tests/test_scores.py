@@ -1,0 +1,94 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dikkat
+import kit
+from dikkat import scores
+
+
+@pytest.mark.parametrize("case", kit.CASES)
+def test_projections_and_the_pair_function_make_the_dense_score(case: str) -> None:
+    made = kit.call(case, "none")
+    q, k = made.query[0, 0], made.key[0, 0]
+    lse_of_one_key = torch.stack(
+        [dikkat.attention_state(q, k[j : j + 1], k[j : j + 1], score=made.score).lse for j in range(kit.KEYS)], -1
+    )
+    dense = torch.stack([made.case.dense(made.parameters(), row, k) for row in q])
+    torch.testing.assert_close(lse_of_one_key, dense, rtol=1e-10, atol=1e-12)
+
+
+def test_parameters_have_the_names_that_are_on_disk() -> None:
+    names = {kind.__name__: sorted(made.state_dict()) for kind, made in _made()}
+    assert names == {
+        "Additive": ["W_k.weight", "W_q.weight", "w_v.weight"],
+        "Bilinear": ["W_q.weight"],
+        "VectorSum": ["w_v.weight"],
+        "Gaussian": ["log_bandwidth"],
+        "Boxcar": ["fixed_bandwidth"],
+    }
+
+
+def _made() -> list[tuple[type, scores.Score]]:
+    made = [
+        scores.Additive(2, 3, 5),
+        scores.Bilinear(2, 3),
+        scores.VectorSum(3),
+        scores.Gaussian(2.0, learnable=True),
+        scores.Boxcar(2.0),
+    ]
+    return [(type(score), score) for score in made]
+
+
+def test_a_fixed_bandwidth_is_exact_and_a_learned_one_positive() -> None:
+    assert scores.Gaussian(0.3).bandwidth.item() == torch.tensor(0.3).item()
+    learned = scores.Gaussian(0.3, learnable=True)
+    with torch.no_grad():
+        learned.log_bandwidth -= 50
+    assert learned.bandwidth.item() > 0
+
+
+def test_vector_sum_cannot_attend() -> None:
+    score = scores.VectorSum(4).double()
+    q, k = torch.randn(3, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
+    weights = dikkat.attention_weights(q, k, score=score)
+    torch.testing.assert_close(weights, weights[:1].expand(3, 5))
+
+
+@given(st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=3, max_size=3))
+@settings(max_examples=100, deadline=None)
+def test_cosine_of_any_vector(entries: list[float]) -> None:
+    vector = torch.tensor([entries], dtype=torch.float32, requires_grad=True)
+    unit = scores.Cosine().project_query(vector)
+    size = math.hypot(*vector[0].tolist())
+    if size > 0:
+        expected = [x / size for x in vector[0].tolist()]
+        torch.testing.assert_close(unit[0].tolist(), expected, rtol=1e-5, atol=1e-6)
+    else:
+        assert bool((unit == 0).all())
+    (grad,) = torch.autograd.grad(unit.sum(), vector)
+    assert not bool(grad.isnan().any())
+
+
+def test_the_compact_kernels_at_their_edges() -> None:
+    """At the edge itself the boxcar still counts; the other two have come down to 0. At the tip nothing is NaN."""
+    at, x = torch.tensor([[0.0]]), torch.tensor([[0.0], [1.0], [1.5]], requires_grad=True)
+    expected = {"Boxcar": [0.5, 0.5, 0.0], "Epanechnikov": [1.0, 0.0, 0.0], "Triangular": [1.0, 0.0, 0.0]}
+    for kind, weights in expected.items():
+        for impl in ("reference", "chunked"):
+            came = dikkat.attention_weights(at, x, score=getattr(scores, kind)(1.0), impl=impl)
+            assert came[0].tolist() == weights
+            if came.requires_grad:
+                (grad,) = torch.autograd.grad((came * torch.arange(3.0)).sum(), x, allow_unused=True)
+                assert grad is None or not bool(grad.isnan().any())
+
+
+def test_half_inputs_keep_their_distances() -> None:
+    """Two halves near 100 that differ by one step: rounding q/σ to half would lose the difference."""
+    q, k = torch.tensor([[100.0]]).half(), torch.tensor([[100.0], [100.0625]]).half()
+    weights = dikkat.attention_weights(q, k, score=scores.Gaussian(0.03))
+    ratio = math.exp(-0.5 * (0.0625 / 0.03) ** 2)
+    torch.testing.assert_close(weights[0].tolist(), [1 / (1 + ratio), ratio / (1 + ratio)], rtol=2e-3, atol=1e-4)

@@ -1,4 +1,4 @@
-"""The command line ``dikkat``: a thin skin on :mod:`dikkat.translation` and :mod:`dikkat.show`."""
+"""The command line `dikkat`: a thin skin on `dikkat.translation` and `dikkat.show`."""
 
 import sys
 

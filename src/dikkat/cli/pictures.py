@@ -12,7 +12,7 @@ _PANELS = 4  # more would be too small to read; the page shows every sentence
 
 
 def draw(translations: Sequence[Translation], folder: str | Path) -> tuple[Path, Path]:
-    """Write what a translator looked at as a picture, ``heatmap.png``, and as a page, ``translations.html``.
+    """Write what a translator looked at as a picture, `heatmap.png`, and as a page, `translations.html`.
 
     Args:
         translations: sentences and their weights; empty ones are left out. The picture shows the first four.

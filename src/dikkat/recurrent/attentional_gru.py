@@ -11,17 +11,16 @@ from dikkat.scores import Score
 class AttentionalGRU(nn.Module):
     r"""A stack of GRU cells that, before every step, looks at a memory with what it knew after the step before.
 
-    With :math:`e_t` the input of step t, :math:`s_t^l` the state of layer l after it, and L the top layer:
+    With $e_t$ the input of step t, $s_t^l$ the state of layer l after it, and L the top layer:
 
-    .. math::
-        c_t &= \mathrm{attend}(s_{t-1}^{L}, \text{memory}) \\
-        s_t^1 &= \mathrm{GRU}_1([e_t; c_t], s_{t-1}^1), \qquad s_t^l = \mathrm{GRU}_l(s_t^{l-1}, s_{t-1}^l)
+    $$ c_t = \mathrm{attend}(s_{t-1}^{L}, \text{memory}), \qquad
+    s_t^1 = \mathrm{GRU}_1([e_t; c_t], s_{t-1}^1), \qquad s_t^l = \mathrm{GRU}_l(s_t^{l-1}, s_{t-1}^l) $$
 
     Bahdanau, Cho, Bengio, "Neural machine translation by jointly learning to align and translate" (2015), section 3.1
-    and appendix A.1.2, with the GRU of :class:`torch.nn.GRU`: gates r, z, n, the reset after the recurrent product, two
+    and appendix A.1.2, with the GRU of `torch.nn.GRU`: gates r, z, n, the reset after the recurrent product, two
     bias vectors. The parameters are named, shaped and ordered as those of
-    ``torch.nn.GRU(input_size + context_size, hidden_size, num_layers)``, the context's columns after the input's, so
-    that state dicts go from one to the other; the score's parameters follow under ``score.``.
+    `torch.nn.GRU(input_size + context_size, hidden_size, num_layers)`, the context's columns after the input's, so
+    that state dicts go from one to the other; the score's parameters follow under `score.`.
 
     Args:
         input_size: features of an input, e.
@@ -82,7 +81,7 @@ class AttentionalGRU(nn.Module):
             valid_lens: (B,) integers, the true lengths; positions past them are never looked at. None: all are real.
 
         Returns:
-            The memory that :meth:`forward` and :meth:`step` look at; ``memory.select(rows)`` reorders its batch.
+            The memory that `forward` and `step` look at; `memory.select(rows)` reorders its batch.
         """
         return prepare(encoded, encoded, score=self.score, valid_lens=valid_lens)
 
@@ -93,7 +92,7 @@ class AttentionalGRU(nn.Module):
 
         Args:
             inputs: (B, T, e), one input a step.
-            memory: what :meth:`prepare` returned, of m positions.
+            memory: what `prepare` returned, of m positions.
             state: (layers, B, h), the state before the first step.
             return_weights: whether to return what each step looked at.
 
@@ -127,7 +126,7 @@ class AttentionalGRU(nn.Module):
 
         Args:
             inputs: (B, e), the input of this step.
-            memory: what :meth:`prepare` returned, of m positions.
+            memory: what `prepare` returned, of m positions.
             state: (layers, B, h), the state before this step.
             return_weights: whether to return what the step looked at.
 
@@ -142,7 +141,7 @@ class AttentionalGRU(nn.Module):
         return outputs.squeeze(1), contexts.squeeze(1), None if weights is None else weights.squeeze(1), state
 
     def extra_repr(self) -> str:
-        """Sizes, for ``print(module)``."""
+        """Sizes, for `print(module)`."""
         sizes = f"{self.input_size}, {self.hidden_size}, {self.context_size}, num_layers={self.num_layers}"
         return sizes + (f", dropout={self.dropout}" if self.dropout else "")
 
@@ -154,7 +153,7 @@ class AttentionalGRU(nn.Module):
         return attended.squeeze(1), None
 
     def _advance(self, first_gates: Tensor, hidden: list[Tensor]) -> list[Tensor]:
-        """All layers one step on; ``first_gates`` is the complete input side of the first layer's gates (B, 3h)."""
+        """All layers one step on; `first_gates` is the complete input side of the first layer's gates (B, 3h)."""
         recurrent = F.linear(hidden[0], self._weight("weight_hh", 0), self._weight("bias_hh", 0))
         advanced = [_gated(first_gates, recurrent, hidden[0])]
         for layer in range(1, self.num_layers):

@@ -5,10 +5,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 class GRUEncoder(nn.Module):
     """A GRU over batches of sequences of different lengths, in one or both directions, that never reads padding.
 
-    The sequences are packed, so that a sequence's outputs and final states depend on its own ``length`` positions
+    The sequences are packed, so that a sequence's outputs and final states depend on its own `length` positions
     alone: the backward direction starts at the last real position, and whatever stands behind it, even NaN, has no
     effect.
-    Bahdanau, Cho, Bengio (2015), section 3.2; the parameters are those of :class:`torch.nn.GRU`, under ``gru.``.
+    Bahdanau, Cho, Bengio (2015), section 3.2; the parameters are those of `torch.nn.GRU`, under `gru.`.
 
     Args:
         input_size: features of an input, e.
@@ -18,7 +18,7 @@ class GRUEncoder(nn.Module):
         dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
 
     Attributes:
-        output_size: features of an output, c: ``hidden_size``, or twice that in both directions.
+        output_size: features of an output, c: `hidden_size`, or twice that in both directions.
 
     Raises:
         ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.

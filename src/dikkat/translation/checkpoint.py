@@ -85,7 +85,7 @@ def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tok
     """Load a model folder, after checking everything in it.
 
     Args:
-        folder: what :func:`save` wrote.
+        folder: what `save` wrote.
 
     Returns:
         The network in evaluation mode on the CPU, its settings, the source and the target tokenizer.

@@ -19,7 +19,7 @@ _LONGEST_LINE = 4 * MAX_CHARACTERS + 2  # bytes: four a character in UTF-8 at mo
 
 
 def read_tsv(path: str | Path) -> list[Pair]:
-    r"""Sentence pairs from a file of lines ``source TAB target``; further columns are ignored.
+    r"""Sentence pairs from a file of lines `source TAB target`; further columns are ignored.
 
     Args:
         path: a UTF-8 file, plain or compressed with gzip.
@@ -181,7 +181,7 @@ def decode_line(raw: bytes, where: str, *, first: bool = False) -> str:
         The text, without white space at its ends.
 
     Raises:
-        CorpusError: the line is not UTF-8, or has more than ``MAX_CHARACTERS`` characters.
+        CorpusError: the line is not UTF-8, or has more than `MAX_CHARACTERS` characters.
 
     Example:
         >>> decode_line("J'ai faim.\n".encode(), "standard input, line 1")

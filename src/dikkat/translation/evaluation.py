@@ -14,10 +14,10 @@ class Evaluation:
 
     Attributes:
         bleu: from 0 to 100.
-        bleu_line: sacreBLEU's own line, ``BLEU = …``, with the n-gram precisions and the brevity penalty.
+        bleu_line: sacreBLEU's own line, `BLEU = …`, with the n-gram precisions and the brevity penalty.
         bleu_signature: how it was computed; scores with different signatures cannot be compared.
         chrf: from 0 to 100.
-        chrf_line: sacreBLEU's own line, ``chrF2 = …``.
+        chrf_line: sacreBLEU's own line, `chrF2 = …`.
         chrf_signature: how it was computed.
     """
 
@@ -72,10 +72,10 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str]) -> Evaluation
 def bleu_k(hypothesis: str | Sequence[str], reference: str | Sequence[str], k: int) -> float:
     r"""The textbook's BLEU of one sentence, with n-grams up to k and long ones weighted more.
 
-    .. math:: \exp\Big(\min\Big(0, 1 - \frac{l_\mathrm{reference}}{l_\mathrm{hypothesis}}\Big)\Big)
-        \prod_{n=1}^{k} p_n^{1/2^n}
+    $$ \exp\Big(\min\Big(0, 1 - \frac{l_\mathrm{reference}}{l_\mathrm{hypothesis}}\Big)\Big)
+    \prod_{n=1}^{k} p_n^{1/2^n} $$
 
-    where :math:`p_n` is the share of the hypothesis's n-grams that the reference has, each counted at most as often as
+    where $p_n$ is the share of the hypothesis's n-grams that the reference has, each counted at most as often as
     there; l counts words. A hypothesis of fewer than k words has no longer n-grams: the product ends before them.
     Zhang, Lipton, Li, Smola, "Dive into Deep Learning", section 10.7.6.
 

@@ -19,8 +19,8 @@ class Batch(NamedTuple):
     Attributes:
         source: (B, S) int64.
         source_lengths: (B,) int64, on the CPU or elsewhere.
-        target: (B, T + 1) int64: ``<bos>``, the sentence, ``<eos>``.
-        target_lengths: (B,) int64: tokens to be predicted, ``<eos>`` included.
+        target: (B, T + 1) int64: `<bos>`, the sentence, `<eos>`.
+        target_lengths: (B,) int64: tokens to be predicted, `<eos>` included.
     """
 
     source: Tensor
@@ -58,9 +58,9 @@ def collate(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
 class TranslationModel(nn.Module):
     r"""The network: embeddings, a GRU encoder, a bridge, an attentional GRU decoder, a readout.
 
-    With :math:`s_t` the decoder's state, :math:`c_t` the context and :math:`e_{t-1}` the previous token's embedding,
+    With $s_t$ the decoder's state, $c_t$ the context and $e_{t-1}$ the previous token's embedding,
 
-    .. math:: p_t = \mathrm{softmax}(E \tanh(W [s_t; c_t; e_{t-1}] + b) + b')
+    $$ p_t = \mathrm{softmax}(E \tanh(W [s_t; c_t; e_{t-1}] + b) + b') $$
 
     where E are the target embeddings themselves (Press and Wolf, "Using the output embedding to improve language
     models", 2017). Bahdanau, Cho, Bengio (2015), appendix A.
@@ -121,7 +121,7 @@ class TranslationModel(nn.Module):
 
         Returns:
             (N, target tokens): unnormalised log-probabilities at the real positions alone, sentence after sentence:
-            padding costs neither output layer nor loss. ``expected(batch)`` is what they should predict.
+            padding costs neither output layer nor loss. `expected(batch)` is what they should predict.
         """
         memory, state = self.encode(batch.source, batch.source_lengths)
         previous = self._embed(self.target_embedding, batch.target[:, :-1])
@@ -134,7 +134,7 @@ class TranslationModel(nn.Module):
 
         Args:
             previous: (B,) int64, the tokens before.
-            memory: from :meth:`encode`.
+            memory: from `encode`.
             state: (layers, B, h).
 
         Returns:

@@ -37,7 +37,7 @@ def length_limit(source_tokens: int) -> int:
 def greedy(model: TranslationModel, sources: Sequence[Sequence[int]]) -> list[Hypothesis]:
     """Translate a batch by taking the likeliest token at every step. Finished sentences leave the batch.
 
-    ``<pad>`` and ``<bos>`` are never output, and ``<eos>`` not first. ``<unk>`` is, but only for a source that has an
+    `<pad>` and `<bos>` are never output, and `<eos>` not first. `<unk>` is, but only for a source that has an
     unknown word itself, which a caller can put in its place; otherwise the likeliest known word is better than a hole.
 
     Args:

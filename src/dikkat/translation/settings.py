@@ -36,7 +36,7 @@ class Settings:
     """Everything that a translator is built and trained with; stored with it.
 
     Attributes:
-        tokenizer: ``"word"`` or ``"bpe"``, for both languages.
+        tokenizer: `"word"` or `"bpe"`, for both languages.
         min_freq: how often a word (or a pair to be merged) must occur in training to be in the vocabulary.
         vocabulary_size: largest number of tokens of a language.
         embedding_size: features of a token.

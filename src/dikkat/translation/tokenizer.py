@@ -38,16 +38,14 @@ class Encoded(NamedTuple):
 
 
 class Tokenizer:
-    """A word or a byte-pair tokenizer of the ``tokenizers`` library, with four special tokens.
+    """A word or a byte-pair tokenizer of the `tokenizers` library, with four special tokens.
 
-    ======  ==========================================================================================================
-    word    lower case; punctuation is split off; French elisions are words of their own (``l'`` + ``homme``), other
-            words keep their apostrophe (``he's``). Words outside the vocabulary are ``<unk>``. Decoding puts back what
-            the training text showed: which words have a capital, how a sentence begins, on which sides of a
-            punctuation mark a space stands.
-    bpe     byte-level byte-pair encoding, in the text's own case: nothing is unknown, and decoding gives the text back
-            (in Unicode's composed form, each run of white space as one space).
-    ======  ==========================================================================================================
+    `"word"`: lower case; punctuation is split off; French elisions are words of their own (`l'` + `homme`), other words
+    keep their apostrophe (`he's`). Words outside the vocabulary are `<unk>`. Decoding puts back what the training text
+    showed: which words have a capital, how a sentence begins, on which sides of a punctuation mark a space stands.
+
+    `"bpe"`: byte-level byte-pair encoding, in the text's own case: nothing is unknown, and decoding gives the text back
+    (in Unicode's composed form, each run of white space as one space).
 
     Sennrich, Haddow, Birch, "Neural machine translation of rare words with subword units" (2016), section 3.2.
 
@@ -72,7 +70,7 @@ class Tokenizer:
 
         Args:
             sentences: the text to learn from.
-            kind: ``"word"`` or ``"bpe"``.
+            kind: `"word"` or `"bpe"`.
             min_freq: how often a word, or a pair that is to be merged, must occur.
             vocabulary_size: the largest number of tokens, the special ones included; the most frequent are kept.
 
@@ -104,7 +102,7 @@ class Tokenizer:
         return self.encode_all([sentence])[0]
 
     def encode_all(self, sentences: Sequence[str]) -> list[Encoded]:
-        """:meth:`encode` for many sentences at once, on all cores."""
+        """`encode` for many sentences at once, on all cores."""
         encodings = self._inner.encode_batch(list(sentences))
         if self.kind == "bpe":
             return [Encoded(encoding.ids, self.labels(encoding.ids)) for encoding in encodings]
@@ -121,7 +119,7 @@ class Tokenizer:
         """Text as a person would write it.
 
         Args:
-            ids: token numbers; special tokens other than ``<unk>`` give nothing.
+            ids: token numbers; special tokens other than `<unk>` give nothing.
             replace: for each number a word to stand there instead of its token, or None: an unknown word that was
                 copied from the source, for instance.
 
@@ -149,7 +147,7 @@ class Tokenizer:
         return [_byte_pair_label(self._inner.decoder.decode([self._token(number)])) for number in ids]
 
     def to_json(self) -> str:
-        """The contents of a tokenizer.json, which the ``tokenizers`` library reads too."""
+        """The contents of a tokenizer.json, which the `tokenizers` library reads too."""
         return self._inner.to_str(pretty=True)
 
     @classmethod

@@ -78,7 +78,7 @@ def train(
     """Train a translator: Adam with warm-up and decay, clipped gradients, early stopping on the validation loss.
 
     The vocabularies come from the training pairs alone. The weights that are kept are those with the lowest validation
-    loss. The same settings, pairs and number of threads give the same translator, unless ``max_minutes`` is set.
+    loss. The same settings, pairs and number of threads give the same translator, unless `max_minutes` is set.
 
     Args:
         settings: the model's and the training's.

@@ -66,10 +66,10 @@ class Translator:
 
     @classmethod
     def load(cls, folder: str | Path) -> "Translator":
-        """Load a model folder, onto the CPU; ``translator.model.to(device)`` moves it.
+        """Load a model folder, onto the CPU; `translator.model.to(device)` moves it.
 
         Args:
-            folder: what :meth:`save` or ``dikkat train`` wrote.
+            folder: what `save` or `dikkat train` wrote.
 
         Raises:
             ModelFolderError: anything in it is missing, damaged or does not fit; the message says what.
@@ -95,7 +95,7 @@ class Translator:
         know, the one at which it looked most.
 
         Args:
-            sentences: any text, a sentence each, of at most ``MAX_CHARACTERS`` characters.
+            sentences: any text, a sentence each, of at most `MAX_CHARACTERS` characters.
             batch_size: how many to translate at once; sentences of similar lengths go together.
 
         Returns:

@@ -1,0 +1,46 @@
+"""Translation with an attentional GRU: corpus, tokenizers, model, training, search, evaluation, model folders."""
+
+from typing import TYPE_CHECKING, Any
+
+from dikkat.translation.corpus import hold_out, read_aligned, read_tsv
+from dikkat.translation.errors import CorpusError, InputError, ModelFolderError, SettingsError
+from dikkat.translation.evaluation import Evaluation, bleu_k, evaluate
+from dikkat.translation.model import TranslationModel
+from dikkat.translation.search import greedy
+from dikkat.translation.settings import Settings
+from dikkat.translation.tokenizer import Tokenizer
+from dikkat.translation.translator import Translation, Translator
+
+if TYPE_CHECKING:
+    from dikkat.translation.training import Training, TrainingDivergedError, train
+
+__all__ = [
+    "CorpusError",
+    "Evaluation",
+    "InputError",
+    "ModelFolderError",
+    "Settings",
+    "SettingsError",
+    "Tokenizer",
+    "Training",
+    "TrainingDivergedError",
+    "Translation",
+    "TranslationModel",
+    "Translator",
+    "bleu_k",
+    "evaluate",
+    "greedy",
+    "hold_out",
+    "read_aligned",
+    "read_tsv",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Training, with Lightning, is imported when it is first asked for."""
+    if name in ("Training", "TrainingDivergedError", "train"):
+        from dikkat.translation import training
+
+        return getattr(training, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

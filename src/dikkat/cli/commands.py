@@ -1,0 +1,337 @@
+"""What each command does; its help is written for someone who has never trained a translator."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dikkat.translation import (
+    InputError,
+    Settings,
+    Translator,
+    evaluate,
+    hold_out,
+    read_aligned,
+    read_tsv,
+)
+from dikkat.translation.checkpoint import check_replaceable
+from dikkat.translation.corpus import Pair, decode_line
+from dikkat.translation.settings import ScoreName
+from dikkat.translation.tokenizer import Kind
+
+_DEFAULT = Settings()
+_VALIDATION_SHARE = 0.05
+
+app = typer.Typer(
+    name="dikkat",
+    help="Train a small translator that shows what it looks at, use it, score it, and see it at work.",
+    epilog="Start with: dikkat train --phrasebook --output my-model",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_CORPUS, _VALIDATION, _NETWORK, _TRAINING = "Corpus (one of three)", "Validation", "Network", "Training"
+
+PhrasebookOption = Annotated[
+    bool,
+    typer.Option(
+        "--phrasebook", help="dikkat's own English-French phrasebook; no file needed.", rich_help_panel=_CORPUS
+    ),
+]
+PairsOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="A file of lines: sentence, tab, translation. Further columns are ignored. Plain or .gz.",
+        rich_help_panel=_CORPUS,
+        metavar="FILE",
+    ),
+]
+SourceOption = Annotated[
+    Path | None,
+    typer.Option(help="A file of sentences, one a line. Plain or .gz.", rich_help_panel=_CORPUS, metavar="FILE"),
+]
+TargetOption = Annotated[
+    Path | None,
+    typer.Option(help="A file of their translations, line by line.", rich_help_panel=_CORPUS, metavar="FILE"),
+]
+ModelArgument = Annotated[Path, typer.Argument(help="A model folder that `dikkat train` made.", show_default=False)]
+
+
+def run() -> None:
+    """Run the application; errors that a user can mend become one line on standard error and exit status 2."""
+    from dikkat.translation.errors import InputError
+
+    try:
+        app()
+    except BrokenPipeError:  # the reader of our output has seen enough; nothing is to be said to it any more
+        sys.stderr.close()
+        raise SystemExit(1) from None
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+    except InputError as error:
+        _fail(str(error))
+
+
+def _fail(message: str) -> None:
+    print("dikkat: " + " ".join(message.split()), file=sys.stderr)
+    raise SystemExit(2)
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "dikkat train --phrasebook --output my-model\n\n"
+    "dikkat train --pairs fra.txt --minutes 20 --output my-model\n\n"
+    "dikkat train --source train.en.gz --target train.fr.gz --valid-source val.en.gz --valid-target val.fr.gz "
+    "--tokenizer bpe --vocabulary-size 8000 --output my-model"
+)
+def train(
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The model folder to make. A model there is replaced.",
+            metavar="FOLDER",
+            show_default=False,
+        ),
+    ],
+    phrasebook: PhrasebookOption = False,
+    pairs: PairsOption = None,
+    source: SourceOption = None,
+    target: TargetOption = None,
+    valid_source: Annotated[
+        Path | None,
+        typer.Option(
+            help="Sentences to stop by, one a line; needs --valid-target.", rich_help_panel=_VALIDATION, metavar="FILE"
+        ),
+    ] = None,
+    valid_target: Annotated[
+        Path | None, typer.Option(help="Their translations, line by line.", rich_help_panel=_VALIDATION, metavar="FILE")
+    ] = None,
+    valid_share: Annotated[
+        float | None,
+        typer.Option(
+            help="Without such files: the share of the corpus to set aside instead.",
+            rich_help_panel=_VALIDATION,
+            show_default=str(_VALIDATION_SHARE),
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        Kind,
+        typer.Option(help="Whole words in lower case, or (bpe) parts of words.", rich_help_panel=_NETWORK),
+    ] = _DEFAULT.tokenizer,
+    min_freq: Annotated[
+        int, typer.Option(help="How often a word must occur to be learnt.", rich_help_panel=_NETWORK)
+    ] = _DEFAULT.min_freq,
+    vocabulary_size: Annotated[
+        int, typer.Option(help="Most words, or parts of words, of a language.", rich_help_panel=_NETWORK)
+    ] = _DEFAULT.vocabulary_size,
+    embedding_size: Annotated[int, typer.Option(help="Features of a word.", rich_help_panel=_NETWORK)] = (
+        _DEFAULT.embedding_size
+    ),
+    hidden_size: Annotated[int, typer.Option(help="Features of a state.", rich_help_panel=_NETWORK)] = (
+        _DEFAULT.hidden_size
+    ),
+    layers: Annotated[
+        int, typer.Option(help="GRU layers of the encoder and of the decoder.", rich_help_panel=_NETWORK)
+    ] = _DEFAULT.num_layers,
+    bidirectional: Annotated[
+        bool, typer.Option(help="Whether to read sentences in both directions.", rich_help_panel=_NETWORK)
+    ] = _DEFAULT.bidirectional,
+    score: Annotated[
+        ScoreName, typer.Option(help="How attention compares a state with a word.", rich_help_panel=_NETWORK)
+    ] = _DEFAULT.score,
+    dropout: Annotated[
+        float, typer.Option(help="More for a small corpus, against learning by heart.", rich_help_panel=_TRAINING)
+    ] = _DEFAULT.dropout,
+    label_smoothing: Annotated[
+        float, typer.Option(help="Share of the target's probability to spread.", rich_help_panel=_TRAINING)
+    ] = _DEFAULT.label_smoothing,
+    learning_rate: Annotated[
+        float, typer.Option(help="Lower it if training diverges.", rich_help_panel=_TRAINING)
+    ] = _DEFAULT.learning_rate,
+    batch_size: Annotated[
+        int, typer.Option(help="Pairs of a batch; fewer need less memory.", rich_help_panel=_TRAINING)
+    ] = _DEFAULT.batch_size,
+    epochs: Annotated[
+        int, typer.Option(help="How often to go through the corpus at most.", rich_help_panel=_TRAINING)
+    ] = _DEFAULT.epochs,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="When to stop at the latest.", rich_help_panel=_TRAINING, show_default="no limit"),
+    ] = _DEFAULT.max_minutes,
+    patience: Annotated[
+        int, typer.Option(help="Epochs without improvement after which to stop.", rich_help_panel=_TRAINING)
+    ] = _DEFAULT.patience,
+    seed: Annotated[
+        int, typer.Option(help="Same seed, same model (without --minutes).", rich_help_panel=_TRAINING)
+    ] = _DEFAULT.seed,
+) -> None:
+    """Train a translator on sentence pairs and save it as a model folder."""
+    settings = Settings(
+        tokenizer=tokenizer,
+        min_freq=min_freq,
+        vocabulary_size=vocabulary_size,
+        embedding_size=embedding_size,
+        hidden_size=hidden_size,
+        num_layers=layers,
+        bidirectional=bidirectional,
+        score=score,
+        dropout=dropout,
+        label_smoothing=label_smoothing,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        epochs=epochs,
+        max_minutes=minutes,
+        patience=patience,
+        seed=seed,
+    )
+    check_replaceable(output)  # before the work, not after it
+    corpus = _corpus(phrasebook, pairs, source, target, held_out=False)
+    training, validation = _with_validation(corpus, valid_source, valid_target, valid_share)
+    print(f"{len(training):,} pairs to learn from, {len(validation):,} to validate with", file=sys.stderr)
+    from dikkat.translation.training import TrainingDivergedError
+    from dikkat.translation.training import train as train_translator
+
+    try:
+        result = train_translator(settings, training, validation)
+    except TrainingDivergedError as error:
+        raise InputError(str(error)) from error
+    result.translator.save(output)
+    best = min(result.epochs, key=lambda epoch: epoch.validation_loss)
+    print(
+        f"{output}: the model of epoch {best.number} of {len(result.epochs)}, validation loss "
+        f"{best.validation_loss:.3f}; {result.seconds:.0f} s, {result.tokens_per_second:,.0f} tokens/s",
+        file=sys.stderr,
+    )
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    'dikkat translate my-model "I am at home." "He is calm."\n\n'
+    "dikkat translate my-model --file letters.en > letters.fr\n\n"
+    "cat letters.en | dikkat translate my-model"
+)
+def translate(
+    model: ModelArgument,
+    sentences: Annotated[
+        list[str] | None, typer.Argument(help="Sentences, each in quotes.", show_default=False)
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", help="A file of sentences, one a line.", metavar="FILE", show_default=False),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Sentences to translate at once.", min=1)] = 64,
+) -> None:
+    """Translate sentences: those given, those of a file, or those of standard input; one translation a line."""
+    if sentences and file:
+        raise InputError("sentences and --file are both given: give one of them")
+    translator = Translator.load(model)
+    if sentences:
+        _print_translations(translator, sentences, batch_size)
+    elif file:
+        with file.open("rb") as lines:
+            _print_translations(translator, _sentences(lines, str(file)), batch_size)
+    elif sys.stdin.isatty():
+        print("Type a sentence and press Enter; Ctrl-D ends.", file=sys.stderr)
+        _print_translations(translator, _sentences(sys.stdin.buffer, "standard input"), batch_size=1)
+    else:
+        _print_translations(translator, _sentences(sys.stdin.buffer, "standard input"), batch_size)
+
+
+@app.command(
+    name="evaluate",
+    epilog="Examples:\n\n"
+    "dikkat evaluate my-model --phrasebook\n\n"
+    "dikkat evaluate my-model --source test.en.gz --target test.fr.gz",
+)
+def evaluate_model(
+    model: ModelArgument,
+    phrasebook: PhrasebookOption = False,
+    pairs: PairsOption = None,
+    source: SourceOption = None,
+    target: TargetOption = None,
+    batch_size: Annotated[int, typer.Option(help="Sentences to translate at once.", min=1)] = 64,
+) -> None:
+    """Score a model on sentence pairs that it has not seen: BLEU and chrF from 0 to 100, as sacreBLEU computes them.
+
+    With --phrasebook, the pairs are those that training on the phrasebook leaves out.
+    """
+    translator = Translator.load(model)
+    corpus = _corpus(phrasebook, pairs, source, target, held_out=True)
+    translations = translator.translate([first for first, _ in corpus], batch_size=batch_size)
+    scores = evaluate([translation.target for translation in translations], [second for _, second in corpus])
+    print(scores.bleu_line)
+    print(f"signature: {scores.bleu_signature}")
+    print(scores.chrf_line)
+    print(f"signature: {scores.chrf_signature}")
+
+
+@app.command(
+    epilog='Example:\n\ndikkat show my-model "I am at home." "He is calm." --output pictures',
+)
+def show(
+    model: ModelArgument,
+    sentences: Annotated[list[str], typer.Argument(help="Sentences, each in quotes.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to put them.", metavar="FOLDER")] = Path(),
+) -> None:
+    """Translate sentences and show what the model looked at for each word, as a picture and as a page for a browser."""
+    from dikkat.cli.pictures import draw
+
+    translations = Translator.load(model).translate(sentences)
+    picture, page = draw(translations, output)
+    for translation in translations:
+        print(f"{translation.source} => {translation.target}")
+    print(f"picture: {picture}")
+    print(f"page: {page}")
+
+
+def _corpus(
+    phrasebook: bool, pairs: Path | None, source: Path | None, target: Path | None, *, held_out: bool
+) -> list[Pair]:
+    """The pairs that the options name: exactly one of the three ways."""
+    if (source is None) != (target is None):
+        given, missing = ("--source", "--target") if source else ("--target", "--source")
+        raise InputError(f"{given} is given without {missing}: give both files, or --pairs with one file of pairs")
+    ways = [name for name, way in (("--phrasebook", phrasebook), ("--pairs", pairs), ("--source", source)) if way]
+    if len(ways) != 1:
+        came = f"{' and '.join(ways)} are given together" if ways else "no corpus is given"
+        raise InputError(f"{came}: give exactly one of --phrasebook, --pairs FILE, or --source FILE --target FILE")
+    if pairs:
+        return read_tsv(pairs)
+    if source and target:
+        return read_aligned(source, target)
+    from dikkat.translation.phrasebook import split
+
+    return split()[1 if held_out else 0]
+
+
+def _with_validation(
+    corpus: list[Pair], valid_source: Path | None, valid_target: Path | None, share: float | None
+) -> tuple[list[Pair], list[Pair]]:
+    if (valid_source is None) != (valid_target is None):
+        raise InputError("--valid-source and --valid-target belong together: give both, or neither")
+    if valid_source is None or valid_target is None:
+        return hold_out(corpus, _VALIDATION_SHARE if share is None else share)
+    if share is not None:
+        raise InputError("--valid-share and validation files are both given: give one of them")
+    return corpus, read_aligned(valid_source, valid_target)
+
+
+def _sentences(lines: Iterable[bytes], name: str) -> Iterator[str]:
+    for number, line in enumerate(lines, start=1):
+        yield decode_line(line, f"{name}, line {number}", first=number == 1)
+
+
+def _print_translations(translator: Translator, sentences: Iterable[str], batch_size: int) -> None:
+    remaining = iter(sentences)
+    # Some batches at once, so that sentences of similar lengths can go together; not all, so that output begins soon.
+    while group := list(islice(remaining, 1 if batch_size == 1 else 8 * batch_size)):
+        for translation in translator.translate(group, batch_size=batch_size):
+            print(translation.target, flush=batch_size == 1)

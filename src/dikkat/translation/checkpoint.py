@@ -1,0 +1,197 @@
+"""Model folders: weights, settings and tokenizers, saved whole or not at all, loaded without unpickling anything."""
+
+import json
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as dump_tensors
+from torch import Tensor
+
+from dikkat.files import write_whole
+from dikkat.translation.errors import ModelFolderError, SettingsError
+from dikkat.translation.model import TranslationModel
+from dikkat.translation.settings import Settings
+from dikkat.translation.tokenizer import Tokenizer
+
+FORMAT = "dikkat translator"
+VERSION = 1
+
+WEIGHTS, SETTINGS = "model.safetensors", "settings.json"
+SOURCE, TARGET = "source.tokenizer.json", "target.tokenizer.json"
+
+_PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
+_PICKLE_MAGIC = {b"PK\x03\x04": "a zip archive, as torch.save writes it", b"\x80": "a pickle"}
+
+
+def check_replaceable(folder: Path) -> None:
+    """Whether a model may be saved there: a free name, an empty folder, or a model folder and nothing else.
+
+    Raises:
+        ModelFolderError: something else is there, which saving would destroy.
+    """
+    if not folder.exists() and not folder.is_symlink():
+        return
+    if folder.is_symlink() or not folder.is_dir():
+        raise ModelFolderError(f"{folder}: not a folder, so no model can be saved there. Give another name")
+    others = sorted({entry.name for entry in folder.iterdir()} - {WEIGHTS, SETTINGS, SOURCE, TARGET})
+    if others:
+        raise ModelFolderError(
+            f"{folder}: holds {', '.join(others[:3])}{' …' if others[3:] else ''}, which is not a model of dikkat's. "
+            "Give another name, or an empty folder"
+        )
+
+
+def save(folder: str | Path, model: TranslationModel, settings: Settings, source: Tokenizer, target: Tokenizer) -> None:
+    """Save a model folder whole or not at all.
+
+    The files are written to a new folder beside it and flushed to the disk; then that takes the name. If anything fails
+    on the way, a full disk for instance, an older model stays as it was, and nothing stays beside it.
+
+    Args:
+        folder: where; its parent folders are made if need be. A model folder is replaced.
+        model: the network.
+        settings: what it was built with.
+        source: the source language's tokenizer.
+        target: the target language's tokenizer.
+
+    Raises:
+        ModelFolderError: something else than a model is there.
+        OSError: the system could not write.
+    """
+    folder = Path(os.path.abspath(folder))  # noqa: PTH100  (resolve() would follow a link that must not be replaced)
+    check_replaceable(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    content = json.dumps({"format": FORMAT, "version": VERSION, "settings": settings.to_dict()}, indent=2) + "\n"
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
+    try:
+        aside.mkdir()
+        write_whole(aside / WEIGHTS, dump_tensors(tensors, metadata={"format": "pt"}))
+        write_whole(aside / SETTINGS, content)
+        write_whole(aside / SOURCE, source.to_json())
+        write_whole(aside / TARGET, target.to_json())
+        _take_name(aside, folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tokenizer]:
+    """Load a model folder, after checking everything in it.
+
+    Args:
+        folder: what `save` wrote.
+
+    Returns:
+        The network in evaluation mode on the CPU, its settings, the source and the target tokenizer.
+
+    Raises:
+        ModelFolderError: no such folder; a file missing, truncated or damaged; another version; a tensor missing, too
+            many or of another shape; a pickle in place of the weights.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ModelFolderError(f"{folder}: no such model folder. `dikkat train --output {folder}` makes one")
+    settings = _load_settings(folder / SETTINGS)
+    source, target = Tokenizer.load(folder / SOURCE), Tokenizer.load(folder / TARGET)
+    tensors = _load_tensors(folder / WEIGHTS)
+    with torch.device("meta"):  # settings from outside must not reserve memory before the weights agree with them
+        model = TranslationModel(settings, len(source), len(target))
+    _check_tensors(model.state_dict(), tensors, folder / WEIGHTS)
+    model.load_state_dict(tensors, assign=True)
+    return model.eval(), settings, source, target
+
+
+def _take_name(aside: Path, folder: Path) -> None:
+    """Move the new folder to its name; an old one of that name goes only after the new one is there."""
+    if not folder.exists():
+        aside.rename(folder)
+        _flush(folder.parent)
+        return
+    old = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
+    folder.rename(old)
+    try:
+        aside.rename(folder)
+    except BaseException:
+        old.rename(folder)
+        raise
+    _flush(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _flush(folder: Path) -> None:
+    """Make a new name last through a power cut, where the system can flush a folder."""
+    if os.name != "nt":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _load_settings(path: Path) -> Settings:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelFolderError(
+            f"{path}: missing. {path.parent} is not a model folder of dikkat's, or incomplete"
+        ) from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ModelFolderError(f"{path}: truncated or not JSON ({error}). Save the model again") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ModelFolderError(f'{path}: not the settings of a model of dikkat\'s, which say "format": "{FORMAT}"')
+    if content.get("version") != VERSION:
+        raise ModelFolderError(
+            f"{path}: format version {content.get('version')!r}; this dikkat reads version {VERSION}. Use the dikkat "
+            "that saved it, or train again"
+        )
+    values: Any = content.get("settings")
+    if not isinstance(values, dict):
+        raise ModelFolderError(f'{path}: "settings" is missing or not an object. Save the model again')
+    try:
+        return Settings.from_dict(values)
+    except SettingsError as error:
+        raise ModelFolderError(f"{path}: {error}") from error
+
+
+def _load_tensors(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        pickles = sorted(file.name for file in path.parent.iterdir() if file.suffix in _PICKLES)
+        found = f"; {pickles[0]} is there, but dikkat unpickles nothing, since that can run any code" if pickles else ""
+        raise ModelFolderError(f"{path}: missing{found}. Save the weights as safetensors")
+    data = path.read_bytes()
+    for magic, kind in _PICKLE_MAGIC.items():
+        # A safetensors file begins with the length of its header, in eight bytes, of any value; then comes JSON.
+        if data.startswith(magic) and data[8:9] != b"{":
+            raise ModelFolderError(
+                f"{path}: this is {kind}, not safetensors. dikkat unpickles nothing, since that can run any code: "
+                "save the weights as safetensors"
+            )
+    try:
+        return load_tensors(data)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise ModelFolderError(f"{path}: truncated or damaged ({error}). Copy the folder again") from error
+
+
+def _check_tensors(expected: dict[str, Tensor], found: dict[str, Tensor], path: Path) -> None:
+    faults = [f"{name} {_described(expected[name])} is missing" for name in expected if name not in found]
+    faults += [f"{name} {_described(found[name])} is too much" for name in sorted(found) if name not in expected]
+    faults += [
+        f"{name} is {_described(found[name])} and must be {_described(tensor)}"
+        for name, tensor in expected.items()
+        if name in found and _described(found[name]) != _described(tensor)
+    ]
+    if faults:
+        raise ModelFolderError(
+            f"{path}: {'; '.join(faults[:5])}{' …' if faults[5:] else ''}. The weights belong to other settings or "
+            "vocabularies: take all files from one model"
+        )
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

@@ -1,0 +1,182 @@
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dikkat import scores
+from dikkat.attention import Memory
+from dikkat.recurrent import AttentionalGRU, GRUEncoder
+from dikkat.translation.settings import Settings
+from dikkat.translation.tokenizer import BEGIN, END, PAD
+
+
+class Batch(NamedTuple):
+    """Sentence pairs as padded token numbers.
+
+    Attributes:
+        source: (B, S) int64.
+        source_lengths: (B,) int64, on the CPU or elsewhere.
+        target: (B, T + 1) int64: `<bos>`, the sentence, `<eos>`.
+        target_lengths: (B,) int64: tokens to be predicted, `<eos>` included.
+    """
+
+    source: Tensor
+    source_lengths: Tensor
+    target: Tensor
+    target_lengths: Tensor
+
+
+def pad(sentences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Token numbers of several sentences as one tensor.
+
+    Args:
+        sentences: lists of token numbers, at least one.
+
+    Returns:
+        (B, S) int64, padded behind each sentence, and the lengths (B,) int64.
+
+    Example:
+        >>> numbers, lengths = pad([[5, 6, 7], [8]])
+        >>> numbers.tolist(), lengths.tolist()
+        ([[5, 6, 7], [8, 0, 0]], [3, 1])
+    """
+    rows = [torch.tensor(sentence, dtype=torch.int64) for sentence in sentences]
+    lengths = torch.tensor([len(sentence) for sentence in sentences], dtype=torch.int64)
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD), lengths
+
+
+def collate(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
+    """A batch of (source, target) token numbers, the target's ends put on."""
+    source, source_lengths = pad([source for source, _ in pairs])
+    target, lengths = pad([[BEGIN, *target, END] for _, target in pairs])
+    return Batch(source, source_lengths, target, lengths - 1)
+
+
+class TranslationModel(nn.Module):
+    r"""The network: embeddings, a GRU encoder, a bridge, an attentional GRU decoder, a readout.
+
+    With $s_t$ the decoder's state, $c_t$ the context and $e_{t-1}$ the previous token's embedding,
+
+    $$ p_t = \mathrm{softmax}(E \tanh(W [s_t; c_t; e_{t-1}] + b) + b') $$
+
+    where E are the target embeddings themselves (Press and Wolf, "Using the output embedding to improve language
+    models", 2017). Bahdanau, Cho, Bengio (2015), appendix A.
+
+    Args:
+        settings: the sizes and the score.
+        source_size: tokens of the source vocabulary.
+        target_size: tokens of the target vocabulary.
+
+    Example:
+        >>> model = TranslationModel(Settings(embedding_size=3, hidden_size=4), source_size=11, target_size=13)
+        >>> model(collate([([5, 6, 7], [8]), ([9], [4, 5])])).shape  # five tokens to predict, ends included
+        torch.Size([5, 13])
+    """
+
+    def __init__(self, settings: Settings, source_size: int, target_size: int) -> None:
+        super().__init__()
+        embedding, hidden, layers = settings.embedding_size, settings.hidden_size, settings.num_layers
+        between = settings.dropout if layers > 1 else 0.0
+        self.source_embedding = nn.Embedding(source_size, embedding)
+        self.target_embedding = nn.Embedding(target_size, embedding)
+        # Keys are as wide as queries, so that every score fits: each direction of the encoder gets half.
+        self.encoder = GRUEncoder(
+            embedding,
+            hidden // 2 if settings.bidirectional else hidden,
+            layers,
+            bidirectional=settings.bidirectional,
+            dropout=between,
+        )
+        self.bridge = nn.Linear(hidden, hidden)
+        self.decoder = AttentionalGRU(embedding, hidden, hidden, _score(settings), layers, between)
+        self.readout = nn.Linear(hidden + hidden + embedding, embedding)
+        self.output_bias = nn.Parameter(torch.zeros(target_size))
+        self.dropout = nn.Dropout(settings.dropout)
+        for table in (self.source_embedding, self.target_embedding):
+            # As output weights, PyTorch's unit variance would begin with scores of the size of the square root of e;
+            # `_embed` undoes this for the input.
+            nn.init.normal_(table.weight, std=embedding**-0.5)
+
+    def encode(self, source: Tensor, lengths: Tensor) -> tuple[Memory, Tensor]:
+        """What the decoder looks at, and its first state.
+
+        Args:
+            source: (B, S) int64 token numbers; those behind a length have no effect.
+            lengths: (B,) int64, from 1 to S.
+
+        Returns:
+            The memory, its keys projected; the decoder's state before the first step (layers, B, h).
+        """
+        outputs, final = self.encoder(self._embed(self.source_embedding, source), lengths)
+        return self.decoder.prepare(outputs, lengths), torch.tanh(self.bridge(final))
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Scores of every next token, given the true ones before it.
+
+        Args:
+            batch: N target tokens in all, ends included.
+
+        Returns:
+            (N, target tokens): unnormalised log-probabilities at the real positions alone, sentence after sentence:
+            padding costs neither output layer nor loss. `expected(batch)` is what they should predict.
+        """
+        memory, state = self.encode(batch.source, batch.source_lengths)
+        previous = self._embed(self.target_embedding, batch.target[:, :-1])
+        states, contexts, _, _ = self.decoder(previous, memory, state)
+        real = _real(batch)
+        return self._read(states[real], contexts[real], previous[real])
+
+    def step(self, previous: Tensor, memory: Memory, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores of the next token in a search.
+
+        Args:
+            previous: (B,) int64, the tokens before.
+            memory: from `encode`.
+            state: (layers, B, h).
+
+        Returns:
+            Unnormalised log-probabilities (B, target tokens); where the model looked (B, S); the next state.
+        """
+        embedded = self._embed(self.target_embedding, previous)
+        states, contexts, weights, state = self.decoder.step(embedded, memory, state, return_weights=True)
+        if weights is None:
+            raise RuntimeError("the decoder returned no weights, which were asked for")
+        return self._read(states, contexts, embedded), weights, state
+
+    def _embed(self, table: nn.Embedding, numbers: Tensor) -> Tensor:
+        """Embeddings with features of variance 1 at the start of training."""
+        embedded: Tensor = self.dropout(table(numbers) * math.sqrt(table.embedding_dim))
+        return embedded
+
+    def _read(self, states: Tensor, contexts: Tensor, previous: Tensor) -> Tensor:
+        features = torch.tanh(self.readout(torch.cat([states, contexts, previous], dim=-1)))
+        return F.linear(self.dropout(features), self.target_embedding.weight, self.output_bias)
+
+
+def expected(batch: Batch) -> Tensor:
+    """The tokens that a model should predict at the batch's real positions, (N,) int64, sentence after sentence."""
+    return batch.target[:, 1:][_real(batch)]
+
+
+def _real(batch: Batch) -> Tensor:
+    """(B, T) bool: the positions of which the next token is to be predicted."""
+    positions = torch.arange(batch.target.shape[1] - 1, device=batch.target.device)
+    return positions < batch.target_lengths.to(positions.device).unsqueeze(1)
+
+
+def _score(settings: Settings) -> scores.Score:
+    size = settings.hidden_size
+    match settings.score:
+        case "additive":
+            return scores.Additive(size, size, size)
+        case "dot":
+            return scores.Dot()
+        case "scaled_dot":
+            return scores.ScaledDot()
+        case "bilinear":
+            return scores.Bilinear(size, size)
+        case "cosine":
+            return scores.Cosine()

@@ -1,0 +1,279 @@
+"""Training on Lightning. Nothing else of dikkat imports it, so that translating does not wait for it."""
+
+import logging
+import math
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import lightning.pytorch as lightning
+import torch
+from lightning.pytorch.callbacks import Callback, EarlyStopping, RichProgressBar, Timer
+from torch import Tensor
+from torch.nn import functional as F
+
+from dikkat.translation.batches import Batches, TokenPair
+from dikkat.translation.corpus import Pair
+from dikkat.translation.errors import CorpusError
+from dikkat.translation.model import Batch, TranslationModel, expected
+from dikkat.translation.settings import Settings
+from dikkat.translation.tokenizer import Tokenizer
+from dikkat.translation.translator import Translator
+
+_LOG_EVERY = 10  # steps; Lightning's log costs as much as a small step
+
+
+class TrainingDivergedError(RuntimeError):
+    """The loss is no longer a number, so that going on would be useless."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch came to.
+
+    Attributes:
+        number: from 1.
+        training_loss: mean loss of a target token in training, with dropout and label smoothing; in nats.
+        validation_loss: mean loss of a target token in validation, without them; in nats.
+        tokens_per_second: target tokens, ends included, trained on in a second.
+    """
+
+    number: int
+    training_loss: float
+    validation_loss: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """A trained translator, and how it became one.
+
+    Attributes:
+        translator: with the weights of the epoch that had the lowest validation loss.
+        epochs: all epochs, in order.
+        pairs: training pairs used; longer ones than the settings allow are left out.
+        seconds: time spent training and validating.
+        tokens_per_second: target tokens, ends included, over the time spent training on them.
+    """
+
+    translator: Translator
+    epochs: list[Epoch]
+    pairs: int
+    seconds: float
+    tokens_per_second: float
+
+
+def train(
+    settings: Settings,
+    training: Sequence[Pair],
+    validation: Sequence[Pair],
+    *,
+    progress: bool | None = None,
+) -> Training:
+    """Train a translator: Adam with warm-up and decay, clipped gradients, early stopping on the validation loss.
+
+    The vocabularies come from the training pairs alone. The weights that are kept are those with the lowest validation
+    loss. The same settings, pairs and number of threads give the same translator, unless `max_minutes` is set.
+
+    Args:
+        settings: the model's and the training's.
+        training: (source, target) sentences to learn from.
+        validation: (source, target) sentences to stop by; none of them should be a training pair.
+        progress: whether to show a progress bar; None: where standard error is a terminal. Without one, each epoch is
+            a line on standard error; False shows nothing.
+
+    Returns:
+        The translator and the course of the training.
+
+    Raises:
+        CorpusError: no training or no validation pairs, or none that is short enough.
+        TrainingDivergedError: the loss became NaN or infinite.
+    """
+    if not training or not validation:
+        raise CorpusError(
+            f"there are {len(training)} training and {len(validation)} validation pairs; both need at least one"
+        )
+    with torch.random.fork_rng(), _quiet_lightning():  # the caller's random numbers stay as they were
+        torch.manual_seed(settings.seed)
+        translator = _untrained(settings, training)
+        training_pairs = _short(_numbered(translator, training), settings.max_length, "training")
+        validation_pairs = _short(_numbered(translator, validation), settings.max_length, "validation")
+        batches = Batches(training_pairs, settings.batch_size, settings.seed)
+        lesson = _Lesson(translator.model, settings, steps=settings.epochs * len(batches))
+        trainer = _trainer(settings, sys.stderr.isatty() if progress is None else progress, lines=progress is None)
+        started = time.perf_counter()
+        trainer.fit(lesson, batches, Batches(validation_pairs, settings.batch_size, seed=None))
+        seconds = time.perf_counter() - started
+    lesson.restore_best()
+    translator.model.to("cpu").eval()
+    return Training(translator, lesson.epochs, len(training_pairs), seconds, lesson.all_tokens / lesson.all_seconds)
+
+
+def _untrained(settings: Settings, training: Sequence[Pair]) -> Translator:
+    source, target = (
+        Tokenizer.train(
+            [pair[side] for pair in training],
+            settings.tokenizer,
+            min_freq=settings.min_freq,
+            vocabulary_size=settings.vocabulary_size,
+        )
+        for side in (0, 1)
+    )
+    return Translator(TranslationModel(settings, len(source), len(target)), settings, source, target)
+
+
+def _numbered(translator: Translator, pairs: Sequence[Pair]) -> list[TokenPair]:
+    sources = translator.source_tokenizer.numbers([source for source, _ in pairs])
+    targets = translator.target_tokenizer.numbers([target for _, target in pairs])
+    return list(zip(sources, targets, strict=True))
+
+
+def _short(pairs: Sequence[TokenPair], max_length: int, purpose: str) -> list[TokenPair]:
+    kept = [pair for pair in pairs if pair[0] and max(map(len, pair)) <= max_length]
+    if not kept:
+        raise CorpusError(
+            f"none of the {len(pairs)} {purpose} pairs has at most {max_length} tokens on each side: raise max_length"
+        )
+    return kept
+
+
+def _trainer(settings: Settings, bar: bool, lines: bool) -> lightning.Trainer:
+    callbacks: list[Callback] = [EarlyStopping("validation_loss", patience=settings.patience, check_finite=False)]
+    if settings.max_minutes is not None:
+        callbacks.append(Timer(timedelta(minutes=settings.max_minutes), verbose=False))
+    if bar:
+        callbacks.append(RichProgressBar(refresh_rate=_LOG_EVERY))
+    elif lines:
+        callbacks.append(_Lines())
+    return lightning.Trainer(
+        accelerator="gpu" if torch.cuda.is_available() else "cpu",
+        devices=1,
+        max_epochs=settings.epochs,
+        gradient_clip_val=settings.gradient_clip,
+        callbacks=callbacks,
+        log_every_n_steps=_LOG_EVERY,
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=bar,
+        num_sanity_val_steps=0,
+    )
+
+
+class _Lesson(lightning.LightningModule):
+    """What Lightning asks of a training."""
+
+    def __init__(self, model: TranslationModel, settings: Settings, steps: int) -> None:
+        super().__init__()
+        self.model = model
+        self.settings = settings
+        self.steps = steps
+        self.started = time.monotonic()
+        self.epochs: list[Epoch] = []
+        self.best: dict[str, Tensor] = {}
+        self.all_tokens, self.all_seconds = 0, 0.0
+        self._begin_epoch()
+
+    def configure_optimizers(self) -> Any:  # Lightning's own type is a union of twelve
+        """Adam, and a learning rate that rises over the warm-up and falls to 0 at the planned end."""
+        optimizer = torch.optim.Adam(self.parameters(), lr=self.settings.learning_rate)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._share_of_learning_rate)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def _share_of_learning_rate(self, step: int) -> float:
+        warm = min(1.0, (step + 1) / (self.settings.warmup_steps + 1))
+        done = step / self.steps
+        if self.settings.max_minutes is not None:
+            done = max(done, (time.monotonic() - self.started) / (60 * self.settings.max_minutes))
+        return warm * max(0.0, 1.0 - done)
+
+    def on_train_epoch_start(self) -> None:
+        """A new count."""
+        self._begin_epoch()
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        """Loss of a batch."""
+        labels = expected(batch)
+        loss = F.cross_entropy(self.model(batch), labels, label_smoothing=self.settings.label_smoothing)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise TrainingDivergedError(
+                f"the loss became {value} at step {self.global_step + 1}: the training has diverged. Use a "
+                f"learning_rate below {self.settings.learning_rate} or a gradient_clip below "
+                f"{self.settings.gradient_clip}"
+            )
+        self.loss_sum += value * len(labels)
+        self.tokens += len(labels)
+        if index % _LOG_EVERY == 0:
+            rate = self.tokens / (time.perf_counter() - self.epoch_started)
+            self.log_dict({"loss": value, "tokens/s": rate}, prog_bar=True, batch_size=len(labels), logger=False)
+        return loss
+
+    def on_validation_epoch_start(self) -> None:
+        """The epoch's training is over."""
+        self.epoch_seconds = time.perf_counter() - self.epoch_started
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        """Adds up the loss of a batch."""
+        labels = expected(batch)
+        self.validation_sum += F.cross_entropy(self.model(batch), labels, reduction="sum").item()
+        self.validation_tokens += len(labels)
+
+    def on_validation_epoch_end(self) -> None:
+        """Keeps the weights if they are the best so far."""
+        loss = self.validation_sum / self.validation_tokens
+        if not math.isfinite(loss):
+            raise TrainingDivergedError(
+                f"the validation loss became {loss} in epoch {len(self.epochs) + 1}: the training has diverged. Use a "
+                f"learning_rate below {self.settings.learning_rate}"
+            )
+        if loss < min((epoch.validation_loss for epoch in self.epochs), default=math.inf):
+            self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+        self.all_tokens += self.tokens
+        self.all_seconds += self.epoch_seconds
+        training_loss, rate = self.loss_sum / self.tokens, self.tokens / self.epoch_seconds
+        self.epochs.append(Epoch(len(self.epochs) + 1, training_loss, loss, rate))
+        self.log("validation_loss", loss, prog_bar=True, batch_size=self.validation_tokens, logger=False)
+
+    def restore_best(self) -> None:
+        """Put back the weights of the best validation."""
+        self.model.load_state_dict(self.best)
+
+    def _begin_epoch(self) -> None:
+        self.loss_sum, self.tokens, self.epoch_started, self.epoch_seconds = 0.0, 0, time.perf_counter(), 0.0
+        self.validation_sum, self.validation_tokens = 0.0, 0
+
+
+class _Lines(Callback):
+    """A line an epoch, where there is no terminal for a bar."""
+
+    def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Says how the epoch went."""
+        if isinstance(pl_module, _Lesson):
+            epoch = pl_module.epochs[-1]
+            print(
+                f"epoch {epoch.number}: training loss {epoch.training_loss:.3f}, validation loss "
+                f"{epoch.validation_loss:.3f}, {epoch.tokens_per_second:,.0f} tokens/s",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+@contextmanager
+def _quiet_lightning() -> Iterator[None]:
+    """Lightning's remarks on devices, on services to subscribe to, and on its own use of PyTorch are not for users."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            # Lightning 2.6 walks trees in a way that PyTorch 2.13 wants spelled differently.
+            warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated", category=FutureWarning)
+            yield
+    finally:
+        logger.setLevel(level)

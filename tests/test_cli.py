@@ -1,0 +1,211 @@
+import io
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from dikkat.cli import main
+from dikkat.translation import Translator, evaluate
+from dikkat.translation.training import train as train_translator
+from translation.conftest import PAIRS, TINY
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("cli") / "model"
+    train_translator(TINY, PAIRS, PAIRS, progress=False).translator.save(folder)
+    yield folder
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run the command line; returns (status, standard output, standard error)."""
+
+    def call(*arguments, stdin=None):
+        monkeypatch.setattr(sys, "argv", ["dikkat", *map(str, arguments)])
+        if stdin is not None:
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        captured = capsys.readouterr()
+        return stopped.value.code or 0, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"{source}\t{target}\tCC-BY\n" for source, target in PAIRS), encoding="utf-8")
+    return path
+
+
+QUICK = ["--epochs", 1, "--hidden-size", 8, "--embedding-size", 8, "--min-freq", 1]
+
+
+def refused(result, message):
+    status, out, err = result
+    assert status == 2
+    assert out == ""
+    assert message in err
+    assert "Traceback" not in err
+    assert err.count("\n") == 1
+
+
+def test_train_translate_evaluate_show(run, pairs, tmp_path):
+    folder = tmp_path / "model"
+    status, out, err = run(
+        "train", "--pairs", pairs, "--output", folder, "--valid-share", 0.3, "--score", "dot", *QUICK
+    )
+    assert (status, out) == (0, "")
+    assert "6 pairs to learn from, 2 to validate with" in err
+    assert "epoch 1: training loss" in err
+    assert f"{folder}: the model of epoch 1 of 1, validation loss" in err
+    settings = Translator.load(folder).settings
+    assert (settings.score, settings.hidden_size, settings.epochs, settings.min_freq) == ("dot", 8, 1, 1)
+    assert run("train", "--pairs", pairs, "-o", folder, *QUICK)[0] == 0  # a model may be replaced
+    assert run("translate", folder, "I lost.")[0] == 0
+    assert run("evaluate", folder, "--pairs", pairs)[0] == 0
+
+
+def test_train_on_aligned_files_with_validation_files(run, tmp_path):
+    for name, side in (("en", 0), ("fr", 1)):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in PAIRS), encoding="utf-8")
+    files = ["--source", tmp_path / "en", "--target", tmp_path / "fr"]
+    validation = ["--valid-source", tmp_path / "en", "--valid-target", tmp_path / "fr"]
+    status, _, err = run("train", *files, *validation, "-o", tmp_path / "model", *QUICK)
+    assert status == 0
+    assert "8 pairs to learn from, 8 to validate with" in err
+
+
+def test_translate_arguments_file_and_standard_input(run, model, tmp_path):
+    assert run("translate", model, "I lost.", "", "Go.") == (0, "J'ai perdu.\n\nVa !\n", "")
+    (tmp_path / "in.txt").write_bytes(b"I lost.\r\n\r\nGo.")
+    assert run("translate", model, "--file", tmp_path / "in.txt") == (0, "J'ai perdu.\n\nVa !\n", "")
+    assert run("translate", model, stdin=b"I lost.\n\nGo.\n") == (0, "J'ai perdu.\n\nVa !\n", "")
+    assert run("translate", model, "--batch-size", 1, stdin=b"I lost.\n\nGo.\n") == (0, "J'ai perdu.\n\nVa !\n", "")
+    assert run("translate", model, stdin=b"") == (0, "", "")
+
+
+def test_evaluate_prints_sacrebleus_own_lines(run, model, pairs):
+    status, out, _ = run("evaluate", model, "--pairs", pairs)
+    translations = [each.target for each in Translator.load(model).translate([source for source, _ in PAIRS])]
+    scores = evaluate(translations, [target for _, target in PAIRS])
+    assert status == 0
+    assert out.splitlines() == [
+        scores.bleu_line,
+        f"signature: {scores.bleu_signature}",
+        scores.chrf_line,
+        f"signature: {scores.chrf_signature}",
+    ]
+    assert out.startswith("BLEU = ")
+
+
+def test_show_writes_a_picture_and_a_page_and_says_where(run, model, tmp_path):
+    status, out, _ = run("show", model, "I lost.", "", "She sees Marie.", "--output", tmp_path / "deep" / "pictures")
+    picture, page = (tmp_path / "deep" / "pictures" / name for name in ("heatmap.png", "translations.html"))
+    assert status == 0
+    assert out.splitlines() == [
+        "I lost. => J'ai perdu.",
+        " => ",
+        "She sees Marie. => Elle voit Marie.",
+        f"picture: {picture}",
+        f"page: {page}",
+    ]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "Marie" in page.read_text(encoding="utf-8")
+
+
+def test_show_nothing(run, model, tmp_path):
+    refused(run("show", model, "", "--output", tmp_path / "pictures"), "every sentence is empty")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no corpus is given: give exactly one of --phrasebook"),
+        (["--phrasebook", "--pairs", "x"], "--phrasebook and --pairs are given together: give"),
+        (["--source", "x"], "--source is given without --target"),
+        (["--target", "x"], "--target is given without --source"),
+        (["--pairs", "nowhere.tsv"], "nowhere.tsv: No such file or directory"),
+        (["--phrasebook", "--valid-source", "x"], "belong together"),
+        (["--phrasebook", "--valid-share", "2"], "share to hold out is 2.0"),
+        (["--phrasebook", "--dropout", "2"], "dropout is 2.0; it must be at least 0 and less than 1"),
+        (["--phrasebook", "--minutes", "0"], "max_minutes is 0.0; it must be greater than 0"),
+        (["--phrasebook", "--hidden-size", "3"], "hidden_size is 3; it must be even"),
+    ],
+)
+def test_train_refuses_what_does_not_fit(run, tmp_path, arguments, message):
+    refused(run("train", "-o", tmp_path / "model", *arguments), message)
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"no tab\n", b"\xff\t\xff\n", b"a" * 100_000])
+def test_a_bad_corpus_is_one_line(run, tmp_path, content):
+    (tmp_path / "bad.tsv").write_bytes(content)
+    refused(run("train", "--pairs", tmp_path / "bad.tsv", "-o", tmp_path / "model"), "bad.tsv")
+
+
+def test_training_does_not_overwrite_what_is_no_model(run, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "one.tex").write_text("years of work")
+    refused(run("train", "--phrasebook", "-o", tmp_path / "thesis"), "holds one.tex, which is not a model of dikkat's")
+    assert (tmp_path / "thesis" / "one.tex").read_text() == "years of work"
+
+
+def test_a_bad_model_folder_is_one_line(run, tmp_path):
+    refused(run("translate", tmp_path / "none", "Go."), "no such model folder")
+    refused(run("translate", tmp_path, "Go."), "settings.json: missing")
+
+
+def test_bad_input_to_translate_is_one_line(run, model, tmp_path):
+    (tmp_path / "bad.txt").write_bytes(b"Go.\n\xe9t\xe9\n")
+    refused(run("translate", model, "-f", tmp_path / "bad.txt"), "bad.txt, line 2: not UTF-8")
+    refused(run("translate", model, stdin=b"a" * 100_000), "standard input, line 1: more than 10,000 characters")
+    refused(run("translate", model, "Go.", "-f", tmp_path / "bad.txt"), "both given")
+    refused(run("translate", model, "-f", tmp_path / "none.txt"), "none.txt: No such file or directory")
+    refused(run("translate", model, "\udcff"), "not Unicode")
+
+
+def test_a_diverging_training_is_one_line(run, pairs, tmp_path, monkeypatch):
+    from dikkat.translation import training
+
+    monkeypatch.setattr(training.F, "cross_entropy", lambda *_, **__: torch.tensor(torch.nan, requires_grad=True))
+    status, _, err = run("train", "--pairs", pairs, "-o", tmp_path / "model", *QUICK)
+    assert status == 2
+    assert "the loss became nan at step 1" in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"), [("tokenizers", "translation"), ("typer", "translation"), ("lightning", "translation")]
+)
+def test_a_missing_library_says_what_to_install(pairs, tmp_path, module, extra):
+    code = f"import sys; sys.modules[{module!r}] = None; from dikkat.cli import main; main()"
+    command = [sys.executable, "-c", code, "train", "--pairs", str(pairs), "-o", str(tmp_path / "model")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1] == f"dikkat: {module} is not installed; run: pip install 'dikkat[{extra}]'"
+
+
+def test_help_is_for_newcomers(run):
+    status, out, _ = run("--help")
+    assert status == 0
+    for command in ("train", "translate", "evaluate", "show"):
+        assert command in out
+        status, page, _ = run(command, "--help")
+        assert status == 0
+        assert f"dikkat {command}" in page
+        assert "Example" in page
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(model):
+    command = f"yes 'I lost.' | head -2000 | {sys.executable} -m dikkat translate {model} | head -1"
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert result.stdout == "J'ai perdu.\n"
+    assert result.stderr == ""

@@ -1,0 +1,38 @@
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from dikkat.translation import Settings, Translator
+from dikkat.translation.training import train
+
+PAIRS = [
+    ("Go.", "Va !"),
+    ("I lost.", "J'ai perdu."),
+    ("He's calm.", "Il est calme."),
+    ("I'm home.", "Je suis chez moi."),
+    ("She sees Marie.", "Elle voit Marie."),
+    ("Where is the man?", "Où est l'homme ?"),
+    ("The man is calm.", "L'homme est calme."),
+    ("She lost the man.", "Elle a perdu l'homme."),
+]
+TINY = Settings(
+    embedding_size=32, hidden_size=32, min_freq=1, dropout=0.0, learning_rate=0.02, warmup_steps=5, batch_size=4,
+    epochs=40, patience=40,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tests run side by side: threads of small products that wait for each other would slow all of them twentyfold."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def translator() -> Translator:
+    """A model that knows eight sentences by heart."""
+    torch.set_num_threads(1)
+    return train(TINY, PAIRS, PAIRS, progress=False).translator

@@ -1,0 +1,228 @@
+import errno
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from dikkat.translation import ModelFolderError, Translator, checkpoint
+
+FILES = {"model.safetensors", "settings.json", "source.tokenizer.json", "target.tokenizer.json"}
+
+
+@pytest.fixture
+def folder(translator, tmp_path):
+    translator.save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def refused(folder, message):
+    with pytest.raises(ModelFolderError, match=message):
+        Translator.load(folder)
+
+
+def test_a_loaded_model_is_the_saved_one(translator, folder):
+    assert {path.name for path in folder.iterdir()} == FILES
+    assert {path.name for path in folder.parent.iterdir()} == {"model"}
+    loaded = Translator.load(folder)
+    assert loaded.settings == translator.settings
+    own, other = translator.model.state_dict(), loaded.model.state_dict()
+    assert list(own) == list(other)
+    assert all(torch.equal(own[name], other[name]) for name in own)
+    assert all(parameter.requires_grad for parameter in loaded.model.parameters())
+    for before, after in zip(translator.translate(["I lost."]), loaded.translate(["I lost."]), strict=True):
+        assert (before.target, before.score) == (after.target, after.score)
+        assert torch.equal(before.weights, after.weights)
+
+
+def test_any_tool_can_read_the_weights(folder):
+    tensors = load_file(folder / "model.safetensors")
+    assert {"decoder.weight_ih_l0", "decoder.score.W_q.weight", "encoder.gru.weight_hh_l0_reverse"} <= set(tensors)
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_missing_file_is_named(folder, name):
+    (folder / name).unlink()
+    refused(folder, name.replace(".", r"\."))
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.99])
+def test_a_truncated_file_is_named(folder, name, share):
+    data = (folder / name).read_bytes()
+    (folder / name).write_bytes(data[: int(share * len(data))])
+    refused(folder, name.replace(".", r"\."))
+
+
+def test_rubbish_after_the_weights_is_refused(folder):
+    with (folder / "model.safetensors").open("ab") as file:
+        file.write(b"more")
+    refused(folder, "truncated or damaged")
+
+
+def test_no_folder(tmp_path):
+    refused(tmp_path / "none", "no such model folder")
+    refused(tmp_path, r"settings\.json: missing")
+
+
+def changed_settings(folder, **changes):
+    content = json.loads((folder / "settings.json").read_text())
+    (folder / "settings.json").write_text(json.dumps(content | changes))
+
+
+def test_another_version_or_format_is_refused(folder):
+    changed_settings(folder, version=2)
+    refused(folder, "format version 2; this dikkat reads version 1")
+    changed_settings(folder, version=1, format="other")
+    refused(folder, "not the settings of a model")
+    (folder / "settings.json").write_text("[]")
+    refused(folder, "not the settings of a model")
+
+
+def test_settings_out_of_range_are_refused(folder, translator):
+    changed_settings(folder, settings=translator.settings.to_dict() | {"dropout": 2})
+    refused(folder, r"settings\.json: dropout is 2")
+    changed_settings(folder, settings=translator.settings.to_dict() | {"colour": 2})
+    refused(folder, "colour: no such setting")
+    changed_settings(folder, settings=None)
+    refused(folder, '"settings" is missing')
+
+
+def test_settings_of_a_huge_model_reserve_no_memory(folder, translator):
+    changed_settings(folder, settings=translator.settings.to_dict() | {"hidden_size": 65536})
+    refused(folder, r"must be float32 \(98304, ")
+
+
+def changed_tensors(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def test_a_missing_tensor_is_named(folder):
+    changed_tensors(folder, lambda tensors: tensors.pop("bridge.bias"))
+    refused(folder, r"bridge\.bias float32 \(32,\) is missing")
+
+
+def test_an_extra_tensor_is_named(folder):
+    changed_tensors(folder, lambda tensors: tensors.update(extra=torch.zeros(2, 3)))
+    refused(folder, r"extra float32 \(2, 3\) is too much")
+
+
+def test_a_misshapen_tensor_is_named_with_both_shapes(folder):
+    changed_tensors(folder, lambda tensors: tensors.update({"bridge.bias": torch.zeros(31)}))
+    refused(folder, r"bridge\.bias is float32 \(31,\) and must be float32 \(32,\)")
+
+
+def test_a_tensor_of_another_type_is_named(folder):
+    changed_tensors(folder, lambda tensors: tensors.update({"bridge.bias": torch.zeros(32, dtype=torch.float64)}))
+    refused(folder, r"bridge\.bias is float64 \(32,\) and must be float32")
+
+
+class Bomb:
+    """A pickle that tells on whoever opens it."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("it was unpickled",))
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickle_in_place_of_the_weights_is_refused_unopened(folder, protocol):
+    (folder / "model.safetensors").write_bytes(pickle.dumps(Bomb(), protocol=protocol))
+    refused(folder, "this is a pickle, not safetensors")
+
+
+@pytest.mark.parametrize("protocol", [0, 1])
+def test_an_old_pickle_is_refused_unopened(folder, protocol):
+    (folder / "model.safetensors").write_bytes(pickle.dumps(Bomb(), protocol=protocol))
+    refused(folder, "truncated or damaged")
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_torch_saves_file_is_refused_unopened(folder, zipped):
+    torch.save({"weight": Bomb()}, folder / "model.safetensors", _use_new_zipfile_serialization=zipped)
+    refused(folder, "this is a (pickle|zip archive)")
+    (folder / "model.safetensors").rename(folder / "model.pt")
+    refused(folder, r"model\.safetensors: missing; model\.pt is there, but dikkat unpickles nothing")
+
+
+def snapshot(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("call", range(4))
+def test_a_full_disk_leaves_the_old_model(folder, monkeypatch, translator, call):
+    before, calls = snapshot(folder), []
+    write = checkpoint.write_whole
+
+    def full(path, data):
+        calls.append(path)
+        if len(calls) > call:
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        write(path, data)
+
+    monkeypatch.setattr(checkpoint, "write_whole", full)
+    with pytest.raises(OSError, match="No space left"):
+        translator.save(folder)
+    with pytest.raises(OSError, match="No space left"):
+        translator.save(folder.parent / "new")
+    assert snapshot(folder) == before
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_a_name_that_cannot_be_taken_leaves_the_old_model(folder, monkeypatch, translator):
+    before, rename = snapshot(folder), type(folder).rename
+
+    def failing(self, target):
+        if self.name.endswith(".part"):
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(type(folder), "rename", failing)
+    with pytest.raises(OSError, match="Input/output"):
+        translator.save(folder)
+    assert snapshot(folder) == before
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="resource limits are POSIX's")
+def test_a_file_that_the_system_cuts_short_leaves_the_old_model(folder):
+    """The system itself refuses to write on: a limit on file sizes, in the middle of the weights."""
+    before = snapshot(folder)
+    code = (
+        "import resource, signal, sys; from dikkat.translation import Translator\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); model = Translator.load(sys.argv[1])\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
+        "try: model.save(sys.argv[1])\n"
+        "except OSError as error: print(type(error).__name__, error.errno)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["OSError", str(errno.EFBIG)]
+    assert snapshot(folder) == before
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_saving_replaces_a_model_or_an_empty_folder_and_nothing_else(folder, translator, tmp_path):
+    (folder / "settings.json").write_text("{}")
+    translator.save(folder)
+    Translator.load(folder)
+    (tmp_path / "empty").mkdir()
+    translator.save(tmp_path / "empty")
+    Translator.load(tmp_path / "empty")
+    translator.save(tmp_path / "deeper" / "down")
+    Translator.load(tmp_path / "deeper" / "down")
+    (folder / "thesis.tex").write_text("years of work")
+    with pytest.raises(ModelFolderError, match=r"holds thesis\.tex"):
+        translator.save(folder)
+    with pytest.raises(ModelFolderError, match="not a folder"):
+        translator.save(folder / "thesis.tex")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "empty")
+    with pytest.raises(ModelFolderError, match="not a folder"):
+        translator.save(link)
+    shutil.rmtree(folder)

@@ -1,0 +1,122 @@
+import gzip
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dikkat.translation import CorpusError, hold_out, read_aligned, read_tsv
+from dikkat.translation.corpus import MAX_CHARACTERS
+
+
+def written(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+    return path
+
+
+def test_tsv_takes_two_columns_and_ignores_the_others(tmp_path):
+    path = written(tmp_path / "pairs.tsv", "Go.\tVa !\tCC-BY\tmore\r\n\n I lost. \tJ'ai perdu.\n")
+    assert read_tsv(path) == [("Go.", "Va !"), ("I lost.", "J'ai perdu.")]
+
+
+def test_only_a_line_feed_ends_a_line_and_a_byte_order_mark_is_no_letter(tmp_path):
+    path = written(tmp_path / "pairs.tsv", "\ufeffa\u2028b\x85c\tx\u2029y\n")
+    assert read_tsv(path) == [("a\u2028b\x85c", "x\u2029y")]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_aligned_files_plain_and_compressed(tmp_path, compressed):
+    pack = gzip.compress if compressed else bytes
+    ending = ".gz" if compressed else ""
+    source = written(tmp_path / f"a.en{ending}", pack(b"Go.\nI lost.\n"))
+    target = written(tmp_path / f"a.fr{ending}", pack(b"Va !\nJ'ai perdu."))
+    assert read_aligned(source, target) == [("Go.", "Va !"), ("I lost.", "J'ai perdu.")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "corpus is empty"),
+        ("\n\n", "corpus is empty"),
+        ("a\tb\nno tab here\n", r"pairs\.tsv, line 2: no tab.*'no tab here'"),
+        ("a\tb\nc\t\n", r"line 2: the target sentence is empty"),
+        ("a\tb\n \tc\n", r"line 2: the source sentence is empty"),
+        ("a\tb\nc\td\n" + "e" * 100_000 + "\tf\n", r"pairs\.tsv, line 3: more than 10,000 characters.*'eeee"),
+        ("a\tb\n" + "é" * 100_000, r"line 2: more than 10,000 characters"),
+        (b"a\tb\nc\td\n\xe9t\xe9\te\n", r"pairs\.tsv, line 3: not UTF-8 \(byte 0xe9 at column 1\)"),
+        (b"a\tb\n" + b"\x00\xff" * 100_000, r"line 2: more than 10,000 characters"),
+    ],
+)
+def test_bad_tsv_names_the_file_and_the_line(tmp_path, content, message):
+    with pytest.raises(CorpusError, match=message):
+        read_tsv(written(tmp_path / "pairs.tsv", content))
+
+
+def test_the_longest_allowed_line_is_allowed(tmp_path):
+    half = "é" * (MAX_CHARACTERS // 2)
+    assert read_tsv(written(tmp_path / "pairs.tsv", f"{half}\t{half[1:]}\n")) == [(half, half[1:])]
+    with pytest.raises(CorpusError, match="line 1: more than"):
+        read_tsv(written(tmp_path / "pairs.tsv", f"{half}\t{half}\n"))
+
+
+def test_unequal_files_say_how_many_lines_each_has(tmp_path):
+    source, target = written(tmp_path / "a.en", "a\nb\nc\n"), written(tmp_path / "a.fr", "x\ny\n")
+    with pytest.raises(CorpusError, match=r"a\.en has 3 lines and .*a\.fr has 2"):
+        read_aligned(source, target)
+
+
+def test_an_empty_line_of_aligned_files_is_named(tmp_path):
+    source, target = written(tmp_path / "a.en", "a\nb\n"), written(tmp_path / "a.fr", "x\n\n")
+    with pytest.raises(CorpusError, match="line 2: the target sentence is empty"):
+        read_aligned(source, target)
+
+
+@pytest.mark.parametrize("damage", ["cut", "rotten"])
+def test_a_damaged_gz_is_named(tmp_path, damage):
+    lines = "".join(f"{number} {number * 7919 % 1009}\n" for number in range(2000))
+    packed = bytearray(gzip.compress(lines.encode()))
+    if damage == "cut":
+        del packed[len(packed) // 2 :]
+    else:
+        packed[len(packed) // 2 : len(packed) // 2 + 8] = b"\xff" * 8
+    source, target = written(tmp_path / "a.en.gz", bytes(packed)), written(tmp_path / "a.fr", lines)
+    with pytest.raises(CorpusError, match=r"a\.en\.gz, line \d+: the \.gz file is truncated or damaged"):
+        read_aligned(source, target)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_tsv(tmp_path / "none.tsv")
+    with pytest.raises(CorpusError, match="a folder"):
+        read_tsv(tmp_path)
+
+
+words = st.text("abC ", min_size=1, max_size=4).filter(str.strip)
+
+
+@given(st.lists(st.tuples(words, words), min_size=2, max_size=30), st.floats(0.01, 0.99), st.integers(0, 5))
+def test_held_out_shares_no_source_sentence_with_training(pairs, share, seed):
+    def key(source):
+        return source.lower().split()
+
+    if len({tuple(key(source)) for source, _ in pairs}) < 2:
+        with pytest.raises(CorpusError, match="nothing to hold out"):
+            hold_out(pairs, share, seed)
+        return
+    training, held = hold_out(pairs, share, seed)
+    assert training
+    assert held
+    assert sorted(training + held) == sorted(set(pairs))
+    assert not [source for source, _ in held if key(source) in [key(other) for other, _ in training]]
+    assert hold_out(pairs, share, seed) == (training, held)
+
+
+def test_held_out_is_the_share_that_was_asked_for():
+    training, held = hold_out([(str(number), "x") for number in range(1000)], 0.1, seed=3)
+    assert (len(training), len(held)) == (900, 100)
+    assert hold_out([(str(number), "x") for number in range(1000)], 0.1, seed=4)[1] != held
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.5, float("nan")])
+def test_a_share_that_leaves_one_side_empty_is_refused(share):
+    with pytest.raises(CorpusError, match="share to hold out"):
+        hold_out([("a", "b"), ("c", "d")], share)

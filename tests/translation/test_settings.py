@@ -1,0 +1,39 @@
+import json
+import math
+
+import pytest
+
+from dikkat.translation import Settings, SettingsError
+
+
+def test_through_json_and_back():
+    settings = Settings(score="dot", hidden_size=24, max_minutes=2.5)
+    assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"hidden_size": 0}, "hidden_size is 0; it must be at least 1 and at most 65536"),
+        ({"hidden_size": 7}, "hidden_size is 7; it must be even"),
+        ({"hidden_size": 8.0}, r"hidden_size is 8\.0; it must be a whole number"),
+        ({"num_layers": True}, "num_layers is True; it must be a whole number"),
+        ({"dropout": 1}, "dropout is 1; it must be at least 0 and less than 1"),
+        ({"dropout": math.nan}, "dropout is nan"),
+        ({"learning_rate": 0}, "learning_rate is 0; it must be greater than 0"),
+        ({"max_minutes": 0}, "max_minutes is 0; it must be greater than 0"),
+        ({"learning_rate": "fast"}, "learning_rate is 'fast'; it must be a number"),
+        ({"score": "sum"}, "score is 'sum'; it must be one of additive, dot, scaled_dot, bilinear, cosine"),
+        ({"tokenizer": None}, "tokenizer is None; it must be one of word, bpe"),
+        ({"bidirectional": 1}, "bidirectional is 1; it must be true or false"),
+        ({"seed": -1}, "seed is -1"),
+        ({"hiden_size": 8}, "hiden_size: no such setting; the settings are tokenizer, min_freq"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_allowed(values, message):
+    with pytest.raises(SettingsError, match=message):
+        Settings.from_dict(values)
+
+
+def test_an_odd_size_is_fine_in_one_direction():
+    assert Settings(hidden_size=7, bidirectional=False).hidden_size == 7

@@ -1,0 +1,197 @@
+import json
+import unicodedata
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dikkat.translation import ModelFolderError, SettingsError, Tokenizer
+from dikkat.translation.tokenizer import BEGIN, END, PAD, UNKNOWN
+
+FRENCH = [
+    "Où est l'homme ?",
+    "J'ai perdu, Marie !",
+    "L'homme qu'il aime est à Paris ; il dort.",
+    "Aujourd'hui Marie dit : « Va-t'en ! »",
+    'Elle lit "Le Monde" et part.',
+    "Qu'est-ce que c'est ? C'est l'ami de Marie...",
+    "Il a 3,5 kg (environ) de pommes, n'est-ce pas ?",
+]
+
+
+def word(texts=FRENCH, **arguments):
+    return Tokenizer.train(texts, "word", **{"min_freq": 1, "vocabulary_size": 1000, **arguments})
+
+
+def byte_pairs(texts=FRENCH, size=400):
+    return Tokenizer.train(texts, "bpe", min_freq=1, vocabulary_size=size)
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    return byte_pairs()
+
+
+@pytest.mark.parametrize("text", FRENCH)
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+def test_decoding_gives_the_text_as_a_person_wrote_it(text, kind):
+    tokenizer = word() if kind == "word" else byte_pairs()
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+def test_words_are_split_as_they_should_be():
+    pieces = word().encode("L'homme n'a qu'un vélo, he's Va-t'en aujourd'hui... 3,5 kg!").pieces
+    elided = ["L'", "homme", "n'", "a", "qu'", "un", "vélo", ","]
+    assert pieces == [*elided, "he's", "Va-t'en", "aujourd'hui", "...", "3,5", "kg", "!"]
+
+
+def test_english_contractions_are_one_word():
+    tokenizer = word(["I'm home.", "He's calm, isn't he?"])
+    assert tokenizer.encode("i'm He’s isn't").ids == [
+        tokenizer.encode(text).ids[0] for text in ("I'm", "he's", "isn’t")
+    ]
+    assert UNKNOWN not in tokenizer.encode("i'm He’s isn't").ids
+
+
+def test_case_and_typographic_apostrophes_do_not_matter():
+    assert word().encode("MARIE J’AI").ids == word().encode("marie j'ai").ids
+
+
+def test_spacing_follows_the_training_text():
+    """French has a space before ? and !, English has none; neither is written into the code."""
+    french, english = word(["Va ! Où ?"]), word(["Go! Where?"])
+    assert french.decode(french.encode("va !").ids) == "Va !"
+    assert english.decode(english.encode("go !").ids) == "Go!"
+
+
+def test_a_mark_that_was_hardly_seen_is_spaced_like_its_kin():
+    french, english = word(["Va ! Va !", "x ;"]), word(["Go! Go!", "x;"])
+    assert french.decode(french.encode("x ;").ids) == "X ;"
+    assert english.decode(english.encode("x ;").ids) == "X;"
+
+
+def test_no_space_before_a_full_stop_or_a_comma_even_where_the_training_text_has_one():
+    tokenizer = word(["go , i lost .", "he 's calm ."])
+    assert tokenizer.decode(tokenizer.encode("i lost , go .").ids) == "i lost, go."
+
+
+def test_capitals_are_those_of_the_training_text():
+    tokenizer = word(["Il voit Marie. Elle dort.", "Il aime Paris."])
+    assert tokenizer.decode(tokenizer.encode("marie dort. elle aime il paris").ids) == "Marie dort. Elle aime il Paris"
+    assert word(["va vite"]).decode([4]) in ("va", "vite")
+
+
+def test_min_freq_and_vocabulary_size_leave_the_most_frequent_words():
+    texts = ["a a a b b c"]
+    assert [len(word(texts, min_freq=frequency)) for frequency in (1, 2, 3, 4)] == [7, 6, 5, 4]
+    small = word(texts, vocabulary_size=5)
+    assert small.encode("a b c").ids == [4, UNKNOWN, UNKNOWN]
+
+
+@pytest.mark.parametrize("make", [word, byte_pairs])
+def test_special_tokens_have_their_places_and_are_not_read_from_text(make):
+    tokenizer = make()
+    inner = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    assert [inner.token_to_id(token) for token in ("<pad>", "<unk>", "<bos>", "<eos>")] == [PAD, UNKNOWN, BEGIN, END]
+    again = Tokenizer.from_json(tokenizer.to_json(), "here")
+    for each in (tokenizer, again):
+        ids = each.encode("a <eos> <pad> <bos> b").ids
+        assert not {PAD, BEGIN, END} & set(ids)
+    assert tokenizer.decode([BEGIN, *tokenizer.encode("il dort.").ids, END, PAD]) == tokenizer.decode(
+        tokenizer.encode("il dort.").ids
+    )
+
+
+def test_an_unknown_word_can_be_replaced():
+    tokenizer = word()
+    ids = tokenizer.encode("il aime Zorglub.").ids
+    assert ids[2] == UNKNOWN
+    assert tokenizer.decode(ids, replace=[None, None, "Zorglub", None]) == "Il aime Zorglub."
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.text(st.characters(exclude_characters="\x1c\x1d\x1e\x1f", codec="utf-8"), max_size=40)
+)  # white space to Python only
+def test_bpe_gives_any_text_back(bpe, text):
+    ids = bpe.encode(text).ids
+    assert bpe.decode(ids) == " ".join(unicodedata.normalize("NFC", text).split())
+    assert len(bpe.encode(text).pieces) == len(ids)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from([*"aéœ", "Été", "l'", "qu'", "-", "?", "!", ".", ",", "…", '"', "3,5", "🙂", "漢"]), max_size=12
+    )
+)
+def test_word_decoding_keeps_every_token(tokens):
+    """What is written back reads as the same words again."""
+    text = " ".join(tokens)
+    tokenizer = word([text, *FRENCH])
+    ids = tokenizer.encode(text).ids
+    if '"' in tokens or "-" in tokens or "'" in text or "." in tokens:
+        return  # quotes and apostrophes are joined to their words, two full stops to an ellipsis
+    assert tokenizer.encode(tokenizer.decode(ids)).ids == ids
+
+
+def test_emoji_and_other_scripts():
+    for tokenizer in (word(), byte_pairs()):
+        encoded = tokenizer.encode("🙂👩‍👩‍👧 漢字 العربية")
+        assert len(encoded.ids) == len(encoded.pieces) > 0
+    assert set(word().encode("🙂👩").ids) == {UNKNOWN}
+    assert byte_pairs().decode(byte_pairs().encode("👩‍👩‍👧 漢字").ids) == "👩‍👩‍👧 漢字"
+
+
+@pytest.mark.parametrize("make", [word, byte_pairs])
+def test_an_empty_sentence_has_no_tokens(make):
+    assert make().encode("").ids == make().encode(" \t\n").ids == []
+    assert make().decode([]) == ""
+
+
+def test_labels_show_where_a_word_goes_on(bpe):
+    labels = bpe.labels(bpe.encode("Marie dort").ids)
+    assert "".join(labels).replace("·", "").replace("␣", "") == "Mariedort"
+    assert not labels[0].startswith("·")
+
+
+@pytest.mark.parametrize("make", [word, byte_pairs])
+def test_saved_and_loaded_it_is_the_same(tmp_path, make):
+    tokenizer = make()
+    tokenizer.save(tmp_path / "tokenizer.json")
+    again = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert again.kind == tokenizer.kind
+    assert len(again) == len(tokenizer)
+    for text in FRENCH:
+        assert again.encode(text) == tokenizer.encode(text)
+        assert again.decode(again.encode(text).ids) == text
+
+
+def test_the_library_itself_decodes_the_same():
+    tokenizer = word()
+    inner = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    assert inner.decode(tokenizer.encode("où est l'homme ?").ids) == "Où est l'homme ?"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[1, 2]", json.dumps({"model": {"type": "WordLevel"}})],
+)
+def test_what_is_no_tokenizer_is_refused(tmp_path, text):
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(ModelFolderError, match=r"tokenizer\.json"):
+        Tokenizer.load(tmp_path / "tokenizer.json")
+
+
+def test_another_librarys_tokenizer_is_refused(tmp_path):
+    tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a")).save(str(tmp_path / "t.json"))
+    with pytest.raises(ModelFolderError, match="first tokens"):
+        Tokenizer.load(tmp_path / "t.json")
+
+
+def test_an_unknown_kind_and_number_are_refused():
+    with pytest.raises(SettingsError, match=r"'char'.*word, bpe"):
+        Tokenizer.train(FRENCH, "char", min_freq=1, vocabulary_size=10)
+    with pytest.raises(ValueError, match="token 1000 is outside the vocabulary"):
+        word().decode([1000])

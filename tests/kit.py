@@ -1,8 +1,8 @@
 """The shared test kit.
 
 A scoring function supplies a constructor and its dense twin (`Case` in `CASES`); an implementation supplies its name
-(`WAYS`). Both inherit every check in `test_implementations.py`. The twin of a whole call, `twin()`, goes row by row with
-Python's own integers, attends to the visible keys alone, and so knows nothing of masks, tiles, projections or
+(`WAYS`). Both inherit every check of `test_implementations.py`. The twin of a whole call, `twin()`, goes row by row,
+with Python's own integers, attends to the visible keys alone, and so knows nothing of masks, tiles, projections or
 log-sum-exp tricks.
 """
 

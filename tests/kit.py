@@ -25,6 +25,9 @@ from dikkat.kernels import KERNELS, chunked
 BATCH, HEADS, QUERIES, KEYS, FEATURES, VALUES, HIDDENS = 2, 3, 5, 7, 4, 11, 13
 QUERY_FEATURES = 6
 
+# Numbers that no binary type holds: the twin has them as they are here, and not as a module rounds them.
+FIXED, BOXCAR = 1.3, 2.7
+
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 
@@ -51,8 +54,7 @@ def _log_kernel(kernel: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tenso
     """The logarithm of a kernel of the scaled distance r; the twin leaves out the keys where it is −∞."""
 
     def dense(p: dict[str, Tensor], q: Tensor, k: Tensor) -> Tensor:
-        sigma = p["log_bandwidth"].exp() if "log_bandwidth" in p else p["fixed_bandwidth"]
-        return kernel(_norm((q - k) / sigma)).log()
+        return kernel(_norm((q - k) / (p["log_bandwidth"].exp() if "log_bandwidth" in p else BOXCAR))).log()
 
     return dense
 
@@ -74,14 +76,14 @@ CASES: dict[str, Case] = {
         QUERY_FEATURES,
     ),
     "gaussian": Case(
-        lambda: scores.Gaussian(1.5),
-        lambda p, q, k: -((q - k) / p["fixed_bandwidth"]).square().sum(-1) / 2,
+        lambda: scores.Gaussian(FIXED),
+        lambda p, q, k: -((q - k) / FIXED).square().sum(-1) / 2,
     ),
     "gaussian, learned": Case(
         lambda: scores.Gaussian([1.0, 1.5, 2.0, 2.5], learnable=True),
         lambda p, q, k: -((q - k) / p["log_bandwidth"].exp()).square().sum(-1) / 2,
     ),
-    "boxcar": Case(lambda: scores.Boxcar(2.75), _log_kernel(lambda r: (r <= 1).to(r.dtype))),
+    "boxcar": Case(lambda: scores.Boxcar(BOXCAR), _log_kernel(lambda r: (r <= 1).to(r.dtype))),
     "epanechnikov": Case(
         lambda: scores.Epanechnikov(3.25, learnable=True), _log_kernel(lambda r: (1 - r * r).clamp(min=0))
     ),
@@ -365,6 +367,9 @@ def way(name: str) -> Iterator[str]:
 
 
 WAYS = [*KERNELS, "chunked, small tiles"]
+
+
+DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
 
 @contextmanager

@@ -28,7 +28,7 @@ DOT = scores.Dot()
         ({"query": Q[..., :3]}, ValueError, r"came with 3 and 4 features after projection by Dot"),
         ({"query": torch.zeros(7, 3, 4)}, ValueError, r"query \(7, 3, 4\), key \(2, 5, 4\).*that broadcast"),
         ({"value": V[:, :4]}, ValueError, r"value: came with 4 rows \(shape \(2, 4, 6\)\); allowed: 5"),
-        ({"score": "dot"}, TypeError, "score: came str; allowed: an instance of a dikkat.scores.Score"),
+        ({"score": "dot"}, TypeError, "score: came 'dot'; allowed: an instance of a dikkat.scores.Score"),
         ({"score": scores.Dot}, TypeError, "score: came Dot; .*make one, with its brackets"),
         ({"score": scores.Additive(4, 3, 7)}, ValueError, r"query: came with 4 features .* allowed: 3"),
         ({"score": scores.Additive(4, 4, 7).double()}, TypeError, "dtype torch.float32; allowed: torch.float64"),
@@ -71,6 +71,8 @@ def test_errors_of_memories_and_states() -> None:
     state = dikkat.attention_state(Q, K, V, score=DOT)
     with pytest.raises(ValueError, match=r"b: came with mean \(1, 3, 6\); allowed: \(2, 3, 6\)"):
         dikkat.merge(state, dikkat.State(state.mean[:1], state.lse[:1]))
+    with pytest.raises(TypeError, match="b: came Tensor; allowed: a State"):
+        dikkat.merge(state, state.mean)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"a: came with mean \(2, 3, 6\) and lse \(2,\)"):
         dikkat.merge(dikkat.State(state.mean, state.lse[:, 0]), state)
 
@@ -111,6 +113,70 @@ def test_a_memory_whose_values_alone_have_a_batch_can_be_selected_from() -> None
     memory = dikkat.prepare(K[:1], V + torch.arange(2.0)[:, None, None], score=DOT, valid_lens=torch.tensor([1, 5]))
     came = dikkat.attend_memory(Q, memory.select(torch.tensor([1, 1])))
     torch.testing.assert_close(came, torch.ones(2, 3, 6))
+
+
+@pytest.mark.parametrize(
+    ("own", "query"),
+    [((), ()), ((), (4,)), ((1,), (4,)), ((2,), (2,)), ((2,), (2, 2)), ((2,), (3, 2)), ((2, 1), (2, 3))],
+)
+def test_the_lengths_of_a_memory_are_those_of_its_own_sentences(own: tuple[int, ...], query: tuple[int, ...]) -> None:
+    """A beam beside one sentence, or several queries in a dimension that the memory has not."""
+    torch.manual_seed(0)
+    key, value = torch.randn(*own, 5, 4), torch.randn(*own, 5, 3)
+    lens = torch.tensor([1, 4])[: own[0]] if own else torch.tensor(3)
+    asked = torch.randn(*query, 3, 4)
+    memory = dikkat.prepare(key, value, score=DOT, valid_lens=lens)
+    aligned = lens.reshape(*lens.shape, *(1,) * (len(own) - lens.ndim))
+    mask = (torch.arange(5) < aligned[..., None])[..., None, :]
+    expected = dikkat.attend(asked, key, value, score=DOT, mask=mask)
+    torch.testing.assert_close(dikkat.attend_memory(asked, memory), expected)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        ([0, 1], TypeError, "rows: came list"),
+        (torch.tensor([True, False]), TypeError, "rows: came dtype torch.bool"),
+        (torch.tensor(1), ValueError, r"rows: came with shape \(\)"),
+        (torch.tensor([0, 2]), ValueError, "rows: came 0 to 2; allowed: 0 to 1"),
+        (torch.tensor([-1]), ValueError, "rows: came -1 to -1; allowed: 0 to 1"),
+    ],
+)
+def test_rows_that_cannot_be_selected(rows: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        dikkat.prepare(K, V, score=DOT).select(rows)
+
+
+def test_a_memory_takes_no_length_a_query() -> None:
+    with pytest.raises(ValueError, match="a length a query is said as a mask"):
+        dikkat.prepare(K, V, score=DOT, valid_lens=torch.tensor([[1], [2]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.int32, torch.int64], ids=str)
+def test_lengths_of_any_integer_type(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    value = torch.randn(2, 5, 6)
+    out = dikkat.attend(Q, K, value, score=scores.Average(), valid_lens=torch.tensor([2, 0]).to(dtype))
+    torch.testing.assert_close(out[0], value[0, :2].mean(0).expand(3, 6))
+    assert bool((out[1] == 0).all())
+
+
+def test_a_score_that_does_not_fit_is_named() -> None:
+    def broken(**attributes: Any) -> scores.Score:
+        return type("Own", (scores.Score,), attributes)()
+
+    cases: list[tuple[scores.Score, type[Exception], str]] = [
+        (broken(), TypeError, "Own.pair came None; allowed: 'inner', 'additive', 'distance'"),
+        (broken(pair="dot"), TypeError, "Own.pair came 'dot'"),
+        (broken(pair="distance", profile="cosine"), TypeError, "Own.profile came 'cosine'"),
+        (broken(pair="additive"), TypeError, r"pair_weight\(\) must return v"),
+        (broken(pair="inner", pair_weight=lambda self: torch.ones(4)), TypeError, r"and None for the others"),
+        (broken(pair="additive", pair_weight=lambda self: torch.ones(3)), ValueError, r"came with shape \(3,\)"),
+        (broken(pair="inner", project_key=lambda self, key: key[:, 1:]), ValueError, "project_key of Own gave 4 rows"),
+    ]
+    for score, error, message in cases:
+        with pytest.raises(error, match=message):
+            dikkat.attend(Q, K, V, score=score)
 
 
 def test_a_memory_and_further_restrictions_intersect() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 import dikkat
 import kit
 from dikkat import scores
-from dikkat.kernels import KERNELS
+from dikkat.kernels import KERNELS, chunked
 from kit import CASES, DTYPES, KEYS, RESTRICTIONS, WAYS
 
 every_case = pytest.mark.parametrize(("way", "case"), [(w, c) for w in WAYS for c in CASES])
@@ -108,21 +108,24 @@ def test_gradients_through_log_sum_exp_and_weights(way: str, case: str) -> None:
 def test_gradcheck(way: str, case: str, restriction: str) -> None:
     """Finite differences, empty rows included. Without the kernels' edges, where there is no derivative."""
     made = kit.call(case, restriction, seed=3)
-    names = [name for name in made.leaves() if not name.startswith("key_bias")]
+    names = [name for name in made.leaves() if name != "key_bias"]
     leaves = [made.leaves()[name] for name in names]
+
+    class Attend(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.score = made.score
+
+        def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+            state = dikkat.attention_state(query, key, value, score=self.score, impl=impl, **made.restricted)
+            return state.mean, torch.where(state.lse.isinf(), 0.0, state.lse)
+
+    module = Attend()
 
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
         given = dict(zip(names, tensors, strict=True))
-        parameters = {name: given[name] for name in names if name not in ("query", "key", "value")}
-
-        def attend(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-            state = dikkat.attention_state(query, key, value, score=made.score, impl=impl, **made.restricted)
-            return state.mean, torch.where(state.lse.isinf(), 0.0, state.lse)
-
-        if not parameters:
-            return attend(given["query"], given["key"], given["value"])
-        with torch.nn.utils.stateless._reparametrize_module(made.score, parameters):
-            return attend(given["query"], given["key"], given["value"])
+        parameters = {f"score.{name}": given[name] for name in names if name not in ("query", "key", "value")}
+        return torch.func.functional_call(module, parameters, (given["query"], given["key"], given["value"]))
 
     with kit.way(way) as impl:
         assert torch.autograd.gradcheck(run, leaves, fast_mode=True, atol=1e-6)
@@ -243,6 +246,48 @@ def test_a_visible_nan_is_not_swallowed(way: str, case: str) -> None:
     weighed = kit.twin(made)[2][..., 1] > 0
     assert bool(weighed.any())
     assert bool(out[weighed].isnan().all())
+
+
+@pytest.mark.parametrize("how", [math.nan, math.inf])
+@pytest.mark.parametrize("restricted", ["lengths", "mask a head"])
+@every_kind
+def test_what_is_shared_is_hidden_from_those_who_may_not_see_it(
+    way: str, case: str, restricted: str, how: float
+) -> None:
+    """Keys and values that a batch, or the heads, have in common: what one sees, another may not."""
+    made = kit.call(case, "none")
+    if restricted == "lengths":
+        limits = {"valid_lens": torch.tensor([3, 7])}
+        key, value = made.key.detach()[0, 0], made.value.detach()[0, 0]
+        blind, struck = (slice(0, 1), slice(None)), 5
+    else:
+        mask = torch.ones(kit.HEADS, 1, KEYS, dtype=torch.bool)
+        mask[1, 0, 5] = False
+        limits = {"mask": mask}
+        key, value = made.key.detach()[:, :1], made.value.detach()[:, :1]
+        blind, struck = (slice(None), slice(1, 2)), 5
+    dirty_key, dirty_value = key.clone(), value.clone()
+    dirty_key[..., struck, :] = how
+    dirty_value[..., struck, :] = how
+    clean = kit.replace(made, key=key.requires_grad_(), value=value.requires_grad_(), restricted=limits)
+    dirty = kit.replace(clean, key=dirty_key.requires_grad_(), value=dirty_value.requires_grad_())
+    if not serves(way, clean):
+        return
+    with kit.way(way) as impl:
+        expected, came = clean.run(impl), dirty.run(impl)
+    torch.testing.assert_close(came[blind], expected[blind], rtol=1e-12, atol=1e-12)
+    upstream = torch.zeros_like(came)
+    upstream[blind] = 1.0
+    by_clean, by_dirty = kit.gradients(clean, expected, upstream), kit.gradients(dirty, came, upstream)
+    torch.testing.assert_close(by_dirty["query"][blind], by_clean["query"][blind], rtol=1e-12, atol=1e-12)
+
+
+def test_auto_shows_a_value_that_is_not_finite_only_to_those_who_see_it() -> None:
+    x, value = torch.randn(1, 5, 8), torch.randn(1, 5, 8)
+    value[:, -1] = math.nan
+    out = dikkat.attend(x, x, value, score=scores.ScaledDot(), causal=True)
+    assert bool(out[:, :-1].isfinite().all())
+    assert bool(out[:, -1].isnan().all())
 
 
 # --- metamorphic
@@ -524,6 +569,77 @@ def test_compile_fullgraph(way: str, case: str, restriction: str) -> None:
             torch.testing.assert_close(grad, exact[name], rtol=1e-11, atol=1e-12)
 
 
+def test_one_compiled_graph_serves_all_lengths() -> None:
+    graphs = []
+
+    def count(graph: Any, examples: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    layer = dikkat.AdditiveAttention(4, 4, 5)
+    compiled = torch.compile(layer, fullgraph=True, backend=count)
+    for length in (5, 7, 11, 13, 17):
+        x, lens = torch.randn(2, length, 4), torch.tensor([length - 2, 3])
+        torch.testing.assert_close(compiled(x, x, x, lens), layer(x, x, x, lens))
+    assert len(graphs) == 2  # one for the first length, one for any
+
+
+def test_compile_with_dropout_and_weights_and_a_memory() -> None:
+    torch.compiler.reset()
+    made = kit.call("additive", "lengths")
+    memory = dikkat.prepare(made.key, made.value, score=made.score, **made.restricted)
+
+    def step(query: Tensor) -> tuple[Tensor, Tensor]:
+        return dikkat.attend_memory(query, memory, return_weights=True)
+
+    def dropped(query: Tensor) -> Tensor:
+        return dikkat.attend(query, made.key, made.value, score=made.score, dropout=0.5, **made.restricted)
+
+    for run in (step, dropped):
+        compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+        torch.manual_seed(3)
+        came = compiled(made.query)
+        torch.manual_seed(3)
+        torch.testing.assert_close(came, run(made.query), rtol=1e-12, atol=1e-12)
+
+
+def test_export_with_any_number_of_keys() -> None:
+    class Attend(torch.nn.Module):
+        def forward(self, query: Tensor, key: Tensor, lens: Tensor) -> Tensor:
+            return dikkat.attend(query, key, key, score=scores.Gaussian(1.5), valid_lens=lens, impl="reference")
+
+    keys = torch.export.Dim("keys", min=3, max=100)
+    given = (torch.randn(2, 5, 4), torch.randn(2, 7, 4), torch.tensor([3, 7]))
+    exported = torch.export.export(Attend(), given, dynamic_shapes=(None, {1: keys}, None)).module()
+    other = (given[0], torch.randn(2, 11, 4), torch.tensor([9, 11]))
+    torch.testing.assert_close(exported(*other), Attend()(*other))
+
+
+@pytest.mark.parametrize("restriction", ["none", "lengths", "causal", "all"])
+@pytest.mark.parametrize("case", KINDS[:3])
+def test_forward_mode_is_the_references(case: str, restriction: str) -> None:
+    made = kit.call(case, restriction)
+    tensors = (made.query.detach(), made.key.detach(), made.value.detach())
+    tangents = tuple(torch.randn_like(t) for t in tensors)
+    limits = {n: t.detach() if isinstance(t, Tensor) else t for n, t in made.restricted.items()}
+
+    def run(impl: str) -> Any:
+        return lambda q, k, v: dikkat.attend(q, k, v, score=made.score, impl=impl, **limits)
+
+    _, came = torch.func.jvp(run("reference"), tensors, tangents)
+    step = 1e-6
+    ahead, behind = (
+        run("reference")(*(t + sign * step * d for t, d in zip(tensors, tangents, strict=True))) for sign in (1, -1)
+    )
+    torch.testing.assert_close(came, (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(torch.func.jvp(run("auto"), tensors, tangents)[1], came)
+    with torch.autograd.forward_ad.dual_level():
+        duals = [torch.autograd.forward_ad.make_dual(t, d) for t, d in zip(tensors, tangents, strict=True)]
+        with pytest.raises(ValueError, match="forward-mode"):
+            run("chunked")(*duals)
+
+
 @pytest.mark.parametrize("restriction", ["none", "lengths", "all"])
 @every_kind
 def test_vmap(way: str, case: str, restriction: str) -> None:
@@ -607,6 +723,30 @@ def test_autocast_projects_in_half_and_accumulates_in_single(way: str) -> None:
     assert made.query.grad is not None
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_bias_is_not_rounded_to_half(way: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, n, 8).to(dtype) for n in (3, 5, 5))
+    with kit.way(way) as impl:
+        for bias in (torch.full((1, 5), -1e5), 1000 + torch.linspace(0, 1, 5)[None]):
+            came = dikkat.attend(query, key, value, score=scores.Dot(), key_bias=bias, impl=impl)
+            exact = dikkat.attend(
+                query.double(), key.double(), value.double(), score=scores.Dot(), key_bias=bias.double()
+            )
+            torch.testing.assert_close(came.double(), exact, rtol=0, atol=8 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_autocast_with_mixed_types_and_a_bias(way: str) -> None:
+    query, key, value = torch.randn(2, 3, 8).bfloat16(), torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+    bias = torch.randn(2, 5)
+    with kit.way(way) as impl, torch.autocast("cpu", dtype=torch.bfloat16):
+        came = dikkat.attend(query, key, value, score=scores.Dot(), key_bias=bias, impl=impl)
+    expected = dikkat.attend(query.float(), key, value, score=scores.Dot(), key_bias=bias)
+    torch.testing.assert_close(came, expected, rtol=1e-5, atol=1e-5)
+
+
 # --- operators
 
 
@@ -638,7 +778,53 @@ def test_opcheck(name: str, case: str, restriction: str) -> None:
     torch.library.opcheck(operator, detached)
 
 
+def test_many_batch_elements_do_not_make_small_tiles() -> None:
+    """Leading dimensions are cut before tiles become so small that there are thousands of them."""
+    made = kit.call("additive", "none")
+    large = [t.detach()[:1, :1].expand(1009, 3, -1, -1) for t in (made.query, made.key, made.value)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunked, "_TILE", 2**16)
+        tiles = []
+        patch.setattr(chunked, "_state", lambda tile, run=chunked._state: tiles.append(tile) or run(tile))
+        came = dikkat.attend(*large, score=made.score, impl="chunked")
+    assert len(tiles) <= 1009
+    torch.testing.assert_close(came, made.run()[:1, :1].expand_as(came), rtol=1e-12, atol=1e-12)
+
+
 # --- choosing
+
+
+def test_looking_at_implementations_draws_no_random_number() -> None:
+    made = kit.call("dot", "none")
+    before = torch.get_rng_state()
+    made.obstacles("sdpa", dropout=0.5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("device", kit.DEVICES)
+@every_kind
+def test_devices(way: str, case: str, device: str) -> None:
+    made = kit.call(case, "lengths").to(torch.float32)
+    expected = made.run("reference")
+    moved = kit.replace(
+        made,
+        score=made.score.to(device),
+        query=made.query.detach().to(device).requires_grad_(),
+        key=made.key.detach().to(device).requires_grad_(),
+        value=made.value.detach().to(device).requires_grad_(),
+        restricted={name: t.to(device) for name, t in made.restricted.items()},
+    )
+    if serves(way, moved):
+        with kit.way(way) as impl:
+            came = moved.run(impl)
+            came.sum().backward()
+        torch.testing.assert_close(came.cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_shapes_can_be_found_without_data() -> None:
+    x = torch.empty(2, 3, 8, device="meta")
+    out = dikkat.attend(x, x, x, score=scores.ScaledDot(), valid_lens=torch.empty(2, dtype=torch.int64, device="meta"))
+    assert (out.shape, out.device.type) == ((2, 3, 8), "meta")
 
 
 def test_implementations_name_the_one_that_auto_runs_first() -> None:

@@ -44,7 +44,8 @@ def _made() -> list[tuple[type, scores.Score]]:
 
 
 def test_a_fixed_bandwidth_is_exact_and_a_learned_one_positive() -> None:
-    assert scores.Gaussian(0.3).bandwidth.item() == torch.tensor(0.3).item()
+    assert scores.Gaussian(0.3).bandwidth.item() == 0.3
+    assert scores.Gaussian(torch.tensor(0.3)).bandwidth.dtype == torch.float32
     learned = scores.Gaussian(0.3, learnable=True)
     with torch.no_grad():
         learned.log_bandwidth -= 50

@@ -12,8 +12,10 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from dikkat.attention import Restricted, attend, hide_unseen
-from dikkat.scores import Additive, Bilinear, Dot, Gaussian, ScaledDot, Score
+from dikkat import calls
+from dikkat.attention import Restricted, attend
+from dikkat.masking import autocasts, restrict
+from dikkat.scores import Additive, Bilinear, Dot, Gaussian, ScaledDot, Score, linear, whole
 
 __all__ = [
     "AdditiveAttention",
@@ -32,7 +34,7 @@ class _Attention(nn.Module):
     def __init__(self, score: Score, dropout: float = 0.0) -> None:
         super().__init__()
         self.score = score
-        self.dropout = _probability(dropout)
+        self.dropout = calls.probability(dropout)
 
     def forward(
         self,
@@ -43,6 +45,7 @@ class _Attention(nn.Module):
         **restricted: Unpack[Restricted],
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Attend: (..., n, d_q), (..., m, d_k), (..., m, d_v) -> (..., n, d_v); arguments as in `dikkat.attend`."""
+        _check_names(restricted)
         dropout = self.dropout if self.training else 0.0
         return attend(query, key, value, score=self.score, valid_lens=valid_lens, dropout=dropout, **restricted)
 
@@ -158,8 +161,9 @@ class SelfAttention(nn.Module):
 
     def __init__(self, embed_dim: int, key_dim: int, value_dim: int, num_heads: int = 1) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        whole("embed_dim", embed_dim)
         _check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
+        self.num_heads = num_heads
         self.W_q = nn.Linear(embed_dim, key_dim, bias=False)
         self.W_k = nn.Linear(embed_dim, key_dim, bias=False)
         self.W_v = nn.Linear(embed_dim, value_dim, bias=False)
@@ -169,7 +173,7 @@ class SelfAttention(nn.Module):
         self, x: Tensor, valid_lens: Tensor | int | None = None, **restricted: Unpack[Restricted]
     ) -> Tensor | tuple[Tensor, Tensor]:
         """(B, n, embed_dim) -> (B, n, value_dim), and with `return_weights` the weights (B, heads, n, n)."""
-        projections = (self.W_q, self.W_k, self.W_v)
+        projections = tuple(partial(linear, layer, name="x") for layer in (self.W_q, self.W_k, self.W_v))
         return _attend_heads((x, x, x), projections, self.num_heads, self.score, 0.0, valid_lens, restricted)
 
 
@@ -248,12 +252,14 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        key_size, value_size = _or(key_size, embed_dim), _or(value_size, embed_dim)
-        key_dim, value_dim = _or(key_dim, embed_dim), _or(value_dim, embed_dim)
+        whole("embed_dim", embed_dim)
+        key_size, value_size = _or("key_size", key_size, embed_dim), _or("value_size", value_size, embed_dim)
+        key_dim, value_dim = _or("key_dim", key_dim, embed_dim), _or("value_dim", value_dim, embed_dim)
         _check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
         self.num_heads = num_heads
-        self.dropout = _probability(dropout)
+        self.dropout = calls.probability(dropout)
         self.score = ScaledDot() if score is None else score
+        calls.check_score(self.score)
         self._sizes = (key_dim, key_dim, value_dim)
         self.in_proj_weight: nn.Parameter | None
         self.in_proj_bias: nn.Parameter | None
@@ -305,11 +311,11 @@ class MultiHeadAttention(nn.Module):
         else:
             weights = self.in_proj_weight.split(self._sizes)
         named = zip(("query", "key", "value"), weights, biases, strict=True)
-        to_query, to_key, to_value = (partial(_project, *arguments) for arguments in named)
+        projections = tuple(partial(_project, *arguments) for arguments in named)
         dropout = self.dropout if self.training else 0.0
         output = _attend_heads(
             (query, key, value),
-            (to_query, to_key, to_value),
+            projections,
             self.num_heads,
             self.score,
             dropout,
@@ -337,12 +343,13 @@ def join_heads(x: Tensor) -> Tensor:
     return x.transpose(-2, -3).flatten(-2)
 
 
+_NAMES = tuple(Restricted.__annotations__)
 Projection = Callable[[Tensor], Tensor]
 
 
 def _attend_heads(
     tensors: tuple[Tensor, Tensor, Tensor],
-    projections: tuple[Projection, Projection, Projection],
+    projections: tuple[Projection, ...],
     num_heads: int,
     score: Score,
     dropout: float,
@@ -353,30 +360,68 @@ def _attend_heads(
 
     What nobody sees is set to 0 before the projections: a hidden NaN would reach their gradients as 0 · NaN.
     """
+    _check_names(restricted)
     query, key, value = tensors
-    given: dict[str, Any] = dict(restricted)
-    limiting = {name: given[name] for name in ("mask", "key_bias", "exclude") if isinstance(given.get(name), Tensor)}
+    for name, tensor in zip(("query", "key", "value"), tensors, strict=True):
+        calls.check_features(name, tensor)
+    calls.check_call(key, value, score)
+    calls.check_alike(("query", query), ("key", key))
+    if not query.ndim == key.ndim == value.ndim:
+        came = ", ".join(str(tuple(t.shape)) for t in tensors)
+        raise ValueError(f"query, key, value: came with shapes {came}; allowed: all with a batch dimension, or none")
+    limits: dict[str, Any] = {"valid_lens": valid_lens} | {
+        name: restricted[name] for name in ("mask", "causal", "key_bias", "exclude") if name in restricted
+    }
     alone = query.ndim == 2  # no batch: the heads must not be taken for one
     if alone:
         query, key, value = query[None], key[None], value[None]
-        limiting = {name: tensor[None] for name, tensor in limiting.items()}
-        if isinstance(valid_lens, int):
-            valid_lens = torch.tensor(valid_lens, device=query.device)
-        valid_lens = None if valid_lens is None else valid_lens[None]
-    for name, tensor in limiting.items():  # what holds for a batch element holds for its heads
-        own = 2 if name == "mask" else 1
-        given[name] = tensor.unsqueeze(-1 - own) if tensor.ndim == query.ndim - 2 + own else tensor
+        limits = {name: _batched(limit, query.device) for name, limit in limits.items()}
+    for name, own in (
+        ("mask", 2),
+        ("key_bias", 1),
+        ("exclude", 1),
+    ):  # what holds for a batch element holds for its heads
+        limit = limits.get(name)
+        if isinstance(limit, Tensor) and limit.ndim == query.ndim - 2 + own:
+            limits[name] = limit.unsqueeze(-1 - own)
 
-    shown = hide_unseen(query, key, value, heads=num_heads, valid_lens=valid_lens, **_limits(given))
-    heads = (split_heads(project(x), num_heads) for x, project in zip(shown, projections, strict=True))
-    output = attend(*heads, score=score, valid_lens=valid_lens, dropout=dropout, **given)
+    batch = calls.leading(("query", query), ("key", key), ("value", value))
+    lead = torch.Size((*batch, num_heads))
+    limited = restrict(lead, query.shape[-2], key.shape[-2], query.device, **limits)
+    if limited.hide():
+        seen, live = (_by_any_head(shown, len(lead)) for shown in (limited.seen(), limited.live()))
+        query, key, value = calls.hide(query, live), calls.hide(key, seen), calls.hide(value, seen)
+    query, key, value = (
+        split_heads(project(t), num_heads) for t, project in zip((query, key, value), projections, strict=True)
+    )
+    return_weights = restricted.get("return_weights", False)
+    wanted = calls.Wanted(dropout=dropout, wants_weights=return_weights)
+    problem = calls.project(query, score.project_key(key), value, score, limited, lead, wanted)
+    output = calls.output(calls.run(problem, restricted.get("impl", "auto")), value, return_weights)
     parts = output if isinstance(output, tuple) else (output,)
     joined, *weights = (part[0] for part in parts) if alone else parts
     return (join_heads(joined), weights[0]) if weights else join_heads(joined)
 
 
-def _limits(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: given[name] for name in ("mask", "causal", "key_bias", "exclude") if name in given}
+def _batched(limit: Any, device: torch.device) -> Any:
+    """A restriction of one sentence as that of a batch of one."""
+    if isinstance(limit, int) and not isinstance(limit, bool):
+        limit = torch.tensor(limit, device=device)
+    return limit[None] if isinstance(limit, Tensor) else limit
+
+
+def _by_any_head(shown: Tensor, rank: int) -> Tensor:
+    """(B, heads or 1, l) -> (B, l)."""
+    return shown.any(-2) if shown.ndim == rank + 1 else shown
+
+
+def _check_names(restricted: Restricted) -> None:
+    unknown = [name for name in restricted if name not in _NAMES]
+    if unknown:
+        raise TypeError(
+            f"{unknown[0]}: no such argument; allowed: valid_lens, {', '.join(_NAMES)} "
+            "(torch's key_padding_mask is valid_lens, or a mask where True takes part; need_weights is return_weights)"
+        )
 
 
 def _project(name: str, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
@@ -384,22 +429,19 @@ def _project(name: str, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tenso
         raise ValueError(
             f"{name}: came with shape {tuple(x.shape)}; allowed: {weight.shape[-1]} features, as the layer was made"
         )
+    if x.dtype != weight.dtype and not autocasts(x.device.type):
+        raise TypeError(f"{name}: came with dtype {x.dtype}; allowed: {weight.dtype}, that of the layer's parameters")
     return nn.functional.linear(x, weight, bias)
 
 
-def _or(size: int | None, default: int) -> int:
-    return default if size is None else size
+def _or(name: str, size: int | None, default: int) -> int:
+    return default if size is None else whole(name, size)
 
 
 def _check_heads(num_heads: int, **dims: int) -> None:
+    whole("num_heads", num_heads)
     for name, dim in dims.items():
-        if num_heads < 1 or dim < 1 or dim % num_heads:
+        if whole(name, dim) % num_heads:
             raise ValueError(
-                f"{name}, num_heads: came {dim} and {num_heads}; allowed: positive, the first a multiple of the second"
+                f"{name}, num_heads: came {dim} and {num_heads}; allowed: the first a multiple of the second"
             )
-
-
-def _probability(dropout: float) -> float:
-    if not 0.0 <= dropout <= 1.0:
-        raise ValueError(f"dropout: came {dropout}; allowed: a number from 0 to 1")
-    return dropout

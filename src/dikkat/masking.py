@@ -8,11 +8,13 @@ that at least one query sees, `live()` for the queries that see at least one key
 from dataclasses import dataclass
 from functools import reduce
 from itertools import zip_longest
+from numbers import Integral
 from types import TracebackType
 from typing import Self
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 _INF = float("inf")
 
@@ -54,7 +56,24 @@ def can_read_values(*tensors: Tensor) -> bool:
     if torch.compiler.is_compiling() or transformed():
         return False
     plain = all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
-    return plain and (check_values.everywhere or all(t.device.type == "cpu" for t in tensors))
+    on_cpu = all(t.device.type == "cpu" for t in tensors)
+    return plain and (on_cpu or (check_values.everywhere and not _capturing(tensors)))
+
+
+def _capturing(tensors: tuple[Tensor, ...]) -> bool:
+    return any(t.is_cuda for t in tensors) and torch.cuda.is_current_stream_capturing()
+
+
+def autocasts(device: str) -> bool:
+    """Whether autocast is on for this type of device; there are devices that know nothing of it."""
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+def have_tangents(*tensors: Tensor) -> bool:
+    """Whether forward-mode differentiation is under way through any of these."""
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return False
+    return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
 
 
 def transformed() -> bool:
@@ -111,12 +130,13 @@ class Restrictions:
 
         The row axis has length 1 where every query sees the same keys.
         """
-        key = torch.arange(*cols.indices(self.keys), device=self.device)
+        # Cut after it is made: the indices of a slice would tie a compiled graph to one length.
+        key = torch.arange(self.keys, device=self.device)[cols]
         parts: list[Tensor] = []
         if self.lens is not None:
             parts.append(key < _rows(self.lens, rows)[..., None])
         if self.causal:
-            query = torch.arange(*rows.indices(self.queries), device=self.device)
+            query = torch.arange(self.queries, device=self.device)[rows]
             parts.append(key <= (query + self.keys - self.queries)[:, None])
         if self.mask is not None:
             mask = self.mask if self.mask.shape[-2] == 1 else self.mask[..., rows, :]
@@ -263,8 +283,8 @@ def restrict(
 
 
 def _lens(valid_lens: Tensor | int, lead: torch.Size, queries: int, keys: int, device: torch.device) -> Tensor:
-    if isinstance(valid_lens, int) and not isinstance(valid_lens, bool):
-        valid_lens = torch.tensor(valid_lens, device=device)
+    if isinstance(valid_lens, Integral) and not isinstance(valid_lens, bool):
+        valid_lens = torch.tensor(int(valid_lens), device=device)
     if not isinstance(valid_lens, Tensor):
         raise TypeError(f"valid_lens: came {type(valid_lens).__name__}; allowed: a torch.Tensor of integers")
     _check_kind("valid_lens", valid_lens, device, integer=True)
@@ -275,7 +295,8 @@ def _lens(valid_lens: Tensor | int, lead: torch.Size, queries: int, keys: int, d
             f"valid_lens: came with shape {shape}; allowed: {allowed[0]} (one length a batch element) or {allowed[1]} "
             "(one a query), aligned with the first leading dimension and shared by the heads"
         )
-    _check_range("valid_lens", valid_lens, 0, keys, f"a length among {keys} keys")
+    valid_lens = valid_lens.to(torch.int64)
+    _check_range("valid_lens", valid_lens, 0, keys, "a length among the keys")
     return align(valid_lens, lead)
 
 
@@ -284,7 +305,7 @@ def align(valid_lens: Tensor, lead: torch.Size) -> Tensor:
     if valid_lens.ndim == len(lead[:1]):
         valid_lens = valid_lens[..., None]
     ones = (1,) * (len(lead) - 1)
-    return valid_lens.to(torch.int64).reshape(*valid_lens.shape[:-1], *ones, valid_lens.shape[-1])
+    return valid_lens.reshape(*valid_lens.shape[:-1], *ones, valid_lens.shape[-1])
 
 
 def _bias(key_bias: Tensor, lead: torch.Size, keys: int, device: torch.device) -> Tensor:
@@ -296,8 +317,9 @@ def _bias(key_bias: Tensor, lead: torch.Size, keys: int, device: torch.device) -
 
 def _exclude(exclude: Tensor, lead: torch.Size, queries: int, keys: int, device: torch.device) -> Tensor:
     _check_kind("exclude", exclude, device, integer=True)
-    _check_range("exclude", exclude, -1, keys - 1, f"a key index among {keys} keys, or -1 for none")
-    return _fit("exclude", exclude, (*lead, queries), device).to(torch.int64)
+    exclude = exclude.to(torch.int64)
+    _check_range("exclude", exclude, -1, keys - 1, "the index of a key, or -1 for none")
+    return _fit("exclude", exclude, (*lead, queries), device)
 
 
 def _fit(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device, *, boolean: bool = False) -> Tensor:

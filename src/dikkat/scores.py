@@ -15,10 +15,12 @@ Shapes: a query is (..., n, d_q), a key (..., m, d_k); projected, both have h fe
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+
+from dikkat.masking import autocasts
 
 Pair = Literal["inner", "additive", "distance"]
 Profile = Literal["gaussian", "boxcar", "epanechnikov", "triangular"]
@@ -124,11 +126,11 @@ class Bilinear(Score):
 
     def __init__(self, key_size: int, query_size: int) -> None:
         super().__init__()
-        self.W_q = nn.Linear(_size("query_size", query_size), _size("key_size", key_size), bias=False)
+        self.W_q = nn.Linear(whole("query_size", query_size), whole("key_size", key_size), bias=False)
 
     def project_query(self, query: Tensor) -> Tensor:
         """W_q q, (..., n, d_k)."""
-        return _linear(self.W_q, query, "query")
+        return linear(self.W_q, query, "query")
 
 
 class Cosine(Score):
@@ -172,16 +174,16 @@ class VectorSum(Score):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.w_v = nn.Linear(_size("size", size), 1, bias=False)
+        self.w_v = nn.Linear(whole("size", size), 1, bias=False)
 
     def project_query(self, query: Tensor) -> Tensor:
         """(v·q, 1): with the key's (1, v·k), the inner product is the whole sum and the log-sum-exp is true."""
-        share = _linear(self.w_v, query, "query")
+        share = linear(self.w_v, query, "query")
         return torch.cat([share, torch.ones_like(share)], -1)
 
     def project_key(self, key: Tensor) -> Tensor:
         """(1, v·k)."""
-        share = _linear(self.w_v, key, "key")
+        share = linear(self.w_v, key, "key")
         return torch.cat([torch.ones_like(share), share], -1)
 
 
@@ -206,18 +208,18 @@ class Additive(Score):
 
     def __init__(self, key_size: int, query_size: int, num_hiddens: int) -> None:
         super().__init__()
-        hiddens = _size("num_hiddens", num_hiddens)
-        self.W_k = nn.Linear(_size("key_size", key_size), hiddens, bias=False)
-        self.W_q = nn.Linear(_size("query_size", query_size), hiddens, bias=False)
+        hiddens = whole("num_hiddens", num_hiddens)
+        self.W_k = nn.Linear(whole("key_size", key_size), hiddens, bias=False)
+        self.W_q = nn.Linear(whole("query_size", query_size), hiddens, bias=False)
         self.w_v = nn.Linear(hiddens, 1, bias=False)
 
     def project_query(self, query: Tensor) -> Tensor:
         """W_q q."""
-        return _linear(self.W_q, query, "query")
+        return linear(self.W_q, query, "query")
 
     def project_key(self, key: Tensor) -> Tensor:
         """W_k k."""
-        return _linear(self.W_k, key, "key")
+        return linear(self.W_k, key, "key")
 
     def pair_weight(self) -> Tensor:
         """v, (h,)."""
@@ -233,7 +235,7 @@ class _Distance(Score):
 
     def __init__(self, bandwidth: float | Sequence[float] | Tensor = 1.0, learnable: bool = False) -> None:
         super().__init__()
-        sigma = torch.as_tensor(bandwidth, dtype=torch.get_default_dtype()).detach().clone()
+        sigma = _sigma(bandwidth)
         if sigma.ndim > 1:
             raise ValueError(
                 f"bandwidth: came with shape {tuple(sigma.shape)}; allowed: a number, or (d,), one a feature"
@@ -243,8 +245,9 @@ class _Distance(Score):
                 f"bandwidth: came {sigma.tolist()}; allowed: positive finite numbers, in the units of the data"
             )
         self.learnable = learnable
-        if learnable:
-            self.log_bandwidth = nn.Parameter(sigma.log())
+        if learnable:  # a number is trained in the default dtype, as every parameter is; a tensor in its own
+            kind = sigma.dtype if isinstance(bandwidth, Tensor) else torch.get_default_dtype()
+            self.log_bandwidth = nn.Parameter(sigma.log().to(kind))
         else:
             self.register_buffer("fixed_bandwidth", sigma)
 
@@ -350,7 +353,36 @@ class Triangular(_Distance):
     profile = "triangular"
 
 
-def _size(name: str, size: int) -> int:
+def fits(score: Score) -> None:
+    """Check what a class of scores says of itself, its own or a user's.
+
+    Raises:
+        TypeError: No such pair function or profile, or a pair weight where there is none to be, or none where there is.
+    """
+    name, pair = type(score).__name__, getattr(score, "pair", None)
+    if pair not in get_args(Pair):
+        raise TypeError(f"score: {name}.pair came {pair!r}; allowed: {', '.join(map(repr, get_args(Pair)))}")
+    if score.profile not in get_args(Profile):
+        allowed = ", ".join(map(repr, get_args(Profile)))
+        raise TypeError(f"score: {name}.profile came {score.profile!r}; allowed: {allowed}")
+    if (score.pair_weight() is None) == (pair == "additive"):
+        raise TypeError(
+            f"score: {name}.pair_weight() must return v, (h,), for pair 'additive', and None for the others"
+        )
+
+
+def _sigma(bandwidth: float | Sequence[float] | Tensor) -> Tensor:
+    """Numbers in float64, so that a fixed bandwidth is exact for every dtype of data; a tensor in its own type."""
+    if isinstance(bandwidth, Tensor) and bandwidth.is_floating_point():
+        return bandwidth.detach().clone()
+    try:
+        return torch.as_tensor(bandwidth, dtype=torch.float64).clone()
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"bandwidth: came {bandwidth!r}; allowed: a positive number, or one for each feature") from None
+
+
+def whole(name: str, size: int) -> int:
+    """A whole number of at least 1."""
     if isinstance(size, bool) or not isinstance(size, int):
         raise TypeError(f"{name}: came {size!r} ({type(size).__name__}); allowed: a whole number of at least 1")
     if size < 1:
@@ -358,14 +390,15 @@ def _size(name: str, size: int) -> int:
     return size
 
 
-def _linear(layer: nn.Linear, features: Tensor, name: str) -> Tensor:
+def linear(layer: nn.Linear, features: Tensor, name: str) -> Tensor:
+    """A linear layer's output, after checks that name the tensor."""
     if features.shape[-1] != layer.in_features:
         raise ValueError(
             f"{name}: came with {features.shape[-1]} features (shape {tuple(features.shape)}); "
-            f"allowed: {layer.in_features}, the {name}'s size that this score was made with"
+            f"allowed: {layer.in_features}, as this was made"
         )
     weight = layer.weight
-    if features.dtype != weight.dtype and not torch.is_autocast_enabled(features.device.type):
+    if features.dtype != weight.dtype and not autocasts(features.device.type):
         raise TypeError(
             f"{name}: came with dtype {features.dtype}; allowed: {weight.dtype}, that of the score's parameters"
         )

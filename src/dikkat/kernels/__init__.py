@@ -14,14 +14,16 @@ class Kernel:
     Attributes:
         obstacles: Why it cannot run a problem; empty where it can.
         run: Runs it.
+        wants_seeds: Whether dropout is ours, and needs seeds from torch's generator.
     """
 
     obstacles: Callable[[Problem], list[str]]
     run: Callable[[Problem], Result]
+    wants_seeds: bool = True
 
 
 KERNELS = {
-    "sdpa": Kernel(sdpa.obstacles, sdpa.run),
+    "sdpa": Kernel(sdpa.obstacles, sdpa.run, wants_seeds=False),
     "reference": Kernel(reference.obstacles, reference.run),
     "chunked": Kernel(chunked.obstacles, chunked.run),
 }
@@ -36,7 +38,7 @@ def choose(problem: Problem) -> str:
         return "sdpa"
     pairs = problem.lead.numel() * problem.limits.queries * problem.limits.keys
     largest = pairs if problem.pair == "inner" else pairs * problem.query.shape[-1]
-    return "reference" if largest <= _SMALL else "chunked"
+    return "reference" if largest <= _SMALL or chunked.obstacles(problem) else "chunked"
 
 
 __all__ = ["KERNELS", "Kernel", "Problem", "Result", "choose"]

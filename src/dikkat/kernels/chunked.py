@@ -21,17 +21,21 @@ from dikkat.kernels.common import (
     weigh,
 )
 from dikkat.kernels.operator import Gradients, Output, operator
-from dikkat.masking import can_read_values, softmax
+from dikkat.masking import can_read_values, have_tangents, softmax
 
 _INF = float("inf")
 # Elements of a tile's largest tensor: 4 MB in float32, so that the handful of them stays near the caches.
 _TILE = 2**20
+# Pairs that a tile has at least, where there are as many: 64 × 64.
+_SQUARE = 2**12
 # From this much work a batch element is worth a loop of its own, in which the keys past its length are skipped.
 _ALONE = 2**18
 
 
 def obstacles(problem: Problem) -> list[str]:
-    """Why it cannot run: it always can."""
+    """Why it cannot run."""
+    if have_tangents(problem.query, problem.key, problem.value):
+        return ["it has no forward-mode derivative; 'reference' has"]
     return []
 
 
@@ -197,17 +201,28 @@ def _add(into: Tensor, share: Tensor) -> None:
 
 
 def _parts(problem: Problem, tensors: tuple[Tensor, ...]) -> Iterator[tuple[Problem, tuple[Tensor, ...]]]:
-    """The problem whole; or, where lengths differ and the work is worth it, one batch element after the other."""
-    lens, lead = problem.limits.lens, problem.lead
-    if lens is None or not can_read_values(lens) or lens.shape[0] < 2 or lens.ndim < 2:
+    """The problem whole; or some elements of a leading dimension after the others.
+
+    One by one where their lengths differ and the work is worth it; and so many at a time that tiles stay large, so that
+    there are few of them.
+    """
+    lead, lens = problem.lead, problem.limits.lens
+    if not lead.numel() or not lead:
         yield problem, tensors
         return
-    alone = lead[1:].numel() * problem.limits.queries * problem.limits.keys * _features(problem)
-    if alone < _ALONE:
+    apart = lens is not None and lens.shape[0] > 1 and can_read_values(lens)
+    dim = 0 if apart else max(range(len(lead)), key=lambda i: lead[i])
+    each = lead.numel() // lead[dim] * _features(problem)
+    step = max(1, _TILE // (each * _SQUARE))
+    if apart and each * problem.limits.queries * problem.limits.keys >= _ALONE:
+        step = 1
+    if step >= lead[dim]:
         yield problem, tensors
         return
-    for index in range(lead[0]):
-        yield problem.element(index), tuple(narrow(t, index) if t.ndim > 1 else t for t in tensors)
+    for start in range(0, lead[dim], step):
+        rows = slice(start, min(start + step, lead[dim]))
+        # Weights that are not wanted are (0,), and have no leading dimension to cut.
+        yield problem.part(dim, rows), tuple(narrow(t, dim, rows) if t.ndim > len(lead) else t for t in tensors)
 
 
 def _features(problem: Problem) -> int:

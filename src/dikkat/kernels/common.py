@@ -87,21 +87,21 @@ class Problem:
             limits=self.limits if bias is None else replace(self.limits, key_bias=bias.to(kind)),
         )
 
-    def element(self, index: int) -> "Problem":
-        """One element of the first leading dimension, which stays, with length 1."""
+    def part(self, dim: int, rows: slice) -> "Problem":
+        """Some of the elements of one leading dimension."""
 
         def some(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else narrow(tensor, index)
+            return None if tensor is None else narrow(tensor, dim, rows)
 
         limits = self.limits
         return replace(
             self,
-            query=narrow(self.query, index),
-            key=narrow(self.key, index),
-            value=narrow(self.value, index),
+            query=narrow(self.query, dim, rows),
+            key=narrow(self.key, dim, rows),
+            value=narrow(self.value, dim, rows),
             weight=some(self.weight),
             seeds=some(self.seeds),
-            lead=torch.Size((1, *self.lead[1:])),
+            lead=torch.Size((*self.lead[:dim], rows.stop - rows.start, *self.lead[dim + 1 :])),
             limits=replace(
                 limits,
                 lens=some(limits.lens),
@@ -112,9 +112,9 @@ class Problem:
         )
 
 
-def narrow(tensor: Tensor, index: int) -> Tensor:
-    """One element of the first dimension, which stays, with length 1; the tensor itself where it is broadcast there."""
-    return tensor if tensor.shape[0] == 1 else tensor[index : index + 1]
+def narrow(tensor: Tensor, dim: int, rows: slice) -> Tensor:
+    """Some rows of a leading dimension; the tensor itself where it is broadcast there."""
+    return tensor if tensor.shape[dim] == 1 else tensor.narrow(dim, rows.start, rows.stop - rows.start)
 
 
 def merge(a: State, b: State) -> State:
@@ -134,6 +134,7 @@ def merge(a: State, b: State) -> State:
         The state over both.
 
     Raises:
+        TypeError: Something else than states.
         ValueError: The shapes do not fit.
 
     Source: Milakov and Gimelshein 2018, section 3; Dao et al. 2022, section 3.1.
@@ -147,6 +148,8 @@ def merge(a: State, b: State) -> State:
         True
     """
     for name, state in (("a", a), ("b", b)):
+        if not isinstance(state, State):
+            raise TypeError(f"{name}: came {type(state).__name__}; allowed: a State, as dikkat.attention_state returns")
         if state.mean.shape[:-1] != state.lse.shape:
             raise ValueError(
                 f"{name}: came with mean {tuple(state.mean.shape)} and lse {tuple(state.lse.shape)}; "
@@ -246,8 +249,8 @@ def dropout_scale(problem: Problem, rows: slice = slice(None), cols: slice = sli
     if problem.seeds is None:
         return None
     limits, device = problem.limits, problem.query.device
-    row = torch.arange(*rows.indices(limits.queries), device=device)
-    key = torch.arange(*cols.indices(limits.keys), device=device)
+    row = torch.arange(limits.queries, device=device)[rows]
+    key = torch.arange(limits.keys, device=device)[cols]
     by_row = spread(problem.seeds[..., None], row)
     kept = random_bits(by_row[..., None], key) >= int(problem.dropout * 2**32)
     return kept.to(problem.dtype) * (1.0 / (1.0 - problem.dropout) if problem.dropout < 1 else 0.0)

@@ -36,8 +36,12 @@ class Gradients(NamedTuple):
 Forward = Callable[[Problem], Output]
 Backward = Callable[[Problem, Output, Output], Gradients]  # the call, its output, the output's gradient
 
-_OPERANDS = 14  # of the operator below
-_DIFFERENTIABLE = {"query": 2, "key": 3, "weight": 4, "value": 5, "key_bias": 9}
+# The operator's, in order.
+_OPERANDS = (
+    "pair", "profile", "query", "key", "weight", "value", "lens", "mask", "causal", "key_bias", "exclude", "dropout",
+    "seeds", "wants_weights",
+)  # fmt: skip
+_DIFFERENTIABLE = {name: _OPERANDS.index(name) for name in Gradients._fields}
 
 
 def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Problem], Result]:
@@ -134,7 +138,7 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
         operands = [next(rest) if plain is None else plain[0] for plain in ctx.plain]
         call: Callable[..., Any] = TransformedBackward.apply if transformed() else backward_op
         found = call(*operands, mean, lse, weights, *grads)
-        out: list[Tensor | None] = [None] * _OPERANDS
+        out: list[Tensor | None] = [None] * len(_OPERANDS)
         for index, grad in zip(_DIFFERENTIABLE.values(), found, strict=True):
             out[index] = None if operands[index] is None else grad
         return tuple(out)
@@ -151,7 +155,7 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
     def _(info: Any, dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
         moved = [_in_front(t, d) for t, d in zip(operands, dims, strict=True)]
         # A gradient for each member of the batch, also of an operand that they share.
-        for index in (*_DIFFERENTIABLE.values(), *range(_OPERANDS, _OPERANDS + 6)):
+        for index in (*_DIFFERENTIABLE.values(), *range(len(_OPERANDS), len(moved))):
             if moved[index] is not None:
                 moved[index] = moved[index].expand(info.batch_size, *moved[index].shape[1:])
         found = backward_op(*moved)

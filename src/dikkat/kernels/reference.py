@@ -22,7 +22,7 @@ def run(problem: Problem) -> Result:
     """Scores, softmax, average."""
     problem = problem.wide()
     visible = problem.limits.visible()
-    # Where all rows see the same keys, the front door has set the others to 0 and plain products are safe.
+    # Where all rows of a batch element see the same keys, the front door has set the others to 0: plain products do.
     hidden_from_some = visible if problem.limits.vary_by_row() else None
     scores = _scores(problem, hidden_from_some)
     if problem.limits.key_bias is not None:
@@ -45,22 +45,24 @@ def _scores(problem: Problem, visible: Tensor | None) -> Tensor:
     query, key = problem.query, problem.key
     if problem.pair == "inner":
         return query @ key.mT if visible is None else _inner(query, key, visible)
-    sign = 1 if problem.pair == "additive" else -1
-    pairs = query[..., :, None, :] + sign * key[..., None, :, :]
+    query, key = query[..., :, None, :], key[..., None, :, :]
+    pairs = query + key if problem.pair == "additive" else query - key
     if visible is not None:
         pairs = torch.where(visible[..., None], pairs, 0.0)
-    if problem.weight is not None:
+    if problem.pair == "additive" and problem.weight is not None:
         return weigh(pairs.tanh(), problem.weight)
     return log_profile(problem.profile, pairs.square().sum(-1))
 
 
 def _inner(query: Tensor, key: Tensor, visible: Tensor) -> Tensor:
-    product: Tensor = _Inner.apply(query, key, visible)  # type: ignore[no-untyped-call]
+    function = _Inner if torch.compiler.is_compiling() else _InnerBothWays
+    product: Tensor = function.apply(query, key, visible)
     return product
 
 
 def _pool(weights: Tensor, value: Tensor, visible: Tensor) -> Tensor:
-    pooled: Tensor = _Pool.apply(weights, value, visible)  # type: ignore[no-untyped-call]
+    function = _Pool if torch.compiler.is_compiling() else _PoolBothWays
+    pooled: Tensor = function.apply(weights, value, visible)
     return pooled
 
 
@@ -108,6 +110,37 @@ class _Pool(torch.autograd.Function):
         by_weights = _inner(grad, value, visible)
         by_value = _pool(weights.mT, grad, _transposed(visible, weights))
         return by_weights.sum_to_size(weights.shape), by_value.sum_to_size(value.shape), None
+
+
+# Forward mode stands apart: torch.compile traces no function that has it.
+
+
+class _InnerBothWays(_Inner):
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def jvp(ctx: Any, by_a: Tensor | None, by_b: Tensor | None, _: None) -> Tensor:
+        a, b, visible = ctx.saved_tensors
+        return _inner(_zero(by_a, a), b, visible) + _inner(a, _zero(by_b, b), visible)
+
+
+class _PoolBothWays(_Pool):
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def jvp(ctx: Any, by_weights: Tensor | None, by_value: Tensor | None, _: None) -> Tensor:
+        weights, value, visible = ctx.saved_tensors
+        return _pool(_zero(by_weights, weights), value, visible) + _pool(weights, _zero(by_value, value), visible)
+
+
+def _zero(tangent: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if tangent is None else tangent
 
 
 def _transposed(visible: Tensor, like: Tensor) -> Tensor:

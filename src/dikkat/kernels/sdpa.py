@@ -4,14 +4,16 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use_flash_attention
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from dikkat.kernels.common import Problem, Result
-from dikkat.masking import can_read_values, transformed
+from dikkat.masking import can_read_values, have_tangents, transformed
 
 _INF = float("inf")
-_FAST = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
+# Not cuDNN's, which makes a plan for each new shape: texts have many.
+_FAST = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
 
 
 def obstacles(problem: Problem) -> list[str]:
@@ -42,25 +44,61 @@ def obstacles(problem: Problem) -> list[str]:
         found.append("PyTorch's fast path on a CPU has no dropout")
     if device == "cuda" and problem.dtype == torch.float64:
         found.append("PyTorch's fast paths on CUDA take no float64")
-    if transformed():
-        found.append("PyTorch's fast paths do not run under torch.func transforms")
+    if transformed() or have_tangents(problem.query, problem.key, problem.value):
+        found.append("PyTorch's fast paths do not run under torch.func transforms, nor in forward mode")
+    if limits.vary_by_row() and not _finite(problem):
+        found.append("something is not finite, and PyTorch's fast paths would show it to rows that it is hidden from")
+    if not found and device == "cuda":
+        found += _refused_by_cuda(problem)
     return found
+
+
+def _finite(problem: Problem) -> bool:
+    """Where it can be seen without waiting for a device."""
+    operands = (problem.query, problem.key, problem.value)
+    return not can_read_values(*operands) or all(bool(torch.isfinite(t).all()) for t in operands)
+
+
+def _refused_by_cuda(problem: Problem) -> list[str]:
+    """What PyTorch itself says of these shapes on this device."""
+    if torch.compiler.is_compiling():
+        return []
+    bias, kind = problem.limits.key_bias, _kind(problem)
+    if bias is not None and torch.promote_types(bias.dtype, kind) != kind:
+        return [f"key_bias is {bias.dtype}, and PyTorch's fast paths would round it to {kind}"]
+    query, key, value = (
+        problem.query.new_empty((*_four(t, problem.lead).shape[:3], _size(problem)), dtype=kind)
+        for t in (problem.query, problem.key, problem.value)
+    )
+    mask = _mask(problem, kind)[0]
+    parameters = SDPAParams(query, key, value, mask, problem.dropout, problem.limits.causal, False)
+    if can_use_flash_attention(parameters) or can_use_efficient_attention(parameters):
+        return []
+    return [f"none of PyTorch's fast paths takes these shapes in {kind} on this device"]
 
 
 def run(problem: Problem) -> Result:
     """One call of the fused kernel, on features padded with zeros to one size."""
     problem = _cut(problem)
-    mask, empty = _mask(problem)
-    kind = torch.promote_types(problem.query.dtype, torch.promote_types(problem.key.dtype, problem.value.dtype))
-    # The CPU kernel wants one size for all three; CUDA's want a multiple of 8.
-    size = -(-max(problem.query.shape[-1], problem.value.shape[-1]) // 8) * 8
-    query, key, value = (_shape(t.to(kind), problem.lead, size) for t in (problem.query, problem.key, problem.value))
+    kind = _kind(problem)
+    mask, empty = _mask(problem, kind)
+    query, key, value = (_padded(t.to(kind), problem) for t in (problem.query, problem.key, problem.value))
     with sdpa_kernel(_FAST if problem.query.is_cuda else [SDPBackend.FLASH_ATTENTION]):
         out = scaled_dot_product_attention(
             query, key, value, attn_mask=mask, dropout_p=problem.dropout, is_causal=problem.limits.causal, scale=1.0
         )
     out = out[..., : problem.value.shape[-1]].reshape(*problem.lead, *out.shape[-2:-1], problem.value.shape[-1])
     return Result(out if empty is None else out.masked_fill(empty, 0.0), None, None)
+
+
+def _kind(problem: Problem) -> torch.dtype:
+    """The dtype of the call: autocast may have halved some of its tensors."""
+    return torch.promote_types(problem.query.dtype, torch.promote_types(problem.key.dtype, problem.value.dtype))
+
+
+def _size(problem: Problem) -> int:
+    """The CPU kernel wants one number of features for all three; CUDA's want a multiple of 8."""
+    return -(-max(problem.query.shape[-1], problem.value.shape[-1]) // 8) * 8
 
 
 def _needs_mask(problem: Problem) -> bool:
@@ -88,7 +126,7 @@ def _cut(problem: Problem) -> Problem:
     )
 
 
-def _mask(problem: Problem) -> tuple[Tensor | None, Tensor | None]:
+def _mask(problem: Problem, kind: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
     """What the kernel adds or selects by, (B, H or 1, n or 1, m), and the rows that see no key, (..., n or 1, 1).
 
     A row with no key sees all of them here, and its output is set to 0 afterwards: PyTorch's kernels make NaN of it.
@@ -101,7 +139,9 @@ def _mask(problem: Problem) -> tuple[Tensor | None, Tensor | None]:
     empty = ~visible.any(-1, keepdim=True)
     mask = visible | empty
     if problem.limits.key_bias is not None:
-        bias = problem.limits.key_bias[..., None, :].to(problem.query.dtype)
+        # The CPU kernel takes a mask in float32 beside halves, which would round a bias, and large ones to −∞.
+        wide = kind if problem.query.is_cuda else torch.promote_types(kind, torch.float32)
+        bias = problem.limits.key_bias[..., None, :].to(wide)
         mask = torch.where(visible, bias, torch.where(empty, 0.0, -_INF).to(bias.dtype))
     mask = mask.expand(*mask.shape[:-1], problem.limits.keys)
     lead = problem.lead
@@ -109,14 +149,18 @@ def _mask(problem: Problem) -> tuple[Tensor | None, Tensor | None]:
     return _four(full, lead), empty
 
 
-def _shape(tensor: Tensor, lead: torch.Size, size: int) -> Tensor:
+def _padded(tensor: Tensor, problem: Problem) -> Tensor:
     """(B, H, length, size)."""
-    tensor = pad(tensor, (0, size - tensor.shape[-1])).expand(*lead, *tensor.shape[-2:-1], size)
-    return _four(tensor, lead)
+    size = _size(problem)
+    return _four(
+        pad(tensor, (0, size - tensor.shape[-1])).expand(*problem.lead, *tensor.shape[-2:-1], size), problem.lead
+    )
 
 
 def _four(tensor: Tensor, lead: torch.Size) -> Tensor:
     """Four dimensions, whatever the leading ones; those that are 1 stay 1."""
-    if len(lead) <= 2:
-        return tensor.reshape((1,) * (2 - len(lead)) + tuple(tensor.shape))
-    return tensor.reshape(-1, *tensor.shape[-3:])
+    if len(lead) == 1:
+        return tensor.unsqueeze(1)
+    if len(lead) < 1:
+        return tensor.reshape(1, 1, *tensor.shape)
+    return tensor if len(lead) == 2 else tensor.reshape(-1, *tensor.shape[-3:])

@@ -126,7 +126,7 @@ def test_the_lengths_of_a_memory_are_those_of_its_own_sentences(own: tuple[int, 
     lens = torch.tensor([1, 4])[: own[0]] if own else torch.tensor(3)
     asked = torch.randn(*query, 3, 4)
     memory = dikkat.prepare(key, value, score=DOT, valid_lens=lens)
-    aligned = lens.reshape(*lens.shape, *(1,) * (len(own) - lens.ndim))
+    aligned = lens.reshape(lens.shape + (1,) * (len(own) - lens.ndim))
     mask = (torch.arange(5) < aligned[..., None])[..., None, :]
     expected = dikkat.attend(asked, key, value, score=DOT, mask=mask)
     torch.testing.assert_close(dikkat.attend_memory(asked, memory), expected)

@@ -589,6 +589,7 @@ def test_compile_with_dropout_and_weights_and_a_memory() -> None:
     torch.compiler.reset()
     made = kit.call("additive", "lengths")
     memory = dikkat.prepare(made.key, made.value, score=made.score, **made.restricted)
+    memory = kit.replace(memory, key=memory.key.detach(), value=memory.value.detach())
 
     def step(query: Tensor) -> tuple[Tensor, Tensor]:
         return dikkat.attend_memory(query, memory, return_weights=True)

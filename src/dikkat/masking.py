@@ -94,10 +94,12 @@ def broadcast(*shapes: torch.Size) -> torch.Size:
         return first
     out: list[int] = []
     for sizes in zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1):
-        wide = {size for size in sizes if size != 1}
-        if len(wide) > 1:
-            raise ValueError(f"shapes {', '.join(str(tuple(shape)) for shape in shapes)} do not broadcast")
-        out.append(wide.pop() if wide else 1)
+        wide = 1
+        for size in sizes:
+            if wide != 1 and size not in (1, wide):
+                raise ValueError(f"shapes {', '.join(str(tuple(shape)) for shape in shapes)} do not broadcast")
+            wide = size if size != 1 else wide
+        out.append(wide)
     return torch.Size(reversed(out))
 
 

@@ -56,13 +56,13 @@ def _scores(problem: Problem, visible: Tensor | None) -> Tensor:
 
 def _inner(query: Tensor, key: Tensor, visible: Tensor) -> Tensor:
     function = _Inner if torch.compiler.is_compiling() else _InnerBothWays
-    product: Tensor = function.apply(query, key, visible)
+    product: Tensor = function.apply(query, key, visible)  # type: ignore[no-untyped-call]
     return product
 
 
 def _pool(weights: Tensor, value: Tensor, visible: Tensor) -> Tensor:
     function = _Pool if torch.compiler.is_compiling() else _PoolBothWays
-    pooled: Tensor = function.apply(weights, value, visible)
+    pooled: Tensor = function.apply(weights, value, visible)  # type: ignore[no-untyped-call]
     return pooled
 
 

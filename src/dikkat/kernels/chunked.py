@@ -213,8 +213,9 @@ def _parts(problem: Problem, tensors: tuple[Tensor, ...]) -> Iterator[tuple[Prob
     apart = lens is not None and lens.shape[0] > 1 and can_read_values(lens)
     dim = 0 if apart else max(range(len(lead)), key=lambda i: lead[i])
     each = lead.numel() // lead[dim] * _features(problem)
-    step = max(1, _TILE // (each * _SQUARE))
-    if apart and each * problem.limits.queries * problem.limits.keys >= _ALONE:
+    pairs = max(1, problem.limits.queries * problem.limits.keys)
+    step = max(1, _TILE // (each * min(pairs, _SQUARE)))
+    if apart and each * pairs >= _ALONE:
         step = 1
     if step >= lead[dim]:
         yield problem, tensors

@@ -16,10 +16,11 @@ check: install  ## Linter, strict types, docs build.
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: install  ## Measure, and write benchmarks/results/.
 	$(BIN)/python benchmarks/core.py
+	$(BIN)/python benchmarks/phrasebook.py
 
 install: .venv/installed  ## The environment, for everything here.
 

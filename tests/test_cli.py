@@ -1,4 +1,6 @@
+import gzip
 import io
+import os
 import subprocess
 import sys
 
@@ -157,6 +159,58 @@ def test_training_does_not_overwrite_what_is_no_model(run, tmp_path):
     assert (tmp_path / "thesis" / "one.tex").read_text() == "years of work"
 
 
+def test_a_place_that_cannot_be_written_is_known_before_the_training(run, pairs, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    refused(run("train", "--pairs", pairs, "-o", tmp_path / "file" / "model"), "no model can be saved there")
+    monkeypatch.chdir(tmp_path)
+    refused(run("train", "--pairs", pairs, "-o", "."), "the current folder")
+
+
+def test_an_interrupted_training_keeps_what_it_has(run, pairs, tmp_path, monkeypatch):
+    from dikkat.translation import training
+
+    steps = []
+    step = training._Lesson.training_step
+
+    def interrupted(self, batch, index):
+        steps.append(index)
+        if len(steps) == 5:
+            raise KeyboardInterrupt
+        return step(self, batch, index)
+
+    monkeypatch.setattr(training._Lesson, "training_step", interrupted)
+    options = ["--pairs", pairs, "--valid-share", 0.3, *QUICK, "--epochs", 9, "--batch-size", 2]
+    status, _, err = run("train", "-o", tmp_path / "model", *options)
+    assert status == 0
+    assert "interrupted; the best model so far is saved" in err
+    assert "the model of epoch 1 of 1" in err
+    assert run("translate", tmp_path / "model", "Go.")[0] == 0
+    steps[:] = [0] * 4
+    status, _, err = run("train", "-o", tmp_path / "other", *options)
+    assert status == 130
+    assert "nothing was saved" in err
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_compressed_file_is_translated_too(run, model, tmp_path):
+    (tmp_path / "in.gz").write_bytes(gzip.compress(b"Go.\nI lost.\n"))
+    status, out, _ = run("translate", model, "-f", tmp_path / "in.gz")
+    assert (status, out.count("\n")) == (0, 2)
+
+
+def test_output_is_utf8_whatever_the_locale(model):
+    command = [sys.executable, "-m", "dikkat", "translate", str(model), *[source for source, _ in PAIRS]]
+    done = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert "Où" in done.stdout.decode("utf-8")
+
+
+def test_a_corpus_without_a_repeated_word_says_so(run, tmp_path):
+    (tmp_path / "tiny.tsv").write_text("go now\tva\ngo away\tpars\ngo\tmarche\nnow go\tallez\n")
+    status, _, err = run("train", "--pairs", tmp_path / "tiny.tsv", "--valid-share", 0.3, "-o", tmp_path / "m")
+    assert status == 2
+    assert "word occurs 2 times, so that none would be learnt: use a min_freq (--min-freq) of 1" in err
+
+
 def test_a_bad_model_folder_is_one_line(run, tmp_path):
     refused(run("translate", tmp_path / "none", "Go."), "no such model folder")
     refused(run("translate", tmp_path, "Go."), "settings.json: missing")
@@ -164,7 +218,10 @@ def test_a_bad_model_folder_is_one_line(run, tmp_path):
 
 def test_bad_input_to_translate_is_one_line(run, model, tmp_path):
     (tmp_path / "bad.txt").write_bytes(b"Go.\n\xe9t\xe9\n")
-    refused(run("translate", model, "-f", tmp_path / "bad.txt"), "bad.txt, line 2: not UTF-8")
+    status, out, err = run("translate", model, "-f", tmp_path / "bad.txt")
+    assert (status, err.count("\n")) == (2, 1)
+    assert out.count("\n") == 1  # the line before it is translated
+    assert "bad.txt, line 2: not UTF-8" in err
     refused(run("translate", model, stdin=b"a" * 100_000), "standard input, line 1: more than 10,000 characters")
     refused(run("translate", model, "Go.", "-f", tmp_path / "bad.txt"), "both given")
     refused(run("translate", model, "-f", tmp_path / "none.txt"), "none.txt: No such file or directory")

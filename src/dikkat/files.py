@@ -6,7 +6,7 @@ import secrets
 import stat
 from pathlib import Path
 
-__all__ = ["write_whole"]
+__all__ = ["flush_folder", "write_whole"]
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
@@ -50,7 +50,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-    _flush_folder(target.parent)
+    flush_folder(target.parent)
 
 
 def _as_bytes(data: bytes | str) -> bytes:
@@ -77,8 +77,15 @@ def _replaceable_mode(target: Path) -> int | None:
     return stat.S_IMODE(status.st_mode)
 
 
-def _flush_folder(folder: Path) -> None:
-    """Make the new name last through a power cut, where the system can flush a folder."""
+def flush_folder(folder: Path) -> None:
+    """Make a new name in a folder last through a power cut, where the system can flush a folder.
+
+    Args:
+        folder: where the file or folder of the new name is.
+
+    Raises:
+        OSError: the system could not flush.
+    """
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)

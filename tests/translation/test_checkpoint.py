@@ -1,7 +1,9 @@
 import errno
 import json
+import os
 import pickle
 import shutil
+import stat
 import subprocess
 import sys
 
@@ -37,6 +39,34 @@ def test_a_loaded_model_is_the_saved_one(translator, folder):
     for before, after in zip(translator.translate(["I lost."]), loaded.translate(["I lost."]), strict=True):
         assert (before.target, before.score) == (after.target, after.score)
         assert torch.equal(before.weights, after.weights)
+
+
+def test_weights_that_are_not_finite_are_refused(folder):
+    tensors = load_file(folder / "model.safetensors")
+    tensors["bridge.weight"][0, 0] = float("nan")
+    save_file(tensors, folder / "model.safetensors")
+    refused(folder, "bridge.weight holds values that are not finite")
+
+
+def test_tokens_must_be_numbered_without_a_gap(folder):
+    path = folder / "target.tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["model"]["vocab"]["va"] = 99_999
+    path.write_text(json.dumps(content), encoding="utf-8")
+    refused(folder, "not numbered from 0 without a gap")
+
+
+def test_a_file_system_that_cannot_flush_folders_will_do(translator, folder, monkeypatch):
+    flush = os.fsync
+
+    def only_files(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", only_files)
+    translator.save(folder)
+    assert {path.name for path in folder.parent.iterdir()} == {"model"}
 
 
 def test_any_tool_can_read_the_weights(folder):
@@ -110,7 +140,7 @@ def test_a_missing_tensor_is_named(folder):
 
 def test_an_extra_tensor_is_named(folder):
     changed_tensors(folder, lambda tensors: tensors.update(extra=torch.zeros(2, 3)))
-    refused(folder, r"extra float32 \(2, 3\) is too much")
+    refused(folder, r"extra float32 \(2, 3\) is not expected")
 
 
 def test_a_misshapen_tensor_is_named_with_both_shapes(folder):

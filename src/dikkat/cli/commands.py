@@ -2,9 +2,10 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -17,8 +18,8 @@ from dikkat.translation import (
     read_aligned,
     read_tsv,
 )
-from dikkat.translation.checkpoint import check_replaceable
-from dikkat.translation.corpus import Pair, decode_line
+from dikkat.translation.checkpoint import check_writable
+from dikkat.translation.corpus import Pair, decode_line, read_lines
 from dikkat.translation.settings import ScoreName
 from dikkat.translation.tokenizer import Kind
 
@@ -67,6 +68,8 @@ def run() -> None:
     """Run the application; errors that a user can mend become one line on standard error and exit status 2."""
     from dikkat.translation.errors import InputError
 
+    if not sys.stdout.isatty():
+        _write_utf8(sys.stdout)
     try:
         app()
     except BrokenPipeError:  # the reader of our output has seen enough; nothing is to be said to it any more
@@ -76,6 +79,12 @@ def run() -> None:
         _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
     except InputError as error:
         _fail(str(error))
+
+
+def _write_utf8(stream: TextIO) -> None:
+    """Translations have letters that a narrow locale has not; files and pipes get them as they are."""
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(encoding="utf-8")
 
 
 def _fail(message: str) -> None:
@@ -192,7 +201,7 @@ def train(
         patience=patience,
         seed=seed,
     )
-    check_replaceable(output)  # before the work, not after it
+    check_writable(output)  # before the work, not after it
     corpus = _corpus(phrasebook, pairs, source, target, held_out=False)
     training, validation = _with_validation(corpus, valid_source, valid_target, valid_share)
     print(f"{len(training):,} pairs to learn from, {len(validation):,} to validate with", file=sys.stderr)
@@ -203,6 +212,11 @@ def train(
         result = train_translator(settings, training, validation)
     except TrainingDivergedError as error:
         raise InputError(str(error)) from error
+    except KeyboardInterrupt:
+        print("dikkat: interrupted before an epoch was over; nothing was saved", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if result.interrupted:
+        print("dikkat: interrupted; the best model so far is saved", file=sys.stderr)
     result.translator.save(output)
     best = min(result.epochs, key=lambda epoch: epoch.validation_loss)
     print(
@@ -236,8 +250,7 @@ def translate(
     if sentences:
         _print_translations(translator, sentences, batch_size)
     elif file:
-        with file.open("rb") as lines:
-            _print_translations(translator, _sentences(lines, str(file)), batch_size)
+        _print_translations(translator, read_lines(file), batch_size)
     elif sys.stdin.isatty():
         print("Type a sentence and press Enter; Ctrl-D ends.", file=sys.stderr)
         _print_translations(translator, _sentences(sys.stdin.buffer, "standard input"), batch_size=1)
@@ -330,8 +343,19 @@ def _sentences(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def _print_translations(translator: Translator, sentences: Iterable[str], batch_size: int) -> None:
+    """Print translations group by group; those before a line that cannot be read, too."""
     remaining = iter(sentences)
     # Some batches at once, so that sentences of similar lengths can go together; not all, so that output begins soon.
-    while group := list(islice(remaining, 1 if batch_size == 1 else 8 * batch_size)):
+    size = 1 if batch_size == 1 else 8 * batch_size
+    fault: InputError | None = None
+    group = [""]
+    while group and fault is None:
+        group = []
+        try:
+            group.extend(islice(remaining, size))
+        except InputError as error:
+            fault = error
         for translation in translator.translate(group, batch_size=batch_size):
             print(translation.target, flush=batch_size == 1)
+    if fault is not None:
+        raise fault

@@ -13,7 +13,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
-from dikkat.files import write_whole
+from dikkat.files import flush_folder, write_whole
 from dikkat.translation.errors import ModelFolderError, SettingsError
 from dikkat.translation.model import TranslationModel
 from dikkat.translation.settings import Settings
@@ -37,6 +37,8 @@ def check_replaceable(folder: Path) -> None:
     """
     if not folder.exists() and not folder.is_symlink():
         return
+    if folder.resolve() == Path.cwd():
+        raise ModelFolderError(f"{folder}: the current folder, which cannot be exchanged. Give the name of one in it")
     if folder.is_symlink() or not folder.is_dir():
         raise ModelFolderError(f"{folder}: not a folder, so no model can be saved there. Give another name")
     others = sorted({entry.name for entry in folder.iterdir()} - {WEIGHTS, SETTINGS, SOURCE, TARGET})
@@ -45,6 +47,25 @@ def check_replaceable(folder: Path) -> None:
             f"{folder}: holds {', '.join(others[:3])}{' …' if others[3:] else ''}, which is not a model of dikkat's. "
             "Give another name, or an empty folder"
         )
+
+
+def check_writable(folder: Path) -> None:
+    """Whether a model can be saved there, tried out: for before the work, and not after it.
+
+    Raises:
+        ModelFolderError: something else is there, or the system lets nothing be written.
+    """
+    check_replaceable(folder)
+    folder = _absolute(folder)
+    trial = _aside(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        trial.mkdir()
+        trial.rmdir()
+    except OSError as error:
+        raise ModelFolderError(
+            f"{folder}: no model can be saved there ({error.strerror}). Give another name"
+        ) from error
 
 
 def save(folder: str | Path, model: TranslationModel, settings: Settings, source: Tokenizer, target: Tokenizer) -> None:
@@ -62,14 +83,22 @@ def save(folder: str | Path, model: TranslationModel, settings: Settings, source
 
     Raises:
         ModelFolderError: something else than a model is there.
-        OSError: the system could not write.
+        OSError: the system could not write; the message says that nothing was saved, and an older model is untouched.
     """
-    folder = Path(os.path.abspath(folder))  # noqa: PTH100  (resolve() would follow a link that must not be replaced)
+    folder = _absolute(Path(folder))
     check_replaceable(folder)
+    try:
+        _save(folder, model, settings, source, target)
+    except OSError as error:
+        older = "; the older model there is as it was" if folder.exists() else ""
+        raise OSError(error.errno, f"the model was not saved: {error.strerror}{older}", str(folder)) from error
+
+
+def _save(folder: Path, model: TranslationModel, settings: Settings, source: Tokenizer, target: Tokenizer) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     content = json.dumps({"format": FORMAT, "version": VERSION, "settings": settings.to_dict()}, indent=2) + "\n"
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
+    aside = _aside(folder)
     try:
         aside.mkdir()
         write_whole(aside / WEIGHTS, dump_tensors(tensors, metadata={"format": "pt"}))
@@ -107,11 +136,19 @@ def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tok
     return model.eval(), settings, source, target
 
 
+def _absolute(folder: Path) -> Path:
+    return Path(os.path.abspath(folder))  # noqa: PTH100  (resolve() would follow a link that must not be replaced)
+
+
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
+
+
 def _take_name(aside: Path, folder: Path) -> None:
     """Move the new folder to its name; an old one of that name goes only after the new one is there."""
     if not folder.exists():
         aside.rename(folder)
-        _flush(folder.parent)
+        flush_folder(folder.parent)
         return
     old = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
     folder.rename(old)
@@ -120,18 +157,10 @@ def _take_name(aside: Path, folder: Path) -> None:
     except BaseException:
         old.rename(folder)
         raise
-    _flush(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _flush(folder: Path) -> None:
-    """Make a new name last through a power cut, where the system can flush a folder."""
-    if os.name != "nt":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    try:
+        flush_folder(folder.parent)
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _load_settings(path: Path) -> Settings:
@@ -180,17 +209,22 @@ def _load_tensors(path: Path) -> dict[str, Tensor]:
 
 def _check_tensors(expected: dict[str, Tensor], found: dict[str, Tensor], path: Path) -> None:
     faults = [f"{name} {_described(expected[name])} is missing" for name in expected if name not in found]
-    faults += [f"{name} {_described(found[name])} is too much" for name in sorted(found) if name not in expected]
+    faults += [f"{name} {_described(found[name])} is not expected" for name in sorted(found) if name not in expected]
     faults += [
         f"{name} is {_described(found[name])} and must be {_described(tensor)}"
         for name, tensor in expected.items()
         if name in found and _described(found[name]) != _described(tensor)
     ]
+    faults += [f"{name} holds values that are not finite" for name in expected if not _finite(found.get(name))]
     if faults:
         raise ModelFolderError(
             f"{path}: {'; '.join(faults[:5])}{' …' if faults[5:] else ''}. The weights belong to other settings or "
             "vocabularies: take all files from one model"
         )
+
+
+def _finite(tensor: Tensor | None) -> bool:
+    return tensor is None or bool(torch.isfinite(tensor).all())
 
 
 def _described(tensor: Tensor) -> str:

@@ -40,7 +40,7 @@ def read_tsv(path: str | Path) -> list[Pair]:
         [('Go.', 'Va !'), ('I lost.', "J'ai perdu.")]
     """
     pairs = []
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         if not line:
             continue  # an empty line holds nothing that could be lost
         columns = line.split("\t")
@@ -75,7 +75,7 @@ def read_aligned(source: str | Path, target: str | Path) -> list[Pair]:
         ...     read_aligned(english, french)
         [('Go.', 'Va !')]
     """
-    sources, targets = list(_lines(source)), list(_lines(target))
+    sources, targets = list(read_lines(source)), list(read_lines(target))
     if len(sources) != len(targets):
         raise CorpusError(
             f"{source} has {len(sources)} lines and {target} has {len(targets)}: line i of one must translate line i "
@@ -84,6 +84,7 @@ def read_aligned(source: str | Path, target: str | Path) -> list[Pair]:
     pairs = [
         _pair(first, second, f"{source} and {target}, line {number}")
         for number, (first, second) in enumerate(zip(sources, targets, strict=True), start=1)
+        if first or second  # a line that is empty in both holds nothing that could be lost
     ]
     return _some(pairs, f"{source} and {target}")
 
@@ -143,8 +144,16 @@ def _some(pairs: list[Pair], where: str) -> list[Pair]:
     return pairs
 
 
-def _lines(path: str | Path) -> Iterator[str]:
-    """The lines of a plain or gzip file, checked one by one, without their ends."""
+def read_lines(path: str | Path) -> Iterator[str]:
+    """The lines of a plain or gzip file, checked one by one, without white space at their ends.
+
+    Args:
+        path: a UTF-8 file.
+
+    Raises:
+        CorpusError: a line too long or not UTF-8; a broken .gz; a folder.
+        OSError: the file cannot be opened.
+    """
     path = Path(path)
     if path.is_dir():
         raise CorpusError(f"{path}: a folder, where a file of sentences must be")

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -171,6 +171,9 @@ class Tokenizer:
                 f"{where}: its first tokens are {found}; a tokenizer of dikkat's, word or bpe, begins with "
                 f"{SPECIAL_TOKENS}"
             )
+        numbers = inner.get_vocab().values()
+        if sorted(numbers) != list(range(len(numbers))):
+            raise ModelFolderError(f"{where}: its tokens are not numbered from 0 without a gap. Save the model again")
         return cls(inner)
 
     def save(self, path: str | Path) -> None:
@@ -209,7 +212,6 @@ def _train_words(sentences: Sequence[str], min_freq: int, vocabulary_size: int) 
     inner = tokenizers.Tokenizer(models.WordLevel(unk_token=SPECIAL_TOKENS[UNKNOWN]))
     written = normalizers.Sequence([normalizers.NFC(), normalizers.Replace("’", "'")])
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD_PIECES), "removed", invert=True)
-    inner.decoder = _writing([written.normalize_str(sentence) for sentence in sentences], inner.pre_tokenizer)
     inner.normalizer = normalizers.Sequence([written, normalizers.Lowercase()])
     trainer = trainers.WordLevelTrainer(
         vocab_size=vocabulary_size,
@@ -218,6 +220,8 @@ def _train_words(sentences: Sequence[str], min_freq: int, vocabulary_size: int) 
         show_progress=False,
     )
     inner.train_from_iterator(sentences, trainer)
+    as_written = [written.normalize_str(sentence) for sentence in sentences]
+    inner.decoder = _writing(as_written, inner.pre_tokenizer, inner.get_vocab())
     return inner
 
 
@@ -270,7 +274,9 @@ def _pieces(sentence: str, split: pre_tokenizers.PreTokenizer) -> Iterator[_Piec
         starts = text in _SENTENCE_ENDS if text[0].isalnum() or text in _SENTENCE_ENDS else starts
 
 
-def _writing(sentences: Iterable[str], split: pre_tokenizers.PreTokenizer) -> decoders.Decoder:
+def _writing(
+    sentences: Iterable[str], split: pre_tokenizers.PreTokenizer, vocabulary: Mapping[str, int]
+) -> decoders.Decoder:
     """How the target language is written, learnt from text, as a chain of the library's own decoding steps.
 
     It is stored in tokenizer.json with the rest. The steps work on one string, each token with a space before it.
@@ -288,7 +294,7 @@ def _writing(sentences: Iterable[str], split: pre_tokenizers.PreTokenizer) -> de
                     after.setdefault(piece.text, Counter())[piece.space_after] += 1
             elif piece.starts:
                 first_letters[piece.text[0]] += 1
-            else:
+            elif piece.text.lower() in vocabulary:  # no other word is ever decoded
                 inside.setdefault(piece.text.lower(), Counter())[piece.text] += 1
     steps: list[decoders.Decoder] = [decoders.Replace(Regex("^"), " "), decoders.Fuse()]
     steps += _capitals_inside(inside)

@@ -22,7 +22,7 @@ from dikkat.translation.corpus import Pair
 from dikkat.translation.errors import CorpusError
 from dikkat.translation.model import Batch, TranslationModel, expected
 from dikkat.translation.settings import Settings
-from dikkat.translation.tokenizer import Tokenizer
+from dikkat.translation.tokenizer import SPECIAL_TOKENS, Tokenizer
 from dikkat.translation.translator import Translator
 
 _LOG_EVERY = 10  # steps; Lightning's log costs as much as a small step
@@ -59,6 +59,7 @@ class Training:
         pairs: training pairs used; longer ones than the settings allow are left out.
         seconds: time spent training and validating.
         tokens_per_second: target tokens, ends included, over the time spent training on them.
+        interrupted: whether Ctrl-C ended it.
     """
 
     translator: Translator
@@ -66,6 +67,7 @@ class Training:
     pairs: int
     seconds: float
     tokens_per_second: float
+    interrupted: bool = False
 
 
 def train(
@@ -78,7 +80,8 @@ def train(
     """Train a translator: Adam with warm-up and decay, clipped gradients, early stopping on the validation loss.
 
     The vocabularies come from the training pairs alone. The weights that are kept are those with the lowest validation
-    loss. The same settings, pairs and number of threads give the same translator, unless `max_minutes` is set.
+    loss. The same settings, pairs and number of threads give the same translator, unless `max_minutes` is set. Ctrl-C
+    ends the training; the best translator so far is then returned.
 
     Args:
         settings: the model's and the training's.
@@ -93,6 +96,7 @@ def train(
     Raises:
         CorpusError: no training or no validation pairs, or none that is short enough.
         TrainingDivergedError: the loss became NaN or infinite.
+        KeyboardInterrupt: Ctrl-C before the first epoch was over.
     """
     if not training or not validation:
         raise CorpusError(
@@ -107,11 +111,21 @@ def train(
         lesson = _Lesson(translator.model, settings, steps=settings.epochs * len(batches))
         trainer = _trainer(settings, sys.stderr.isatty() if progress is None else progress, lines=progress is None)
         started = time.perf_counter()
-        trainer.fit(lesson, batches, Batches(validation_pairs, settings.batch_size, seed=None))
+        _fit(trainer, lesson, batches, Batches(validation_pairs, settings.batch_size, seed=None))
         seconds = time.perf_counter() - started
     lesson.restore_best()
     translator.model.to("cpu").eval()
-    return Training(translator, lesson.epochs, len(training_pairs), seconds, lesson.all_tokens / lesson.all_seconds)
+    rate = lesson.all_tokens / lesson.all_seconds
+    return Training(translator, lesson.epochs, len(training_pairs), seconds, rate, trainer.interrupted)
+
+
+def _fit(trainer: lightning.Trainer, lesson: "_Lesson", training: Batches, validation: Batches) -> None:
+    """Train; after Ctrl-C, go on with what there is."""
+    try:
+        trainer.fit(lesson, training, validation)
+    except (KeyboardInterrupt, SystemExit):  # Lightning makes the one into the other
+        if not trainer.interrupted or not lesson.best:
+            raise KeyboardInterrupt from None
 
 
 def _untrained(settings: Settings, training: Sequence[Pair]) -> Translator:
@@ -124,6 +138,12 @@ def _untrained(settings: Settings, training: Sequence[Pair]) -> Translator:
         )
         for side in (0, 1)
     )
+    for tokenizer, language in ((source, "source"), (target, "target")):
+        if len(tokenizer) <= len(SPECIAL_TOKENS):
+            raise CorpusError(
+                f"no {language} word occurs {settings.min_freq} times, so that none would be learnt: use a min_freq "
+                "(--min-freq) of 1, or a larger corpus"
+            )
     return Translator(TranslationModel(settings, len(source), len(target)), settings, source, target)
 
 

@@ -57,11 +57,11 @@ def heatmaps(
     """Draw a grid of attention weights, one colour scale for all, on a figure of its own.
 
     Every panel uses the scale from 0 (or the lowest weight, if it is negative) to the highest finite weight of all
-    panels. Weights that are not finite stay blank. Neither the global style nor ``pyplot`` is touched, and no display
+    panels. Weights that are not finite stay blank. Neither the global style nor `pyplot` is touched, and no display
     is needed; in a notebook the figure shows itself as the value of a cell.
 
     Args:
-        weights: ``(rows, columns, queries, keys)``, or ``(queries, keys)`` for one panel; real numbers of any type.
+        weights: `(rows, columns, queries, keys)`, or `(queries, keys)` for one panel; real numbers of any type.
         queries: tokens that label the rows of the panels: one list of as many strings as there are queries, or one such
             list for each panel, in reading order.
         keys: tokens that label the columns, likewise.
@@ -72,7 +72,7 @@ def heatmaps(
         cmap: the name of a matplotlib colour map.
 
     Returns:
-        A ``matplotlib.figure.Figure``; :func:`save` writes it to a file.
+        A `matplotlib.figure.Figure`; `save` writes it to a file.
 
     Raises:
         ValueError: a shape or a number of labels does not fit.
@@ -122,10 +122,10 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
     Args:
         figure: any matplotlib figure.
-        path: the file to write, ending in ``.png`` or ``.svg``; its folder must exist.
+        path: the file to write, ending in `.png` or `.svg`; its folder must exist.
 
     Raises:
-        ValueError: ``path`` ends in something else.
+        ValueError: `path` ends in something else.
         OSError: the system could not write; an existing file is left as it was.
 
     Example:

@@ -9,8 +9,8 @@ from importlib.metadata import version
 import pytest
 import torch
 
-from dikkat.cli import commands, main
-from dikkat.translation import Settings, Translator, evaluate
+from dikkat.cli import commands, main, pictures
+from dikkat.translation import Settings, Translation, Translator, evaluate
 from dikkat.translation.training import train as train_translator
 from translation.conftest import PAIRS, TINY
 
@@ -122,6 +122,23 @@ def test_show_writes_a_picture_and_a_page_and_says_where(run, model, tmp_path):
     ]
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "Marie" in page.read_text(encoding="utf-8")
+
+
+def test_a_long_sentence_is_left_to_the_page_and_that_is_said(tmp_path, capsys, monkeypatch):
+    def translation(tokens):
+        words = ["a"] * tokens
+        return Translation(" ".join(words), " ".join(words), words, words, torch.eye(tokens), 0.0, True)
+
+    shown = []
+    monkeypatch.setattr(pictures, "heatmaps", lambda weights, **_: shown.extend(map(len, weights)))
+    monkeypatch.setattr(pictures, "save", lambda *_: None)
+    pictures.draw([translation(tokens) for tokens in (2, 61, 60, 3, 4, 5)], tmp_path)
+    assert shown == [2, 60, 3, 4]
+    assert capsys.readouterr().err.splitlines() == [
+        "1 sentence of more than 60 tokens: on the page, not in the picture",
+        "the picture shows 4 of 6 sentences; the page shows all",
+    ]
+    assert (tmp_path / "translations.html").read_text(encoding="utf-8").count("<article") == 6
 
 
 def test_show_nothing(run, model, tmp_path):

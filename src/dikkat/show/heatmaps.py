@@ -64,7 +64,7 @@ def heatmaps(
     Args:
         weights: `(rows, columns, queries, keys)`, or `(queries, keys)` for one panel; real numbers of any type. Or a
             list of matrices, tensors or arrays, whose shapes may differ: one row of panels, each as large as its own
-            matrix, with cells of one size.
+            matrix, with cells of one size (as far as `figsize`, if given, has room for it).
         queries: tokens that label the rows of the panels: one list of as many strings as there are queries, or one such
             list for each panel, in reading order.
         keys: tokens that label the columns, likewise.
@@ -119,6 +119,8 @@ def heatmaps(
         if titles is not None and index < len(titles):
             axes.set_title(titles[index], fontsize=10, fontfamily=families)
     _add_colour_bar(figure, image, list(grid.flat))
+    if ragged:
+        _line_up(figure, list(grid.flat), None if figsize else _unit(rows, query_count, key_counts, labelled=True))
     return figure
 
 
@@ -263,8 +265,6 @@ def _draw(
 ) -> AxesImage:
     queries, keys = panel.shape
     square = in_one_size or 1 / 4 <= queries / keys <= 4
-    if in_one_size:
-        axes.set_anchor("N")  # panels of different heights stand in line at the top
     return axes.imshow(
         np.ma.masked_invalid(panel),
         cmap=cmap,
@@ -290,6 +290,12 @@ def _label_room(labels: list[list[str]] | None) -> float:
     return 0.07 * _longest(labels) + 0.35
 
 
+def _unit(rows: int, queries: int, keys: list[int], *, labelled: bool) -> float:
+    """Inches for a square cell."""
+    unit = _CELL if labelled else _PANEL / max(queries, *keys)
+    return min(unit, _LARGEST / max(keys), _SHEET / sum(keys), min(_LARGEST, _SHEET / rows) / queries)
+
+
 def _figure_size(
     rows: int,
     queries: int,
@@ -300,8 +306,7 @@ def _figure_size(
 ) -> tuple[float, float]:
     """Inches for panels of so many queries at most and, column by column, so many keys."""
     columns = len(keys)
-    unit = _CELL if query_labels or key_labels else _PANEL / max(queries, *keys)
-    unit = min(unit, _LARGEST / max(keys), _SHEET / sum(keys), min(_LARGEST, _SHEET / rows) / queries)  # square cells
+    unit = _unit(rows, queries, keys, labelled=ragged or bool(query_labels or key_labels))
     least = 0.0 if ragged else _PANEL / 2
     width, height = sum(max(unit * count, least) for count in keys), max(unit * queries, least)
     beside = _label_room(query_labels) * (1 if _is_shared(query_labels) else columns)
@@ -348,6 +353,21 @@ def _label_axis(axis: Axis, labels: list[str] | None, pitch: _Pitch, families: l
         for label in axis.get_ticklabels():
             label.set(ha="right", rotation_mode="anchor")
     axis.set_tick_params(length=0 if pitch.step == 1 else 2)
+
+
+def _line_up(figure: Figure, axes: list[Axes], unit: float | None) -> None:
+    """Stand panels of different heights in line at the top; make the figure so large that cells have `unit` inches."""
+    for each in axes:
+        each.set_anchor("N")
+    if unit is None:
+        return
+    figure.draw_without_rendering()  # only then is it known how much room the labels took
+    boxes = [each.get_position(original=True) for each in axes]
+    shapes = [each.images[0].get_size() for each in axes]
+    width, height = (float(inches) for inches in figure.get_size_inches())
+    wide = unit * sum(keys for _, keys in shapes) - width * sum(box.width for box in boxes)
+    high = unit * max(queries for queries, _ in shapes) - height * min(box.height for box in boxes)
+    figure.set_size_inches(width + wide, height + high + 0.02)
 
 
 def _add_colour_bar(figure: Figure, image: AxesImage, axes: list[Axes]) -> None:

@@ -115,7 +115,7 @@ def heatmaps(
         if row == rows - 1:
             axes.set_xlabel(xlabel, fontfamily=families)
         if column == 0:
-            axes.set_ylabel(ylabel, fontfamily=families)
+            axes.set_ylabel(ylabel, fontfamily=families, loc="top" if ragged else None)
         if titles is not None and index < len(titles):
             axes.set_title(titles[index], fontsize=10, fontfamily=families)
     _add_colour_bar(figure, image, list(grid.flat))
@@ -361,13 +361,14 @@ def _line_up(figure: Figure, axes: list[Axes], unit: float | None) -> None:
         each.set_anchor("N")
     if unit is None:
         return
-    figure.draw_without_rendering()  # only then is it known how much room the labels took
-    boxes = [each.get_position(original=True) for each in axes]
     shapes = [each.images[0].get_size() for each in axes]
-    width, height = (float(inches) for inches in figure.get_size_inches())
-    wide = unit * sum(keys for _, keys in shapes) - width * sum(box.width for box in boxes)
-    high = unit * max(queries for queries, _ in shapes) - height * min(box.height for box in boxes)
-    figure.set_size_inches(width + wide, height + high + 0.02)
+    for _ in range(2):  # the room that labels take is known once they are laid out, and changes a little with the size
+        figure.draw_without_rendering()
+        boxes = [each.get_position(original=True) for each in axes]
+        width, height = (float(inches) for inches in figure.get_size_inches())
+        wide = unit * sum(keys for _, keys in shapes) - width * sum(box.width for box in boxes)
+        high = unit * max(queries for queries, _ in shapes) - height * min(box.height for box in boxes)
+        figure.set_size_inches(width + wide, height + high + 0.02)
 
 
 def _add_colour_bar(figure: Figure, image: AxesImage, axes: list[Axes]) -> None:

@@ -1,14 +1,18 @@
+import dataclasses
 import gzip
 import io
 import os
+import re
 import subprocess
 import sys
+import warnings
+from importlib.metadata import version
 
 import pytest
 import torch
 
-from dikkat.cli import main
-from dikkat.translation import Translator, evaluate
+from dikkat.cli import commands, main, pictures
+from dikkat.translation import Settings, Translation, Translator, evaluate
 from dikkat.translation.training import train as train_translator
 from translation.conftest import PAIRS, TINY
 
@@ -122,6 +126,23 @@ def test_show_writes_a_picture_and_a_page_and_says_where(run, model, tmp_path):
     assert "Marie" in page.read_text(encoding="utf-8")
 
 
+def test_a_long_sentence_is_left_to_the_page_and_that_is_said(tmp_path, capsys, monkeypatch):
+    def translation(tokens):
+        words = ["a"] * tokens
+        return Translation(" ".join(words), " ".join(words), words, words, torch.eye(tokens), 0.0, True)
+
+    shown = []
+    monkeypatch.setattr(pictures, "heatmaps", lambda weights, **_: shown.extend(map(len, weights)))
+    monkeypatch.setattr(pictures, "save", lambda *_: None)
+    pictures.draw([translation(tokens) for tokens in (2, 61, 60, 3, 4, 5)], tmp_path)
+    assert shown == [2, 60, 3, 4]
+    assert capsys.readouterr().err.splitlines() == [
+        "1 sentence of more than 60 tokens: on the page, not in the picture",
+        "the picture shows 4 of 6 sentences; the page shows all",
+    ]
+    assert (tmp_path / "translations.html").read_text(encoding="utf-8").count("<article") == 6
+
+
 def test_show_nothing(run, model, tmp_path):
     refused(run("show", model, "", "--output", tmp_path / "pictures"), "every sentence is empty")
 
@@ -136,9 +157,12 @@ def test_show_nothing(run, model, tmp_path):
         (["--pairs", "nowhere.tsv"], "nowhere.tsv: No such file or directory"),
         (["--phrasebook", "--valid-source", "x"], "belong together"),
         (["--phrasebook", "--valid-share", "2"], "share to hold out is 2.0"),
-        (["--phrasebook", "--dropout", "2"], "dropout is 2.0; it must be at least 0 and less than 1"),
-        (["--phrasebook", "--minutes", "0"], "max_minutes is 0.0; it must be greater than 0"),
-        (["--phrasebook", "--hidden-size", "3"], "hidden_size is 3; it must be even"),
+        (["--phrasebook", "--dropout", "2"], "dikkat: --dropout is 2.0; it must be at least 0 and less than 1"),
+        (["--phrasebook", "--minutes", "0"], "dikkat: --minutes is 0.0; it must be greater than 0"),
+        (["--phrasebook", "--hidden-size", "3"], "dikkat: --hidden-size is 3; it must be even"),
+        (["--phrasebook", "--layers", "0"], "dikkat: --layers is 0; it must be at least 1"),
+        (["--phrasebook", "--score", "foo"], "dikkat: --score is 'foo'; it must be one of additive, dot, scaled_dot"),
+        (["--phrasebook", "--tokenizer", "foo"], "dikkat: --tokenizer is 'foo'; it must be one of word, bpe"),
     ],
 )
 def test_train_refuses_what_does_not_fit(run, tmp_path, arguments, message):
@@ -208,7 +232,7 @@ def test_a_corpus_without_a_repeated_word_says_so(run, tmp_path):
     (tmp_path / "tiny.tsv").write_text("go now\tva\ngo away\tpars\ngo\tmarche\nnow go\tallez\n")
     status, _, err = run("train", "--pairs", tmp_path / "tiny.tsv", "--valid-share", 0.3, "-o", tmp_path / "m")
     assert status == 2
-    assert "word occurs 2 times, so that none would be learnt: use a min_freq (--min-freq) of 1" in err
+    assert "word occurs 2 times, so that none would be learnt: use a --min-freq of 1" in err
 
 
 def test_a_bad_model_folder_is_one_line(run, tmp_path):
@@ -235,6 +259,7 @@ def test_a_diverging_training_is_one_line(run, pairs, tmp_path, monkeypatch):
     status, _, err = run("train", "--pairs", pairs, "-o", tmp_path / "model", *QUICK)
     assert status == 2
     assert "the loss became nan at step 1" in err
+    assert "Use a --learning-rate below 0.002 or a --gradient-clip below 1.0" in err
     assert "Traceback" not in err
     assert not (tmp_path / "model").exists()
 
@@ -259,6 +284,41 @@ def test_help_is_for_newcomers(run):
         assert status == 0
         assert f"dikkat {command}" in page
         assert "Example" in page
+
+
+def test_every_help_page_fits_80_columns_and_no_flag_looks_as_if_it_took_a_value(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in ([], ["train"], ["translate"], ["evaluate"], ["show"]):
+        _, page, _ = run(*command, "--help")
+        assert max(map(len, page.splitlines())) <= 80
+        assert "<bool>" not in page
+        assert "…" not in page
+        assert "(0.05)" not in page
+    _, page, _ = run("train", "--help")
+    page = " ".join(page.replace("│", " ").split())
+    for text in ("--no-bidirectional ", "[default: 0.05]", "[default: no limit]", "--max-length", "scaled_dot,"):
+        assert text in page
+
+
+def test_every_setting_has_an_option(run):
+    _, page, _ = run("train", "--help")
+    for field in dataclasses.fields(Settings):
+        assert f"{commands._option(field.name)} " in page
+
+
+def test_version(run):
+    assert run("--version") == (0, f"dikkat {version('dikkat')}\n", "")
+
+
+def test_pairs_left_out_are_said_in_a_line_with_the_option(run, pairs, tmp_path, recwarn):
+    warnings.simplefilter("default")  # as outside the tests; recwarn puts it back
+    options = ["--max-length", 4, "--valid-share", 0.3, *QUICK]
+    status, _, err = run("train", "--pairs", pairs, "-o", tmp_path / "model", *options)
+    assert status == 0
+    lines = [line for line in err.splitlines() if line.startswith("dikkat: ")]
+    assert re.fullmatch(
+        r"dikkat: \d of 6 training pairs left out: longer than 4 tokens on a side; see --max-length", lines[0]
+    )
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(model):

@@ -1,4 +1,4 @@
-"""``python -m dikkat`` is the command ``dikkat``."""
+"""`python -m dikkat` is the command `dikkat`."""
 
 from dikkat.cli import main
 

@@ -18,13 +18,13 @@ def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
 
     Args:
         path: the file to write. Its folder must exist. Where the path is a symbolic link, its target is replaced.
-        data: the content; a ``str`` is encoded as UTF-8, its line ends as they are.
+        data: the content; a `str` is encoded as UTF-8, its line ends as they are.
 
     Raises:
         FileNotFoundError: the folder does not exist.
-        IsADirectoryError: ``path`` is a folder.
-        TypeError: ``data`` is neither ``bytes`` nor ``str``.
-        ValueError: ``path`` is neither a regular file nor free (a device or a pipe), or ``data`` cannot be encoded.
+        IsADirectoryError: `path` is a folder.
+        TypeError: `data` is neither `bytes` nor `str`.
+        ValueError: `path` is neither a regular file nor free (a device or a pipe), or `data` cannot be encoded.
         OSError: the system could not write.
 
     Example:
@@ -62,7 +62,7 @@ def _as_bytes(data: bytes | str) -> bytes:
 
 
 def _replaceable_mode(target: Path) -> int | None:
-    """The permissions of the file that is to be replaced, ``None`` where there is none yet."""
+    """The permissions of the file that is to be replaced, `None` where there is none yet."""
     try:
         status = target.stat()
     except FileNotFoundError:

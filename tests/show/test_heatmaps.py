@@ -91,6 +91,37 @@ def test_a_list_for_each_panel_labels_each():
     assert [labels_of(axes.xaxis) for axes in panels_of(figure)] == [["x"], ["y"]]
 
 
+def test_matrices_of_different_shapes_are_a_row_of_panels_with_cells_of_one_size():
+    shapes = [(2, 2), (9, 14), (5, 3), (20, 4)]
+    weights = [random_weights(*shape) for shape in shapes]
+    queries = [[f"q{row}" for row in range(shape[0])] for shape in shapes]
+    keys = [[f"key{column}" for column in range(shape[1])] for shape in shapes]
+    figure = heatmaps(weights, queries=queries, keys=keys)
+    figure.draw_without_rendering()
+    panels = panels_of(figure)
+    inches = figure.get_size_inches()
+    for axes, matrix, rows, columns in zip(panels, weights, queries, keys, strict=True):
+        np.testing.assert_array_equal(axes.images[0].get_array(), matrix.double().numpy())
+        assert (labels_of(axes.yaxis), labels_of(axes.xaxis)) == (rows, columns)
+        assert axes.images[0].get_clim() == (0.0, max(panel.max().item() for panel in weights))
+        box = axes.get_position()
+        assert box.width * inches[0] / len(columns) == pytest.approx(0.3, rel=0.03)
+        assert box.height * inches[1] / len(rows) == pytest.approx(0.3, rel=0.03)
+        assert box.y1 == pytest.approx(panels[0].get_position().y1, abs=0.01)
+
+
+def test_matrices_of_different_shapes_without_labels_or_with_a_size():
+    weights = [np.eye(2), torch.eye(5)]
+    assert len(panels_of(heatmaps(weights))) == 2
+    assert heatmaps(weights, figsize=(8, 3)).get_size_inches().tolist() == [8, 3]
+    with pytest.raises(ValueError, match=r"keys: got one list of tokens; the panels have \[2, 5\]"):
+        heatmaps(weights, keys=["a", "b"])
+    with pytest.raises(ValueError, match=r"queries\[1\]: got 1 tokens; the weights have 5"):
+        heatmaps(weights, queries=[["a", "b"], ["c"]])
+    with pytest.raises(ValueError, match=r"weights\[1\]: got shape \(0, 3\)"):
+        heatmaps([np.eye(2), np.ones((0, 3))])
+
+
 def test_titles_of_columns_or_of_panels():
     by_column = heatmaps(random_weights(2, 2, 2, 3), titles=["a", "b"])
     assert [axes.get_title() for axes in panels_of(by_column)] == ["a", "b", "", ""]
@@ -138,6 +169,14 @@ def test_glyphs_that_no_font_has_are_named(monkeypatch):
     ):
         heatmaps(np.eye(2), keys=["猫", "cat"])
     assert caught[0].filename == __file__
+
+
+def test_saving_does_not_repeat_the_warning_for_each_glyph(monkeypatch, tmp_path):
+    monkeypatch.setattr(fonts, "_candidates", list)
+    with matplotlib.rc_context({"font.family": "DejaVu Sans"}):
+        with pytest.warns(UserWarning, match="glyphs 猫"):
+            figure = heatmaps(np.eye(2), keys=["猫", "cat"])
+        save(figure, tmp_path / "figure.png")  # a warning would be an error here
 
 
 def test_marks_and_joiners_need_no_font(monkeypatch):

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dikkat.translation import ModelFolderError, SettingsError, Tokenizer
+from dikkat.translation import tokenizer as module
 from dikkat.translation.tokenizer import BEGIN, END, PAD, UNKNOWN
 
 FRENCH = [
@@ -154,6 +155,17 @@ def test_labels_show_where_a_word_goes_on(bpe):
     labels = bpe.labels(bpe.encode("Marie dort").ids)
     assert "".join(labels).replace("·", "").replace("␣", "") == "Mariedort"
     assert not labels[0].startswith("·")
+
+
+def test_a_full_stop_is_labelled_as_it_is(bpe):
+    assert bpe.labels(bpe.encode("Marie dort.").ids)[-1] == "."
+
+
+@pytest.mark.parametrize(
+    ("text", "label"), [(" cat", "cat"), ("s", "·s"), ("9", "·9"), ("é", "·é"), (".", "."), (" ", "␣"), ("…", "…")]
+)
+def test_only_letters_and_digits_are_marked_as_going_on(text, label):
+    assert module._byte_pair_label(text) == label
 
 
 @pytest.mark.parametrize("make", [word, byte_pairs])

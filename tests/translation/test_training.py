@@ -1,6 +1,7 @@
 import dataclasses
 import itertools
 import math
+import re
 import time
 
 import pytest
@@ -101,7 +102,9 @@ def test_an_empty_or_too_long_corpus_is_refused():
 
 
 def test_long_pairs_are_left_out():
-    assert train(shorter(max_length=4, epochs=1), PAIRS, PAIRS, progress=False).pairs == 4
+    with pytest.warns(UserWarning, match="pairs left out: longer than 4 tokens on a side; see max_length") as caught:
+        assert train(shorter(max_length=4, epochs=1), PAIRS, PAIRS, progress=False).pairs == 4
+    assert [str(each.message)[:25] for each in caught] == ["4 of 8 training pairs lef", "4 of 8 validation pairs l"]
 
 
 def test_each_epoch_is_a_line_where_no_terminal_is_and_no_file_is_left(capsys, tmp_path, monkeypatch):
@@ -112,6 +115,16 @@ def test_each_epoch_is_a_line_where_no_terminal_is_and_no_file_is_left(capsys, t
     assert [line.partition(":")[0] for line in captured.err.splitlines()] == ["epoch 1", "epoch 2", "epoch 3"]
     assert "tokens/s" in captured.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_bar_is_on_standard_error_counts_from_1_and_is_as_wide_as_a_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    train(shorter(), PAIRS, PAIRS, progress=True)
+    captured = capsys.readouterr()
+    lines = [line.rstrip() for line in captured.err.splitlines() if line.strip()]
+    assert captured.out == ""
+    assert [line[:9] for line in lines] == ["Epoch 1/3", "Epoch 2/3", "Epoch 3/3"]
+    assert re.search(r"100% 0:00:00 loss: \d\.\d{3} valid: \d\.\d{3} tokens/s: [\d,]+$", lines[-1])
 
 
 def test_label_smoothing_and_clipping_take_part():

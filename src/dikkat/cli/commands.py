@@ -1,13 +1,19 @@
 """What each command does; its help is written for someone who has never trained a translator."""
 
+import dataclasses
+import re
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO, cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from dikkat.translation import (
     InputError,
@@ -26,8 +32,34 @@ from dikkat.translation.tokenizer import Kind
 _DEFAULT = Settings()
 _VALIDATION_SHARE = 0.05
 
+_FLAG = " "  # as the name of a value: there is none
+
+
+class _Command(TyperCommand):
+    """A command whose --help is not shown as if it took a value."""
+
+    def get_help_option(self, ctx: Any) -> Any:  # the types of typer's own copy of click
+        """The option --help."""
+        return _without_value(super().get_help_option(ctx))
+
+
+class _Group(TyperGroup):
+    """The commands together, likewise."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """The option --help."""
+        return _without_value(super().get_help_option(ctx))
+
+
+def _without_value(option: Any) -> Any:
+    if option is not None:
+        option.metavar = _FLAG
+    return option
+
+
 app = typer.Typer(
     name="dikkat",
+    cls=_Group,
     help="Train a small translator that shows what it looks at, use it, score it, and see it at work.",
     epilog="Start with: dikkat train --phrasebook --output my-model",
     no_args_is_help=True,
@@ -37,12 +69,17 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_CORPUS, _VALIDATION, _NETWORK, _TRAINING = "Corpus (one of three)", "Validation", "Network", "Training"
+_CORPUS = "Corpus (one of three: --phrasebook, --pairs, --source with --target)"
+_RESULT, _VALIDATION, _NETWORK, _TRAINING = "Result", "Validation", "Network", "Training"
+_OTHER_NAMES = {"num_layers": "--layers", "max_minutes": "--minutes", "bidirectional": "--no-bidirectional"}
 
 PhrasebookOption = Annotated[
     bool,
     typer.Option(
-        "--phrasebook", help="dikkat's own English-French phrasebook; no file needed.", rich_help_panel=_CORPUS
+        "--phrasebook",
+        help="dikkat's own English-French phrasebook; no file needed.",
+        rich_help_panel=_CORPUS,
+        metavar=_FLAG,
     ),
 ]
 PairsOption = Annotated[
@@ -62,6 +99,28 @@ TargetOption = Annotated[
     typer.Option(help="A file of their translations, line by line.", rich_help_panel=_CORPUS, metavar="FILE"),
 ]
 ModelArgument = Annotated[Path, typer.Argument(help="A model folder that `dikkat train` made.", show_default=False)]
+SentencesArgument = Annotated[list[str], typer.Argument(help="Sentences, each in quotes.", show_default=False)]
+BatchSizeOption = Annotated[
+    int, typer.Option(help="Sentences to translate at once. Larger: faster, more memory.", min=1, metavar="N")
+]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"dikkat {version('dikkat')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=_print_version, is_eager=True, metavar=_FLAG
+        ),
+    ] = False,
+) -> None:
+    """Train a small translator that shows what it looks at, use it, score it, and see it at work."""
 
 
 def run() -> None:
@@ -93,11 +152,12 @@ def _fail(message: str) -> None:
 
 
 @app.command(
+    cls=_Command,
     epilog="Examples:\n\n"
     "dikkat train --phrasebook --output my-model\n\n"
     "dikkat train --pairs fra.txt --minutes 20 --output my-model\n\n"
     "dikkat train --source train.en.gz --target train.fr.gz --valid-source val.en.gz --valid-target val.fr.gz "
-    "--tokenizer bpe --vocabulary-size 8000 --output my-model"
+    "--tokenizer bpe --vocabulary-size 8000 --output my-model",
 )
 def train(
     output: Annotated[
@@ -106,6 +166,7 @@ def train(
             "--output",
             "-o",
             help="The model folder to make. A model there is replaced.",
+            rich_help_panel=_RESULT,
             metavar="FOLDER",
             show_default=False,
         ),
@@ -117,7 +178,9 @@ def train(
     valid_source: Annotated[
         Path | None,
         typer.Option(
-            help="Sentences to stop by, one a line; needs --valid-target.", rich_help_panel=_VALIDATION, metavar="FILE"
+            help="Sentences to judge the model by while it learns, one a line; needs --valid-target.",
+            rich_help_panel=_VALIDATION,
+            metavar="FILE",
         ),
     ] = None,
     valid_target: Annotated[
@@ -126,81 +189,194 @@ def train(
     valid_share: Annotated[
         float | None,
         typer.Option(
-            help="Without such files: the share of the corpus to set aside instead.",
+            help="Without such files: the share of the corpus that is set aside instead and not learnt from. "
+            f"\\[default: {_VALIDATION_SHARE}]",
             rich_help_panel=_VALIDATION,
-            show_default=str(_VALIDATION_SHARE),
+            metavar="SHARE",
         ),
     ] = None,
     tokenizer: Annotated[
-        Kind,
-        typer.Option(help="Whole words in lower case, or (bpe) parts of words.", rich_help_panel=_NETWORK),
+        str,
+        typer.Option(
+            help="What a sentence is cut into: word (whole words, in lower case) or bpe (parts of words, so that rare "
+            "words can be read and written too; for 10,000 pairs or more).",
+            rich_help_panel=_NETWORK,
+            metavar="KIND",
+        ),
     ] = _DEFAULT.tokenizer,
     min_freq: Annotated[
-        int, typer.Option(help="How often a word must occur to be learnt.", rich_help_panel=_NETWORK)
+        int,
+        typer.Option(
+            help="How often a word must occur to be learnt. Larger: fewer words are known, each one better.",
+            rich_help_panel=_NETWORK,
+            metavar="N",
+        ),
     ] = _DEFAULT.min_freq,
     vocabulary_size: Annotated[
-        int, typer.Option(help="Most words, or parts of words, of a language.", rich_help_panel=_NETWORK)
+        int,
+        typer.Option(
+            help="Most words, or parts of words, of a language. Larger: fewer unknown words, slower training.",
+            rich_help_panel=_NETWORK,
+            metavar="N",
+        ),
     ] = _DEFAULT.vocabulary_size,
-    embedding_size: Annotated[int, typer.Option(help="Features of a word.", rich_help_panel=_NETWORK)] = (
-        _DEFAULT.embedding_size
-    ),
-    hidden_size: Annotated[int, typer.Option(help="Features of a state.", rich_help_panel=_NETWORK)] = (
-        _DEFAULT.hidden_size
-    ),
+    embedding_size: Annotated[
+        int,
+        typer.Option(
+            help="Numbers that describe a word. Larger: finer distinctions, but slower, and a small corpus is learnt "
+            "by heart.",
+            rich_help_panel=_NETWORK,
+            metavar="N",
+        ),
+    ] = _DEFAULT.embedding_size,
+    hidden_size: Annotated[
+        int,
+        typer.Option(
+            help="Numbers that the network remembers while it reads and writes. Larger: as for --embedding-size.",
+            rich_help_panel=_NETWORK,
+            metavar="N",
+        ),
+    ] = _DEFAULT.hidden_size,
     layers: Annotated[
-        int, typer.Option(help="GRU layers of the encoder and of the decoder.", rich_help_panel=_NETWORK)
+        int,
+        typer.Option(
+            help="GRU layers of the encoder and of the decoder. More: slower, and worth it for large corpora only.",
+            rich_help_panel=_NETWORK,
+            metavar="N",
+        ),
     ] = _DEFAULT.num_layers,
-    bidirectional: Annotated[
-        bool, typer.Option(help="Whether to read sentences in both directions.", rich_help_panel=_NETWORK)
-    ] = _DEFAULT.bidirectional,
+    no_bidirectional: Annotated[
+        bool,
+        typer.Option(
+            "--no-bidirectional",
+            help="Read sentences forwards only, not backwards as well: faster, and mostly worse.",
+            rich_help_panel=_NETWORK,
+            metavar=_FLAG,
+        ),
+    ] = not _DEFAULT.bidirectional,
     score: Annotated[
-        ScoreName, typer.Option(help="How attention compares a state with a word.", rich_help_panel=_NETWORK)
+        str,
+        typer.Option(
+            help="How attention compares what it is about to write with a word of the source: additive, dot, "
+            "scaled_dot, bilinear or cosine.",
+            rich_help_panel=_NETWORK,
+            metavar="NAME",
+        ),
     ] = _DEFAULT.score,
+    max_length: Annotated[
+        int,
+        typer.Option(
+            help="Pairs with more words, or parts of words, on a side are left out. Larger: more memory.",
+            rich_help_panel=_TRAINING,
+            metavar="N",
+        ),
+    ] = _DEFAULT.max_length,
     dropout: Annotated[
-        float, typer.Option(help="More for a small corpus, against learning by heart.", rich_help_panel=_TRAINING)
+        float,
+        typer.Option(
+            help="Share of the network that is switched off at random while it learns. Larger: less is learnt by "
+            "heart; for a small corpus.",
+            rich_help_panel=_TRAINING,
+            metavar="SHARE",
+        ),
     ] = _DEFAULT.dropout,
     label_smoothing: Annotated[
-        float, typer.Option(help="Share of the target's probability to spread.", rich_help_panel=_TRAINING)
+        float,
+        typer.Option(
+            help="Share of the certainty taken from the right word and given to all. Larger: a less certain model, "
+            "often a slightly better one; 0.1 is usual.",
+            rich_help_panel=_TRAINING,
+            metavar="SHARE",
+        ),
     ] = _DEFAULT.label_smoothing,
     learning_rate: Annotated[
-        float, typer.Option(help="Lower it if training diverges.", rich_help_panel=_TRAINING)
+        float,
+        typer.Option(
+            help="How large a step of learning is. Larger: faster, until training diverges; then lower it.",
+            rich_help_panel=_TRAINING,
+            metavar="RATE",
+        ),
     ] = _DEFAULT.learning_rate,
+    warmup_steps: Annotated[
+        int,
+        typer.Option(
+            help="Batches over which the learning rate rises from 0. Larger: a gentler start.",
+            rich_help_panel=_TRAINING,
+            metavar="N",
+        ),
+    ] = _DEFAULT.warmup_steps,
+    gradient_clip: Annotated[
+        float,
+        typer.Option(
+            help="Longest step that a single batch may ask for. Smaller: steadier and slower.",
+            rich_help_panel=_TRAINING,
+            metavar="NORM",
+        ),
+    ] = _DEFAULT.gradient_clip,
     batch_size: Annotated[
-        int, typer.Option(help="Pairs of a batch; fewer need less memory.", rich_help_panel=_TRAINING)
+        int,
+        typer.Option(
+            help="Pairs to learn from at once. Larger: faster, more memory, fewer steps.",
+            rich_help_panel=_TRAINING,
+            metavar="N",
+        ),
     ] = _DEFAULT.batch_size,
     epochs: Annotated[
-        int, typer.Option(help="How often to go through the corpus at most.", rich_help_panel=_TRAINING)
+        int,
+        typer.Option(
+            help="How often to go through the corpus at most. Larger: longer, and better up to a point.",
+            rich_help_panel=_TRAINING,
+            metavar="N",
+        ),
     ] = _DEFAULT.epochs,
     minutes: Annotated[
         float | None,
-        typer.Option(help="When to stop at the latest.", rich_help_panel=_TRAINING, show_default="no limit"),
+        typer.Option(
+            help="When to stop at the latest. \\[default: no limit]",
+            rich_help_panel=_TRAINING,
+            metavar="MINUTES",
+        ),
     ] = _DEFAULT.max_minutes,
     patience: Annotated[
-        int, typer.Option(help="Epochs without improvement after which to stop.", rich_help_panel=_TRAINING)
+        int,
+        typer.Option(
+            help="Epochs without improvement after which to stop. Larger: longer, in case it improves yet.",
+            rich_help_panel=_TRAINING,
+            metavar="N",
+        ),
     ] = _DEFAULT.patience,
     seed: Annotated[
-        int, typer.Option(help="Same seed, same model (without --minutes).", rich_help_panel=_TRAINING)
+        int,
+        typer.Option(
+            help="Where the random numbers begin: the same seed gives the same model (without --minutes).",
+            rich_help_panel=_TRAINING,
+            metavar="N",
+        ),
     ] = _DEFAULT.seed,
 ) -> None:
     """Train a translator on sentence pairs and save it as a model folder."""
-    settings = Settings(
-        tokenizer=tokenizer,
-        min_freq=min_freq,
-        vocabulary_size=vocabulary_size,
-        embedding_size=embedding_size,
-        hidden_size=hidden_size,
-        num_layers=layers,
-        bidirectional=bidirectional,
-        score=score,
-        dropout=dropout,
-        label_smoothing=label_smoothing,
-        learning_rate=learning_rate,
-        batch_size=batch_size,
-        epochs=epochs,
-        max_minutes=minutes,
-        patience=patience,
-        seed=seed,
-    )
+    with _naming_options():
+        settings = Settings(
+            tokenizer=cast(Kind, tokenizer),  # Settings refuses what is none, in one line
+            min_freq=min_freq,
+            vocabulary_size=vocabulary_size,
+            embedding_size=embedding_size,
+            hidden_size=hidden_size,
+            num_layers=layers,
+            bidirectional=not no_bidirectional,
+            score=cast(ScoreName, score),
+            max_length=max_length,
+            dropout=dropout,
+            label_smoothing=label_smoothing,
+            learning_rate=learning_rate,
+            warmup_steps=warmup_steps,
+            gradient_clip=gradient_clip,
+            batch_size=batch_size,
+            epochs=epochs,
+            max_minutes=minutes,
+            patience=patience,
+            seed=seed,
+        )
     check_writable(output)  # before the work, not after it
     corpus = _corpus(phrasebook, pairs, source, target, held_out=False)
     training, validation = _with_validation(corpus, valid_source, valid_target, valid_share)
@@ -208,13 +384,14 @@ def train(
     from dikkat.translation.training import TrainingDivergedError
     from dikkat.translation.training import train as train_translator
 
-    try:
-        result = train_translator(settings, training, validation)
-    except TrainingDivergedError as error:
-        raise InputError(str(error)) from error
-    except KeyboardInterrupt:
-        print("dikkat: interrupted before an epoch was over; nothing was saved", file=sys.stderr)
-        raise typer.Exit(130) from None
+    with _naming_options():
+        try:
+            result = train_translator(settings, training, validation)
+        except TrainingDivergedError as error:
+            raise InputError(str(error)) from error
+        except KeyboardInterrupt:
+            print("dikkat: interrupted before an epoch was over; nothing was saved", file=sys.stderr)
+            raise typer.Exit(130) from None
     if result.interrupted:
         print("dikkat: interrupted; the best model so far is saved", file=sys.stderr)
     result.translator.save(output)
@@ -227,21 +404,23 @@ def train(
 
 
 @app.command(
+    cls=_Command,
     epilog="Examples:\n\n"
     'dikkat translate my-model "I am at home." "He is calm."\n\n'
     "dikkat translate my-model --file letters.en > letters.fr\n\n"
-    "cat letters.en | dikkat translate my-model"
+    "cat letters.en | dikkat translate my-model",
 )
 def translate(
     model: ModelArgument,
     sentences: Annotated[
-        list[str] | None, typer.Argument(help="Sentences, each in quotes.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="Sentences, each in quotes.", show_default=False),
     ] = None,
     file: Annotated[
         Path | None,
         typer.Option("--file", "-f", help="A file of sentences, one a line.", metavar="FILE", show_default=False),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Sentences to translate at once.", min=1)] = 64,
+    batch_size: BatchSizeOption = 64,
 ) -> None:
     """Translate sentences: those given, those of a file, or those of standard input; one translation a line."""
     if sentences and file:
@@ -259,6 +438,7 @@ def translate(
 
 
 @app.command(
+    cls=_Command,
     name="evaluate",
     epilog="Examples:\n\n"
     "dikkat evaluate my-model --phrasebook\n\n"
@@ -270,7 +450,7 @@ def evaluate_model(
     pairs: PairsOption = None,
     source: SourceOption = None,
     target: TargetOption = None,
-    batch_size: Annotated[int, typer.Option(help="Sentences to translate at once.", min=1)] = 64,
+    batch_size: BatchSizeOption = 64,
 ) -> None:
     """Score a model on sentence pairs that it has not seen: BLEU and chrF from 0 to 100, as sacreBLEU computes them.
 
@@ -287,12 +467,16 @@ def evaluate_model(
 
 
 @app.command(
+    cls=_Command,
     epilog='Example:\n\ndikkat show my-model "I am at home." "He is calm." --output pictures',
 )
 def show(
     model: ModelArgument,
-    sentences: Annotated[list[str], typer.Argument(help="Sentences, each in quotes.", show_default=False)],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to put them.", metavar="FOLDER")] = Path(),
+    sentences: SentencesArgument,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="Where to put heatmap.png and translations.html.", metavar="FOLDER"),
+    ] = Path(),
 ) -> None:
     """Translate sentences and show what the model looked at for each word, as a picture and as a page for a browser."""
     from dikkat.cli.pictures import draw
@@ -303,6 +487,34 @@ def show(
         print(f"{translation.source} => {translation.target}")
     print(f"picture: {picture}")
     print(f"page: {page}")
+
+
+@contextmanager
+def _naming_options() -> Iterator[None]:
+    """Errors and warnings about settings name the options instead."""
+    show = warnings.showwarning
+
+    def renamed(message: Warning | str, *rest: Any, **more: Any) -> None:
+        show(_with_options(str(message)), *rest, **more)
+
+    warnings.showwarning = renamed
+    try:
+        yield
+    except InputError as error:
+        raise InputError(_with_options(str(error))) from error
+    finally:
+        warnings.showwarning = show
+
+
+def _with_options(message: str) -> str:
+    """A message with options for settings: where it begins with one, or where an underscore tells one from a word."""
+    names = [field.name for field in dataclasses.fields(Settings)]
+    certain = "|".join(name for name in names if "_" in name)
+    return re.sub(rf"^({'|'.join(names)})(?= is )|\b({certain})\b", lambda found: _option(found[0]), message)
+
+
+def _option(setting: str) -> str:
+    return _OTHER_NAMES.get(setting, "--" + setting.replace("_", "-"))
 
 
 def _corpus(

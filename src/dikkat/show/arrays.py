@@ -22,7 +22,7 @@ def as_array(weights: Weights, name: str) -> NDArray[np.float64]:
         name: what the error calls it.
 
     Raises:
-        TypeError: ``weights`` are not real numbers.
+        TypeError: `weights` are not real numbers.
 
     Example:
         >>> as_array(torch.ones(2, dtype=torch.bfloat16, requires_grad=True), "weights")

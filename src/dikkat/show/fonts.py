@@ -35,7 +35,7 @@ def families_for(texts: Iterable[str]) -> list[str]:
         texts: what is to be shown.
 
     Returns:
-        Family names for ``Text.set_fontfamily``.
+        Family names for `Text.set_fontfamily`.
 
     Warns:
         UserWarning: no installed font has some of the glyphs; the warning names them and what to install.

@@ -7,6 +7,7 @@ import io
 import math
 import os
 import unicodedata
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -57,11 +58,13 @@ def heatmaps(
     """Draw a grid of attention weights, one colour scale for all, on a figure of its own.
 
     Every panel uses the scale from 0 (or the lowest weight, if it is negative) to the highest finite weight of all
-    panels. Weights that are not finite stay blank. Neither the global style nor ``pyplot`` is touched, and no display
+    panels. Weights that are not finite stay blank. Neither the global style nor `pyplot` is touched, and no display
     is needed; in a notebook the figure shows itself as the value of a cell.
 
     Args:
-        weights: ``(rows, columns, queries, keys)``, or ``(queries, keys)`` for one panel; real numbers of any type.
+        weights: `(rows, columns, queries, keys)`, or `(queries, keys)` for one panel; real numbers of any type. Or a
+            list of matrices, tensors or arrays, whose shapes may differ: one row of panels, each as large as its own
+            matrix, with cells of one size (as far as `figsize`, if given, has room for it).
         queries: tokens that label the rows of the panels: one list of as many strings as there are queries, or one such
             list for each panel, in reading order.
         keys: tokens that label the columns, likewise.
@@ -72,7 +75,7 @@ def heatmaps(
         cmap: the name of a matplotlib colour map.
 
     Returns:
-        A ``matplotlib.figure.Figure``; :func:`save` writes it to a file.
+        A `matplotlib.figure.Figure`; `save` writes it to a file.
 
     Raises:
         ValueError: a shape or a number of labels does not fit.
@@ -85,32 +88,39 @@ def heatmaps(
         >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
         ['le', 'chat']
     """
-    panels = _as_panels(as_array(weights, "weights"))
-    rows, columns, query_count, key_count = panels.shape
-    query_labels = _labels_per_panel(queries, rows * columns, query_count, "queries")
-    key_labels = _labels_per_panel(keys, rows * columns, key_count, "keys")
+    grid_of_panels = _as_panels(weights)
+    panels = [panel for row in grid_of_panels for panel in row]
+    rows, columns = len(grid_of_panels), len(grid_of_panels[0])
+    ragged = len({panel.shape for panel in panels}) > 1  # then it is one row
+    query_count, key_counts = max(len(panel) for panel in panels), [panel.shape[1] for panel in grid_of_panels[0]]
+    query_labels = _labels_per_panel(queries, [panel.shape[0] for panel in panels], "queries")
+    key_labels = _labels_per_panel(keys, [panel.shape[1] for panel in panels], "keys")
     _check_titles(titles, rows, columns)
     figure_class = _figure_class()
     families = families_for(_all_texts(xlabel, ylabel, titles, query_labels, key_labels))
 
-    size = figsize or _figure_size(panels.shape, query_labels, key_labels)
+    size = figsize or _figure_size(rows, query_count, key_counts, query_labels, key_labels, ragged)
     figure = figure_class(figsize=size, layout="constrained")
-    shared_x, shared_y = _is_shared(key_labels), _is_shared(query_labels)  # then only the outer labels show
-    grid = figure.subplots(rows, columns, sharex=shared_x, sharey=shared_y, squeeze=False)
-    key_pitch = _pitch(_panel_width(size, columns, query_labels), key_count, key_labels, turn=True)
+    shared_x, shared_y = (not ragged and _is_shared(labels) for labels in (key_labels, query_labels))
+    grid = figure.subplots(  # where axes are shared, only the outer labels show
+        rows, columns, sharex=shared_x, sharey=shared_y, squeeze=False, width_ratios=key_counts
+    )
+    key_pitch = _pitch(columns * _panel_width(size, columns, query_labels), sum(key_counts), key_labels, turn=True)
     query_pitch = _pitch(_panel_height(size, rows, key_labels), query_count, query_labels, turn=False)
     for index, axes in enumerate(grid.flat):
         row, column = divmod(index, columns)
-        image = _draw(axes, panels[row, column], _scale(panels), cmap)
+        image = _draw(axes, panels[index], _scale(panels), cmap, in_one_size=ragged)
         _label_axis(axes.xaxis, key_labels[index] if key_labels else None, key_pitch, families)
         _label_axis(axes.yaxis, query_labels[index] if query_labels else None, query_pitch, families)
         if row == rows - 1:
             axes.set_xlabel(xlabel, fontfamily=families)
         if column == 0:
-            axes.set_ylabel(ylabel, fontfamily=families)
+            axes.set_ylabel(ylabel, fontfamily=families, loc="top" if ragged else None)
         if titles is not None and index < len(titles):
             axes.set_title(titles[index], fontsize=10, fontfamily=families)
     _add_colour_bar(figure, image, list(grid.flat))
+    if ragged:
+        _line_up(figure, list(grid.flat), None if figsize else _unit(rows, query_count, key_counts, labelled=True))
     return figure
 
 
@@ -122,10 +132,10 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
     Args:
         figure: any matplotlib figure.
-        path: the file to write, ending in ``.png`` or ``.svg``; its folder must exist.
+        path: the file to write, ending in `.png` or `.svg`; its folder must exist.
 
     Raises:
-        ValueError: ``path`` ends in something else.
+        ValueError: `path` ends in something else.
         OSError: the system could not write; an existing file is left as it was.
 
     Example:
@@ -142,7 +152,8 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     from matplotlib import rc_context
 
     content = io.BytesIO()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "dikkat"}):
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "dikkat"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)  # heatmaps has warned, in one line
         drawn = copy.deepcopy(figure)  # drawing moves the layout by a hair; the caller's figure stays as it is
         drawn.savefig(content, format=ending[1:], dpi=200, metadata=metadata[ending])
     write_whole(path, content.getvalue())
@@ -160,17 +171,25 @@ def _figure_class() -> type[Figure]:
     return Figure
 
 
-def _as_panels(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    panels = weights[None, None] if weights.ndim == 2 else weights
+def _as_panels(weights: Weights) -> list[list[NDArray[np.float64]]]:
+    """The rows of the grid, each a list of matrices."""
+    if isinstance(weights, (list, tuple)) and weights and all(getattr(panel, "ndim", 0) == 2 for panel in weights):
+        row = [as_array(panel, f"weights[{index}]") for index, panel in enumerate(weights)]
+        for index, panel in enumerate(row):
+            if 0 in panel.shape:
+                raise ValueError(f"weights[{index}]: got shape {panel.shape}; allowed is (queries, keys), neither 0")
+        return [row]
+    given = as_array(weights, "weights")
+    panels = given[None, None] if given.ndim == 2 else given
     if panels.ndim != 4 or 0 in panels.shape:
         raise ValueError(
-            f"weights: got shape {weights.shape}; allowed are (rows, columns, queries, keys) and (queries, keys), "
-            "none of them 0; for a batch of matrices use weights[None]"
+            f"weights: got shape {given.shape}; allowed are (rows, columns, queries, keys) and (queries, keys), "
+            "none of them 0, or a list of matrices; for a batch of matrices use weights[None]"
         )
-    return panels
+    return [list(row) for row in panels]
 
 
-def _labels_per_panel(tokens: Tokens | None, panels: int, count: int, name: str) -> list[list[str]] | None:
+def _labels_per_panel(tokens: Tokens | None, counts: list[int], name: str) -> list[list[str]] | None:
     """One list of labels for each panel; the very same list where one serves all."""
     if tokens is None:
         return None
@@ -178,10 +197,14 @@ def _labels_per_panel(tokens: Tokens | None, panels: int, count: int, name: str)
         raise TypeError(f"{name}: got one string, {tokens!r}; allowed is a list of tokens, as in {name}=text.split()")
     lists = list(tokens)
     if all(isinstance(token, str) for token in lists):
-        return [_labels(lists, count, name)] * panels
-    if len(lists) != panels:
-        raise ValueError(f"{name}: got {len(lists)} lists; allowed are one list of tokens, or {panels}, one a panel")
-    return [_labels(panel, count, f"{name}[{index}]") for index, panel in enumerate(lists)]
+        if len(set(counts)) > 1:
+            raise ValueError(f"{name}: got one list of tokens; the panels have {counts}, so give one list a panel")
+        return [_labels(lists, counts[0], name)] * len(counts)
+    if len(lists) != len(counts):
+        raise ValueError(
+            f"{name}: got {len(lists)} lists; allowed are one list of tokens, or {len(counts)}, one a panel"
+        )
+    return [_labels(panel, counts[index], f"{name}[{index}]") for index, panel in enumerate(lists)]
 
 
 def _labels(tokens: Sequence[object], count: int, name: str) -> list[str]:
@@ -230,15 +253,18 @@ def _is_shared(labels: list[list[str]] | None) -> bool:
     return labels is None or all(panel is labels[0] for panel in labels)
 
 
-def _scale(panels: NDArray[np.float64]) -> tuple[float, float]:
-    finite = panels[np.isfinite(panels)]
+def _scale(panels: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
+    weights = np.concatenate([panel.ravel() for panel in panels])
+    finite = weights[np.isfinite(weights)]
     low, high = min(0.0, finite.min(initial=0.0)), finite.max(initial=-math.inf)
     return float(low), float(high) if high > low else float(low) + 1.0
 
 
-def _draw(axes: Axes, panel: NDArray[np.float64], scale: tuple[float, float], cmap: str) -> AxesImage:
+def _draw(
+    axes: Axes, panel: NDArray[np.float64], scale: tuple[float, float], cmap: str, *, in_one_size: bool
+) -> AxesImage:
     queries, keys = panel.shape
-    square = 1 / 4 <= queries / keys <= 4
+    square = in_one_size or 1 / 4 <= queries / keys <= 4
     return axes.imshow(
         np.ma.masked_invalid(panel),
         cmap=cmap,
@@ -264,16 +290,28 @@ def _label_room(labels: list[list[str]] | None) -> float:
     return 0.07 * _longest(labels) + 0.35
 
 
+def _unit(rows: int, queries: int, keys: list[int], *, labelled: bool) -> float:
+    """Inches for a square cell."""
+    unit = _CELL if labelled else _PANEL / max(queries, *keys)
+    return min(unit, _LARGEST / max(keys), _SHEET / sum(keys), min(_LARGEST, _SHEET / rows) / queries)
+
+
 def _figure_size(
-    shape: tuple[int, ...], query_labels: list[list[str]] | None, key_labels: list[list[str]] | None
+    rows: int,
+    queries: int,
+    keys: list[int],
+    query_labels: list[list[str]] | None,
+    key_labels: list[list[str]] | None,
+    ragged: bool,
 ) -> tuple[float, float]:
-    rows, columns, queries, keys = shape
-    unit = _CELL if query_labels or key_labels else _PANEL / max(queries, keys)
-    unit = min(unit, min(_LARGEST, _SHEET / columns) / keys, min(_LARGEST, _SHEET / rows) / queries)  # square cells
-    width, height = max(unit * keys, _PANEL / 2), max(unit * queries, _PANEL / 2)
+    """Inches for panels of so many queries at most and, column by column, so many keys."""
+    columns = len(keys)
+    unit = _unit(rows, queries, keys, labelled=ragged or bool(query_labels or key_labels))
+    least = 0.0 if ragged else _PANEL / 2
+    width, height = sum(max(unit * count, least) for count in keys), max(unit * queries, least)
     beside = _label_room(query_labels) * (1 if _is_shared(query_labels) else columns)
     below = _label_room(key_labels) * (1 if _is_shared(key_labels) else rows)
-    return columns * (width + 0.1) + beside + 0.7, rows * (height + 0.2) + below + 0.3
+    return width + 0.1 * columns + beside + 0.7, rows * (height + 0.2) + below + 0.3
 
 
 def _panel_width(size: tuple[float, float], columns: int, query_labels: list[list[str]] | None) -> float:
@@ -315,6 +353,22 @@ def _label_axis(axis: Axis, labels: list[str] | None, pitch: _Pitch, families: l
         for label in axis.get_ticklabels():
             label.set(ha="right", rotation_mode="anchor")
     axis.set_tick_params(length=0 if pitch.step == 1 else 2)
+
+
+def _line_up(figure: Figure, axes: list[Axes], unit: float | None) -> None:
+    """Stand panels of different heights in line at the top; make the figure so large that cells have `unit` inches."""
+    for each in axes:
+        each.set_anchor("N")
+    if unit is None:
+        return
+    shapes = [each.images[0].get_size() for each in axes]
+    for _ in range(2):  # the room that labels take is known once they are laid out, and changes a little with the size
+        figure.draw_without_rendering()
+        boxes = [each.get_position(original=True) for each in axes]
+        width, height = (float(inches) for inches in figure.get_size_inches())
+        wide = unit * sum(keys for _, keys in shapes) - width * sum(box.width for box in boxes)
+        high = unit * max(queries for queries, _ in shapes) - height * min(box.height for box in boxes)
+        figure.set_size_inches(width + wide, height + high + 0.02)
 
 
 def _add_colour_bar(figure: Figure, image: AxesImage, axes: list[Axes]) -> None:

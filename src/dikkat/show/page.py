@@ -26,14 +26,14 @@ _SLACK = 0.01  # how far beyond 1 the rounding of low precision may carry the su
 class Aligned(Protocol):
     """A translated sentence and the weights that each of its words gave to the words of the source.
 
-    An attribute ``reference: str | None`` may be there too: the translation that a person made.
+    An attribute `reference: str | None` may be there too: the translation that a person made.
 
     Attributes:
         source: the source sentence, as a reader would read it.
         target: the translation, likewise.
         source_tokens: the words or word pieces that the model read.
         target_tokens: those that it wrote.
-        weights: ``(target tokens, source tokens)``, each from 0 to 1, each row's sum at most 1.
+        weights: `(target tokens, source tokens)`, each from 0 to 1, each row's sum at most 1.
     """
 
     @property
@@ -72,11 +72,11 @@ def page(
     Without JavaScript the sentences, references and scores can still be read.
 
     Args:
-        translations: the sentences; see :class:`Aligned`.
+        translations: the sentences; see `Aligned`.
         title: the heading.
         scores: one finite number for each sentence, shown beside it.
-        score_name: what the numbers are, such as ``"chrF"``.
-        source_language: the language code of the sources, such as ``"de"``, by which browsers choose a voice and the
+        score_name: what the numbers are, such as `"chrF"`.
+        source_language: the language code of the sources, such as `"de"`, by which browsers choose a voice and the
             forms of Chinese characters; empty if it is not known.
         target_language: that of the translations and references.
 
@@ -130,11 +130,11 @@ def save_page(
     source_language: str = "",
     target_language: str = "",
 ) -> None:
-    """Write the page of :func:`page` to a file, whole or not at all.
+    """Write the page of `page` to a file, whole or not at all.
 
     Args:
         path: the file to write; its folder must exist.
-        translations: see :func:`page`, as for all that follows.
+        translations: see `page`, as for all that follows.
         title: the heading.
         scores: one number for each sentence.
         score_name: what the numbers are.
@@ -142,8 +142,8 @@ def save_page(
         target_language: that of the translations.
 
     Raises:
-        ValueError: as :func:`page`.
-        TypeError: as :func:`page`.
+        ValueError: as `page`.
+        TypeError: as `page`.
         OSError: the system could not write; an existing file is left as it was.
 
     Example:

@@ -205,7 +205,9 @@ class Tokenizer:
 
 
 def _byte_pair_label(text: str) -> str:
-    return text.removeprefix(" ") or "␣" if text.startswith(" ") else f"·{text}"
+    if text.startswith(" "):
+        return text.removeprefix(" ") or "␣"
+    return f"·{text}" if not text or text[0].isalnum() else text  # a full stop needs no mark to follow its word
 
 
 def _train_words(sentences: Sequence[str], min_freq: int, vocabulary_size: int) -> tokenizers.Tokenizer:

@@ -14,6 +14,7 @@ from typing import Any
 import lightning.pytorch as lightning
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, RichProgressBar, Timer
+from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeRemainingColumn
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -142,7 +143,7 @@ def _untrained(settings: Settings, training: Sequence[Pair]) -> Translator:
         if len(tokenizer) <= len(SPECIAL_TOKENS):
             raise CorpusError(
                 f"no {language} word occurs {settings.min_freq} times, so that none would be learnt: use a min_freq "
-                "(--min-freq) of 1, or a larger corpus"
+                "of 1, or a larger corpus"
             )
     return Translator(TranslationModel(settings, len(source), len(target)), settings, source, target)
 
@@ -154,10 +155,18 @@ def _numbered(translator: Translator, pairs: Sequence[Pair]) -> list[TokenPair]:
 
 
 def _short(pairs: Sequence[TokenPair], max_length: int, purpose: str) -> list[TokenPair]:
-    kept = [pair for pair in pairs if pair[0] and max(map(len, pair)) <= max_length]
+    short = [pair for pair in pairs if max(map(len, pair)) <= max_length]
+    kept = [pair for pair in short if pair[0]]
     if not kept:
         raise CorpusError(
             f"none of the {len(pairs)} {purpose} pairs has at most {max_length} tokens on each side: raise max_length"
+        )
+    if left_out := len(pairs) - len(short):
+        warnings.warn(
+            f"{left_out:,} of {len(pairs):,} {purpose} pairs left out: longer than {max_length} tokens on a side; "
+            "see max_length",
+            UserWarning,
+            stacklevel=3,
         )
     return kept
 
@@ -167,7 +176,7 @@ def _trainer(settings: Settings, bar: bool, lines: bool) -> lightning.Trainer:
     if settings.max_minutes is not None:
         callbacks.append(Timer(timedelta(minutes=settings.max_minutes), verbose=False))
     if bar:
-        callbacks.append(RichProgressBar(refresh_rate=_LOG_EVERY))
+        callbacks.append(_Bar(refresh_rate=_LOG_EVERY, leave=True, console_kwargs={"stderr": True}))
     elif lines:
         callbacks.append(_Lines())
     return lightning.Trainer(
@@ -267,6 +276,32 @@ class _Lesson(lightning.LightningModule):
     def _begin_epoch(self) -> None:
         self.loss_sum, self.tokens, self.epoch_started, self.epoch_seconds = 0.0, 0, time.perf_counter(), 0.0
         self.validation_sum, self.validation_tokens = 0.0, 0
+
+
+class _Bar(RichProgressBar):
+    """A bar an epoch on standard error, in one line of 80 columns."""
+
+    def configure_columns(self, trainer: lightning.Trainer) -> list[ProgressColumn]:
+        """What stands before the losses; the time is what is left of the epoch."""
+        return [
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=10),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeRemainingColumn(),
+        ]
+
+    def get_metrics(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> dict[str, Any]:
+        """The losses and the speed, with as many digits as they are good for."""
+        values = super().get_metrics(trainer, pl_module)
+        shown = {"loss": "loss", "validation_loss": "valid", "tokens/s": "tokens/s"}
+        return {
+            name: f"{values[key]:{',.0f' if key == 'tokens/s' else '.3f'}}"
+            for key, name in shown.items()
+            if key in values
+        }
+
+    def _get_train_description(self, current_epoch: int) -> str:  # Lightning's own counts from 0
+        return f"{f'Epoch {current_epoch + 1}/{self.trainer.max_epochs}':{len(self.validation_description)}}"
 
 
 class _Lines(Callback):

@@ -244,6 +244,8 @@ class _Distance(Score):
             raise ValueError(
                 f"bandwidth: came {sigma.tolist()}; allowed: positive finite numbers, in the units of the data"
             )
+        if not isinstance(bandwidth, Tensor):  # made and checked where values can be read, then put where it belongs
+            sigma = sigma.to(torch.get_default_device())
         self.learnable = learnable
         if learnable:  # a number is trained in the default dtype, as every parameter is; a tensor in its own
             kind = sigma.dtype if isinstance(bandwidth, Tensor) else torch.get_default_dtype()
@@ -376,7 +378,7 @@ def _sigma(bandwidth: float | Sequence[float] | Tensor) -> Tensor:
     if isinstance(bandwidth, Tensor) and bandwidth.is_floating_point():
         return bandwidth.detach().clone()
     try:
-        return torch.as_tensor(bandwidth, dtype=torch.float64).clone()
+        return torch.as_tensor(bandwidth, dtype=torch.float64, device="cpu").clone()
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"bandwidth: came {bandwidth!r}; allowed: a positive number, or one for each feature") from None
 

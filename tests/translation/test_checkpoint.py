@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import json
 import os
@@ -6,12 +7,14 @@ import shutil
 import stat
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dikkat.translation import ModelFolderError, Translator, checkpoint
+from dikkat.translation import ModelFolderError, TranslationModel, Translator, checkpoint
+from dikkat.translation.settings import ScoreName
 
 FILES = {"model.safetensors", "settings.json", "source.tokenizer.json", "target.tokenizer.json"}
 
@@ -67,6 +70,16 @@ def test_a_file_system_that_cannot_flush_folders_will_do(translator, folder, mon
     monkeypatch.setattr(os, "fsync", only_files)
     translator.save(folder)
     assert {path.name for path in folder.parent.iterdir()} == {"model"}
+
+
+@pytest.mark.parametrize("score", get_args(ScoreName))
+def test_a_model_with_any_score_is_saved_and_loaded(translator, tmp_path, score):
+    settings = dataclasses.replace(translator.settings, score=score)
+    sizes = len(translator.source_tokenizer), len(translator.target_tokenizer)
+    own = dataclasses.replace(translator, model=TranslationModel(settings, *sizes), settings=settings)
+    own.save(tmp_path / "model")
+    loaded = Translator.load(tmp_path / "model")
+    assert loaded.translate(["Go."])[0].score == own.translate(["Go."])[0].score
 
 
 def test_any_tool_can_read_the_weights(folder):

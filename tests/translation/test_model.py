@@ -1,5 +1,6 @@
 import dataclasses
 import itertools
+from typing import get_args
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from dikkat.translation import Settings, TranslationModel, greedy
 from dikkat.translation.batches import Batches
 from dikkat.translation.model import Batch, collate, expected
 from dikkat.translation.search import length_limit
+from dikkat.translation.settings import ScoreName
 from dikkat.translation.tokenizer import BEGIN, END, PAD, UNKNOWN
 
 SETTINGS = Settings(embedding_size=6, hidden_size=10, num_layers=2, dropout=0.0)
@@ -29,7 +31,7 @@ def test_only_real_positions_reach_the_output_layer():
     assert expected(batch).tolist() == [4, 5, END, 6, 7, 8, 9, END, 4, END]
 
 
-@pytest.mark.parametrize("score", ["additive", "dot", "scaled_dot", "bilinear", "cosine"])
+@pytest.mark.parametrize("score", get_args(ScoreName))
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_a_batch_is_its_sentences_one_by_one(score, bidirectional):
     model = make(score=score, bidirectional=bidirectional)

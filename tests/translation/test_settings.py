@@ -23,7 +23,7 @@ def test_through_json_and_back():
         ({"learning_rate": 0}, "learning_rate is 0; it must be greater than 0"),
         ({"max_minutes": 0}, "max_minutes is 0; it must be greater than 0"),
         ({"learning_rate": "fast"}, "learning_rate is 'fast'; it must be a number"),
-        ({"score": "sum"}, "score is 'sum'; it must be one of additive, dot, scaled_dot, bilinear, cosine"),
+        ({"score": "sum"}, "score is 'sum'; it must be one of additive, dot, scaled_dot, bilinear, cosine, gaussian"),
         ({"tokenizer": None}, "tokenizer is None; it must be one of word, bpe"),
         ({"bidirectional": 1}, "bidirectional is 1; it must be true or false"),
         ({"seed": -1}, "seed is -1"),

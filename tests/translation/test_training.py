@@ -3,12 +3,14 @@ import itertools
 import math
 import re
 import time
+from typing import get_args
 
 import pytest
 import torch
 
 from dikkat.translation import CorpusError, Settings
 from dikkat.translation import training as module
+from dikkat.translation.settings import ScoreName
 from dikkat.translation.training import TrainingDivergedError, train
 from translation.conftest import PAIRS, TINY
 
@@ -17,7 +19,7 @@ def shorter(**changes) -> Settings:
     return dataclasses.replace(TINY, **{"epochs": 3, **changes})
 
 
-@pytest.mark.parametrize("score", ["additive", "dot", "scaled_dot", "bilinear", "cosine"])
+@pytest.mark.parametrize("score", get_args(ScoreName))
 def test_every_score_learns(score):
     result = train(shorter(score=score, epochs=6), PAIRS, PAIRS, progress=False)
     losses = [epoch.validation_loss for epoch in result.epochs]

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, TextIO, cast
+from typing import Annotated, Any, TextIO, cast, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -257,8 +257,8 @@ def train(
     score: Annotated[
         str,
         typer.Option(
-            help="How attention compares what it is about to write with a word of the source: additive, dot, "
-            "scaled_dot, bilinear or cosine.",
+            help="How attention compares what it is about to write with a word of the source: "
+            f"{', '.join(get_args(ScoreName))}.",
             rich_help_panel=_NETWORK,
             metavar="NAME",
         ),

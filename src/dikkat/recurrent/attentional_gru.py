@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dikkat.attention import Memory, attend_memory, prepare
+from dikkat.recurrent.stack import check_stack
 from dikkat.scores import Score
 
 
@@ -55,13 +56,7 @@ class AttentionalGRU(nn.Module):
     ) -> None:
         super().__init__()
         sizes = {"input_size": input_size, "hidden_size": hidden_size, "context_size": context_size}
-        for name, size in {**sizes, "num_layers": num_layers}.items():
-            if size < 1:
-                raise ValueError(f"{name} is {size}; it must be at least 1")
-        if not 0.0 <= dropout <= 1.0:
-            raise ValueError(f"dropout is {dropout}; it is a probability, from 0 to 1")
-        if dropout and num_layers == 1:
-            raise ValueError(f"dropout is {dropout}, but it acts between layers, of which there is one: use 0 or more")
+        check_stack(num_layers, dropout, **sizes)
         self.input_size, self.hidden_size, self.context_size = input_size, hidden_size, context_size
         self.num_layers, self.dropout = num_layers, dropout
         bound = 1 / math.sqrt(hidden_size)

@@ -1,6 +1,8 @@
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from dikkat.recurrent.stack import check_stack
+
 
 class GRUEncoder(nn.Module):
     """A GRU over batches of sequences of different lengths, in one or both directions, that never reads padding.
@@ -41,13 +43,7 @@ class GRUEncoder(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        for name, size in {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}.items():
-            if size < 1:
-                raise ValueError(f"{name} is {size}; it must be at least 1")
-        if not 0.0 <= dropout <= 1.0:
-            raise ValueError(f"dropout is {dropout}; it is a probability, from 0 to 1")
-        if dropout and num_layers == 1:
-            raise ValueError(f"dropout is {dropout}, but it acts between layers, of which there is one: use 0 or more")
+        check_stack(num_layers, dropout, input_size=input_size, hidden_size=hidden_size)
         self.directions = 2 if bidirectional else 1
         self.output_size = self.directions * hidden_size
         self.gru = nn.GRU(

@@ -1,5 +1,5 @@
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from dikkat import scores
 from dikkat.attention import Memory
 from dikkat.recurrent import AttentionalGRU, GRUEncoder
-from dikkat.translation.settings import Settings
+from dikkat.translation.settings import ScoreName, Settings
 from dikkat.translation.tokenizer import BEGIN, END, PAD
 
 
@@ -168,15 +168,21 @@ def _real(batch: Batch) -> Tensor:
 
 
 def _score(settings: Settings) -> scores.Score:
+    """The score of a name; the queries, which are states, and the keys have `hidden_size` features."""
     size = settings.hidden_size
-    match settings.score:
-        case "additive":
-            return scores.Additive(size, size, size)
-        case "dot":
-            return scores.Dot()
-        case "scaled_dot":
-            return scores.ScaledDot()
-        case "bilinear":
-            return scores.Bilinear(size, size)
-        case "cosine":
-            return scores.Cosine()
+    # Two states, whose features lie in −1 … 1, are at most 2√size apart: so a kernel reaches most keys at first.
+    reach = math.sqrt(size)
+    makers: dict[ScoreName, Callable[[], scores.Score]] = {
+        "additive": lambda: scores.Additive(size, size, size),
+        "dot": scores.Dot,
+        "scaled_dot": scores.ScaledDot,
+        "bilinear": lambda: scores.Bilinear(size, size),
+        "cosine": scores.Cosine,
+        "gaussian": lambda: scores.Gaussian(reach, learnable=True),
+        "boxcar": lambda: scores.Boxcar(reach),
+        "epanechnikov": lambda: scores.Epanechnikov(reach, learnable=True),
+        "triangular": lambda: scores.Triangular(reach, learnable=True),
+        "vector_sum": lambda: scores.VectorSum(size),
+        "average": scores.Average,
+    }
+    return makers[settings.score]()

@@ -6,7 +6,10 @@ from typing import Any, Literal, get_args
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.tokenizer import Kind
 
-ScoreName = Literal["additive", "dot", "scaled_dot", "bilinear", "cosine"]
+ScoreName = Literal[
+    "additive", "dot", "scaled_dot", "bilinear", "cosine", "gaussian", "boxcar", "epanechnikov", "triangular",
+    "vector_sum", "average",
+]  # fmt: skip
 
 # name: smallest, largest; a bound is allowed itself unless it stands in _OPEN
 _RANGES: dict[str, tuple[float, float]] = {
@@ -44,7 +47,7 @@ class Settings:
             additive score.
         num_layers: GRU layers in the encoder and in the decoder.
         bidirectional: whether the encoder reads in both directions.
-        score: the scoring function of the attention: additive, dot, scaled_dot, bilinear or cosine.
+        score: the scoring function of the attention: any of the core's, by its name in lower case (`ScoreName`).
         dropout: probability with which a feature of embeddings, readout and between layers is dropped in training.
         label_smoothing: part of the training target's probability that is spread over all tokens.
         learning_rate: Adam's, at its highest.

@@ -388,3 +388,30 @@ def record() -> Iterator[list[str]]:
         for name, kernel in list(KERNELS.items()):
             patch.setitem(KERNELS, name, replace(kernel, run=spy(name, kernel.run)))
         yield ran
+
+
+# What tests are run over: every score; or one of each pair function, and one whose support ends.
+every_case = pytest.mark.parametrize(("way", "case"), [(w, c) for w in WAYS for c in CASES])
+KINDS = ["scaled dot", "additive", "gaussian", "epanechnikov"]
+every_kind = pytest.mark.parametrize(("way", "case"), [(w, c) for w in WAYS for c in KINDS])
+WITH_STATES = [w for w in WAYS if w != "sdpa"]
+
+
+def serves(way: str, made: Call, **more: Any) -> bool:
+    """Whether the implementation runs this call; where it does not, it must raise, and say why."""
+    reasons = made.obstacles(way.split(",")[0], **more)
+    if reasons:
+        with pytest.raises(ValueError, match="cannot run this call"):
+            made.run(way, **more)
+    return not reasons
+
+
+def seen_pairs(made: Call) -> Tensor:
+    """Who sees whom, (B, H, n, m), by the twin's word."""
+    n, m = made.query.shape[-2], made.key.shape[-2]
+    seen = torch.zeros(BATCH, HEADS, n, m, dtype=torch.bool)
+    for b in range(BATCH):
+        for h in range(HEADS):
+            for i in range(n):
+                seen[b, h, i, visible_keys(made.restricted, b, h, i, n, m)] = True
+    return seen

@@ -1,0 +1,147 @@
+"""What is hidden is not there: rows without a key, and keys that nobody, or not everybody, may see."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import dikkat
+import kit
+from dikkat import scores
+from kit import CASES, KEYS, RESTRICTIONS, WITH_STATES, every_case, every_kind, seen_pairs, serves
+
+# --- rows without a key
+
+
+@pytest.mark.parametrize("restriction", ["lengths", "lengths a query", "mask", "causal", "all"])
+@every_case
+def test_a_row_without_a_key_is_zero_everywhere(way: str, case: str, restriction: str) -> None:
+    made = kit.call(case, restriction, queries=kit.KEYS + 4 if restriction == "causal" else kit.QUERIES)
+    if not serves(way, made):
+        return
+    empty = ~seen_pairs(made).any(-1)
+    assert bool(empty.any())
+    query = made.query.detach().clone()
+    query[empty] = math.nan  # whatever a padded query holds
+    made = kit.replace(made, query=query.requires_grad_())
+    with kit.way(way) as impl:
+        out = made.run(impl)
+    assert bool((out[empty] == 0).all())
+    upstream = kit.upstream_of(out)
+    upstream[empty] = math.nan  # and whatever comes back to it
+    for name, grad in kit.gradients(made, out, upstream).items():
+        assert bool(grad.isfinite().all()), name
+        if name == "query":
+            assert bool((grad[empty] == 0).all())
+
+
+# --- what is hidden has no effect
+
+
+def poison(tensor: Tensor, rows: Tensor, how: float) -> Tensor:
+    """A leaf like `tensor`, with something else where `rows` (..., l) is True."""
+    return torch.where(rows[..., None], how, tensor.detach()).requires_grad_()
+
+
+@pytest.mark.parametrize("how", [math.nan, math.inf])
+@pytest.mark.parametrize("restriction", [r for r in RESTRICTIONS if r != "none"])
+@every_case
+def test_keys_that_nobody_sees_have_no_effect(way: str, case: str, restriction: str, how: float) -> None:
+    made = kit.call(case, restriction)
+    if not serves(way, made):
+        return
+    unseen = ~seen_pairs(made).any(-2)
+    poisoned = kit.replace(made, key=poison(made.key, unseen, how), value=poison(made.value, unseen, how))
+    with kit.way(way) as impl:
+        clean, dirty = made.run(impl), poisoned.run(impl)
+    torch.testing.assert_close(dirty, clean, rtol=0, atol=0)
+    upstream = kit.upstream_of(clean)
+    expected, came = kit.gradients(made, clean, upstream), kit.gradients(poisoned, dirty, upstream)
+    for name in expected:
+        torch.testing.assert_close(came[name], expected[name], rtol=0, atol=0, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("how", [math.nan, math.inf])
+@pytest.mark.parametrize("where", ["key", "value"])
+@pytest.mark.parametrize("restriction", ["lengths a query", "mask", "causal", "exclude", "all"])
+@every_case
+def test_a_key_hidden_from_some_reaches_only_those_who_see_it(
+    way: str, case: str, restriction: str, where: str, how: float
+) -> None:
+    if way == "sdpa":
+        return  # the contract has it in the other implementations
+    made = kit.call(case, restriction)
+    seen = seen_pairs(made)
+    index = next(j for j in range(KEYS) if seen[..., j].any() and not seen[..., j].all())
+    struck = torch.arange(KEYS) == index
+    rows = struck.expand(kit.BATCH, kit.HEADS, -1)
+    poisoned = kit.replace(made, **{where: poison(getattr(made, where), rows, how)})
+    sees = seen[..., index]
+    with kit.way(way) as impl:
+        clean, dirty = made.run(impl), poisoned.run(impl)
+    torch.testing.assert_close(dirty[~sees], clean[~sees], rtol=1e-12, atol=1e-12)
+    upstream = torch.where(sees[..., None], 0.0, kit.upstream_of(clean))
+    expected, came = kit.gradients(made, clean, upstream), kit.gradients(poisoned, dirty, upstream)
+    # With respect to what the rows that do not see it use.
+    torch.testing.assert_close(came["query"][~sees], expected["query"][~sees], rtol=1e-12, atol=1e-12)
+    # A row that was struck sees other keys too, and what comes back to those may be NaN.
+    apart = ~(seen & sees[..., None]).any(-2) & ~struck
+    for name in ("key", "value"):
+        torch.testing.assert_close(came[name][apart], expected[name][apart], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("way", WITH_STATES)
+def test_a_visible_nan_is_not_swallowed(way: str, case: str) -> None:
+    made = kit.call(case, "lengths a query")
+    rows = torch.zeros(kit.BATCH, kit.HEADS, KEYS, dtype=torch.bool)
+    rows[..., 1] = True
+    poisoned = kit.replace(made, value=poison(made.value, rows, math.nan))
+    with kit.way(way) as impl:
+        out = poisoned.run(impl)
+    weighed = kit.twin(made)[2][..., 1] > 0
+    assert bool(weighed.any())
+    assert bool(out[weighed].isnan().all())
+
+
+@pytest.mark.parametrize("how", [math.nan, math.inf])
+@pytest.mark.parametrize("restricted", ["lengths", "mask a head"])
+@every_kind
+def test_what_is_shared_is_hidden_from_those_who_may_not_see_it(
+    way: str, case: str, restricted: str, how: float
+) -> None:
+    """Keys and values that a batch, or the heads, have in common: what one sees, another may not."""
+    made = kit.call(case, "none")
+    if restricted == "lengths":
+        limits = {"valid_lens": torch.tensor([3, 7])}
+        key, value = made.key.detach()[0, 0], made.value.detach()[0, 0]
+        blind, struck = (slice(0, 1), slice(None)), 5
+    else:
+        mask = torch.ones(kit.HEADS, 1, KEYS, dtype=torch.bool)
+        mask[1, 0, 5] = False
+        limits = {"mask": mask}
+        key, value = made.key.detach()[:, :1], made.value.detach()[:, :1]
+        blind, struck = (slice(None), slice(1, 2)), 5
+    dirty_key, dirty_value = key.clone(), value.clone()
+    dirty_key[..., struck, :] = how
+    dirty_value[..., struck, :] = how
+    clean = kit.replace(made, key=key.requires_grad_(), value=value.requires_grad_(), restricted=limits)
+    dirty = kit.replace(clean, key=dirty_key.requires_grad_(), value=dirty_value.requires_grad_())
+    if not serves(way, clean):
+        return
+    with kit.way(way) as impl:
+        expected, came = clean.run(impl), dirty.run(impl)
+    torch.testing.assert_close(came[blind], expected[blind], rtol=1e-12, atol=1e-12)
+    upstream = torch.zeros_like(came)
+    upstream[blind] = 1.0
+    by_clean, by_dirty = kit.gradients(clean, expected, upstream), kit.gradients(dirty, came, upstream)
+    torch.testing.assert_close(by_dirty["query"][blind], by_clean["query"][blind], rtol=1e-12, atol=1e-12)
+
+
+def test_auto_shows_a_value_that_is_not_finite_only_to_those_who_see_it() -> None:
+    x, value = torch.randn(1, 5, 8), torch.randn(1, 5, 8)
+    value[:, -1] = math.nan
+    out = dikkat.attend(x, x, value, score=scores.ScaledDot(), causal=True)
+    assert bool(out[:, :-1].isfinite().all())
+    assert bool(out[:, -1].isnan().all())

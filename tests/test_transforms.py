@@ -1,0 +1,259 @@
+"""Every implementation under compile, export, vmap, forward mode and autocast; and the operators themselves."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import dikkat
+import kit
+from dikkat import scores
+from dikkat.kernels import KERNELS, chunked
+from kit import KINDS, WAYS, WITH_STATES, every_kind, serves
+
+# --- under torch's transforms
+
+
+@pytest.mark.parametrize("restriction", ["none", "lengths", "all"])
+@every_kind
+def test_compile_fullgraph(way: str, case: str, restriction: str) -> None:
+    made = kit.call(case, restriction)
+    if not serves(way, made):
+        return
+    torch.compiler.reset()
+    with kit.way(way) as impl:
+
+        def run(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return dikkat.attend(query, key, value, score=made.score, impl=impl, **made.restricted)
+
+        compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+        came, expected = compiled(made.query, made.key, made.value), made.run(impl)
+        torch.testing.assert_close(came, expected, rtol=1e-12, atol=1e-12)
+        upstream = kit.upstream_of(came)
+        exact = kit.gradients(made, expected, upstream)
+        for name, grad in kit.gradients(made, came, upstream).items():
+            torch.testing.assert_close(grad, exact[name], rtol=1e-11, atol=1e-12)
+
+
+def test_one_compiled_graph_serves_all_lengths() -> None:
+    graphs = []
+
+    def count(graph: Any, examples: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    layer = dikkat.AdditiveAttention(4, 4, 5)
+    compiled = torch.compile(layer, fullgraph=True, backend=count)
+    for length in (5, 7, 11, 13, 17):
+        x, lens = torch.randn(2, length, 4), torch.tensor([length - 2, 3])
+        torch.testing.assert_close(compiled(x, x, x, lens), layer(x, x, x, lens))
+    assert len(graphs) == 2  # one for the first length, one for any
+
+
+def test_compile_with_dropout_and_weights_and_a_memory() -> None:
+    torch.compiler.reset()
+    made = kit.call("additive", "lengths")
+    memory = dikkat.prepare(made.key, made.value, score=made.score, **made.restricted)
+    memory = kit.replace(memory, key=memory.key.detach(), value=memory.value.detach())
+
+    def step(query: Tensor) -> tuple[Tensor, Tensor]:
+        return dikkat.attend_memory(query, memory, return_weights=True)
+
+    def dropped(query: Tensor) -> Tensor:
+        return dikkat.attend(query, made.key, made.value, score=made.score, dropout=0.5, **made.restricted)
+
+    for run in (step, dropped):
+        compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+        torch.manual_seed(3)
+        came = compiled(made.query)
+        torch.manual_seed(3)
+        torch.testing.assert_close(came, run(made.query), rtol=1e-12, atol=1e-12)
+
+
+def test_export_with_any_number_of_keys() -> None:
+    class Attend(torch.nn.Module):
+        def forward(self, query: Tensor, key: Tensor, lens: Tensor) -> Tensor:
+            return dikkat.attend(query, key, key, score=scores.Gaussian(1.5), valid_lens=lens, impl="reference")
+
+    keys = torch.export.Dim("keys", min=3, max=100)
+    given = (torch.randn(2, 5, 4), torch.randn(2, 7, 4), torch.tensor([3, 7]))
+    exported = torch.export.export(Attend(), given, dynamic_shapes=(None, {1: keys}, None)).module()
+    other = (given[0], torch.randn(2, 11, 4), torch.tensor([9, 11]))
+    torch.testing.assert_close(exported(*other), Attend()(*other))
+
+
+@pytest.mark.parametrize("restriction", ["none", "lengths", "causal", "all"])
+@pytest.mark.parametrize("case", KINDS[:3])
+def test_forward_mode_is_the_references(case: str, restriction: str) -> None:
+    made = kit.call(case, restriction)
+    tensors = (made.query.detach(), made.key.detach(), made.value.detach())
+    tangents = tuple(torch.randn_like(t) for t in tensors)
+    limits = {n: t.detach() if isinstance(t, Tensor) else t for n, t in made.restricted.items()}
+
+    def run(impl: str) -> Any:
+        return lambda q, k, v: dikkat.attend(q, k, v, score=made.score, impl=impl, **limits)
+
+    _, came = torch.func.jvp(run("reference"), tensors, tangents)
+    step = 1e-6
+    ahead, behind = (
+        run("reference")(*(t + sign * step * d for t, d in zip(tensors, tangents, strict=True))) for sign in (1, -1)
+    )
+    torch.testing.assert_close(came, (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(torch.func.jvp(run("auto"), tensors, tangents)[1], came)
+    with torch.autograd.forward_ad.dual_level():
+        duals = [torch.autograd.forward_ad.make_dual(t, d) for t, d in zip(tensors, tangents, strict=True)]
+        with pytest.raises(ValueError, match="forward-mode"):
+            run("chunked")(*duals)
+
+
+@pytest.mark.parametrize("restriction", ["none", "lengths", "all"])
+@every_kind
+def test_vmap(way: str, case: str, restriction: str) -> None:
+    made = kit.call(case, restriction)
+    queries = torch.randn(4, *made.query.shape, dtype=torch.float64)
+    key, value = made.key.detach(), made.value.detach()
+
+    def run(query: Tensor, key: Tensor) -> Tensor:
+        return dikkat.attend(query, key, value, score=made.score, impl=impl, **made.restricted)
+
+    def loss(query: Tensor, key: Tensor) -> Tensor:
+        return run(query, key).sin().sum()
+
+    with kit.way(way) as impl:
+        if impl == "sdpa":
+            with pytest.raises(ValueError, match=r"under torch\.func"):
+                torch.vmap(run, (0, None))(queries, key)
+            return
+        torch.testing.assert_close(
+            torch.vmap(run, (0, None))(queries, key),
+            torch.stack([run(q, key) for q in queries]),
+            rtol=1e-12,
+            atol=1e-12,
+        )
+        came = torch.vmap(torch.func.grad(loss, argnums=(0, 1)), (0, None))(queries, key)
+        for index, query in enumerate(queries):
+            q, k = query.clone().requires_grad_(), key.clone().requires_grad_()
+            expected = torch.autograd.grad(loss(q, k), (q, k))
+            torch.testing.assert_close((came[0][index], came[1][index]), expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("way", WITH_STATES)
+def test_vmap_over_lengths_and_scores_parameters(way: str) -> None:
+    torch.manual_seed(2)
+    score = scores.Additive(3, 5, 7).double()
+    query, key, value = (torch.randn(4, n, d, dtype=torch.float64) for n, d in ((2, 5), (11, 3), (11, 13)))
+    valid_lens = torch.tensor([0, 3, 11, 5])
+    stacked = {name: torch.randn(4, *p.shape, dtype=torch.float64) for name, p in score.named_parameters()}
+
+    class Attend(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.score = score
+
+        def forward(self, q: Tensor, k: Tensor, v: Tensor, length: Tensor) -> Tensor:
+            return dikkat.attend(q, k, v, score=self.score, valid_lens=length, impl=impl)
+
+    module = Attend()
+
+    def run(parameters: dict[str, Tensor], *rest: Tensor) -> Tensor:
+        return torch.func.functional_call(module, {f"score.{name}": p for name, p in parameters.items()}, rest)
+
+    with kit.way(way) as impl:
+        came = torch.vmap(run)(stacked, query, key, value, valid_lens)
+        for i in range(4):
+            one = run({name: p[i] for name, p in stacked.items()}, query[i], key[i], value[i], valid_lens[i])
+            torch.testing.assert_close(came[i], one, rtol=1e-12, atol=1e-12)
+
+
+@every_kind
+def test_autocast_leaves_attention_in_the_types_that_come(way: str, case: str) -> None:
+    made = kit.call(case, "lengths").to(torch.float32)
+    if case == "additive" or not serves(way, made):
+        return  # its projections are autocast's to round
+    with kit.way(way) as impl:
+        expected = made.run(impl)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            came = made.run(impl)
+            came.sum().backward()
+    torch.testing.assert_close(came, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("way", WITH_STATES)
+def test_autocast_projects_in_half_and_accumulates_in_single(way: str) -> None:
+    made = kit.call("additive", "lengths").to(torch.float32)
+    with kit.way(way) as impl, torch.autocast("cpu", dtype=torch.bfloat16):
+        state, out = made.state(impl), made.run(impl)
+        out.sum().backward()
+    assert state.mean.dtype == out.dtype == torch.float32
+    torch.testing.assert_close(out, made.run(impl), rtol=0.05, atol=0.05)
+    assert made.query.grad is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_bias_is_not_rounded_to_half(way: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, n, 8).to(dtype) for n in (3, 5, 5))
+    with kit.way(way) as impl:
+        for bias in (torch.full((1, 5), -1e5), 1000 + torch.linspace(0, 1, 5)[None]):
+            came = dikkat.attend(query, key, value, score=scores.Dot(), key_bias=bias, impl=impl)
+            exact = dikkat.attend(
+                query.double(), key.double(), value.double(), score=scores.Dot(), key_bias=bias.double()
+            )
+            torch.testing.assert_close(came.double(), exact, rtol=0, atol=8 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_autocast_with_mixed_types_and_a_bias(way: str) -> None:
+    query, key, value = torch.randn(2, 3, 8).bfloat16(), torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+    bias = torch.randn(2, 5)
+    with kit.way(way) as impl, torch.autocast("cpu", dtype=torch.bfloat16):
+        came = dikkat.attend(query, key, value, score=scores.Dot(), key_bias=bias, impl=impl)
+    expected = dikkat.attend(query.float(), key, value, score=scores.Dot(), key_bias=bias)
+    torch.testing.assert_close(came, expected, rtol=1e-5, atol=1e-5)
+
+
+# --- operators
+
+
+OPERATORS = [name for name in KERNELS if hasattr(torch.ops.dikkat, name)]
+
+
+def test_chunked_is_an_operator() -> None:
+    assert "chunked" in OPERATORS
+
+
+@pytest.mark.parametrize("restriction", ["none", "lengths", "all"])
+@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_opcheck(name: str, case: str, restriction: str) -> None:
+    made = kit.call(case, restriction)
+    operands: list[Any] = []
+    operator = getattr(torch.ops.dikkat, name).default
+
+    class Catch(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is operator:
+                operands.append(args)
+            return func(*args, **(kwargs or {}))
+
+    with Catch():
+        made.run(name, return_weights=True)
+    (args,) = operands
+    detached = tuple(a.detach().requires_grad_(a.is_floating_point()) if isinstance(a, Tensor) else a for a in args)
+    torch.library.opcheck(operator, detached)
+
+
+def test_many_batch_elements_do_not_make_small_tiles() -> None:
+    """Leading dimensions are cut before tiles become so small that there are thousands of them."""
+    made = kit.call("additive", "none")
+    large = [t.detach()[:1, :1].expand(1009, 3, -1, -1) for t in (made.query, made.key, made.value)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunked, "_TILE", 2**16)
+        tiles = []
+        patch.setattr(chunked, "_state", lambda tile, run=chunked._state: tiles.append(tile) or run(tile))
+        came = dikkat.attend(*large, score=made.score, impl="chunked")
+    assert len(tiles) <= 1009
+    torch.testing.assert_close(came, made.run()[:1, :1].expand_as(came), rtol=1e-12, atol=1e-12)

@@ -94,6 +94,7 @@ def test_a_link_keeps_pointing_at_its_target(tmp_path):
 
 def test_names_as_long_as_the_system_allows(tmp_path):
     write_whole(tmp_path / ("n" * 255), "x")
+    assert (tmp_path / ("n" * 255)).read_text() == "x"
 
 
 def test_a_missing_folder_is_named_and_not_created(tmp_path):

@@ -9,6 +9,7 @@ from torch import Tensor
 import dikkat
 import kit
 from dikkat import scores
+from dikkat.kernels import reference
 from kit import CASES, KEYS, RESTRICTIONS, WITH_STATES, every_case, every_kind, seen_pairs, serves
 
 # --- rows without a key
@@ -37,6 +38,28 @@ def test_a_row_without_a_key_is_zero_everywhere(way: str, case: str, restriction
 
 
 # --- what is hidden has no effect
+
+
+def test_the_two_products_are_each_others_derivatives_to_any_order() -> None:
+    """With whatever gradient comes back to a hidden pair: it is no part of either."""
+    torch.manual_seed(0)
+    a, b, value = (torch.randn(2, n, 4, dtype=torch.float64, requires_grad=True) for n in (3, 5, 5))
+    weights = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
+    visible = torch.rand(2, 3, 5) < 0.6
+    upstream = torch.randn(2, 3, 5, dtype=torch.float64)
+
+    def inner(a: Tensor, b: Tensor) -> Tensor:
+        return reference._inner(a, b, visible)
+
+    def pool(weights: Tensor, value: Tensor) -> Tensor:
+        return reference._pool(torch.where(visible, weights, 0.0), value, visible)
+
+    for function, leaves in ((inner, (a, b)), (pool, (weights, value))):
+        assert torch.autograd.gradcheck(function, leaves)
+        assert torch.autograd.gradgradcheck(function, leaves)
+    came = torch.autograd.grad(inner(a, b), (a, b), upstream)
+    expected = torch.autograd.grad((a @ b.mT)[visible], (a, b), upstream[visible])
+    torch.testing.assert_close(came, expected)
 
 
 def poison(tensor: Tensor, rows: Tensor, how: float) -> Tensor:

@@ -167,6 +167,20 @@ def test_head_h_of_token_t_is_its_share_of_the_features(score: scores.Score | No
     assert own == {f"score.{name}" for name in (score or scores.ScaledDot()).state_dict()}
 
 
+def test_heads_drop_weights_in_training_only() -> None:
+    layer = dikkat.MultiHeadAttention(12, HEADS, dropout=0.5).double()
+    plain = dikkat.MultiHeadAttention(12, HEADS).double()
+    plain.load_state_dict(layer.state_dict())
+    given = tensors(12, 12, 12)
+    torch.testing.assert_close(layer.eval()(*given), plain(*given))
+    layer.train()
+    assert not torch.allclose(layer(*given), plain(*given))
+    torch.manual_seed(3)
+    first = layer(*given)
+    torch.manual_seed(3)
+    torch.testing.assert_close(layer(*given), first, rtol=0, atol=0)
+
+
 def test_restrictions_hold_for_all_heads_or_for_one() -> None:
     layer = dikkat.MultiHeadAttention(12, HEADS).double().eval()
     given = tensors(12, 12, 12)

@@ -129,7 +129,8 @@ def _cut(problem: Problem) -> Problem:
 def _mask(problem: Problem, kind: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
     """What the kernel adds or selects by, (B, H or 1, n or 1, m), and the rows that see no key, (..., n or 1, 1).
 
-    A row with no key sees all of them here, and its output is set to 0 afterwards: PyTorch's kernels make NaN of it.
+    A row with no key sees all of them here, and its output is set to 0 afterwards: what PyTorch's kernels make of such
+    a row, NaN or 0, depends on its version and the device.
     """
     if not _needs_mask(problem):
         return None, None

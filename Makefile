@@ -1,9 +1,10 @@
 # `make demo` does the main job on a fresh machine; `make test` passes all tests.
 PYTHON ?= python3
 BIN := .venv/bin
+PEERS := .venv-peers/bin
 SOURCES := src tests benchmarks examples docs
 
-.PHONY: demo test check install bench clean
+.PHONY: demo test check install peers bench clean
 .DEFAULT_GOAL := demo
 
 demo: install  ## Train a translator on the phrasebook, score it, and show what it looks at.
@@ -11,6 +12,7 @@ demo: install  ## Train a translator on the phrasebook, score it, and show what 
 
 test: install  ## All tests, with the examples of the docstrings, README and docs.
 	$(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal tests/interpreted
 
 check: install  ## Linter, strict types, docs build.
 	$(BIN)/ruff check $(SOURCES)
@@ -18,9 +20,19 @@ check: install  ## Linter, strict types, docs build.
 	$(BIN)/mypy
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-bench: install  ## Measure, and write benchmarks/results/.
+bench: install peers  ## Measure, and write benchmarks/results/ and the tables of docs/benchmarks.md.
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/phrasebook.py
+	PYTHONPATH=src $(PEERS)/python benchmarks/additive.py
+	PYTHONPATH=src $(PEERS)/python benchmarks/stress.py --write
+
+peers: .venv-peers/installed  ## The environment of the benchmarks, with TensorFlow, JAX and KeOps (3 GB).
+
+.venv-peers/installed: benchmarks/peers.txt
+	$(PYTHON) -m venv .venv-peers
+	$(PEERS)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' $<)"
+	$(PEERS)/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
 
 install: .venv/installed  ## The environment, for everything here.
 
@@ -31,4 +43,4 @@ install: .venv/installed  ## The environment, for everything here.
 	touch $@
 
 clean:  ## Remove the environment and everything made.
-	rm -rf .venv site demo
+	rm -rf .venv .venv-peers site demo

@@ -55,7 +55,7 @@ def peaks() -> dict[str, float]:
     }
 
 
-def eager_additive(query: Tensor, key: Tensor, value: Tensor, v: nn.Linear) -> Tensor:
+def eager_additive(query: Tensor, key: Tensor, value: Tensor, v: Callable[[Tensor], Tensor]) -> Tensor:
     """As textbooks write it, from projected queries and keys."""
     features = torch.tanh(query.unsqueeze(2) + key.unsqueeze(1))
     return torch.bmm(torch.softmax(v(features).squeeze(-1), -1), value)

@@ -6,7 +6,7 @@ import os
 import platform
 import statistics
 import subprocess
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -24,28 +24,39 @@ def environment(*packages: str) -> dict[str, Any]:
     """Machine, versions, commit and date."""
     return {
         "date": datetime.date.today().isoformat(),
-        "commit": _git("rev-parse", "--short", "HEAD") + ("+changes" if _git("status", "--porcelain", "src") else ""),
+        "commit": (_git("rev-parse", "--short", "HEAD") or "unknown")
+        + ("+changes" if _git("status", "--porcelain", "src") else ""),
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("torch", "numpy", *packages)},
+        "versions": {name: found for name in ("torch", "numpy", *packages) if (found := _version(name))},
     }
 
 
-def write(name: str, results: dict[str, Any], *packages: str) -> Path:
+def write(name: str, results: Any, *packages: str, folder: Path = RESULTS) -> Path:
     """Write benchmarks/results/<name>-<date>.json."""
     made = environment(*packages)
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}-{made['date']}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{made['date']}.json"
     path.write_text(json.dumps({"environment": made, "results": results}, indent=2, ensure_ascii=False) + "\n")
     return path
 
 
 def _git(*words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=RESULTS.parent.parent, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(["git", *words], cwd=RESULTS.parent.parent, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # a machine that was sent the source tree alone
+        return ""
     return done.stdout.strip()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def _cpu() -> str:

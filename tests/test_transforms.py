@@ -9,7 +9,7 @@ from torch import Tensor
 import dikkat
 import kit
 from dikkat import scores
-from dikkat.kernels import KERNELS, chunked
+from dikkat.kernels import chunked
 from kit import KINDS, WAYS, WITH_STATES, every_kind, serves
 
 # --- under torch's transforms
@@ -218,7 +218,7 @@ def test_autocast_with_mixed_types_and_a_bias(way: str) -> None:
 # --- operators
 
 
-OPERATORS = [name for name in KERNELS if hasattr(torch.ops.dikkat, name)]
+OPERATORS = [name for name in WAYS if hasattr(torch.ops.dikkat, name)]
 
 
 def test_chunked_is_an_operator() -> None:

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, TypedDict, Unpack, overload
 from torch import Tensor
 
 from dikkat import calls
-from dikkat.kernels import KERNELS, choose
+from dikkat.kernels import KERNELS, choose, pack
 from dikkat.kernels.common import State, merge
 from dikkat.masking import align, restrict
 from dikkat.scores import Score
@@ -74,12 +74,14 @@ class Memory:
         key: (..., m, h), projected; 0 past the length.
         value: (..., m, d_v); 0 past the length.
         valid_lens: None, or (B,) integers (a scalar where there is no leading dimension).
+        packed: What an implementation keeps of these keys, for many additive ones their exponentials; or None.
     """
 
     score: Score
     key: Tensor
     value: Tensor
     valid_lens: Tensor | None
+    packed: Tensor | None = None
 
     def select(self, rows: Tensor) -> "Memory":
         """The memory of some batch elements, in any order and number: how a beam search reorders.
@@ -99,9 +101,13 @@ class Memory:
         def take(tensor: Tensor) -> Tensor:
             return tensor.index_select(0, rows)
 
-        lens = self.valid_lens
+        lens, packed = self.valid_lens, self.packed
         return replace(
-            self, key=take(self.key), value=take(self.value), valid_lens=None if lens is None else take(lens)
+            self,
+            key=take(self.key),
+            value=take(self.value),
+            valid_lens=None if lens is None else take(lens),
+            packed=None if packed is None else take(packed),
         )
 
 
@@ -332,7 +338,8 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
     projected = score.project_key(key)
     if lead:  # `select` takes rows of all of them, so none may be broadcast over the first leading dimension
         projected, value = (t.expand(lead[:1] + t.shape[1:]) for t in (projected, value))
-    return Memory(score, projected, value, None if limits.lens is None else limits.lens.reshape(lead[:1]))
+    lens = None if limits.lens is None else limits.lens.reshape(lead[:1])
+    return Memory(score, projected, value, lens, pack(score.pair, projected))
 
 
 @overload
@@ -410,7 +417,8 @@ def attend_memory(
     if further:  # past the lengths, `prepare` has done it
         key, value = calls.hide(key, limits.seen()), calls.hide(value, limits.seen())
     wanted = calls.Wanted(dropout=dropout, wants_weights=return_weights)
-    problem = calls.project(query, key, value, memory.score, limits, lead, wanted)
+    packed = None if memory.packed is None else calls.rank(memory.packed, len(lead), 3)
+    problem = calls.project(query, key, value, memory.score, limits, lead, wanted, packed)
     return calls.output(calls.run(problem, impl), memory.value, return_weights)
 
 
@@ -456,7 +464,7 @@ def implementations(
         >>> import torch, dikkat
         >>> x = torch.zeros(1, 2, 8)
         >>> [i.name for i in dikkat.implementations(x, x, x, score=dikkat.scores.Dot()) if i.runs]
-        ['sdpa', 'reference', 'chunked']
+        ['sdpa', 'reference', 'chunked', 'numba']
     """
     limits = calls.Limits(valid_lens, mask, causal, key_bias, exclude)
     wanted = calls.Wanted(dropout=dropout, wants_weights=return_weights, wants_state=return_state)

@@ -68,8 +68,9 @@ def project(
     limits: Restrictions,
     lead: torch.Size,
     wanted: Wanted,
+    packed: Tensor | None = None,
 ) -> Problem:
-    """The problem of a query that is yet to be projected, and a key that is.
+    """The problem of a query that is yet to be projected, and a key that is, and perhaps is packed as well.
 
     All have as many leading dimensions as `lead`, and 0 where nobody who shares a row sees it.
     """
@@ -88,7 +89,9 @@ def project(
             f"allowed: ({projected.shape[-1]},), one a projected feature"
         )
     if limits.hide():  # where a row is shared by some who see it and some who do not, they part here
+        shared = projected_key
         projected_key, value = apart(projected_key, limits.seen()), apart(value, limits.seen())
+        packed = packed if projected_key is shared else None
     return Problem(
         score.pair,
         score.profile,
@@ -99,6 +102,7 @@ def project(
         limits,
         lead,
         dropout=probability(wanted.dropout),
+        packed=packed,
         wants_state=wanted.wants_state,
         wants_weights=wanted.wants_weights,
     )

@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dikkat.kernels import chunked, reference, sdpa
+from torch import Tensor
+
+from dikkat.kernels import chunked, numba_attention, reference, sdpa, triton_attention
 from dikkat.kernels.common import Problem, Result
+from dikkat.scores import Pair
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,13 @@ KERNELS = {
     "sdpa": Kernel(sdpa.obstacles, sdpa.run, wants_seeds=False),
     "reference": Kernel(reference.obstacles, reference.run),
     "chunked": Kernel(chunked.obstacles, chunked.run),
+    "numba": Kernel(numba_attention.obstacles, numba_attention.run),
+    "triton": Kernel(triton_attention.obstacles, triton_attention.run),
 }
 
-# The reference's largest tensor, in elements, up to which it is chosen before `chunked`.
-_SMALL = 2**22
+# The reference's largest tensor, in elements, up to which it is chosen before `chunked`, and before a fused kernel:
+# where they crossed on two CPU cores.
+_SMALL, _SMALLEST = 2**22, 2**17
 
 
 def choose(problem: Problem) -> str:
@@ -37,8 +43,23 @@ def choose(problem: Problem) -> str:
     if not sdpa.obstacles(problem):
         return "sdpa"
     pairs = problem.lead.numel() * problem.limits.queries * problem.limits.keys
-    largest = pairs if problem.pair == "inner" else pairs * problem.query.shape[-1]
-    return "reference" if largest <= _SMALL or chunked.obstacles(problem) else "chunked"
+    if problem.pair == "inner":
+        return "reference" if pairs <= _SMALL or chunked.obstacles(problem) else "chunked"
+    largest = pairs * problem.query.shape[-1]
+    # For a single query packing keys takes longer than comparing them, if it has not been done before.
+    alone = problem.limits.queries == 1 and problem.packed is None
+    if largest <= (_SMALL if alone else _SMALLEST):
+        return "reference"
+    for name in ("triton" if problem.query.is_cuda else "numba", "chunked"):
+        if not KERNELS[name].obstacles(problem):
+            return name
+    return "reference"
 
 
-__all__ = ["KERNELS", "Kernel", "Problem", "Result", "choose"]
+def pack(pair: Pair, key: Tensor) -> Tensor | None:
+    """What is kept of projected keys that are attended to many times, for `Problem.packed`; None where nothing is."""
+    worth = key.numel() > _SMALLEST and numba_attention.can_pack(pair, key)
+    return numba_attention.pack(key.detach()) if worth else None
+
+
+__all__ = ["KERNELS", "Kernel", "Problem", "Result", "choose", "pack"]

@@ -15,6 +15,7 @@ from dikkat.kernels.common import (
     dropout_scale,
     log_profile,
     merge,
+    must_exclude,
     narrow,
     pool,
     profile_slope,
@@ -81,7 +82,7 @@ def _forward(problem: Problem) -> Output:
     new = problem.query.new_zeros
     mean, lse = new((*lead, limits.queries, size)), new((*lead, limits.queries)).fill_(-_INF)
     weights = new((*lead, limits.queries, limits.keys) if problem.wants_weights else (0,))
-    exact = _exact(problem)
+    exact = must_exclude(problem)
     for part, (mean_part, lse_part, weights_part) in _parts(problem, (mean, lse, weights)):
         for rows in _rows(part):
             state = State(mean_part[..., rows, :], lse_part[..., rows])
@@ -132,7 +133,7 @@ def _weights(scores: Tensor, visible: Tensor | None, lse: Tensor) -> Tensor:
 def _backward(problem: Problem, out: Output, grad: Output) -> Gradients:
     operands = (problem.query, problem.key, problem.weight, problem.value, problem.limits.key_bias)
     grads = [problem.query.new_zeros((0,) if t is None else t.shape) for t in operands]
-    exact = _exact(problem, grad.mean)
+    exact = must_exclude(problem, grad.mean)
     shared = (*grads, *out, *grad)
     for part, tensors in _parts(problem, shared):
         into, mean, lse = Gradients(*tensors[:5]), tensors[5], tensors[6]
@@ -256,21 +257,6 @@ def _steps(problem: Problem) -> tuple[int, int]:
     pairs = max(1, _TILE // max(1, problem.lead.numel() * _features(problem)))
     rows = min(max(1, problem.limits.queries), max(1, int(pairs**0.5)))
     return rows, max(1, min(max(1, problem.limits.keys), pairs // rows))
-
-
-def _exact(problem: Problem, *grads: Tensor) -> bool:
-    """Whether sums must leave out hidden pairs one by one: some are hidden from some rows, and something is not finite.
-
-    Where looking would wait for a device, it is assumed.
-    """
-    limits = problem.limits
-    by_support = problem.pair == "distance" and problem.profile != "gaussian"
-    if not (limits.vary_by_row() or by_support):
-        return False
-    operands = (problem.query, problem.key, problem.value, *grads)
-    if not can_read_values(*operands):
-        return True
-    return not all(bool(torch.isfinite(t).all()) for t in operands)
 
 
 run = operator("chunked", _forward, _backward)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.masking import Restrictions
+from dikkat.masking import Restrictions, can_read_values
 from dikkat.scores import Pair, Profile
 
 _INF = float("inf")
@@ -49,6 +49,7 @@ class Problem:
         lead: The leading dimensions of the result.
         dropout: The probability that a normalised weight is set to 0.
         seeds: (...) integers, one a batch element, where dropout is above 0.
+        packed: The keys as `kernels.pack` keeps them for many calls, with the leading dimensions of `key`; or None.
         wants_state: Whether the log-sum-exp is asked for.
         wants_weights: Whether the weights are asked for.
     """
@@ -63,6 +64,7 @@ class Problem:
     lead: torch.Size
     dropout: float = 0.0
     seeds: Tensor | None = None
+    packed: Tensor | None = None
     wants_state: bool = False
     wants_weights: bool = False
 
@@ -101,6 +103,7 @@ class Problem:
             value=narrow(self.value, dim, rows),
             weight=some(self.weight),
             seeds=some(self.seeds),
+            packed=some(self.packed),
             lead=torch.Size((*self.lead[:dim], rows.stop - rows.start, *self.lead[dim + 1 :])),
             limits=replace(
                 limits,
@@ -222,6 +225,21 @@ def pool(weights: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
     broken = ~torch.isfinite(value)
     met = visible.to(weights.dtype).expand(*visible.shape[:-2], *weights.shape[-2:]) @ broken.to(weights.dtype)
     return (weights @ value.masked_fill(broken, 0.0)).masked_fill(met > 0, float("nan"))
+
+
+def must_exclude(problem: Problem, *grads: Tensor) -> bool:
+    """Whether sums must leave out hidden pairs one by one: some are hidden from some rows, and something is not finite.
+
+    Where looking would wait for a device, it is assumed.
+    """
+    limits = problem.limits
+    by_support = problem.pair == "distance" and problem.profile != "gaussian"
+    if not (limits.vary_by_row() or by_support):
+        return False
+    operands = (problem.query, problem.key, problem.value, *grads)
+    if not can_read_values(*operands):
+        return True
+    return not all(bool(torch.isfinite(t).all()) for t in operands)
 
 
 def random_bits(seeds: Tensor, index: Tensor) -> Tensor:

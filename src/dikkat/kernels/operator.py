@@ -39,7 +39,7 @@ Backward = Callable[[Problem, Output, Output], Gradients]  # the call, its outpu
 # The operator's, in order.
 _OPERANDS = (
     "pair", "profile", "query", "key", "weight", "value", "lens", "mask", "causal", "key_bias", "exclude", "dropout",
-    "seeds", "wants_weights",
+    "seeds", "packed", "wants_weights",
 )  # fmt: skip
 _DIFFERENTIABLE = {name: _OPERANDS.index(name) for name in Gradients._fields}
 
@@ -60,7 +60,7 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
     def forward_op(
         pair: str, profile: str, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
         mask: Tensor | None, causal: bool, key_bias: Tensor | None, exclude: Tensor | None, dropout: float,
-        seeds: Tensor | None, wants_weights: bool,
+        seeds: Tensor | None, packed: Tensor | None, wants_weights: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         problem = _problem(
             pair,
@@ -76,6 +76,7 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
             exclude,
             dropout,
             seeds,
+            packed,
             wants_weights,
         )
         with torch.autocast(query.device.type, enabled=False):
@@ -86,7 +87,7 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
     def backward_op(
         pair: str, profile: str, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
         mask: Tensor | None, causal: bool, key_bias: Tensor | None, exclude: Tensor | None, dropout: float,
-        seeds: Tensor | None, wants_weights: bool,
+        seeds: Tensor | None, packed: Tensor | None, wants_weights: bool,
         mean: Tensor, lse: Tensor, weights: Tensor, mean_grad: Tensor, lse_grad: Tensor, weights_grad: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
         problem = _problem(
@@ -103,6 +104,7 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
             exclude,
             dropout,
             seeds,
+            packed,
             wants_weights,
         )
         with torch.autocast(query.device.type, enabled=False):
@@ -197,7 +199,7 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
         mean, lse, weights = call(
             problem.pair, problem.profile, problem.query, problem.key, problem.weight, problem.value, limits.lens,
             limits.mask, limits.causal, limits.key_bias, limits.exclude, problem.dropout, problem.seeds,
-            problem.wants_weights,
+            problem.packed, problem.wants_weights,
         )  # fmt: skip
         return Result(mean, lse if problem.wants_state else None, weights if problem.wants_weights else None)
 
@@ -207,13 +209,13 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
 def _problem(
     pair: str, profile: str, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
     mask: Tensor | None, causal: bool, key_bias: Tensor | None, exclude: Tensor | None, dropout: float,
-    seeds: Tensor | None, wants_weights: bool, *_: Tensor,
+    seeds: Tensor | None, packed: Tensor | None, wants_weights: bool, *_: Tensor,
 ) -> Problem:  # fmt: skip
     limits = Restrictions(query.shape[-2], key.shape[-2], lens, mask, causal, key_bias, exclude, query.device)
     features = [t.shape[:-2] for t in (query, key, value, mask) if t is not None]
     lead = broadcast(*features, *(t.shape[:-1] for t in (weight, lens, key_bias, exclude) if t is not None))
     kinds = cast(Pair, pair), cast(Profile, profile)
-    return Problem(*kinds, query, key, weight, value, limits, lead, dropout, seeds, True, wants_weights)
+    return Problem(*kinds, query, key, weight, value, limits, lead, dropout, seeds, packed, True, wants_weights)
 
 
 def _in_front(operand: Any, dim: int | None) -> Any:

@@ -1,0 +1,73 @@
+"""What is measured: a task, a shape, and what is unusual about the inputs. The inputs follow from it alone."""
+
+import math
+import zlib
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+
+PLAIN, TIMES_4, OUTLIER, HALF, RAGGED = "plain", "inputs × 4", "one outlier of 10⁴", "half valid", "ragged, half valid"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem: `batch` times `queries` × `keys` pairs of `features` each.
+
+    Additive: from projected queries and keys to pooled values. Distance: Gaussian, of bandwidth 1.
+    """
+
+    batch: int
+    queries: int
+    keys: int
+    features: int
+    d_v: int = 64
+    task: Literal["additive", "distance"] = "additive"
+    variant: str = PLAIN
+    dtype: str = "float32"
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return self.batch, self.queries, self.keys, self.features
+
+    @property
+    def pair_features(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def pair_bytes(self) -> int:
+        """Bytes of the tensor that whoever does not fuse materialises: of all pairs and features."""
+        return self.pair_features * {"float32": 4, "bfloat16": 2}[self.dtype]
+
+    @property
+    def name(self) -> str:
+        return f"{self.task} {self.shape} {self.variant} {self.dtype}"
+
+    @property
+    def leaves(self) -> list[str]:
+        """The inputs that have gradients, in the order in which all peers take them and return these."""
+        return ["query", "key", "value"] + ["weight"] * (self.task == "additive")
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def inputs(self) -> Arrays:
+        """The same for every variant of a shape, but for what the variant says."""
+        batch, n, m, h = self.shape
+        rng = np.random.default_rng(zlib.crc32(f"{self.task} {self.shape}".encode()))
+        sizes = {"query": (batch, n, h), "key": (batch, m, h), "value": (batch, m, self.d_v)}
+        made = {name: rng.standard_normal(size, dtype=np.float32) for name, size in sizes.items()}
+        made["upstream"] = rng.standard_normal((batch, n, self.d_v), dtype=np.float32)
+        # As nn.Linear(h, 1) begins.
+        made["weight"] = (rng.uniform(-1, 1, h) / math.sqrt(h)).astype(np.float32)
+        lengths = {HALF: np.full(batch, m // 2), RAGGED: np.linspace(1, m - 1, batch).round().astype(np.int64)}
+        if self.variant == TIMES_4:
+            made["query"] *= 4
+            made["key"] *= 4
+        elif self.variant == OUTLIER:
+            made["key"][0, m // 2, h // 3] = 1e4
+        elif self.variant in lengths:
+            made["valid_lens"] = lengths[self.variant]
+        return made

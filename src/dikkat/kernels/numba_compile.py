@@ -1,0 +1,73 @@
+"""How kernels are compiled, and kept on disk between processes."""
+
+import ctypes
+import hashlib
+import warnings
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import cfunc, njit, types
+
+from dikkat.kernels.numba_vectors import FLAGS
+
+# Division by zero is ∞, not an error.
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": set(FLAGS)}
+_PAIRS = ("additive", "distance", "inner")
+
+# Called from compiled code alone: without what Python would need to call them, they compile faster.
+inlined = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)
+
+
+class Kernel:
+    """A function that is compiled for one type of number and one pair function when it is first asked for.
+
+    Args:
+        make: Given a zero of the type, and `additive`, `distance`, `inner` of which all but one are None, returns the
+            function to compile, of the address of a call's record. What belongs to a None is not compiled.
+    """
+
+    def __init__(self, make: Callable[..., Callable[[Any], None]]) -> None:
+        self._make = make
+        self._compiled: dict[tuple[np.dtype[Any], str], Any] = {}
+
+    def __call__(self, dtype: np.dtype[Any], pair: str) -> Any:
+        """The compiled function, as ctypes calls it: without Python's lock."""
+        found = self._compiled.get((dtype, pair))
+        if found is None:
+            which = (True if pair == name else None for name in _PAIRS)
+            found = self._compiled[dtype, pair] = _compile(self._make(dtype.type(0), *which))
+        return found[1]
+
+
+def _compile(function: Callable[[Any], None]) -> tuple[Any, Any]:
+    """The compiled function, which must live on, and its handle. From disk and to it, where there is a folder."""
+    signature = types.void(types.voidptr)
+    try:
+        compiled = cfunc(signature, cache=True, **_OPTIONS)(function)
+    except (RuntimeError, OSError) as error:  # nowhere to write to; or no room there
+        if isinstance(error, RuntimeError) and "cannot cache" not in str(error):
+            raise
+        _warn()
+        compiled = cfunc(signature, **_OPTIONS)(function)
+    return compiled, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)
+
+
+@cache
+def _warn() -> None:
+    """Once, whatever the filters."""
+    warnings.warn(
+        "Numba finds no folder that it can write compiled kernels to: they are compiled again in every process, "
+        "which takes seconds. Set NUMBA_CACHE_DIR to one",
+        stacklevel=1,
+    )
+
+
+def source_digest() -> str:
+    """A name for the state of the kernels' sources: Numba's own check sees only the file that a kernel is in."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("numba_*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,168 @@
+"""The CPU kernels among threads, forks, installations that cannot be written to, and in memory: in fresh processes."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dikkat
+
+
+def python(code: str, *, timeout: float = 120.0, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a program with two threads, whatever the tests run with; one that hangs is an error."""
+    common = {name: value for name, value in os.environ.items() if name not in ("PYTHONWARNINGS", "NUMBA_CACHE_DIR")}
+    done = subprocess.run(
+        [sys.executable, "-c", f"import torch\ntorch.set_num_threads(2)\n{code}"],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=common | env,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+# A call of which each seed has its own numbers, and whether what comes is what should.
+CALL = """
+import dikkat
+
+torch.manual_seed(0)
+double = dikkat.scores.Additive(13, 13, 19).double()
+single = dikkat.scores.Additive(13, 13, 19)
+single.load_state_dict(double.state_dict())
+
+def call(seed, impl, score, n=67, m=131):
+    generator = torch.Generator().manual_seed(seed)
+    leaves = [torch.randn(2, length, 13, generator=generator) for length in (n, m, m)]
+    leaves = [t.to(score.w_v.weight.dtype).requires_grad_() for t in leaves]
+    out = dikkat.attend(*leaves, score=score, impl=impl)
+    return [out.detach(), *torch.autograd.grad(out.square().sum(), [*leaves, *score.parameters()])]
+
+expected = [call(seed, "reference", double) for seed in range(40)]
+
+def right(seed):
+    came = call(seed, "numba", single)
+    return all(torch.allclose(a.double(), b, rtol=1e-4, atol=1e-4) for a, b in zip(came, expected[seed]))
+
+assert right(0)
+"""
+
+
+def test_two_threads_at_once() -> None:
+    python(f"""{CALL}
+import threading
+
+found = []
+together = threading.Barrier(2)
+# Long enough that also threads that share a core take turns within a call.
+torch.set_num_threads(1)
+alone = [call(seed, "numba", single, 1031, 1031) for seed in range(2)]
+
+def many(first):
+    torch.set_num_threads(2)
+    for seed in range(first, first + 20):
+        together.wait(30)
+        found.append(right(seed))
+    for seed in (0, 1, 0, 1):
+        came = call(seed, "numba", single, 1031, 1031)
+        found.append(all(torch.allclose(a, b, rtol=1e-4, atol=1e-3) for a, b in zip(came, alone[seed])))
+
+threads = [threading.Thread(target=many, args=(first,), daemon=True) for first in (0, 20)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join(60)
+assert found == 48 * [True], found
+""")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child() -> None:
+    """It has none of the threads that its parent has used."""
+    python(f"""{CALL}
+import multiprocessing
+
+def child():
+    raise SystemExit(0 if all(right(seed) for seed in range(3)) else 3)
+
+for _ in range(2):
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(30)
+    if process.exitcode is None:
+        process.kill()
+    assert process.exitcode == 0, process.exitcode
+    assert right(1)  # and the parent goes on
+""")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_workers_of_a_data_loader() -> None:
+    python(f"""{CALL}
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, seed):
+        return call(seed, "numba", single)[0]
+
+outputs = torch.stack([expected[seed][0] for seed in range(6)])
+loader = DataLoader(Rows(), batch_size=3, num_workers=2, timeout=30, multiprocessing_context="fork")
+for _ in range(2):
+    came = torch.cat(list(loader))
+    assert torch.allclose(came.double(), outputs, rtol=1e-4, atol=1e-4)
+""")
+
+
+def test_no_folder_for_compiled_kernels(tmp_path: Path) -> None:
+    """A warning, once, that says what to set; and the right answer."""
+    package = Path(dikkat.__file__).parent
+    shutil.copytree(package, tmp_path / "dikkat", ignore=shutil.ignore_patterns("__pycache__"))
+    # Nobody, not even root, makes a folder where there is a file.
+    blocked = tmp_path / "dikkat" / "kernels" / "__pycache__"
+    blocked.touch()
+    done = python(
+        f"""{CALL}
+assert dikkat.__file__.startswith({str(tmp_path)!r}), dikkat.__file__
+""",
+        PYTHONPATH=f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        HOME=str(blocked),
+        XDG_CACHE_HOME=str(blocked),
+        LOCALAPPDATA=str(blocked),
+    )
+    warned = [line for line in done.stderr.splitlines() if "Warning:" in line]
+    assert len(warned) == 1, done.stderr
+    assert "NUMBA_CACHE_DIR" in warned[0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("options", ["", "causal=True, valid_lens=torch.tensor([4001])"])
+def test_memory_grows_with_n_and_not_with_n_times_m(options: str) -> None:
+    done = python(f"""
+import dikkat
+from pathlib import Path
+
+def run(n):
+    query, key, value = (torch.randn(1, n, 64, requires_grad=True) for _ in range(3))
+    return query, key, value
+
+def memory(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+
+score = dikkat.scores.Additive(64, 64, 64)
+options = dict({options})
+query, key, value = (torch.randn(1, 4096, 64, requires_grad=True) for _ in range(3))
+dikkat.attend(query[:, :61], key[:, :61], value[:, :61], score=score, impl="numba", causal=True).sum().backward()
+before = memory("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew
+dikkat.attend(query, key, value, score=score, impl="numba", **options).sum().backward()
+print(memory("VmHWM") - before)
+""")
+    mebibytes = float(done.stdout)
+    assert 0 < mebibytes < 64  # a float32 for each pair is 64

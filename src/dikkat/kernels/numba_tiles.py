@@ -423,7 +423,7 @@ def _additive_scores(
 
 
 @inlined
-def _log_profile(profile: int, square: Vector, zero: Any) -> Vector:
+def log_profile(profile: int, square: Vector, zero: Any) -> Vector:
     """`common.log_profile`."""
     if profile == GAUSSIAN:
         return full(-0.5, zero) * square
@@ -438,7 +438,7 @@ def _log_profile(profile: int, square: Vector, zero: Any) -> Vector:
 
 
 @inlined
-def _profile_slope(profile: int, square: Vector, zero: Any) -> Vector:
+def profile_slope(profile: int, square: Vector, zero: Any) -> Vector:
     """`common.profile_slope`."""
     one, nothing = full(1, zero), full(0, zero)
     if profile == GAUSSIAN:
@@ -493,15 +493,15 @@ def _distance_scores(
             place, keys = i * width + block * lanes, at(key, block * size * lanes)
             if whole and block + 4 <= blocks:
                 s0, s1, s2, s3 = _four_squares(row, keys, size, zero)
-                store(scores, place, _log_profile(profile, s0, zero))
-                store(scores, place + lanes, _log_profile(profile, s1, zero))
-                store(scores, place + 2 * lanes, _log_profile(profile, s2, zero))
-                store(scores, place + 3 * lanes, _log_profile(profile, s3, zero))
+                store(scores, place, log_profile(profile, s0, zero))
+                store(scores, place + lanes, log_profile(profile, s1, zero))
+                store(scores, place + 2 * lanes, log_profile(profile, s2, zero))
+                store(scores, place + 3 * lanes, log_profile(profile, s3, zero))
                 block += 4
                 continue
             if _visible(scores, place, whole, zero):
                 square = _square(row, keys, size, zero)
-                _add_scores(scores, place, _log_profile(profile, square, zero), whole, zero)
+                _add_scores(scores, place, log_profile(profile, square, zero), whole, zero)
             block += 1
 
 
@@ -831,7 +831,7 @@ def _distance_gradients(
         square = nothing
         if call.profile != GAUSSIAN:
             square = _square(row, key, size, zero)
-        by_square = by_square * _profile_slope(call.profile, square, zero)
+        by_square = by_square * profile_slope(call.profile, square, zero)
         for c in range(size):
             share = by_square * (spread(row, c) - load(key, c * lanes))
             if call.exact:

@@ -445,3 +445,62 @@ def claim(typingctx: Any, address: Any) -> Any:
         return builder.atomic_rmw("add", spot, _I64(1), "monotonic")
 
     return types.intp(types.intp), build
+
+
+PANEL = 2
+"""Vectors that a panel of a matrix is wide."""
+
+
+def _product_of(rows: int) -> Any:
+    """The product of so many rows with a panel, its sums kept in registers."""
+
+    @intrinsic
+    def product(typingctx: Any, a: Any, a_step: Any, panel: Any, count: Any, c: Any, c_step: Any) -> Any:
+        kind = VECTORS[a.dtype]
+
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            a, a_step, panel, count, c, c_step = args
+            places = [
+                builder.gep(c, [builder.add(builder.mul(c_step, _I64(row)), _I64(part * kind.lanes))])
+                for row in range(rows)
+                for part in range(PANEL)
+            ]
+            places = [builder.bitcast(place, _llvm(kind).as_pointer()) for place in places]
+            align = kind.element.bitwidth // 8
+            starts = [builder.load(place, align=align) for place in places]
+            a_rows = [builder.gep(a, [builder.mul(a_step, _I64(row))]) for row in range(rows)]
+            before, loop = builder.block, builder.append_basic_block("product")
+            after = builder.append_basic_block("product.end")
+            builder.branch(loop)
+            builder.position_at_end(loop)
+            k = builder.phi(_I64)
+            k.add_incoming(_I64(0), before)
+            sums = [builder.phi(_llvm(kind)) for _ in starts]
+            for phi, start in zip(sums, starts, strict=True):
+                phi.add_incoming(start, before)
+            first = builder.mul(k, _I64(PANEL * kind.lanes))
+            columns = []
+            for part in range(PANEL):
+                spot, align = _vector_at(builder, panel, builder.add(first, _I64(part * kind.lanes)), kind)
+                columns.append(builder.load(spot, align=align))
+            added = []
+            for row in range(rows):
+                factor = _splat(builder, _llvm(kind), builder.load(builder.gep(a_rows[row], [k])))
+                for part in range(PANEL):
+                    added.append(_call(builder, "fma", factor, columns[part], sums[row * PANEL + part]))
+            for phi, value in zip(sums, added, strict=True):
+                phi.add_incoming(value, loop)
+            following = builder.add(k, _I64(1))
+            k.add_incoming(following, loop)
+            builder.cbranch(builder.icmp_signed("<", following, count), loop, after)
+            builder.position_at_end(after)
+            for place, value in zip(places, added, strict=True):
+                builder.store(value, place, align=align)
+            return context.get_dummy_value()
+
+        return types.void(a, types.intp, panel, types.intp, c, types.intp), build
+
+    return product
+
+
+product_1, product_2, product_4, product_8 = (_product_of(rows) for rows in (1, 2, 4, 8))

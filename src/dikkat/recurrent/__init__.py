@@ -1,6 +1,6 @@
-"""Recurrent networks with attention: a GRU encoder that never reads padding, and a GRU decoder that attends."""
+"""Recurrent networks with attention: encoders that never read padding, and decoders that attend."""
 
-from dikkat.recurrent.attentional_gru import AttentionalGRU
-from dikkat.recurrent.encoder import GRUEncoder
+from dikkat.recurrent.attentional import AttentionalGRU, AttentionalLSTM
+from dikkat.recurrent.encoder import GRUEncoder, LSTMEncoder
 
-__all__ = ["AttentionalGRU", "GRUEncoder"]
+__all__ = ["AttentionalGRU", "AttentionalLSTM", "GRUEncoder", "LSTMEncoder"]

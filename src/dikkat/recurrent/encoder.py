@@ -1,15 +1,112 @@
+from typing import Generic, TypeVar, cast
+
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from dikkat.recurrent.stack import check_stack
+from dikkat.kernels import numba_recurrent as fused
+from dikkat.recurrent.stack import check_lengths, check_stack, choose
+
+StateT = TypeVar("StateT", Tensor, tuple[Tensor, Tensor])
 
 
-class GRUEncoder(nn.Module):
+class _Encoder(nn.Module, Generic[StateT]):
+    """A recurrent network over sequences of different lengths: what a GRU and an LSTM share."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bidirectional: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        check_stack(num_layers, dropout, input_size=input_size, hidden_size=hidden_size)
+        self.directions = 2 if bidirectional else 1
+        self.output_size = self.directions * hidden_size
+
+    @property
+    def _network(self) -> nn.RNNBase:
+        raise NotImplementedError
+
+    def forward(self, inputs: Tensor, lengths: Tensor, *, impl: str = "auto") -> tuple[Tensor, StateT]:
+        """Encode a batch.
+
+        Args:
+            inputs: (B, S, e), padded to S positions.
+            lengths: (B,) integers from 1 to S.
+            impl: `"numba"` runs a layer's direction as one operation, on a CPU; `"reference"` is PyTorch's own
+                network over a packed sequence, and runs everywhere; `"auto"` takes the first where it runs.
+
+        Returns:
+            The outputs (B, S, c), 0 behind each length; and each layer's final state (layers, B, c), that of the
+            backward direction after that of the forward one, from which a decoder can start; of an LSTM the pair of
+            its states and its cells.
+
+        Raises:
+            TypeError: lengths that are not integers.
+            ValueError: inputs that are not (B, S, e), a length outside 1…S, or an `impl` that is none or cannot run.
+        """
+        network = self._network
+        if inputs.ndim != 3 or inputs.shape[2] != network.input_size:
+            raise ValueError(
+                f"inputs have shape {tuple(inputs.shape)}; they must be (batch, positions, {network.input_size})"
+            )
+        lengths = check_lengths(lengths, inputs.shape[0], inputs.shape[1], "positions of inputs")
+        obstacles = fused.obstacles([inputs, cast(Tensor, network.weight_hh_l0)])
+        if choose(impl, obstacles) == "numba":
+            outputs, final = self._fused(inputs, lengths)
+        else:
+            packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
+            packed_outputs, last = network(packed)
+            outputs, _ = pad_packed_sequence(packed_outputs, batch_first=True, total_length=inputs.shape[1])
+            final = [self._by_layer(each) for each in (last if isinstance(last, tuple) else (last,))]
+        return outputs, cast(StateT, final[0] if len(final) == 1 else tuple(final))
+
+    def _by_layer(self, last: Tensor) -> Tensor:
+        """(layers · directions, B, h) -> (layers, B, c)."""
+        by_layer: Tensor = last.unflatten(0, (-1, self.directions)).transpose(1, 2).flatten(2)
+        return by_layer
+
+    def _fused(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, list[Tensor]]:
+        network, rows = self._network, fused.Rows.of(lengths, *inputs.shape[:2])
+        kind = torch.promote_types(inputs.dtype, torch.float32)
+        is_lstm = isinstance(network, nn.LSTM)
+        zeros = torch.zeros(1, inputs.shape[0], network.hidden_size, dtype=kind)
+        below, states, cells = fused.take(inputs, rows), [], []
+        for layer in range(network.num_layers):
+            if layer:
+                below = F.dropout(below, network.dropout, self.training)
+            read = []
+            for direction in range(self.directions):
+                w_ih, w_hh, b_ih, b_hh = self._weights(layer, direction)
+                found = fused.run(
+                    F.linear(below, w_ih, b_ih).to(kind),
+                    zeros,
+                    zeros if is_lstm else None,
+                    [fused.Layer(w_hh.to(kind), b_hh.to(kind))],
+                    rows,
+                    reverse=direction == 1,
+                )
+                read.append(found.states.to(inputs.dtype))
+                states.append(found.state)
+                cells.append(found.cell)
+            below = read[0] if len(read) == 1 else torch.cat(read, dim=-1)
+        ends = [torch.cat(states)] + ([torch.cat(cast(list[Tensor], cells))] if is_lstm else [])
+        return fused.put(below, rows), [self._by_layer(end).to(inputs.dtype) for end in ends]
+
+    def _weights(self, layer: int, direction: int) -> list[Tensor]:
+        end = f"l{layer}" + ("_reverse" if direction else "")
+        return [self._network.get_parameter(f"{n}_{end}") for n in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+
+
+class GRUEncoder(_Encoder[Tensor]):
     """A GRU over batches of sequences of different lengths, in one or both directions, that never reads padding.
 
-    The sequences are packed, so that a sequence's outputs and final states depend on its own `length` positions
-    alone: the backward direction starts at the last real position, and whatever stands behind it, even NaN, has no
-    effect.
+    A sequence's outputs and final states depend on its own `length` positions alone: the backward direction starts at
+    the last real position, and whatever stands behind it, even NaN, has no effect.
     Bahdanau, Cho, Bengio (2015), section 3.2; the parameters are those of `torch.nn.GRU`, under `gru.`.
 
     Args:
@@ -42,42 +139,56 @@ class GRUEncoder(nn.Module):
         bidirectional: bool = True,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        check_stack(num_layers, dropout, input_size=input_size, hidden_size=hidden_size)
-        self.directions = 2 if bidirectional else 1
-        self.output_size = self.directions * hidden_size
+        super().__init__(input_size, hidden_size, num_layers, bidirectional, dropout)
         self.gru = nn.GRU(
             input_size, hidden_size, num_layers, batch_first=True, dropout=dropout, bidirectional=bidirectional
         )
 
-    def forward(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode a batch.
+    @property
+    def _network(self) -> nn.RNNBase:
+        return self.gru
 
-        Args:
-            inputs: (B, S, e), padded to S positions.
-            lengths: (B,) integers from 1 to S.
 
-        Returns:
-            The outputs (B, S, c), 0 behind each length; and each layer's final state (layers, B, c), that of the
-            backward direction after that of the forward one, from which a decoder can start.
+class LSTMEncoder(_Encoder[tuple[Tensor, Tensor]]):
+    """An LSTM over batches of sequences of different lengths, in one or both directions, that never reads padding.
 
-        Raises:
-            ValueError: inputs that are not (B, S, e), or a length outside 1…S.
-        """
-        if inputs.ndim != 3 or inputs.shape[2] != self.gru.input_size:
-            raise ValueError(
-                f"inputs have shape {tuple(inputs.shape)}; they must be (batch, positions, {self.gru.input_size})"
-            )
-        batch, positions = inputs.shape[:2]
-        lengths = lengths.cpu()  # where packing reads them
-        if tuple(lengths.shape) != (batch,):
-            raise ValueError(f"lengths have shape {tuple(lengths.shape)}; they must be (batch,) = ({batch},)")
-        if batch and (int(lengths.min()) < 1 or int(lengths.max()) > positions):
-            raise ValueError(
-                f"lengths are {lengths.tolist()}; each must be from 1 to the {positions} positions of inputs"
-            )
-        packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
-        packed_outputs, final = self.gru(packed)
-        outputs, _ = pad_packed_sequence(packed_outputs, batch_first=True, total_length=positions)
-        by_layer = final.unflatten(0, (self.gru.num_layers, self.directions))
-        return outputs, by_layer.transpose(1, 2).flatten(2)
+    As `GRUEncoder`; its final state is the pair of states and cells, each (layers, B, c). The parameters are those of
+    `torch.nn.LSTM`, under `lstm.`. Hochreiter, Schmidhuber, "Long short-term memory" (1997), with forget gates.
+
+    Args:
+        input_size: features of an input, e.
+        hidden_size: features of a direction's state.
+        num_layers: LSTM layers on top of each other.
+        bidirectional: whether a second LSTM reads backwards; its features follow those of the first.
+        dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
+
+    Attributes:
+        output_size: features of an output, c: `hidden_size`, or twice that in both directions.
+
+    Raises:
+        ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
+
+    Example:
+        >>> import torch
+        >>> from dikkat.recurrent import LSTMEncoder
+        >>> outputs, (state, cell) = LSTMEncoder(3, 5)(torch.randn(2, 7, 3), torch.tensor([7, 4]))
+        >>> outputs.shape, cell.shape
+        (torch.Size([2, 7, 10]), torch.Size([1, 2, 10]))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bidirectional: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(input_size, hidden_size, num_layers, bidirectional, dropout)
+        self.lstm = nn.LSTM(
+            input_size, hidden_size, num_layers, batch_first=True, dropout=dropout, bidirectional=bidirectional
+        )
+
+    @property
+    def _network(self) -> nn.RNNBase:
+        return self.lstm

@@ -1,3 +1,6 @@
+from torch import Tensor
+
+
 def check_stack(num_layers: int, dropout: float, **sizes: int) -> None:
     """What holds for the layers of an encoder and of a decoder.
 
@@ -7,7 +10,48 @@ def check_stack(num_layers: int, dropout: float, **sizes: int) -> None:
     for name, size in {**sizes, "num_layers": num_layers}.items():
         if size < 1:
             raise ValueError(f"{name} is {size}; it must be at least 1")
-    if not 0.0 <= dropout <= 1.0:
-        raise ValueError(f"dropout is {dropout}; it is a probability, from 0 to 1")
+    check_probability("dropout", dropout)
     if dropout and num_layers == 1:
         raise ValueError(f"dropout is {dropout}, but it acts between layers, of which there is one: use 0 or more")
+
+
+def check_probability(name: str, value: float) -> None:
+    """A probability.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name} is {value}; it is a probability, from 0 to 1")
+
+
+def check_lengths(lengths: Tensor, batch: int, positions: int, of: str) -> Tensor:
+    """Lengths of sequences, from 1 to their positions, on the CPU.
+
+    Raises:
+        TypeError: they are not whole numbers.
+        ValueError: their shape, or a length, does not fit.
+    """
+    if lengths.is_floating_point() or lengths.is_complex():
+        raise TypeError(f"lengths have dtype {lengths.dtype}; they must be integers")
+    if tuple(lengths.shape) != (batch,):
+        raise ValueError(f"lengths have shape {tuple(lengths.shape)}; they must be (batch,) = ({batch},)")
+    lengths = lengths.cpu()
+    if batch and (int(lengths.min()) < 1 or int(lengths.max()) > positions):
+        raise ValueError(f"lengths are {lengths.tolist()}; each must be from 1 to the {positions} {of}")
+    return lengths
+
+
+def choose(impl: str, obstacles: list[str]) -> str:
+    """The implementation of a recurrence: `"numba"` where it runs, `"reference"` otherwise; a named one runs or raises.
+
+    Raises:
+        ValueError: a name that is none, or one that cannot run; the message says why.
+    """
+    if impl not in ("auto", "numba", "reference"):
+        raise ValueError(f"impl is {impl!r}; it must be 'auto', 'numba' or 'reference'")
+    if impl == "numba" and obstacles:
+        raise ValueError(f"impl is 'numba', which cannot run here: {'; '.join(obstacles)}. 'reference' can")
+    if impl == "auto":
+        return "reference" if obstacles else "numba"
+    return impl

@@ -1,0 +1,639 @@
+"""Recurrent layers over whole sequences on a CPU, as one operation with its own backward.
+
+This is how a call becomes a record of numbers and addresses, `numba_steps.CALL`, that the compiled kernels read; and
+what does not depend on the recurrence: the gradients of weights, each one product over all steps.
+"""
+
+from dataclasses import dataclass, fields
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
+
+from dikkat.kernels import numba_threads
+from dikkat.kernels.numba_attention import BYTES
+from dikkat.masking import have_tangents, transformed
+from dikkat.scores import Pair, Profile
+
+_HAS_NUMBA = find_spec("numba") is not None
+_NUMPY = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+# Of an additive query and key: both together, so that two features share a division; each, so that it has an
+# exponential; and the largest product of the two that is told from infinity.
+_RANGES = {torch.float32: (30.0, 43.0, 1e30), torch.float64: (240.0, 350.0, 1e300)}
+# Sequences of a task at most: so many states, and what else a step needs, stay in a core's cache.
+_ROWS = 32
+_PAIRS = (None, "inner", "additive", "distance")
+_PROFILES = ("gaussian", "boxcar", "epanechnikov", "triangular")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Sequences of different lengths as the steps that there are, one after the other, each of the rows that go on.
+
+    Attributes:
+        order: (B,) int64: which sequence a row is, the longest first.
+        lengths: (B,) int64, of the rows.
+        offsets: (T,) int64: where a step begins.
+        places: (N,) int64: where in (B · T) each step of each row is.
+        batch: B.
+        steps: T.
+    """
+
+    order: Tensor
+    lengths: Tensor
+    offsets: Tensor
+    places: Tensor
+    batch: int
+    steps: int
+
+    @classmethod
+    def of(cls, lengths: Tensor | None, batch: int, steps: int) -> "Rows":
+        """Of lengths (B,) from 1 to T, or all of T steps."""
+        lens = np.full(batch, steps) if lengths is None else lengths.numpy(force=True).astype(np.int64)
+        order = np.argsort(-lens, kind="stable")
+        lens = np.ascontiguousarray(lens[order])
+        goes_on = np.arange(steps)[:, None] < lens
+        step, row = np.nonzero(goes_on)
+        counts = goes_on.sum(1)
+        offsets = np.cumsum(counts) - counts
+        made = (torch.from_numpy(found) for found in (order, lens, offsets, order[row] * steps + step))
+        return cls(*made, batch, steps)  # type: ignore[arg-type]
+
+    def before(self, reverse: bool) -> Tensor:
+        """(N,) where in (B rows before the first step; N steps of rows) what each step begins with is."""
+        counts = torch.diff(self.offsets, append=torch.tensor([len(self.places)]))
+        row = torch.arange(len(self.places)) - self.offsets.repeat_interleave(counts)
+        if not reverse:
+            step = torch.arange(self.steps).repeat_interleave(counts)
+            found = self.batch + self.offsets[(step - 1).clamp(min=0)] + row
+            return torch.where(step == 0, row, found)
+        step = torch.arange(self.steps).repeat_interleave(counts)
+        found = self.batch + self.offsets[(step + 1).clamp(max=self.steps - 1)] + row
+        return torch.where(step + 1 == self.lengths[row], row, found)
+
+
+class _Gather(torch.autograd.Function):
+    """Rows of a tensor, none of them twice; what is not taken gets no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, index: Tensor) -> Tensor:
+        ctx.index, ctx.count = index, tensor.shape[0]
+        return tensor.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return _spread(grad, ctx.index, ctx.count), None
+
+
+class _Spread(torch.autograd.Function):
+    """The reverse: rows to where they belong, zeros elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, index: Tensor, count: int) -> Tensor:
+        ctx.index = index
+        return _spread(tensor, index, count)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad.index_select(0, ctx.index), None, None
+
+
+def _spread(tensor: Tensor, index: Tensor, count: int) -> Tensor:
+    if len(index) == count:
+        return torch.empty_like(tensor).index_copy_(0, index, tensor)
+    return tensor.new_zeros(count, *tensor.shape[1:]).index_copy_(0, index, tensor)
+
+
+def take(tensor: Tensor, rows: Rows) -> Tensor:
+    """(B, T, ...) -> (N, ...)."""
+    gathered: Tensor = _Gather.apply(tensor.flatten(0, 1), rows.places)  # type: ignore[no-untyped-call]
+    return gathered
+
+
+def put(tensor: Tensor, rows: Rows) -> Tensor:
+    """(N, ...) -> (B, T, ...), zeros where a sequence is over."""
+    spread: Tensor = _Spread.apply(tensor, rows.places, rows.batch * rows.steps)  # type: ignore[no-untyped-call]
+    return spread.reshape(rows.batch, rows.steps, *tensor.shape[1:])
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What a stack attends to.
+
+    Attributes:
+        pair: The pair function.
+        profile: The log-kernel, where that is `distance`.
+        key: (B, m, a), projected.
+        value: (B, m, c).
+        seen: (B,) int64, or None: keys from there on do not exist.
+        weight: (a,) v, for `additive`.
+        query_weight: (a, h), or None: the states are the queries.
+        query_bias: (a,), or None.
+        context_weight: (G·h, c), the contexts' share of the first layer's gates.
+        kept: (N, m), what the weights are multiplied by; or None.
+    """
+
+    pair: Pair
+    profile: Profile
+    key: Tensor
+    value: Tensor
+    seen: Tensor | None
+    weight: Tensor | None
+    query_weight: Tensor | None
+    query_bias: Tensor | None
+    context_weight: Tensor
+    kept: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The weights of a layer: (G·h, h) and (G·h,), with the gates r, z, n or i, f, g, o.
+
+    The side of what it reads is None for the first layer, whose gates come with that in them.
+    """
+
+    hidden_weight: Tensor
+    hidden_bias: Tensor
+    below_weight: Tensor | None = None
+    below_bias: Tensor | None = None
+
+
+class Sequences(NamedTuple):
+    """What a run returns.
+
+    Attributes:
+        states: (N, h), of the top layer.
+        contexts: (N, c), or None.
+        weights: (N, m), before dropout; or None.
+        state: (layers, B, h), the last ones.
+        cell: (layers, B, h), or None.
+    """
+
+    states: Tensor
+    contexts: Tensor | None
+    weights: Tensor | None
+    state: Tensor
+    cell: Tensor | None
+
+
+def obstacles(tensors: list[Tensor]) -> list[str]:
+    """Why it cannot run on these."""
+    reasons = []
+    if any(tensor.device.type != "cpu" for tensor in tensors):
+        reasons.append("it runs on the CPU")
+    if not _HAS_NUMBA:
+        reasons.append("Numba is not installed (pip install numba)")
+    if torch.compiler.is_compiling() or transformed() or have_tangents(*tensors):
+        reasons.append("it runs outside torch.compile, torch.func and forward-mode derivatives")
+    return reasons
+
+
+def run(
+    gates: Tensor,
+    state: Tensor,
+    cell: Tensor | None,
+    layers: list[Layer],
+    rows: Rows,
+    *,
+    attention: Attention | None = None,
+    dropped: Tensor | None = None,
+    reverse: bool = False,
+) -> Sequences:
+    """Run a stack over whole sequences.
+
+    Args:
+        gates: (N, G·h), the inputs' side of the first layer's gates, its bias in it.
+        state: (layers, B, h) before the first step.
+        cell: The same of an LSTM, G = 4; None for a GRU, G = 3.
+        layers: The weights.
+        rows: The sequences.
+        attention: What the stack attends to, or None.
+        dropped: (layers − 1, N, h), what a layer's states are multiplied by for the next one; or None.
+        reverse: Whether a sequence is read from its end.
+    """
+    pair, profile = (None, None) if attention is None else (attention.pair, attention.profile)
+    spec = _Spec(rows, reverse, len(layers), pair, profile)
+    attended = [getattr(attention, name, None) for name in _OPERANDS]
+    weights = [getattr(layer, field.name) for layer in layers for field in fields(Layer)]
+    found: Any = _Run.apply(spec, gates, state, cell, dropped, *attended, *weights)  # type: ignore[no-untyped-call]
+    return Sequences(*found)
+
+
+_OPERANDS = ("key", "value", "seen", "weight", "query_weight", "query_bias", "context_weight", "kept")
+_ATTENDED = len(_OPERANDS)
+
+
+class _Spec(NamedTuple):
+    rows: Rows
+    reverse: bool
+    layers: int
+    pair: Pair | None
+    profile: Profile | None
+
+
+def _steps() -> ModuleType:
+    """The compiled kernels, imported when first used."""
+    from dikkat.kernels import numba_steps
+
+    return numba_steps
+
+
+class _Record:
+    """A call as the record that the kernels read; keeps alive what its addresses point to."""
+
+    def __init__(self, spec: _Spec, dtype: torch.dtype, hidden: int, lstm: bool) -> None:
+        self.spec, self.dtype = spec, dtype
+        self.wide = 2 * BYTES // dtype.itemsize
+        self.kept: dict[str, Tensor] = {}
+        self.fields: dict[str, Any] = dict.fromkeys(_steps().CALL.names, 0)
+        rows, batch = spec.rows, spec.rows.batch
+        tasks = min(batch, max(torch.get_num_threads(), -(-batch // _ROWS)))
+        self.fields |= {
+            "tasks": tasks,
+            "cell": int(lstm),
+            "reverse": int(spec.reverse),
+            "layers": spec.layers,
+            "hidden": self.up(hidden),
+            "batch": batch,
+            "tokens": len(rows.places),
+            "pair": _PAIRS.index(spec.pair),
+            "profile": 0 if spec.profile is None else _PROFILES.index(spec.profile),
+        }
+        self.fields |= zip(("folded", "single", "highest"), _RANGES[dtype], strict=True)
+        for name in ("order", "lengths", "offsets"):
+            self.point(name, getattr(rows, name))
+
+    def up(self, size: int) -> int:
+        """The next multiple of a panel's columns."""
+        return -(-size // self.wide) * self.wide
+
+    def fill(self, tensor: Tensor, groups: int = 1) -> Tensor:
+        """The last dimension, of so many groups, each filled up with zeros to whole panels; contiguous."""
+        size = tensor.shape[-1] // groups
+        if more := self.up(size) - size:
+            return pad(tensor.unflatten(-1, (groups, size)), (0, more)).flatten(-2)
+        return tensor.contiguous()
+
+    def filled_rows(self, weight: Tensor, groups: int) -> Tensor:
+        """Both dimensions of a weight, the rows in groups."""
+        size = weight.shape[0] // groups
+        weight = self.fill(weight)
+        if more := self.up(size) - size:
+            return pad(weight.unflatten(0, (groups, size)), (0, 0, 0, more)).flatten(0, 1)
+        return weight
+
+    def panels(self, weight: Tensor, groups: int, *, transposed: bool) -> Tensor:
+        """A weight (out, in) as panels of the matrix that inputs are multiplied with, or, transposed, gradients."""
+        weight = self.filled_rows(weight, groups)
+        if transposed:
+            panels: Tensor = weight.unflatten(1, (-1, self.wide)).transpose(0, 1)
+        else:
+            panels = weight.unflatten(0, (-1, self.wide)).transpose(1, 2)
+        return panels.contiguous()
+
+    def point(self, name: str, tensor: Tensor) -> Tensor:
+        """Put a tensor's address into the record."""
+        self.kept[name] = tensor
+        self.fields[name] = tensor.data_ptr()
+        return tensor
+
+    def new(self, name: str, *shape: int) -> Tensor:
+        return self.point(name, torch.empty(shape, dtype=self.dtype))
+
+    def zeros(self, name: str, *shape: int) -> Tensor:
+        return self.point(name, torch.zeros(shape, dtype=self.dtype))
+
+    def run(self, kernel: Any, scratch: int) -> None:
+        counters = np.zeros(2, np.int64)
+        tasks = self.fields["tasks"]
+        scratch = self.up(scratch)
+        self.new("scratch", min(tasks, torch.get_num_threads()), scratch)
+        self.fields |= {"scratch_size": scratch, "counters": counters.ctypes.data}
+        calls = np.array([tuple(self.fields.values())], dtype=_steps().CALL)
+        numba_threads.run(kernel(_NUMPY[self.dtype], "inner"), calls.ctypes.data, tasks)
+
+
+def _point_weights(record: _Record, operands: dict[str, Tensor | None], layers: list[Layer], transposed: bool) -> None:
+    """The weights of a stack, for its forward or, transposed, its backward."""
+    groups = 4 if record.fields["cell"] else 3
+
+    def several(tensors: list[Tensor]) -> Tensor:
+        return tensors[0] if len(tensors) == 1 else torch.stack(tensors)
+
+    def all_panels(name: str) -> Tensor:
+        found = [getattr(layer, name) for layer in layers]
+        return several([record.panels(w, groups, transposed=transposed) for w in found if w is not None])
+
+    record.point("hidden_weight", all_panels("hidden_weight"))
+    if len(layers) > 1:
+        record.point("below_weight", all_panels("below_weight"))
+    if not transposed:
+        record.point("hidden_bias", several([record.fill(layer.hidden_bias, groups) for layer in layers]))
+        if len(layers) > 1:
+            biases = [record.fill(layer.below_bias, groups) for layer in layers if layer.below_bias is not None]
+            record.point("below_bias", several(biases))
+    if operands["context_weight"] is not None:
+        record.point("context_weight", record.panels(operands["context_weight"], groups, transposed=transposed))
+    if operands["query_weight"] is not None:
+        record.point("query_weight", record.panels(operands["query_weight"], 1, transposed=transposed))
+
+
+def _point_attention(record: _Record, operands: dict[str, Tensor | None]) -> None:
+    """Keys and values, filled up."""
+    key, value = operands["key"], operands["value"]
+    if key is None or value is None:
+        return
+    key, value = record.point("key", record.fill(key)), record.point("value", record.fill(value))
+    keys = key.shape[1]
+    record.fields |= {
+        "keys": keys,
+        "key_row": max(record.up(keys), record.wide),
+        "features": key.shape[2],
+        "values": value.shape[2],
+    }
+    if operands["seen"] is not None:
+        record.point("seen", operands["seen"].to(torch.int64).contiguous())
+    if operands["kept"] is not None:
+        record.point("kept", pad(operands["kept"].to(record.dtype), (0, record.fields["key_row"] - keys)))
+    if record.spec.pair == "additive" and operands["weight"] is not None:
+        record.point("weight", record.fill(operands["weight"]))
+        record.point("key_exp", (key + key).exp_())
+        reach = key.new_zeros(key.shape[0]) if keys == 0 else key.flatten(1).abs().amax(1)
+        record.point("reach", reach)
+
+
+def _forward(record: _Record, gates: Tensor, state: Tensor, cell: Tensor | None, grads: bool) -> None:
+    """Run the kernel on a record that has its weights."""
+    at, layers, tokens = record.fields, record.fields["layers"], record.fields["tokens"]
+    hidden, batch, values = at["hidden"], at["batch"], at["values"]
+    groups = 3 if cell is None else 4
+    record.point("gates", record.fill(gates, groups))
+    record.point("state", record.fill(state))
+    record.new("states", layers, tokens, hidden)
+    record.new("last_state", layers, batch, hidden)
+    if cell is not None:
+        record.point("memory_cell", record.fill(cell))
+        record.new("last_cell", layers, batch, hidden)
+    if at["pair"]:
+        record.new("contexts", tokens, values)
+        record.new("weights", tokens, at["key_row"])
+    if grads:
+        record.new("saved", layers, tokens, 4 * hidden)
+        if cell is not None:
+            record.new("cells", layers, tokens, hidden)
+        if at["pair"]:
+            record.new("queries", tokens, at["features"])
+            if record.spec.pair == "additive":
+                record.new("query_exp", tokens, at["features"])
+    most = -(-batch // at["tasks"])
+    own = most * (hidden * (layers * (1 if cell is None else 2) + 2 * groups + 1) + at["features"] + values)
+    record.run(_steps().forward, own + 4 * hidden + at["features"] + at["key_row"])
+
+
+class _Run(torch.autograd.Function):
+    """`run`, its operands in the order of `_OPERANDS` and of the fields of `Layer`."""
+
+    @staticmethod
+    def forward(ctx: Any, spec: _Spec, *tensors: Tensor | None) -> Any:
+        gates, state, cell, dropped, *rest = tensors
+        if gates is None or state is None:
+            raise TypeError("gates and state are tensors")
+        operands = dict(zip(_OPERANDS, rest[:_ATTENDED], strict=True))
+        layers = _layers(rest[_ATTENDED:])
+        record = _Record(spec, gates.dtype, state.shape[-1], cell is not None)
+        _point_weights(record, operands, layers, transposed=False)
+        _point_attention(record, operands)
+        if operands["query_bias"] is not None:
+            record.point("query_bias", record.fill(operands["query_bias"]))
+        if dropped is not None:
+            record.point("dropped", record.fill(dropped.to(record.dtype)))
+        grads = any(ctx.needs_input_grad)
+        _forward(record, gates, state, cell, grads)
+        ctx.set_materialize_grads(False)
+        if grads:
+            ctx.spec, ctx.record = spec, record
+            ctx.save_for_backward(*tensors)
+        return tuple(_results(record, state.shape[-1], operands))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        return None, *_backward(ctx.spec, ctx.record, ctx.saved_tensors, grads, ctx.needs_input_grad[1:])
+
+
+def _layers(weights: list[Tensor | None]) -> list[Layer]:
+    count = len(fields(Layer))
+    return [Layer(*weights[start : start + count]) for start in range(0, len(weights), count)]  # type: ignore[arg-type]
+
+
+def _results(record: _Record, hidden: int, operands: dict[str, Tensor | None]) -> Sequences:
+    kept = record.kept
+    contexts = weights = cell = None
+    if operands["value"] is not None and operands["key"] is not None:
+        contexts = kept["contexts"][:, : operands["value"].shape[2]]
+        weights = kept["weights"][:, : operands["key"].shape[1]]
+    if "last_cell" in kept:
+        cell = kept["last_cell"][..., :hidden]
+    return Sequences(kept["states"][-1][:, :hidden], contexts, weights, kept["last_state"][..., :hidden], cell)
+
+
+def _backward(
+    spec: _Spec,
+    record: _Record,
+    tensors: tuple[Tensor | None, ...],
+    grads: tuple[Tensor | None, ...],
+    needed: tuple[bool, ...],
+) -> list[Tensor | None]:
+    gates, state, cell, dropped, *rest = tensors
+    operands = dict(zip(_OPERANDS, rest[:_ATTENDED], strict=True))
+    layers = _layers(rest[_ATTENDED:])
+    if gates is None or state is None:
+        raise TypeError("gates and state are tensors")
+    made = _Record(spec, gates.dtype, state.shape[-1], cell is not None)
+    made.fields |= {name: value for name, value in record.fields.items() if name not in ("counters", "scratch")}
+    _point_weights(made, operands, layers, transposed=True)
+    _point_gradients(made, record, grads)
+    _run_backward(made)
+    return _gradients(made, record, operands, layers, needed, (state.shape[-1], dropped))
+
+
+def _point_gradients(made: _Record, record: _Record, grads: tuple[Tensor | None, ...]) -> None:
+    """What comes from above, and where the results go."""
+    at = made.fields
+    layers, tokens, hidden, batch = at["layers"], at["tokens"], at["hidden"], at["batch"]
+    lstm = bool(at["cell"])
+    wide = (4 if lstm else 3) * hidden
+
+    def given(name: str, grad: Tensor | None, *shape: int) -> None:
+        made.point(name, torch.zeros(shape, dtype=made.dtype) if grad is None else made.fill(grad))
+
+    states, contexts, weights, last_state, last_cell = grads
+    given("states_grad", states, tokens, hidden)
+    given("last_state_grad", last_state, layers, batch, hidden)
+    made.new("state_grad", layers, batch, hidden)
+    gates = made.new("gates_grad", layers, tokens, wide)
+    if lstm:
+        given("last_cell_grad", last_cell, layers, batch, hidden)
+        made.new("cell_grad", layers, batch, hidden)
+        made.point("recurrent_grad", gates)
+    else:
+        made.new("recurrent_grad", layers, tokens, wide)
+    if at["pair"]:
+        given("contexts_grad", contexts, tokens, at["values"])
+        if weights is not None:
+            made.point("weights_grad", pad(weights, (0, at["key_row"] - weights.shape[-1])))
+        if at["query_weight"]:
+            made.new("query_grad", tokens, at["features"])
+        made.new("score_grad", tokens, at["key_row"])
+        made.new("context_sums", tokens, at["values"])
+        made.zeros("key_grad", *record.kept["key"].shape)
+        made.zeros("value_grad", *record.kept["value"].shape)
+        made.zeros("weight_grad", at["tasks"], at["features"])
+
+
+def _run_backward(made: _Record) -> None:
+    at = made.fields
+    groups, most = (4, 3)[not at["cell"]], -(-at["batch"] // at["tasks"])
+    own = at["hidden"] * (at["layers"] * (1 + at["cell"]) + 2 * groups + 1) + at["values"] + at["features"]
+    made.run(_steps().backward, most * own + 2 * at["key_row"])
+
+
+def _gradients(
+    made: _Record,
+    record: _Record,
+    operands: dict[str, Tensor | None],
+    layers: list[Layer],
+    needed: tuple[bool, ...],
+    more: tuple[int, Tensor | None],
+) -> list[Tensor | None]:
+    """All gradients in the order of the operands; those of weights are products over all steps."""
+    hidden, dropped = more
+    at, kept, now = made.fields, record.kept, made.kept
+    groups = 4 if at["cell"] else 3
+
+    def cut(tensor: Tensor, size: int) -> Tensor:
+        """The gates' features without what they were filled up with."""
+        if tensor.shape[-1] == groups * size:
+            return tensor
+        found: Tensor = tensor.unflatten(-1, (groups, -1))[..., :size].flatten(-2)
+        return found
+
+    def product(by: Tensor, of: Tensor, rows: int, columns: int, groups: int) -> Tensor:
+        found = by.t() @ of
+        found = found[:, :columns]
+        return found if found.shape[0] == groups * rows else found.unflatten(0, (groups, -1))[:, :rows].flatten(0, 1)
+
+    gates, recurrent = now["gates_grad"], now["recurrent_grad"]
+    first = [
+        cut(gates[0], hidden) if needed[0] else None,
+        now["state_grad"][..., :hidden] if needed[1] else None,
+        now["cell_grad"][..., :hidden] if needed[2] and "cell_grad" in now else None,
+        None,
+    ]
+    states, before = kept["states"], record.spec.rows.before(record.spec.reverse)
+    order = record.spec.rows.order
+
+    def began(layer: int) -> Tensor:
+        """(N, h): the states before each step."""
+        return torch.cat([kept["state"][layer].index_select(0, order), states[layer]]).index_select(0, before)
+
+    attended: dict[str, Tensor | None] = dict.fromkeys(_OPERANDS)
+    if at["pair"]:
+        key, value, query_weight = operands["key"], operands["value"], operands["query_weight"]
+        if key is None or value is None:
+            raise TypeError("keys and values are tensors")
+        attended["key"] = now["key_grad"][..., : key.shape[-1]]
+        attended["value"] = now["value_grad"][..., : value.shape[-1]]
+        attended["context_weight"] = product(gates[0], kept["contexts"], hidden, value.shape[-1], groups)
+        if at["weight"]:
+            attended["weight"] = now["weight_grad"].sum(0)[: key.shape[-1]]
+        if query_weight is not None:
+            by_query = now["query_grad"]
+            attended["query_weight"] = product(by_query, began(len(layers) - 1), key.shape[-1], hidden, 1)
+            if operands["query_bias"] is not None:
+                attended["query_bias"] = by_query.sum(0)[: key.shape[-1]]
+    weights: list[Tensor | None] = []
+    for number, layer in enumerate(layers):
+        weights += [
+            product(recurrent[number], began(number), hidden, hidden, groups),
+            cut(recurrent[number].sum(0), hidden),
+        ]
+        if layer.below_weight is None:
+            weights += [None, None]
+            continue
+        below = states[number - 1]
+        if dropped is not None:
+            below = below * kept["dropped"][number - 1]
+        weights += [
+            product(gates[number], below, hidden, hidden, groups),
+            cut(gates[number].sum(0), hidden),
+        ]
+    return [*first, *attended.values(), *weights]
+
+
+class Stepper:
+    """A stack that attends, step by step and without gradients: what steps share is made once.
+
+    Args:
+        layers: The weights; G = 3 or 4 is seen by them.
+        attention: What it attends to.
+    """
+
+    def __init__(self, layers: list[Layer], attention: Attention) -> None:
+        self._layers = layers
+        self._operands: dict[str, Tensor | None] = {name: getattr(attention, name) for name in _OPERANDS}
+        self._pair, self._profile = attention.pair, attention.profile
+        groups, hidden = layers[0].hidden_weight.shape
+        self._hidden, self._lstm = hidden, groups == 4 * hidden
+        weights = self._record(1)
+        _point_weights(weights, self._operands, layers, transposed=False)
+        if attention.query_bias is not None:
+            weights.point("query_bias", weights.fill(attention.query_bias))
+        self._weights = {name: t for name, t in weights.kept.items() if name not in _ROW_FIELDS}
+        key = self._record(attention.key.shape[0])
+        _point_attention(key, self._operands)
+        self._use(key)
+
+    def _record(self, batch: int) -> _Record:
+        spec = _Spec(Rows.of(None, batch, 1), False, len(self._layers), self._pair, self._profile)
+        return _Record(spec, self._layers[0].hidden_weight.dtype, self._hidden, self._lstm)
+
+    def _use(self, record: _Record) -> None:
+        for name, tensor in self._weights.items():
+            record.point(name, tensor)
+        self._now = record
+
+    def select(self, rows: Tensor) -> "Stepper":
+        """That of some of the sequences."""
+        selected = object.__new__(Stepper)
+        selected.__dict__ |= self.__dict__
+        record = self._record(len(rows))
+        for name in _OF_SEQUENCES:
+            if name in self._now.kept:
+                record.point(name, self._now.kept[name].index_select(0, rows))
+        record.fields |= {name: self._now.fields[name] for name in ("keys", "key_row", "features", "values")}
+        if "weight" in self._now.kept:
+            record.point("weight", self._now.kept["weight"])
+        selected._use(record)
+        return selected
+
+    def step(self, gates: Tensor, state: Tensor, cell: Tensor | None) -> Sequences:
+        """One step on.
+
+        Args:
+            gates: (B, G·h), the inputs' side of the first layer's gates, its bias in it.
+            state: (layers, B, h).
+            cell: The same of an LSTM; None for a GRU.
+        """
+        record = self._now
+        _forward(record, gates.to(record.dtype), state.to(record.dtype), cell, grads=False)
+        return _results(record, self._hidden, self._operands)
+
+
+_ROW_FIELDS = ("order", "lengths", "offsets")
+_OF_SEQUENCES = ("key", "key_exp", "value", "seen", "reach")

@@ -1,0 +1,482 @@
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dikkat import scores
+from dikkat.attention import Memory, attend_memory, prepare
+from dikkat.kernels import numba_recurrent as fused
+from dikkat.recurrent import cells
+from dikkat.recurrent.stack import check_lengths, check_probability, check_stack, choose
+from dikkat.scores import Score
+
+StateT = TypeVar("StateT", Tensor, tuple[Tensor, Tensor])
+
+# Scores whose queries are an affine function of the state: a recurrence can do that as one matrix product.
+_AFFINE = (
+    scores.ScaledDot, scores.VectorSum, scores.Average,
+    scores.Gaussian, scores.Boxcar, scores.Epanechnikov, scores.Triangular,
+)  # fmt: skip
+
+
+class _Masks(NamedTuple):
+    """What is kept of the features between layers, (layers − 1, B, T, h), and of the weights, (B, T, m), scaled."""
+
+    features: Tensor | None
+    weights: Tensor | None
+
+
+@dataclass(frozen=True)
+class _Stepped(Memory):
+    """A memory for steps without gradients, with everything that they share: weights in panels, exponentials."""
+
+    stepper: fused.Stepper | None = None
+
+    def select(self, rows: Tensor) -> Memory:
+        """Some of the sequences."""
+        selected = super().select(rows)
+        stepper = None if self.stepper is None else self.stepper.select(rows)
+        return replace(cast(_Stepped, selected), stepper=stepper)
+
+
+class _Attentional(nn.Module, Generic[StateT]):
+    """A stack of cells that looks at a memory before every step: what a GRU and an LSTM share."""
+
+    gates: int  # of a cell
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        context_size: int,
+        score: Score,
+        num_layers: int = 1,
+        dropout: float = 0.0,
+        weight_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        sizes = {"input_size": input_size, "hidden_size": hidden_size, "context_size": context_size}
+        check_stack(num_layers, dropout, **sizes)
+        check_probability("weight_dropout", weight_dropout)
+        self.input_size, self.hidden_size, self.context_size = input_size, hidden_size, context_size
+        self.num_layers, self.dropout, self.weight_dropout = num_layers, dropout, weight_dropout
+        bound = 1 / math.sqrt(hidden_size)
+        for layer in range(num_layers):
+            columns = input_size + context_size if layer == 0 else hidden_size
+            shapes = {"weight_ih": (columns,), "weight_hh": (hidden_size,), "bias_ih": (), "bias_hh": ()}
+            for name, rest in shapes.items():
+                values = torch.empty(self.gates * hidden_size, *rest).uniform_(-bound, bound)
+                self.register_parameter(f"{name}_l{layer}", nn.Parameter(values))
+        self.score = score
+
+    def prepare(self, encoded: Tensor, valid_lens: Tensor | None = None) -> Memory:
+        """Project a batch of encoded sequences to keys, once for all steps; they are the values too.
+
+        Args:
+            encoded: (B, m, c) floating point.
+            valid_lens: (B,) integers, the true lengths; positions past them are never looked at. None: all are real.
+
+        Returns:
+            The memory that `forward` and `step` look at; `memory.select(rows)` reorders its batch. One that is made
+            where gradients are off keeps what its steps share, the module's weights as they are now among it.
+        """
+        memory = prepare(encoded, encoded, score=self.score, valid_lens=valid_lens)
+        if torch.is_grad_enabled() or self._obstacles(encoded, memory):
+            return memory
+        kind = torch.promote_types(encoded.dtype, torch.float32)
+        stepper = fused.Stepper(self._layers(kind), self._attention(memory, kind))
+        return _Stepped(memory.score, memory.key, memory.value, memory.valid_lens, memory.packed, stepper)
+
+    def forward(
+        self,
+        inputs: Tensor,
+        memory: Memory,
+        state: StateT,
+        *,
+        lengths: Tensor | None = None,
+        return_weights: bool = False,
+        impl: str = "auto",
+    ) -> tuple[Tensor, Tensor, Tensor | None, StateT]:
+        """Run over whole sequences of inputs, as in training.
+
+        Args:
+            inputs: (B, T, e), one input a step.
+            memory: what `prepare` returned, of m positions.
+            state: before the first step: (layers, B, h), of an LSTM two of them, its states and its cells.
+            lengths: (B,) integers from 1 to T, the steps that each sequence has: the others cost nothing, and what
+                stands there has no effect. None: all have T.
+            return_weights: whether to return what each step looked at.
+            impl: `"numba"` runs all steps as one operation, with a backward of its own, on a CPU, for every score but
+                `Cosine` and those of one's own; `"reference"` is a loop of PyTorch's operations, and runs everywhere;
+                `"auto"` takes the first where it runs.
+
+        Returns:
+            The top layer's states (B, T, h); the contexts (B, T, c); the attention weights (B, T, m) before dropout, or
+            None unless they were asked for; all 0 where a sequence is over. The state after each sequence's last step.
+
+        Raises:
+            TypeError: lengths that are not integers.
+            ValueError: inputs, lengths or a state of the wrong shape, inputs without a step, a length outside 1 … T, or
+                an `impl` that is none or cannot run.
+        """
+        hidden, cell = self._check(inputs, state)
+        batch, steps = inputs.shape[:2]
+        if lengths is not None:
+            lengths = check_lengths(lengths, batch, steps, "steps of inputs")
+        masks = self._masks(inputs, memory)
+        if choose(impl, self._obstacles(inputs, memory)) == "numba":
+            outputs, contexts, weights, last = self._fused(inputs, memory, hidden, cell, lengths, masks)
+        else:
+            wanted = return_weights or masks.weights is not None
+            outputs, contexts, weights, last = self._plain(inputs, memory, hidden, cell, lengths, masks, wanted)
+        return outputs, contexts, weights if return_weights else None, self._joined(*last)
+
+    def step(
+        self, inputs: Tensor, memory: Memory, state: StateT, *, return_weights: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor | None, StateT]:
+        """Run one step, as in a search, where the next input depends on the last output.
+
+        Args:
+            inputs: (B, e), the input of this step.
+            memory: what `prepare` returned, of m positions.
+            state: before this step: (layers, B, h), of an LSTM two of them.
+            return_weights: whether to return what the step looked at.
+
+        Returns:
+            The top layer's state (B, h); the context (B, c); the attention weights (B, m), or None unless they were
+            asked for; the state after the step.
+
+        Raises:
+            ValueError: inputs or a state of the wrong shape.
+        """
+        if isinstance(memory, _Stepped) and memory.stepper is not None and not (self.training or _wants_grad(inputs)):
+            hidden, cell = self._check(inputs.unsqueeze(1), state)
+            found = memory.stepper.step(self._first_gates(inputs), hidden, cell)
+            last = (found.state.to(inputs.dtype), None if found.cell is None else found.cell.to(inputs.dtype))
+            contexts, weights = cast(Tensor, found.contexts), found.weights
+            return last[0][-1], contexts.to(inputs.dtype), weights if return_weights else None, self._joined(*last)
+        outputs, contexts, weights, state = self(inputs.unsqueeze(1), memory, state, return_weights=return_weights)
+        return outputs.squeeze(1), contexts.squeeze(1), None if weights is None else weights.squeeze(1), state
+
+    def select(self, state: StateT, rows: Tensor) -> StateT:
+        """The state of some of the sequences, in any order and number: how a beam search reorders.
+
+        Args:
+            state: (layers, B, h), of an LSTM two of them.
+            rows: (B',) integers, indices into B.
+
+        Returns:
+            The same of (layers, B', h).
+        """
+        if isinstance(state, Tensor):
+            return state.index_select(1, rows)
+        return state[0].index_select(1, rows), state[1].index_select(1, rows)
+
+    def extra_repr(self) -> str:
+        """Sizes, for `print(module)`."""
+        sizes = f"{self.input_size}, {self.hidden_size}, {self.context_size}, num_layers={self.num_layers}"
+        for name in ("dropout", "weight_dropout"):
+            if value := getattr(self, name):
+                sizes += f", {name}={value}"
+        return sizes
+
+    # --- what both ways share
+
+    def _first_gates(self, inputs: Tensor) -> Tensor:
+        """The inputs' share of the first layer's gates, which does not depend on the state: one product for all."""
+        weight = self._weight("weight_ih", 0)[:, : self.input_size]
+        return F.linear(inputs, weight, self._weight("bias_ih", 0))
+
+    def _context_weight(self) -> Tensor:
+        return self._weight("weight_ih", 0)[:, self.input_size :]
+
+    def _weight(self, name: str, layer: int) -> Tensor:
+        return self.get_parameter(f"{name}_l{layer}")
+
+    def _masks(self, inputs: Tensor, memory: Memory) -> _Masks:
+        """Drawn at once, so that both ways drop the same."""
+        if not self.training:
+            return _Masks(None, None)
+
+        def drawn(p: float, *shape: int) -> Tensor | None:
+            return F.dropout(inputs.new_ones(shape), p) if p else None
+
+        batch, steps = inputs.shape[:2]
+        features = drawn(self.dropout, self.num_layers - 1, batch, steps, self.hidden_size)
+        return _Masks(features, drawn(self.weight_dropout, batch, steps, memory.key.shape[-2]))
+
+    # --- as one operation
+
+    def _obstacles(self, inputs: Tensor, memory: Memory) -> list[str]:
+        reasons = fused.obstacles([inputs, memory.key, memory.value, self._weight("weight_hh", 0)])
+        if type(self.score) not in (scores.Additive, scores.Bilinear, scores.Dot, *_AFFINE):
+            reasons.append(f"the queries of {type(self.score).__name__} are not known to be affine in the state")
+        if memory.key.ndim != 3:
+            reasons.append(f"the memory's keys have shape {tuple(memory.key.shape)}, not (batch, positions, features)")
+        return reasons
+
+    def _query_map(self, kind: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+        """The matrix and bias that make a query of a state."""
+        if type(self.score) is scores.Dot:
+            return None, None
+        if isinstance(self.score, scores.Additive | scores.Bilinear):
+            return self.score.W_q.weight.to(kind), None
+        weight = self._weight("weight_hh", 0)
+        bias = self.score.project_query(weight.new_zeros(1, self.hidden_size))
+        basis = self.score.project_query(torch.eye(self.hidden_size, dtype=weight.dtype)) - bias
+        return basis.t().to(kind), bias[0].to(kind)
+
+    def _attention(self, memory: Memory, kind: torch.dtype, kept: Tensor | None = None) -> fused.Attention:
+        query_weight, query_bias = self._query_map(kind)
+        weight = self.score.pair_weight()
+        return fused.Attention(
+            pair=self.score.pair,
+            profile=self.score.profile,
+            key=memory.key.to(kind),
+            value=memory.value.to(kind),
+            seen=memory.valid_lens,
+            weight=None if weight is None else weight.to(kind),
+            query_weight=query_weight,
+            query_bias=query_bias,
+            context_weight=self._context_weight().to(kind),
+            kept=kept,
+        )
+
+    def _layers(self, kind: torch.dtype) -> list[fused.Layer]:
+        names = ("weight_hh", "bias_hh", "weight_ih", "bias_ih")
+        found = ([self._weight(name, layer).to(kind) for name in names] for layer in range(self.num_layers))
+        return [fused.Layer(*(weights[:2] if layer == 0 else weights)) for layer, weights in enumerate(found)]
+
+    def _fused(
+        self,
+        inputs: Tensor,
+        memory: Memory,
+        hidden: Tensor,
+        cell: Tensor | None,
+        lengths: Tensor | None,
+        masks: _Masks,
+    ) -> tuple[Tensor, Tensor, Tensor | None, tuple[Tensor, Tensor | None]]:
+        rows = fused.Rows.of(lengths, *inputs.shape[:2])
+        kind = torch.promote_types(inputs.dtype, torch.float32)
+        kept = None if masks.weights is None else fused.take(masks.weights, rows)
+        dropped = None if masks.features is None else torch.stack([fused.take(m, rows) for m in masks.features])
+        found = fused.run(
+            self._first_gates(fused.take(inputs, rows)).to(kind),
+            hidden.to(kind),
+            None if cell is None else cell.to(kind),
+            self._layers(kind),
+            rows,
+            attention=self._attention(memory, kind, kept),
+            dropped=dropped,
+        )
+        outputs, contexts, weights = (fused.put(cast(Tensor, t).to(inputs.dtype), rows) for t in found[:3])
+        last = (found.state.to(inputs.dtype), None if found.cell is None else found.cell.to(inputs.dtype))
+        return outputs, contexts, weights, last
+
+    # --- as a loop of PyTorch's operations
+
+    def _plain(
+        self,
+        inputs: Tensor,
+        memory: Memory,
+        state: Tensor,
+        cell: Tensor | None,
+        lengths: Tensor | None,
+        masks: _Masks,
+        return_weights: bool,
+    ) -> tuple[Tensor, Tensor, Tensor | None, tuple[Tensor, Tensor | None]]:
+        goes_on = None
+        if lengths is not None:
+            lengths = lengths.to(inputs.device)
+            goes_on = (torch.arange(inputs.shape[1], device=inputs.device) < lengths[:, None]).unsqueeze(-1)
+            inputs = torch.where(goes_on, inputs, 0.0)
+        gates, context_weight = self._first_gates(inputs), self._context_weight()
+        hidden, cell_states = list(state.unbind(0)), None if cell is None else list(cell.unbind(0))
+        outputs, contexts, weights = [], [], []
+        for step in range(inputs.shape[1]):
+            kept = None if masks.weights is None else masks.weights[:, step]
+            context, looked_at = self._attend(hidden[-1], memory, return_weights, kept)
+            first = torch.addmm(gates[:, step], context, context_weight.t())
+            dropped = None if masks.features is None else masks.features[:, :, step]
+            new, new_cells = self._advance(first, hidden, cell_states, dropped)
+            outputs.append(new[-1])
+            contexts.append(context)
+            weights.append(looked_at)
+            if goes_on is not None:
+                new = _where(goes_on[:, step], new, hidden)
+                if new_cells is not None and cell_states is not None:
+                    new_cells = _where(goes_on[:, step], new_cells, cell_states)
+            hidden, cell_states = new, new_cells
+        found = [outputs, contexts, weights] if return_weights else [outputs, contexts]
+        stacked = [torch.stack(cast(list[Tensor], each), dim=1) for each in found]
+        if goes_on is not None:
+            stacked = [torch.where(goes_on, each, 0.0) for each in stacked]
+        last = (torch.stack(hidden), None if cell_states is None else torch.stack(cell_states))
+        return stacked[0], stacked[1], stacked[2] if return_weights else None, last
+
+    def _attend(
+        self, query: Tensor, memory: Memory, return_weights: bool, kept: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """One query a sequence: (B, h) -> contexts (B, c) and weights (B, m)."""
+        attended = attend_memory(query.unsqueeze(1), memory, return_weights=return_weights)
+        if not isinstance(attended, tuple):
+            return attended.squeeze(1), None
+        context, weights = attended
+        if kept is not None:
+            context = (weights * kept.unsqueeze(1)) @ memory.value
+        return context.squeeze(1), weights.squeeze(1)
+
+    def _advance(
+        self, first_gates: Tensor, hidden: Sequence[Tensor], cell: Sequence[Tensor] | None, dropped: Tensor | None
+    ) -> tuple[list[Tensor], list[Tensor] | None]:
+        """All layers one step on; `first_gates` is the complete input side of the first layer's gates (B, G·h)."""
+        new: list[Tensor] = []
+        new_cells: list[Tensor] = []
+        input_gates = first_gates
+        for layer in range(self.num_layers):
+            if layer:
+                below = new[-1] if dropped is None else new[-1] * dropped[layer - 1]
+                input_gates = F.linear(below, self._weight("weight_ih", layer), self._weight("bias_ih", layer))
+            recurrent = F.linear(hidden[layer], self._weight("weight_hh", layer), self._weight("bias_hh", layer))
+            if cell is None:
+                new.append(cells.gru(input_gates, recurrent, hidden[layer]))
+            else:
+                state, after = cells.lstm(input_gates, recurrent, cell[layer])
+                new.append(state)
+                new_cells.append(after)
+        return new, new_cells if cell is not None else None
+
+    def _check(self, inputs: Tensor, state: Any) -> tuple[Tensor, Tensor | None]:
+        if inputs.ndim != 3 or inputs.shape[1] < 1 or inputs.shape[2] != self.input_size:
+            raise ValueError(
+                f"inputs have shape {tuple(inputs.shape)}; they must be (batch, steps, {self.input_size}), "
+                "with at least one step"
+            )
+        hidden, cell = self._parted(state)
+        expected = (self.num_layers, inputs.shape[0], self.hidden_size)
+        for each in (hidden, cell):
+            if each is not None and tuple(each.shape) != expected:
+                raise ValueError(
+                    f"the state has shape {tuple(each.shape)}; allowed is (layers, batch, hidden) = {expected}"
+                )
+        return hidden, cell
+
+    def _parted(self, state: Any) -> tuple[Tensor, Tensor | None]:
+        raise NotImplementedError
+
+    def _joined(self, state: Tensor, cell: Tensor | None) -> StateT:
+        raise NotImplementedError
+
+
+class AttentionalGRU(_Attentional[Tensor]):
+    r"""A stack of GRU cells that, before every step, looks at a memory with what it knew after the step before.
+
+    With $e_t$ the input of step t, $s_t^l$ the state of layer l after it, and L the top layer:
+
+    $$ c_t = \mathrm{attend}(s_{t-1}^{L}, \text{memory}), \qquad
+    s_t^1 = \mathrm{GRU}_1([e_t; c_t], s_{t-1}^1), \qquad s_t^l = \mathrm{GRU}_l(s_t^{l-1}, s_{t-1}^l) $$
+
+    Bahdanau, Cho, Bengio, "Neural machine translation by jointly learning to align and translate" (2015), section 3.1
+    and appendix A.1.2, with the GRU of `torch.nn.GRU`: gates r, z, n, the reset after the recurrent product, two
+    bias vectors. The parameters are named, shaped and ordered as those of
+    `torch.nn.GRU(input_size + context_size, hidden_size, num_layers)`, the context's columns after the input's, so
+    that state dicts go from one to the other; the score's parameters follow under `score.`.
+
+    Args:
+        input_size: features of an input, e.
+        hidden_size: features of a state, h; the score's queries have as many.
+        context_size: features of the memory's values, c.
+        score: the scoring function that compares a state with the memory's keys.
+        num_layers: GRU cells on top of each other.
+        dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
+        weight_dropout: probability with which an attention weight is dropped, in training only.
+
+    Raises:
+        ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
+
+    Example:
+        >>> import torch, dikkat
+        >>> from dikkat.recurrent import AttentionalGRU
+        >>> decoder = AttentionalGRU(3, 5, 7, dikkat.scores.Additive(7, 5, 11))
+        >>> sentences = torch.randn(2, 13, 7)
+        >>> memory = decoder.prepare(sentences, torch.tensor([13, 4]))
+        >>> outputs, contexts, weights, state = decoder(torch.randn(2, 6, 3), memory, torch.zeros(1, 2, 5))
+        >>> outputs.shape, contexts.shape, weights, state.shape
+        (torch.Size([2, 6, 5]), torch.Size([2, 6, 7]), None, torch.Size([1, 2, 5]))
+    """
+
+    gates = 3
+
+    def _parted(self, state: Any) -> tuple[Tensor, Tensor | None]:
+        if not isinstance(state, Tensor):
+            raise ValueError(
+                f"the state is of type {type(state).__name__}; allowed is one tensor (layers, batch, hidden)"
+            )
+        return state, None
+
+    def _joined(self, state: Tensor, cell: Tensor | None) -> Tensor:
+        return state
+
+
+class AttentionalLSTM(_Attentional[tuple[Tensor, Tensor]]):
+    r"""A stack of LSTM cells that, before every step, looks at a memory with what it knew after the step before.
+
+    With $e_t$ the input of step t, $s_t^l$ and $m_t^l$ the state and the cell of layer l after it, and L the top layer:
+
+    $$ c_t = \mathrm{attend}(s_{t-1}^{L}, \text{memory}), \qquad
+    s_t^1, m_t^1 = \mathrm{LSTM}_1([e_t; c_t], s_{t-1}^1, m_{t-1}^1), \qquad
+    s_t^l, m_t^l = \mathrm{LSTM}_l(s_t^{l-1}, s_{t-1}^l, m_{t-1}^l) $$
+
+    Luong, Pham, Manning, "Effective approaches to attention-based neural machine translation" (2015), section 3, with
+    the order of attending of Bahdanau et al. (2015) and the LSTM of `torch.nn.LSTM`: gates i, f, g, o, two bias
+    vectors. The parameters are named, shaped and ordered as those of
+    `torch.nn.LSTM(input_size + context_size, hidden_size, num_layers)`, the context's columns after the input's; the
+    score's parameters follow under `score.`. A state is a pair of tensors (layers, B, h): states and cells.
+
+    Args:
+        input_size: features of an input, e.
+        hidden_size: features of a state, h; the score's queries have as many.
+        context_size: features of the memory's values, c.
+        score: the scoring function that compares a state with the memory's keys.
+        num_layers: LSTM cells on top of each other.
+        dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
+        weight_dropout: probability with which an attention weight is dropped, in training only.
+
+    Raises:
+        ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
+
+    Example:
+        >>> import torch, dikkat
+        >>> from dikkat.recurrent import AttentionalLSTM
+        >>> decoder = AttentionalLSTM(3, 5, 7, dikkat.scores.Bilinear(7, 5))
+        >>> memory = decoder.prepare(torch.randn(2, 13, 7))
+        >>> zeros = torch.zeros(1, 2, 5)
+        >>> outputs, contexts, weights, (state, cell) = decoder(torch.randn(2, 6, 3), memory, (zeros, zeros))
+        >>> outputs.shape, cell.shape
+        (torch.Size([2, 6, 5]), torch.Size([1, 2, 5]))
+    """
+
+    gates = 4
+
+    def _parted(self, state: Any) -> tuple[Tensor, Tensor | None]:
+        if not isinstance(state, tuple) or len(state) != 2:
+            raise ValueError(
+                f"the state is of type {type(state).__name__}; allowed is a pair of tensors (layers, batch, hidden): "
+                "states and cells"
+            )
+        return state
+
+    def _joined(self, state: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
+        return state, cast(Tensor, cell)
+
+
+def _where(condition: Tensor, new: Sequence[Tensor], old: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.where(condition, after, before) for after, before in zip(new, old, strict=True)]
+
+
+def _wants_grad(tensor: Tensor) -> bool:
+    return torch.is_grad_enabled() or tensor.requires_grad

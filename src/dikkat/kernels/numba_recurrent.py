@@ -4,6 +4,7 @@ This is how a call becomes a record of numbers and addresses, `numba_steps.CALL`
 what does not depend on the recurrence: the gradients of weights, each one product over all steps.
 """
 
+import ctypes
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from types import ModuleType
@@ -26,7 +27,7 @@ _NUMPY = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float6
 # exponential; and the largest product of the two that is told from infinity.
 _RANGES = {torch.float32: (30.0, 43.0, 1e30), torch.float64: (240.0, 350.0, 1e300)}
 # Sequences of a task at most: so many states, and what else a step needs, stay in a core's cache.
-_ROWS = 32
+_ROWS = 64
 _PAIRS = (None, "inner", "additive", "distance")
 _PROFILES = ("gaussian", "boxcar", "epanechnikov", "triangular")
 
@@ -54,27 +55,16 @@ class Rows:
     @classmethod
     def of(cls, lengths: Tensor | None, batch: int, steps: int) -> "Rows":
         """Of lengths (B,) from 1 to T, or all of T steps."""
-        lens = np.full(batch, steps) if lengths is None else lengths.numpy(force=True).astype(np.int64)
-        order = np.argsort(-lens, kind="stable")
-        lens = np.ascontiguousarray(lens[order])
-        goes_on = np.arange(steps)[:, None] < lens
-        step, row = np.nonzero(goes_on)
-        counts = goes_on.sum(1)
-        offsets = np.cumsum(counts) - counts
-        made = (torch.from_numpy(found) for found in (order, lens, offsets, order[row] * steps + step))
-        return cls(*made, batch, steps)  # type: ignore[arg-type]
-
-    def before(self, reverse: bool) -> Tensor:
-        """(N,) where in (B rows before the first step; N steps of rows) what each step begins with is."""
-        counts = torch.diff(self.offsets, append=torch.tensor([len(self.places)]))
-        row = torch.arange(len(self.places)) - self.offsets.repeat_interleave(counts)
-        if not reverse:
-            step = torch.arange(self.steps).repeat_interleave(counts)
-            found = self.batch + self.offsets[(step - 1).clamp(min=0)] + row
-            return torch.where(step == 0, row, found)
-        step = torch.arange(self.steps).repeat_interleave(counts)
-        found = self.batch + self.offsets[(step + 1).clamp(max=self.steps - 1)] + row
-        return torch.where(step + 1 == self.lengths[row], row, found)
+        if lengths is None:
+            lens, order = np.full(batch, steps), np.arange(batch)
+        else:
+            lens = lengths.numpy(force=True).astype(np.int64)
+            order = np.argsort(-lens, kind="stable")
+            lens = lens[order]
+        step, row = np.nonzero(np.arange(steps)[:, None] < lens)
+        offsets = np.searchsorted(step, np.arange(steps))
+        kept = [torch.from_numpy(found) for found in (order, lens, offsets, order[row] * steps + step)]
+        return cls(kept[0], kept[1], kept[2], kept[3], batch, steps)
 
 
 class _Gather(torch.autograd.Function):
@@ -220,8 +210,21 @@ def run(
     spec = _Spec(rows, reverse, len(layers), pair, profile)
     attended = [getattr(attention, name, None) for name in _OPERANDS]
     weights = [getattr(layer, field.name) for layer in layers for field in fields(Layer)]
-    found: Any = _Run.apply(spec, gates, state, cell, dropped, *attended, *weights)  # type: ignore[no-untyped-call]
-    return Sequences(*found)
+    operands = [_in_type(operand, _kind(gates)) for operand in (gates, state, cell, dropped, *attended, *weights)]
+    found: Any = _Run.apply(spec, *operands)  # type: ignore[no-untyped-call]
+    return Sequences(*(_in_type(result, gates.dtype) for result in found))
+
+
+def _kind(gates: Tensor) -> torch.dtype:
+    """What is computed in."""
+    return torch.promote_types(gates.dtype, torch.float32)
+
+
+def _in_type(operand: Any, kind: torch.dtype) -> Any:
+    """Numbers in that type; nothing, and whole numbers, as they are."""
+    if operand is None or operand.dtype == kind or not operand.is_floating_point():
+        return operand
+    return operand.to(kind)
 
 
 _OPERANDS = ("key", "value", "seen", "weight", "query_weight", "query_bias", "context_weight", "kept")
@@ -250,6 +253,8 @@ class _Record:
         self.spec, self.dtype = spec, dtype
         self.wide = 2 * BYTES // dtype.itemsize
         self.kept: dict[str, Tensor] = {}
+        self.packs: list[tuple[int, ...]] = []
+        self.sources: list[Tensor] = []
         self.fields: dict[str, Any] = dict.fromkeys(_steps().CALL.names, 0)
         rows, batch = spec.rows, spec.rows.batch
         tasks = min(batch, max(torch.get_num_threads(), -(-batch // _ROWS)))
@@ -279,22 +284,25 @@ class _Record:
             return pad(tensor.unflatten(-1, (groups, size)), (0, more)).flatten(-2)
         return tensor.contiguous()
 
-    def filled_rows(self, weight: Tensor, groups: int) -> Tensor:
-        """Both dimensions of a weight, the rows in groups."""
-        size = weight.shape[0] // groups
-        weight = self.fill(weight)
-        if more := self.up(size) - size:
-            return pad(weight.unflatten(0, (groups, size)), (0, 0, 0, more)).flatten(0, 1)
-        return weight
+    def panels(self, name: str, weights: list[Tensor], groups: int, *, transposed: bool) -> None:
+        """Weights (out, in) as panels of the matrix that inputs are multiplied with, or, transposed, gradients."""
+        rows, columns = weights[0].shape[0] // groups, weights[0].shape[1]
+        out, size = groups * self.up(rows), self.up(columns)
+        into = self.new(name, len(weights), out, size)
+        for weight, packed in zip(weights, into, strict=True):
+            weight = weight if weight.stride(1) == 1 else weight.contiguous()
+            self.sources.append(weight)
+            sizes = (weight.stride(0), columns, rows, self.up(rows))
+            shape = (out, size // self.wide, 1) if transposed else (size, out // self.wide, 0)
+            self.packs.append((weight.data_ptr(), packed.data_ptr(), *sizes, *shape))
 
-    def panels(self, weight: Tensor, groups: int, *, transposed: bool) -> Tensor:
-        """A weight (out, in) as panels of the matrix that inputs are multiplied with, or, transposed, gradients."""
-        weight = self.filled_rows(weight, groups)
-        if transposed:
-            panels: Tensor = weight.unflatten(1, (-1, self.wide)).transpose(0, 1)
-        else:
-            panels = weight.unflatten(0, (-1, self.wide)).transpose(1, 2)
-        return panels.contiguous()
+    def pack(self) -> None:
+        """Fill all panels."""
+        numbers = [number for pack in self.packs for number in pack]
+        packs = (ctypes.c_int64 * len(numbers))(*numbers)
+        tasks = sum(pack[_steps().PANELS] for pack in self.packs)
+        now = self.fields | {"packs": ctypes.addressof(packs), "packings": len(self.packs), "tasks": tasks}
+        self.launch(_steps().pack, now)
 
     def point(self, name: str, tensor: Tensor) -> Tensor:
         """Put a tensor's address into the record."""
@@ -309,38 +317,44 @@ class _Record:
         return self.point(name, torch.zeros(shape, dtype=self.dtype))
 
     def run(self, kernel: Any, scratch: int) -> None:
-        counters = np.zeros(2, np.int64)
-        tasks = self.fields["tasks"]
+        """Run a kernel whose workers need so many numbers of scratch each."""
         scratch = self.up(scratch)
-        self.new("scratch", min(tasks, torch.get_num_threads()), scratch)
-        self.fields |= {"scratch_size": scratch, "counters": counters.ctypes.data}
-        calls = np.array([tuple(self.fields.values())], dtype=_steps().CALL)
-        numba_threads.run(kernel(_NUMPY[self.dtype], "inner"), calls.ctypes.data, tasks)
+        self.new("scratch", min(self.fields["tasks"], torch.get_num_threads()), scratch)
+        self.launch(kernel, self.fields | {"scratch_size": scratch})
+
+    def launch(self, kernel: Any, at: dict[str, Any]) -> None:
+        # By ctypes and struct, as a NumPy record takes ten times as long, and small networks notice.
+        counters = (ctypes.c_int64 * 2)()
+        at["counters"] = ctypes.addressof(counters)
+        form = _steps().FORM
+        call = ctypes.create_string_buffer(form.size)
+        form.pack_into(call, 0, *at.values())
+        numba_threads.run(kernel(_NUMPY[self.dtype], "inner"), ctypes.addressof(call), at["tasks"])
 
 
 def _point_weights(record: _Record, operands: dict[str, Tensor | None], layers: list[Layer], transposed: bool) -> None:
     """The weights of a stack, for its forward or, transposed, its backward."""
     groups = 4 if record.fields["cell"] else 3
-
-    def several(tensors: list[Tensor]) -> Tensor:
-        return tensors[0] if len(tensors) == 1 else torch.stack(tensors)
-
-    def all_panels(name: str) -> Tensor:
-        found = [getattr(layer, name) for layer in layers]
-        return several([record.panels(w, groups, transposed=transposed) for w in found if w is not None])
-
-    record.point("hidden_weight", all_panels("hidden_weight"))
-    if len(layers) > 1:
-        record.point("below_weight", all_panels("below_weight"))
+    record.panels("hidden_weight", [layer.hidden_weight for layer in layers], groups, transposed=transposed)
+    below = [layer.below_weight for layer in layers if layer.below_weight is not None]
+    if below:
+        record.panels("below_weight", below, groups, transposed=transposed)
+    for name, count in (("context_weight", groups), ("query_weight", 1)):
+        weight = operands[name]
+        if weight is not None:
+            record.panels(name, [weight], count, transposed=transposed)
+    record.pack()
     if not transposed:
-        record.point("hidden_bias", several([record.fill(layer.hidden_bias, groups) for layer in layers]))
-        if len(layers) > 1:
+        record.point("hidden_bias", _several([record.fill(layer.hidden_bias, groups) for layer in layers]))
+        if below:
             biases = [record.fill(layer.below_bias, groups) for layer in layers if layer.below_bias is not None]
-            record.point("below_bias", several(biases))
-    if operands["context_weight"] is not None:
-        record.point("context_weight", record.panels(operands["context_weight"], groups, transposed=transposed))
-    if operands["query_weight"] is not None:
-        record.point("query_weight", record.panels(operands["query_weight"], 1, transposed=transposed))
+            record.point("below_bias", _several(biases))
+        if operands["query_bias"] is not None:
+            record.point("query_bias", record.fill(operands["query_bias"]))
+
+
+def _several(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.stack(tensors)
 
 
 def _point_attention(record: _Record, operands: dict[str, Tensor | None]) -> None:
@@ -359,7 +373,7 @@ def _point_attention(record: _Record, operands: dict[str, Tensor | None]) -> Non
     if operands["seen"] is not None:
         record.point("seen", operands["seen"].to(torch.int64).contiguous())
     if operands["kept"] is not None:
-        record.point("kept", pad(operands["kept"].to(record.dtype), (0, record.fields["key_row"] - keys)))
+        record.point("kept", pad(operands["kept"], (0, record.fields["key_row"] - keys)))
     if record.spec.pair == "additive" and operands["weight"] is not None:
         record.point("weight", record.fill(operands["weight"]))
         record.point("key_exp", (key + key).exp_())
@@ -384,6 +398,7 @@ def _forward(record: _Record, gates: Tensor, state: Tensor, cell: Tensor | None,
         record.new("weights", tokens, at["key_row"])
     if grads:
         record.new("saved", layers, tokens, 4 * hidden)
+        record.new("began", layers, tokens, hidden)
         if cell is not None:
             record.new("cells", layers, tokens, hidden)
         if at["pair"]:
@@ -408,10 +423,8 @@ class _Run(torch.autograd.Function):
         record = _Record(spec, gates.dtype, state.shape[-1], cell is not None)
         _point_weights(record, operands, layers, transposed=False)
         _point_attention(record, operands)
-        if operands["query_bias"] is not None:
-            record.point("query_bias", record.fill(operands["query_bias"]))
         if dropped is not None:
-            record.point("dropped", record.fill(dropped.to(record.dtype)))
+            record.point("dropped", record.fill(dropped))
         grads = any(ctx.needs_input_grad)
         _forward(record, gates, state, cell, grads)
         ctx.set_materialize_grads(False)
@@ -455,7 +468,7 @@ def _backward(
     if gates is None or state is None:
         raise TypeError("gates and state are tensors")
     made = _Record(spec, gates.dtype, state.shape[-1], cell is not None)
-    made.fields |= {name: value for name, value in record.fields.items() if name not in ("counters", "scratch")}
+    made.fields |= record.fields
     _point_weights(made, operands, layers, transposed=True)
     _point_gradients(made, record, grads)
     _run_backward(made)
@@ -535,13 +548,7 @@ def _gradients(
         now["cell_grad"][..., :hidden] if needed[2] and "cell_grad" in now else None,
         None,
     ]
-    states, before = kept["states"], record.spec.rows.before(record.spec.reverse)
-    order = record.spec.rows.order
-
-    def began(layer: int) -> Tensor:
-        """(N, h): the states before each step."""
-        return torch.cat([kept["state"][layer].index_select(0, order), states[layer]]).index_select(0, before)
-
+    states, began = kept["states"], kept["began"]
     attended: dict[str, Tensor | None] = dict.fromkeys(_OPERANDS)
     if at["pair"]:
         key, value, query_weight = operands["key"], operands["value"], operands["query_weight"]
@@ -554,13 +561,13 @@ def _gradients(
             attended["weight"] = now["weight_grad"].sum(0)[: key.shape[-1]]
         if query_weight is not None:
             by_query = now["query_grad"]
-            attended["query_weight"] = product(by_query, began(len(layers) - 1), key.shape[-1], hidden, 1)
+            attended["query_weight"] = product(by_query, began[-1], key.shape[-1], hidden, 1)
             if operands["query_bias"] is not None:
                 attended["query_bias"] = by_query.sum(0)[: key.shape[-1]]
     weights: list[Tensor | None] = []
     for number, layer in enumerate(layers):
         weights += [
-            product(recurrent[number], began(number), hidden, hidden, groups),
+            product(recurrent[number], began[number], hidden, hidden, groups),
             cut(recurrent[number].sum(0), hidden),
         ]
         if layer.below_weight is None:
@@ -585,15 +592,14 @@ class Stepper:
     """
 
     def __init__(self, layers: list[Layer], attention: Attention) -> None:
-        self._layers = layers
-        self._operands: dict[str, Tensor | None] = {name: getattr(attention, name) for name in _OPERANDS}
+        kind = _kind(layers[0].hidden_weight)
+        self._layers = [Layer(*(_in_type(getattr(layer, f.name), kind) for f in fields(Layer))) for layer in layers]
+        self._operands = {name: _in_type(getattr(attention, name), kind) for name in _OPERANDS}
         self._pair, self._profile = attention.pair, attention.profile
         groups, hidden = layers[0].hidden_weight.shape
         self._hidden, self._lstm = hidden, groups == 4 * hidden
         weights = self._record(1)
-        _point_weights(weights, self._operands, layers, transposed=False)
-        if attention.query_bias is not None:
-            weights.point("query_bias", weights.fill(attention.query_bias))
+        _point_weights(weights, self._operands, self._layers, transposed=False)
         self._weights = {name: t for name, t in weights.kept.items() if name not in _ROW_FIELDS}
         key = self._record(attention.key.shape[0])
         _point_attention(key, self._operands)
@@ -631,7 +637,8 @@ class Stepper:
             cell: The same of an LSTM; None for a GRU.
         """
         record = self._now
-        _forward(record, gates.to(record.dtype), state.to(record.dtype), cell, grads=False)
+        gates, state, cell = (_in_type(operand, record.dtype) for operand in (gates, state, cell))
+        _forward(record, gates, state, cell, grads=False)
         return _results(record, self._hidden, self._operands)
 
 

@@ -16,6 +16,7 @@ features share a division where |q| and |k| are small enough, and where either i
 e^{2(q + k)}.
 """
 
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from dikkat.kernels.numba_vectors import (
     PANEL,
     Pointer,
     Vector,
+    address,
     at,
     claim,
     exp,
@@ -54,11 +56,12 @@ WHOLE = (
     "cell", "reverse", "layers", "hidden", "batch",
     "order", "lengths", "offsets", "tokens",
     "gates", "state", "memory_cell",
+    "packs", "packings",
     "hidden_weight", "hidden_bias", "below_weight", "below_bias", "context_weight", "query_weight", "query_bias",
     "dropped",
     "pair", "profile", "keys", "key_row", "features", "values",
     "key", "key_exp", "value", "seen", "reach", "weight", "kept",
-    "states", "saved", "cells", "contexts", "queries", "query_exp", "weights", "last_state", "last_cell",
+    "states", "began", "saved", "cells", "contexts", "queries", "query_exp", "weights", "last_state", "last_cell",
     "states_grad", "contexts_grad", "weights_grad", "last_state_grad", "last_cell_grad",
     "gates_grad", "recurrent_grad", "state_grad", "cell_grad", "query_grad", "score_grad", "context_sums",
     "key_grad", "value_grad", "weight_grad",
@@ -70,6 +73,11 @@ CALL = np.dtype(
     # A kernel closes over this type, which makes the state of the sources part of what is looked for on disk.
     + [(f"source_{source_digest()}", np.int64)]
 )
+FORM = Struct(f"{len(WHOLE)}q{len(REAL)}dq")
+# A weight that is to lie in panels: where it is and will be; its rows' step, columns, and rows of a group, as they are
+# and filled up; how many rows a panel has, and how many panels there are.
+_PACKING = ("source", "into", "step", "columns", "group", "padded", "count", "panels", "transposed")
+PACKING, PANELS = np.dtype([(name, np.int64) for name in _PACKING]), _PACKING.index("panels")
 Call = Any
 
 # Below this tanh is a continued fraction, beyond it 1 − 2/(1 + e^{2x}).
@@ -231,18 +239,18 @@ def _gru_row_gradients(
 
 @inlined
 def _lstm_row_gradients(
-    grad: Pointer, cell_grad: Pointer, cell: Pointer, before: Pointer, saved: Pointer, gates: Pointer, size: int,
-    zero: Any,
-) -> None:  # fmt: skip
-    """The same; both sides of the gates have one gradient, and the state before comes in through them alone."""
+    grad: Pointer, cell_grad: Pointer, before: Pointer, saved: Pointer, gates: Pointer, size: int, zero: Any
+) -> None:
+    """The same, from the cell before; both sides of the gates have one gradient, and the state before no other."""
     one = full(1, zero)
     for c in range(0, size, lanes_of(zero)):
         into, forget = load(saved, c), load(saved, size + c)
         candidate, out = load(saved, 2 * size + c), load(saved, 3 * size + c)
-        by_state, shown = load(grad, c), _tanh(load(cell, c), zero)
+        by_state, cell = load(grad, c), load(before, c)
+        shown = _tanh(forget * cell + into * candidate, zero)
         by_cell = load(cell_grad, c) + by_state * out * (one - shown * shown)
         store(gates, c, by_cell * candidate * into * (one - into))
-        store(gates, size + c, by_cell * load(before, c) * forget * (one - forget))
+        store(gates, size + c, by_cell * cell * forget * (one - forget))
         store(gates, 2 * size + c, by_cell * into * (one - candidate * candidate))
         store(gates, 3 * size + c, by_state * shown * out * (one - out))
         store(cell_grad, c, by_cell * forget)
@@ -502,6 +510,44 @@ def _value_gradients(call: Call, row: int, zero: Any) -> None:
             store(out, c + lanes, second)
 
 
+# --- weights in panels
+
+
+@inlined
+def _pack_panel(packing: Any, panel: int, zero: Any) -> None:
+    """A panel of a weight (out, in), or transposed; zeros beyond each group of its rows, and beyond its columns."""
+    wide = PANEL * lanes_of(zero)
+    source = pointer(packing.source, zero)
+    into = at(pointer(packing.into, zero), panel * wide * packing.count)
+    for k in range(packing.count):
+        for c in range(wide):
+            out, column = (k, panel * wide + c) if packing.transposed else (panel * wide + c, k)
+            group, row = out // packing.padded, out % packing.padded
+            inside = row < packing.group and column < packing.columns
+            into[k * wide + c] = source[(group * packing.group + row) * packing.step + column] if inside else zero
+
+
+@Kernel
+def pack(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
+    """All panels of all weights of a call."""
+    layout, packing = CALL, PACKING
+
+    def pack(record: Any) -> None:
+        call = carray(record, 1, layout)[0]
+        packings = carray(address(call.packs), call.packings, packing)
+        while True:
+            task = claim(call.counters)
+            if task >= call.tasks:
+                return
+            number = 0
+            while task >= packings[number].panels:
+                task -= packings[number].panels
+                number += 1
+            _pack_panel(packings[number], task, zero)
+
+    return pack
+
+
 # --- whole sequences
 
 
@@ -511,19 +557,18 @@ def _cell_step(
     cells: Pointer, unsaved: Pointer, zero: Any,
 ) -> None:  # fmt: skip
     """The states of a layer after a step, where both sides of its gates are known."""
-    size, batch = call.hidden, (call.batch + call.tasks - 1) // call.tasks
+    size, most = call.hidden, (call.batch + call.tasks - 1) // call.tasks
     wide = (4 if call.cell == LSTM else 3) * size
     for i in range(active):
         place = layer * call.tokens + _place(call, task + i * call.tasks, t)
-        state = at(states, (layer * batch + i) * size)
-        saved = unsaved
+        state, cell, saved = at(states, (layer * most + i) * size), at(cells, (layer * most + i) * size), unsaved
         if call.saved != 0:
             saved = at(pointer(call.saved, zero), place * 4 * size)
-        if call.cell == LSTM:
-            cell = at(cells, (layer * batch + i) * size)
-            _lstm_row(at(gates, i * wide), at(recurrent, i * wide), state, cell, saved, size, zero)
-            if call.cells != 0:
+            _copy(state, at(pointer(call.began, zero), place * size), size, zero)
+            if call.cell == LSTM:
                 _copy(cell, at(pointer(call.cells, zero), place * size), size, zero)
+        if call.cell == LSTM:
+            _lstm_row(at(gates, i * wide), at(recurrent, i * wide), state, cell, saved, size, zero)
         else:
             _gru_row(at(gates, i * wide), at(recurrent, i * wide), state, saved, size, zero)
         _copy(state, at(pointer(call.states, zero), place * size), size, zero)
@@ -639,34 +684,23 @@ def forward(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
 
 
 @inlined
-def _before(call: Call, address: int, first: int, row: int, t: int, layer: int, zero: Any) -> Pointer:
-    """A row's state or cell before a step: of the step before, or the one that it began with."""
-    size = call.hidden
-    if t == 0:
-        return at(pointer(first, zero), (layer * call.batch + _number(call.order, row)) * size)
-    return at(pointer(address, zero), (layer * call.tokens + _place(call, row, t - 1)) * size)
-
-
-@inlined
 def _cell_step_gradients(
     call: Call, task: int, active: int, t: int, layer: int, grads: Pointer, cell_grads: Pointer, gates: Pointer,
     recurrent: Pointer, zero: Any,
 ) -> None:  # fmt: skip
+    """The gradients of both sides of a layer's gates; those of its states become those of the states before."""
     size, most = call.hidden, (call.batch + call.tasks - 1) // call.tasks
     wide = (4 if call.cell == LSTM else 3) * size
     for i in range(active):
-        row = task + i * call.tasks
-        place = layer * call.tokens + _place(call, row, t)
+        place = layer * call.tokens + _place(call, task + i * call.tasks, t)
         saved = at(pointer(call.saved, zero), place * 4 * size)
         grad, into = at(grads, (layer * most + i) * size), at(gates, i * wide)
         if call.cell == LSTM:
-            before = _before(call, call.cells, call.memory_cell, row, t, layer, zero)
             cell, cell_grad = at(pointer(call.cells, zero), place * size), at(cell_grads, (layer * most + i) * size)
-            _lstm_row_gradients(grad, cell_grad, cell, before, saved, into, size, zero)
+            _lstm_row_gradients(grad, cell_grad, cell, saved, into, size, zero)
         else:
-            before = _before(call, call.states, call.state, row, t, layer, zero)
-            own = at(recurrent, i * wide)
-            _gru_row_gradients(grad, before, saved, into, own, size, zero)
+            began, own = at(pointer(call.began, zero), place * size), at(recurrent, i * wide)
+            _gru_row_gradients(grad, began, saved, into, own, size, zero)
             _copy(own, at(pointer(call.recurrent_grad, zero), place * wide), wide, zero)
         _copy(into, at(pointer(call.gates_grad, zero), place * wide), wide, zero)
 

@@ -125,6 +125,16 @@ def pointer(typingctx: Any, address: Any, like: Any) -> Any:
 
 
 @intrinsic
+def address(typingctx: Any, number: Any) -> Any:
+    """The same address, as `carray` takes it."""
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(sig.return_type))
+
+    return types.voidptr(types.intp), build
+
+
+@intrinsic
 def at(typingctx: Any, base: Any, index: Any) -> Any:
     """The pointer to element `index`."""
 
@@ -451,6 +461,14 @@ PANEL = 2
 """Vectors that a panel of a matrix is wide."""
 
 
+def _prefetch(builder: Any, spot: Any) -> None:
+    """Ask for what will be read soon, for the second-level cache."""
+    spot = builder.bitcast(spot, ir.IntType(8).as_pointer())
+    kind = ir.FunctionType(ir.VoidType(), [spot.type, _I32, _I32, _I32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    builder.call(function, [spot, _I32(0), _I32(2), _I32(1)])
+
+
 def _product_of(rows: int) -> Any:
     """The product of so many rows with a panel, its sums kept in registers."""
 
@@ -483,6 +501,8 @@ def _product_of(rows: int) -> Any:
             for part in range(PANEL):
                 spot, align = _vector_at(builder, panel, builder.add(first, _I64(part * kind.lanes)), kind)
                 columns.append(builder.load(spot, align=align))
+                following_panel = builder.mul(count, _I64(PANEL))
+                _prefetch(builder, builder.gep(spot, [following_panel]))
             added = []
             for row in range(rows):
                 factor = _splat(builder, _llvm(kind), builder.load(builder.gep(a_rows[row], [k])))

@@ -87,8 +87,7 @@ class _Attentional(nn.Module, Generic[StateT]):
         memory = prepare(encoded, encoded, score=self.score, valid_lens=valid_lens)
         if torch.is_grad_enabled() or self._obstacles(encoded, memory):
             return memory
-        kind = torch.promote_types(encoded.dtype, torch.float32)
-        stepper = fused.Stepper(self._layers(kind), self._attention(memory, kind))
+        stepper = fused.Stepper(self._layers(), self._attention(memory))
         return _Stepped(memory.score, memory.key, memory.value, memory.valid_lens, memory.packed, stepper)
 
     def forward(
@@ -156,9 +155,8 @@ class _Attentional(nn.Module, Generic[StateT]):
         if isinstance(memory, _Stepped) and memory.stepper is not None and not (self.training or _wants_grad(inputs)):
             hidden, cell = self._check(inputs.unsqueeze(1), state)
             found = memory.stepper.step(self._first_gates(inputs), hidden, cell)
-            last = (found.state.to(inputs.dtype), None if found.cell is None else found.cell.to(inputs.dtype))
-            contexts, weights = cast(Tensor, found.contexts), found.weights
-            return last[0][-1], contexts.to(inputs.dtype), weights if return_weights else None, self._joined(*last)
+            contexts, weights = cast(Tensor, found.contexts), found.weights if return_weights else None
+            return found.state[-1], contexts, weights, self._joined(found.state, found.cell)
         outputs, contexts, weights, state = self(inputs.unsqueeze(1), memory, state, return_weights=return_weights)
         return outputs.squeeze(1), contexts.squeeze(1), None if weights is None else weights.squeeze(1), state
 
@@ -219,36 +217,35 @@ class _Attentional(nn.Module, Generic[StateT]):
             reasons.append(f"the memory's keys have shape {tuple(memory.key.shape)}, not (batch, positions, features)")
         return reasons
 
-    def _query_map(self, kind: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+    def _query_map(self) -> tuple[Tensor | None, Tensor | None]:
         """The matrix and bias that make a query of a state."""
         if type(self.score) is scores.Dot:
             return None, None
         if isinstance(self.score, scores.Additive | scores.Bilinear):
-            return self.score.W_q.weight.to(kind), None
+            return self.score.W_q.weight, None
         weight = self._weight("weight_hh", 0)
         bias = self.score.project_query(weight.new_zeros(1, self.hidden_size))
         basis = self.score.project_query(torch.eye(self.hidden_size, dtype=weight.dtype)) - bias
-        return basis.t().to(kind), bias[0].to(kind)
+        return basis.t(), bias[0]
 
-    def _attention(self, memory: Memory, kind: torch.dtype, kept: Tensor | None = None) -> fused.Attention:
-        query_weight, query_bias = self._query_map(kind)
-        weight = self.score.pair_weight()
+    def _attention(self, memory: Memory, kept: Tensor | None = None) -> fused.Attention:
+        query_weight, query_bias = self._query_map()
         return fused.Attention(
             pair=self.score.pair,
             profile=self.score.profile,
-            key=memory.key.to(kind),
-            value=memory.value.to(kind),
+            key=memory.key,
+            value=memory.value,
             seen=memory.valid_lens,
-            weight=None if weight is None else weight.to(kind),
+            weight=self.score.pair_weight(),
             query_weight=query_weight,
             query_bias=query_bias,
-            context_weight=self._context_weight().to(kind),
+            context_weight=self._context_weight(),
             kept=kept,
         )
 
-    def _layers(self, kind: torch.dtype) -> list[fused.Layer]:
+    def _layers(self) -> list[fused.Layer]:
         names = ("weight_hh", "bias_hh", "weight_ih", "bias_ih")
-        found = ([self._weight(name, layer).to(kind) for name in names] for layer in range(self.num_layers))
+        found = ([self._weight(name, layer) for name in names] for layer in range(self.num_layers))
         return [fused.Layer(*(weights[:2] if layer == 0 else weights)) for layer, weights in enumerate(found)]
 
     def _fused(
@@ -261,21 +258,19 @@ class _Attentional(nn.Module, Generic[StateT]):
         masks: _Masks,
     ) -> tuple[Tensor, Tensor, Tensor | None, tuple[Tensor, Tensor | None]]:
         rows = fused.Rows.of(lengths, *inputs.shape[:2])
-        kind = torch.promote_types(inputs.dtype, torch.float32)
         kept = None if masks.weights is None else fused.take(masks.weights, rows)
         dropped = None if masks.features is None else torch.stack([fused.take(m, rows) for m in masks.features])
         found = fused.run(
-            self._first_gates(fused.take(inputs, rows)).to(kind),
-            hidden.to(kind),
-            None if cell is None else cell.to(kind),
-            self._layers(kind),
+            self._first_gates(fused.take(inputs, rows)),
+            hidden,
+            cell,
+            self._layers(),
             rows,
-            attention=self._attention(memory, kind, kept),
+            attention=self._attention(memory, kept),
             dropped=dropped,
         )
-        outputs, contexts, weights = (fused.put(cast(Tensor, t).to(inputs.dtype), rows) for t in found[:3])
-        last = (found.state.to(inputs.dtype), None if found.cell is None else found.cell.to(inputs.dtype))
-        return outputs, contexts, weights, last
+        outputs, contexts, weights = (fused.put(cast(Tensor, each), rows) for each in found[:3])
+        return outputs, contexts, weights, (found.state, found.cell)
 
     # --- as a loop of PyTorch's operations
 

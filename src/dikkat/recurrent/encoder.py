@@ -72,9 +72,8 @@ class _Encoder(nn.Module, Generic[StateT]):
 
     def _fused(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, list[Tensor]]:
         network, rows = self._network, fused.Rows.of(lengths, *inputs.shape[:2])
-        kind = torch.promote_types(inputs.dtype, torch.float32)
         is_lstm = isinstance(network, nn.LSTM)
-        zeros = torch.zeros(1, inputs.shape[0], network.hidden_size, dtype=kind)
+        zeros = torch.zeros(1, inputs.shape[0], network.hidden_size, dtype=inputs.dtype)
         below, states, cells = fused.take(inputs, rows), [], []
         for layer in range(network.num_layers):
             if layer:
@@ -83,19 +82,19 @@ class _Encoder(nn.Module, Generic[StateT]):
             for direction in range(self.directions):
                 w_ih, w_hh, b_ih, b_hh = self._weights(layer, direction)
                 found = fused.run(
-                    F.linear(below, w_ih, b_ih).to(kind),
+                    F.linear(below, w_ih, b_ih),
                     zeros,
                     zeros if is_lstm else None,
-                    [fused.Layer(w_hh.to(kind), b_hh.to(kind))],
+                    [fused.Layer(w_hh, b_hh)],
                     rows,
                     reverse=direction == 1,
                 )
-                read.append(found.states.to(inputs.dtype))
+                read.append(found.states)
                 states.append(found.state)
                 cells.append(found.cell)
             below = read[0] if len(read) == 1 else torch.cat(read, dim=-1)
         ends = [torch.cat(states)] + ([torch.cat(cast(list[Tensor], cells))] if is_lstm else [])
-        return fused.put(below, rows), [self._by_layer(end).to(inputs.dtype) for end in ends]
+        return fused.put(below, rows), [self._by_layer(end) for end in ends]
 
     def _weights(self, layer: int, direction: int) -> list[Tensor]:
         end = f"l{layer}" + ("_reverse" if direction else "")

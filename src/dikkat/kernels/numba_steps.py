@@ -294,6 +294,11 @@ def _additive_scores(
         key = at(pointer(call.key, zero), (b * call.keys + j) * size)
         exps = at(pointer(call.key_exp, zero), (b * call.keys + j) * size)
         acc = full(0, zero)
+        if peak + reach < SMALL:  # where −2r has lost digits that tanh has
+            for c in range(0, size, lanes):
+                acc += load(weight, c) * _tanh(load(query, c) + load(key, c), zero)
+            scores[j] = total(acc)
+            continue
         if folds:
             for c in range(0, size, 2 * lanes):
                 first = one + load(query_exp, c) * load(exps, c)
@@ -385,13 +390,19 @@ def _slope(call: Call, query: Pointer, exps: Pointer, b: int, j: int, c: int, di
 
 
 @inlined
-def _is_direct(call: Call, query: Pointer, b: int, zero: Any) -> bool:
-    """Whether an additive query or its keys are too large for exponentials."""
+def _peak(call: Call, query: Pointer, zero: Any) -> float:
+    """The largest |q|."""
     peak = full(0, zero)
     for c in range(0, call.features, lanes_of(zero)):
         x = load(query, c)
         peak = maximum(maximum(x, full(0, zero) - x), peak)
-    return not max(largest(peak), pointer(call.reach, zero)[b]) <= call.single
+    return largest(peak)
+
+
+@inlined
+def _is_direct(call: Call, query: Pointer, b: int, zero: Any) -> bool:
+    """Whether an additive query or its keys are too large for exponentials."""
+    return not max(_peak(call, query, zero), pointer(call.reach, zero)[b]) <= call.single
 
 
 @inlined
@@ -456,13 +467,16 @@ def _key_gradients(call: Call, row: int, weight_grad: Pointer, zero: Any) -> Non
     """The gradients of a row's keys, and its share of v's, from all its steps."""
     lanes, size, b = lanes_of(zero), call.features, _number(call.order, row)
     length, seen = _number(call.lengths, row), _seen(call, b)
-    one, two = full(1, zero), full(2, zero)
+    one, minus_two = full(1, zero), full(-2, zero)
     queries, exps = pointer(call.queries, zero), pointer(call.query_exp, zero)
     by_scores = pointer(call.score_grad, zero)
-    direct = False
+    direct, small = False, False
     if call.pair == ADDITIVE:
+        peak = zero
         for t in range(length):
-            direct = direct or _is_direct(call, at(queries, _place(call, row, t) * size), b, zero)
+            peak = max(peak, _peak(call, at(queries, _place(call, row, t) * size), zero))
+        direct = not max(peak, pointer(call.reach, zero)[b]) <= call.single
+        small = peak + pointer(call.reach, zero)[b] < SMALL
     for j in range(seen):
         key = at(pointer(call.key, zero), (b * call.keys + j) * size)
         out = at(pointer(call.key_grad, zero), (b * call.keys + j) * size)
@@ -478,15 +492,15 @@ def _key_gradients(call: Call, row: int, weight_grad: Pointer, zero: Any) -> Non
                     p = _ratio(call, query, key, products, direct, c, zero)
                     r = one / (one + p)
                     acc += share * p * r * r
-                    by_weight += share * r
+                    # All digits where tanh is small; elsewhere 1 − 2r, of which the sum over keys takes the 1.
+                    by_weight += share * (_tanh(load(query, c) + load(key, c), zero) if small else minus_two * r)
                 elif call.pair == INNER:
                     acc += share * load(query, c)
                 else:
                     acc += share * (load(key, c) - load(query, c))
             if call.pair == ADDITIVE:
                 acc = acc * full(4, zero) * load(pointer(call.weight, zero), c)
-                # Σ_j of the scores' gradients is 0, so that tanh's 1 leaves.
-                store(weight_grad, c, load(weight_grad, c) - two * by_weight)
+                store(weight_grad, c, load(weight_grad, c) + by_weight)
             store(out, c, acc)
 
 

@@ -1,0 +1,345 @@
+"""The recurrence as one operation: against PyTorch's own networks, the loop of its operations, and differences."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dikkat import scores
+from dikkat.kernels import numba_recurrent
+from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
+
+BATCH, STEPS, POSITIONS, INPUT, HIDDEN, CONTEXT = 5, 7, 11, 2, 13, 3
+DECODERS = {"gru": AttentionalGRU, "lstm": AttentionalLSTM}
+ENCODERS = {"gru": GRUEncoder, "lstm": LSTMEncoder}
+SCORES = {
+    "additive": lambda h, c: scores.Additive(c, h, 17),
+    "bilinear": lambda h, c: scores.Bilinear(c, h),
+    "dot": lambda h, c: scores.Dot(),
+    "scaled dot": lambda h, c: scores.ScaledDot(),
+    "vector sum": lambda h, c: scores.VectorSum(h),
+    "average": lambda h, c: scores.Average(),
+    "gaussian": lambda h, c: scores.Gaussian(torch.linspace(1.0, 2.0, h), learnable=True),
+    "boxcar": lambda h, c: scores.Boxcar(float(h) ** 0.5),
+    "epanechnikov": lambda h, c: scores.Epanechnikov(2 * float(h) ** 0.5, learnable=True),
+    "triangular": lambda h, c: scores.Triangular(2 * float(h) ** 0.5, learnable=True),
+}
+OWN_SIZES = {"additive", "bilinear", "average"}  # whose keys need not be as wide as the queries
+
+
+def made(
+    cell: str, score: str, layers: int, hidden: int = HIDDEN, dtype: torch.dtype = torch.float64, **options: Any
+) -> tuple[nn.Module, dict[str, Any]]:
+    """A decoder, and what it is called with."""
+    torch.manual_seed(layers)
+    context = CONTEXT if score in OWN_SIZES else hidden
+    module = DECODERS[cell](INPUT, hidden, context, SCORES[score](hidden, context), layers, **options).to(dtype)
+    if score == "vector sum":
+        nn.init.normal_(module.score.w_v.weight)
+
+    def leaf(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=dtype, requires_grad=True)
+
+    state = leaf(layers, BATCH, hidden)
+    return module, {
+        "inputs": leaf(BATCH, STEPS, INPUT),
+        "encoded": leaf(BATCH, POSITIONS, context),
+        "seen": torch.tensor([11, 4, 0, 7, 1]),
+        "state": state if cell == "gru" else (state, leaf(layers, BATCH, hidden)),
+        "lengths": torch.tensor([3, 7, 1, 7, 4]),
+    }
+
+
+def ran(module: nn.Module, given: dict[str, Any], impl: str, seed: int = 0) -> list[Tensor]:
+    """Everything that a decoder returns."""
+    memory = module.prepare(given["encoded"], given["seen"])
+    torch.manual_seed(seed)
+    outputs, contexts, weights, state = module(
+        given["inputs"], memory, given["state"], lengths=given["lengths"], return_weights=True, impl=impl
+    )
+    return [outputs, contexts, weights, *(state if isinstance(state, tuple) else (state,))]
+
+
+def leaves(module: nn.Module, given: dict[str, Any]) -> dict[str, Tensor]:
+    states = given["state"] if isinstance(given["state"], tuple) else (given["state"],)
+    tensors = {"inputs": given["inputs"], "encoded": given["encoded"]}
+    return tensors | {f"state {i}": s for i, s in enumerate(states)} | dict(module.named_parameters())
+
+
+def gradients(module: nn.Module, given: dict[str, Any], impl: str) -> dict[str, Tensor]:
+    results, wanted = ran(module, given, impl), leaves(module, given)
+    loss = sum((result * (1 + torch.arange(result.numel()).reshape(result.shape)).sin()).sum() for result in results)
+    found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
+    return {n: torch.zeros_like(wanted[n]) if g is None else g for n, g in zip(wanted, found, strict=True)}
+
+
+def assert_near(found: dict[str, Tensor], wanted: dict[str, Tensor], share: float) -> None:
+    for name, tensor in wanted.items():
+        away = (found[name].double() - tensor.double()).abs().max()
+        assert away <= share * (1e-3 + tensor.abs().max()), f"{name}: off by {away:.3g}"
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("cell", DECODERS)
+def test_equals_the_loop(cell: str, score: str, layers: int, dropout: float) -> None:
+    between = {"dropout": dropout if layers > 1 else 0.0, "weight_dropout": dropout}
+    module, given = made(cell, score, layers, **between)
+    for found, wanted in zip(ran(module, given, "numba"), ran(module, given, "reference"), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-11, atol=1e-12)
+    assert_near(gradients(module, given, "numba"), gradients(module, given, "reference"), 1e-10)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("cell", DECODERS)
+def test_gradients_by_differences(cell: str, score: str, layers: int, dropout: float) -> None:
+    between = {"dropout": dropout if layers > 1 else 0.0, "weight_dropout": dropout}
+    module, given = made(cell, score, layers, hidden=3, **between)
+    names = list(leaves(module, given))
+
+    def function(*tensors: Tensor) -> tuple[Tensor, ...]:
+        now = dict(zip(names, tensors, strict=True))
+        states = [now[name] for name in names if name.startswith("state ")]
+        call = given | {"inputs": now["inputs"], "encoded": now["encoded"]}
+        call["state"] = states[0] if len(states) == 1 else tuple(states)
+        parameters = {name: now[name] for name in dict(module.named_parameters())}
+        return tuple(_with(module, parameters, call))
+
+    assert torch.autograd.gradcheck(function, tuple(leaves(module, given).values()), fast_mode=True)
+
+
+class _Call(nn.Module):
+    """So that `functional_call` runs `prepare` and `forward` with the same parameters."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, given: dict[str, Any]) -> list[Tensor]:
+        return ran(self.module, given, "numba")
+
+
+def _with(module: nn.Module, parameters: dict[str, Tensor], given: dict[str, Any]) -> list[Tensor]:
+    whole = _Call(module)
+    return torch.func.functional_call(whole, {f"module.{name}": t for name, t in parameters.items()}, (given,))
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("cell", ENCODERS)
+def test_encoder_equals_torchs_packed_network(cell: str, layers: int, bidirectional: bool) -> None:
+    torch.manual_seed(0)
+    encoder = ENCODERS[cell](3, 17, layers, bidirectional).double()
+    inputs = torch.randn(5, 7, 3, dtype=torch.float64, requires_grad=True)
+    lengths = torch.tensor([2, 7, 1, 5, 7])
+
+    def run(impl: str) -> dict[str, Tensor]:
+        outputs, state = encoder(inputs, lengths, impl=impl)
+        results = [outputs, *(state if isinstance(state, tuple) else (state,))]
+        loss = sum((result.sin() * (1 + torch.arange(result.shape[-1]))).sum() for result in results)
+        wanted = {"inputs": inputs} | dict(encoder.named_parameters())
+        found = dict(zip(wanted, torch.autograd.grad(loss, list(wanted.values())), strict=True))
+        return found | {f"result {i}": result for i, result in enumerate(results)}
+
+    assert_near(run("numba"), run("reference"), 1e-11)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 30.0])
+@pytest.mark.parametrize("score", ["additive", "dot", "gaussian"])
+@pytest.mark.parametrize("cell", DECODERS)
+def test_single_precision_is_as_good_as_torchs(cell: str, score: str, size: float) -> None:
+    """Error beside float64: at most twice plain PyTorch's and some units of the largest."""
+    module, given = made(cell, score, 2, hidden=67)
+    rounded = {n: t.float() if isinstance(t, Tensor) and t.is_floating_point() else t for n, t in given.items()}
+    rounded["encoded"] = (rounded["encoded"] * size).detach().requires_grad_()
+    rounded["inputs"] = (rounded["inputs"] * size).detach().requires_grad_()
+    states = given["state"] if isinstance(given["state"], tuple) else (given["state"],)
+    states = tuple((s * size).float().detach().requires_grad_() for s in states)
+    rounded["state"] = states if cell == "lstm" else states[0]
+    module = module.float()
+    came = dict(enumerate(ran(module, rounded, "numba"))) | gradients(module, rounded, "numba")
+    plain = dict(enumerate(ran(module, rounded, "reference"))) | gradients(module, rounded, "reference")
+    wide = {n: t.double() if isinstance(t, Tensor) and t.is_floating_point() else t for n, t in rounded.items()}
+    wide["state"] = tuple(s.double() for s in states) if cell == "lstm" else states[0].double()
+    double = module.double()
+    exact = dict(enumerate(ran(double, wide, "reference"))) | gradients(double, wide, "reference")
+    for name, tensor in exact.items():
+        mine, torchs = ((found[name].double() - tensor).abs().max() for found in (came, plain))
+        # A gradient is a sum that cancels in part, most so behind a softmax, whose shares add up to 0: the sum of
+        # absolute values, which the budget is of, is some times as large as what remains.
+        budget = (4 if str(name).startswith("score.") else 2) * torchs
+        budget += 16 * torch.finfo(torch.float32).eps * tensor.abs().max()
+        assert mine <= budget, f"{name}: {mine:.3g}, PyTorch's {torchs:.3g}"
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [20.0, 60.0, 1e4])
+def test_additive_features_of_any_size(size: float, kind: torch.dtype) -> None:
+    """Where exponentials share a division, where they do not, and where there are none."""
+    module, given = made("gru", "additive", 1, dtype=kind)
+    with torch.no_grad():
+        module.score.W_q.weight *= size
+        module.score.W_k.weight *= size
+        module.score.W_q.weight[::2] *= -0.1
+    share = 3e-4 if kind == torch.float32 else 1e-9
+    assert_near(gradients(module, given, "numba"), gradients(module, given, "reference"), share)
+    results = (dict(enumerate(ran(module, given, impl))) for impl in ("numba", "reference"))
+    assert_near(*results, share)
+
+
+def test_many_rows_on_several_threads() -> None:
+    module, given = made("gru", "additive", 2)
+    torch.manual_seed(3)
+    batch = 149
+    given = {
+        "inputs": torch.randn(batch, STEPS, INPUT, dtype=torch.float64, requires_grad=True),
+        "encoded": torch.randn(batch, POSITIONS, CONTEXT, dtype=torch.float64, requires_grad=True),
+        "seen": torch.randint(0, POSITIONS + 1, (batch,)),
+        "state": torch.randn(2, batch, HIDDEN, dtype=torch.float64, requires_grad=True),
+        "lengths": torch.randint(1, STEPS + 1, (batch,)),
+    }
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        found = gradients(module, given, "numba")
+    finally:
+        torch.set_num_threads(threads)
+    assert_near(found, gradients(module, given, "reference"), 1e-10)
+
+
+@pytest.mark.parametrize("cell", DECODERS)
+def test_steps_without_gradients_are_the_sequence(cell: str) -> None:
+    module, given = made(cell, "additive", 2)
+    module.eval()
+    with torch.no_grad():
+        memory = module.prepare(given["encoded"], given["seen"])
+        outputs, contexts, weights, final = module(given["inputs"], memory, given["state"], return_weights=True)
+        state, rows = given["state"], torch.tensor([4, 0, 4, 3, 1])
+        for step in range(STEPS):
+            if step == 3:  # as a beam reorders
+                memory, state = memory.select(rows), module.select(state, rows)
+                outputs, contexts, weights = outputs[rows], contexts[rows], weights[rows]
+                given["inputs"], final = given["inputs"][rows], module.select(final, rows)
+            output, context, weight, state = module.step(given["inputs"][:, step], memory, state, return_weights=True)
+            torch.testing.assert_close(output, outputs[:, step])
+            torch.testing.assert_close(context, contexts[:, step])
+            torch.testing.assert_close(weight, weights[:, step])
+    torch.testing.assert_close(state, final)
+
+
+def test_what_stands_behind_lengths_has_no_effect() -> None:
+    module, given = made("lstm", "bilinear", 2)
+    for impl in ("numba", "reference"):
+        wanted = ran(module, given, impl)
+        poisoned = given | {name: given[name].detach().clone() for name in ("inputs", "encoded")}
+        for row in range(BATCH):
+            poisoned["inputs"][row, given["lengths"][row] :] = torch.nan
+            poisoned["encoded"][row, given["seen"][row] :] = torch.inf
+        poisoned["inputs"].requires_grad_()
+        found = ran(module, poisoned, impl)
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+        (gradient,) = torch.autograd.grad(sum(each.sum() for each in found), poisoned["inputs"])
+        assert gradient.isfinite().all()
+        assert not found[0][0, 3:].any()
+
+
+def test_low_precision_comes_back_in_its_type() -> None:
+    module, given = made("gru", "additive", 1, dtype=torch.bfloat16)
+    found = ran(module, given, "numba")
+    assert {each.dtype for each in found} == {torch.bfloat16}
+    wide = {n: t.double() if isinstance(t, Tensor) and t.is_floating_point() else t for n, t in given.items()}
+    exact = ran(module.double(), wide, "reference")
+    torch.testing.assert_close(found[0].double(), exact[0], rtol=0.05, atol=0.05)
+    assert module.to(torch.bfloat16)  # its gradients too
+    assert all(g.dtype == torch.bfloat16 and g.isfinite().all() for g in gradients(module, given, "numba").values())
+
+
+def test_auto_takes_the_operation_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    run = numba_recurrent.run
+    monkeypatch.setattr(numba_recurrent, "run", lambda *a, **o: calls.append(1) or run(*a, **o))
+    module, given = made("gru", "additive", 1)
+    ran(module, given, "auto")
+    assert len(calls) == 1
+    own = AttentionalGRU(INPUT, HIDDEN, HIDDEN, scores.Cosine()).double()
+    memory = own.prepare(torch.randn(BATCH, POSITIONS, HIDDEN, dtype=torch.float64))
+    own(given["inputs"], memory, given["state"])
+    assert len(calls) == 1
+    with pytest.raises(ValueError, match=r"impl is 'numba', which cannot run here: the queries of Cosine"):
+        own(given["inputs"], memory, given["state"], impl="numba")
+    with pytest.raises(ValueError, match=r"impl is 'fused'; it must be 'auto', 'numba' or 'reference'"):
+        own(given["inputs"], memory, given["state"], impl="fused")
+
+
+def test_only_what_is_asked_for_has_gradients() -> None:
+    module, given = made("gru", "additive", 2)
+    module.requires_grad_(False)
+    module.score.W_q.weight.requires_grad_()
+    outputs = ran(module, given | {"encoded": given["encoded"].detach()}, "numba")[0]
+    (found,) = torch.autograd.grad(outputs.sin().sum(), [module.score.W_q.weight])
+    outputs = ran(module, given | {"encoded": given["encoded"].detach()}, "reference")[0]
+    (wanted,) = torch.autograd.grad(outputs.sin().sum(), [module.score.W_q.weight])
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_refuses_a_second_derivative() -> None:
+    module, given = made("gru", "additive", 1)
+    (first,) = torch.autograd.grad(ran(module, given, "numba")[0].sin().sum(), [given["inputs"]], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [([0, 1, 1, 1, 1], "from 1 to the 7 steps"), ([8, 1, 1, 1, 1], "from 1 to"), ([1, 1], r"\(batch,\) = \(5,\)")],
+)
+def test_refuses_lengths_that_do_not_fit(lengths: list[int], message: str) -> None:
+    module, given = made("gru", "additive", 1)
+    with pytest.raises(ValueError, match=message):
+        ran(module, given | {"lengths": torch.tensor(lengths)}, "auto")
+    with pytest.raises(TypeError, match=r"lengths have dtype torch.float32"):
+        ran(module, given | {"lengths": torch.ones(BATCH)}, "auto")
+
+
+def test_refuses_a_state_of_the_other_cell() -> None:
+    module, given = made("lstm", "additive", 1)
+    with pytest.raises(ValueError, match="a pair of tensors"):
+        ran(module, given | {"state": given["state"][0]}, "auto")
+    other, _ = made("gru", "additive", 1)
+    with pytest.raises(ValueError, match="one tensor"):
+        ran(other, given, "auto")
+
+
+def test_losses_are_the_loops_over_many_steps_of_training() -> None:
+    """Five hundred steps of Adam in float64: the differences stay those of rounding."""
+    losses = {}
+    for impl in ("numba", "reference"):
+        module, given = made("gru", "additive", 1, hidden=5)
+        optimizer, losses[impl] = torch.optim.Adam(module.parameters(), lr=1e-3), []
+        for _ in range(500):
+            optimizer.zero_grad()
+            loss = (ran(module, given, impl)[0] - 0.3).square().sum()
+            loss.backward()
+            optimizer.step()
+            losses[impl].append(loss.item())
+    found, wanted = (torch.tensor(losses[impl], dtype=torch.float64) for impl in ("numba", "reference"))
+    assert wanted[-1] < 0.9 * wanted[0]
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=0)
+
+
+def test_shapes_of_every_kind_agree() -> None:
+    """Batches and widths around the tiles of rows and columns."""
+    for batch, hidden in itertools.product((1, 2, 3, 8, 15), (1, 15, 16, 17, 33)):
+        torch.manual_seed(batch)
+        module = AttentionalGRU(3, hidden, 2, scores.Additive(2, hidden, 5)).double()
+        inputs = torch.randn(batch, 2, 3, dtype=torch.float64)
+        memory = module.prepare(torch.randn(batch, 4, 2, dtype=torch.float64))
+        state = torch.randn(1, batch, hidden, dtype=torch.float64)
+        found, wanted = (module(inputs, memory, state, impl=impl)[0] for impl in ("numba", "reference"))
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-13)

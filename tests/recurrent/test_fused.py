@@ -343,3 +343,18 @@ def test_shapes_of_every_kind_agree() -> None:
         state = torch.randn(1, batch, hidden, dtype=torch.float64)
         found, wanted = (module(inputs, memory, state, impl=impl)[0] for impl in ("numba", "reference"))
         torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-13)
+
+
+def test_autocast_keeps_the_recurrence_wide() -> None:
+    module, given = made("gru", "additive", 2, hidden=29, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        low = ran(module, given, "numba")
+        loss = low[0].square().sum()
+    assert {each.dtype for each in low} == {torch.float32}
+    wide = ran(module, given, "numba")
+    wanted = leaves(module, given)
+    found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
+    exact = torch.autograd.grad(wide[0].square().sum(), list(wanted.values()), allow_unused=True)
+    for name, one, other in zip(wanted, found, exact, strict=True):
+        assert one.dtype == torch.float32
+        assert (one - other).norm() <= 0.03 * other.norm(), name

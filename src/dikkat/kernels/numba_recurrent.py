@@ -205,14 +205,19 @@ def run(
         attention: What the stack attends to, or None.
         dropped: (layers − 1, N, h), what a layer's states are multiplied by for the next one; or None.
         reverse: Whether a sequence is read from its end.
+
+    Returns:
+        All in the dtype of `state`; computed in at least float32. Under `torch.autocast` the products that give the
+        weights' gradients have its dtype.
     """
     pair, profile = (None, None) if attention is None else (attention.pair, attention.profile)
-    spec = _Spec(rows, reverse, len(layers), pair, profile)
+    low = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    spec = _Spec(rows, reverse, len(layers), pair, profile, low)
     attended = [getattr(attention, name, None) for name in _OPERANDS]
     weights = [getattr(layer, field.name) for layer in layers for field in fields(Layer)]
     operands = [_in_type(operand, _kind(gates)) for operand in (gates, state, cell, dropped, *attended, *weights)]
     found: Any = _Run.apply(spec, *operands)  # type: ignore[no-untyped-call]
-    return Sequences(*(_in_type(result, gates.dtype) for result in found))
+    return Sequences(*(_in_type(result, state.dtype) for result in found))
 
 
 def _kind(gates: Tensor) -> torch.dtype:
@@ -237,6 +242,7 @@ class _Spec(NamedTuple):
     layers: int
     pair: Pair | None
     profile: Profile | None
+    low: torch.dtype | None = None  # of the products over all steps, where it is not that of everything
 
 
 def _steps() -> ModuleType:
@@ -537,8 +543,9 @@ def _gradients(
         return found
 
     def product(by: Tensor, of: Tensor, rows: int, columns: int, groups: int) -> Tensor:
-        found = by.t() @ of
-        found = found[:, :columns]
+        if record.spec.low is not None:
+            by, of = by.to(record.spec.low), of.to(record.spec.low)
+        found = (by.t() @ of)[:, :columns].to(made.dtype)
         return found if found.shape[0] == groups * rows else found.unflatten(0, (groups, -1))[:, :rows].flatten(0, 1)
 
     gates, recurrent = now["gates_grad"], now["recurrent_grad"]

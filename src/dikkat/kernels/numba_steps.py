@@ -528,17 +528,30 @@ def _value_gradients(call: Call, row: int, zero: Any) -> None:
 
 
 @inlined
+def _pack_line(packing: Any, out: int, column: int, count: int, into: Pointer, step: int, zero: Any) -> None:
+    """A part of a weight's row, from a column on, to every `step`th number; zeros where there is no such weight."""
+    group, row = out // packing.padded, out % packing.padded
+    there = 0
+    if row < packing.group:
+        there = max(0, min(count, packing.columns - column))
+    source = at(pointer(packing.source, zero), (group * packing.group + row) * packing.step + column)
+    for k in range(there):
+        into[k * step] = source[k]
+    for k in range(there, count):
+        into[k * step] = zero
+
+
+@inlined
 def _pack_panel(packing: Any, panel: int, zero: Any) -> None:
-    """A panel of a weight (out, in), or transposed; zeros beyond each group of its rows, and beyond its columns."""
+    """A panel of a weight (out, in): its lines are columns of the panel, or, transposed, rows."""
     wide = PANEL * lanes_of(zero)
-    source = pointer(packing.source, zero)
     into = at(pointer(packing.into, zero), panel * wide * packing.count)
-    for k in range(packing.count):
+    if packing.transposed:
+        for k in range(packing.count):
+            _pack_line(packing, k, panel * wide, wide, at(into, k * wide), 1, zero)
+    else:
         for c in range(wide):
-            out, column = (k, panel * wide + c) if packing.transposed else (panel * wide + c, k)
-            group, row = out // packing.padded, out % packing.padded
-            inside = row < packing.group and column < packing.columns
-            into[k * wide + c] = source[(group * packing.group + row) * packing.step + column] if inside else zero
+            _pack_line(packing, panel * wide + c, 0, packing.count, at(into, c), wide, zero)
 
 
 @Kernel

@@ -454,11 +454,16 @@ def _results(record: _Record, hidden: int, operands: dict[str, Tensor | None]) -
     kept = record.kept
     contexts = weights = cell = None
     if operands["value"] is not None and operands["key"] is not None:
-        contexts = kept["contexts"][:, : operands["value"].shape[2]]
-        weights = kept["weights"][:, : operands["key"].shape[1]]
+        contexts = _first(kept["contexts"], operands["value"].shape[2])
+        weights = _first(kept["weights"], operands["key"].shape[1])
     if "last_cell" in kept:
-        cell = kept["last_cell"][..., :hidden]
-    return Sequences(kept["states"][-1][:, :hidden], contexts, weights, kept["last_state"][..., :hidden], cell)
+        cell = _first(kept["last_cell"], hidden)
+    return Sequences(_first(kept["states"][-1], hidden), contexts, weights, _first(kept["last_state"], hidden), cell)
+
+
+def _first(tensor: Tensor, size: int) -> Tensor:
+    """Without what the last dimension was filled up with."""
+    return tensor if tensor.shape[-1] == size else tensor[..., :size]
 
 
 def _backward(
@@ -551,8 +556,8 @@ def _gradients(
     gates, recurrent = now["gates_grad"], now["recurrent_grad"]
     first = [
         cut(gates[0], hidden) if needed[0] else None,
-        now["state_grad"][..., :hidden] if needed[1] else None,
-        now["cell_grad"][..., :hidden] if needed[2] and "cell_grad" in now else None,
+        _first(now["state_grad"], hidden) if needed[1] else None,
+        _first(now["cell_grad"], hidden) if needed[2] and "cell_grad" in now else None,
         None,
     ]
     states, began = kept["states"], kept["began"]
@@ -561,8 +566,8 @@ def _gradients(
         key, value, query_weight = operands["key"], operands["value"], operands["query_weight"]
         if key is None or value is None:
             raise TypeError("keys and values are tensors")
-        attended["key"] = now["key_grad"][..., : key.shape[-1]]
-        attended["value"] = now["value_grad"][..., : value.shape[-1]]
+        attended["key"] = _first(now["key_grad"], key.shape[-1])
+        attended["value"] = _first(now["value_grad"], value.shape[-1])
         attended["context_weight"] = product(gates[0], kept["contexts"], hidden, value.shape[-1], groups)
         if at["weight"]:
             attended["weight"] = now["weight_grad"].sum(0)[: key.shape[-1]]

@@ -211,11 +211,13 @@ def run(
         weights' gradients have its dtype.
     """
     pair, profile = (None, None) if attention is None else (attention.pair, attention.profile)
-    low = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-    spec = _Spec(rows, reverse, len(layers), pair, profile, low)
     attended = [getattr(attention, name, None) for name in _OPERANDS]
     weights = [getattr(layer, field.name) for layer in layers for field in fields(Layer)]
-    operands = [_in_type(operand, _kind(gates)) for operand in (gates, state, cell, dropped, *attended, *weights)]
+    tensors = (gates, state, cell, dropped, *attended, *weights)
+    grads = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    low = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    spec = _Spec(rows, reverse, len(layers), pair, profile, grads, low)
+    operands = [_in_type(operand, _kind(gates)) for operand in tensors]
     found: Any = _Run.apply(spec, *operands)  # type: ignore[no-untyped-call]
     return Sequences(*(_in_type(result, state.dtype) for result in found))
 
@@ -242,6 +244,7 @@ class _Spec(NamedTuple):
     layers: int
     pair: Pair | None
     profile: Profile | None
+    grads: bool = False  # whether any are to be had
     low: torch.dtype | None = None  # of the products over all steps, where it is not that of everything
 
 
@@ -387,7 +390,7 @@ def _point_attention(record: _Record, operands: dict[str, Tensor | None]) -> Non
         record.point("reach", reach)
 
 
-def _forward(record: _Record, gates: Tensor, state: Tensor, cell: Tensor | None, grads: bool) -> None:
+def _forward(record: _Record, gates: Tensor, state: Tensor, cell: Tensor | None) -> None:
     """Run the kernel on a record that has its weights."""
     at, layers, tokens = record.fields, record.fields["layers"], record.fields["tokens"]
     hidden, batch, values = at["hidden"], at["batch"], at["values"]
@@ -402,7 +405,7 @@ def _forward(record: _Record, gates: Tensor, state: Tensor, cell: Tensor | None,
     if at["pair"]:
         record.new("contexts", tokens, values)
         record.new("weights", tokens, at["key_row"])
-    if grads:
+    if record.spec.grads:
         record.new("saved", layers, tokens, 4 * hidden)
         record.new("began", layers, tokens, hidden)
         if cell is not None:
@@ -431,10 +434,9 @@ class _Run(torch.autograd.Function):
         _point_attention(record, operands)
         if dropped is not None:
             record.point("dropped", record.fill(dropped))
-        grads = any(ctx.needs_input_grad)
-        _forward(record, gates, state, cell, grads)
+        _forward(record, gates, state, cell)
         ctx.set_materialize_grads(False)
-        if grads:
+        if spec.grads:
             ctx.spec, ctx.record = spec, record
             ctx.save_for_backward(*tensors)
         return tuple(_results(record, state.shape[-1], operands))
@@ -650,7 +652,7 @@ class Stepper:
         """
         record = self._now
         gates, state, cell = (_in_type(operand, record.dtype) for operand in (gates, state, cell))
-        _forward(record, gates, state, cell, grads=False)
+        _forward(record, gates, state, cell)
         return _results(record, self._hidden, self._operands)
 
 

@@ -1,5 +1,6 @@
 """The recurrence as one operation: against PyTorch's own networks, the loop of its operations, and differences."""
 
+import gc
 import itertools
 from typing import Any
 
@@ -358,3 +359,17 @@ def test_autocast_keeps_the_recurrence_wide() -> None:
     for name, one, other in zip(wanted, found, exact, strict=True):
         assert one.dtype == torch.float32
         assert (one - other).norm() <= 0.03 * other.norm(), name
+
+
+def test_nothing_waits_for_the_garbage_collector() -> None:
+    module, given = made("lstm", "additive", 2, hidden=32)
+    gc.collect()
+    gc.disable()
+    try:
+        sum(result.sum() for result in ran(module, given, "numba")).backward()
+        before = sum(isinstance(thing, Tensor) for thing in gc.get_objects())
+        for _ in range(3):
+            sum(result.sum() for result in ran(module, given, "numba")).backward()
+        assert sum(isinstance(thing, Tensor) for thing in gc.get_objects()) == before
+    finally:
+        gc.enable()

@@ -439,7 +439,9 @@ class _Run(torch.autograd.Function):
         if spec.grads:
             ctx.spec, ctx.record = spec, record
             ctx.save_for_backward(*tensors)
-        return tuple(_results(record, state.shape[-1], operands))
+        # Not the record's own tensors, which would be its results and belong to it: a circle.
+        found = _results(record, state.shape[-1], operands)
+        return tuple(None if result is None else result.detach() for result in found)
 
     @staticmethod
     @once_differentiable

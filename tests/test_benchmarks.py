@@ -188,3 +188,36 @@ def test_a_worker_answers_fails_and_dies_without_harm(tmp_path):
             one.ask(do="close")
     finally:
         one.end()
+
+
+def test_the_textbooks_loop_and_this_librarys_translator_agree():
+    import torch
+
+    import corpora
+    import networks
+
+    sizes, batch = corpora.toy()
+    ways = [networks.way(name, sizes, torch.float64) for name in (networks.LOOP, networks.REFERENCE, networks.OURS)]
+    loop, *others = [one.gradients(batch) for one in ways]
+    assert len(loop) == 1 + len(list(ways[1].model.parameters()))
+    for other in others:
+        for name, right in loop.items():
+            torch.testing.assert_close(other[name], right, rtol=1e-9, atol=1e-12, msg=name)
+    for _ in range(3):
+        losses = [one.step(one.prepare(batch)).item() for one in ways]
+        assert losses == pytest.approx([losses[0]] * 3, rel=1e-9)
+
+
+def test_a_translator_that_is_off_is_found():
+    import agreement
+    import corpora
+    import networks
+
+    sizes, batch = corpora.toy()
+    right = agreement.truth(sizes, batch)
+    for name in (networks.LOOP, networks.REFERENCE, networks.OURS, networks.LOOP_HALF):
+        assert agreement.objection(right, networks.way(name, sizes), batch) is None
+    good = networks.way(networks.OURS, sizes).gradients(batch)
+    for name, tensor in good.items():
+        assert right.off(good | {name: tensor * 1.001}, half=False) == [name]
+        assert right.off(good | {name: tensor * float("nan")}, half=False) == [name]

@@ -409,6 +409,7 @@ def _without_empty(head: list[str], rows: list[list[str]]) -> str:
 
 TRANSLATOR_PARTS: dict[str, Callable[[list[Record]], str]] = {
     "training": _steps("training"),
+    "compiled": _steps("training, and compilers"),
     "stages": _stages,
     "without": _steps("training"),
     "memory": _step_memory,

@@ -10,6 +10,8 @@ each sentence's true end, so that all ways compute the same. PyTorch's GRU of se
 alone, hence one GRU a layer, which is what PyTorch computes anyway.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -121,41 +123,42 @@ def until_end(row: list[int]) -> list[int]:
 
 
 @torch.no_grad()
-def beam(model: Loop, source: list[int], width: int) -> list[int]:
+def beam(model: Loop, source: list[int], width: int, length_penalty: float = 0.6) -> list[int]:
     """Beam search as such code has it: one sentence at a time, a batch of its hypotheses a step, which are lists.
 
-    Of all continuations the likeliest stay; one that ends is put aside if it is among the first `width`. It is over
-    when `width` have ended, or at the limit. The best has the highest log-probability a token, the end counted.
+    One that ends leaves the beam, and its place stays empty; of these the one with the highest log-probability over
+    ((5 + length) / 6)^length_penalty wins, the end counted, once none that goes on can become better (Wu et al.,
+    "Google's neural machine translation system", 2016, section 7). At the limit, without any, the likeliest.
     """
-    lengths = torch.tensor([len(source)])
+    lengths, limit = torch.tensor([len(source)]), length_limit(len(source))
     encoded, state = model.encode(model.source_embedding(torch.tensor([source])), lengths)
     alive, ended = [(0.0, [BEGIN])], []
-    for said in range(length_limit(len(source))):
+    for length in range(1, limit + 1):
         rows = len(alive)
         previous = torch.tensor([words[-1:] for _, words in alive])
         outputs, state = model.decode(
             model.target_embedding(previous), encoded.expand(rows, -1, -1), lengths.expand(rows), state
         )
-        gained = permitted(torch.log_softmax(model.output(outputs[:, 0]), dim=-1), first=not said)
-        best, tokens = gained.topk(2 * width, dim=-1)
+        gained = permitted(torch.log_softmax(model.output(outputs[:, 0]), dim=-1), first=length == 1)
+        best, tokens = gained.topk(min(width, gained.shape[-1]), dim=-1)
         found = [
-            (alive[row][0] + best[row, rank].item(), row, tokens[row, rank].item())
-            for row in range(rows)
-            for rank in range(2 * width)
+            (alive[row][0] + gain, row, token)
+            for row, (gains, row_tokens) in enumerate(zip(best.tolist(), tokens.tolist(), strict=True))
+            for gain, token in zip(gains, row_tokens, strict=True)
+            if gain > -math.inf
         ]
-        found.sort(key=lambda one: -one[0])
-        kept = []
-        for rank, (score, row, token) in enumerate(found):
-            if token != END:
-                kept.append((score, row, token))
-            elif rank < width:
-                ended.append((score / (said + 1), alive[row][1][1:]))
-            if len(kept) == width:
-                break
-        state = state[:, [row for _, row, _ in kept]]
-        alive = [(score, [*alive[row][1], token]) for score, row, token in kept]
-        if len(ended) >= width:
+        found = sorted(found, key=lambda one: -one[0])[: width - len(ended)]
+        ended += [
+            (total / penalty(length, length_penalty), alive[row][1][1:]) for total, row, token in found if token == END
+        ]
+        going = [one for one in found if one[2] != END]
+        alive = [(total, [*alive[row][1], token]) for total, row, token in going]
+        hope = max((total for total, _ in alive), default=-math.inf) / penalty(limit, length_penalty)
+        if ended and max(ended)[0] >= hope:
             break
-    else:
-        ended += [(score / len(words[1:]), words[1:]) for score, words in alive]
-    return max(ended, key=lambda one: one[0])[1]
+        state = state[:, [row for _, row, _ in going]]
+    return max(ended)[1] if ended else max(alive)[1][1:]
+
+
+def penalty(length: int, exponent: float) -> float:
+    return ((5 + length) / 6) ** exponent

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from report import spread
 
 LEAST, MOST = 3, 15
+# What takes less than so many seconds is done several times in a round: a pause of the machine weighs less.
+ROUND = 0.3
 
 
 def nothing() -> None:
@@ -35,20 +37,28 @@ def once(run: Callable[[], object], before: Callable[[], object] = nothing) -> T
 
 def measured(tasks: Mapping[str, Task], seconds: float) -> dict[str, list[tuple[float, float]]]:
     """(seconds, amount) of each round: for so long in all, but no fewer rounds than a spread needs."""
-    for task in tasks.values():
-        task.before()
-        task.run()
+    times = {}
+    for name, task in tasks.items():
+        _run(task, 1)  # what is compiled and loaded at first
+        times[name] = max(1, int(ROUND / _run(task, 1)[0]))
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in tasks}
     start = time.monotonic()
     for turn in range(MOST):
         if turn >= LEAST and (time.monotonic() - start) * (turn + 1) / turn > seconds:
             break
         for name, task in tasks.items():
-            task.before()
-            begun = time.perf_counter()
-            amount = task.run()
-            samples[name].append((time.perf_counter() - begun, amount))
+            samples[name].append(_run(task, times[name]))
     return samples
+
+
+def _run(task: Task, times: int) -> tuple[float, float]:
+    seconds = amount = 0.0
+    for _ in range(times):
+        task.before()
+        start = time.perf_counter()
+        amount += task.run()
+        seconds += time.perf_counter() - start
+    return seconds, amount
 
 
 def rates(samples: list[tuple[float, float]]) -> dict[str, float]:
@@ -57,7 +67,8 @@ def rates(samples: list[tuple[float, float]]) -> dict[str, float]:
 
 
 def milliseconds(samples: list[tuple[float, float]]) -> dict[str, float]:
-    return spread([1e3 * seconds for seconds, _ in samples])
+    """Of one."""
+    return spread([1e3 * seconds / amount for seconds, amount in samples])
 
 
 class TooLongError(Exception):

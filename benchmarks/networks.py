@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch._inductor.compile_fx import compile_fx
 from torch.nn import functional as F
 
 import textbook
@@ -190,6 +189,8 @@ def compiled(loss: Callable[[Batch], Tensor], whole: bool) -> Callable[[Batch], 
     def inductor(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., object]:
         # A backend of its own: or the compiler finds what it has made of the same code for the way above.
         return compile_fx(graph, inputs)
+
+    from torch._inductor.compile_fx import compile_fx  # which takes seconds to import
 
     made = torch.compile(loss, dynamic=False, fullgraph=True, backend=inductor)
 

@@ -18,8 +18,10 @@ from report import RESULTS
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- additive:begin -->", "<!-- additive:end -->"
+TRANSLATOR = "<!-- translator:begin -->", "<!-- translator:end -->"
 FORWARD, BOTH = "forward", "forward and backward"
 HEADLINE, LARGE, LONG, STEP = (8, 256, 256, 128), (8, 1024, 1024, 128), (1, 8192, 8192, 64), (64, 1, 50, 512)
+NAMED_BY_DATE = len("2026-01-02.json")
 NO_GPU = "No GPU could be had: nothing was measured on one, and its rows are empty."
 Record = dict[str, Any]
 
@@ -57,13 +59,20 @@ def read(path: Path) -> Run:
 def update(page: Path = PAGE, results: Path = RESULTS) -> None:
     """Write the tables of the newest records between the page's markers."""
     cpu, cuda = sorted(results.glob("cpu-*.json")), sorted(results.glob("nvidia-*.json"))
-    text = page.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    if not rest or not after:
-        raise ValueError(f"{page}: has no {BEGIN} … {END}")
     made = table(read(cpu[-1]) if cpu else None, read(cuda[-1]) if cuda else None)
-    page.write_text(f"{before}{BEGIN}\n{made}\n{END}{after}")
+    text = _between(page.read_text(), BEGIN, END, made, page)
+    newest = {path.name[:-NAMED_BY_DATE]: path for path in sorted(results.glob("translator-*.json"))}
+    if newest:
+        text = _between(text, *TRANSLATOR, translator([read(path) for path in newest.values()]), page)
+    page.write_text(text)
+
+
+def _between(text: str, begin: str, end: str, made: str, page: Path) -> str:
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    if not rest or not after:
+        raise ValueError(f"{page}: has no {begin} … {end}")
+    return f"{before}{begin}\n{made}\n{end}{after}"
 
 
 def table(cpu: Run | None = None, cuda: Run | None = None) -> str:
@@ -313,8 +322,108 @@ def _markdown(head: list[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+# The translator ------------------------------------------------------------------------------------------------------
+
+
+def translator(runs: list[Run]) -> str:
+    """The tables of benchmarks/translation.py, part by part, sizes side by side."""
+    made, before = [], ""
+    for part, section in TRANSLATOR_PARTS.items():
+        found = [run for run in runs if any(run.find(part=part))]
+        where = "\n\n".join(dict.fromkeys(f"{_where(r)} Threads: {r.environment['torch_threads']}." for r in found))
+        if where and where != before:
+            made.append(where)
+        if found:
+            made.append(section([record for run in found for record in run.find(part=part)]))
+            before = where
+    return "\n\n".join(made)
+
+
+def _steps(what: str) -> Callable[[list[Record]], str]:
+    """Tokens a second, and each against the first of its size."""
+
+    def section(records: list[Record]) -> str:
+        first: dict[str, float] = {}
+        rows = []
+        for record in records:
+            spread = record.get("tokens_per_second")
+            if spread:
+                first.setdefault(record["size"], spread["median"])
+            cells = (
+                [_spread(spread), _ratio(spread["median"], first[record["size"]])] if spread else [_why_not(record), ""]
+            )
+            compiled = f"{record['compile_seconds']:.0f}" if "compile_seconds" in record else ""
+            rows.append([record["size"], record["who"], *cells, compiled])
+        return _without_empty([what, "", "target tokens a second", "beside the first", "compiling, s"], rows)
+
+    return section
+
+
+def _stages(records: list[Record]) -> str:
+    stages = dict.fromkeys(record["stage"] for record in records if "stage" in record)
+    rows = []
+    for size, who in dict.fromkeys((record["size"], record["who"]) for record in records):
+        same = [record for record in records if (record["size"], record["who"]) == (size, who)]
+        times = {record["stage"]: _spread(record["ms"]) for record in same if "ms" in record}
+        cells = [times.get(stage, "") for stage in stages]
+        rows.append([size, who, *cells] if times else [size, who, _why_not(same[0]), *cells[1:]])
+    return _markdown(["forward and backward, ms", "", *stages], rows)
+
+
+def _step_memory(records: list[Record]) -> str:
+    head = ["peak extra memory of a step", "", "MiB"]
+    return _markdown(head, [[record["size"], record["who"], _mib(record)] for record in records])
+
+
+def _decoding(records: list[Record]) -> str:
+    head = ["decoding", "batch", "beam", "", "sentences a second", "tokens a second", "same translations"]
+    rows = []
+    for record in records:
+        speeds = ("sentences_per_second", "tokens_per_second")
+        cells = [_why_not(record), ""] if "not_run" in record else [_spread(record[speed]) for speed in speeds]
+        place = [str(record.get(name, "")) for name in ("batch", "beam")]
+        rows.append([record["size"], *place, record["who"], *cells, str(record.get("equal", ""))])
+    return _markdown(head, rows)
+
+
+def _equality(records: list[Record]) -> str:
+    head = ["against the loop", "", "steps", "largest difference of losses", "loss, first and last"]
+    rows = [
+        [
+            record["who"],
+            record["dtype"],
+            str(record["steps"]),
+            f"{record['largest_difference']:.1e}",
+            f"{record['first_loss']:.3f}, {record['last_loss']:.3f}",
+        ]
+        for record in records
+    ]
+    return _markdown(head, rows)
+
+
+def _without_empty(head: list[str], rows: list[list[str]]) -> str:
+    """A table without the columns in which nothing stands."""
+    kept = [index for index in range(len(head)) if any(row[index] for row in rows)]
+    return _markdown([head[index] for index in kept], [[row[index] for index in kept] for row in rows])
+
+
+TRANSLATOR_PARTS: dict[str, Callable[[list[Record]], str]] = {
+    "training": _steps("training"),
+    "compiled": _steps("training, and compilers"),
+    "stages": _stages,
+    "without": _steps("training"),
+    "memory": _step_memory,
+    "decoding": _decoding,
+    "lightning": _steps("this library's own model"),
+    "equality": _equality,
+}
+
+
 if __name__ == "__main__":
     if sys.argv[1:]:
-        print("\n\n".join(table(read(Path(name))) for name in sys.argv[1:]))
+        runs = [read(Path(name)) for name in sys.argv[1:]]
+        translators = [run for run in runs if any("part" in record for record in run.records)]
+        print("\n\n".join(table(run) for run in runs if run not in translators))
+        print(translator(translators))
     else:
         update()

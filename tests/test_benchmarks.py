@@ -188,3 +188,151 @@ def test_a_worker_answers_fails_and_dies_without_harm(tmp_path):
             one.ask(do="close")
     finally:
         one.end()
+
+
+def test_the_textbooks_loop_and_this_librarys_translator_agree():
+    import torch
+
+    import corpora
+    import networks
+
+    sizes, batch = corpora.toy()
+    ways = [networks.way(name, sizes, torch.float64) for name in (networks.LOOP, networks.REFERENCE, networks.OURS)]
+    loop, *others = [one.gradients(batch) for one in ways]
+    assert len(loop) == 1 + len(list(ways[1].model.parameters()))
+    for other in others:
+        for name, right in loop.items():
+            torch.testing.assert_close(other[name], right, rtol=1e-9, atol=1e-12, msg=name)
+    for one in ways:
+        for parameter in one.model.parameters():
+            parameter.grad *= 1e3  # as no network has, so that there is something to clip
+        one.clip()
+        norm = sum(parameter.grad.square().sum().item() for parameter in one.model.parameters()) ** 0.5
+        assert norm == pytest.approx(1.0, rel=1e-5)
+    for _ in range(3):
+        losses = [one.step(one.prepare(batch)).item() for one in ways]
+        assert losses == pytest.approx([losses[0]] * 3, rel=1e-9)
+
+
+def test_a_translator_that_is_off_is_found():
+    import agreement
+    import corpora
+    import networks
+
+    sizes, batch = corpora.toy()
+    right = agreement.truth(sizes, batch)
+    for name in (networks.LOOP, networks.REFERENCE, networks.OURS, networks.LOOP_HALF):
+        assert agreement.objection(right, networks.way(name, sizes), batch) is None
+    good = networks.way(networks.OURS, sizes).gradients(batch)
+    for name, tensor in good.items():
+        assert right.off(good | {name: tensor * 1.001}, half=False) == [name]
+        assert right.off(good | {name: tensor * float("nan")}, half=False) == [name]
+
+
+def test_both_translators_say_the_same():
+    import torch
+
+    import corpora
+    import networks
+    import textbook
+    from decoding import loop_translations
+
+    sizes, batch = corpora.toy()
+    torch.manual_seed(1)
+    loop = textbook.Loop(sizes).double()
+    for parameter in loop.parameters():  # so that sentences differ, and some of them end
+        torch.nn.init.normal_(parameter, std=0.7)
+    torch.nn.init.constant_(loop.output.bias[textbook.END], 2.0)
+    sources = [row[:length].tolist() for row, length in zip(batch.source, batch.source_lengths, strict=True)]
+    found = loop_translations(loop, sources, 1)
+    assert len({tuple(row) for row in found}) > 1
+    assert any(0 < len(row) < textbook.length_limit(len(source)) for row, source in zip(found, sources, strict=True))
+    assert networks.translate(networks.like(loop, sizes), sources, 1) == found
+    assert [textbook.beam(loop, source, 1) for source in sources] == found
+
+
+def test_the_loops_beam_finds_the_best_of_all_where_nothing_is_cut_off(monkeypatch):
+    import itertools
+    import math
+
+    import torch
+
+    import corpora
+    import textbook
+
+    sizes = replace(corpora.toy()[0], target=7)  # three words and what is special
+    monkeypatch.setattr(textbook, "length_limit", lambda length: 3)
+    lengths = torch.tensor([2])
+    for seed in range(30):
+        torch.manual_seed(seed)
+        loop = textbook.Loop(sizes).double()
+        for parameter in loop.parameters():
+            torch.nn.init.normal_(parameter, std=1.5)
+        encoded, start = loop.encode(loop.source_embedding(torch.tensor([[5, 6]])), lengths)
+        best = (-math.inf, [])
+        for words in (list(some) for count in (1, 2) for some in itertools.product((4, 5, 6), repeat=count)):
+            inputs = loop.target_embedding(torch.tensor([[textbook.BEGIN, *words]]))
+            scores = loop.output(loop.decode(inputs, encoded, lengths, start)[0])[0].log_softmax(-1)
+            total = sum(scores[at, word].item() for at, word in enumerate([*words, textbook.END]))
+            best = max(best, (total / ((5 + len(words) + 1) / 6) ** 0.6, words))
+        assert textbook.beam(loop, [5, 6], 30) == best[1]
+
+
+def test_turns_are_counted_and_bounded():
+    import time
+
+    import turns
+
+    order = []
+    tasks = {name: turns.once(lambda name=name: order.append(name) or time.sleep(0.2)) for name in "ab"}
+    samples = turns.measured(tasks, seconds=0.0)
+    assert order == ["a", "a", "b", "b"] + ["a", "b"] * turns.LEAST
+    assert all(len(found) == turns.LEAST for found in samples.values())
+    assert all(one >= 0.2 and amount == 1 for found in samples.values() for one, amount in found)
+    with pytest.raises(turns.TooLongError, match="more than 1 s"), turns.at_most(1):
+        time.sleep(3)
+
+
+def test_a_translators_table_has_ratios_within_a_size_and_reasons():
+    import tables
+
+    def record(part, **more):
+        rate = {"median": 0.0, "min": 1.0, "max": 9.0, "runs": 3}
+        if "median" in more:
+            more["tokens_per_second"] = rate | {"median": more.pop("median")}
+        return {"part": part, "who": "loop", "size": "book"} | more
+
+    steps = [record("training", median=200.0), record("training", median=500.0, who="dikkat")]
+    steps += [record("training", median=20.0, size="real"), record("training", who="dikkat", size="real", not_run="no")]
+    drift = record("equality", dtype="float64", steps=500, largest_difference=2e-15, first_loss=5.5, last_loss=0.25)
+    made = tables.translator(
+        [
+            tables.Run({"environment": ENVIRONMENT | {"torch_threads": 2}, "results": results})
+            for results in ([drift], steps[:2], steps[2:])
+        ]
+    )
+    assert "| book | loop | 200 (1–9) | 1× |" in made
+    assert "| book | dikkat | 500 (1–9) | 2.5× |" in made
+    assert "| real | loop | 20 (1–9) | 1× |" in made
+    assert "| real | dikkat | not run: no |  |" in made
+    assert "| loop | float64 | 500 | 2.0e-15 | 5.500, 0.250 |" in made
+    assert made.index("2.5×") < made.index("2.0e-15")
+    assert made.count("Threads: 2.") == 1
+
+
+def test_the_translators_tables_are_written_only_if_there_are_records(tmp_path):
+    import tables
+
+    page = tmp_path / "page.md"
+    page.write_text(f"{tables.BEGIN}{tables.END} {tables.TRANSLATOR[0]}old{tables.TRANSLATOR[1]}\n")
+    tables.update(page, tmp_path)
+    assert "old" in page.read_text()
+    environment = ENVIRONMENT | {"torch_threads": 2}
+    for day, mib in (("02", 7), ("01", 5)):
+        results = [{"part": "memory", "size": "book", "who": "loop", "peak_mib": mib}]
+        path = tmp_path / f"translator-memory-book-2026-01-{day}.json"
+        path.write_text(json.dumps({"environment": environment, "results": results}))
+    tables.update(page, tmp_path)
+    assert "| book | loop | 7 |" in page.read_text()
+    assert "| 5 |" not in page.read_text()
+    assert "old" not in page.read_text()

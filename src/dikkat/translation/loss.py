@@ -59,15 +59,15 @@ def linear_cross_entropy(
         >>> features, weight = torch.ones(2, 3, requires_grad=True), torch.eye(5, 3)
         >>> loss = linear_cross_entropy(features, weight, None, torch.tensor([0, 4]))
         >>> round(loss.item(), 4)
-        1.8169
+        1.818
         >>> loss.backward()
         >>> features.grad[0]
-        tensor([-0.3655,  0.1345,  0.1345])
+        tensor([-0.3662,  0.1338,  0.1338])
     """
     _check(features, weight, bias, target, label_smoothing, reduction)
     products = _product_dtype(features)
     # Inside a Function gradients are always off: whether the caller wants any is known out here only.
-    total: Tensor = _LinearCrossEntropy.apply(
+    total: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]  # PyTorch's own has no types
         features, weight, bias, target, label_smoothing, products, torch.is_grad_enabled()
     )
     return total / len(target) if reduction == "mean" else total
@@ -88,7 +88,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         with_gradients: bool,
     ) -> Tensor:
         needed = [with_gradients and need for need in ctx.needs_input_grad[:3]]
-        ctx.dtypes = [None if operand is None else operand.dtype for operand in (features, weight, bias)]
         with torch.autocast(features.device.type, enabled=False):
             chunks = _Chunks(features.to(products), weight.to(products), bias, label_smoothing, needed)
             total = chunks.run(target)
@@ -102,10 +101,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 "linear_cross_entropy has no second derivatives, which create_graph=True asks for; "
                 "torch.nn.functional.cross_entropy(torch.nn.functional.linear(features, weight, bias), target) has"
             )
-        scaled = [
-            None if gradient is None else (gradient * upstream).to(dtype)
-            for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        ]
+        # PyTorch itself then brings each to its operand's dtype.
+        scaled = [None if gradient is None else gradient * upstream for gradient in ctx.saved_tensors]
         return *scaled, None, None, None, None
 
 
@@ -141,12 +138,11 @@ class _Chunks:
             rows = slice(start, start + _CHUNK)
             labels = target[rows].unsqueeze(1)
             log_probabilities = self._log_probabilities(self._features[rows])
-            at_target = log_probabilities.gather(1, labels)
-            total -= (1 - self._smoothing) * at_target.sum()
+            total -= (1 - self._smoothing) * log_probabilities.gather(1, labels).sum()
             if self._smoothing:
                 total -= self._smoothing * log_probabilities.mean(1).sum()
             if any(gradient is not None for gradient in self.gradients):
-                self._add_gradients(rows, labels, log_probabilities, at_target)
+                self._add_gradients(rows, labels, log_probabilities)
         return total
 
     def _log_probabilities(self, features: Tensor) -> Tensor:
@@ -158,15 +154,14 @@ class _Chunks:
             scores.add_(self._bias)
         return torch.log_softmax(scores, 1, out=self._log[: len(features)])
 
-    def _add_gradients(self, rows: slice, labels: Tensor, log_probabilities: Tensor, at_target: Tensor) -> None:
+    def _add_gradients(self, rows: slice, labels: Tensor, log_probabilities: Tensor) -> None:
         """Adds what the chunk's scores' gradients come to."""
         of_features, of_weight, of_bias = self.gradients
         spread = self._smoothing / len(self._weight)
         gradient = log_probabilities.exp_()
         if spread:
             gradient.sub_(spread)
-        # p − 1 near p = 1 would keep no digits.
-        gradient.scatter_(1, labels, at_target.expm1().add_(self._smoothing - spread))
+        gradient.scatter_add_(1, labels, gradient.new_full(labels.shape, self._smoothing - 1))
         if of_bias is not None:
             of_bias.add_(gradient.sum(0))
         if gradient.dtype != self._products.dtype:
@@ -194,12 +189,14 @@ def _check(
 ) -> None:
     if features.ndim != 2 or not len(features):
         raise ValueError(f"features have shape {tuple(features.shape)}; they must be (tokens, features), tokens ≥ 1")
-    shapes = {"weight": (weight, (max(len(weight), 1) if weight.ndim else 1, features.shape[1]))}
-    shapes["target"] = (target, (len(features),))
-    if bias is not None:
-        shapes["bias"] = (bias, shapes["weight"][1][:1])
+    vocabulary = len(weight) if weight.ndim == 2 else 0
+    shapes: dict[str, tuple[Tensor | None, tuple[int, ...]]] = {
+        "weight": (weight, (max(vocabulary, 1), features.shape[1])),
+        "bias": (bias, (vocabulary,)),
+        "target": (target, (len(features),)),
+    }
     for name, (tensor, allowed) in shapes.items():
-        if tuple(tensor.shape) != allowed:
+        if tensor is not None and tuple(tensor.shape) != allowed:
             raise ValueError(
                 f"{name} has shape {tuple(tensor.shape)}; beside features {tuple(features.shape)} it must be {allowed}"
             )

@@ -278,7 +278,7 @@ def test_a_training_that_breaks_off_later_saves_the_best_model_and_fails(run, pa
     assert (status, out) == (2, "")
     assert err.splitlines()[-2:] == [
         "dikkat: the training broke off; the best model so far is saved",
-        *re.findall("^dikkat: out of memory at step 5, on a batch of 2 pairs.*$", err, re.MULTILINE),
+        *re.findall("^dikkat: out of memory after 4 steps, on a batch of 2 pairs.*$", err, re.MULTILINE),
     ]
     assert "use a smaller --batch-size (or --batch-tokens), --max-length or --hidden-size" in err
     assert run("translate", tmp_path / "model", "Go.")[0] == 0

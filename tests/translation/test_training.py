@@ -156,7 +156,7 @@ def test_a_validation_that_is_not_finite_stops(monkeypatch):
             spoil(self.model)
 
     monkeypatch.setattr(module._Lesson, "on_validation_epoch_start", spoiled)
-    message = r"the validation loss is nan at step \d, where readout\.weight is not finite"
+    message = r"the validation loss is nan after step 4, where readout\.weight is not finite"
     with pytest.raises(TrainingDivergedError, match=message) as caught:
         train(shorter(epochs=6), PAIRS, PAIRS, progress=False)
     assert len(caught.value.training.epochs) == 1
@@ -171,7 +171,7 @@ def test_out_of_memory_says_how_large_the_batch_was_and_keeps_the_best_model(mon
     with monkeypatch.context() as patch:
         before_step(patch, 5, demand)
         message = (
-            r"out of memory at step 5, on a batch of 4 pairs of up to \d+ source and \d+ target tokens: use a smaller "
+            r"out of memory after 4 steps, on a batch of 4 pairs of up to \d+ source and \d+ target tokens: use a smaller "
             r"batch_size \(or batch_tokens\), max_length or hidden_size"
         )
         with pytest.raises(TrainingMemoryError, match=message) as caught:
@@ -186,7 +186,7 @@ def test_other_words_for_out_of_memory(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(TranslationModel, "loss", demanding)
-    with pytest.raises(TrainingMemoryError, match="out of memory at step 1, on a batch of 4 pairs") as caught:
+    with pytest.raises(TrainingMemoryError, match="out of memory after 0 steps, on a batch of 4 pairs") as caught:
         train(shorter(), PAIRS, PAIRS, progress=False)
     assert caught.value.training is None
 

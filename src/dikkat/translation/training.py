@@ -296,7 +296,9 @@ class _Lesson(lightning.LightningModule):
             loss = self.model.loss(batch, label_smoothing=self.settings.label_smoothing)
         value = loss.item()
         if not math.isfinite(value):
-            raise self._diverged(f"the loss became {value}", self.model.named_parameters())
+            raise self._diverged(
+                f"the loss became {value} at step {self.global_step + 1}", self.model.named_parameters()
+            )
         self.loss_sum += value * tokens
         self.tokens += tokens
         if index % _LOG_EVERY == 0:
@@ -310,7 +312,7 @@ class _Lesson(lightning.LightningModule):
         norm = nn.utils.get_total_norm([gradient for _, gradient in named])
         if not math.isfinite(float(norm)):
             gradients = ((f"the gradient of {name}", gradient) for name, gradient in named)
-            raise self._diverged(f"the gradient's norm became {float(norm)}", gradients)
+            raise self._diverged(f"the gradient's norm became {float(norm)} at step {self.global_step + 1}", gradients)
         nn.utils.clip_grads_with_norm_(self.model.parameters(), self.settings.gradient_clip, norm)
 
     def on_validation_epoch_start(self) -> None:
@@ -327,7 +329,9 @@ class _Lesson(lightning.LightningModule):
         """Keeps the weights if they are the best so far."""
         loss = self.validation_sum / self.validation_tokens
         if not math.isfinite(loss) or _first_not_finite(self.model.named_parameters()):
-            raise self._diverged(f"the validation loss is {loss}", self.model.named_parameters())
+            raise self._diverged(
+                f"the validation loss is {loss} after step {self.global_step}", self.model.named_parameters()
+            )
         if loss < min((epoch.validation_loss for epoch in self.epochs), default=math.inf):
             self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
         self.all_tokens += self.tokens
@@ -340,7 +344,7 @@ class _Lesson(lightning.LightningModule):
         """How large the batch was, and which settings make smaller ones."""
         source, target = batch.source_lengths, batch.target_lengths
         return TrainingMemoryError(
-            f"out of memory at step {self.global_step + 1}, on a batch of {len(source)} pairs of up to "
+            f"out of memory after {self.global_step} steps, on a batch of {len(source)} pairs of up to "
             f"{int(source.max())} source and {int(target.max())} target tokens: use a smaller batch_size (or "
             "batch_tokens), max_length or hidden_size"
         )
@@ -348,8 +352,8 @@ class _Lesson(lightning.LightningModule):
     def _diverged(self, what: str, tensors: Iterable[tuple[str, Tensor | None]]) -> TrainingDivergedError:
         name = _first_not_finite(tensors)
         return TrainingDivergedError(
-            f"{what} at step {self.global_step + 1}{f', where {name} is not finite' if name else ''}: the training "
-            f"has diverged. Use a learning_rate below {self.settings.learning_rate} or a gradient_clip below "
+            f"{what}{f', where {name} is not finite' if name else ''}: the training has diverged. Use a learning_rate "
+            f" below {self.settings.learning_rate} or a gradient_clip below "
             f"{self.settings.gradient_clip}"
         )
 

@@ -171,8 +171,8 @@ def test_out_of_memory_says_how_large_the_batch_was_and_keeps_the_best_model(mon
     with monkeypatch.context() as patch:
         before_step(patch, 5, demand)
         message = (
-            r"out of memory after 4 steps, on a batch of 4 pairs of up to \d+ source and \d+ target tokens: use a smaller "
-            r"batch_size \(or batch_tokens\), max_length or hidden_size"
+            r"out of memory after 4 steps, on a batch of 4 pairs of up to \d+ source and \d+ target tokens: use a "
+            r"smaller batch_size \(or batch_tokens\), max_length or hidden_size"
         )
         with pytest.raises(TrainingMemoryError, match=message) as caught:
             train(shorter(epochs=6), PAIRS, PAIRS, progress=False)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dikkat.cli import commands, main, pictures
-from dikkat.translation import Settings, Translation, Translator, evaluate
+from dikkat.translation import Settings, Translation, TranslationModel, Translator, evaluate
 from dikkat.translation.training import train as train_translator
 from translation.conftest import PAIRS, TINY
 
@@ -161,6 +161,7 @@ def test_show_nothing(run, model, tmp_path):
         (["--phrasebook", "--minutes", "0"], "dikkat: --minutes is 0.0; it must be greater than 0"),
         (["--phrasebook", "--hidden-size", "3"], "dikkat: --hidden-size is 3; it must be even"),
         (["--phrasebook", "--layers", "0"], "dikkat: --layers is 0; it must be at least 1"),
+        (["--phrasebook", "--precision", "half"], "dikkat: --precision is 'half'; it must be one of float32, bfloat16"),
         (["--phrasebook", "--score", "foo"], "dikkat: --score is 'foo'; it must be one of additive, dot, scaled_dot"),
         (["--phrasebook", "--tokenizer", "foo"], "dikkat: --tokenizer is 'foo'; it must be one of word, bpe"),
     ],
@@ -253,15 +254,51 @@ def test_bad_input_to_translate_is_one_line(run, model, tmp_path):
 
 
 def test_a_diverging_training_is_one_line(run, pairs, tmp_path, monkeypatch):
-    from dikkat.translation import training
-
-    monkeypatch.setattr(training.F, "cross_entropy", lambda *_, **__: torch.tensor(torch.nan, requires_grad=True))
+    monkeypatch.setattr(TranslationModel, "loss", lambda *_, **__: torch.tensor(torch.nan, requires_grad=True))
     status, _, err = run("train", "--pairs", pairs, "-o", tmp_path / "model", *QUICK)
     assert status == 2
     assert "the loss became nan at step 1" in err
     assert "Use a --learning-rate below 0.002 or a --gradient-clip below 1.0" in err
     assert "Traceback" not in err
     assert not (tmp_path / "model").exists()
+
+
+def test_a_training_that_breaks_off_later_saves_the_best_model_and_fails(run, pairs, tmp_path, monkeypatch):
+    loss, steps = TranslationModel.loss, []
+
+    def demanding(self, batch, **options):
+        steps.append(self.training)
+        if sum(steps) == 5:
+            torch.empty(2**60)
+        return loss(self, batch, **options)
+
+    monkeypatch.setattr(TranslationModel, "loss", demanding)
+    options = ["--pairs", pairs, "--valid-share", 0.3, *QUICK, "--epochs", 9, "--batch-size", 2]
+    status, out, err = run("train", "-o", tmp_path / "model", *options)
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-2:] == [
+        "dikkat: the training broke off; the best model so far is saved",
+        *re.findall("^dikkat: out of memory after 4 steps, on a batch of 2 pairs.*$", err, re.MULTILINE),
+    ]
+    assert "use a smaller --batch-size (or --batch-tokens), --max-length or --hidden-size" in err
+    assert run("translate", tmp_path / "model", "Go.")[0] == 0
+
+
+def test_batches_by_tokens_and_precision_are_settings(run, pairs, tmp_path, monkeypatch):
+    from dikkat.translation import training
+
+    monkeypatch.setattr(training, "_has_bfloat16", lambda device: True)
+    options = ["--batch-tokens", 37, "--precision", "bfloat16", *QUICK]
+    assert run("train", "--pairs", pairs, "-o", tmp_path / "model", *options)[0] == 0
+    settings = Translator.load(tmp_path / "model").settings
+    assert (settings.batch_tokens, settings.precision) == (37, "bfloat16")
+    monkeypatch.setattr(training, "_has_bfloat16", lambda device: False)
+    status, _, err = run("train", "--pairs", pairs, "-o", tmp_path / "other", *options)
+    assert status == 2
+    assert "dikkat: --precision is 'bfloat16'; this CPU has no products in bfloat16" in err
+    status, _, err = run("train", "--pairs", pairs, "-o", tmp_path / "other", "--batch-tokens", 3, *QUICK)
+    assert status == 2
+    assert "dikkat: --batch-tokens is 3; a pair has" in err
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
 import dataclasses
-import itertools
 from typing import get_args
 
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from dikkat.translation import Settings, TranslationModel, greedy
-from dikkat.translation.batches import Batches
 from dikkat.translation.model import Batch, collate, expected
 from dikkat.translation.search import length_limit
 from dikkat.translation.settings import ScoreName
@@ -37,6 +35,52 @@ def test_a_batch_is_its_sentences_one_by_one(score, bidirectional):
     model = make(score=score, bidirectional=bidirectional)
     alone = torch.cat([model(collate([pair])) for pair in PAIRS])
     torch.testing.assert_close(model(collate(PAIRS)), alone, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_loss_is_the_cross_entropy_of_the_scores_and_the_tied_table_gets_both_gradients(reduction):
+    model, batch = make(), collate(PAIRS)
+    options = {"label_smoothing": 0.1, "reduction": reduction}
+    wanted = F.cross_entropy(model(batch), expected(batch), **options)
+    gradients = torch.autograd.grad(wanted, list(model.parameters()))
+    loss = model.loss(batch, **options)
+    torch.testing.assert_close(loss, wanted)
+    torch.testing.assert_close(torch.autograd.grad(loss, list(model.parameters())), gradients)
+    plain = F.cross_entropy(model(batch), expected(batch), reduction=reduction)
+    torch.testing.assert_close(model.loss(batch, reduction=reduction), plain)
+
+
+def test_features_are_what_the_scores_are_made_of():
+    model, batch = make(), collate(PAIRS)
+    features = model.features(batch)
+    assert features.shape == (10, 6)
+    scores = features @ model.target_embedding.weight.T + model.output_bias
+    torch.testing.assert_close(scores, model(batch))
+
+
+def test_recurrences_are_float32_under_autocast_and_the_large_products_are_not(monkeypatch):
+    model, batch = make().float(), collate(PAIRS)
+    found = {}
+    encode, readout = model.encode, model._readout
+
+    def spy_encode(*arguments):
+        memory, state = encode(*arguments)
+        found["encoder"] = memory.key.dtype
+        return memory, state
+
+    def spy_readout(states, contexts, previous):
+        found["decoder"] = states.dtype
+        features = readout(states, contexts, previous)
+        found["readout"] = features.dtype
+        return features
+
+    monkeypatch.setattr(model, "encode", spy_encode)
+    monkeypatch.setattr(model, "_readout", spy_readout)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model.loss(batch)
+    assert found == {"encoder": torch.float32, "decoder": torch.float32, "readout": torch.bfloat16}
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, model.loss(batch), rtol=0.02, atol=0)
 
 
 def test_what_stands_in_the_padding_has_no_effect():
@@ -135,17 +179,3 @@ def test_a_source_without_tokens_is_refused():
     assert greedy(make(), []) == []
     with pytest.raises(ValueError, match="no tokens"):
         greedy(make(), [[4], []])
-
-
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=40), st.integers(1, 7))
-def test_every_pair_is_in_one_batch_of_its_like(lengths, batch_size):
-    pairs = [([4 + index] * source, [4 + index] * target) for index, (source, target) in enumerate(lengths)]
-    batches = Batches(pairs, batch_size, seed=0)
-    first, second = list(batches), list(batches)
-    for rounds in (first, second):
-        assert len(rounds) == len(batches)
-        seen = sorted(int(row[0]) for batch in rounds for row in batch.source)
-        assert seen == [4 + index for index in range(len(pairs))]
-    assert max(len(batch.source) for batch in first) <= batch_size
-    spans = sorted((int(batch.target_lengths.min()), int(batch.target_lengths.max())) for batch in first)
-    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))

@@ -7,7 +7,7 @@ from dikkat.translation import Settings, SettingsError
 
 
 def test_through_json_and_back():
-    settings = Settings(score="dot", hidden_size=24, max_minutes=2.5)
+    settings = Settings(score="dot", hidden_size=24, max_minutes=2.5, batch_tokens=97, precision="bfloat16")
     assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
 
 
@@ -25,6 +25,10 @@ def test_through_json_and_back():
         ({"learning_rate": "fast"}, "learning_rate is 'fast'; it must be a number"),
         ({"score": "sum"}, "score is 'sum'; it must be one of additive, dot, scaled_dot, bilinear, cosine, gaussian"),
         ({"tokenizer": None}, "tokenizer is None; it must be one of word, bpe"),
+        ({"batch_tokens": 0}, "batch_tokens is 0; it must be at least 1"),
+        ({"batch_tokens": 100.0}, r"batch_tokens is 100\.0; it must be a whole number"),
+        ({"batch_size": None}, "batch_size is None; it must be a whole number"),
+        ({"precision": "float16"}, "precision is 'float16'; it must be one of float32, bfloat16"),
         ({"bidirectional": 1}, "bidirectional is 1; it must be true or false"),
         ({"seed": -1}, "seed is -1"),
         ({"hiden_size": 8}, "hiden_size: no such setting; the settings are tokenizer, min_freq"),

@@ -8,10 +8,10 @@ from typing import get_args
 import pytest
 import torch
 
-from dikkat.translation import CorpusError, Settings
+from dikkat.translation import CorpusError, Settings, SettingsError, TranslationModel
 from dikkat.translation import training as module
 from dikkat.translation.settings import ScoreName
-from dikkat.translation.training import TrainingDivergedError, train
+from dikkat.translation.training import TrainingDivergedError, TrainingMemoryError, train
 from translation.conftest import PAIRS, TINY
 
 
@@ -89,9 +89,171 @@ def test_the_learning_rate_rises_and_falls_to_zero():
 
 
 def test_a_loss_that_is_not_a_number_stops_with_advice(monkeypatch):
-    monkeypatch.setattr(module.F, "cross_entropy", lambda *_, **__: torch.tensor(math.nan, requires_grad=True))
-    with pytest.raises(TrainingDivergedError, match=r"loss became nan at step 1: .*learning_rate below 0\.02"):
+    monkeypatch.setattr(TranslationModel, "loss", lambda *_, **__: torch.tensor(math.nan, requires_grad=True))
+    message = r"loss became nan at step 1: the training has diverged\. Use a learning_rate below 0\.02"
+    with pytest.raises(TrainingDivergedError, match=message) as caught:
         train(shorter(), PAIRS, PAIRS, progress=False)
+    assert caught.value.training is None
+
+
+def before_step(monkeypatch, number, change):
+    """Have something happen before a training step, counted from 1."""
+    step, seen = module._Lesson.training_step, []
+
+    def changed(self, batch, index):
+        seen.append(index)
+        if len(seen) == number:
+            change(self.model)
+        return step(self, batch, index)
+
+    monkeypatch.setattr(module._Lesson, "training_step", changed)
+
+
+def spoil(model):
+    with torch.no_grad():
+        model.readout.weight[1, 2] = math.nan
+
+
+def check_that_the_best_is_kept(training):
+    """What is given back is the model that was best until then, and it is ready for use."""
+    assert training.epochs
+    assert all(bool(t.isfinite().all()) for t in training.translator.model.state_dict().values())
+    assert not training.translator.model.training
+    best = min(epoch.validation_loss for epoch in training.epochs)
+    again = train(shorter(epochs=6), PAIRS, PAIRS, progress=False)  # as far as it came, the same
+    assert best == min(epoch.validation_loss for epoch in again.epochs[: len(training.epochs)])
+    assert training.translator.translate(["Go."])[0].target
+
+
+def test_a_weight_that_is_not_a_number_is_named_with_the_step_and_the_best_model_is_kept(monkeypatch):
+    with monkeypatch.context() as patch:
+        before_step(patch, 6, spoil)  # two steps an epoch: in the third
+        message = r"loss became nan at step 6, where readout\.weight is not finite: the training has diverged"
+        with pytest.raises(TrainingDivergedError, match=message) as caught:
+            train(shorter(epochs=6), PAIRS, PAIRS, progress=False)
+    assert len(caught.value.training.epochs) == 2
+    check_that_the_best_is_kept(caught.value.training)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_stops_before_it_spoils_the_weights(monkeypatch, value):
+    def hook(model):
+        model.bridge.weight.register_hook(lambda gradient: torch.full_like(gradient, value))
+
+    before_step(monkeypatch, 3, hook)
+    message = f"gradient's norm became {value} at step 3, where the gradient of bridge.weight is not finite"
+    with pytest.raises(TrainingDivergedError, match=message) as caught:
+        train(shorter(epochs=6), PAIRS, PAIRS, progress=False)
+    assert len(caught.value.training.epochs) == 1
+
+
+def test_a_validation_that_is_not_finite_stops(monkeypatch):
+    end = module._Lesson.on_validation_epoch_start
+
+    def spoiled(self):
+        end(self)
+        if len(self.epochs) == 1:
+            spoil(self.model)
+
+    monkeypatch.setattr(module._Lesson, "on_validation_epoch_start", spoiled)
+    message = r"the validation loss is nan after step 4, where readout\.weight is not finite"
+    with pytest.raises(TrainingDivergedError, match=message) as caught:
+        train(shorter(epochs=6), PAIRS, PAIRS, progress=False)
+    assert len(caught.value.training.epochs) == 1
+    assert bool(caught.value.training.translator.model.readout.weight.isfinite().all())
+
+
+def demand(model):
+    torch.empty(2**60)  # PyTorch's own error, whatever the machine
+
+
+def test_out_of_memory_says_how_large_the_batch_was_and_keeps_the_best_model(monkeypatch):
+    with monkeypatch.context() as patch:
+        before_step(patch, 5, demand)
+        message = (
+            r"out of memory after 4 steps, on a batch of 4 pairs of up to \d+ source and \d+ target tokens: use a "
+            r"smaller batch_size \(or batch_tokens\), max_length or hidden_size"
+        )
+        with pytest.raises(TrainingMemoryError, match=message) as caught:
+            train(shorter(epochs=6), PAIRS, PAIRS, progress=False)
+    assert "allocate memory" in str(caught.value.__cause__)
+    check_that_the_best_is_kept(caught.value.training)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
+def test_other_words_for_out_of_memory(monkeypatch, error):
+    def demanding(self, batch, **_):
+        raise error
+
+    monkeypatch.setattr(TranslationModel, "loss", demanding)
+    with pytest.raises(TrainingMemoryError, match="out of memory after 0 steps, on a batch of 4 pairs") as caught:
+        train(shorter(), PAIRS, PAIRS, progress=False)
+    assert caught.value.training is None
+
+
+def test_an_error_of_another_kind_is_not_taken_for_want_of_memory(monkeypatch):
+    def broken(self, batch, **_):
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(TranslationModel, "loss", broken)
+    with pytest.raises(RuntimeError, match="a fault of ours") as caught:
+        train(shorter(), PAIRS, PAIRS, progress=False)
+    assert type(caught.value) is RuntimeError
+
+
+def test_batches_by_tokens_reach_the_training_and_the_validation(monkeypatch):
+    seen = []
+    loss = TranslationModel.loss
+
+    def spied(self, batch, **options):
+        seen.append((self.training, max(batch.source.numel(), batch.target[:, 1:].numel()), len(batch.source)))
+        return loss(self, batch, **options)
+
+    monkeypatch.setattr(TranslationModel, "loss", spied)
+    train(shorter(epochs=1, batch_tokens=17, batch_size=1), PAIRS, PAIRS, progress=False)
+    for training in (False, True):
+        sizes = [(tokens, rows) for which, tokens, rows in seen if which == training]
+        assert sum(rows for _, rows in sizes) == len(PAIRS)
+        assert max(tokens for tokens, _ in sizes) <= 17
+        assert max(rows for _, rows in sizes) > 1
+    with pytest.raises(SettingsError, match=r"batch_tokens is 3; a pair has \d tokens on a side"):
+        train(shorter(batch_tokens=3), PAIRS, PAIRS, progress=False)
+
+
+def test_bfloat16_is_for_training_alone_and_reaches_the_products(monkeypatch):
+    monkeypatch.setattr(module, "_has_bfloat16", lambda device: True)  # imitated products do for this
+    seen = set()
+    loss = TranslationModel.loss
+
+    def spied(self, batch, **options):
+        seen.add((self.training, torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")))
+        return loss(self, batch, **options)
+
+    monkeypatch.setattr(TranslationModel, "loss", spied)
+    result = train(shorter(precision="bfloat16", epochs=6), PAIRS, PAIRS, progress=False)
+    assert seen == {(True, torch.bfloat16), (False, False)}
+    assert {t.dtype for t in result.translator.model.state_dict().values()} == {torch.float32}
+    plain = train(shorter(epochs=6), PAIRS, PAIRS, progress=False)
+    assert 0 < abs(result.epochs[-1].validation_loss - plain.epochs[-1].validation_loss) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "has"),
+    [({"amx_bf16": True}, True), ({"avx512_bf16": True}, True), ({"bf16": True}, True), ({"avx2": True}, False)],
+)
+def test_a_processor_without_bfloat16_is_refused(monkeypatch, capabilities, has):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    assert module._has_bfloat16("cpu") == has
+    if not has:
+        monkeypatch.setattr(module, "_device", lambda: "cpu")
+        with pytest.raises(SettingsError, match=r"precision is 'bfloat16'; this CPU has no products in bfloat16"):
+            train(shorter(precision="bfloat16"), PAIRS, PAIRS, progress=False)
+
+
+def test_a_pytorch_that_cannot_tell_has_no_bfloat16(monkeypatch):
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    assert not module._has_bfloat16("cpu")
 
 
 def test_an_empty_or_too_long_corpus_is_refused():

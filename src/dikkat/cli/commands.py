@@ -26,7 +26,7 @@ from dikkat.translation import (
 )
 from dikkat.translation.checkpoint import check_writable
 from dikkat.translation.corpus import Pair, decode_line, read_lines
-from dikkat.translation.settings import ScoreName
+from dikkat.translation.settings import Precision, ScoreName
 from dikkat.translation.tokenizer import Kind
 
 _DEFAULT = Settings()
@@ -321,6 +321,23 @@ def train(
             metavar="N",
         ),
     ] = _DEFAULT.batch_size,
+    batch_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Instead of --batch-size: words, or parts of words, to learn from at once, so that memory and time do "
+            "not depend on how long the sentences are. \\[default: --batch-size counts]",
+            rich_help_panel=_TRAINING,
+            metavar="N",
+        ),
+    ] = _DEFAULT.batch_tokens,
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="float32, or bfloat16: large products with fewer digits, faster on the processors that have them.",
+            rich_help_panel=_TRAINING,
+            metavar="KIND",
+        ),
+    ] = _DEFAULT.precision,
     epochs: Annotated[
         int,
         typer.Option(
@@ -372,6 +389,8 @@ def train(
             warmup_steps=warmup_steps,
             gradient_clip=gradient_clip,
             batch_size=batch_size,
+            batch_tokens=batch_tokens,
+            precision=cast(Precision, precision),
             epochs=epochs,
             max_minutes=minutes,
             patience=patience,
@@ -381,13 +400,16 @@ def train(
     corpus = _corpus(phrasebook, pairs, source, target, held_out=False)
     training, validation = _with_validation(corpus, valid_source, valid_target, valid_share)
     print(f"{len(training):,} pairs to learn from, {len(validation):,} to validate with", file=sys.stderr)
-    from dikkat.translation.training import TrainingDivergedError
+    from dikkat.translation.training import TrainingError
     from dikkat.translation.training import train as train_translator
 
     with _naming_options():
         try:
             result = train_translator(settings, training, validation)
-        except TrainingDivergedError as error:
+        except TrainingError as error:
+            if error.training is not None:
+                error.training.translator.save(output)
+                print("dikkat: the training broke off; the best model so far is saved", file=sys.stderr)
             raise InputError(str(error)) from error
         except KeyboardInterrupt:
             print("dikkat: interrupted before an epoch was over; nothing was saved", file=sys.stderr)

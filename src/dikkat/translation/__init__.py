@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from dikkat.translation.corpus import hold_out, read_aligned, read_tsv
 from dikkat.translation.errors import CorpusError, InputError, ModelFolderError, SettingsError
 from dikkat.translation.evaluation import Evaluation, bleu_k, evaluate
+from dikkat.translation.loss import linear_cross_entropy
 from dikkat.translation.model import TranslationModel
 from dikkat.translation.search import greedy
 from dikkat.translation.settings import Settings
@@ -12,7 +13,7 @@ from dikkat.translation.tokenizer import Tokenizer
 from dikkat.translation.translator import Translation, Translator
 
 if TYPE_CHECKING:
-    from dikkat.translation.training import Training, TrainingDivergedError, train
+    from dikkat.translation.training import Training, TrainingDivergedError, TrainingError, TrainingMemoryError, train
 
 __all__ = [
     "CorpusError",
@@ -24,6 +25,8 @@ __all__ = [
     "Tokenizer",
     "Training",
     "TrainingDivergedError",
+    "TrainingError",
+    "TrainingMemoryError",
     "Translation",
     "TranslationModel",
     "Translator",
@@ -31,6 +34,7 @@ __all__ = [
     "evaluate",
     "greedy",
     "hold_out",
+    "linear_cross_entropy",
     "read_aligned",
     "read_tsv",
     "train",
@@ -39,7 +43,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Training, with Lightning, is imported when it is first asked for."""
-    if name in ("Training", "TrainingDivergedError", "train"):
+    if name in ("Training", "TrainingDivergedError", "TrainingError", "TrainingMemoryError", "train"):
         from dikkat.translation import training
 
         return getattr(training, name)

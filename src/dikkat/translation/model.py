@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from dikkat import scores
 from dikkat.attention import Memory
 from dikkat.recurrent import AttentionalGRU, GRUEncoder
+from dikkat.translation.loss import Reduction, linear_cross_entropy
 from dikkat.translation.settings import ScoreName, Settings
 from dikkat.translation.tokenizer import BEGIN, END, PAD
 
@@ -123,11 +124,44 @@ class TranslationModel(nn.Module):
             (N, target tokens): unnormalised log-probabilities at the real positions alone, sentence after sentence:
             padding costs neither output layer nor loss. `expected(batch)` is what they should predict.
         """
-        memory, state = self.encode(batch.source, batch.source_lengths)
-        previous = self._embed(self.target_embedding, batch.target[:, :-1])
-        states, contexts, _, _ = self.decoder(previous, memory, state)
+        return self._scores(self.features(batch))
+
+    def features(self, batch: Batch) -> Tensor:
+        """What the output layer makes scores of.
+
+        Args:
+            batch: N target tokens in all, ends included.
+
+        Returns:
+            (N, e): the readout at the real positions alone, sentence after sentence.
+        """
+        # Thousands of small sums on top of each other need float32; their products are too small to gain from less.
+        with torch.autocast(batch.source.device.type, enabled=False):
+            memory, state = self.encode(batch.source, batch.source_lengths)
+            previous = self._embed(self.target_embedding, batch.target[:, :-1])
+            states, contexts, _, _ = self.decoder(previous, memory, state)
         real = _real(batch)
-        return self._read(states[real], contexts[real], previous[real])
+        return self._readout(states[real], contexts[real], previous[real])
+
+    def loss(self, batch: Batch, *, label_smoothing: float = 0.0, reduction: Reduction = "mean") -> Tensor:
+        """Cross-entropy of the next tokens, given the true ones before them; the scores are never whole in memory.
+
+        Args:
+            batch: N target tokens in all, ends included.
+            label_smoothing: part of the true token's probability that is spread over all tokens, from 0 to 1.
+            reduction: `"mean"` over the N tokens, or their `"sum"`.
+
+        Returns:
+            The loss in nats, a scalar: that of `forward(batch)` and `expected(batch)`.
+        """
+        return linear_cross_entropy(
+            self.features(batch),
+            self.target_embedding.weight,
+            self.output_bias,
+            expected(batch),
+            label_smoothing=label_smoothing,
+            reduction=reduction,
+        )
 
     def step(self, previous: Tensor, memory: Memory, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scores of the next token in a search.
@@ -144,16 +178,19 @@ class TranslationModel(nn.Module):
         states, contexts, weights, state = self.decoder.step(embedded, memory, state, return_weights=True)
         if weights is None:
             raise RuntimeError("the decoder returned no weights, which were asked for")
-        return self._read(states, contexts, embedded), weights, state
+        return self._scores(self._readout(states, contexts, embedded)), weights, state
 
     def _embed(self, table: nn.Embedding, numbers: Tensor) -> Tensor:
         """Embeddings with features of variance 1 at the start of training."""
         embedded: Tensor = self.dropout(table(numbers) * math.sqrt(table.embedding_dim))
         return embedded
 
-    def _read(self, states: Tensor, contexts: Tensor, previous: Tensor) -> Tensor:
-        features = torch.tanh(self.readout(torch.cat([states, contexts, previous], dim=-1)))
-        return F.linear(self.dropout(features), self.target_embedding.weight, self.output_bias)
+    def _readout(self, states: Tensor, contexts: Tensor, previous: Tensor) -> Tensor:
+        features: Tensor = self.dropout(torch.tanh(self.readout(torch.cat([states, contexts, previous], dim=-1))))
+        return features
+
+    def _scores(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.target_embedding.weight, self.output_bias)
 
 
 def expected(batch: Batch) -> Tensor:

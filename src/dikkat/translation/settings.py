@@ -11,6 +11,8 @@ ScoreName = Literal[
     "vector_sum", "average",
 ]  # fmt: skip
 
+Precision = Literal["float32", "bfloat16"]
+
 # name: smallest, largest; a bound is allowed itself unless it stands in _OPEN
 _RANGES: dict[str, tuple[float, float]] = {
     "min_freq": (1, 1_000_000),
@@ -24,6 +26,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "warmup_steps": (0, 1_000_000),
     "gradient_clip": (0, 1_000_000),
     "batch_size": (1, 1_000_000),
+    "batch_tokens": (1, 1_000_000_000),
     "max_length": (1, 10_000),
     "epochs": (1, 1_000_000),
     "max_minutes": (0, 1_000_000),
@@ -53,7 +56,11 @@ class Settings:
         learning_rate: Adam's, at its highest.
         warmup_steps: steps in which the learning rate grows from 0; then it falls to 0 at the planned end.
         gradient_clip: largest norm of the gradient.
-        batch_size: pairs in a batch; pairs of similar lengths go together.
+        batch_size: pairs in a batch where `batch_tokens` is None; pairs of similar lengths go together.
+        batch_tokens: instead of a number of pairs, most tokens in a batch, padding and ends included, on the side
+            that has more of them: many short pairs, or few long ones.
+        precision: `"float32"`, or `"bfloat16"` for training's large matrix products, where the processor has
+            them; weights, sums, recurrences and optimiser are float32 in either case.
         max_length: training pairs with more tokens on a side are left out.
         epochs: how often to go through the training pairs at most.
         max_minutes: when to stop at the latest, or None. The learning rate falls with the time, too, so that a result
@@ -87,6 +94,8 @@ class Settings:
     warmup_steps: int = 100
     gradient_clip: float = 1.0
     batch_size: int = 64
+    batch_tokens: int | None = None
+    precision: Precision = "float32"
     max_length: int = 100
     epochs: int = 20
     max_minutes: float | None = None
@@ -97,12 +106,13 @@ class Settings:
         """Check every value."""
         _check_choice("tokenizer", self.tokenizer, get_args(Kind))
         _check_choice("score", self.score, get_args(ScoreName))
+        _check_choice("precision", self.precision, get_args(Precision))
         if not isinstance(self.bidirectional, bool):
             raise SettingsError(f"bidirectional is {self.bidirectional!r}; it must be true or false")
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name in _RANGES and not (field.name == "max_minutes" and value is None):
-                _check_range(field.name, value, whole=isinstance(field.default, int))
+            if field.name in _RANGES and not (field.default is None and value is None):
+                _check_range(field.name, value, whole=field.type in (int, int | None))
         if self.bidirectional and self.hidden_size % 2:
             raise SettingsError(
                 f"hidden_size is {self.hidden_size}; it must be even for a bidirectional encoder, which gives each "

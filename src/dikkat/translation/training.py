@@ -5,7 +5,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,13 +15,12 @@ import lightning.pytorch as lightning
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, RichProgressBar, Timer
 from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeRemainingColumn
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 from dikkat.translation.batches import Batches, TokenPair
 from dikkat.translation.corpus import Pair
-from dikkat.translation.errors import CorpusError
-from dikkat.translation.model import Batch, TranslationModel, expected
+from dikkat.translation.errors import CorpusError, SettingsError
+from dikkat.translation.model import Batch, TranslationModel
 from dikkat.translation.settings import Settings
 from dikkat.translation.tokenizer import SPECIAL_TOKENS, Tokenizer
 from dikkat.translation.translator import Translator
@@ -29,8 +28,22 @@ from dikkat.translation.translator import Translator
 _LOG_EVERY = 10  # steps; Lightning's log costs as much as a small step
 
 
-class TrainingDivergedError(RuntimeError):
-    """The loss is no longer a number, so that going on would be useless."""
+class TrainingError(RuntimeError):
+    """Training cannot go on.
+
+    Attributes:
+        training: what there is: the translator with the best weights so far; None before the first validation.
+    """
+
+    training: "Training | None" = None
+
+
+class TrainingDivergedError(TrainingError):
+    """A loss, a gradient or a weight is no longer a number, so that going on would be useless."""
+
+
+class TrainingMemoryError(TrainingError):
+    """A batch needs more memory than there is."""
 
 
 @dataclass(frozen=True)
@@ -96,37 +109,83 @@ def train(
 
     Raises:
         CorpusError: no training or no validation pairs, or none that is short enough.
-        TrainingDivergedError: the loss became NaN or infinite.
+        SettingsError: a precision that the processor does not have, or a pair longer than `batch_tokens`.
+        TrainingDivergedError: the loss, a gradient or a weight became NaN or infinite; the message names the step.
+        TrainingMemoryError: a batch needs more memory than there is; the message says how large it is. Both have
+            the best translator so far, if there is one, as `error.training.translator`.
         KeyboardInterrupt: Ctrl-C before the first epoch was over.
     """
     if not training or not validation:
         raise CorpusError(
             f"there are {len(training)} training and {len(validation)} validation pairs; both need at least one"
         )
+    _check_precision(settings, _device())
     with torch.random.fork_rng(), _quiet_lightning():  # the caller's random numbers stay as they were
         torch.manual_seed(settings.seed)
         translator = _untrained(settings, training)
         training_pairs = _short(_numbered(translator, training), settings.max_length, "training")
         validation_pairs = _short(_numbered(translator, validation), settings.max_length, "validation")
-        batches = Batches(training_pairs, settings.batch_size, settings.seed)
+        batches = _batches(training_pairs, settings, settings.seed)
         lesson = _Lesson(translator.model, settings, steps=settings.epochs * len(batches))
         trainer = _trainer(settings, sys.stderr.isatty() if progress is None else progress, lines=progress is None)
         started = time.perf_counter()
-        _fit(trainer, lesson, batches, Batches(validation_pairs, settings.batch_size, seed=None))
+        fault = _fit(trainer, lesson, batches, _batches(validation_pairs, settings, seed=None))
         seconds = time.perf_counter() - started
+    if fault is not None and not lesson.best:
+        raise fault
     lesson.restore_best()
     translator.model.to("cpu").eval()
     rate = lesson.all_tokens / lesson.all_seconds
-    return Training(translator, lesson.epochs, len(training_pairs), seconds, rate, trainer.interrupted)
+    result = Training(translator, lesson.epochs, len(training_pairs), seconds, rate, trainer.interrupted)
+    if fault is not None:
+        fault.training = result
+        raise fault
+    return result
 
 
-def _fit(trainer: lightning.Trainer, lesson: "_Lesson", training: Batches, validation: Batches) -> None:
-    """Train; after Ctrl-C, go on with what there is."""
+def _fit(trainer: lightning.Trainer, lesson: "_Lesson", training: Batches, validation: Batches) -> TrainingError | None:
+    """Train; after Ctrl-C or a fault, go on with what there is. The fault comes back."""
     try:
         trainer.fit(lesson, training, validation)
     except (KeyboardInterrupt, SystemExit):  # Lightning makes the one into the other
         if not trainer.interrupted or not lesson.best:
             raise KeyboardInterrupt from None
+    except TrainingError as error:
+        return error
+    except (RuntimeError, MemoryError) as error:
+        if lesson.batch is None or not _lacks_memory(error):
+            raise
+        fault = lesson.memory_error(lesson.batch)
+        fault.__cause__ = error
+        return fault
+    return None
+
+
+def _lacks_memory(error: RuntimeError | MemoryError) -> bool:
+    # On a CPU PyTorch has no type of its own for it.
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
+
+
+def _check_precision(settings: Settings, device: str) -> None:
+    if settings.precision == "bfloat16" and not _has_bfloat16(device):
+        raise SettingsError(
+            f"precision is 'bfloat16'; this {device.upper()} has no products in bfloat16, or this PyTorch cannot tell, "
+            "and imitated ones are slower than float32: use float32"
+        )
+
+
+def _has_bfloat16(device: str) -> bool:
+    """Whether products in bfloat16 are the processor's own, by PyTorch's public word."""
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if not hasattr(torch.cpu, "get_capabilities") or not torch.backends.mkldnn.is_available():
+        return False  # a PyTorch that is too old to tell, or that has no library of such products
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16"))
+
+
+def _batches(pairs: Sequence[TokenPair], settings: Settings, seed: int | None) -> Batches:
+    return Batches(pairs, settings.batch_size, seed, batch_tokens=settings.batch_tokens)
 
 
 def _untrained(settings: Settings, training: Sequence[Pair]) -> Translator:
@@ -171,6 +230,10 @@ def _short(pairs: Sequence[TokenPair], max_length: int, purpose: str) -> list[To
     return kept
 
 
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def _trainer(settings: Settings, bar: bool, lines: bool) -> lightning.Trainer:
     callbacks: list[Callback] = [EarlyStopping("validation_loss", patience=settings.patience, check_finite=False)]
     if settings.max_minutes is not None:
@@ -180,10 +243,9 @@ def _trainer(settings: Settings, bar: bool, lines: bool) -> lightning.Trainer:
     elif lines:
         callbacks.append(_Lines())
     return lightning.Trainer(
-        accelerator="gpu" if torch.cuda.is_available() else "cpu",
+        accelerator={"cuda": "gpu", "cpu": "cpu"}[_device()],
         devices=1,
         max_epochs=settings.epochs,
-        gradient_clip_val=settings.gradient_clip,
         callbacks=callbacks,
         log_every_n_steps=_LOG_EVERY,
         logger=False,
@@ -205,12 +267,13 @@ class _Lesson(lightning.LightningModule):
         self.started = time.monotonic()
         self.epochs: list[Epoch] = []
         self.best: dict[str, Tensor] = {}
+        self.batch: Batch | None = None  # the one at work
         self.all_tokens, self.all_seconds = 0, 0.0
         self._begin_epoch()
 
     def configure_optimizers(self) -> Any:  # Lightning's own type is a union of twelve
         """Adam, and a learning rate that rises over the warm-up and falls to 0 at the planned end."""
-        optimizer = torch.optim.Adam(self.parameters(), lr=self.settings.learning_rate)
+        optimizer = torch.optim.Adam(self.parameters(), lr=self.settings.learning_rate, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._share_of_learning_rate)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
@@ -227,21 +290,30 @@ class _Lesson(lightning.LightningModule):
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         """Loss of a batch."""
-        labels = expected(batch)
-        loss = F.cross_entropy(self.model(batch), labels, label_smoothing=self.settings.label_smoothing)
+        self.batch = batch
+        tokens = int(batch.target_lengths.sum())
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
+            loss = self.model.loss(batch, label_smoothing=self.settings.label_smoothing)
         value = loss.item()
         if not math.isfinite(value):
-            raise TrainingDivergedError(
-                f"the loss became {value} at step {self.global_step + 1}: the training has diverged. Use a "
-                f"learning_rate below {self.settings.learning_rate} or a gradient_clip below "
-                f"{self.settings.gradient_clip}"
+            raise self._diverged(
+                f"the loss became {value} at step {self.global_step + 1}", self.model.named_parameters()
             )
-        self.loss_sum += value * len(labels)
-        self.tokens += len(labels)
+        self.loss_sum += value * tokens
+        self.tokens += tokens
         if index % _LOG_EVERY == 0:
             rate = self.tokens / (time.perf_counter() - self.epoch_started)
-            self.log_dict({"loss": value, "tokens/s": rate}, prog_bar=True, batch_size=len(labels), logger=False)
+            self.log_dict({"loss": value, "tokens/s": rate}, prog_bar=True, batch_size=tokens, logger=False)
         return loss
+
+    def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
+        """Clips the gradient; its norm, which that takes, tells whether the step would spoil the weights."""
+        named = [(name, p.grad) for name, p in self.model.named_parameters() if p.grad is not None]
+        norm = nn.utils.get_total_norm([gradient for _, gradient in named])
+        if not math.isfinite(float(norm)):
+            gradients = ((f"the gradient of {name}", gradient) for name, gradient in named)
+            raise self._diverged(f"the gradient's norm became {float(norm)} at step {self.global_step + 1}", gradients)
+        nn.utils.clip_grads_with_norm_(self.model.parameters(), self.settings.gradient_clip, norm)
 
     def on_validation_epoch_start(self) -> None:
         """The epoch's training is over."""
@@ -249,17 +321,16 @@ class _Lesson(lightning.LightningModule):
 
     def validation_step(self, batch: Batch, index: int) -> None:
         """Adds up the loss of a batch."""
-        labels = expected(batch)
-        self.validation_sum += F.cross_entropy(self.model(batch), labels, reduction="sum").item()
-        self.validation_tokens += len(labels)
+        self.batch = batch
+        self.validation_sum += self.model.loss(batch, reduction="sum").item()
+        self.validation_tokens += int(batch.target_lengths.sum())
 
     def on_validation_epoch_end(self) -> None:
         """Keeps the weights if they are the best so far."""
         loss = self.validation_sum / self.validation_tokens
-        if not math.isfinite(loss):
-            raise TrainingDivergedError(
-                f"the validation loss became {loss} in epoch {len(self.epochs) + 1}: the training has diverged. Use a "
-                f"learning_rate below {self.settings.learning_rate}"
+        if not math.isfinite(loss) or _first_not_finite(self.model.named_parameters()):
+            raise self._diverged(
+                f"the validation loss is {loss} after step {self.global_step}", self.model.named_parameters()
             )
         if loss < min((epoch.validation_loss for epoch in self.epochs), default=math.inf):
             self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
@@ -269,6 +340,23 @@ class _Lesson(lightning.LightningModule):
         self.epochs.append(Epoch(len(self.epochs) + 1, training_loss, loss, rate))
         self.log("validation_loss", loss, prog_bar=True, batch_size=self.validation_tokens, logger=False)
 
+    def memory_error(self, batch: Batch) -> TrainingMemoryError:
+        """How large the batch was, and which settings make smaller ones."""
+        source, target = batch.source_lengths, batch.target_lengths
+        return TrainingMemoryError(
+            f"out of memory after {self.global_step} steps, on a batch of {len(source)} pairs of up to "
+            f"{int(source.max())} source and {int(target.max())} target tokens: use a smaller batch_size (or "
+            "batch_tokens), max_length or hidden_size"
+        )
+
+    def _diverged(self, what: str, tensors: Iterable[tuple[str, Tensor | None]]) -> TrainingDivergedError:
+        name = _first_not_finite(tensors)
+        return TrainingDivergedError(
+            f"{what}{f', where {name} is not finite' if name else ''}: the training has diverged. Use a learning_rate "
+            f" below {self.settings.learning_rate} or a gradient_clip below "
+            f"{self.settings.gradient_clip}"
+        )
+
     def restore_best(self) -> None:
         """Put back the weights of the best validation."""
         self.model.load_state_dict(self.best)
@@ -276,6 +364,10 @@ class _Lesson(lightning.LightningModule):
     def _begin_epoch(self) -> None:
         self.loss_sum, self.tokens, self.epoch_started, self.epoch_seconds = 0.0, 0, time.perf_counter(), 0.0
         self.validation_sum, self.validation_tokens = 0.0, 0
+
+
+def _first_not_finite(tensors: Iterable[tuple[str, Tensor | None]]) -> str | None:
+    return next((name for name, tensor in tensors if tensor is not None and not bool(tensor.isfinite().all())), None)
 
 
 class _Bar(RichProgressBar):

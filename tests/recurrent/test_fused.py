@@ -346,12 +346,14 @@ def test_shapes_of_every_kind_agree() -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-13)
 
 
-def test_autocast_keeps_the_recurrence_wide() -> None:
-    module, given = made("gru", "additive", 2, hidden=29, dtype=torch.float32)
+@pytest.mark.parametrize("impl", ["numba", "reference"])
+@pytest.mark.parametrize("cell", DECODERS)
+def test_autocast_keeps_the_states_wide(cell: str, impl: str) -> None:
+    module, given = made(cell, "additive", 2, hidden=29, dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        low = ran(module, given, "numba")
+        low = ran(module, given, impl)
         loss = low[0].square().sum()
-    assert {each.dtype for each in low} == {torch.float32}
+    assert low[0].dtype == low[3].dtype == torch.float32
     wide = ran(module, given, "numba")
     wanted = leaves(module, given)
     found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)

@@ -337,6 +337,8 @@ class _Attentional(nn.Module, Generic[StateT]):
                 below = new[-1] if dropped is None else new[-1] * dropped[layer - 1]
                 input_gates = F.linear(below, self._weight("weight_ih", layer), self._weight("bias_ih", layer))
             recurrent = F.linear(hidden[layer], self._weight("weight_hh", layer), self._weight("bias_hh", layer))
+            # Under autocast the products are narrow; the states, on which all later ones build, stay as they are.
+            input_gates, recurrent = (each.to(hidden[layer].dtype) for each in (input_gates, recurrent))
             if cell is None:
                 new.append(cells.gru(input_gates, recurrent, hidden[layer]))
             else:

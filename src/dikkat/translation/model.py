@@ -135,11 +135,9 @@ class TranslationModel(nn.Module):
         Returns:
             (N, e): the readout at the real positions alone, sentence after sentence.
         """
-        # Thousands of small sums on top of each other need float32; their products are too small to gain from less.
-        with torch.autocast(batch.source.device.type, enabled=False):
-            memory, state = self.encode(batch.source, batch.source_lengths)
-            previous = self._embed(self.target_embedding, batch.target[:, :-1])
-            states, contexts, _, _ = self.decoder(previous, memory, state)
+        memory, state = self.encode(batch.source, batch.source_lengths)
+        previous = self._embed(self.target_embedding, batch.target[:, :-1])
+        states, contexts, _, _ = self.decoder(previous, memory, state, lengths=batch.target_lengths)
         real = _real(batch)
         return self._readout(states[real], contexts[real], previous[real])
 

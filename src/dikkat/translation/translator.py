@@ -126,7 +126,7 @@ class Translator:
         their source raises, or a sentence that is none, comes after the translations of all before it.
 
         Args:
-            lines: as in `translate`, and so are all others: a list, a generator, an open file.
+            lines: as in `translate`, and so are all others: a list or a generator, for instance.
             batch_size: how many to translate at once.
             search: how to look for the best translation.
 

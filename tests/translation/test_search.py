@@ -70,7 +70,7 @@ def agree(found, wanted):
 SOURCES = st.lists(st.lists(st.sampled_from([UNKNOWN, *range(4, 11)]), min_size=1, max_size=7), min_size=1, max_size=5)
 
 
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=40, deadline=None)
 @given(
     SOURCES,
     st.sampled_from([11, 12, 13]),
@@ -121,6 +121,19 @@ def test_a_penalty_of_length_favours_long_ones():
         for penalty in (0, 3)
     }
     assert lengths[3] > lengths[0]
+
+
+def test_where_a_longer_one_wins_is_where_the_formula_says():
+    model = make()
+    with torch.no_grad():  # whatever came before, the word 4 has a probability of 0.9 and the end one of 0.1
+        model.target_embedding.weight.zero_()
+        model.output_bias.fill_(-math.inf)
+        model.output_bias[4], model.output_bias[END] = math.log(0.9), math.log(0.1)
+    one, two = math.log(0.9) + math.log(0.1), 2 * math.log(0.9) + math.log(0.1)
+    turn = math.log(two / one) / math.log(((5 + 3) / 6) / ((5 + 2) / 6))  # there both are equal; the ends are counted
+    for penalty, words in ((turn - 0.001, 1), (turn + 0.001, 2)):
+        ((found,),) = beam_search(model, [[5, 6]], Search(3, length_penalty=penalty, max_length=3))
+        assert found.ids == [4] * words
 
 
 def test_a_beam_with_room_for_everything_finds_everything():

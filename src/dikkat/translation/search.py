@@ -45,7 +45,7 @@ class Search:
 
     beam: int = 5
     n_best: int = 1
-    length_penalty: float = 0.6
+    length_penalty: float = 1.0
     max_length: int | None = None
 
     def __post_init__(self) -> None:

@@ -227,13 +227,34 @@ def test_impossible_tokens_leave_fewer_hypotheses():
     assert sorted(each.ids for each in found) == [[7], [7, 7], [7, 7, 7]]
 
 
+@torch.no_grad()
 def test_scores_of_low_precision_are_added_up_in_float32():
-    found, wanted = (beam_search(make().to(dtype), MANY, Search(2)) for dtype in (torch.bfloat16, torch.float64))
-    for (low,), (high,) in zip(found, wanted, strict=True):
-        assert low.weights.dtype == torch.float32
-        assert math.isfinite(low.score)
-        assert low.score < 0
-        assert high.score < 0
+    model, source = make().to(torch.bfloat16), [5, 6, 7]
+    (found,) = greedy(model, [source])
+    memory, state = model.encode(torch.tensor([source]), torch.tensor([3]))
+    score, previous = 0.0, BEGIN
+    for token in [*found.ids, END] if found.finished else found.ids:
+        scores, _, state = model.step(torch.tensor([previous]), memory, state)
+        score, previous = score + scores[0].double().log_softmax(0)[token].item(), token
+    assert found.score == pytest.approx(score, rel=1e-5)
+    assert found.weights.dtype == torch.float32
+
+
+@pytest.mark.parametrize("seed", [10, 28])
+def test_a_sentence_that_gains_a_row_while_another_loses_one(seed):
+    model, search, sources = make(seed=seed, sharpness=4), Search(11, n_best=11), [[5, 6], [7, UNKNOWN]]
+    for source, found in zip(sources, beam_search(model, sources, search), strict=True):
+        agree(found, plain(model, source, search))
+
+
+def test_a_token_that_may_not_come_out_may_be_by_far_the_likeliest():
+    model = make().float()
+    with torch.no_grad():
+        model.output_bias[PAD] = 200.0  # whose exponential float32 has not
+    (found,) = greedy(model, [[5, 6]])
+    table = model(collate([([5, 6], found.ids)])).log_softmax(1)
+    tokens = [*found.ids, END] if found.finished else found.ids
+    assert found.score == pytest.approx(sum(table[step, t].item() for step, t in enumerate(tokens)), rel=1e-5)
 
 
 def test_nothing_to_search():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from dikkat.translation import Settings, Translator, evaluate, read_aligned, train
+from dikkat.translation import Search, Settings, Translator, evaluate, read_aligned, train
 from report import write
 
 
@@ -68,7 +68,7 @@ def parse() -> argparse.Namespace:
 
 
 def score(translator: Translator, corpus: list[tuple[str, str]]) -> dict[str, object]:
-    translations = translator.translate([source for source, _ in corpus])
+    translations = translator.translate([source for source, _ in corpus], search=Search(beam=1))
     found = evaluate([translation.target for translation in translations], [target for _, target in corpus])
     return {
         "sentences": len(corpus),

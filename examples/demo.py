@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from dikkat.cli.pictures import draw
-from dikkat.translation import Settings, evaluate, hold_out, train
+from dikkat.translation import Search, Settings, evaluate, hold_out, train
 from dikkat.translation.phrasebook import split
 
 SENTENCES = ["go .", "i lost .", "he's calm .", "i'm home ."]
@@ -35,12 +35,13 @@ def main() -> None:
     training += 4 * short
     print(f"{len(training):,} pairs to learn from, {len(validation):,} to validate with", file=sys.stderr)
     translator = train(SETTINGS, training, validation).translator
-    translations = translator.translate([source for source, _ in held_out])
+    greedy = Search(beam=1)  # half the time of the default, and nearly as good here
+    translations = translator.translate([source for source, _ in held_out], search=greedy)
     scores = evaluate([each.target for each in translations], [target for _, target in held_out])
     print(scores.bleu_line)
     print(f"signature: {scores.bleu_signature}")
     print(scores.chrf_line)
-    examples = translator.translate(SENTENCES)
+    examples = translator.translate(SENTENCES, search=greedy)
     for example in examples:
         print(f"{example.source} => {example.target}")
     translator.save(folder / "model")

@@ -1,18 +1,30 @@
 import dataclasses
 import gzip
 import io
+import json
 import os
 import re
 import subprocess
 import sys
 import warnings
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 import torch
 
 from dikkat.cli import commands, main, pictures
-from dikkat.translation import Settings, Translation, TranslationModel, Translator, evaluate
+from dikkat.translation import (
+    InputError,
+    Search,
+    Settings,
+    Tokenizer,
+    Translation,
+    TranslationModel,
+    Translator,
+    evaluate,
+)
+from dikkat.translation.tokenizer import END
 from dikkat.translation.training import train as train_translator
 from translation.conftest import PAIRS, TINY
 
@@ -95,6 +107,152 @@ def test_translate_arguments_file_and_standard_input(run, model, tmp_path):
     assert run("translate", model, stdin=b"I lost.\n\nGo.\n") == (0, "J'ai perdu.\n\nVa !\n", "")
     assert run("translate", model, "--batch-size", 1, stdin=b"I lost.\n\nGo.\n") == (0, "J'ai perdu.\n\nVa !\n", "")
     assert run("translate", model, stdin=b"") == (0, "", "")
+
+
+def test_alternatives_are_numbered_lines_best_first(run, model):
+    wanted = Translator.load(model).translate_n_best(["I lost.", "", "Go."], search=Search(4, n_best=3))
+    status, out, _ = run("translate", model, "I lost.", "", "Go.", "--beam", 4, "--n-best", 3)
+    assert status == 0
+    assert out.splitlines() == [
+        f"{number}\t{each.score:.3f}\t{each.target}" for number, found in enumerate(wanted, 1) for each in found
+    ]
+    assert [line[0] for line in out.splitlines()] == list("1112333")
+    assert out.splitlines()[3] == "2\t0.000\t"
+
+
+def test_translations_as_lines_of_json(run, model):
+    wanted = Translator.load(model).translate(["Où I lost.", ""], search=Search(beam=1))
+    status, out, _ = run("translate", model, "Où I lost.", "", "--json", "--beam", 1)
+    found = [json.loads(line) for line in out.splitlines()]
+    assert status == 0
+    assert "Où" in out
+    for number, (one, other) in enumerate(zip(found, wanted, strict=True), 1):
+        weights = torch.tensor(one.pop("weights")).reshape(other.weights.shape)
+        torch.testing.assert_close(weights, other.weights, atol=5e-5, rtol=0)
+        assert one == {
+            "sentence": number,
+            "source": other.source,
+            "target": other.target,
+            "source_tokens": other.source_tokens,
+            "target_tokens": other.target_tokens,
+            "score": other.score,
+            "finished": other.finished,
+        }
+
+
+def test_a_translation_is_one_line_whatever_the_model_writes():
+    found = Translation("a", "b\nc\td\u00a0!", ["a"], ["b"], torch.ones(1, 1), -1.0)
+    assert commands._line(7, found, as_json=False, numbered=False) == "b c d\u00a0!"
+    assert commands._line(7, found, as_json=False, numbered=True) == "7\t-1.000\tb c d\u00a0!"
+
+
+def test_search_options_reach_the_search(run, model, pairs, monkeypatch):
+    searches = []
+
+    def translate(self, lines, *, batch_size, search):
+        searches.append((batch_size, search))
+        return iter([])
+
+    monkeypatch.setattr(Translator, "translate_n_best", translate)
+    options = ["--beam", 3, "--length-penalty", 1.5, "--batch-size", 7]
+    run("translate", model, "Go.", "--n-best", 2, *options)
+    run("evaluate", model, "--pairs", pairs, *options)
+    run("translate", model, "Go.")
+    assert searches == [
+        (7, Search(3, n_best=2, length_penalty=1.5)),
+        (7, Search(3, length_penalty=1.5)),
+        (64, Search()),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--beam", 0], "dikkat: --beam is 0; it must be a whole number of at least 1"),
+        (["--n-best", 6], "dikkat: --n-best is 6; it must be a whole number from 1 to 5, the beam"),
+        (["--length-penalty", -1], "dikkat: --length-penalty is -1.0; it must be a number from 0 to 10"),
+        (["--beam", 999], "dikkat: --beam is 999; it must be at most"),
+    ],
+)
+def test_a_search_that_cannot_be_is_one_line(run, model, arguments, message):
+    refused(run("translate", model, "Go.", *arguments), message)
+
+
+def test_each_line_of_a_pipe_is_answered_before_the_next_is_written(model):
+    command = [sys.executable, "-m", "dikkat", "translate", str(model)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+        for source, target in [("I lost.", "J'ai perdu."), ("", ""), ("Go.", "Va !")]:
+            process.stdin.write(f"{source}\n".encode())
+            assert process.stdout.readline().decode() == f"{target}\n"
+        process.stdin.write(b"I lost.")  # a last line without an end
+        process.stdin.close()
+        assert process.stdout.read().decode() == "J'ai perdu.\n"
+
+
+class Dripping(io.BytesIO):
+    """A stream of which a read gives no more than so many bytes."""
+
+    def __init__(self, data, most):
+        super().__init__(data)
+        self.most = most
+
+    def read1(self, size=-1):
+        return super().read1(min(size, self.most))
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 1000])
+def test_lines_are_whole_however_they_arrive(most):
+    data = "\ufeffÉté !\r\n\n漢字\x0c\u2028x\nno end".encode()
+    found = [line for group in commands._arriving(Dripping(data, most), "it") for line in group]
+    assert found == ["Été !", "", "漢字\x0c\u2028x", "no end"]
+
+
+def test_a_line_without_an_end_is_not_read_for_ever():
+    class Endless(io.BytesIO):
+        def read1(self, size=-1):
+            return b"a" * size
+
+    with pytest.raises(InputError, match="it, line 1: more than 10,000 characters"):
+        [line for group in commands._arriving(Endless(), "it") for line in group]
+
+
+MEMORY = """
+import re, sys
+from pathlib import Path
+from dikkat.cli import main
+
+def most_memory(file):
+    sys.argv[-1] = file
+    Path("/proc/self/clear_refs").write_text("5")
+    try:
+        main()
+    except SystemExit as stop:
+        assert not stop.code
+    return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
+
+_, *arguments, few, many = sys.argv
+sys.argv = ["dikkat", "translate", *arguments, "--file", ""]
+print(*map(most_memory, (few, few, many)), file=sys.stderr)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc")
+def test_memory_does_not_grow_with_the_number_of_lines(tmp_path):
+    torch.manual_seed(0)
+    english = Tokenizer.train(["go now ."], "word", min_freq=1, vocabulary_size=9)
+    french = Tokenizer.train(["va ."], "word", min_freq=1, vocabulary_size=9)
+    settings = Settings(embedding_size=2, hidden_size=2)
+    tiny = TranslationModel(settings, len(english), len(french))
+    with torch.no_grad():
+        tiny.output_bias[END] = 9.0
+    Translator(tiny, settings, english, french).save(tmp_path / "tiny")
+    for lines in (200, 20_000):
+        (tmp_path / str(lines)).write_text("go now .\n" * lines)
+    options = [tmp_path / "tiny", "--batch-size", "50", tmp_path / "200", tmp_path / "20000"]
+    done = subprocess.run([sys.executable, "-c", MEMORY, *options], capture_output=True, text=True, check=True)
+    assert done.stdout.count("\n") == 20_400
+    _, few, many = map(int, done.stderr.split())  # the first run loads what all need
+    assert many < 1.05 * few
 
 
 def test_evaluate_prints_sacrebleus_own_lines(run, model, pairs):

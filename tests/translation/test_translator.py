@@ -5,7 +5,8 @@ import sys
 import pytest
 import torch
 
-from dikkat.translation import InputError, Settings, Tokenizer, TranslationModel, Translator
+from dikkat.translation import InputError, Search, Settings, Tokenizer, TranslationModel, Translator, beam_search
+from dikkat.translation import translator as translator_module
 
 PAIRS = [("Where is the man?", "Où est l'homme ?"), ("She sees Marie.", "Elle voit Marie."), ("I lost.", "J'ai perdu.")]
 
@@ -69,12 +70,82 @@ def test_what_is_no_sentence_is_refused(translator):
         translator.translate("Go.")
     with pytest.raises(TypeError, match=r"sentences\[1\] is of type int"):
         translator.translate(["Go.", 3])
+    with pytest.raises(TypeError, match="one string"):
+        translator.translate_lines("Go.")  # before anything is asked of it
     with pytest.raises(InputError, match=r"sentences\[1\] has 100,000 characters"):
         translator.translate(["Go.", "a" * 100_000])
     with pytest.raises(InputError, match=r"sentences\[0\] is not Unicode"):
         translator.translate(["\udcff"])
     with pytest.raises(InputError, match="batch_size is 0"):
         translator.translate(["Go."], batch_size=0)
+
+
+def test_a_stream_gives_what_a_list_gives_and_reads_no_further_than_it_must(translator):
+    sentences = ["She lost the man.", "", "Go.", "where is the MAN ?", "Zorglub!"] * 8
+    read = []
+
+    def lines():
+        for sentence in sentences:
+            read.append(sentence)
+            yield sentence
+
+    stream = translator.translate_lines(lines(), batch_size=2)
+    assert read == []
+    found = [next(stream)]
+    assert len(read) == 32  # 16 batches
+    found += stream
+    wanted = translator.translate(sentences)
+    assert [each.source for each in found] == sentences
+    assert [each.target for each in found] == [each.target for each in wanted]
+    assert len(list(translator.translate_lines(iter(sentences[:32]), batch_size=2))) == 32
+    read.clear()
+    next(translator.translate_lines(lines(), batch_size=1))
+    assert len(read) == 1  # who asks for one at a time is not made to wait
+
+
+@pytest.mark.parametrize("bad", [OSError("the disk is gone"), 7, "a" * 100_000])
+def test_what_was_read_before_an_error_is_translated(translator, bad):
+    def lines():
+        yield from ["Go.", "I lost."]
+        if isinstance(bad, Exception):
+            raise bad
+        yield bad
+
+    stream = translator.translate_lines(lines())
+    assert [next(stream).target for _ in range(2)] == ["Va !", "J'ai perdu."]
+    with pytest.raises((OSError, TypeError, InputError), match=r"the disk is gone|sentences\[2\]"):
+        next(stream)
+
+
+def test_the_n_best_of_each_sentence(translator):
+    sentences, search = ["She lost the man.", "", "Go."], Search(4, n_best=3, length_penalty=0)
+    found = list(translator.translate_n_best(iter(sentences), search=search))
+    assert [[each.source for each in group] for group in found] == [
+        ["She lost the man."] * 3, [""], ["Go."] * 3,
+    ]  # fmt: skip
+    for group in found:
+        assert [each.score for each in group] == sorted((each.score for each in group), reverse=True)
+        assert len({tuple(each.target_tokens) for each in group}) == len(group)
+    assert [group[0] for group in found][1].target == ""
+    best = translator.translate(sentences, search=search)
+    assert [group[0].target for group in found] == [each.target for each in best]
+    ids = [translator.source_tokenizer.encode(sentence).ids for sentence in ("She lost the man.", "Go.")]
+    for group, hypotheses in zip([found[0], found[2]], beam_search(translator.model, ids, search), strict=True):
+        assert [each.score for each in group] == pytest.approx([each.score for each in hypotheses], abs=1e-4)
+
+
+def test_sentences_of_similar_lengths_go_together_and_long_ones_few_at_once(translator, monkeypatch):
+    batches = []
+
+    def search(model, sources, search):
+        batches.append([len(source) for source in sources])
+        return beam_search(model, sources, search)
+
+    monkeypatch.setattr(translator_module, "beam_search", search)
+    lengths = [3, 450, 7, 1, 2, 130, 5, 160, 11, 120, 110, 6]
+    found = translator.translate(["go " * length for length in lengths], batch_size=4, search=Search(1, max_length=1))
+    assert batches == [[450], [160, 130], [120, 110, 11], [7, 6, 5, 3], [2, 1]]
+    assert [len(each.source_tokens) for each in found] == lengths
 
 
 def test_a_translation_cannot_be_changed(translator):

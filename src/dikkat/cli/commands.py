@@ -1,14 +1,14 @@
 """What each command does; its help is written for someone who has never trained a translator."""
 
 import dataclasses
+import json
 import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from io import TextIOWrapper
-from itertools import islice
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, TextIO, cast, get_args
 
@@ -17,7 +17,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from dikkat.translation import (
     InputError,
+    Search,
     Settings,
+    Translation,
     Translator,
     evaluate,
     hold_out,
@@ -25,12 +27,16 @@ from dikkat.translation import (
     read_tsv,
 )
 from dikkat.translation.checkpoint import check_writable
-from dikkat.translation.corpus import Pair, decode_line, read_lines
+from dikkat.translation.corpus import MAX_CHARACTERS, Pair, decode_line, read_lines
 from dikkat.translation.settings import Precision, ScoreName
 from dikkat.translation.tokenizer import Kind
 
 _DEFAULT = Settings()
+_SEARCH = Search()
 _VALIDATION_SHARE = 0.05
+
+_ARRIVING = 1 << 16  # bytes: most that are taken from standard input at once
+_ONE_LINE = str.maketrans("\t\n\r", "   ")  # which a byte-pair model could write
 
 _FLAG = " "  # as the name of a value: there is none
 
@@ -102,6 +108,22 @@ ModelArgument = Annotated[Path, typer.Argument(help="A model folder that `dikkat
 SentencesArgument = Annotated[list[str], typer.Argument(help="Sentences, each in quotes.", show_default=False)]
 BatchSizeOption = Annotated[
     int, typer.Option(help="Sentences to translate at once. Larger: faster, more memory.", min=1, metavar="N")
+]
+BeamOption = Annotated[
+    int,
+    typer.Option(
+        help="Ways to go on with a translation that are followed at once, before one is chosen. 1: fastest. Larger: "
+        "slower, and mostly better, up to 5 or so.",
+        metavar="N",
+    ),
+]
+LengthPenaltyOption = Annotated[
+    float,
+    typer.Option(
+        help="How much longer translations are preferred. 0: not at all, so that short ones win. No effect with a "
+        "--beam of 1.",
+        metavar="NUMBER",
+    ),
 ]
 
 
@@ -430,7 +452,7 @@ def train(
     epilog="Examples:\n\n"
     'dikkat translate my-model "I am at home." "He is calm."\n\n'
     "dikkat translate my-model --file letters.en > letters.fr\n\n"
-    "cat letters.en | dikkat translate my-model",
+    "cat letters.en | dikkat translate my-model --json > letters.jsonl",
 )
 def translate(
     model: ModelArgument,
@@ -442,21 +464,44 @@ def translate(
         Path | None,
         typer.Option("--file", "-f", help="A file of sentences, one a line.", metavar="FILE", show_default=False),
     ] = None,
+    beam: BeamOption = _SEARCH.beam,
+    n_best: Annotated[
+        int,
+        typer.Option(
+            help="Translations of each sentence, the best first, at most as many as --beam. With 2 or more, a line "
+            "holds the sentence's number, the translation's score (its log-probability) and the translation, with "
+            "tabs between.",
+            metavar="N",
+        ),
+    ] = _SEARCH.n_best,
+    length_penalty: LengthPenaltyOption = _SEARCH.length_penalty,
     batch_size: BatchSizeOption = 64,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print each translation as a line of JSON: source, target, the tokens of both, score, and for each "
+            "token of the target how much it looked at each of the source.",
+            metavar=_FLAG,
+        ),
+    ] = False,
 ) -> None:
-    """Translate sentences: those given, those of a file, or those of standard input; one translation a line."""
+    """Translate sentences: those given, those of a file, or those of standard input; one translation a line.
+
+    A file may be of any length: it is read and translated part by part. From standard input, each line is translated
+    as soon as it comes.
+    """
     if sentences and file:
         raise InputError("sentences and --file are both given: give one of them")
-    translator = Translator.load(model)
-    if sentences:
-        _print_translations(translator, sentences, batch_size)
-    elif file:
-        _print_translations(translator, read_lines(file), batch_size)
-    elif sys.stdin.isatty():
-        print("Type a sentence and press Enter; Ctrl-D ends.", file=sys.stderr)
-        _print_translations(translator, _sentences(sys.stdin.buffer, "standard input"), batch_size=1)
-    else:
-        _print_translations(translator, _sentences(sys.stdin.buffer, "standard input"), batch_size)
+    with _naming_options():
+        search = Search(beam=beam, n_best=n_best, length_penalty=length_penalty)
+        translator = Translator.load(model)
+        number = 0
+        for group in _groups(sentences, file):
+            for found in translator.translate_n_best(group, batch_size=batch_size, search=search):
+                number += 1
+                for translation in found:
+                    print(_line(number, translation, as_json=as_json, numbered=n_best > 1), flush=True)
 
 
 @app.command(
@@ -472,15 +517,19 @@ def evaluate_model(
     pairs: PairsOption = None,
     source: SourceOption = None,
     target: TargetOption = None,
+    beam: BeamOption = _SEARCH.beam,
+    length_penalty: LengthPenaltyOption = _SEARCH.length_penalty,
     batch_size: BatchSizeOption = 64,
 ) -> None:
     """Score a model on sentence pairs that it has not seen: BLEU and chrF from 0 to 100, as sacreBLEU computes them.
 
     With --phrasebook, the pairs are those that training on the phrasebook leaves out.
     """
-    translator = Translator.load(model)
-    corpus = _corpus(phrasebook, pairs, source, target, held_out=True)
-    translations = translator.translate([first for first, _ in corpus], batch_size=batch_size)
+    with _naming_options():
+        search = Search(beam=beam, length_penalty=length_penalty)
+        translator = Translator.load(model)
+        corpus = _corpus(phrasebook, pairs, source, target, held_out=True)
+        translations = translator.translate([first for first, _ in corpus], batch_size=batch_size, search=search)
     scores = evaluate([translation.target for translation in translations], [second for _, second in corpus])
     print(scores.bleu_line)
     print(f"signature: {scores.bleu_signature}")
@@ -530,7 +579,7 @@ def _naming_options() -> Iterator[None]:
 
 def _with_options(message: str) -> str:
     """A message with options for settings: where it begins with one, or where an underscore tells one from a word."""
-    names = [field.name for field in dataclasses.fields(Settings)]
+    names = [field.name for options in (Settings, Search) for field in dataclasses.fields(options)]
     certain = "|".join(name for name in names if "_" in name)
     return re.sub(rf"^({'|'.join(names)})(?= is )|\b({certain})\b", lambda found: _option(found[0]), message)
 
@@ -571,25 +620,36 @@ def _with_validation(
     return corpus, read_aligned(valid_source, valid_target)
 
 
-def _sentences(lines: Iterable[bytes], name: str) -> Iterator[str]:
-    for number, line in enumerate(lines, start=1):
-        yield decode_line(line, f"{name}, line {number}", first=number == 1)
+def _groups(sentences: list[str] | None, file: Path | None) -> Iterator[Iterable[str]]:
+    """Sentences that can wait for each other."""
+    if sentences:
+        yield sentences
+    elif file:
+        yield read_lines(file)
+    else:
+        if sys.stdin.isatty():
+            print("Type a sentence and press Enter; Ctrl-D ends.", file=sys.stderr)
+        yield from _arriving(cast("BufferedReader", sys.stdin.buffer), "standard input")
 
 
-def _print_translations(translator: Translator, sentences: Iterable[str], batch_size: int) -> None:
-    """Print translations group by group; those before a line that cannot be read, too."""
-    remaining = iter(sentences)
-    # Some batches at once, so that sentences of similar lengths can go together; not all, so that output begins soon.
-    size = 1 if batch_size == 1 else 8 * batch_size
-    fault: InputError | None = None
-    group = [""]
-    while group and fault is None:
-        group = []
-        try:
-            group.extend(islice(remaining, size))
-        except InputError as error:
-            fault = error
-        for translation in translator.translate(group, batch_size=batch_size):
-            print(translation.target, flush=batch_size == 1)
-    if fault is not None:
-        raise fault
+def _arriving(stream: BufferedReader, name: str) -> Iterator[Iterator[str]]:
+    """The lines of a stream in groups of what has come: who types, or waits for an answer, need not write more."""
+    number, rest, ended = 0, b"", False
+    while not ended:
+        block = stream.read1(_ARRIVING)
+        *lines, rest = (rest + block).split(b"\n")
+        ended = not block
+        if rest and (ended or len(rest) > 5 * MAX_CHARACTERS):  # no sentence has so many bytes: decoding says so
+            lines, rest = [*lines, rest], b""
+        yield (
+            decode_line(line, f"{name}, line {at}", first=at == 1) for at, line in enumerate(lines, start=number + 1)
+        )
+        number += len(lines)
+
+
+def _line(number: int, translation: Translation, *, as_json: bool, numbered: bool) -> str:
+    if as_json:
+        weights = [[round(weight, 4) for weight in row] for row in translation.weights.tolist()]
+        return json.dumps({"sentence": number, **vars(translation), "weights": weights}, ensure_ascii=False)
+    target = translation.target.translate(_ONE_LINE)
+    return f"{number}\t{translation.score:.3f}\t{target}" if numbered else target

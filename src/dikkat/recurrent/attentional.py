@@ -360,7 +360,8 @@ class _Attentional(nn.Module, Generic[StateT]):
                 raise ValueError(
                     f"the state has shape {tuple(each.shape)}; allowed is (layers, batch, hidden) = {expected}"
                 )
-        return hidden, cell
+        # Under autocast a state may come narrower than the inputs are.
+        return hidden.to(inputs.dtype), None if cell is None else cell.to(inputs.dtype)
 
     def _parted(self, state: Any) -> tuple[Tensor, Tensor | None]:
         raise NotImplementedError

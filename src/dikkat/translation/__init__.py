@@ -7,7 +7,7 @@ from dikkat.translation.errors import CorpusError, InputError, ModelFolderError,
 from dikkat.translation.evaluation import Evaluation, bleu_k, evaluate
 from dikkat.translation.loss import linear_cross_entropy
 from dikkat.translation.model import TranslationModel
-from dikkat.translation.search import greedy
+from dikkat.translation.search import Hypothesis, Search, beam_search, greedy
 from dikkat.translation.settings import Settings
 from dikkat.translation.tokenizer import Tokenizer
 from dikkat.translation.translator import Translation, Translator
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 __all__ = [
     "CorpusError",
     "Evaluation",
+    "Hypothesis",
     "InputError",
     "ModelFolderError",
+    "Search",
     "Settings",
     "SettingsError",
     "Tokenizer",
@@ -30,6 +32,7 @@ __all__ = [
     "Translation",
     "TranslationModel",
     "Translator",
+    "beam_search",
     "bleu_k",
     "evaluate",
     "greedy",

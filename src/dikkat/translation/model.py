@@ -178,6 +178,18 @@ class TranslationModel(nn.Module):
             raise RuntimeError("the decoder returned no weights, which were asked for")
         return self._scores(self._readout(states, contexts, embedded)), weights, state
 
+    def select(self, state: Tensor, rows: Tensor) -> Tensor:
+        """The decoder's state of these rows of a batch, in their order, as `Memory.select` has it for the memory.
+
+        Args:
+            state: from `encode` or `step`, (layers, B, h).
+            rows: (R,) int64; a row may come several times.
+
+        Returns:
+            (layers, R, h).
+        """
+        return self.decoder.select(state, rows)
+
     def _embed(self, table: nn.Embedding, numbers: Tensor) -> Tensor:
         """Embeddings with features of variance 1 at the start of training."""
         embedded: Tensor = self.dropout(table(numbers) * math.sqrt(table.embedding_dim))

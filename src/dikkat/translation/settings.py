@@ -60,7 +60,7 @@ class Settings:
         batch_tokens: instead of a number of pairs, most tokens in a batch, padding and ends included, on the side
             that has more of them: many short pairs, or few long ones.
         precision: `"float32"`, or `"bfloat16"` for training's large matrix products, where the processor has
-            them; weights, sums, recurrences and optimiser are float32 in either case.
+            them; weights, sums, states and optimiser are float32 in either case.
         max_length: training pairs with more tokens on a side are left out.
         epochs: how often to go through the training pairs at most.
         max_minutes: when to stop at the latest, or None. The learning rate falls with the time, too, so that a result

@@ -1,5 +1,6 @@
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -9,9 +10,12 @@ from dikkat.translation import checkpoint
 from dikkat.translation.corpus import MAX_CHARACTERS
 from dikkat.translation.errors import InputError
 from dikkat.translation.model import TranslationModel
-from dikkat.translation.search import Hypothesis, greedy
+from dikkat.translation.search import DEFAULT, Hypothesis, Search, beam_search
 from dikkat.translation.settings import Settings
 from dikkat.translation.tokenizer import UNKNOWN, Encoded, Tokenizer
+
+_WINDOW = 16  # batches: enough that sentences of similar lengths meet, few enough that output begins soon
+_LENGTH = 100  # source tokens: sentences that are longer come fewer at once, so that memory stays bounded
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,9 @@ class Translator:
         """
         checkpoint.save(folder, self.model, self.settings, self.source_tokenizer, self.target_tokenizer)
 
-    def translate(self, sentences: Sequence[str], *, batch_size: int = 64) -> list[Translation]:
+    def translate(
+        self, sentences: Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT
+    ) -> list[Translation]:
         """Translate sentences.
 
         A word that the model would write as unknown is copied from the source: of the words that the model does not
@@ -96,28 +102,88 @@ class Translator:
 
         Args:
             sentences: any text, a sentence each, of at most `MAX_CHARACTERS` characters.
-            batch_size: how many to translate at once; sentences of similar lengths go together.
+            batch_size: how many to translate at once; sentences of similar lengths go together, and of more than 100
+                tokens fewer.
+            search: how to look for the best translation: `Search(beam=1)` is fastest, a wider beam mostly better.
 
         Returns:
             One translation a sentence, in their order.
 
         Raises:
-            InputError: a sentence that is too long or not Unicode, or a batch size below 1.
-            TypeError: one string in place of a list of them, or something that is not a string in the list.
+            InputError: a sentence that is too long or not Unicode, a batch size below 1, or a model whose scores are
+                not numbers.
+            SettingsError: a beam wider than the model's target vocabulary.
+            TypeError: one string in place of several, or something among them that is not a string.
         """
-        _check(sentences, batch_size)
+        return list(self.translate_lines(sentences, batch_size=batch_size, search=search))
+
+    def translate_lines(
+        self, lines: Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT
+    ) -> Iterator[Translation]:
+        """Translate any number of sentences in constant memory, each as soon as those that it was read with are done.
+
+        Sentences are read as they are needed, 16 batches at once (with a `batch_size` of 1 one by one). An error that
+        their source raises, or a sentence that is none, comes after the translations of all before it.
+
+        Args:
+            lines: as in `translate`, and so are all others: a list or a generator, for instance.
+            batch_size: how many to translate at once.
+            search: how to look for the best translation.
+
+        Returns:
+            An iterator of one translation a sentence, in their order.
+
+        Raises:
+            InputError: as in `translate`.
+            SettingsError: as in `translate`.
+            TypeError: as in `translate`.
+
+        Example:
+            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
+            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
+            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
+            >>> settings = Settings(embedding_size=4, hidden_size=4)
+            >>> model = TranslationModel(settings, len(english), len(french))
+            >>> for translation in Translator(model, settings, english, french).translate_lines(iter(["Go.", ""])):
+            ...     print(translation.source_tokens)
+            ['Go', '.']
+            []
+        """
+        return (best for best, *_ in self.translate_n_best(lines, batch_size=batch_size, search=search))
+
+    def translate_n_best(
+        self, lines: Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT
+    ) -> Iterator[list[Translation]]:
+        """As `translate_lines`, but `search.n_best` translations of each sentence.
+
+        Args:
+            lines: as in `translate_lines`, and so are all others.
+            batch_size: how many to translate at once.
+            search: how to look for them, and how many to return: `Search(beam=5, n_best=3)`.
+
+        Returns:
+            An iterator of one list a sentence, in their order: its translations, best first; one for an empty one.
+
+        Raises:
+            InputError: as in `translate`.
+            SettingsError: as in `translate`.
+            TypeError: as in `translate`.
+        """
+        if isinstance(lines, str):
+            raise TypeError("sentences is one string; it must be several of them: translate([sentence])")
+        if batch_size < 1:
+            raise InputError(f"batch_size is {batch_size}; it must be at least 1")
+        size = _WINDOW * batch_size if batch_size > 1 else 1
+        return (found for window in _windows(lines, size) for found in self._window(window, batch_size, search))
+
+    def _window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:
         encoded = self.source_tokenizer.encode_all(sentences)
-        full = sorted(
-            (index for index, each in enumerate(encoded) if each.ids), key=lambda index: len(encoded[index].ids)
-        )
-        found: dict[int, Hypothesis] = {}
-        for start in range(0, len(full), batch_size):
-            batch = full[start : start + batch_size]
-            found |= zip(batch, greedy(self.model, [encoded[index].ids for index in batch]), strict=True)
-        return [
-            self._translation(sentence, each, found[index]) if index in found else _empty(sentence)
-            for index, (sentence, each) in enumerate(zip(sentences, encoded, strict=True))
-        ]
+        found = [[_empty(sentence)] for sentence in sentences]
+        for batch in _batches([len(each.ids) for each in encoded], batch_size):
+            hypotheses = beam_search(self.model, [encoded[index].ids for index in batch], search)
+            for index, best in zip(batch, hypotheses, strict=True):
+                found[index] = [self._translation(sentences[index], encoded[index], each) for each in best]
+        return found
 
     def _translation(self, sentence: str, encoded: Encoded, found: Hypothesis) -> Translation:
         copied = list(_copied_words(encoded, found))
@@ -145,17 +211,40 @@ def _empty(sentence: str) -> Translation:
     return Translation(sentence, "", [], [], torch.zeros(0, 0), 0.0)
 
 
-def _check(sentences: Sequence[str], batch_size: int) -> None:
-    if isinstance(sentences, str):
-        raise TypeError("sentences is one string; it must be a list of them: translate([sentence])")
-    if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}; it must be at least 1")
-    for index, sentence in enumerate(sentences):
-        if not isinstance(sentence, str):
-            raise TypeError(f"sentences[{index}] is of type {type(sentence).__name__}; it must be a string")
-        if any("\ud800" <= character <= "\udfff" for character in sentence):  # as from a command line
-            raise InputError(f"sentences[{index}] is not Unicode text: {sentence!r}. Give it as UTF-8")
-        if len(sentence) > MAX_CHARACTERS:
-            raise InputError(
-                f"sentences[{index}] has {len(sentence):,} characters; a sentence may have {MAX_CHARACTERS:,}. Split it"
-            )
+def _windows(sentences: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Lists of so many sentences. Those before an error come before the error."""
+    checked = (_check(sentence, index) for index, sentence in enumerate(sentences))
+    while True:
+        window: list[str] = []
+        try:
+            for sentence in islice(checked, size):
+                window.append(sentence)
+        except Exception:
+            if window:
+                yield window
+            raise
+        if not window:
+            return
+        yield window
+
+
+def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """Indices of sentences of similar lengths, the empty ones left out."""
+    order = sorted((index for index, length in enumerate(lengths) if length), key=lengths.__getitem__, reverse=True)
+    start = 0
+    while start < len(order):
+        size = max(1, min(batch_size, batch_size * _LENGTH // lengths[order[start]]))
+        yield order[start : start + size]
+        start += size
+
+
+def _check(sentence: str, index: int) -> str:
+    if not isinstance(sentence, str):
+        raise TypeError(f"sentences[{index}] is of type {type(sentence).__name__}; it must be a string")
+    if any("\ud800" <= character <= "\udfff" for character in sentence):  # as from a command line
+        raise InputError(f"sentences[{index}] is not Unicode text: {sentence!r}. Give it as UTF-8")
+    if len(sentence) > MAX_CHARACTERS:
+        raise InputError(
+            f"sentences[{index}] has {len(sentence):,} characters; a sentence may have {MAX_CHARACTERS:,}. Split it"
+        )
+    return sentence

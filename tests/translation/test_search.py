@@ -1,0 +1,302 @@
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from dikkat.translation import InputError, Search, Settings, SettingsError, TranslationModel, beam_search, greedy
+from dikkat.translation.model import collate
+from dikkat.translation.search import _best, length_limit
+from dikkat.translation.tokenizer import BEGIN, END, PAD, UNKNOWN
+
+
+def make(vocabulary=13, seed=0, sharpness=2.5) -> TranslationModel:
+    """A random model of strong opinions: an untrained one looks everywhere alike and likes all tokens alike."""
+    torch.manual_seed(seed)
+    settings = Settings(embedding_size=6, hidden_size=10, num_layers=2, dropout=0.0)
+    model = TranslationModel(settings, 11, vocabulary).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(sharpness)
+        model.output_bias.normal_()
+        model.output_bias[END] += 0.5
+    return model
+
+
+def normalised(score, length, search):
+    return score / ((5 + length) / 6) ** search.length_penalty
+
+
+@torch.no_grad()
+def plain(model, source, search):
+    """Beam search of one sentence with lists, as one would say it, and without stopping early."""
+    memory, state = model.encode(torch.tensor([source]), torch.tensor([len(source)]))
+    forbidden = {PAD, BEGIN} if UNKNOWN in source else {PAD, BEGIN, UNKNOWN}
+    live, finished, room = [(0.0, [], state, [])], [], search.beam
+    for length in range(1, min(length_limit(len(source)), search.max_length or math.inf) + 1):
+        candidates = []
+        for place, (score, ids, state, weights) in enumerate(live):
+            scores, looked_at, after = model.step(torch.tensor([ids[-1] if ids else BEGIN]), memory, state)
+            for token, gain in enumerate(scores[0].log_softmax(0).tolist()):
+                if token not in forbidden and (ids or token != END):
+                    grown = (score + gain, [*ids, token], after, [*weights, looked_at[0]])
+                    candidates.append((-score - gain, place, token, grown))
+        chosen = [grown for *_, grown in sorted(candidates, key=lambda each: each[:3])[:room]]
+        live = [grown for grown in chosen if grown[1][-1] != END]
+        finished += [
+            (normalised(score, length, search), ids[:-1], score, weights[:-1])
+            for score, ids, _, weights in chosen
+            if ids[-1] == END
+        ]
+        room = search.beam - len(finished)
+        if not live:
+            break
+    found = [(ids, score, weights, True) for _, ids, score, weights in sorted(finished, key=lambda each: -each[0])]
+    return (found + [(ids, score, weights, False) for score, ids, _, weights in live])[: search.n_best]
+
+
+def agree(found, wanted):
+    assert [each.ids for each in found] == [ids for ids, *_ in wanted]
+    for hypothesis, (_, score, weights, finished) in zip(found, wanted, strict=True):
+        assert hypothesis.score == pytest.approx(score, rel=1e-12)
+        torch.testing.assert_close(hypothesis.weights, torch.stack(weights).float())
+        assert hypothesis.weights.untyped_storage().nbytes() == hypothesis.weights.nbytes
+        assert hypothesis.finished == finished
+
+
+SOURCES = st.lists(st.lists(st.sampled_from([UNKNOWN, *range(4, 11)]), min_size=1, max_size=7), min_size=1, max_size=5)
+
+
+@hypothesis_settings(max_examples=40, deadline=None)
+@given(
+    SOURCES,
+    st.sampled_from([11, 12, 13]),
+    st.integers(0, 5),
+    st.sampled_from([(1, 1), (2, 1), (2, 2), (3, 2), (5, 1), (5, 3), (5, 5)]),
+    st.sampled_from([0, 0.6, 1.0, 3.0]),
+    st.sampled_from([1, 2, 7, None]),
+)
+def test_a_batch_is_searched_as_its_sentences_are_one_by_one(sources, vocabulary, seed, widths, penalty, longest):
+    model, search = make(vocabulary, seed), Search(*widths, length_penalty=penalty, max_length=longest)
+    for source, found in zip(sources, beam_search(model, sources, search), strict=True):
+        agree(found, plain(model, source, search))
+
+
+MANY = [[5, 6], [7], [8, 9, 10, 4], [UNKNOWN, 4, 5, 6], [10, 10], [9, 4, 4], [6, 6, 6, 6, 6, 6, 6]]
+
+
+@pytest.mark.parametrize("penalty", [0, 1])
+@pytest.mark.parametrize("beam", [1, 2, 3, 5, 11])
+def test_sentences_that_end_at_different_times(beam, penalty):
+    model, search = make(seed=7, sharpness=4), Search(beam, n_best=(beam + 1) // 2, length_penalty=penalty)
+    found = beam_search(model, MANY, search)
+    for source, hypotheses in zip(MANY, found, strict=True):
+        agree(hypotheses, plain(model, source, search))
+    assert len({len(hypotheses[0].ids) for hypotheses in found}) >= 4
+
+
+def test_a_beam_of_one_is_greedy_whatever_the_penalty():
+    model = make()
+    for penalty in (0, 7):
+        wide = beam_search(model, MANY, Search(1, length_penalty=penalty))
+        for (one,), other in zip(wide, greedy(model, MANY), strict=True):
+            assert (one.ids, one.score, one.finished) == (other.ids, other.score, other.finished)
+            torch.testing.assert_close(one.weights, other.weights, rtol=0, atol=0)
+
+
+def test_a_wider_beam_finds_likelier_translations():
+    scores = {
+        beam: sum(found[0].score for found in beam_search(make(), MANY, Search(beam, length_penalty=0)))
+        for beam in (1, 13)
+    }
+    assert scores[13] > scores[1] + 0.1
+
+
+def test_a_penalty_of_length_favours_long_ones():
+    lengths = {
+        penalty: sum(len(found[0].ids) for found in beam_search(make(seed=3), MANY, Search(5, length_penalty=penalty)))
+        for penalty in (0, 3)
+    }
+    assert lengths[3] > lengths[0]
+
+
+def test_where_a_longer_one_wins_is_where_the_formula_says():
+    model = make()
+    with torch.no_grad():  # whatever came before, the word 4 has a probability of 0.9 and the end one of 0.1
+        model.target_embedding.weight.zero_()
+        model.output_bias.fill_(-math.inf)
+        model.output_bias[4], model.output_bias[END] = math.log(0.9), math.log(0.1)
+    one, two = math.log(0.9) + math.log(0.1), 2 * math.log(0.9) + math.log(0.1)
+    turn = math.log(two / one) / math.log(((5 + 3) / 6) / ((5 + 2) / 6))  # there both are equal; the ends are counted
+    for penalty, words in ((turn - 0.001, 1), (turn + 0.001, 2)):
+        ((found,),) = beam_search(model, [[5, 6]], Search(3, length_penalty=penalty, max_length=3))
+        assert found.ids == [4] * words
+
+
+def test_a_beam_with_room_for_everything_finds_everything():
+    model = make(vocabulary=6)  # two words
+    (found,) = beam_search(model, [[5, 7, 7]], Search(6, n_best=6, max_length=2, length_penalty=0.0))
+
+    def forced(ids, ended):
+        table = model(collate([([5, 7, 7], ids)])).log_softmax(1)
+        return sum(table[step, token].item() for step, token in enumerate([*ids, END] if ended else ids))
+
+    ended = sorted(((forced([word], True), [word]) for word in (4, 5)), reverse=True)
+    cut = sorted((forced(list(words), False), list(words)) for words in itertools.product((4, 5), repeat=2))[::-1]
+    assert [each.ids for each in found] == [ids for _, ids in ended + cut]
+    assert [each.score for each in found] == pytest.approx([score for score, _ in ended + cut], rel=1e-12)
+    assert [each.finished for each in found] == [True] * 2 + [False] * 4
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+def test_a_score_is_what_teacher_forcing_gives(beam):
+    model = make()
+    for source, hypotheses in zip(MANY, beam_search(model, MANY, Search(beam, n_best=beam)), strict=True):
+        for found in hypotheses:
+            table = model(collate([(source, found.ids)])).log_softmax(1)
+            tokens = [*found.ids, END] if found.finished else found.ids
+            assert found.score == pytest.approx(sum(table[step, t].item() for step, t in enumerate(tokens)), rel=1e-12)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_company_has_no_effect(beam):
+    model, search = make(), Search(beam, n_best=beam)
+    together = beam_search(model, MANY, search)
+    for source, wanted in zip(MANY, together, strict=True):
+        (alone,) = beam_search(model, [source], search)
+        agree(alone, [(each.ids, each.score, list(each.weights), each.finished) for each in wanted])
+
+
+def test_equally_likely_ones_come_in_order():
+    model = make()
+    with torch.no_grad():
+        model.target_embedding.weight.zero_()
+        model.output_bias.zero_()
+    (found,) = beam_search(model, [[5, 6]], Search(3, n_best=3, length_penalty=0))
+    # All tokens are equally likely. After 4, 5, 6: the end, 4 and 5 after the first of them; then the end and 4 after
+    # the first of those; then the end.
+    assert [each.ids for each in found] == [[4], [4, 4], [4, 4, 4]]
+
+
+def test_what_ended_costs_nothing_any_more(monkeypatch):
+    model, search, batches = make(seed=7, sharpness=4), Search(5, n_best=5, length_penalty=0), []
+    step = model.step
+
+    def counted(previous, memory, state):
+        assert len(previous) == memory.key.shape[0] == state.shape[1]
+        batches.append(len(previous))
+        return step(previous, memory, state)
+
+    monkeypatch.setattr(model, "step", counted)
+    found = beam_search(model, MANY, search)
+    assert batches[:2] == [7, 35]
+    assert batches[1:] == sorted(batches[1:], reverse=True)
+    for rows, length in zip(batches[1:], itertools.count(2)):
+        assert rows == sum(len(each.ids) + each.finished >= length for hypotheses in found for each in hypotheses)
+
+
+def test_a_sentence_that_is_decided_is_not_searched_on(monkeypatch):
+    model, steps = make(), []
+    with torch.no_grad():
+        model.output_bias[END] += 9.0  # one word, then the end: nothing else comes near
+    step = model.step
+    monkeypatch.setattr(model, "step", lambda *arguments: steps.append(None) or step(*arguments))
+    beam_search(model, MANY, Search(5, length_penalty=0))
+    assert len(steps) == 2
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("beam", [1, 5])
+def test_scores_that_are_no_numbers_are_an_error(beam, value):
+    model = make()
+    with torch.no_grad():
+        model.output_bias.fill_(value) if value < 0 else model.output_bias[7].fill_(value)
+    with pytest.raises(InputError, match="not numbers"):
+        beam_search(model, MANY, Search(beam))
+
+
+def test_impossible_tokens_leave_fewer_hypotheses():
+    model = make()
+    with torch.no_grad():
+        model.output_bias.fill_(-math.inf)
+        model.output_bias[[END, 7]] = 0.0
+    (found,) = beam_search(model, [[5, 6]], Search(5, n_best=5, max_length=3))
+    assert sorted(each.ids for each in found) == [[7], [7, 7], [7, 7, 7]]
+
+
+@torch.no_grad()
+def test_scores_of_low_precision_are_added_up_in_float32():
+    model, source = make().to(torch.bfloat16), [5, 6, 7]
+    (found,) = greedy(model, [source])
+    memory, state = model.encode(torch.tensor([source]), torch.tensor([3]))
+    score, previous = 0.0, BEGIN
+    for token in [*found.ids, END] if found.finished else found.ids:
+        scores, _, state = model.step(torch.tensor([previous]), memory, state)
+        score, previous = score + scores[0].double().log_softmax(0)[token].item(), token
+    assert found.score == pytest.approx(score, rel=1e-5)
+    assert found.weights.dtype == torch.float32
+
+
+@pytest.mark.parametrize("seed", [10, 28])
+def test_a_sentence_that_gains_a_row_while_another_loses_one(seed):
+    model, search, sources = make(seed=seed, sharpness=4), Search(11, n_best=11), [[5, 6], [7, UNKNOWN]]
+    for source, found in zip(sources, beam_search(model, sources, search), strict=True):
+        agree(found, plain(model, source, search))
+
+
+def test_a_token_that_may_not_come_out_may_be_by_far_the_likeliest():
+    model = make().float()
+    with torch.no_grad():
+        model.output_bias[PAD] = 200.0  # whose exponential float32 has not
+    (found,) = greedy(model, [[5, 6]])
+    table = model(collate([([5, 6], found.ids)])).log_softmax(1)
+    tokens = [*found.ids, END] if found.finished else found.ids
+    assert found.score == pytest.approx(sum(table[step, t].item() for step, t in enumerate(tokens)), rel=1e-5)
+
+
+def test_nothing_to_search():
+    assert beam_search(make(), []) == []
+    with pytest.raises(InputError, match="no tokens"):
+        beam_search(make(), [[4], []])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"beam": 0}, "beam is 0; it must be a whole number of at least 1"),
+        ({"beam": True}, "beam is True; it must be"),
+        ({"beam": 2.0}, "beam is 2.0; it must be"),
+        ({"beam": 3, "n_best": 4}, "n_best is 4; it must be a whole number from 1 to 3, the beam"),
+        ({"n_best": 0}, "n_best is 0; it must be"),
+        ({"length_penalty": -0.1}, "length_penalty is -0.1; it must be a number from 0 to 10"),
+        ({"length_penalty": math.nan}, "length_penalty is nan; it must be"),
+        ({"length_penalty": "1"}, "length_penalty is '1'; it must be"),
+        ({"max_length": 0}, "max_length is 0; it must be None or a whole number of at least 1"),
+    ],
+)
+def test_options_out_of_range_are_refused(values, message):
+    with pytest.raises(SettingsError, match=message):
+        Search(**values)
+
+
+def test_a_beam_wider_than_the_vocabulary_is_refused():
+    beam_search(make(vocabulary=11), [[5]], Search(11))
+    with pytest.raises(SettingsError, match="beam is 12; it must be at most 11, the tokens that the model has"):
+        beam_search(make(vocabulary=11), [[5]], Search(12))
+
+
+@hypothesis_settings(deadline=None)
+@given(st.integers(1, 7), st.integers(1, 700), st.integers(1, 7), st.integers(0, 2**31), st.sampled_from([3, 1000]))
+def test_the_best_are_those_of_a_sort_by_value_and_column(rows, columns, k, seed, different):
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randint(different, (rows, columns), generator=generator).double()
+    values[values == 0] = -math.inf
+    k = min(k, columns)
+    found, where = _best(values, k)
+    for row, row_found, row_where in zip(values.tolist(), found.tolist(), where.tolist(), strict=True):
+        wanted = sorted(range(columns), key=lambda column: (-row[column], column))[:k]
+        assert row_where == wanted
+        assert row_found == [row[column] for column in wanted]

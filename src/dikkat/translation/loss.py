@@ -8,8 +8,9 @@ from torch import Tensor
 
 Reduction = Literal["mean", "sum"]
 
-# Tokens at a time. Measured with 900 tokens, 256 features and a vocabulary of 8,000, in float32 and bfloat16, on one
-# core and two: below 256 the weight's gradient is read and written too often, above it nothing is gained.
+# Tokens at a time. Measured with 900 tokens, 256 features and a vocabulary of 8,000: with 64 the weight's gradient is
+# read and written too often; float32 is as fast from 128 on; bfloat16 gains a tenth from 128 to 256, and less from
+# there to 512, which takes twice the memory.
 _CHUNK = 256
 
 

@@ -353,7 +353,7 @@ class _Lesson(lightning.LightningModule):
         name = _first_not_finite(tensors)
         return TrainingDivergedError(
             f"{what}{f', where {name} is not finite' if name else ''}: the training has diverged. Use a learning_rate "
-            f" below {self.settings.learning_rate} or a gradient_clip below "
+            f"below {self.settings.learning_rate} or a gradient_clip below "
             f"{self.settings.gradient_clip}"
         )
 

@@ -652,10 +652,11 @@ class Stepper:
             state: (layers, B, h).
             cell: The same of an LSTM; None for a GRU.
         """
-        record = self._now
+        record, kind = self._now, state.dtype
         gates, state, cell = (_in_type(operand, record.dtype) for operand in (gates, state, cell))
         _forward(record, gates, state, cell)
-        return _results(record, self._hidden, self._operands)
+        found = _results(record, self._hidden, self._operands)
+        return Sequences(*(_in_type(result, kind) for result in found))
 
 
 _ROW_FIELDS = ("order", "lengths", "offsets")

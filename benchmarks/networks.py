@@ -13,42 +13,14 @@ from corpora import Sizes, padded
 from dikkat import scores
 from dikkat.attention import Memory
 from dikkat.recurrent import AttentionalGRU, GRUEncoder
+from dikkat.translation.loss import linear_cross_entropy
 from dikkat.translation.model import Batch, expected
-from dikkat.translation.search import greedy
+from dikkat.translation.search import Search, beam_search
 
 LOOP, COMPILED, LOOP_HALF = "textbook's loop", "loop under torch.compile", "loop in bfloat16"
 WHOLE = "loop under torch.compile with allow_rnn"
 REFERENCE, OURS, OURS_HALF = "reference", "dikkat", "dikkat in bfloat16"
 WAYS = (LOOP, COMPILED, WHOLE, REFERENCE, OURS, LOOP_HALF, OURS_HALF)
-
-
-# What changes when the library does: its calls, each in one place ----------------------------------------------------
-
-
-def encode(encoder: GRUEncoder, embedded: Tensor, lengths: Tensor, impl: str) -> tuple[Tensor, Tensor]:
-    return encoder(embedded, lengths)
-
-
-def decode(
-    decoder: AttentionalGRU, inputs: Tensor, memory: Memory, state: Tensor, lengths: Tensor, impl: str
-) -> Tensor:
-    return decoder(inputs, memory, state)[0]
-
-
-def output_loss(features: Tensor, output: nn.Linear, target: Tensor, impl: str) -> Tensor:
-    """Mean loss of the features (N, h) of the real positions."""
-    return F.cross_entropy(F.linear(features, output.weight, output.bias), target)
-
-
-def translate(model: "Ours", sources: Sequence[Sequence[int]], beam: int) -> list[list[int]]:
-    """Token numbers without the end.
-
-    Raises:
-        NotImplementedError: A beam that this library does not have.
-    """
-    if beam > 1:
-        raise NotImplementedError("this library has no beam search yet")
-    return [hypothesis.ids for hypothesis in greedy(model, sources)]
 
 
 # The network ---------------------------------------------------------------------------------------------------------
@@ -69,17 +41,27 @@ class Ours(nn.Module):
         self.output = nn.Linear(hidden, sizes.target)
 
     def encode(self, source: Tensor, lengths: Tensor) -> tuple[Memory, Tensor]:
-        encoded, state = encode(self.encoder, self.source_embedding(source), lengths, self.impl)
+        encoded, state = self.encoder(self.source_embedding(source), lengths, impl=self.impl)
         return self.decoder.prepare(encoded, lengths), state
 
     def features(self, batch: Batch) -> Tensor:
         """The top layer's states at the real positions, (N, h)."""
         memory, state = self.encode(batch.source, batch.source_lengths)
         inputs = self.target_embedding(batch.target[:, :-1])
-        return decode(self.decoder, inputs, memory, state, batch.target_lengths, self.impl)[real(batch)]
+        return self.decode(inputs, memory, state, batch.target_lengths)[real(batch)]
+
+    def decode(self, inputs: Tensor, memory: Memory, state: Tensor, lengths: Tensor) -> Tensor:
+        """The top layer's states, (B, T, h)."""
+        return self.decoder(inputs, memory, state, lengths=lengths, impl=self.impl)[0]
 
     def loss(self, batch: Batch) -> Tensor:
-        return output_loss(self.features(batch), self.output, expected(batch), self.impl)
+        return self.output_loss(self.features(batch), expected(batch))
+
+    def output_loss(self, features: Tensor, target: Tensor) -> Tensor:
+        """Mean loss of the features (N, h) of the real positions."""
+        if self.impl == "reference":
+            return F.cross_entropy(self.output(features), target)
+        return linear_cross_entropy(features, self.output.weight, self.output.bias, target)
 
     # As a search asks for them.
 
@@ -94,7 +76,12 @@ class Ours(nn.Module):
         return self.output(outputs), weights, state
 
     def select(self, state: Tensor, rows: Tensor) -> Tensor:
-        return state[:, rows]
+        return self.decoder.select(state, rows)
+
+
+def translate(model: Ours, sources: Sequence[Sequence[int]], beam: int) -> list[list[int]]:
+    """Token numbers without the end."""
+    return [found[0].ids for found in beam_search(model, sources, Search(beam=beam))]
 
 
 class WithoutAttention(Ours):
@@ -106,7 +93,7 @@ class WithoutAttention(Ours):
 
     def features(self, batch: Batch) -> Tensor:
         embedded = self.source_embedding(batch.source)
-        _, state = encode(self.encoder, embedded, batch.source_lengths, self.impl)
+        _, state = self.encoder(embedded, batch.source_lengths, impl=self.impl)
         inputs = self.target_embedding(batch.target[:, :-1])
         context = state[-1].unsqueeze(1).expand(-1, inputs.shape[1], -1)
         return self.decoder(torch.cat([inputs, context], dim=-1), state)[0][real(batch)]

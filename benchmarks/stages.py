@@ -11,7 +11,7 @@ import textbook
 from agreement import objection, truth
 from corpora import Corpus
 from dikkat.translation.model import Batch, expected
-from networks import LOOP, OURS, OURS_HALF, REFERENCE, Ours, Way, decode, encode, output_loss, real, way
+from networks import LOOP, OURS, OURS_HALF, REFERENCE, Ours, Way, real, way
 from turns import Task, measured, milliseconds, once
 
 Record = dict[str, Any]
@@ -81,7 +81,7 @@ def loop_parts(model: textbook.Loop, batch: Batch) -> Forwards:
 
 def our_parts(model: Ours, batch: Batch) -> Forwards:
     def encoder() -> tuple[Tensor, ...]:
-        return encode(model.encoder, model.source_embedding(batch.source), batch.source_lengths, model.impl)
+        return model.encoder(model.source_embedding(batch.source), batch.source_lengths, impl=model.impl)
 
     with torch.no_grad():
         encoded, state = encoder()
@@ -91,9 +91,9 @@ def our_parts(model: Ours, batch: Batch) -> Forwards:
 
     def decoder() -> tuple[Tensor, ...]:
         memory = model.decoder.prepare(encoded, batch.source_lengths)
-        return (decode(model.decoder, inputs, memory, state, batch.target_lengths, model.impl)[real(batch)],)
+        return (model.decode(inputs, memory, state, batch.target_lengths)[real(batch)],)
 
-    return encoder, decoder, lambda: (output_loss(features, model.output, expected(batch), model.impl),)
+    return encoder, decoder, lambda: (model.output_loss(features, expected(batch)),)
 
 
 def _leaves(*tensors: Tensor) -> list[Tensor]:

@@ -123,7 +123,7 @@ def until_end(row: list[int]) -> list[int]:
 
 
 @torch.no_grad()
-def beam(model: Loop, source: list[int], width: int, length_penalty: float = 0.6) -> list[int]:
+def beam(model: Loop, source: list[int], width: int, length_penalty: float = 1.0) -> list[int]:
     """Beam search as such code has it: one sentence at a time, a batch of its hypotheses a step, which are lists.
 
     One that ends leaves the beam, and its place stays empty; of these the one with the highest log-probability over

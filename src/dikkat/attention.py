@@ -332,9 +332,15 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
             "element (a length a query is said as a mask, to attend_memory)"
         )
     limits = restrict(lead, 1, key.shape[-2], key.device, valid_lens=valid_lens)
-    key, value = calls.rank(key, len(lead)), calls.rank(value, len(lead))
+    same = key is value
+    key = calls.rank(key, len(lead))
     if limits.hide():
-        key, value = calls.hide(key, limits.seen()), calls.hide(value, limits.seen())
+        key = calls.hide(key, limits.seen())
+    if same:  # as a decoder has it: once is enough
+        value = key
+    else:
+        value = calls.rank(value, len(lead))
+        value = calls.hide(value, limits.seen()) if limits.hide() else value
     projected = score.project_key(key)
     if lead:  # `select` takes rows of all of them, so none may be broadcast over the first leading dimension
         projected, value = (t.expand(lead[:1] + t.shape[1:]) for t in (projected, value))

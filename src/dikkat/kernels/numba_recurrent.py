@@ -217,7 +217,8 @@ def run(
     grads = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
     low = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     spec = _Spec(rows, reverse, len(layers), pair, profile, grads, low)
-    operands = [_in_type(operand, _kind(gates)) for operand in tensors]
+    kind = _kind(gates)
+    operands = [_in_type(operand, kind) for operand in tensors]
     found: Any = _Run.apply(spec, *operands)  # type: ignore[no-untyped-call]
     return Sequences(*(_in_type(result, state.dtype) for result in found))
 
@@ -264,7 +265,7 @@ class _Record:
         self.kept: dict[str, Tensor] = {}
         self.packs: list[tuple[int, ...]] = []
         self.sources: list[Tensor] = []
-        self.fields: dict[str, Any] = dict.fromkeys(_steps().CALL.names, 0)
+        self.fields: dict[str, Any] = _steps().NOTHING_YET.copy()
         rows, batch = spec.rows, spec.rows.batch
         tasks = min(batch, max(torch.get_num_threads(), -(-batch // _ROWS)))
         self.fields |= {
@@ -281,6 +282,13 @@ class _Record:
         self.fields |= zip(("folded", "single", "highest"), _RANGES[dtype], strict=True)
         for name in ("order", "lengths", "offsets"):
             self.point(name, getattr(rows, name))
+
+    def again(self) -> "_Record":
+        """The same call, with the same addresses, for another kernel."""
+        made = object.__new__(_Record)
+        made.spec, made.dtype, made.wide = self.spec, self.dtype, self.wide
+        made.kept, made.packs, made.sources, made.fields = {}, [], [], self.fields.copy()
+        return made
 
     def up(self, size: int) -> int:
         """The next multiple of a panel's columns."""
@@ -477,13 +485,12 @@ def _backward(
     grads: tuple[Tensor | None, ...],
     needed: tuple[bool, ...],
 ) -> list[Tensor | None]:
-    gates, state, cell, dropped, *rest = tensors
+    gates, state, _cell, dropped, *rest = tensors
     operands = dict(zip(_OPERANDS, rest[:_ATTENDED], strict=True))
     layers = _layers(rest[_ATTENDED:])
     if gates is None or state is None:
         raise TypeError("gates and state are tensors")
-    made = _Record(spec, gates.dtype, state.shape[-1], cell is not None)
-    made.fields |= record.fields
+    made = record.again()
     _point_weights(made, operands, layers, transposed=True)
     _point_gradients(made, record, grads)
     _run_backward(made)

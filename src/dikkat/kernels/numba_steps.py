@@ -73,6 +73,7 @@ CALL = np.dtype(
     # A kernel closes over this type, which makes the state of the sources part of what is looked for on disk.
     + [(f"source_{source_digest()}", np.int64)]
 )
+NOTHING_YET: dict[str, Any] = dict.fromkeys(CALL.names or (), 0)
 FORM = Struct(f"{len(WHOLE)}q{len(REAL)}dq")
 # A weight that is to lie in panels: where it is and will be; its rows' step, columns, and rows of a group, as they are
 # and filled up; how many rows a panel has, and how many panels there are.

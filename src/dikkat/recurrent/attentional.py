@@ -127,12 +127,9 @@ class _Attentional(nn.Module, Generic[StateT]):
         if lengths is not None:
             lengths = check_lengths(lengths, batch, steps, "steps of inputs")
         masks = self._masks(inputs, memory)
-        if choose(impl, self._obstacles(inputs, memory)) == "numba":
-            outputs, contexts, weights, last = self._fused(inputs, memory, hidden, cell, lengths, masks)
-        else:
-            wanted = return_weights or masks.weights is not None
-            outputs, contexts, weights, last = self._plain(inputs, memory, hidden, cell, lengths, masks, wanted)
-        return outputs, contexts, weights if return_weights else None, self._joined(*last)
+        run = self._fused if choose(impl, self._obstacles(inputs, memory)) == "numba" else self._plain
+        outputs, contexts, weights, last = run(inputs, memory, hidden, cell, lengths, masks, return_weights)
+        return outputs, contexts, weights, self._joined(*last)
 
     def step(
         self, inputs: Tensor, memory: Memory, state: StateT, *, return_weights: bool = False
@@ -256,6 +253,7 @@ class _Attentional(nn.Module, Generic[StateT]):
         cell: Tensor | None,
         lengths: Tensor | None,
         masks: _Masks,
+        return_weights: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None, tuple[Tensor, Tensor | None]]:
         rows = fused.Rows.of(lengths, *inputs.shape[:2])
         kept = None if masks.weights is None else fused.take(masks.weights, rows)
@@ -269,7 +267,8 @@ class _Attentional(nn.Module, Generic[StateT]):
             attention=self._attention(memory, kept),
             dropped=dropped,
         )
-        outputs, contexts, weights = (fused.put(cast(Tensor, each), rows) for each in found[:3])
+        outputs, contexts = fused.put(found.states, rows), fused.put(cast(Tensor, found.contexts), rows)
+        weights = fused.put(cast(Tensor, found.weights), rows) if return_weights else None
         return outputs, contexts, weights, (found.state, found.cell)
 
     # --- as a loop of PyTorch's operations
@@ -278,7 +277,7 @@ class _Attentional(nn.Module, Generic[StateT]):
         self,
         inputs: Tensor,
         memory: Memory,
-        state: Tensor,
+        hidden: Tensor,
         cell: Tensor | None,
         lengths: Tensor | None,
         masks: _Masks,
@@ -290,27 +289,27 @@ class _Attentional(nn.Module, Generic[StateT]):
             goes_on = (torch.arange(inputs.shape[1], device=inputs.device) < lengths[:, None]).unsqueeze(-1)
             inputs = torch.where(goes_on, inputs, 0.0)
         gates, context_weight = self._first_gates(inputs), self._context_weight()
-        hidden, cell_states = list(state.unbind(0)), None if cell is None else list(cell.unbind(0))
+        states, cell_states = list(hidden.unbind(0)), None if cell is None else list(cell.unbind(0))
         outputs, contexts, weights = [], [], []
         for step in range(inputs.shape[1]):
             kept = None if masks.weights is None else masks.weights[:, step]
-            context, looked_at = self._attend(hidden[-1], memory, return_weights, kept)
+            context, looked_at = self._attend(states[-1], memory, return_weights or kept is not None, kept)
             first = torch.addmm(gates[:, step], context, context_weight.t())
             dropped = None if masks.features is None else masks.features[:, :, step]
-            new, new_cells = self._advance(first, hidden, cell_states, dropped)
+            new, new_cells = self._advance(first, states, cell_states, dropped)
             outputs.append(new[-1])
             contexts.append(context)
             weights.append(looked_at)
             if goes_on is not None:
-                new = _where(goes_on[:, step], new, hidden)
+                new = _where(goes_on[:, step], new, states)
                 if new_cells is not None and cell_states is not None:
                     new_cells = _where(goes_on[:, step], new_cells, cell_states)
-            hidden, cell_states = new, new_cells
+            states, cell_states = new, new_cells
         found = [outputs, contexts, weights] if return_weights else [outputs, contexts]
         stacked = [torch.stack(cast(list[Tensor], each), dim=1) for each in found]
         if goes_on is not None:
             stacked = [torch.where(goes_on, each, 0.0) for each in stacked]
-        last = (torch.stack(hidden), None if cell_states is None else torch.stack(cell_states))
+        last = (torch.stack(states), None if cell_states is None else torch.stack(cell_states))
         return stacked[0], stacked[1], stacked[2] if return_weights else None, last
 
     def _attend(

@@ -71,30 +71,41 @@ class _Encoder(nn.Module, Generic[StateT]):
         return by_layer
 
     def _fused(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, list[Tensor]]:
-        network, rows = self._network, fused.Rows.of(lengths, *inputs.shape[:2])
-        is_lstm = isinstance(network, nn.LSTM)
-        zeros = torch.zeros(1, inputs.shape[0], network.hidden_size, dtype=inputs.dtype)
-        below, states, cells = fused.take(inputs, rows), [], []
-        for layer in range(network.num_layers):
-            if layer:
+        network, rows = self._network, fused.Rows.of(lengths, inputs.shape[0], inputs.shape[1])
+        every = range(network.num_layers)
+        # Layers that read one way go together; those that read what both directions below them found, one by one.
+        stacks = [list(every)] if self.directions == 1 else [[layer] for layer in every]
+        below, ends = fused.take(inputs, rows), []
+        for stack in stacks:
+            if stack[0]:
                 below = F.dropout(below, network.dropout, self.training)
-            read = []
-            for direction in range(self.directions):
-                w_ih, w_hh, b_ih, b_hh = self._weights(layer, direction)
-                found = fused.run(
-                    F.linear(below, w_ih, b_ih),
-                    zeros,
-                    zeros if is_lstm else None,
-                    [fused.Layer(w_hh, b_hh)],
-                    rows,
-                    reverse=direction == 1,
-                )
-                read.append(found.states)
-                states.append(found.state)
-                cells.append(found.cell)
-            below = read[0] if len(read) == 1 else torch.cat(read, dim=-1)
-        ends = [torch.cat(states)] + ([torch.cat(cast(list[Tensor], cells))] if is_lstm else [])
-        return fused.put(below, rows), [self._by_layer(end) for end in ends]
+            found = [self._run(below, rows, stack, direction) for direction in range(self.directions)]
+            below = found[0].states if len(found) == 1 else torch.cat([each.states for each in found], dim=-1)
+            ends += [(each.state, each.cell) if isinstance(network, nn.LSTM) else (each.state,) for each in found]
+        final = [torch.cat(cast(tuple[Tensor, ...], each)) for each in zip(*ends, strict=True)]
+        return fused.put(below, rows), [self._by_layer(each) for each in final]
+
+    def _run(self, below: Tensor, rows: fused.Rows, stack: list[int], direction: int) -> fused.Sequences:
+        """Some layers of a direction."""
+        network, dropped = self._network, None
+        w_ih, w_hh, b_ih, b_hh = self._weights(stack[0], direction)
+        layers = [fused.Layer(w_hh, b_hh)]
+        for layer in stack[1:]:
+            further_ih, further_hh, further_b_ih, further_b_hh = self._weights(layer, direction)
+            layers.append(fused.Layer(further_hh, further_b_hh, further_ih, further_b_ih))
+        if self.training and network.dropout and len(stack) > 1:
+            ones = below.new_ones(len(stack) - 1, below.shape[0], network.hidden_size)
+            dropped = F.dropout(ones, network.dropout)
+        zeros = below.new_zeros(len(stack), rows.batch, network.hidden_size)
+        return fused.run(
+            F.linear(below, w_ih, b_ih),
+            zeros,
+            zeros if isinstance(network, nn.LSTM) else None,
+            layers,
+            rows,
+            dropped=dropped,
+            reverse=direction == 1,
+        )
 
     def _weights(self, layer: int, direction: int) -> list[Tensor]:
         end = f"l{layer}" + ("_reverse" if direction else "")

@@ -21,7 +21,7 @@ from dikkat.kernels.numba_attention import BYTES
 
 # Contraction makes fused multiply-adds. There is neither `nnan` nor `ninf`: both occur, and are looked for.
 FLAGS = ("contract", "reassoc", "arcp", "nsz")
-_I32, _I64 = ir.IntType(32), ir.IntType(64)
+_HALF, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 
 # In a kernel's signature: what Numba infers by itself.
 Vector: TypeAlias = Any
@@ -154,6 +154,16 @@ def whole_numbers(typingctx: Any, base: Any) -> Any:
     return types.CPointer(types.int64)(base), build
 
 
+@intrinsic
+def bits_of(typingctx: Any, base: Any) -> Any:
+    """The same memory as 16-bit integers."""
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], _HALF.as_pointer())
+
+    return types.CPointer(types.uint16)(base), build
+
+
 def _vector_at(builder: Any, base: Any, index: Any, kind: VectorType) -> tuple[Any, Any]:
     spot = builder.gep(base, [index])
     return builder.bitcast(spot, _llvm(kind).as_pointer()), kind.element.bitwidth // 8
@@ -178,6 +188,48 @@ def store(typingctx: Any, base: Any, index: Any, vector: Any) -> Any:
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         spot, align = _vector_at(builder, args[0], args[1], vector)
         builder.store(args[2], spot, align=align)
+        return context.get_dummy_value()
+
+    return types.void(base, types.intp, vector), build
+
+
+@intrinsic
+def load_bfloat16(typingctx: Any, base: Any, index: Any, like: Any) -> Any:
+    """The vector of `like`'s type that begins at element `index` of bfloat16 numbers, told by their bits."""
+    kind = VECTORS[like]
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        spot = builder.bitcast(builder.gep(args[0], [args[1]]), ir.VectorType(_HALF, kind.lanes).as_pointer())
+        wide = ir.VectorType(_I32, kind.lanes)
+        bits = builder.shl(builder.zext(builder.load(spot, align=2), wide), ir.Constant(wide, [16] * kind.lanes))
+        single = builder.bitcast(bits, ir.VectorType(ir.FloatType(), kind.lanes))
+        return single if kind.element == types.float32 else builder.fpext(single, _llvm(kind))
+
+    return kind(base, types.intp, like), build
+
+
+@intrinsic
+def store_bfloat16(typingctx: Any, base: Any, index: Any, vector: Any) -> Any:
+    """Write a vector as bfloat16 numbers from element `index` on, each the nearest, even where two are."""
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        wide, narrow = ir.VectorType(_I32, vector.lanes), ir.VectorType(_HALF, vector.lanes)
+
+        def all_of(number: int) -> Any:
+            return ir.Constant(wide, [number] * vector.lanes)
+
+        single = args[2]
+        if vector.element != types.float32:
+            single = builder.fptrunc(single, ir.VectorType(ir.FloatType(), vector.lanes))
+        bits = builder.bitcast(single, wide)
+        last = builder.and_(builder.lshr(bits, all_of(16)), all_of(1))
+        rounded = builder.add(bits, builder.add(last, all_of(0x7FFF)))
+        # A NaN whose bits are all in the lower half would become infinity.
+        nan = builder.fcmp_unordered("uno", args[2], args[2])
+        rounded = builder.select(nan, all_of(0x7FC00000), rounded)
+        halves = builder.trunc(builder.lshr(rounded, all_of(16)), narrow)
+        spot = builder.bitcast(builder.gep(args[0], [args[1]]), narrow.as_pointer())
+        builder.store(halves, spot, align=2)
         return context.get_dummy_value()
 
     return types.void(base, types.intp, vector), build

@@ -6,12 +6,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from dikkat.kernels.numba_cross_entropy import CrossEntropy, runs
+
 Reduction = Literal["mean", "sum"]
 
-# Tokens at a time. Measured with 900 tokens, 256 features and a vocabulary of 8,000: with 64 the weight's gradient is
-# read and written too often; float32 is as fast from 128 on; bfloat16 gains a tenth from 128 to 256, and less from
-# there to 512, which takes twice the memory. A smaller vocabulary has more tokens in the same room.
-_SCORES = 2**21
+# Bytes of scores at a time. Measured with 900 tokens, 256 features and a vocabulary of 8,000, which are then 262 tokens
+# of float32 and 524 of bfloat16: with fewer the weight's gradient is read and written too often, more gain nothing.
+_BYTES = 2**23
 _FEWEST = 64
 
 
@@ -69,14 +70,15 @@ def linear_cross_entropy(
     _check(features, weight, bias, target, label_smoothing, reduction)
     products = _product_dtype(features)
     # Inside a Function gradients are always off: whether the caller wants any is known out here only.
-    total: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]  # PyTorch's own has no types
-        features, weight, bias, target, label_smoothing, products, torch.is_grad_enabled()
+    scale = 1 / len(target) if reduction == "mean" else 1.0
+    loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]  # PyTorch's own has no types
+        features, weight, bias, target, label_smoothing, scale, products, torch.is_grad_enabled()
     )
-    return total / len(target) if reduction == "mean" else total
+    return loss
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """The summed loss; its gradients are saved by the forward pass."""
+    """The loss, scaled; its gradients are saved by the forward pass."""
 
     @staticmethod
     def forward(
@@ -86,15 +88,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         target: Tensor,
         label_smoothing: float,
+        scale: float,
         products: torch.dtype,
         with_gradients: bool,
     ) -> Tensor:
         needed = [with_gradients and need for need in ctx.needs_input_grad[:3]]
         with torch.autocast(features.device.type, enabled=False):
-            chunks = _Chunks(features.to(products), weight.to(products), bias, label_smoothing, needed)
+            chunks = _Chunks(features.to(products), weight.to(products), bias, label_smoothing, scale, needed)
             total = chunks.run(target)
         ctx.save_for_backward(*chunks.gradients)
-        return total
+        return total * scale
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
@@ -103,79 +106,88 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 "linear_cross_entropy has no second derivatives, which create_graph=True asks for; "
                 "torch.nn.functional.cross_entropy(torch.nn.functional.linear(features, weight, bias), target) has"
             )
-        # PyTorch itself then brings each to its operand's dtype.
-        scaled = [None if gradient is None else gradient * upstream for gradient in ctx.saved_tensors]
-        return *scaled, None, None, None, None
+        gradients = ctx.saved_tensors
+        # The usual case: the weight's is large, and a pass over it more time than a step's smaller operations.
+        if upstream.device.type != "cpu" or upstream != 1:
+            gradients = [None if gradient is None else gradient * upstream for gradient in gradients]
+        # PyTorch itself brings each to its operand's dtype.
+        return *gradients, None, None, None, None, None
 
 
 class _Chunks:
-    """One pass over the tokens; the buffers are made once, since fresh memory costs as much as a pass over it.
-
-    Attributes:
-        gradients: of features, weight and bias; None for those that are not needed.
-    """
+    """One pass over the tokens; the buffers are made once, since fresh memory costs as much as a pass over it."""
 
     def __init__(
-        self, features: Tensor, weight: Tensor, bias: Tensor | None, label_smoothing: float, needed: Sequence[bool]
+        self,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        label_smoothing: float,
+        scale: float,
+        needed: Sequence[bool],
     ) -> None:
-        self._features, self._weight, self._bias, self._smoothing = features, weight, bias, label_smoothing
+        self._features, self._weight = features, weight
         tokens, vocabulary = len(features), len(weight)
-        self._wide = torch.promote_types(features.dtype, torch.float32)
-        self._rows = rows = min(max(_FEWEST, _SCORES // vocabulary), tokens)
-        self._products = features.new_empty(rows, vocabulary)
-        narrow = features.dtype != self._wide
-        self._scores = torch.empty_like(self._products, dtype=self._wide) if narrow else self._products
-        self._log = torch.empty_like(self._scores)
-        with_features, with_weight, with_bias = needed
-        self.gradients = (
-            torch.empty_like(features) if with_features else None,
-            torch.zeros_like(weight, dtype=self._wide) if with_weight else None,
-            features.new_zeros(vocabulary, dtype=self._wide) if with_bias else None,
-        )
+        wide = torch.promote_types(features.dtype, torch.float32)
+        self._rows = min(max(_FEWEST, _BYTES // (vocabulary * features.itemsize)), tokens)
+        self._products = features.new_empty(self._rows, vocabulary)
+        kind = CrossEntropy if runs(features) else _Plain
+        self._entropy = kind(vocabulary, features.dtype, bias, label_smoothing, scale if any(needed) else None)
+        with_features, with_weight, self._with_bias = needed
+        self._of_features = torch.empty_like(features) if with_features else None
+        self._of_weight = torch.zeros_like(weight, dtype=wide) if with_weight else None
+
+    @property
+    def gradients(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Of features, weight and bias; None for those that are not needed."""
+        return self._of_features, self._of_weight, self._entropy.bias_gradient if self._with_bias else None
 
     def run(self, target: Tensor) -> Tensor:
         """The summed loss; the gradients are then complete."""
-        total = self._scores.new_zeros(())
         for start in range(0, len(target), self._rows):
             rows = slice(start, start + self._rows)
-            labels = target[rows].unsqueeze(1)
-            log_probabilities = self._log_probabilities(self._features[rows])
-            total -= (1 - self._smoothing) * log_probabilities.gather(1, labels).sum()
-            if self._smoothing:
-                total -= self._smoothing * log_probabilities.mean(1).sum()
-            if any(gradient is not None for gradient in self.gradients):
-                self._add_gradients(rows, labels, log_probabilities)
-        return total
+            features = self._features[rows]
+            scores = torch.mm(features, self._weight.t(), out=self._products[: len(features)])
+            self._entropy.add(scores, target[rows])
+            if self._of_features is not None:
+                torch.mm(scores, self._weight, out=self._of_features[rows])
+            if self._of_weight is not None:
+                self._add_to_weight(scores, features)
+        return self._entropy.total
 
-    def _log_probabilities(self, features: Tensor) -> Tensor:
-        products, scores = self._products[: len(features)], self._scores[: len(features)]
-        torch.mm(features, self._weight.t(), out=products)
-        if products.dtype != scores.dtype:
-            scores.copy_(products)
-        if self._bias is not None:
-            scores.add_(self._bias)
-        return torch.log_softmax(scores, 1, out=self._log[: len(features)])
-
-    def _add_gradients(self, rows: slice, labels: Tensor, log_probabilities: Tensor) -> None:
-        """Adds what the chunk's scores' gradients come to."""
-        of_features, of_weight, of_bias = self.gradients
-        spread = self._smoothing / len(self._weight)
-        gradient = log_probabilities.exp_()
-        if spread:
-            gradient.sub_(spread)
-        gradient.scatter_add_(1, labels, gradient.new_full(labels.shape, self._smoothing - 1))
-        if of_bias is not None:
-            of_bias.add_(gradient.sum(0))
-        if gradient.dtype != self._products.dtype:
-            gradient = self._products[: len(labels)].copy_(gradient)
-        if of_features is not None:
-            torch.mm(gradient, self._weight, out=of_features[rows])
-        if of_weight is None:
+    def _add_to_weight(self, gradient: Tensor, features: Tensor) -> None:
+        if self._of_weight is None:
             return
-        if gradient.dtype == of_weight.dtype:
-            of_weight.addmm_(gradient.t(), self._features[rows])
+        if gradient.dtype == self._of_weight.dtype:
+            self._of_weight.addmm_(gradient.t(), features)
         else:
-            of_weight.add_(gradient.t() @ self._features[rows])
+            self._of_weight.add_(gradient.t() @ features)
+
+
+class _Plain:
+    """`CrossEntropy` in PyTorch's operations, for other devices and types."""
+
+    def __init__(
+        self, size: int, dtype: torch.dtype, bias: Tensor | None, smoothing: float, scale: float | None
+    ) -> None:
+        self._wide = torch.promote_types(dtype, torch.float32)
+        self._size, self._bias, self._smoothing, self._scale = size, bias, smoothing, scale
+        self.total: Any = 0.0
+        self.bias_gradient: Any = 0.0
+
+    def add(self, scores: Tensor, target: Tensor) -> None:
+        labels, wide = target.unsqueeze(1), scores.to(self._wide)
+        log_probabilities = torch.log_softmax(wide if self._bias is None else wide + self._bias, 1)
+        self.total = self.total - (1 - self._smoothing) * log_probabilities.gather(1, labels).sum()
+        if self._smoothing:
+            self.total -= self._smoothing * log_probabilities.mean(1).sum()
+        if self._scale is not None:
+            gradient = log_probabilities.exp_()
+            gradient -= self._smoothing / self._size
+            gradient.scatter_add_(1, labels, gradient.new_full(labels.shape, self._smoothing - 1))
+            gradient *= self._scale
+            self.bias_gradient = self.bias_gradient + gradient.sum(0)
+            scores.copy_(gradient)
 
 
 def _product_dtype(features: Tensor) -> torch.dtype:

@@ -324,6 +324,12 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
         >>> dikkat.attend_memory(torch.zeros(2, 1, 5), memory).shape
         torch.Size([2, 1, 13])
     """
+    memory = project(key, value, score=score, valid_lens=valid_lens)
+    return replace(memory, packed=pack(score.pair, memory.key))
+
+
+def project(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:
+    """`prepare` without what an implementation keeps of the keys."""
     calls.check_call(key, value, score)
     lead = calls.leading(("key", key), ("value", value))
     if isinstance(valid_lens, Tensor) and valid_lens.ndim != len(lead[:1]):
@@ -345,7 +351,7 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
     if lead:  # `select` takes rows of all of them, so none may be broadcast over the first leading dimension
         projected, value = (t.expand(lead[:1] + t.shape[1:]) for t in (projected, value))
     lens = None if limits.lens is None else limits.lens.reshape(lead[:1])
-    return Memory(score, projected, value, lens, pack(score.pair, projected))
+    return Memory(score, projected, value, lens)
 
 
 @overload

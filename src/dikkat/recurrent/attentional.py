@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dikkat import scores
-from dikkat.attention import Memory, attend_memory, prepare
+from dikkat.attention import Memory, attend_memory, project
 from dikkat.kernels import numba_recurrent as fused
+from dikkat.kernels import pack
 from dikkat.recurrent import cells
 from dikkat.recurrent.stack import check_lengths, check_probability, check_stack, choose
 from dikkat.scores import Score
@@ -84,8 +85,10 @@ class _Attentional(nn.Module, Generic[StateT]):
             The memory that `forward` and `step` look at; `memory.select(rows)` reorders its batch. One that is made
             where gradients are off keeps what its steps share, the module's weights as they are now among it.
         """
-        memory = prepare(encoded, encoded, score=self.score, valid_lens=valid_lens)
-        if torch.is_grad_enabled() or self._obstacles(encoded, memory):
+        memory = project(encoded, encoded, score=self.score, valid_lens=valid_lens)
+        if self._obstacles(encoded, memory):
+            return replace(memory, packed=pack(self.score.pair, memory.key))
+        if torch.is_grad_enabled():
             return memory
         stepper = fused.Stepper(self._layers(), self._attention(memory))
         return _Stepped(memory.score, memory.key, memory.value, memory.valid_lens, memory.packed, stepper)

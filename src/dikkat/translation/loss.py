@@ -128,14 +128,14 @@ class _Chunks:
     ) -> None:
         self._features, self._weight = features, weight
         tokens, vocabulary = len(features), len(weight)
-        wide = torch.promote_types(features.dtype, torch.float32)
+        self._wide = torch.promote_types(features.dtype, torch.float32)
         self._rows = min(max(_FEWEST, _BYTES // (vocabulary * features.itemsize)), tokens)
         self._products = features.new_empty(self._rows, vocabulary)
         kind = CrossEntropy if runs(features) else _Plain
         self._entropy = kind(vocabulary, features.dtype, bias, label_smoothing, scale if any(needed) else None)
-        with_features, with_weight, self._with_bias = needed
+        with_features, self._with_weight, self._with_bias = needed
         self._of_features = torch.empty_like(features) if with_features else None
-        self._of_weight = torch.zeros_like(weight, dtype=wide) if with_weight else None
+        self._of_weight: Tensor | None = None
 
     @property
     def gradients(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -151,14 +151,14 @@ class _Chunks:
             self._entropy.add(scores, target[rows])
             if self._of_features is not None:
                 torch.mm(scores, self._weight, out=self._of_features[rows])
-            if self._of_weight is not None:
+            if self._with_weight:
                 self._add_to_weight(scores, features)
         return self._entropy.total
 
     def _add_to_weight(self, gradient: Tensor, features: Tensor) -> None:
         if self._of_weight is None:
-            return
-        if gradient.dtype == self._of_weight.dtype:
+            self._of_weight = (gradient.t() @ features).to(self._wide)
+        elif gradient.dtype == self._wide:
             self._of_weight.addmm_(gradient.t(), features)
         else:
             self._of_weight.add_(gradient.t() @ features)

@@ -1,14 +1,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from dikkat.kernels.numba_search import Beams, Step, can_rank, rank
 from dikkat.translation.errors import InputError, SettingsError
 from dikkat.translation.model import TranslationModel, pad
-from dikkat.translation.tokenizer import BEGIN, END, PAD, SPECIAL_TOKENS, UNKNOWN
+from dikkat.translation.tokenizer import BEGIN, END, PAD, UNKNOWN
 
 _BLOCK = 64  # columns; of 16 to 256 the fastest for 64 and 320 rows of 8,000
 
@@ -154,115 +154,58 @@ def beam_search(
     device = model.output_bias.device
     numbers, lengths = (tensor.to(device) for tensor in pad(sources))
     memory, state = model.encode(numbers, lengths)
-    beams = _Beams(search, numbers, lengths, torch.promote_types(model.output_bias.dtype, torch.float32))
+    beams = _Beams(search, numbers.cpu(), lengths.cpu())
     previous = torch.full((len(sources),), BEGIN, device=device)
     while len(previous):
         scores, weights, state = model.step(previous, memory, state)
         sentences = beams.sentences
-        rows, previous = beams.extend(scores, weights)
+        rows, previous = (tensor.to(device) for tensor in beams.extend(scores, weights))
         state = model.select(state, rows)
         if not torch.equal(beams.sentences, sentences):  # rows that change places within a sentence have one memory
             memory = memory.select(rows)
     return beams.hypotheses([len(source) for source in sources])
 
 
-class _Step(NamedTuple):
-    """What a step did: tables of B sentences by K places, and what the network's R rows looked at."""
-
-    tokens: Tensor  # int64: what was put to the hypothesis that now has the place
-    rows: Tensor  # int64: which row it went on from
-    origins: Tensor  # int64: the place of that row, counted over all sentences
-    totals: Tensor  # its log-probability
-    ended: Tensor  # bool: whether the model ended it here
-    out: Tensor  # bool: whether it ended or was cut here
-    weights: Tensor  # (R, S)
-
-
 class _Beams:
     """The hypotheses of a batch while they grow: B sentences of K places, best first.
 
-    The network's rows are those places alone whose hypotheses go on, in the order of the places. Every operation
-    is on all of them at once.
+    The network's rows are those places alone whose hypotheses go on, in the order of the places.
     """
 
-    def __init__(self, search: Search, numbers: Tensor, lengths: Tensor, dtype: torch.dtype) -> None:
-        sentences, self._device, self._search = len(numbers), numbers.device, search
-        self._shape = (sentences, search.beam)
+    def __init__(self, search: Search, numbers: Tensor, lengths: Tensor) -> None:
+        self._search = search
         self._copies = (numbers == UNKNOWN).any(dim=1)
         limits = [min(length_limit(length), search.max_length or math.inf) for length in lengths.tolist()]
-        self._limits = torch.tensor(limits, dtype=torch.int64, device=self._device)
-        self._totals = torch.full(self._shape, -torch.inf, dtype=dtype, device=self._device)  # −∞: an empty place
-        self._totals[:, 0] = 0.0
-        self._open = torch.full((sentences, 1), search.beam, device=self._device)  # places not lost to ended ones
-        self._kept = self._totals.new_full((sentences, search.n_best), -torch.inf)  # normalised, of the best that ended
-        self._places = torch.arange(sentences, device=self._device) * search.beam  # of each row, over all sentences
-        self._steps: list[_Step] = []
-
-    @property
-    def sentences(self) -> Tensor:
-        """(R,) int64: which sentence each row of the network's batch belongs to."""
-        return self._places // self._search.beam
+        table = torch.tensor(limits, dtype=torch.int64)
+        self._beams = Beams(search.beam, search.n_best, search.length_penalty, table)
+        self.sentences = torch.arange(len(numbers))  # (R,) int64: which sentence each row of the network's is of
+        self._steps: list[Step] = []
+        self._weights: list[Tensor] = []  # (R, S): what each step's rows looked at
 
     def extend(self, scores: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Put a token to the hypotheses; returns, for those that go on, the rows that they come from and the tokens."""
-        beam = self._search.beam
         gains, candidates = self._candidates(scores)
-        totals = self._totals.new_full((self._totals.numel(), beam), -torch.inf)
-        totals[self._places] = self._totals.flatten()[self._places].unsqueeze(1) + gains
-        best, chosen = _best(totals.view(len(self._totals), -1), beam)
-        origins = chosen // beam + beam * torch.arange(len(best), device=self._device).unsqueeze(1)
-        row_of = torch.zeros_like(totals[:, 0], dtype=torch.int64)
-        row_of[self._places] = torch.arange(len(self._places), device=self._device)
-        rows = row_of[origins]
-        tokens = candidates[rows, chosen % beam]
-        there = (torch.arange(beam, device=self._device) < self._open) & (best > -torch.inf)
-        ended = there & (tokens == END)
-        going, cut = self._advance(best, ended, there & ~ended)
-        self._steps.append(_Step(tokens, rows, origins, best, ended, ended | cut, weights))
-        self._places = going.flatten().nonzero().squeeze(1)
-        return rows.flatten()[self._places], tokens.flatten()[self._places]
-
-    def _candidates(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """(R, K) log-probabilities of each row's likeliest tokens that may come out, and the tokens.
-
-        The scores are used up.
-        """
-        scores = scores.to(self._totals.dtype)
-        special = scores[
-            :, : len(SPECIAL_TOKENS)
-        ].clone()  # they come first, and count whether they may come out or not
-        scores[:, PAD] = -torch.inf
-        scores[:, BEGIN] = -torch.inf
-        scores[:, UNKNOWN].masked_fill_(~self._copies[self.sentences], -torch.inf)
-        if not self._steps:
-            scores[:, END] = -torch.inf
-        best, tokens = _best(scores, self._search.beam)
-        # In place, since on a CPU new memory for so many scores costs more than all that is done with them.
-        scores[:, : len(SPECIAL_TOKENS)] = special
-        most = torch.maximum(best[:, :1], special.amax(dim=1, keepdim=True))
-        gains = best - (most + scores.sub_(most).exp_().sum(dim=1, keepdim=True).log())
         if not bool(gains[:, 0].isfinite().all()):
             raise InputError(
                 "the model's scores of the next token are not numbers (NaN or infinite), so that none is the best: its "
                 "weights are damaged, or its training diverged. Train it again, with a lower learning rate"
             )
-        return gains, tokens
+        step, rows, tokens, self.sentences = self._beams.advance(gains, candidates)
+        self._steps.append(step)
+        self._weights.append(weights)
+        return rows, tokens
 
-    def _advance(self, best: Tensor, ended: Tensor, going: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep what ended; returns what goes on and what the limit cuts, as tables like `best`."""
-        length = len(self._steps) + 1
-        normalised = self._normalised(best, length).masked_fill(~ended, -torch.inf)
-        self._kept = torch.cat([self._kept, normalised], dim=1).topk(self._search.n_best).values
-        self._open = self._open - ended.sum(dim=1, keepdim=True)
-        # A log-probability only falls, and the penalty of no length divides by more than that of the limit.
-        hope = self._normalised(best.masked_fill(~going, -torch.inf).amax(dim=1), self._limits)
-        at_limit = self._limits == length
-        going_on = going & ~(at_limit | (self._kept[:, -1] >= hope)).unsqueeze(1)
-        self._totals = best.masked_fill(~going_on, -torch.inf)
-        return going_on, going & at_limit.unsqueeze(1)
-
-    def _normalised(self, totals: Tensor, length: Tensor | int) -> Tensor:
-        return totals / ((5 + length) / 6) ** self._search.length_penalty
+    def _candidates(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """(R, K) log-probabilities of each row's likeliest tokens that may come out, and the tokens."""
+        copies, count, first = self._copies[self.sentences], self._search.beam, not self._steps
+        if can_rank(scores):
+            return rank(scores, copies, count, first)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        allowed = scores.clone()
+        allowed[:, [PAD, BEGIN, *([END] if first else [])]] = -torch.inf
+        allowed[:, UNKNOWN].masked_fill_(~copies.to(scores.device), -torch.inf)
+        best, tokens = _best(allowed, count)
+        return (best - scores.logsumexp(1, keepdim=True)).double().cpu(), tokens.cpu()
 
     def hypotheses(self, source_lengths: Sequence[int]) -> list[list[Hypothesis]]:
         """The n best of each sentence."""
@@ -283,6 +226,9 @@ class _Beams:
             found[sentence].append(Hypothesis(row_ids[:length], total, looked_at, is_finished))
         return found
 
+    def _normalised(self, totals: Tensor, length: Tensor) -> Tensor:
+        return totals / ((5 + length) / 6) ** self._search.length_penalty
+
     def _ranked(self) -> tuple[Tensor, Tensor, Tensor]:
         """Of each sentence's n best, best first: the last step, the place there and whether it is finished; (N,)."""
         steps, places = torch.stack([step.out.flatten() for step in self._steps]).nonzero().unbind(1)
@@ -293,16 +239,16 @@ class _Beams:
         grouped, within = (2 * sentences + ~finished[order]).sort(stable=True)  # a sentence's finished ones first
         order, sentences = order[within], grouped // 2
         first = torch.searchsorted(sentences, sentences)  # where the hypotheses of its sentence begin
-        order = order[torch.arange(len(order), device=self._device) - first < self._search.n_best]
+        order = order[torch.arange(len(order)) - first < self._search.n_best]
         return steps[order], places[order], finished[order]
 
     def _walk_back(self, last_steps: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """The tokens (N, T) and what they looked at (N, T, S), of the hypotheses that end in these places."""
         ids, weights = [], []
-        for number, step in reversed(list(enumerate(self._steps))):
+        for number, (step, looked_at) in reversed(list(enumerate(zip(self._steps, self._weights, strict=True)))):
             # Behind a hypothesis's last step this reads whatever stands at its place, which nobody will look at.
             ids.append(step.tokens.flatten()[places])
-            weights.append(step.weights[step.rows.flatten()[places]])
+            weights.append(looked_at[step.rows.flatten()[places].to(looked_at.device)])
             places = torch.where(number <= last_steps, step.origins.flatten()[places], places)
         return torch.stack(ids[::-1], dim=1), torch.stack(weights[::-1], dim=1)
 

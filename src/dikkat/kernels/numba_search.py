@@ -1,0 +1,140 @@
+"""The bookkeeping of a beam search, and, on a CPU, what it takes from the scores; compiled by Numba."""
+
+import ctypes
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dikkat.kernels import numba_threads
+from dikkat.kernels.numba_attention import BYTES
+
+_TYPES = {torch.float32: np.float32, torch.bfloat16: np.float32, torch.float64: np.float64}
+
+
+def _beams() -> Any:
+    """The compiled kernels, imported when first used."""
+    from dikkat.kernels import numba_beams
+
+    return numba_beams
+
+
+def can_rank(scores: Tensor) -> bool:
+    """Whether `rank` takes such scores."""
+    return scores.device.type == "cpu" and scores.dtype in _TYPES
+
+
+def rank(scores: Tensor, copies: Tensor, count: int, first: bool) -> tuple[Tensor, Tensor]:
+    """Each row's likeliest tokens that may come out, likeliest first; of equal ones the lowest first.
+
+    Args:
+        scores: (R, V), unnormalised log-probabilities.
+        copies: (R,) bool, whether `<unk>` may come out.
+        count: how many.
+        first: whether this is the first step, at which `<eos>` may not come out.
+
+    Returns:
+        Log-probabilities (R, count) float64, −∞ where there are no more; tokens (R, count) int64.
+    """
+    scores, copies = scores.contiguous(), copies.contiguous()
+    rows = len(scores)
+    gains = torch.empty(rows, count, dtype=torch.float64)
+    tokens = torch.empty(rows, count, dtype=torch.int64)
+    tasks = -(-rows // _beams().GROUP)
+    work = torch.empty(tasks, BYTES, dtype=torch.uint8)
+    fields = {
+        "tasks": tasks,
+        "rows": rows,
+        "size": scores.shape[1],
+        "count": count,
+        "scores": scores.data_ptr(),
+        "half": int(scores.dtype == torch.bfloat16),
+        "copies": copies.data_ptr(),
+        "first": int(first),
+        "gains": gains.data_ptr(),
+        "tokens": tokens.data_ptr(),
+        "work": work.data_ptr(),
+    }
+    _launch(_beams().candidates, _TYPES[scores.dtype], fields, tasks)
+    return gains, tokens
+
+
+class Step(NamedTuple):
+    """What a step did: tables of B sentences by K places."""
+
+    tokens: Tensor  # int64: what was put to the hypothesis that now has the place
+    rows: Tensor  # int64: which row it went on from
+    origins: Tensor  # int64: the place of that row, counted over all sentences
+    totals: Tensor  # float64: its log-probability
+    ended: Tensor  # bool: whether the model ended it here
+    out: Tensor  # bool: whether it ended or was cut here
+
+
+class Beams:
+    """The hypotheses of a batch while they grow: B sentences of K places, best first; on the CPU.
+
+    Args:
+        beam: K.
+        n_best: how many of those that end are wanted.
+        penalty: the length penalty's exponent.
+        limits: (B,) int64, the most tokens of each sentence.
+    """
+
+    def __init__(self, beam: int, n_best: int, penalty: float, limits: Tensor) -> None:
+        sentences = len(limits)
+        self._sentences, self._beam, self._n_best, self._penalty, self._limits = (
+            sentences, beam, n_best, penalty, limits.contiguous(),
+        )  # fmt: skip
+        self._totals = torch.full((sentences, beam), -torch.inf, dtype=torch.float64)  # −∞: an empty place
+        self._totals[:, 0] = 0.0
+        self._open = torch.full((sentences,), beam)  # places not lost to ended ones
+        self._kept = torch.full((sentences, n_best), -torch.inf, dtype=torch.float64)  # of the best that ended
+        self._length = 0
+
+    def advance(self, gains: Tensor, tokens: Tensor) -> tuple[Step, Tensor, Tensor, Tensor]:
+        """One step on.
+
+        Args:
+            gains: (R, k) float64, of the hypotheses that go on, in the order of their places; best first.
+            tokens: (R, k) int64.
+
+        Returns:
+            What it did; and of those that go on the row that each comes from, its token and its sentence, (R',).
+        """
+        self._length += 1
+        shape = (self._sentences, self._beam)
+        whole = torch.empty(3, *shape, dtype=torch.int64)
+        totals, flags = torch.empty(shape, dtype=torch.float64), torch.empty(2, *shape, dtype=torch.bool)
+        going = torch.empty(3, self._sentences * self._beam + 1, dtype=torch.int64)
+        step = Step(whole[0], whole[1], whole[2], totals, flags[0], flags[1])
+        fields = {
+            "count": gains.shape[1],
+            "gains": gains.data_ptr(),
+            "tokens": tokens.data_ptr(),
+            "sentences": self._sentences,
+            "beam": self._beam,
+            "n_best": self._n_best,
+            "length": self._length,
+            "totals": self._totals.data_ptr(),
+            "open": self._open.data_ptr(),
+            "kept": self._kept.data_ptr(),
+            "limits": self._limits.data_ptr(),
+            "next_rows": going[0].data_ptr(),
+            "next_tokens": going[1].data_ptr(),
+            "next_sentences": going[2].data_ptr(),
+            "next_count": going.data_ptr() + 8 * (going.shape[1] - 1),
+            "penalty": self._penalty,
+        } | {f"step_{name}": table.data_ptr() for name, table in step._asdict().items()}
+        _launch(_beams().advance, np.float64, fields, 1)
+        rows, chosen, sentences = going[:, : int(going[0, -1])]
+        return step, rows, chosen, sentences
+
+
+def _launch(kernel: Any, kind: Any, fields: dict[str, Any], tasks: int) -> None:
+    counters, beams = (ctypes.c_int64 * 2)(), _beams()
+    fields["counters"] = ctypes.addressof(counters)
+    values = (fields.get(name, 0) for name in (*beams.WHOLE, *beams.REAL))
+    call = ctypes.create_string_buffer(beams.FORM.size)
+    beams.FORM.pack_into(call, 0, *values, 0)
+    numba_threads.run(kernel(np.dtype(kind), "inner"), ctypes.addressof(call), tasks)

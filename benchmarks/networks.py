@@ -14,7 +14,8 @@ from dikkat import scores
 from dikkat.attention import Memory
 from dikkat.recurrent import AttentionalGRU, GRUEncoder
 from dikkat.translation.loss import linear_cross_entropy
-from dikkat.translation.model import Batch, expected
+from dikkat.translation.model import Batch, OutputLayer, expected
+from dikkat.translation.precision import Precision
 from dikkat.translation.search import Search, beam_search
 
 LOOP, COMPILED, LOOP_HALF = "textbook's loop", "loop under torch.compile", "loop in bfloat16"
@@ -69,11 +70,14 @@ class Ours(nn.Module):
     def output_bias(self) -> Tensor:
         return self.output.bias
 
-    def step(self, previous: Tensor, memory: Memory, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def step_features(self, previous: Tensor, memory: Memory, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         inputs = self.target_embedding(previous)
         outputs, _, weights, state = self.decoder.step(inputs, memory, state, return_weights=True)
         assert weights is not None
-        return self.output(outputs), weights, state
+        return outputs, weights, state
+
+    def output_layer(self, precision: Precision) -> OutputLayer:
+        return OutputLayer(self.output.weight, self.output.bias, precision)
 
     def select(self, state: Tensor, rows: Tensor) -> Tensor:
         return self.decoder.select(state, rows)

@@ -274,7 +274,7 @@ def test_the_loops_beam_finds_the_best_of_all_where_nothing_is_cut_off(monkeypat
             inputs = loop.target_embedding(torch.tensor([[textbook.BEGIN, *words]]))
             scores = loop.output(loop.decode(inputs, encoded, lengths, start)[0])[0].log_softmax(-1)
             total = sum(scores[at, word].item() for at, word in enumerate([*words, textbook.END]))
-            best = max(best, (total / ((5 + len(words) + 1) / 6) , words))
+            best = max(best, (total / ((5 + len(words) + 1) / 6), words))
         assert textbook.beam(loop, [5, 6], 30) == best[1]
 
 

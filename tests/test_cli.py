@@ -445,12 +445,12 @@ def test_a_training_that_breaks_off_later_saves_the_best_model_and_fails(run, pa
 def test_batches_by_tokens_and_precision_are_settings(run, pairs, tmp_path, monkeypatch):
     from dikkat.translation import training
 
-    monkeypatch.setattr(training, "_has_bfloat16", lambda device: True)
+    monkeypatch.setattr(precision, "_has_bfloat16", lambda device: True)
     options = ["--batch-tokens", 37, "--precision", "bfloat16", *QUICK]
     assert run("train", "--pairs", pairs, "-o", tmp_path / "model", *options)[0] == 0
     settings = Translator.load(tmp_path / "model").settings
     assert (settings.batch_tokens, settings.precision) == (37, "bfloat16")
-    monkeypatch.setattr(training, "_has_bfloat16", lambda device: False)
+    monkeypatch.setattr(precision, "_has_bfloat16", lambda device: False)
     status, _, err = run("train", "--pairs", pairs, "-o", tmp_path / "other", *options)
     assert status == 2
     assert "dikkat: --precision is 'bfloat16'; this CPU has no products in bfloat16" in err

@@ -183,14 +183,14 @@ def test_equally_likely_ones_come_in_order():
 
 def test_what_ended_costs_nothing_any_more(monkeypatch):
     model, search, batches = make(seed=7, sharpness=4), Search(5, n_best=5, length_penalty=0), []
-    step = model.step
+    step = model.step_features
 
     def counted(previous, memory, state):
         assert len(previous) == memory.key.shape[0] == state.shape[1]
         batches.append(len(previous))
         return step(previous, memory, state)
 
-    monkeypatch.setattr(model, "step", counted)
+    monkeypatch.setattr(model, "step_features", counted)
     found = beam_search(model, MANY, search)
     assert batches[:2] == [7, 35]
     assert batches[1:] == sorted(batches[1:], reverse=True)
@@ -202,8 +202,8 @@ def test_a_sentence_that_is_decided_is_not_searched_on(monkeypatch):
     model, steps = make(), []
     with torch.no_grad():
         model.output_bias[END] += 9.0  # one word, then the end: nothing else comes near
-    step = model.step
-    monkeypatch.setattr(model, "step", lambda *arguments: steps.append(None) or step(*arguments))
+    step = model.step_features
+    monkeypatch.setattr(model, "step_features", lambda *arguments: steps.append(None) or step(*arguments))
     beam_search(model, MANY, Search(5, length_penalty=0))
     assert len(steps) == 2
 
@@ -234,8 +234,9 @@ def test_scores_of_low_precision_are_added_up_in_float32():
     memory, state = model.encode(torch.tensor([source]), torch.tensor([3]))
     score, previous = 0.0, BEGIN
     for token in [*found.ids, END] if found.finished else found.ids:
-        scores, _, state = model.step(torch.tensor([previous]), memory, state)
-        score, previous = score + scores[0].double().log_softmax(0)[token].item(), token
+        features, _, state = model.step_features(torch.tensor([previous]), memory, state)
+        scores = (features @ model.target_embedding.weight.t()).double() + model.output_bias.double()
+        score, previous = score + scores[0].log_softmax(0)[token].item(), token
     assert found.score == pytest.approx(score, rel=1e-5)
     assert found.weights.dtype == torch.float32
 

@@ -221,7 +221,7 @@ def test_batches_by_tokens_reach_the_training_and_the_validation(monkeypatch):
 
 
 def test_bfloat16_is_for_training_alone_and_reaches_the_products(monkeypatch):
-    monkeypatch.setattr(module, "_has_bfloat16", lambda device: True)  # imitated products do for this
+    monkeypatch.setattr(precision, "_has_bfloat16", lambda device: True)  # imitated products do for this
     seen = set()
     loss = TranslationModel.loss
 
@@ -244,7 +244,7 @@ def test_bfloat16_is_for_training_alone_and_reaches_the_products(monkeypatch):
 def test_a_processor_without_bfloat16_is_refused(monkeypatch, capabilities, has):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-    assert module._has_bfloat16("cpu") == has
+    assert precision._has_bfloat16("cpu") == has
     if not has:
         monkeypatch.setattr(module, "_device", lambda: "cpu")
         with pytest.raises(SettingsError, match=r"precision is 'bfloat16'; this CPU has no products in bfloat16"):
@@ -253,7 +253,7 @@ def test_a_processor_without_bfloat16_is_refused(monkeypatch, capabilities, has)
 
 def test_a_pytorch_that_cannot_tell_has_no_bfloat16(monkeypatch):
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    assert not module._has_bfloat16("cpu")
+    assert not precision._has_bfloat16("cpu")
 
 
 def test_an_empty_or_too_long_corpus_is_refused():

@@ -28,7 +28,8 @@ from dikkat.translation import (
 )
 from dikkat.translation.checkpoint import check_writable
 from dikkat.translation.corpus import MAX_CHARACTERS, Pair, decode_line, read_lines
-from dikkat.translation.settings import Precision, ScoreName
+from dikkat.translation.precision import Precision
+from dikkat.translation.settings import ScoreName
 from dikkat.translation.tokenizer import Kind
 
 _DEFAULT = Settings()

@@ -30,10 +30,11 @@ from dikkat.kernels.numba_vectors import (
 )
 
 WHOLE = (
-    "counters", "tasks", "rows", "size", "count", "scores", "half", "copies", "first", "gains", "tokens", "work",
+    "counters", "tasks", "rows", "size", "count", "scores", "half", "bias", "copies", "first", "gains", "tokens",
+    "work",
     "sentences", "beam", "n_best", "length", "totals", "open", "kept", "limits",
     "step_tokens", "step_rows", "step_origins", "step_totals", "step_ended", "step_out",
-    "next_rows", "next_tokens", "next_sentences", "next_count",
+    "next_rows", "next_tokens", "next_sentences", "outcome",
 )  # fmt: skip
 REAL = ("penalty",)
 CALL = np.dtype(
@@ -53,10 +54,12 @@ Call = Any
 
 
 @inlined
-def _vector(call: Call, place: int, zero: Any) -> Vector:
+def _vector(call: Call, place: int, c: int, zero: Any) -> Vector:
     if call.half:
-        return load_bfloat16(pointer(call.scores, np.uint16(0)), place, zero)
-    return load(pointer(call.scores, zero), place)
+        x = load_bfloat16(pointer(call.scores, np.uint16(0)), place + c, zero)
+    else:
+        x = load(pointer(call.scores, zero), place + c)
+    return x + load(pointer(call.bias, zero), c)
 
 
 @inlined
@@ -87,7 +90,7 @@ def _likeliest(call: Call, row: int, gains: Pointer, tokens: Pointer, work: Poin
         gains[k], tokens[k] = -np.inf, 0
     top = full(-np.inf, zero)
     for c in range(0, whole, lanes):
-        x = _vector(call, place + c, zero)
+        x = _vector(call, place, c, zero)
         top = maximum(x, top)
         if c < SPECIAL or some(full(gains[count - 1], zero) < x):
             store(work, 0, x)
@@ -96,31 +99,31 @@ def _likeliest(call: Call, row: int, gains: Pointer, tokens: Pointer, work: Poin
                     _insert(gains, tokens, count, work[k], c + k)
     peak = largest(top)
     for c in range(whole, size):
-        x = _number(call, place + c, work, zero)
+        x = _number(call, place, c, work, zero)
         peak = max(peak, x)
         if x > gains[count - 1] and (c >= SPECIAL or _allowed(call, row, c)):
             _insert(gains, tokens, count, x, c)
     base, sums = full(peak, zero), full(0, zero)
     for c in range(0, whole, lanes):
-        sums += exp(_vector(call, place + c, zero) - base)
+        sums += exp(_vector(call, place, c, zero) - base)
     weight = total(sums)
     for c in range(whole, size):
-        weight += math.exp(_number(call, place + c, work, zero) - peak)
+        weight += math.exp(_number(call, place, c, work, zero) - peak)
     lse = peak + math.log(weight)
     for k in range(count):
         gains[k] -= lse
 
 
 @inlined
-def _number(call: Call, place: int, work: Pointer, zero: Any) -> float:
+def _number(call: Call, place: int, c: int, work: Pointer, zero: Any) -> float:
     """One score."""
-    if call.half:
-        # As the last of a vector, so that nothing behind the scores is read.
-        lanes = lanes_of(zero)
-        first = max(0, place - lanes + 1)
-        store(work, 0, load_bfloat16(pointer(call.scores, np.uint16(0)), first, zero))
-        return work[place - first]
-    return pointer(call.scores, zero)[place]
+    x = pointer(call.bias, zero)[c]
+    if not call.half:
+        return x + pointer(call.scores, zero)[place + c]
+    # As the last of a vector, so that nothing behind the scores is read.
+    first = max(0, place + c - lanes_of(zero) + 1)
+    store(work, 0, load_bfloat16(pointer(call.scores, np.uint16(0)), first, zero))
+    return x + work[place + c - first]
 
 
 @Kernel
@@ -220,20 +223,27 @@ def _go_on(call: Call, b: int, totals: Pointer, tokens: Pointer, rows: Pointer, 
 
 @Kernel
 def advance(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
-    """Every sentence one step on."""
+    """Every sentence one step on. The outcome: how many go on, if a row has no likeliest token, if all stay."""
     layout = CALL
 
     def advance(record: Any) -> None:
         call = carray(record, 1, layout)[0]
         if claim(call.counters) > 0:
             return
-        row, found = 0, 0
+        row, found, outcome = 0, 0, pointer(call.outcome, np.int64(0))
+        outcome[1] = 0
+        for r in range(call.rows):
+            if not abs(pointer(call.gains, 0.0)[r * call.count]) < np.inf:
+                outcome[1] = 1
         for b in range(call.sentences):
             at = 8 * b * call.beam
             totals, tokens = pointer(call.step_totals + at, 0.0), pointer(call.step_tokens + at, np.int64(0))
             rows, origins = pointer(call.step_rows + at, np.int64(0)), pointer(call.step_origins + at, np.int64(0))
             row = _collect(call, b, row, totals, tokens, rows, origins)
             found = _go_on(call, b, totals, tokens, rows, found)
-        pointer(call.next_count, np.int64(0))[0] = found
+        outcome[0], outcome[2] = found, found == call.rows
+        for r in range(found):
+            if pointer(call.next_rows, np.int64(0))[r] != r:
+                outcome[2] = 0
 
     return advance

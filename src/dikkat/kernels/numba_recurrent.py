@@ -267,7 +267,9 @@ class _Record:
         self.sources: list[Tensor] = []
         self.fields: dict[str, Any] = _steps().NOTHING_YET.copy()
         rows, batch = spec.rows, spec.rows.batch
-        tasks = min(batch, max(torch.get_num_threads(), -(-batch // _ROWS)))
+        threads = torch.get_num_threads()
+        # As many for each thread, so that none waits for another.
+        tasks = min(batch, threads * -(-batch // (threads * _ROWS)))
         self.fields |= {
             "tasks": tasks,
             "cell": int(lstm),
@@ -626,6 +628,9 @@ class Stepper:
         self._weights = {name: t for name, t in weights.kept.items() if name not in _ROW_FIELDS}
         key = self._record(attention.key.shape[0])
         _point_attention(key, self._operands)
+        self._sentences = {name: t for name, t in key.kept.items() if name not in _ROW_FIELDS}
+        self._sizes = {name: key.fields[name] for name in ("keys", "key_row", "features", "values")}
+        self._owners: Tensor | None = None
         self._use(key)
 
     def _record(self, batch: int) -> _Record:
@@ -633,22 +638,19 @@ class Stepper:
         return _Record(spec, self._layers[0].hidden_weight.dtype, self._hidden, self._lstm)
 
     def _use(self, record: _Record) -> None:
-        for name, tensor in self._weights.items():
+        for name, tensor in (self._weights | self._sentences).items():
             record.point(name, tensor)
+        record.fields |= self._sizes
+        if self._owners is not None:
+            record.point("owners", self._owners)
         self._now = record
 
     def select(self, rows: Tensor) -> "Stepper":
-        """That of some of the sequences."""
+        """That of some of the sequences, of which nothing is copied."""
         selected = object.__new__(Stepper)
         selected.__dict__ |= self.__dict__
-        record = self._record(len(rows))
-        for name in _OF_SEQUENCES:
-            if name in self._now.kept:
-                record.point(name, self._now.kept[name].index_select(0, rows))
-        record.fields |= {name: self._now.fields[name] for name in ("keys", "key_row", "features", "values")}
-        if "weight" in self._now.kept:
-            record.point("weight", self._now.kept["weight"])
-        selected._use(record)
+        selected._owners = rows if self._owners is None else self._owners.index_select(0, rows)
+        selected._use(self._record(len(rows)))
         return selected
 
     def step(self, gates: Tensor, state: Tensor, cell: Tensor | None) -> Sequences:
@@ -667,4 +669,3 @@ class Stepper:
 
 
 _ROW_FIELDS = ("order", "lengths", "offsets")
-_OF_SEQUENCES = ("key", "key_exp", "value", "seen", "reach")

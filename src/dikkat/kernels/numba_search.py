@@ -20,16 +20,17 @@ def _beams() -> Any:
     return numba_beams
 
 
-def can_rank(scores: Tensor) -> bool:
+def can_rank(products: Tensor) -> bool:
     """Whether `rank` takes such scores."""
-    return scores.device.type == "cpu" and scores.dtype in _TYPES
+    return products.device.type == "cpu" and products.dtype in _TYPES
 
 
-def rank(scores: Tensor, copies: Tensor, count: int, first: bool) -> tuple[Tensor, Tensor]:
+def rank(products: Tensor, bias: Tensor, copies: Tensor, count: int, first: bool) -> tuple[Tensor, Tensor]:
     """Each row's likeliest tokens that may come out, likeliest first; of equal ones the lowest first.
 
     Args:
-        scores: (R, V), unnormalised log-probabilities.
+        products: (R, V), unnormalised log-probabilities less the bias.
+        bias: (V,), of the same dtype, float32 for bfloat16.
         copies: (R,) bool, whether `<unk>` may come out.
         count: how many.
         first: whether this is the first step, at which `<eos>` may not come out.
@@ -37,8 +38,8 @@ def rank(scores: Tensor, copies: Tensor, count: int, first: bool) -> tuple[Tenso
     Returns:
         Log-probabilities (R, count) float64, −∞ where there are no more; tokens (R, count) int64.
     """
-    scores, copies = scores.contiguous(), copies.contiguous()
-    rows = len(scores)
+    products, bias, copies = products.contiguous(), bias.contiguous(), copies.contiguous()
+    rows = len(products)
     gains = torch.empty(rows, count, dtype=torch.float64)
     tokens = torch.empty(rows, count, dtype=torch.int64)
     tasks = -(-rows // _beams().GROUP)
@@ -46,17 +47,18 @@ def rank(scores: Tensor, copies: Tensor, count: int, first: bool) -> tuple[Tenso
     fields = {
         "tasks": tasks,
         "rows": rows,
-        "size": scores.shape[1],
+        "size": products.shape[1],
         "count": count,
-        "scores": scores.data_ptr(),
-        "half": int(scores.dtype == torch.bfloat16),
+        "scores": products.data_ptr(),
+        "bias": bias.data_ptr(),
+        "half": int(products.dtype == torch.bfloat16),
         "copies": copies.data_ptr(),
         "first": int(first),
         "gains": gains.data_ptr(),
         "tokens": tokens.data_ptr(),
         "work": work.data_ptr(),
     }
-    _launch(_beams().candidates, _TYPES[scores.dtype], fields, tasks)
+    _launch(_beams().candidates, _TYPES[products.dtype], fields, tasks)
     return gains, tokens
 
 
@@ -71,6 +73,26 @@ class Step(NamedTuple):
     out: Tensor  # bool: whether it ended or was cut here
 
 
+class Advance(NamedTuple):
+    """What came of a step.
+
+    Attributes:
+        step: what it did.
+        rows: (R',) int64: of the hypotheses that go on, the row that each comes from.
+        tokens: (R',) int64: what was put to it.
+        sentences: (R',) int64: which sentence it is of.
+        stay: whether these are the rows that there were, in their order.
+        unknown: whether a row's best gain is not a finite number.
+    """
+
+    step: Step
+    rows: Tensor
+    tokens: Tensor
+    sentences: Tensor
+    stay: bool
+    unknown: bool
+
+
 class Beams:
     """The hypotheses of a batch while they grow: B sentences of K places, best first; on the CPU.
 
@@ -83,52 +105,54 @@ class Beams:
 
     def __init__(self, beam: int, n_best: int, penalty: float, limits: Tensor) -> None:
         sentences = len(limits)
-        self._sentences, self._beam, self._n_best, self._penalty, self._limits = (
-            sentences, beam, n_best, penalty, limits.contiguous(),
-        )  # fmt: skip
+        self._sentences, self._beam, self._limits = sentences, beam, limits.contiguous()
         self._totals = torch.full((sentences, beam), -torch.inf, dtype=torch.float64)  # −∞: an empty place
         self._totals[:, 0] = 0.0
         self._open = torch.full((sentences,), beam)  # places not lost to ended ones
         self._kept = torch.full((sentences, n_best), -torch.inf, dtype=torch.float64)  # of the best that ended
         self._length = 0
+        self._fields = {
+            "sentences": sentences,
+            "beam": beam,
+            "n_best": n_best,
+            "penalty": penalty,
+            "totals": self._totals.data_ptr(),
+            "open": self._open.data_ptr(),
+            "kept": self._kept.data_ptr(),
+            "limits": self._limits.data_ptr(),
+        }
 
-    def advance(self, gains: Tensor, tokens: Tensor) -> tuple[Step, Tensor, Tensor, Tensor]:
+    def advance(self, gains: Tensor, tokens: Tensor) -> Advance:
         """One step on.
 
         Args:
             gains: (R, k) float64, of the hypotheses that go on, in the order of their places; best first.
             tokens: (R, k) int64.
-
-        Returns:
-            What it did; and of those that go on the row that each comes from, its token and its sentence, (R',).
         """
         self._length += 1
         shape = (self._sentences, self._beam)
         whole = torch.empty(3, *shape, dtype=torch.int64)
         totals, flags = torch.empty(shape, dtype=torch.float64), torch.empty(2, *shape, dtype=torch.bool)
-        going = torch.empty(3, self._sentences * self._beam + 1, dtype=torch.int64)
+        going = torch.empty(3, self._sentences * self._beam, dtype=torch.int64)
         step = Step(whole[0], whole[1], whole[2], totals, flags[0], flags[1])
-        fields = {
+        outcome = (ctypes.c_int64 * 3)()
+        fields = self._fields | {
             "count": gains.shape[1],
+            "rows": len(gains),
             "gains": gains.data_ptr(),
             "tokens": tokens.data_ptr(),
-            "sentences": self._sentences,
-            "beam": self._beam,
-            "n_best": self._n_best,
             "length": self._length,
-            "totals": self._totals.data_ptr(),
-            "open": self._open.data_ptr(),
-            "kept": self._kept.data_ptr(),
-            "limits": self._limits.data_ptr(),
-            "next_rows": going[0].data_ptr(),
+            "next_rows": going.data_ptr(),
             "next_tokens": going[1].data_ptr(),
             "next_sentences": going[2].data_ptr(),
-            "next_count": going.data_ptr() + 8 * (going.shape[1] - 1),
-            "penalty": self._penalty,
-        } | {f"step_{name}": table.data_ptr() for name, table in step._asdict().items()}
+            "outcome": ctypes.addressof(outcome),
+        }
+        for name, table in step._asdict().items():
+            fields[f"step_{name}"] = table.data_ptr()
         _launch(_beams().advance, np.float64, fields, 1)
-        rows, chosen, sentences = going[:, : int(going[0, -1])]
-        return step, rows, chosen, sentences
+        found, unknown, stay = outcome
+        rows, chosen, sentences = going[:, :found]
+        return Advance(step, rows, chosen, sentences, bool(stay), bool(unknown))
 
 
 def _launch(kernel: Any, kind: Any, fields: dict[str, Any], tasks: int) -> None:

@@ -54,7 +54,7 @@ NOTHING, INNER, ADDITIVE, DISTANCE = range(4)
 WHOLE = (
     "counters", "tasks", "scratch", "scratch_size",
     "cell", "reverse", "layers", "hidden", "batch",
-    "order", "lengths", "offsets", "tokens",
+    "order", "owners", "lengths", "offsets", "tokens",
     "gates", "state", "memory_cell",
     "packs", "packings",
     "hidden_weight", "hidden_bias", "below_weight", "below_bias", "context_weight", "query_weight", "query_bias",
@@ -170,6 +170,14 @@ def _active(call: Call, task: int, rows: int, t: int) -> int:
     while rows > 0 and _number(call.lengths, task + (rows - 1) * call.tasks) <= t:
         rows -= 1
     return rows
+
+
+@inlined
+def _owner(call: Call, row: int) -> int:
+    """Whose keys and values a row looks at: its own sequence's, or those that a search has told."""
+    if call.owners == 0:
+        return _number(call.order, row)
+    return _number(call.owners, row)
 
 
 @inlined
@@ -466,7 +474,7 @@ def _query_gradient(
 @inlined
 def _key_gradients(call: Call, row: int, weight_grad: Pointer, zero: Any) -> None:
     """The gradients of a row's keys, and its share of v's, from all its steps."""
-    lanes, size, b = lanes_of(zero), call.features, _number(call.order, row)
+    lanes, size, b = lanes_of(zero), call.features, _owner(call, row)
     length, seen = _number(call.lengths, row), _seen(call, b)
     one, minus_two = full(1, zero), full(-2, zero)
     queries, exps = pointer(call.queries, zero), pointer(call.query_exp, zero)
@@ -507,7 +515,7 @@ def _key_gradients(call: Call, row: int, weight_grad: Pointer, zero: Any) -> Non
 
 @inlined
 def _value_gradients(call: Call, row: int, zero: Any) -> None:
-    lanes, size, b = lanes_of(zero), call.values, _number(call.order, row)
+    lanes, size, b = lanes_of(zero), call.values, _owner(call, row)
     length, seen = _number(call.lengths, row), _seen(call, b)
     weights, sums = pointer(call.weights, zero), pointer(call.context_sums, zero)
     for j in range(seen):
@@ -622,7 +630,7 @@ def _attend(
             _copy(query, at(pointer(call.queries, zero), place * size), size, zero)
             if call.pair == ADDITIVE:
                 own = at(pointer(call.query_exp, zero), place * size)
-        _attend_row(call, place, _number(call.order, row), query, own, weights, context, zero)
+        _attend_row(call, place, _owner(call, row), query, own, weights, context, zero)
         if call.weights != 0:
             _copy(weights, at(pointer(call.weights, zero), place * call.key_row), call.key_row, zero)
         _copy(context, at(pointer(call.contexts, zero), place * values), values, zero)
@@ -746,7 +754,7 @@ def _attend_gradients(
     _product(active, gates, wide, pointer(call.context_weight, zero), wide, values, contexts, values, zero)
     for i in range(active):
         row = task + i * call.tasks
-        place, b = _place(call, row, t), _number(call.order, row)
+        place, b = _place(call, row, t), _owner(call, row)
         query, exps = at(pointer(call.queries, zero), place * size), at(pointer(call.query_exp, zero), place * size)
         context, seen, into = at(contexts, i * values), _seen(call, b), at(queries, i * size)
         _copy(context, at(pointer(call.context_sums, zero), place * values), values, zero)

@@ -1,6 +1,6 @@
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
@@ -31,17 +31,34 @@ class _Masks(NamedTuple):
     weights: Tensor | None
 
 
-@dataclass(frozen=True)
 class _Stepped(Memory):
-    """A memory for steps without gradients, with everything that they share: weights in panels, exponentials."""
+    """A memory for steps without gradients, with what they share: weights in panels, exponentials.
 
-    stepper: fused.Stepper | None = None
+    Rows that are selected are told to the steps; the memory itself is copied only where somebody asks for it.
+    """
+
+    def __init__(self, whole: Memory, stepper: fused.Stepper, rows: Tensor | None = None) -> None:
+        self.__dict__ |= {"whole": whole, "stepper": stepper, "rows": rows}
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _MEMORY:
+            return getattr(self.selected(), name)
+        return super().__getattribute__(name)
+
+    def selected(self) -> Memory:
+        """A plain memory of the rows."""
+        if self.rows is not None:
+            self.__dict__ |= {"whole": self.whole.select(self.rows), "rows": None}
+        whole: Memory = self.whole
+        return whole
 
     def select(self, rows: Tensor) -> Memory:
         """Some of the sequences."""
-        selected = super().select(rows)
-        stepper = None if self.stepper is None else self.stepper.select(rows)
-        return replace(cast(_Stepped, selected), stepper=stepper)
+        composed = rows if self.rows is None else self.rows.index_select(0, rows)
+        return _Stepped(self.whole, self.stepper.select(rows), composed)
+
+
+_MEMORY = {field.name for field in fields(Memory)}
 
 
 class _Attentional(nn.Module, Generic[StateT]):
@@ -90,8 +107,7 @@ class _Attentional(nn.Module, Generic[StateT]):
             return replace(memory, packed=pack(self.score.pair, memory.key))
         if torch.is_grad_enabled():
             return memory
-        stepper = fused.Stepper(self._layers(), self._attention(memory))
-        return _Stepped(memory.score, memory.key, memory.value, memory.valid_lens, memory.packed, stepper)
+        return _Stepped(memory, fused.Stepper(self._layers(), self._attention(memory)))
 
     def forward(
         self,
@@ -152,7 +168,7 @@ class _Attentional(nn.Module, Generic[StateT]):
         Raises:
             ValueError: inputs or a state of the wrong shape.
         """
-        if isinstance(memory, _Stepped) and memory.stepper is not None and not (self.training or _wants_grad(inputs)):
+        if isinstance(memory, _Stepped) and not (self.training or _wants_grad(inputs)):
             hidden, cell = self._check(inputs.unsqueeze(1), state)
             found = memory.stepper.step(self._first_gates(inputs), hidden, cell)
             contexts, weights = cast(Tensor, found.contexts), found.weights if return_weights else None

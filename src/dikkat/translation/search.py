@@ -1,13 +1,15 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from torch import Tensor
 
-from dikkat.kernels.numba_search import Beams, Step, can_rank, rank
+from dikkat.kernels.numba_search import Advance, Beams, Step, can_rank, rank
 from dikkat.translation.errors import InputError, SettingsError
 from dikkat.translation.model import TranslationModel, pad
+from dikkat.translation.precision import Precision, check_precision
 from dikkat.translation.tokenizer import BEGIN, END, PAD, UNKNOWN
 
 _BLOCK = 64  # columns; of 16 to 256 the fastest for 64 and 320 rows of 8,000
@@ -32,6 +34,8 @@ class Search:
         length_penalty: from 0, where the likeliest wins, which favours short ones, to 10. A larger one favours longer
             translations; a beam of 1 is not affected.
         max_length: most tokens of a translation, from 1; None: `length_limit` alone, which holds in any case.
+        precision: `"float32"`, or `"bfloat16"` for the output layer's product, where the processor has such: faster,
+            and scores have two to three digits.
 
     Raises:
         SettingsError: a value of the wrong type or out of its range; the message names it and the range.
@@ -47,6 +51,7 @@ class Search:
     n_best: int = 1
     length_penalty: float = 1.0
     max_length: int | None = None
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -58,6 +63,8 @@ class Search:
             raise SettingsError(f"length_penalty is {self.length_penalty!r}; it must be a number from 0 to 10")
         if self.max_length is not None and (not _is_number(self.max_length, int) or self.max_length < 1):
             raise SettingsError(f"max_length is {self.max_length!r}; it must be None or a whole number of at least 1")
+        if self.precision not in get_args(Precision):
+            raise SettingsError(f"precision is {self.precision!r}; it must be one of {', '.join(get_args(Precision))}")
 
 
 def _is_number(value: object, kind: type | tuple[type, ...]) -> bool:
@@ -152,17 +159,19 @@ def beam_search(
         return []
     model.eval()
     device = model.output_bias.device
+    check_precision(search.precision, device.type)
     numbers, lengths = (tensor.to(device) for tensor in pad(sources))
     memory, state = model.encode(numbers, lengths)
+    output = model.output_layer(search.precision)
     beams = _Beams(search, numbers.cpu(), lengths.cpu())
     previous = torch.full((len(sources),), BEGIN, device=device)
     while len(previous):
-        scores, weights, state = model.step(previous, memory, state)
-        sentences = beams.sentences
-        rows, previous = (tensor.to(device) for tensor in beams.extend(scores, weights))
-        state = model.select(state, rows)
-        if not torch.equal(beams.sentences, sentences):  # rows that change places within a sentence have one memory
-            memory = memory.select(rows)
+        features, weights, state = model.step_features(previous, memory, state)
+        found = beams.extend(output.products(features), output.bias, weights)
+        previous = found.tokens.to(device)
+        if not found.stay:
+            rows = found.rows.to(device)
+            state, memory = model.select(state, rows), memory.select(rows)
     return beams.hypotheses([len(source) for source in sources])
 
 
@@ -178,29 +187,30 @@ class _Beams:
         limits = [min(length_limit(length), search.max_length or math.inf) for length in lengths.tolist()]
         table = torch.tensor(limits, dtype=torch.int64)
         self._beams = Beams(search.beam, search.n_best, search.length_penalty, table)
-        self.sentences = torch.arange(len(numbers))  # (R,) int64: which sentence each row of the network's is of
+        self._row_copies = self._copies  # (R,) bool: of the sentence that each row of the network's is of
         self._steps: list[Step] = []
         self._weights: list[Tensor] = []  # (R, S): what each step's rows looked at
 
-    def extend(self, scores: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Put a token to the hypotheses; returns, for those that go on, the rows that they come from and the tokens."""
-        gains, candidates = self._candidates(scores)
-        if not bool(gains[:, 0].isfinite().all()):
+    def extend(self, products: Tensor, bias: Tensor, weights: Tensor) -> Advance:
+        """Put a token to the hypotheses."""
+        found = self._beams.advance(*self._candidates(products, bias))
+        if found.unknown:
             raise InputError(
                 "the model's scores of the next token are not numbers (NaN or infinite), so that none is the best: its "
                 "weights are damaged, or its training diverged. Train it again, with a lower learning rate"
             )
-        step, rows, tokens, self.sentences = self._beams.advance(gains, candidates)
-        self._steps.append(step)
+        self._steps.append(found.step)
         self._weights.append(weights)
-        return rows, tokens
+        if not found.stay:
+            self._row_copies = self._copies[found.sentences]
+        return found
 
-    def _candidates(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+    def _candidates(self, products: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """(R, K) log-probabilities of each row's likeliest tokens that may come out, and the tokens."""
-        copies, count, first = self._copies[self.sentences], self._search.beam, not self._steps
-        if can_rank(scores):
-            return rank(scores, copies, count, first)
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        copies, count, first = self._row_copies, self._search.beam, not self._steps
+        if can_rank(products):
+            return rank(products, bias, copies, count, first)
+        scores = products + bias
         allowed = scores.clone()
         allowed[:, [PAD, BEGIN, *([END] if first else [])]] = -torch.inf
         allowed[:, UNKNOWN].masked_fill_(~copies.to(scores.device), -torch.inf)

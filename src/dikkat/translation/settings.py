@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from dikkat.translation.errors import SettingsError
+from dikkat.translation.precision import Precision
 from dikkat.translation.tokenizer import Kind
 
 ScoreName = Literal[
@@ -11,7 +12,6 @@ ScoreName = Literal[
     "vector_sum", "average",
 ]  # fmt: skip
 
-Precision = Literal["float32", "bfloat16"]
 
 # name: smallest, largest; a bound is allowed itself unless it stands in _OPEN
 _RANGES: dict[str, tuple[float, float]] = {

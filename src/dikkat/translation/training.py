@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from dikkat.translation.batches import Batches, TokenPair
 from dikkat.translation.corpus import Pair
-from dikkat.translation.errors import CorpusError, SettingsError
+from dikkat.translation.errors import CorpusError
 from dikkat.translation.model import Batch, TranslationModel
+from dikkat.translation.precision import check_precision
 from dikkat.translation.settings import Settings
 from dikkat.translation.tokenizer import SPECIAL_TOKENS, Tokenizer
 from dikkat.translation.translator import Translator
@@ -119,7 +120,7 @@ def train(
         raise CorpusError(
             f"there are {len(training)} training and {len(validation)} validation pairs; both need at least one"
         )
-    _check_precision(settings, _device())
+    check_precision(settings.precision, _device())
     with torch.random.fork_rng(), _quiet_lightning():  # the caller's random numbers stay as they were
         torch.manual_seed(settings.seed)
         translator = _untrained(settings, training)
@@ -164,24 +165,6 @@ def _fit(trainer: lightning.Trainer, lesson: "_Lesson", training: Batches, valid
 def _lacks_memory(error: RuntimeError | MemoryError) -> bool:
     # On a CPU PyTorch has no type of its own for it.
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
-
-
-def _check_precision(settings: Settings, device: str) -> None:
-    if settings.precision == "bfloat16" and not _has_bfloat16(device):
-        raise SettingsError(
-            f"precision is 'bfloat16'; this {device.upper()} has no products in bfloat16, or this PyTorch cannot tell, "
-            "and imitated ones are slower than float32: use float32"
-        )
-
-
-def _has_bfloat16(device: str) -> bool:
-    """Whether products in bfloat16 are the processor's own, by PyTorch's public word."""
-    if device == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if not hasattr(torch.cpu, "get_capabilities") or not torch.backends.mkldnn.is_available():
-        return False  # a PyTorch that is too old to tell, or that has no library of such products
-    capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16"))
 
 
 def _batches(pairs: Sequence[TokenPair], settings: Settings, seed: int | None) -> Batches:

@@ -443,7 +443,7 @@ def test_a_training_that_breaks_off_later_saves_the_best_model_and_fails(run, pa
 
 
 def test_batches_by_tokens_and_precision_are_settings(run, pairs, tmp_path, monkeypatch):
-    from dikkat.translation import training
+    from dikkat.translation import precision
 
     monkeypatch.setattr(precision, "_has_bfloat16", lambda device: True)
     options = ["--batch-tokens", 37, "--precision", "bfloat16", *QUICK]

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 import torch
 
-from dikkat.translation import CorpusError, Settings, SettingsError, TranslationModel
+from dikkat.translation import CorpusError, Settings, SettingsError, TranslationModel, precision
 from dikkat.translation import training as module
 from dikkat.translation.settings import ScoreName
 from dikkat.translation.training import TrainingDivergedError, TrainingMemoryError, train

@@ -126,6 +126,13 @@ LengthPenaltyOption = Annotated[
         metavar="NUMBER",
     ),
 ]
+PrecisionOption = Annotated[
+    str,
+    typer.Option(
+        help="Of the largest products: float32, or bfloat16, faster where the processor has it and a little coarser.",
+        metavar="TYPE",
+    ),
+]
 
 
 def _print_version(wanted: bool) -> None:
@@ -476,6 +483,7 @@ def translate(
         ),
     ] = _SEARCH.n_best,
     length_penalty: LengthPenaltyOption = _SEARCH.length_penalty,
+    precision: PrecisionOption = _SEARCH.precision,
     batch_size: BatchSizeOption = 64,
     as_json: Annotated[
         bool,
@@ -495,7 +503,7 @@ def translate(
     if sentences and file:
         raise InputError("sentences and --file are both given: give one of them")
     with _naming_options():
-        search = Search(beam=beam, n_best=n_best, length_penalty=length_penalty)
+        search = Search(beam=beam, n_best=n_best, length_penalty=length_penalty, precision=cast(Precision, precision))
         translator = Translator.load(model)
         number = 0
         for group in _groups(sentences, file):
@@ -520,6 +528,7 @@ def evaluate_model(
     target: TargetOption = None,
     beam: BeamOption = _SEARCH.beam,
     length_penalty: LengthPenaltyOption = _SEARCH.length_penalty,
+    precision: PrecisionOption = _SEARCH.precision,
     batch_size: BatchSizeOption = 64,
 ) -> None:
     """Score a model on sentence pairs that it has not seen: BLEU and chrF from 0 to 100, as sacreBLEU computes them.
@@ -527,7 +536,7 @@ def evaluate_model(
     With --phrasebook, the pairs are those that training on the phrasebook leaves out.
     """
     with _naming_options():
-        search = Search(beam=beam, length_penalty=length_penalty)
+        search = Search(beam=beam, length_penalty=length_penalty, precision=cast(Precision, precision))
         translator = Translator.load(model)
         corpus = _corpus(phrasebook, pairs, source, target, held_out=True)
         translations = translator.translate([first for first, _ in corpus], batch_size=batch_size, search=search)

@@ -1,0 +1,125 @@
+"""What a search takes from the scores, and the loss: compiled code against float64 and sorting."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from dikkat.kernels.numba_cross_entropy import CrossEntropy
+from dikkat.kernels.numba_search import rank
+from dikkat.translation import InputError, Search, SettingsError, beam_search, precision
+from dikkat.translation.loss import _Plain
+from dikkat.translation.model import OutputLayer
+from dikkat.translation.tokenizer import END, UNKNOWN
+from translation.test_search import MANY, make
+
+KINDS = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 2e-6}
+
+
+@hypothesis_settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 9), st.integers(5, 83), st.integers(1, 7), st.booleans(), st.booleans(), st.integers(0, 10**6),
+    st.sampled_from(list(KINDS)),
+)  # fmt: skip
+def test_rows_are_ranked_as_a_sort_does(rows, size, count, first, ties, seed, kind):
+    torch.manual_seed(seed)
+    products = (torch.randint(-3, 4, (rows, size)) if ties else torch.randn(rows, size) * 3).to(kind)
+    bias = torch.randint(-2, 3, (size,)).to(torch.promote_types(kind, torch.float32))
+    copies = torch.rand(rows) < 0.5
+    gains, tokens = rank(products, bias, copies, count, first)
+    exact = (products.to(bias.dtype) + bias).double()
+    lse = exact.logsumexp(1)
+    for row in range(rows):
+        allowed = [t for t in range(size) if t > END or (t == UNKNOWN and copies[row]) or (t == END and not first)]
+        best = sorted(allowed, key=lambda t: (-exact[row, t].item(), t))[:count]
+        assert tokens[row, : len(best)].tolist() == best
+        wanted = exact[row, best] - lse[row]
+        torch.testing.assert_close(gains[row, : len(best)], wanted, rtol=0, atol=KINDS[kind] * (1 + wanted.abs().max()))
+        assert gains[row, len(best) :].eq(-math.inf).all()
+
+
+def test_ranking_reads_nothing_behind_the_scores():
+    whole = torch.full((200,), math.nan, dtype=torch.bfloat16)
+    whole[:21] = torch.arange(21)
+    gains, tokens = rank(whole[:21].view(1, 21), torch.zeros(21), torch.tensor([False]), 3, False)
+    assert tokens.tolist() == [[20, 19, 18]]
+    assert gains.isfinite().all()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("size", [2, 15, 16, 17, 53])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_cross_entropy_is_that_of_plain_pytorch(size, kind, smoothing, threads):
+    torch.manual_seed(size)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        bias, found = torch.randn(size), []
+        chunks = [(torch.randn(rows, size).to(kind) * 4, torch.randint(size, (rows,))) for rows in (7, 1, 5)]
+        for way in (CrossEntropy, _Plain):
+            entropy, gradients = way(size, kind, bias.to(torch.promote_types(kind, torch.float32)), smoothing, 0.5), []
+            for scores, target in chunks:
+                gradients.append(scores.clone())
+                entropy.add(gradients[-1], target)
+            found.append((entropy.total, torch.cat(gradients), entropy.bias_gradient))
+    finally:
+        torch.set_num_threads(before)
+    share = 1e-12 if kind == torch.float64 else 3e-6
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=share, atol=share)
+    torch.testing.assert_close(found[0][2], found[1][2], rtol=share, atol=share)
+    # bfloat16: the nearest, or its neighbour where a float32 stands between two.
+    step = 0.008 if kind == torch.bfloat16 else share
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=step, atol=share)
+
+
+def test_cross_entropy_of_what_is_no_number_is_none():
+    scores = torch.tensor([[0.0, math.nan, 1.0]])
+    entropy = CrossEntropy(3, torch.float32, None, 0.0, 1.0)
+    entropy.add(scores, torch.tensor([0]))
+    assert entropy.total.isnan()
+    assert scores.isnan().all()
+
+
+def test_an_output_layer_uses_one_buffer():
+    weight, bias = torch.randn(13, 5), torch.randn(13)
+    layer = OutputLayer(weight, bias, "float32")
+    features = torch.randn(7, 5)
+    first = layer.products(features)
+    torch.testing.assert_close(first, features @ weight.t())
+    second = layer.products(features[:3])
+    assert second.data_ptr() == first.data_ptr()
+    low = OutputLayer(weight, bias, "bfloat16")
+    assert low.products(features).dtype == torch.bfloat16
+    assert low.bias.dtype == torch.float32
+    torch.testing.assert_close(low.products(features).float(), features @ weight.t(), rtol=0.05, atol=0.05)
+
+
+def test_a_search_in_bfloat16_scores_nearly_the_same(monkeypatch):
+    monkeypatch.setattr(precision, "_has_bfloat16", lambda device: True)  # imitated products do for this
+    model = make().float()
+    wide, low = (beam_search(model, MANY, Search(3, precision=kind)) for kind in ("float32", "bfloat16"))
+    for one, other in zip(wide, low, strict=True):
+        if one[0].ids == other[0].ids:
+            assert other[0].score == pytest.approx(one[0].score, rel=0.03)
+    assert sum(one[0].ids == other[0].ids for one, other in zip(wide, low, strict=True)) >= len(MANY) - 1
+    assert any(one[0].score != other[0].score for one, other in zip(wide, low, strict=True))
+
+
+def test_precision_is_checked(monkeypatch):
+    with pytest.raises(SettingsError, match="precision is 'half'; it must be one of float32, bfloat16"):
+        Search(precision="half")
+    monkeypatch.setattr(precision, "_has_bfloat16", lambda device: False)
+    with pytest.raises(SettingsError, match="this CPU has no products in bfloat16"):
+        beam_search(make(), MANY, Search(precision="bfloat16"))
+
+
+def test_not_a_number_in_any_row_ends_the_search():
+    model = make()
+    with torch.no_grad():
+        model.source_embedding.weight[5] = math.nan
+    with pytest.raises(InputError, match="not numbers"):
+        beam_search(model, [[6, 7], [5, 6]], Search(2))

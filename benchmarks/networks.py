@@ -83,9 +83,11 @@ class Ours(nn.Module):
         return self.decoder.select(state, rows)
 
 
-def translate(model: Ours, sources: Sequence[Sequence[int]], beam: int) -> list[list[int]]:
+def translate(
+    model: Ours, sources: Sequence[Sequence[int]], beam: int, precision: Precision = "float32"
+) -> list[list[int]]:
     """Token numbers without the end."""
-    return [found[0].ids for found in beam_search(model, sources, Search(beam=beam))]
+    return [found[0].ids for found in beam_search(model, sources, Search(beam=beam, precision=precision))]
 
 
 class WithoutAttention(Ours):

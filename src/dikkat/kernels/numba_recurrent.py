@@ -392,7 +392,7 @@ def _point_attention(record: _Record, operands: dict[str, Tensor | None]) -> Non
     if operands["seen"] is not None:
         record.point("seen", operands["seen"].to(torch.int64).contiguous())
     if operands["kept"] is not None:
-        record.point("kept", pad(operands["kept"], (0, record.fields["key_row"] - keys)))
+        record.point("kept", pad(operands["kept"], (0, record.fields["key_row"] - keys)).contiguous())
     if record.spec.pair == "additive" and operands["weight"] is not None:
         record.point("weight", record.fill(operands["weight"]))
         record.point("key_exp", (key + key).exp_())
@@ -523,7 +523,7 @@ def _point_gradients(made: _Record, record: _Record, grads: tuple[Tensor | None,
     if at["pair"]:
         given("contexts_grad", contexts, tokens, at["values"])
         if weights is not None:
-            made.point("weights_grad", pad(weights, (0, at["key_row"] - weights.shape[-1])))
+            made.point("weights_grad", pad(weights, (0, at["key_row"] - weights.shape[-1])).contiguous())
         if at["query_weight"]:
             made.new("query_grad", tokens, at["features"])
         made.new("score_grad", tokens, at["key_row"])
@@ -644,6 +644,11 @@ class Stepper:
         if self._owners is not None:
             record.point("owners", self._owners)
         self._now = record
+
+    @property
+    def batch(self) -> int:
+        """How many sequences go on."""
+        return int(self._now.fields["batch"])
 
     def select(self, rows: Tensor) -> "Stepper":
         """That of some of the sequences, of which nothing is copied."""

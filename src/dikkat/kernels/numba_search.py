@@ -63,14 +63,14 @@ def rank(products: Tensor, bias: Tensor, copies: Tensor, count: int, first: bool
 
 
 class Step(NamedTuple):
-    """What a step did: tables of B sentences by K places."""
+    """What a step did: tables of B sentences by K places, of PyTorch; or those of all steps together, of NumPy."""
 
-    tokens: Tensor  # int64: what was put to the hypothesis that now has the place
-    rows: Tensor  # int64: which row it went on from
-    origins: Tensor  # int64: the place of that row, counted over all sentences
-    totals: Tensor  # float64: its log-probability
-    ended: Tensor  # bool: whether the model ended it here
-    out: Tensor  # bool: whether it ended or was cut here
+    tokens: Any  # int64: what was put to the hypothesis that now has the place
+    rows: Any  # int64: which row it went on from
+    origins: Any  # int64: the place of that row, counted over all sentences
+    totals: Any  # float64: its log-probability
+    ended: Any  # bool: whether the model ended it here
+    out: Any  # bool: whether it ended or was cut here
 
 
 class Advance(NamedTuple):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dikkat import scores
+from dikkat import calls, scores
 from dikkat.attention import Memory, attend_memory, project
 from dikkat.kernels import numba_recurrent as fused
 from dikkat.kernels import pack
@@ -54,6 +54,8 @@ class _Stepped(Memory):
 
     def select(self, rows: Tensor) -> Memory:
         """Some of the sequences."""
+        calls.check_rows(rows, self.stepper.batch)
+        rows = rows.to(torch.int64).contiguous()
         composed = rows if self.rows is None else self.rows.index_select(0, rows)
         return _Stepped(self.whole, self.stepper.select(rows), composed)
 

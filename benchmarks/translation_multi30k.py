@@ -32,6 +32,7 @@ def main() -> None:
         epochs=40,
         patience=5,
         max_minutes=arguments.minutes,
+        precision=arguments.precision,
     )
     corpora = {
         name: read_aligned(arguments.data / f"{name}.en.gz", arguments.data / f"{name}.fr.gz")
@@ -50,7 +51,8 @@ def main() -> None:
         },
         "scores": scores,
     }
-    path = write("translation-multi30k-en-fr", results, "lightning", "tokenizers", "sacrebleu")
+    name = f"translation-multi30k-en-fr-{arguments.minutes:g}min-{arguments.precision}"
+    path = write(name, results, "lightning", "tokenizers", "sacrebleu")
     if arguments.save:
         result.translator.save(arguments.save)
     for name, found in scores.items():
@@ -62,6 +64,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with train.en.gz and the others")
     parser.add_argument("--minutes", type=float, default=15.0, help="time to train for")
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch; 1 where the cores are shared")
     parser.add_argument("--save", type=Path, help="where to keep the model; default: nowhere")
     return parser.parse_args()

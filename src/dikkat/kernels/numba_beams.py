@@ -127,7 +127,7 @@ def _number(call: Call, place: int, c: int, work: Pointer, zero: Any) -> float:
 
 
 @Kernel
-def candidates(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
+def candidates(zero: Any) -> Any:
     """The likeliest tokens of each row."""
     layout = CALL
 
@@ -222,7 +222,7 @@ def _go_on(call: Call, b: int, totals: Pointer, tokens: Pointer, rows: Pointer, 
 
 
 @Kernel
-def advance(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
+def advance(zero: Any) -> Any:
     """Every sentence one step on. The outcome: how many go on, if a row has no likeliest token, if all stay."""
     layout = CALL
 

@@ -22,22 +22,23 @@ inlined = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)
 
 
 class Kernel:
-    """A function that is compiled for one type of number and one pair function when it is first asked for.
+    """A function that is compiled for one type of number, and one pair function, when it is first asked for.
 
     Args:
-        make: Given a zero of the type, and `additive`, `distance`, `inner` of which all but one are None, returns the
-            function to compile, of the address of a call's record. What belongs to a None is not compiled.
+        make: Given a zero of the type returns the function to compile, of the address of a call's record. Where that
+            differs by pair function, it is given `additive`, `distance`, `inner` too, of which all but one are None:
+            what belongs to a None is not compiled.
     """
 
     def __init__(self, make: Callable[..., Callable[[Any], None]]) -> None:
         self._make = make
-        self._compiled: dict[tuple[np.dtype[Any], str], Any] = {}
+        self._compiled: dict[tuple[np.dtype[Any], str | None], Any] = {}
 
-    def __call__(self, dtype: np.dtype[Any], pair: str) -> Any:
+    def __call__(self, dtype: np.dtype[Any], pair: str | None = None) -> Any:
         """The compiled function, as ctypes calls it: without Python's lock."""
         found = self._compiled.get((dtype, pair))
         if found is None:
-            which = (True if pair == name else None for name in _PAIRS)
+            which = () if pair is None else tuple(True if pair == name else None for name in _PAIRS)
             found = self._compiled[dtype, pair] = _compile(self._make(dtype.type(0), *which))
         return found[1]
 

@@ -1,6 +1,5 @@
 """Cross-entropy of rows of scores on a CPU, with its gradient written over them: one pass over memory, not five."""
 
-import ctypes
 from importlib.util import find_spec
 
 import numpy as np
@@ -52,10 +51,9 @@ class CrossEntropy:
         """
         from dikkat.kernels import numba_softmax  # Numba is not imported before it runs
 
-        counters, target = (ctypes.c_int64 * 2)(), target.contiguous()
+        target = target.contiguous()
         tasks = min(self._threads, len(scores))
         fields = {
-            "counters": ctypes.addressof(counters),
             "tasks": tasks,
             "rows": len(scores),
             "size": self._size,
@@ -70,11 +68,9 @@ class CrossEntropy:
             "smoothing": self._smoothing,
             "scale": self._scale or 0.0,
         }
-        form = numba_softmax.FORM
-        call = ctypes.create_string_buffer(form.size)
-        form.pack_into(call, 0, *(fields[name] for name in (*numba_softmax.WHOLE, *numba_softmax.REAL)), 0)
-        kernel = numba_softmax.cross_entropy(np.dtype(_TYPES[self._wide]), "inner")
-        numba_threads.run(kernel, ctypes.addressof(call), tasks)
+        values = [fields[name] for name in (*numba_softmax.WHOLE[1:], *numba_softmax.REAL)]
+        kernel = numba_softmax.cross_entropy(np.dtype(_TYPES[self._wide]))
+        numba_threads.launch(kernel, numba_softmax.FORM, values, tasks)
 
     @property
     def total(self) -> Tensor:

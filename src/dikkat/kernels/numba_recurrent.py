@@ -342,13 +342,8 @@ class _Record:
         self.launch(kernel, self.fields | {"scratch_size": scratch})
 
     def launch(self, kernel: Any, at: dict[str, Any]) -> None:
-        # By ctypes and struct, as a NumPy record takes ten times as long, and small networks notice.
-        counters = (ctypes.c_int64 * 2)()
-        at["counters"] = ctypes.addressof(counters)
-        form = _steps().FORM
-        call = ctypes.create_string_buffer(form.size)
-        form.pack_into(call, 0, *at.values())
-        numba_threads.run(kernel(_NUMPY[self.dtype], "inner"), ctypes.addressof(call), at["tasks"])
+        values = list(at.values())[1:-1]
+        numba_threads.launch(kernel(_NUMPY[self.dtype]), _steps().FORM, values, at["tasks"])
 
 
 def _point_weights(record: _Record, operands: dict[str, Tensor | None], layers: list[Layer], transposed: bool) -> None:

@@ -156,9 +156,6 @@ class Beams:
 
 
 def _launch(kernel: Any, kind: Any, fields: dict[str, Any], tasks: int) -> None:
-    counters, beams = (ctypes.c_int64 * 2)(), _beams()
-    fields["counters"] = ctypes.addressof(counters)
-    values = (fields.get(name, 0) for name in (*beams.WHOLE, *beams.REAL))
-    call = ctypes.create_string_buffer(beams.FORM.size)
-    beams.FORM.pack_into(call, 0, *values, 0)
-    numba_threads.run(kernel(np.dtype(kind), "inner"), ctypes.addressof(call), tasks)
+    beams = _beams()
+    values = [fields.get(name, 0) for name in (*beams.WHOLE[1:], *beams.REAL)]
+    numba_threads.launch(kernel(np.dtype(kind)), beams.FORM, values, tasks)

@@ -564,7 +564,7 @@ def _pack_panel(packing: Any, panel: int, zero: Any) -> None:
 
 
 @Kernel
-def pack(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
+def pack(zero: Any) -> Any:
     """All panels of all weights of a call."""
     layout, packing = CALL, PACKING
 
@@ -652,7 +652,7 @@ def _below(call: Call, task: int, active: int, t: int, layer: int, states: Point
 
 
 @Kernel
-def forward(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
+def forward(zero: Any) -> Any:
     """All steps of all rows."""
     layout = CALL
 
@@ -789,7 +789,7 @@ def _end_gradients(call: Call, task: int, rows: int, source: Pointer, into: int,
 
 
 @Kernel
-def backward(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
+def backward(zero: Any) -> Any:
     """The gradients that a step hands to the one before, and of keys and values; those of weights are for later."""
     layout = CALL
 

@@ -1,5 +1,6 @@
 """The recurrence as one operation: against PyTorch's own networks, the loop of its operations, and differences."""
 
+import copy
 import gc
 import itertools
 from typing import Any
@@ -8,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dikkat import scores
+from dikkat import prepare, scores
+from dikkat.attention import Memory
 from dikkat.kernels import numba_recurrent
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
 
@@ -257,7 +259,7 @@ def test_low_precision_comes_back_in_its_type() -> None:
     wide = {n: t.double() if isinstance(t, Tensor) and t.is_floating_point() else t for n, t in given.items()}
     exact = ran(module.double(), wide, "reference")
     torch.testing.assert_close(found[0].double(), exact[0], rtol=0.05, atol=0.05)
-    assert module.to(torch.bfloat16)  # its gradients too
+    module.to(torch.bfloat16)
     assert all(g.dtype == torch.bfloat16 and g.isfinite().all() for g in gradients(module, given, "numba").values())
 
 
@@ -375,3 +377,109 @@ def test_nothing_waits_for_the_garbage_collector() -> None:
         assert sum(type(thing) is Tensor for thing in gc.get_objects()) == before
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("cell", DECODERS)
+def test_tensors_that_lie_in_memory_in_another_order(cell: str) -> None:
+    module, given = made(cell, "bilinear", 2)
+    turned = given | {
+        "encoded": given["encoded"].detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_(),
+        "inputs": given["inputs"].detach().transpose(0, 1).contiguous().transpose(0, 1).requires_grad_(),
+    }
+    for found, wanted in zip(ran(module, turned, "numba"), ran(module, given, "numba"), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    module.eval()
+    with torch.no_grad():
+        steps = [
+            module.step(each["inputs"][:, 0], module.prepare(each["encoded"], each["seen"]), given["state"])[0]
+            for each in (turned, given)
+        ]
+    torch.testing.assert_close(steps[0], steps[1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("gradients_on", [False, True])
+def test_refuses_a_memory_of_others(gradients_on: bool) -> None:
+    module, given = made("gru", "additive", 1)
+    module.eval()
+    with torch.set_grad_enabled(gradients_on):
+        fewer = module.prepare(given["encoded"][:2])
+        with pytest.raises(ValueError, match="the memory is of 2 sequences and the inputs are of 5"):
+            module(given["inputs"], fewer, given["state"])
+        with pytest.raises(ValueError, match="the memory is of 2 sequences and the inputs are of 5"):
+            module.step(given["inputs"][:, 0], fewer, given["state"])
+        with pytest.raises(ValueError, match="the memory's values have 4 features; they must have 3"):
+            module(
+                given["inputs"],
+                prepare(torch.randn(5, 2, 3).double(), torch.randn(5, 2, 4).double(), score=module.score),
+                given["state"],
+            )
+        dot = AttentionalGRU(INPUT, HIDDEN, 7, scores.Dot()).double()
+        with pytest.raises(ValueError, match="keys have 7 features and the queries of Dot 13"):
+            dot(given["inputs"], dot.prepare(torch.randn(5, 3, 7).double()), given["state"], impl="numba")
+
+
+def test_one_memory_for_all() -> None:
+    module, given = made("gru", "additive", 1)
+    one = module.prepare(given["encoded"][:1])
+    found = module(given["inputs"], one, given["state"])
+    wanted = module(given["inputs"], module.prepare(given["encoded"][:1].expand(5, -1, -1)), given["state"])
+    for each, other in zip(found[:2], wanted[:2], strict=True):
+        torch.testing.assert_close(each, other, rtol=1e-11, atol=1e-12)
+    with pytest.raises(ValueError, match="cannot run here: the memory's keys have shape"):
+        module(given["inputs"], one, given["state"], impl="numba")
+
+
+def test_no_sequences_at_all() -> None:
+    module, given = made("gru", "additive", 1)
+    memory = module.prepare(given["encoded"][:0])
+    outputs, *_, state = module(given["inputs"][:0], memory, given["state"][:, :0])
+    assert outputs.shape == (0, STEPS, HIDDEN)
+    assert state.shape == (1, 0, HIDDEN)
+
+
+def test_a_memory_for_steps_is_its_own() -> None:
+    """Whatever becomes of the rows that selected it, of the weights, or of the memory that it was copied from."""
+    module, given = made("gru", "additive", 1, hidden=32, dtype=torch.float32)
+    module.eval()
+    inputs, state = given["inputs"][:, 0], given["state"]
+    with torch.no_grad():
+        memory = module.prepare(given["encoded"], given["seen"])
+        wanted = module.step(inputs, memory, state)[0]
+        rows = torch.tensor([4, 0, 1, 1, 3])
+        selected, copied = memory.select(rows), copy.deepcopy(memory)
+        kept = module.step(inputs, selected, state)[0]
+        rows.zero_()
+        torch.testing.assert_close(module.step(inputs, selected, state)[0], kept, rtol=0, atol=0)
+        assert type(copied) is Memory
+        torch.testing.assert_close(module.step(inputs, copied, state)[0], wanted)
+        for parameter in module.parameters():
+            parameter.zero_()
+        first_gates = torch.nn.functional.linear(inputs, torch.zeros(96, INPUT))  # what the module itself adds
+        assert not first_gates.any()
+        still = memory.stepper.step(first_gates, state, None).state[-1]
+        torch.testing.assert_close(memory.stepper.step(first_gates, state, None).state[-1], still, rtol=0, atol=0)
+        assert not torch.equal(still, module.step(inputs, module.prepare(given["encoded"]), state)[0])
+
+
+def test_infinite_features_do_what_they_do_in_the_loop() -> None:
+    module, given = made("gru", "dot", 1)
+    given["encoded"] = given["encoded"].detach()
+    given["encoded"][0, 2, 3] = torch.inf
+    found, wanted = ran(module, given, "numba")[0], ran(module, given, "reference")[0]
+    torch.testing.assert_close(found.isfinite(), wanted.isfinite())
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("cell", ENCODERS)
+def test_dropout_between_an_encoders_layers(cell: str, bidirectional: bool) -> None:
+    encoder = ENCODERS[cell](3, 5, 3, bidirectional, dropout=0.5).double()
+    inputs, lengths = torch.randn(2, 7, 3, dtype=torch.float64), torch.tensor([7, 4])
+
+    def outputs(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return encoder(inputs, lengths, impl="numba")[0]
+
+    assert torch.equal(outputs(1), outputs(1))
+    assert not torch.equal(outputs(1), outputs(2))
+    encoder.eval()
+    torch.testing.assert_close(outputs(1), encoder(inputs, lengths, impl="reference")[0])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dikkat.kernels.numba_cross_entropy import CrossEntropy
 from dikkat.kernels.numba_search import rank
 from dikkat.translation import InputError, Search, SettingsError, beam_search, precision
+from dikkat.translation import search as search_module
 from dikkat.translation.loss import _Plain
 from dikkat.translation.model import OutputLayer
 from dikkat.translation.tokenizer import END, UNKNOWN
@@ -107,6 +108,24 @@ def test_a_search_in_bfloat16_scores_nearly_the_same(monkeypatch):
             assert other[0].score == pytest.approx(one[0].score, rel=0.03)
     assert sum(one[0].ids == other[0].ids for one, other in zip(wide, low, strict=True)) >= len(MANY) - 1
     assert any(one[0].score != other[0].score for one, other in zip(wide, low, strict=True))
+
+
+def test_a_model_in_float64_is_searched_in_bfloat16(monkeypatch):
+    monkeypatch.setattr(precision, "_has_bfloat16", lambda device: True)
+    wide = beam_search(make(), MANY, Search(3))
+    for one, other in zip(wide, beam_search(make(), MANY, Search(3, precision="bfloat16")), strict=True):
+        assert other[0].score == pytest.approx(one[0].score, rel=0.1)
+    with pytest.raises(TypeError, match=r"the bias has dtype torch\.float64"):
+        rank(torch.zeros(1, 9, dtype=torch.bfloat16), torch.zeros(9).double(), torch.tensor([True]), 1, False)
+
+
+@pytest.mark.parametrize("beam", [1, 2, 5])
+def test_other_devices_rank_with_pytorch(monkeypatch, beam):
+    wanted = beam_search(make(), MANY, Search(beam))
+    monkeypatch.setattr(search_module, "can_rank", lambda products: False)
+    for one, other in zip(wanted, beam_search(make(), MANY, Search(beam)), strict=True):
+        assert one[0].ids == other[0].ids
+        assert other[0].score == pytest.approx(one[0].score, rel=1e-10)
 
 
 def test_precision_is_checked(monkeypatch):

@@ -129,7 +129,8 @@ LengthPenaltyOption = Annotated[
 PrecisionOption = Annotated[
     str,
     typer.Option(
-        help="Of the largest products: float32, or bfloat16, faster where the processor has it and a little coarser.",
+        help="Of the largest products: float32, or bfloat16, a little coarser, and faster for many sentences at once "
+        "where the processor has it.",
         metavar="TYPE",
     ),
 ]

@@ -15,6 +15,7 @@ from dikkat.kernels.numba_compile import Kernel, inlined, source_digest
 from dikkat.kernels.numba_vectors import (
     Pointer,
     Vector,
+    bits_of,
     claim,
     exp,
     full,
@@ -44,7 +45,8 @@ CALL = np.dtype(
     + [(f"source_{source_digest()}", np.int64)]
 )
 FORM = Struct(f"{len(WHOLE)}q{len(REAL)}dq")
-PAD, UNKNOWN, BEGIN, END, SPECIAL = 0, 1, 2, 3, 4
+# Of the tokens that come first in every vocabulary, the two that may come out, and how many there are.
+UNKNOWN, END, SPECIAL = 1, 3, 4
 # Rows of a task.
 GROUP = 4
 Call = Any
@@ -120,10 +122,11 @@ def _number(call: Call, place: int, c: int, work: Pointer, zero: Any) -> float:
     x = pointer(call.bias, zero)[c]
     if not call.half:
         return x + pointer(call.scores, zero)[place + c]
-    # As the last of a vector, so that nothing behind the scores is read.
-    first = max(0, place + c - lanes_of(zero) + 1)
-    store(work, 0, load_bfloat16(pointer(call.scores, np.uint16(0)), first, zero))
-    return x + work[place + c - first]
+    # As the first of a vector that stands elsewhere, so that nothing behind the scores is read.
+    halves = bits_of(work)
+    halves[0] = pointer(call.scores, np.uint16(0))[place + c]
+    store(work, 0, load_bfloat16(halves, 0, zero))
+    return x + work[0]
 
 
 @Kernel

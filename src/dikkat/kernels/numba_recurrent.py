@@ -276,6 +276,7 @@ class _Record:
             "reverse": int(spec.reverse),
             "layers": spec.layers,
             "hidden": self.up(hidden),
+            "own": hidden,
             "batch": batch,
             "tokens": len(rows.places),
             "pair": _PAIRS.index(spec.pair),
@@ -292,6 +293,12 @@ class _Record:
         made.kept, made.packs, made.sources, made.fields = {}, [], [], self.fields.copy()
         return made
 
+    def forget(self) -> None:
+        """What the backward does not read."""
+        self.sources.clear()
+        for name in ("gates", "scratch", "hidden_weight", "hidden_bias", "below_weight", "below_bias"):
+            self.kept.pop(name, None)
+
     def up(self, size: int) -> int:
         """The next multiple of a panel's columns."""
         return -(-size // self.wide) * self.wide
@@ -300,7 +307,7 @@ class _Record:
         """The last dimension, of so many groups, each filled up with zeros to whole panels; contiguous."""
         size = tensor.shape[-1] // groups
         if more := self.up(size) - size:
-            return pad(tensor.unflatten(-1, (groups, size)), (0, more)).flatten(-2)
+            tensor = pad(tensor.unflatten(-1, (groups, size)), (0, more)).flatten(-2)
         return tensor.contiguous()
 
     def panels(self, name: str, weights: list[Tensor], groups: int, *, transposed: bool) -> None:
@@ -442,8 +449,9 @@ class _Run(torch.autograd.Function):
         _forward(record, gates, state, cell)
         ctx.set_materialize_grads(False)
         if spec.grads:
+            record.forget()
             ctx.spec, ctx.record = spec, record
-            ctx.save_for_backward(*tensors)
+            ctx.save_for_backward(None, *tensors[1:])
         # Not the record's own tensors, which would be its results and belong to it: a circle.
         found = _results(record, state.shape[-1], operands)
         return tuple(None if result is None else result.detach() for result in found)
@@ -482,11 +490,11 @@ def _backward(
     grads: tuple[Tensor | None, ...],
     needed: tuple[bool, ...],
 ) -> list[Tensor | None]:
-    gates, state, _cell, dropped, *rest = tensors
+    _, state, _cell, dropped, *rest = tensors
     operands = dict(zip(_OPERANDS, rest[:_ATTENDED], strict=True))
     layers = _layers(rest[_ATTENDED:])
-    if gates is None or state is None:
-        raise TypeError("gates and state are tensors")
+    if state is None:
+        raise TypeError("the state is a tensor")
     made = record.again()
     _point_weights(made, operands, layers, transposed=True)
     _point_gradients(made, record, grads)
@@ -620,10 +628,13 @@ class Stepper:
         self._hidden, self._lstm = hidden, groups == 4 * hidden
         weights = self._record(1)
         _point_weights(weights, self._operands, self._layers, transposed=False)
-        self._weights = {name: t for name, t in weights.kept.items() if name not in _ROW_FIELDS}
+        # Biases may be the parameters themselves, which an optimiser changes.
+        self._weights = {name: t.clone() for name, t in weights.kept.items() if name not in _ROW_FIELDS}
         key = self._record(attention.key.shape[0])
         _point_attention(key, self._operands)
         self._sentences = {name: t for name, t in key.kept.items() if name not in _ROW_FIELDS}
+        if "weight" in self._sentences:
+            self._sentences["weight"] = self._sentences["weight"].clone()
         self._sizes = {name: key.fields[name] for name in ("keys", "key_row", "features", "values")}
         self._owners: Tensor | None = None
         self._use(key)

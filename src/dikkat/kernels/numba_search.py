@@ -38,6 +38,8 @@ def rank(products: Tensor, bias: Tensor, copies: Tensor, count: int, first: bool
     Returns:
         Log-probabilities (R, count) float64, −∞ where there are no more; tokens (R, count) int64.
     """
+    if bias.dtype != torch.promote_types(products.dtype, torch.float32):
+        raise TypeError(f"the bias has dtype {bias.dtype}; beside products of {products.dtype} it must be as wide")
     products, bias, copies = products.contiguous(), bias.contiguous(), copies.contiguous()
     rows = len(products)
     gains = torch.empty(rows, count, dtype=torch.float64)

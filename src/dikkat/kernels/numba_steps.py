@@ -53,7 +53,7 @@ NOTHING, INNER, ADDITIVE, DISTANCE = range(4)
 
 WHOLE = (
     "counters", "tasks", "scratch", "scratch_size",
-    "cell", "reverse", "layers", "hidden", "batch",
+    "cell", "reverse", "layers", "hidden", "own", "batch",
     "order", "owners", "lengths", "offsets", "tokens",
     "gates", "state", "memory_cell",
     "packs", "packings",
@@ -607,6 +607,11 @@ def _cell_step(
             _lstm_row(at(gates, i * wide), at(recurrent, i * wide), state, cell, saved, size, zero)
         else:
             _gru_row(at(gates, i * wide), at(recurrent, i * wide), state, saved, size, zero)
+        # An infinite input is NaN where it meets the zeros that fill a panel up.
+        for c in range(call.own, size):
+            state[c] = zero
+            if call.cell == LSTM:
+                cell[c] = zero
         _copy(state, at(pointer(call.states, zero), place * size), size, zero)
 
 

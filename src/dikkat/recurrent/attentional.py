@@ -1,6 +1,7 @@
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from functools import cache, cached_property
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
@@ -37,8 +38,21 @@ class _Stepped(Memory):
     Rows that are selected are told to the steps; the memory itself is copied only where somebody asks for it.
     """
 
-    def __init__(self, whole: Memory, stepper: fused.Stepper, rows: Tensor | None = None) -> None:
-        self.__dict__ |= {"whole": whole, "stepper": stepper, "rows": rows}
+    def __init__(
+        self, whole: Memory, make: Callable[[], fused.Stepper], batch: int, rows: Tensor | None = None
+    ) -> None:
+        self.__dict__ |= {"whole": whole, "make": cache(make), "batch": batch, "rows": rows}
+
+    def __reduce__(self) -> Any:
+        """Copied and stored as a plain memory: what steps share is addresses."""
+        plain = self.selected()
+        return Memory, tuple(getattr(plain, field.name) for field in fields(Memory))
+
+    @cached_property
+    def stepper(self) -> fused.Stepper:
+        """Made for the first step, since `forward` needs none."""
+        whole: fused.Stepper = self.make()
+        return whole if self.rows is None else whole.select(self.rows)
 
     def __getattribute__(self, name: str) -> Any:
         if name in _MEMORY:
@@ -47,17 +61,14 @@ class _Stepped(Memory):
 
     def selected(self) -> Memory:
         """A plain memory of the rows."""
-        if self.rows is not None:
-            self.__dict__ |= {"whole": self.whole.select(self.rows), "rows": None}
         whole: Memory = self.whole
-        return whole
+        return whole if self.rows is None else whole.select(self.rows)
 
     def select(self, rows: Tensor) -> Memory:
         """Some of the sequences."""
-        calls.check_rows(rows, self.stepper.batch)
-        rows = rows.to(torch.int64).contiguous()
-        composed = rows if self.rows is None else self.rows.index_select(0, rows)
-        return _Stepped(self.whole, self.stepper.select(rows), composed)
+        calls.check_rows(rows, self.batch)
+        composed = rows.to(torch.int64, copy=True) if self.rows is None else self.rows.index_select(0, rows)
+        return _Stepped(self.whole, self.make, len(rows), composed)
 
 
 _MEMORY = {field.name for field in fields(Memory)}
@@ -102,14 +113,14 @@ class _Attentional(nn.Module, Generic[StateT]):
 
         Returns:
             The memory that `forward` and `step` look at; `memory.select(rows)` reorders its batch. One that is made
-            where gradients are off keeps what its steps share, the module's weights as they are now among it.
+            where gradients are off keeps what its steps share, the module's weights at the first of them among it.
         """
         memory = project(encoded, encoded, score=self.score, valid_lens=valid_lens)
         if self._obstacles(encoded, memory):
             return replace(memory, packed=pack(self.score.pair, memory.key))
         if torch.is_grad_enabled():
             return memory
-        return _Stepped(memory, fused.Stepper(self._layers(), self._attention(memory)))
+        return _Stepped(memory, lambda: fused.Stepper(self._layers(), self._attention(memory)), len(memory.key))
 
     def forward(
         self,
@@ -144,6 +155,7 @@ class _Attentional(nn.Module, Generic[StateT]):
                 an `impl` that is none or cannot run.
         """
         hidden, cell = self._check(inputs, state)
+        self._check_memory(inputs, memory)
         batch, steps = inputs.shape[:2]
         if lengths is not None:
             lengths = check_lengths(lengths, batch, steps, "steps of inputs")
@@ -170,8 +182,10 @@ class _Attentional(nn.Module, Generic[StateT]):
         Raises:
             ValueError: inputs or a state of the wrong shape.
         """
-        if isinstance(memory, _Stepped) and not (self.training or _wants_grad(inputs)):
+        if isinstance(memory, _Stepped) and not (self.training or torch.is_grad_enabled()):
             hidden, cell = self._check(inputs.unsqueeze(1), state)
+            if len(inputs) != memory.batch:
+                raise _other_batch(memory.batch, len(inputs))
             found = memory.stepper.step(self._first_gates(inputs), hidden, cell)
             contexts, weights = cast(Tensor, found.contexts), found.weights if return_weights else None
             return found.state[-1], contexts, weights, self._joined(found.state, found.cell)
@@ -231,8 +245,12 @@ class _Attentional(nn.Module, Generic[StateT]):
         reasons = fused.obstacles([inputs, memory.key, memory.value, self._weight("weight_hh", 0)])
         if type(self.score) not in (scores.Additive, scores.Bilinear, scores.Dot, *_AFFINE):
             reasons.append(f"the queries of {type(self.score).__name__} are not known to be affine in the state")
-        if memory.key.ndim != 3:
-            reasons.append(f"the memory's keys have shape {tuple(memory.key.shape)}, not (batch, positions, features)")
+        if memory.key.ndim != 3 or len(memory.key) != len(inputs):
+            reasons.append(
+                f"the memory's keys have shape {tuple(memory.key.shape)}, not ({len(inputs)}, positions, features)"
+            )
+        if not len(inputs):
+            reasons.append("the batch is empty")
         return reasons
 
     def _query_map(self) -> tuple[Tensor | None, Tensor | None]:
@@ -248,6 +266,12 @@ class _Attentional(nn.Module, Generic[StateT]):
 
     def _attention(self, memory: Memory, kept: Tensor | None = None) -> fused.Attention:
         query_weight, query_bias = self._query_map()
+        size, keys = self.hidden_size if query_weight is None else query_weight.shape[0], memory.key.shape[-1]
+        if keys != size:
+            raise ValueError(
+                f"the memory's keys have {keys} features and the queries of {type(self.score).__name__} {size}; both "
+                "must have as many"
+            )
         return fused.Attention(
             pair=self.score.pair,
             profile=self.score.profile,
@@ -383,6 +407,16 @@ class _Attentional(nn.Module, Generic[StateT]):
         # Under autocast a state may come narrower than the inputs are.
         return hidden.to(inputs.dtype), None if cell is None else cell.to(inputs.dtype)
 
+    def _check_memory(self, inputs: Tensor, memory: Memory) -> None:
+        values, batch = memory.value, len(inputs)
+        if values.shape[-1] != self.context_size:
+            raise ValueError(
+                f"the memory's values have {values.shape[-1]} features; they must have {self.context_size}, the "
+                "context_size that this was made with"
+            )
+        if values.ndim == 3 and values.shape[0] not in (1, batch):
+            raise _other_batch(values.shape[0], batch)
+
     def _parted(self, state: Any) -> tuple[Tensor, Tensor | None]:
         raise NotImplementedError
 
@@ -496,5 +530,5 @@ def _where(condition: Tensor, new: Sequence[Tensor], old: Sequence[Tensor]) -> l
     return [torch.where(condition, after, before) for after, before in zip(new, old, strict=True)]
 
 
-def _wants_grad(tensor: Tensor) -> bool:
-    return torch.is_grad_enabled() or tensor.requires_grad
+def _other_batch(of_memory: int, of_inputs: int) -> ValueError:
+    return ValueError(f"the memory is of {of_memory} sequences and the inputs are of {of_inputs}; both must be as many")

@@ -37,8 +37,9 @@ class _Encoder(nn.Module, Generic[StateT]):
         Args:
             inputs: (B, S, e), padded to S positions.
             lengths: (B,) integers from 1 to S.
-            impl: `"numba"` runs a layer's direction as one operation, on a CPU; `"reference"` is PyTorch's own
-                network over a packed sequence, and runs everywhere; `"auto"` takes the first where it runs.
+            impl: `"numba"` runs the layers of one direction, or each layer of each of two, as one operation, on a CPU;
+                `"reference"` is PyTorch's own network over a packed sequence, and runs everywhere; `"auto"` takes the
+                first where it runs.
 
         Returns:
             The outputs (B, S, c), 0 behind each length; and each layer's final state (layers, B, c), that of the

@@ -69,12 +69,12 @@ class OutputLayer:
         precision: of the products.
 
     Attributes:
-        bias: (V,), at least float32.
+        bias: (V,), in the products' dtype, but at least float32.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, precision: Precision) -> None:
         self._weight = weight.detach().bfloat16() if precision == "bfloat16" else weight.detach()
-        self.bias = bias.detach().to(torch.promote_types(bias.dtype, torch.float32))
+        self.bias = bias.detach().to(torch.promote_types(self._weight.dtype, torch.float32))
         self._products = self._weight.new_empty(0, len(bias))
 
     def products(self, features: Tensor) -> Tensor:

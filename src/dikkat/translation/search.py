@@ -35,8 +35,8 @@ class Search:
         length_penalty: from 0, where the likeliest wins, which favours short ones, to 10. A larger one favours longer
             translations; a beam of 1 is not affected.
         max_length: most tokens of a translation, from 1; None: `length_limit` alone, which holds in any case.
-        precision: `"float32"`, or `"bfloat16"` for the output layer's product, where the processor has such: faster,
-            and scores have two to three digits.
+        precision: `"float32"`, or `"bfloat16"` for the output layer's product, where the processor has such: faster
+            for large batches and vocabularies, and scores have two to three digits.
 
     Raises:
         SettingsError: a value of the wrong type or out of its range; the message names it and the range.
@@ -142,7 +142,7 @@ def beam_search(
 
     Raises:
         InputError: a source without tokens, or a model whose scores are not numbers.
-        SettingsError: a beam wider than the model's target vocabulary.
+        SettingsError: a beam wider than the model's target vocabulary, or a precision that the processor has not.
 
     Example:
         >>> import torch
@@ -159,8 +159,7 @@ def beam_search(
         raise SettingsError(f"beam is {search.beam}; it must be at most {vocabulary}, the tokens that the model has")
     if not sources:
         return []
-    if model.training:  # asking all modules takes as long as a step of a small network
-        model.eval()
+    model.eval()
     device = model.output_bias.device
     check_precision(search.precision, device.type)
     numbers, lengths = (tensor.to(device) for tensor in pad(sources))

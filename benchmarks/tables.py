@@ -343,15 +343,13 @@ def _steps(what: str) -> Callable[[list[Record]], str]:
     """Tokens a second, and each against the first of its size."""
 
     def section(records: list[Record]) -> str:
-        first: dict[str, float] = {}
+        first: dict[str, float | None] = {}
         rows = []
         for record in records:
             spread = record.get("tokens_per_second")
-            if spread:
-                first.setdefault(record["size"], spread["median"])
-            cells = (
-                [_spread(spread), _ratio(spread["median"], first[record["size"]])] if spread else [_why_not(record), ""]
-            )
+            base = first.setdefault(record["size"], spread["median"] if spread else None)
+            ratio = _ratio(spread["median"], base) if spread and base else ""
+            cells = [_spread(spread) if spread else _why_not(record), ratio]
             compiled = f"{record['compile_seconds']:.0f}" if "compile_seconds" in record else ""
             rows.append([record["size"], record["who"], *cells, compiled])
         return _without_empty([what, "", "target tokens a second", "beside the first", "compiling, s"], rows)

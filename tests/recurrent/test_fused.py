@@ -175,7 +175,7 @@ def test_single_precision_is_as_good_as_torchs(cell: str, score: str, size: floa
         mine, torchs = ((found[name].double() - tensor).abs().max() for found in (came, plain))
         # A gradient is a sum that cancels in part, most so behind a softmax, whose shares add up to 0: the sum of
         # absolute values, which the budget is of, is some times as large as what remains.
-        budget = (4 if str(name).startswith("score.") else 2) * torchs
+        budget = {"score.log_bandwidth": 4, "score.W_q.weight": 4, "score.W_k.weight": 4}.get(str(name), 2) * torchs
         budget += 16 * torch.finfo(torch.float32).eps * tensor.abs().max()
         assert mine <= budget, f"{name}: {mine:.3g}, PyTorch's {torchs:.3g}"
 
@@ -382,6 +382,7 @@ def test_nothing_waits_for_the_garbage_collector() -> None:
 @pytest.mark.parametrize("cell", DECODERS)
 def test_tensors_that_lie_in_memory_in_another_order(cell: str) -> None:
     module, given = made(cell, "bilinear", 2)
+    given["seen"] = None  # lengths would have put them into order
     turned = given | {
         "encoded": given["encoded"].detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_(),
         "inputs": given["inputs"].detach().transpose(0, 1).contiguous().transpose(0, 1).requires_grad_(),
@@ -462,11 +463,12 @@ def test_a_memory_for_steps_is_its_own() -> None:
 
 
 def test_infinite_features_do_what_they_do_in_the_loop() -> None:
-    module, given = made("gru", "dot", 1)
+    module, given = made("gru", "average", 1)
     given["encoded"] = given["encoded"].detach()
-    given["encoded"][0, 2, 3] = torch.inf
+    given["encoded"][0, 2, 1] = torch.inf
     found, wanted = ran(module, given, "numba")[0], ran(module, given, "reference")[0]
-    torch.testing.assert_close(found.isfinite(), wanted.isfinite())
+    assert wanted[0, :3].isfinite().all()
+    torch.testing.assert_close(found, wanted, equal_nan=True)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])

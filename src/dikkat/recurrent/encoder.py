@@ -1,4 +1,4 @@
-from typing import Generic, TypeVar, cast
+from typing import ClassVar, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ StateT = TypeVar("StateT", Tensor, tuple[Tensor, Tensor])
 class _Encoder(nn.Module, Generic[StateT]):
     """A recurrent network over sequences of different lengths: what a GRU and an LSTM share."""
 
+    kind: ClassVar[type[nn.GRU] | type[nn.LSTM]]
+    part: ClassVar[str]  # the network's name in the state dict
+
     def __init__(
         self,
         input_size: int,
@@ -26,10 +29,14 @@ class _Encoder(nn.Module, Generic[StateT]):
         check_stack(num_layers, dropout, input_size=input_size, hidden_size=hidden_size)
         self.directions = 2 if bidirectional else 1
         self.output_size = self.directions * hidden_size
+        network = self.kind(
+            input_size, hidden_size, num_layers, batch_first=True, dropout=dropout, bidirectional=bidirectional
+        )
+        self.add_module(self.part, network)
 
     @property
     def _network(self) -> nn.RNNBase:
-        raise NotImplementedError
+        return cast(nn.RNNBase, self.get_submodule(self.part))
 
     def forward(self, inputs: Tensor, lengths: Tensor, *, impl: str = "auto") -> tuple[Tensor, StateT]:
         """Encode a batch.
@@ -142,22 +149,7 @@ class GRUEncoder(_Encoder[Tensor]):
         (torch.Size([2, 7, 10]), torch.Size([2, 2, 10]))
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bidirectional: bool = True,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(input_size, hidden_size, num_layers, bidirectional, dropout)
-        self.gru = nn.GRU(
-            input_size, hidden_size, num_layers, batch_first=True, dropout=dropout, bidirectional=bidirectional
-        )
-
-    @property
-    def _network(self) -> nn.RNNBase:
-        return self.gru
+    kind, part = nn.GRU, "gru"
 
 
 class LSTMEncoder(_Encoder[tuple[Tensor, Tensor]]):
@@ -187,19 +179,4 @@ class LSTMEncoder(_Encoder[tuple[Tensor, Tensor]]):
         (torch.Size([2, 7, 10]), torch.Size([1, 2, 10]))
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bidirectional: bool = True,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(input_size, hidden_size, num_layers, bidirectional, dropout)
-        self.lstm = nn.LSTM(
-            input_size, hidden_size, num_layers, batch_first=True, dropout=dropout, bidirectional=bidirectional
-        )
-
-    @property
-    def _network(self) -> nn.RNNBase:
-        return self.lstm
+    kind, part = nn.LSTM, "lstm"

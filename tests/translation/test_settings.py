@@ -31,7 +31,10 @@ def test_through_json_and_back():
         ({"precision": "float16"}, "precision is 'float16'; it must be one of float32, bfloat16"),
         ({"bidirectional": 1}, "bidirectional is 1; it must be true or false"),
         ({"seed": -1}, "seed is -1"),
-        ({"hiden_size": 8}, "hiden_size: no such setting; the settings are tokenizer, min_freq"),
+        ({"coverage": True, "score": "none"}, "coverage is true and score is .none.: without attention"),
+        ({"attention_dropout": 0.1, "score": "none"}, r"attention_dropout is 0\.1 and score is"),
+        ({"xyzzy": 8}, "xyzzy: no such setting; the settings are tokenizer, min_freq"),
+        ({"hiden_size": 8}, r"hiden_size: no such setting; did you mean hidden_size\?"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_is_allowed(values, message):

@@ -1,7 +1,9 @@
 import dataclasses
+import difflib
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.precision import Precision
@@ -9,67 +11,50 @@ from dikkat.translation.tokenizer import Kind
 
 ScoreName = Literal[
     "additive", "dot", "scaled_dot", "bilinear", "cosine", "gaussian", "boxcar", "epanechnikov", "triangular",
-    "vector_sum", "average",
+    "vector_sum", "average", "none",
 ]  # fmt: skip
+Cell = Literal["gru", "lstm"]
+Tied = Literal["none", "two", "three"]
+Schedule = Literal["constant", "linear", "inverse_sqrt", "cosine", "plateau"]
+Criterion = Literal["loss", "bleu"]
+
+VOCABULARY, NETWORK, TRAINING, COURSE = "Vocabulary", "Network", "Training", "Course of the training"
 
 
-# name: smallest, largest; a bound is allowed itself unless it stands in _OPEN
-_RANGES: dict[str, tuple[float, float]] = {
-    "min_freq": (1, 1_000_000),
-    "vocabulary_size": (5, 1_000_000),
-    "embedding_size": (1, 65_536),
-    "hidden_size": (1, 65_536),
-    "num_layers": (1, 64),
-    "dropout": (0, 1),
-    "label_smoothing": (0, 1),
-    "learning_rate": (0, 10),
-    "warmup_steps": (0, 1_000_000),
-    "gradient_clip": (0, 1_000_000),
-    "batch_size": (1, 1_000_000),
-    "batch_tokens": (1, 1_000_000_000),
-    "max_length": (1, 10_000),
-    "epochs": (1, 1_000_000),
-    "max_minutes": (0, 1_000_000),
-    "patience": (1, 1_000_000),
-    "seed": (0, 2**32 - 1),
-}
-_ABOVE = {"learning_rate", "gradient_clip", "max_minutes"}  # greater than the smallest value, not equal to it
-_BELOW = {"dropout", "label_smoothing"}  # less than the largest value
+class Option(NamedTuple):
+    """What is known of a setting beside its name, type and default.
+
+    Attributes:
+        help: what it does, for someone who has never trained a translator.
+        group: the heading it stands under.
+        smallest: of a number, the smallest that is allowed, and ...
+        largest: ... the largest; None where the setting is no number.
+        open_below: whether `smallest` itself is not allowed.
+        open_above: whether `largest` itself is not allowed.
+    """
+
+    help: str
+    group: str
+    smallest: float | None = None
+    largest: float | None = None
+    open_below: bool = False
+    open_above: bool = False
+
+
+def _option(default: Any, group: str, help: str, *limits: float, **bounds: bool) -> Any:
+    return dataclasses.field(default=default, metadata={"option": Option(help, group, *limits, **bounds)})
 
 
 @dataclass(frozen=True)
 class Settings:
     """Everything that a translator is built and trained with; stored with it.
 
-    Attributes:
-        tokenizer: `"word"` or `"bpe"`, for both languages.
-        min_freq: how often a word (or a pair to be merged) must occur in training to be in the vocabulary.
-        vocabulary_size: largest number of tokens of a language.
-        embedding_size: features of a token.
-        hidden_size: features of the encoder's outputs (both directions together), of the decoder's state and of the
-            additive score.
-        num_layers: GRU layers in the encoder and in the decoder.
-        bidirectional: whether the encoder reads in both directions.
-        score: the scoring function of the attention: any of the core's, by its name in lower case (`ScoreName`).
-        dropout: probability with which a feature of embeddings, readout and between layers is dropped in training.
-        label_smoothing: part of the training target's probability that is spread over all tokens.
-        learning_rate: Adam's, at its highest.
-        warmup_steps: steps in which the learning rate grows from 0; then it falls to 0 at the planned end.
-        gradient_clip: largest norm of the gradient.
-        batch_size: pairs in a batch where `batch_tokens` is None; pairs of similar lengths go together.
-        batch_tokens: instead of a number of pairs, most tokens in a batch, padding and ends included, on the side
-            that has more of them: many short pairs, or few long ones.
-        precision: `"float32"`, or `"bfloat16"` for training's large matrix products, where the processor has
-            them; weights, sums, states and optimiser are float32 in either case.
-        max_length: training pairs with more tokens on a side are left out.
-        epochs: how often to go through the training pairs at most.
-        max_minutes: when to stop at the latest, or None. The learning rate falls with the time, too, so that a result
-            then depends on the machine's speed.
-        patience: validations without improvement after which training stops.
-        seed: of the weights, the order and the dropout.
+    What each setting does, and its range, stands with it: `Settings.options()` has them by name, `dikkat train --help`
+    and the table in the documentation show them.
 
     Raises:
-        SettingsError: a value of the wrong type or out of its range; the message names the setting and the range.
+        SettingsError: a value of the wrong type or out of its range, or two that contradict each other; the message
+            names the settings and what is allowed.
 
     Example:
         >>> Settings(score="dot", hidden_size=128).learning_rate
@@ -80,44 +65,233 @@ class Settings:
         dikkat.translation.errors.SettingsError: dropout is 1.5; it must be at least 0 and less than 1
     """
 
-    tokenizer: Kind = "word"
-    min_freq: int = 2
-    vocabulary_size: int = 20_000
-    embedding_size: int = 256
-    hidden_size: int = 256
-    num_layers: int = 1
-    bidirectional: bool = True
-    score: ScoreName = "additive"
-    dropout: float = 0.2
-    label_smoothing: float = 0.0
-    learning_rate: float = 2e-3
-    warmup_steps: int = 100
-    gradient_clip: float = 1.0
-    batch_size: int = 64
-    batch_tokens: int | None = None
-    precision: Precision = "float32"
-    max_length: int = 100
-    epochs: int = 20
-    max_minutes: float | None = None
-    patience: int = 3
-    seed: int = 0
+    tokenizer: Kind = _option(
+        "word",
+        VOCABULARY,
+        "What a sentence is cut into: word (whole words, in lower case) or bpe (parts of words, so that rare words can "
+        "be read and written too; for 10,000 pairs or more).",
+    )
+    min_freq: int = _option(
+        2,
+        VOCABULARY,
+        "How often a word, or a pair of parts to be joined, must occur to be learnt. Larger: fewer words are known, "
+        "each one better.",
+        *(1, 1_000_000),
+    )
+    vocabulary_size: int = _option(
+        20_000,
+        VOCABULARY,
+        "Most words, or parts of words, of a language; of both together with tied_embeddings three. Larger: fewer "
+        "unknown words, slower training.",
+        *(5, 1_000_000),
+    )
+
+    cell: Cell = _option("gru", NETWORK, "The recurrent network: gru, or lstm, a third larger and slower.")
+    embedding_size: int = _option(
+        256,
+        NETWORK,
+        "Numbers that describe a word. Larger: finer distinctions, but slower, and a small corpus is learnt by heart.",
+        *(1, 65_536),
+    )
+    hidden_size: int = _option(
+        256,
+        NETWORK,
+        "Numbers that the network remembers while it reads and writes. Larger: as for embedding_size. In a "
+        "bidirectional encoder each direction has half of them.",
+        *(1, 65_536),
+    )
+    num_layers: int = _option(
+        1,
+        NETWORK,
+        "Layers of the encoder and of the decoder. More: slower, and worth it for large corpora only.",
+        *(1, 64),
+    )
+    bidirectional: bool = _option(
+        True, NETWORK, "Whether sentences are read backwards as well as forwards: slower, and mostly better."
+    )
+    score: ScoreName = _option(
+        "additive",
+        NETWORK,
+        "How attention compares what is about to be written with a word of the source; none: no attention, the decoder "
+        "sees the source's last state alone.",
+    )
+    coverage: bool = _option(
+        False,
+        NETWORK,
+        "Whether attention also knows how much each source word was looked at before, which repeats and forgets less "
+        "in long sentences. Several times slower.",
+    )
+    tied_embeddings: Tied = _option(
+        "two",
+        NETWORK,
+        "Which tables of word vectors are one: none, two (what the decoder reads and writes) or three (the encoder's "
+        "too, with one vocabulary for both languages; for related languages).",
+    )
+
+    dropout: float = _option(
+        0.2,
+        TRAINING,
+        "Share of the features of embeddings, encoder outputs, the last layer and between layers that is switched off "
+        "at random while it learns. Larger: less is learnt by heart; for a small corpus.",
+        *(0, 1),
+        open_above=True,
+    )
+    attention_dropout: float = _option(
+        0.0,
+        TRAINING,
+        "Share of the attention weights that is switched off at random while it learns.",
+        *(0, 1),
+        open_above=True,
+    )
+    word_dropout: float = _option(
+        0.0,
+        TRAINING,
+        "Share of the words whose vectors are switched off as a whole at random while it learns.",
+        *(0, 1),
+        open_above=True,
+    )
+    label_smoothing: float = _option(
+        0.0,
+        TRAINING,
+        "Share of the certainty taken from the right word and given to all. Larger: a less certain model, often a "
+        "slightly better one; 0.1 is usual.",
+        *(0, 1),
+        open_above=True,
+    )
+    learning_rate: float = _option(
+        2e-3,
+        TRAINING,
+        "How large a step of learning is, at its largest. Larger: faster, until training diverges; then lower it.",
+        *(0, 10),
+        open_below=True,
+    )
+    schedule: Schedule = _option(
+        "linear",
+        TRAINING,
+        "How the learning rate goes on after the warm-up: constant; linear or cosine, down to 0 at the planned end; "
+        "inverse_sqrt, as one over the square root of the steps; plateau, halved after each validation that is no "
+        "better than the best.",
+    )
+    warmup_steps: int = _option(
+        100,
+        TRAINING,
+        "Steps over which the learning rate rises from 0. Larger: a gentler start.",
+        *(0, 1_000_000),
+    )
+    gradient_clip: float = _option(
+        1.0,
+        TRAINING,
+        "Longest step that a single batch may ask for. Smaller: steadier and slower.",
+        *(0, 1_000_000),
+        open_below=True,
+    )
+    batch_size: int = _option(
+        64,
+        TRAINING,
+        "Pairs to learn from at once, of all devices together. Larger: faster, more memory, fewer steps.",
+        *(1, 1_000_000),
+    )
+    batch_tokens: int | None = _option(
+        None,
+        TRAINING,
+        "Instead of batch_size: words, or parts of words, to learn from at once, padding and ends included, on the "
+        "side that has more of them. Memory and time of a step then do not depend on how long the sentences are.",
+        *(1, 1_000_000_000),
+    )
+    accumulate: int = _option(
+        1,
+        TRAINING,
+        "Batches whose gradients make one step: as larger batches, without their memory.",
+        *(1, 100_000),
+    )
+    precision: Precision = _option(
+        "float32",
+        TRAINING,
+        "float32, or bfloat16: large products with fewer digits, faster on the processors that have them.",
+    )
+    max_length: int = _option(
+        100,
+        TRAINING,
+        "Pairs with more words, or parts of words, on a side are left out. Larger: more memory.",
+        *(1, 10_000),
+    )
+    shuffle_buffer: int = _option(
+        1_000_000,
+        TRAINING,
+        "Pairs that are shuffled together, in memory; a larger corpus stays on the disk and is read buffer by buffer.",
+        *(1, 1_000_000_000),
+    )
+
+    epochs: int = _option(
+        20,
+        COURSE,
+        "How often to go through the corpus at most. Larger: longer, and better up to a point.",
+        *(1, 1_000_000),
+    )
+    max_minutes: float | None = _option(
+        None,
+        COURSE,
+        "When to stop at the latest. A learning rate that falls to 0 then does so with the time, so that the result "
+        "depends on the machine's speed.",
+        *(0, 1_000_000),
+        open_below=True,
+    )
+    validation_steps: int | None = _option(
+        None,
+        COURSE,
+        "Steps from one validation to the next; without: one at the end of each epoch. For large corpora.",
+        *(1, 1_000_000_000),
+    )
+    criterion: Criterion = _option(
+        "loss",
+        COURSE,
+        "What the best model is best at, on the validation pairs: loss, or bleu, of their greedy translations, which "
+        "takes longer to compute.",
+    )
+    patience: int = _option(
+        3,
+        COURSE,
+        "Validations without improvement after which to stop. Larger: longer, in case it improves yet.",
+        *(1, 1_000_000),
+    )
+    average: int = _option(
+        1,
+        COURSE,
+        "How many of the best validated models to average in the end: often a little better than the best one alone.",
+        *(1, 100),
+    )
+    checkpoint_steps: int = _option(
+        1000,
+        COURSE,
+        "Steps from one checkpoint to the next, beside those at the end of each epoch: so much is lost at most when "
+        "the machine stops.",
+        *(1, 1_000_000_000),
+    )
+    seed: int = _option(
+        0,
+        COURSE,
+        "Where the random numbers begin: the same seed gives the same model (without max_minutes).",
+        *(0, 2**32 - 1),
+    )
 
     def __post_init__(self) -> None:
-        """Check every value."""
-        _check_choice("tokenizer", self.tokenizer, get_args(Kind))
-        _check_choice("score", self.score, get_args(ScoreName))
-        _check_choice("precision", self.precision, get_args(Precision))
-        if not isinstance(self.bidirectional, bool):
-            raise SettingsError(f"bidirectional is {self.bidirectional!r}; it must be true or false")
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name in _RANGES and not (field.default is None and value is None):
-                _check_range(field.name, value, whole=field.type in (int, int | None))
+        """Check every value, and those that contradict each other."""
+        types_of = get_type_hints(type(self))
+        for name, option in self.options().items():
+            _check(name, getattr(self, name), types_of[name], option)
         if self.bidirectional and self.hidden_size % 2:
             raise SettingsError(
                 f"hidden_size is {self.hidden_size}; it must be even for a bidirectional encoder, which gives each "
                 "direction half of it"
             )
+        if self.score == "none" and (self.coverage or self.attention_dropout):
+            given = "coverage is true" if self.coverage else f"attention_dropout is {self.attention_dropout}"
+            raise SettingsError(f"{given} and score is 'none': without attention there is nothing that it could act on")
+
+    @classmethod
+    def options(cls) -> dict[str, Option]:
+        """What is known of each setting, by its name."""
+        return {field.name: field.metadata["option"] for field in dataclasses.fields(cls)}
 
     def to_dict(self) -> dict[str, Any]:
         """The values by name, as JSON has them."""
@@ -128,27 +302,47 @@ class Settings:
         """Settings from values by name; those that are not given have their defaults.
 
         Raises:
-            SettingsError: a name that is not a setting, or a value that it may not have.
+            SettingsError: a name that is not a setting (the message has the nearest that is), or a value that it may
+                not have.
         """
-        known = [field.name for field in dataclasses.fields(cls)]
-        unknown = sorted(set(values) - set(known))
-        if unknown:
-            raise SettingsError(f"{', '.join(unknown)}: no such setting; the settings are {', '.join(known)}")
+        known = list(cls.options())
+        for name in values:
+            if name not in known:
+                near = difflib.get_close_matches(str(name), known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"the settings are {', '.join(known)}"
+                raise SettingsError(f"{name}: no such setting; {hint}")
         return cls(**values)
 
 
-def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise SettingsError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
+def choices(kind: Any) -> tuple[str, ...] | None:
+    """The values of a setting's type that has a few of them, None for others."""
+    return get_args(kind) if get_origin(kind) is Literal else None
 
 
-def _check_range(name: str, value: object, *, whole: bool) -> None:
-    smallest, largest = _RANGES[name]
+def _check(name: str, value: object, kind: Any, option: Option) -> None:
+    if get_origin(kind) in (Union, types.UnionType):  # with None
+        if value is None:
+            return
+        (kind,) = (each for each in get_args(kind) if each is not types.NoneType)
+    if allowed := choices(kind):
+        if value not in allowed:
+            raise SettingsError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
+    elif kind is bool:
+        if not isinstance(value, bool):
+            raise SettingsError(f"{name} is {value!r}; it must be true or false")
+    else:
+        _check_range(name, value, option, whole=kind is int)
+
+
+def _check_range(name: str, value: object, option: Option, *, whole: bool) -> None:
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         raise SettingsError(f"{name} is {value!r}; it must be a {'whole ' if whole else ''}number")
-    above = value > smallest if name in _ABOVE else value >= smallest
-    below = value < largest if name in _BELOW else value <= largest
+    smallest, largest = option.smallest, option.largest
+    if smallest is None or largest is None:
+        raise TypeError(f"{name} has no range")
+    above = value > smallest if option.open_below else value >= smallest
+    below = value < largest if option.open_above else value <= largest
     if not (above and below):  # NaN is neither
-        least = f"{'greater than' if name in _ABOVE else 'at least'} {smallest}"
-        most = f"{'less than' if name in _BELOW else 'at most'} {largest}"
+        least = f"{'greater than' if option.open_below else 'at least'} {smallest}"
+        most = f"{'less than' if option.open_above else 'at most'} {largest}"
         raise SettingsError(f"{name} is {value}; it must be {least} and {most}")

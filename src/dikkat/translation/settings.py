@@ -3,7 +3,7 @@ import difflib
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.precision import Precision
@@ -41,10 +41,6 @@ class Option(NamedTuple):
     open_above: bool = False
 
 
-def _option(default: Any, group: str, help: str, *limits: float, **bounds: bool) -> Any:
-    return dataclasses.field(default=default, metadata={"option": Option(help, group, *limits, **bounds)})
-
-
 @dataclass(frozen=True)
 class Settings:
     """Everything that a translator is built and trained with; stored with it.
@@ -65,214 +61,292 @@ class Settings:
         dikkat.translation.errors.SettingsError: dropout is 1.5; it must be at least 0 and less than 1
     """
 
-    tokenizer: Kind = _option(
-        "word",
-        VOCABULARY,
-        "What a sentence is cut into: word (whole words, in lower case) or bpe (parts of words, so that rare words can "
-        "be read and written too; for 10,000 pairs or more).",
-    )
-    min_freq: int = _option(
-        2,
-        VOCABULARY,
-        "How often a word, or a pair of parts to be joined, must occur to be learnt. Larger: fewer words are known, "
-        "each one better.",
-        *(1, 1_000_000),
-    )
-    vocabulary_size: int = _option(
-        20_000,
-        VOCABULARY,
-        "Most words, or parts of words, of a language; of both together with tied_embeddings three. Larger: fewer "
-        "unknown words, slower training.",
-        *(5, 1_000_000),
-    )
+    tokenizer: Annotated[
+        Kind,
+        Option(
+            "What a sentence is cut into: word (whole words, in lower case) or bpe (parts of words, so that rare "
+            "words can be read and written too; for 10,000 pairs or more).",
+            VOCABULARY,
+        ),
+    ] = "word"
+    min_freq: Annotated[
+        int,
+        Option(
+            "How often a word, or a pair of parts to be joined, must occur to be learnt. Larger: fewer words are "
+            "known, each one better.",
+            VOCABULARY,
+            1,
+            1_000_000,
+        ),
+    ] = 2
+    vocabulary_size: Annotated[
+        int,
+        Option(
+            "Most words, or parts of words, of a language; of both together with tied_embeddings three. Larger: fewer"
+            " unknown words, slower training.",
+            VOCABULARY,
+            5,
+            1_000_000,
+        ),
+    ] = 20_000
 
-    cell: Cell = _option("gru", NETWORK, "The recurrent network: gru, or lstm, a third larger and slower.")
-    embedding_size: int = _option(
-        256,
-        NETWORK,
-        "Numbers that describe a word. Larger: finer distinctions, but slower, and a small corpus is learnt by heart.",
-        *(1, 65_536),
-    )
-    hidden_size: int = _option(
-        256,
-        NETWORK,
-        "Numbers that the network remembers while it reads and writes. Larger: as for embedding_size. In a "
-        "bidirectional encoder each direction has half of them.",
-        *(1, 65_536),
-    )
-    num_layers: int = _option(
-        1,
-        NETWORK,
-        "Layers of the encoder and of the decoder. More: slower, and worth it for large corpora only.",
-        *(1, 64),
-    )
-    bidirectional: bool = _option(
-        True, NETWORK, "Whether sentences are read backwards as well as forwards: slower, and mostly better."
-    )
-    score: ScoreName = _option(
-        "additive",
-        NETWORK,
-        "How attention compares what is about to be written with a word of the source; none: no attention, the decoder "
-        "sees the source's last state alone.",
-    )
-    coverage: bool = _option(
-        False,
-        NETWORK,
-        "Whether attention also knows how much each source word was looked at before, which repeats and forgets less "
-        "in long sentences. Several times slower.",
-    )
-    tied_embeddings: Tied = _option(
-        "two",
-        NETWORK,
-        "Which tables of word vectors are one: none, two (what the decoder reads and writes) or three (the encoder's "
-        "too, with one vocabulary for both languages; for related languages).",
-    )
+    cell: Annotated[Cell, Option("The recurrent network: gru, or lstm, a third larger and slower.", NETWORK)] = "gru"
+    embedding_size: Annotated[
+        int,
+        Option(
+            "Numbers that describe a word. Larger: finer distinctions, but slower, and a small corpus is learnt by "
+            "heart.",
+            NETWORK,
+            1,
+            65_536,
+        ),
+    ] = 256
+    hidden_size: Annotated[
+        int,
+        Option(
+            "Numbers that the network remembers while it reads and writes. Larger: as for embedding_size. In a "
+            "bidirectional encoder each direction has half of them.",
+            NETWORK,
+            1,
+            65_536,
+        ),
+    ] = 256
+    num_layers: Annotated[
+        int,
+        Option(
+            "Layers of the encoder and of the decoder. More: slower, and worth it for large corpora only.",
+            NETWORK,
+            1,
+            64,
+        ),
+    ] = 1
+    bidirectional: Annotated[
+        bool, Option("Whether sentences are read backwards as well as forwards: slower, and mostly better.", NETWORK)
+    ] = True
+    score: Annotated[
+        ScoreName,
+        Option(
+            "How attention compares what is about to be written with a word of the source; none: no attention, the "
+            "decoder sees the source's last state alone.",
+            NETWORK,
+        ),
+    ] = "additive"
+    coverage: Annotated[
+        bool,
+        Option(
+            "Whether attention also knows how much each source word was looked at before, which repeats and forgets "
+            "less in long sentences. Several times slower.",
+            NETWORK,
+        ),
+    ] = False
+    tied_embeddings: Annotated[
+        Tied,
+        Option(
+            "Which tables of word vectors are one: none, two (what the decoder reads and writes) or three (the "
+            "encoder's too, with one vocabulary for both languages; for related languages).",
+            NETWORK,
+        ),
+    ] = "two"
 
-    dropout: float = _option(
-        0.2,
-        TRAINING,
-        "Share of the features of embeddings, encoder outputs, the last layer and between layers that is switched off "
-        "at random while it learns. Larger: less is learnt by heart; for a small corpus.",
-        *(0, 1),
-        open_above=True,
-    )
-    attention_dropout: float = _option(
-        0.0,
-        TRAINING,
-        "Share of the attention weights that is switched off at random while it learns.",
-        *(0, 1),
-        open_above=True,
-    )
-    word_dropout: float = _option(
-        0.0,
-        TRAINING,
-        "Share of the words whose vectors are switched off as a whole at random while it learns.",
-        *(0, 1),
-        open_above=True,
-    )
-    label_smoothing: float = _option(
-        0.0,
-        TRAINING,
-        "Share of the certainty taken from the right word and given to all. Larger: a less certain model, often a "
-        "slightly better one; 0.1 is usual.",
-        *(0, 1),
-        open_above=True,
-    )
-    learning_rate: float = _option(
-        2e-3,
-        TRAINING,
-        "How large a step of learning is, at its largest. Larger: faster, until training diverges; then lower it.",
-        *(0, 10),
-        open_below=True,
-    )
-    schedule: Schedule = _option(
-        "linear",
-        TRAINING,
-        "How the learning rate goes on after the warm-up: constant; linear or cosine, down to 0 at the planned end; "
-        "inverse_sqrt, as one over the square root of the steps; plateau, halved after each validation that is no "
-        "better than the best.",
-    )
-    warmup_steps: int = _option(
-        100,
-        TRAINING,
-        "Steps over which the learning rate rises from 0. Larger: a gentler start.",
-        *(0, 1_000_000),
-    )
-    gradient_clip: float = _option(
-        1.0,
-        TRAINING,
-        "Longest step that a single batch may ask for. Smaller: steadier and slower.",
-        *(0, 1_000_000),
-        open_below=True,
-    )
-    batch_size: int = _option(
-        64,
-        TRAINING,
-        "Pairs to learn from at once, of all devices together. Larger: faster, more memory, fewer steps.",
-        *(1, 1_000_000),
-    )
-    batch_tokens: int | None = _option(
-        None,
-        TRAINING,
-        "Instead of batch_size: words, or parts of words, to learn from at once, padding and ends included, on the "
-        "side that has more of them. Memory and time of a step then do not depend on how long the sentences are.",
-        *(1, 1_000_000_000),
-    )
-    accumulate: int = _option(
-        1,
-        TRAINING,
-        "Batches whose gradients make one step: as larger batches, without their memory.",
-        *(1, 100_000),
-    )
-    precision: Precision = _option(
-        "float32",
-        TRAINING,
-        "float32, or bfloat16: large products with fewer digits, faster on the processors that have them.",
-    )
-    max_length: int = _option(
-        100,
-        TRAINING,
-        "Pairs with more words, or parts of words, on a side are left out. Larger: more memory.",
-        *(1, 10_000),
-    )
-    shuffle_buffer: int = _option(
-        1_000_000,
-        TRAINING,
-        "Pairs that are shuffled together, in memory; a larger corpus stays on the disk and is read buffer by buffer.",
-        *(1, 1_000_000_000),
-    )
+    dropout: Annotated[
+        float,
+        Option(
+            "Share of the features of embeddings, encoder outputs, the last layer and between layers that is switched"
+            " off at random while it learns. Larger: less is learnt by heart; for a small corpus.",
+            TRAINING,
+            0,
+            1,
+            open_above=True,
+        ),
+    ] = 0.2
+    attention_dropout: Annotated[
+        float,
+        Option(
+            "Share of the attention weights that is switched off at random while it learns.",
+            TRAINING,
+            0,
+            1,
+            open_above=True,
+        ),
+    ] = 0.0
+    word_dropout: Annotated[
+        float,
+        Option(
+            "Share of the words whose vectors are switched off as a whole at random while it learns.",
+            TRAINING,
+            0,
+            1,
+            open_above=True,
+        ),
+    ] = 0.0
+    label_smoothing: Annotated[
+        float,
+        Option(
+            "Share of the certainty taken from the right word and given to all. Larger: a less certain model, often a"
+            " slightly better one; 0.1 is usual.",
+            TRAINING,
+            0,
+            1,
+            open_above=True,
+        ),
+    ] = 0.0
+    learning_rate: Annotated[
+        float,
+        Option(
+            "How large a step of learning is, at its largest. Larger: faster, until training diverges; then lower it.",
+            TRAINING,
+            0,
+            10,
+            open_below=True,
+        ),
+    ] = 2e-3
+    schedule: Annotated[
+        Schedule,
+        Option(
+            "How the learning rate goes on after the warm-up: constant; linear or cosine, down to 0 at the planned "
+            "end; inverse_sqrt, as one over the square root of the steps; plateau, halved after each validation that "
+            "is no better than the best.",
+            TRAINING,
+        ),
+    ] = "linear"
+    warmup_steps: Annotated[
+        int, Option("Steps over which the learning rate rises from 0. Larger: a gentler start.", TRAINING, 0, 1_000_000)
+    ] = 100
+    gradient_clip: Annotated[
+        float,
+        Option(
+            "Longest step that a single batch may ask for. Smaller: steadier and slower.",
+            TRAINING,
+            0,
+            1_000_000,
+            open_below=True,
+        ),
+    ] = 1.0
+    batch_size: Annotated[
+        int,
+        Option(
+            "Pairs to learn from at once, of all devices together. Larger: faster, more memory, fewer steps.",
+            TRAINING,
+            1,
+            1_000_000,
+        ),
+    ] = 64
+    batch_tokens: Annotated[
+        int | None,
+        Option(
+            "Instead of batch_size: words, or parts of words, to learn from at once, padding and ends included, on "
+            "the side that has more of them. Memory and time of a step then do not depend on how long the sentences "
+            "are.",
+            TRAINING,
+            1,
+            1_000_000_000,
+        ),
+    ] = None
+    accumulate: Annotated[
+        int,
+        Option("Batches whose gradients make one step: as larger batches, without their memory.", TRAINING, 1, 100_000),
+    ] = 1
+    precision: Annotated[
+        Precision,
+        Option(
+            "float32, or bfloat16: large products with fewer digits, faster on the processors that have them.", TRAINING
+        ),
+    ] = "float32"
+    max_length: Annotated[
+        int,
+        Option(
+            "Pairs with more words, or parts of words, on a side are left out. Larger: more memory.",
+            TRAINING,
+            1,
+            10_000,
+        ),
+    ] = 100
+    shuffle_buffer: Annotated[
+        int,
+        Option(
+            "Pairs that are shuffled together, in memory; a larger corpus stays on the disk and is read buffer by "
+            "buffer.",
+            TRAINING,
+            1,
+            1_000_000_000,
+        ),
+    ] = 1_000_000
 
-    epochs: int = _option(
-        20,
-        COURSE,
-        "How often to go through the corpus at most. Larger: longer, and better up to a point.",
-        *(1, 1_000_000),
-    )
-    max_minutes: float | None = _option(
-        None,
-        COURSE,
-        "When to stop at the latest. A learning rate that falls to 0 then does so with the time, so that the result "
-        "depends on the machine's speed.",
-        *(0, 1_000_000),
-        open_below=True,
-    )
-    validation_steps: int | None = _option(
-        None,
-        COURSE,
-        "Steps from one validation to the next; without: one at the end of each epoch. For large corpora.",
-        *(1, 1_000_000_000),
-    )
-    criterion: Criterion = _option(
-        "loss",
-        COURSE,
-        "What the best model is best at, on the validation pairs: loss, or bleu, of their greedy translations, which "
-        "takes longer to compute.",
-    )
-    patience: int = _option(
-        3,
-        COURSE,
-        "Validations without improvement after which to stop. Larger: longer, in case it improves yet.",
-        *(1, 1_000_000),
-    )
-    average: int = _option(
-        1,
-        COURSE,
-        "How many of the best validated models to average in the end: often a little better than the best one alone.",
-        *(1, 100),
-    )
-    checkpoint_steps: int = _option(
-        1000,
-        COURSE,
-        "Steps from one checkpoint to the next, beside those at the end of each epoch: so much is lost at most when "
-        "the machine stops.",
-        *(1, 1_000_000_000),
-    )
-    seed: int = _option(
-        0,
-        COURSE,
-        "Where the random numbers begin: the same seed gives the same model (without max_minutes).",
-        *(0, 2**32 - 1),
-    )
+    epochs: Annotated[
+        int,
+        Option(
+            "How often to go through the corpus at most. Larger: longer, and better up to a point.",
+            COURSE,
+            1,
+            1_000_000,
+        ),
+    ] = 20
+    max_minutes: Annotated[
+        float | None,
+        Option(
+            "When to stop at the latest. A learning rate that falls to 0 then does so with the time, so that the "
+            "result depends on the machine's speed.",
+            COURSE,
+            0,
+            1_000_000,
+            open_below=True,
+        ),
+    ] = None
+    validation_steps: Annotated[
+        int | None,
+        Option(
+            "Steps from one validation to the next; without: one at the end of each epoch. For large corpora.",
+            COURSE,
+            1,
+            1_000_000_000,
+        ),
+    ] = None
+    criterion: Annotated[
+        Criterion,
+        Option(
+            "What the best model is best at, on the validation pairs: loss, or bleu, of their greedy translations, "
+            "which takes longer to compute.",
+            COURSE,
+        ),
+    ] = "loss"
+    patience: Annotated[
+        int,
+        Option(
+            "Validations without improvement after which to stop. Larger: longer, in case it improves yet.",
+            COURSE,
+            1,
+            1_000_000,
+        ),
+    ] = 3
+    average: Annotated[
+        int,
+        Option(
+            "How many of the best validated models to average in the end: often a little better than the best one "
+            "alone.",
+            COURSE,
+            1,
+            100,
+        ),
+    ] = 1
+    checkpoint_steps: Annotated[
+        int,
+        Option(
+            "Steps from one checkpoint to the next, beside those at the end of each epoch: so much is lost at most "
+            "when the machine stops.",
+            COURSE,
+            1,
+            1_000_000_000,
+        ),
+    ] = 1000
+    seed: Annotated[
+        int,
+        Option(
+            "Where the random numbers begin: the same seed gives the same model (without max_minutes).",
+            COURSE,
+            0,
+            2**32 - 1,
+        ),
+    ] = 0
 
     def __post_init__(self) -> None:
         """Check every value, and those that contradict each other."""
@@ -291,7 +365,8 @@ class Settings:
     @classmethod
     def options(cls) -> dict[str, Option]:
         """What is known of each setting, by its name."""
-        return {field.name: field.metadata["option"] for field in dataclasses.fields(cls)}
+        hints = get_type_hints(cls, include_extras=True)
+        return {field.name: hints[field.name].__metadata__[0] for field in dataclasses.fields(cls)}
 
     def to_dict(self) -> dict[str, Any]:
         """The values by name, as JSON has them."""

@@ -47,12 +47,12 @@ def pair_scores(score: scores.Score, query: Tensor, keys: Tensor) -> Tensor:
     if score.pair == "inner":
         return torch.stack([query @ key for key in keys])
     squares = torch.stack([((query - key) ** 2).sum() for key in keys])
-    inside = squares < 1
+    inside, near = squares < 1, squares.where(squares < 1, 0.0)
     return {
         "gaussian": -squares / 2,
         "boxcar": torch.where(squares <= 1, 0.0, -torch.inf).double(),
-        "epanechnikov": torch.where(inside, (1 - squares.clamp(max=0.99)).log(), -torch.inf),
-        "triangular": torch.where(inside, (1 - squares.clamp(max=0.99).sqrt()).log(), -torch.inf),
+        "epanechnikov": torch.where(inside, (1 - near).log(), -torch.inf),
+        "triangular": torch.where(inside, (1 - near.sqrt()).log(), -torch.inf),
     }[score.profile]
 
 

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from dikkat import scores
 from dikkat.attention import Memory
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, Covered, GRUEncoder, LSTMEncoder
+from dikkat.translation.errors import SettingsError
 from dikkat.translation.loss import Reduction, linear_cross_entropy
 from dikkat.translation.precision import Precision
 from dikkat.translation.settings import ScoreName, Settings
@@ -117,7 +118,7 @@ class TranslationModel(nn.Module):
         attends: whether there is attention. Without it the weights of a step, of one position, say nothing.
 
     Raises:
-        ValueError: three-way tied embeddings of two vocabularies.
+        SettingsError: three-way tied embeddings of two vocabularies.
 
     Example:
         >>> model = TranslationModel(Settings(embedding_size=3, hidden_size=4), source_size=11, target_size=13)
@@ -131,7 +132,7 @@ class TranslationModel(nn.Module):
         between = settings.dropout if layers > 1 else 0.0
         if settings.tied_embeddings == "three":
             if source_size != target_size:
-                raise ValueError(
+                raise SettingsError(
                     f"tied_embeddings is 'three', and the source vocabulary has {source_size} tokens and the target "
                     f"vocabulary {target_size}; they must be one vocabulary: train one tokenizer on both languages, or "
                     "use tied_embeddings 'two'"

@@ -217,3 +217,19 @@ def test_wrong_states_are_refused():
     assert plain.begin(state, memory) is state
     with pytest.raises(ValueError, match="the state is of type Covered; allowed is one tensor"):
         plain(inputs, plain.prepare(encoded), module.begin(state, memory))
+
+
+@torch.no_grad()
+def test_a_memory_of_a_decoder_without_coverage_will_do():
+    module = make().eval()
+    plain = AttentionalGRU(INPUT, HIDDEN, CONTEXT, module.score, 2).double().eval()
+    inputs, encoded, state = example()
+    own, other = module.prepare(encoded, LENGTHS), plain.prepare(encoded, LENGTHS)
+    begin = Covered(
+        state, torch.rand(BATCH, POSITIONS, dtype=torch.float64) * (torch.arange(POSITIONS) < LENGTHS[:, None])
+    )
+    wanted = module.step(inputs[:, 0], own, begin, return_weights=True)
+    found = module.step(inputs[:, 0], other, begin, return_weights=True)
+    for one, another in zip(found[:3], wanted[:3], strict=True):
+        torch.testing.assert_close(one, another)
+    torch.testing.assert_close(found[3].coverage, begin.coverage + wanted[2])

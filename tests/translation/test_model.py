@@ -89,6 +89,17 @@ def test_states_are_float32_under_autocast_and_the_products_are_not(monkeypatch)
     torch.testing.assert_close(loss, model.loss(batch), rtol=0.02, atol=0)
 
 
+@pytest.mark.parametrize("changes", [{"coverage": True}, {"cell": "lstm", "coverage": True}, {"score": "none"}])
+def test_every_kind_of_model_runs_under_autocast(changes):
+    model, batch = make(**changes).float(), collate(PAIRS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model.loss(batch)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, model.loss(batch), rtol=0.02, atol=0)
+    loss.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
 def test_what_stands_in_the_padding_has_no_effect():
     model, batch = make(), collate(PAIRS)
     source, target = batch.source.clone(), batch.target.clone()

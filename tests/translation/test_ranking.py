@@ -110,6 +110,15 @@ def test_a_search_in_bfloat16_scores_nearly_the_same(monkeypatch):
     assert any(one[0].score != other[0].score for one, other in zip(wide, low, strict=True))
 
 
+@pytest.mark.parametrize("options", [{"beam": 3}, {"sample": True, "n_best": 2}])
+def test_models_together_and_samples_in_bfloat16(monkeypatch, options):
+    monkeypatch.setattr(precision, "_has_bfloat16", lambda device: True)
+    model, search = make().float(), Search(precision="bfloat16", **options)
+    for one, other in zip(beam_search(model, MANY, search), beam_search([model, model], MANY, search), strict=True):
+        assert [each.ids for each in one] == [each.ids for each in other]
+        assert [each.score for each in one] == pytest.approx([each.score for each in other], rel=1e-4)
+
+
 def test_a_model_in_float64_is_searched_in_bfloat16(monkeypatch):
     monkeypatch.setattr(precision, "_has_bfloat16", lambda device: True)
     wide = beam_search(make(), MANY, Search(3))

@@ -10,7 +10,7 @@ from dikkat.translation.model import TranslationModel
 from dikkat.translation.search import Hypothesis, Search, beam_search, forced_scores, greedy
 from dikkat.translation.settings import Settings
 from dikkat.translation.tokenizer import Tokenizer
-from dikkat.translation.translator import Ensemble, Translation, Translator
+from dikkat.translation.translator import Ensemble, Translates, Translation, Translator
 
 if TYPE_CHECKING:
     from dikkat.translation.training import Training, TrainingDivergedError, TrainingError, TrainingMemoryError, train
@@ -30,6 +30,7 @@ __all__ = [
     "TrainingDivergedError",
     "TrainingError",
     "TrainingMemoryError",
+    "Translates",
     "Translation",
     "TranslationModel",
     "Translator",

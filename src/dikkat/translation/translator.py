@@ -141,7 +141,7 @@ class Translates:
         """How likely given translations are.
 
         Args:
-            pairs: sentences and their translations, any text. An unknown word of a translation counts with the
+            pairs: sentences and their translations, any text, as the tokenizers cut it. An unknown word counts with the
                 probability of `<unk>`.
             batch_size: how many to score at once; sentences of similar lengths go together, and of more than 100
                 tokens fewer.

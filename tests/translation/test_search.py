@@ -407,7 +407,7 @@ def test_translations_are_as_long_as_they_may_be(search, compiled, monkeypatch):
     ):
         assert {len(found.ids) for found in group} == {wanted}
         assert not any(found.finished for found in group)
-    # A ratio is the decimal number that was written: in binary 2.2 times 25 is more than 55, 0.58 times 50 less than 29.
+    # A ratio is the decimal that was written: in binary 2.2 times 25 is more than 55 and 0.58 times 50 less than 29.
     for model, source, options, wanted in (
         (short, [5] * 25, {"min_ratio": 2.2}, 55), (long, [5] * 50, {"max_ratio": 0.58}, 29),
     ):  # fmt: skip

@@ -6,9 +6,10 @@ import torch
 from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn import functional as F
 
-from dikkat.translation import Settings, TranslationModel, greedy
+from dikkat.translation import Settings, Tokenizer, TranslationModel, Translator, greedy
 from dikkat.translation.model import Batch, collate, expected
 from dikkat.translation.search import length_limit
 from dikkat.translation.settings import ScoreName
@@ -30,9 +31,14 @@ def test_only_real_positions_reach_the_output_layer():
 
 
 @pytest.mark.parametrize("score", get_args(ScoreName))
-@pytest.mark.parametrize("bidirectional", [False, True])
-def test_a_batch_is_its_sentences_one_by_one(score, bidirectional):
-    model = make(score=score, bidirectional=bidirectional)
+@pytest.mark.parametrize("changes", [
+    {"bidirectional": False}, {}, {"cell": "lstm", "num_layers": 1}, {"tied_embeddings": "none", "coverage": True},
+    {"cell": "lstm", "num_layers": 3, "coverage": True},
+])  # fmt: skip
+def test_a_batch_is_its_sentences_one_by_one(score, changes):
+    model = make(**{"score": score} | changes | ({"coverage": False} if score == "none" else {}))
+    if model.decoder.coverage:
+        torch.nn.init.normal_(model.decoder.coverage_weight)
     alone = torch.cat([model(collate([pair])) for pair in PAIRS])
     torch.testing.assert_close(model(collate(PAIRS)), alone, rtol=1e-10, atol=1e-12)
 
@@ -83,6 +89,17 @@ def test_states_are_float32_under_autocast_and_the_products_are_not(monkeypatch)
     torch.testing.assert_close(loss, model.loss(batch), rtol=0.02, atol=0)
 
 
+@pytest.mark.parametrize("changes", [{"coverage": True}, {"cell": "lstm", "coverage": True}, {"score": "none"}])
+def test_every_kind_of_model_runs_under_autocast(changes):
+    model, batch = make(**changes).float(), collate(PAIRS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model.loss(batch)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, model.loss(batch), rtol=0.02, atol=0)
+    loss.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
 def test_what_stands_in_the_padding_has_no_effect():
     model, batch = make(), collate(PAIRS)
     source, target = batch.source.clone(), batch.target.clone()
@@ -105,6 +122,157 @@ def test_an_embedding_of_padding_that_is_not_a_number_has_no_effect():
         model.source_embedding.weight[PAD] = torch.nan
     found = model.encode(batch.source, batch.source_lengths)[0]
     torch.testing.assert_close(found.key, wanted.key, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("tied", ["none", "two", "three"])
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_without_attention_it_is_torchs_networks_with_the_last_state_at_every_step(cell, layers, tied):
+    """The whole model in PyTorch's own words, sentence by sentence."""
+    torch.manual_seed(0)
+    settings = dataclasses.replace(SETTINGS, cell=cell, num_layers=layers, score="none", tied_embeddings=tied)
+    model = TranslationModel(settings, 13, 13).double().eval()
+    values = model.state_dict()
+    kind = nn.GRU if cell == "gru" else nn.LSTM
+    encoder = kind(6, 5, layers, batch_first=True, bidirectional=True).double()
+    encoder.load_state_dict({name: values[f"encoder.{cell}.{name}"] for name in encoder.state_dict()})
+    decoder = kind(6 + 10, 10, layers, batch_first=True).double()
+    decoder.load_state_dict({name: values[f"decoder.{name}"] for name in decoder.state_dict()})
+    target = values["target_embedding.weight"]
+    source = target if tied == "three" else values["source_embedding.weight"]
+    output = values["output_weight"] if tied == "none" else target
+    found = model(collate(PAIRS)).split([3, 5, 2])
+
+    def joined(last):  # forwards and backwards of each layer
+        return torch.cat([last[0::2], last[1::2]], dim=-1)
+
+    for scores, (read, written) in zip(found, PAIRS, strict=True):
+        _, last = encoder(source[read][None] * 6**0.5)
+        state = joined(last if cell == "gru" else last[0])
+        first = torch.tanh(state @ values["bridge.weight"].T + values["bridge.bias"])
+        if cell == "lstm":
+            first = first, joined(last[1]) @ values["cell_bridge.weight"].T + values["cell_bridge.bias"]
+        previous = target[[BEGIN, *written]][None] * 6**0.5
+        context = state[-1].expand(1, len(written) + 1, -1)
+        states, _ = decoder(torch.cat([previous, context], dim=-1), first)
+        features = torch.tanh(
+            torch.cat([states, context, previous], dim=-1) @ values["readout.weight"].T + values["readout.bias"]
+        )
+        torch.testing.assert_close(scores, features[0] @ output.T + values["output_bias"], rtol=1e-10, atol=1e-12)
+
+
+def test_a_model_of_before_has_the_names_it_had():
+    """Folders that were saved by an older dikkat must load."""
+    old = {"embedding_size": 6, "hidden_size": 10, "num_layers": 1, "score": "additive", "bidirectional": True}
+    names = TranslationModel(Settings.from_dict(old), 11, 13).state_dict().keys()
+    network = [f"{part}_{kind}_l0" for part in ("weight", "bias") for kind in ("ih", "hh")]
+    assert sorted(names) == sorted([
+        "source_embedding.weight", "target_embedding.weight", "bridge.weight", "bridge.bias", "readout.weight",
+        "readout.bias", "output_bias", "decoder.score.W_q.weight", "decoder.score.W_k.weight",
+        "decoder.score.w_v.weight", *(f"decoder.{name}" for name in network),
+        *(f"encoder.gru.{name}{end}" for name in network for end in ("", "_reverse")),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", [
+    {"cell": "lstm", "coverage": True}, {"tied_embeddings": "none"}, {"tied_embeddings": "three"}, {"score": "none"},
+])  # fmt: skip
+def test_every_kind_of_model_can_be_saved(changes, tmp_path):
+    tokenizer = Tokenizer.train(["go !", "va ! je suis"], "word", min_freq=1, vocabulary_size=99)
+    settings = dataclasses.replace(SETTINGS, **changes)
+    translator = Translator(TranslationModel(settings, len(tokenizer), len(tokenizer)), settings, tokenizer, tokenizer)
+    translator.save(tmp_path / "model")
+    found = Translator.load(tmp_path / "model")
+    assert found.settings == settings
+    assert found.score([("va !", "go")]) == translator.score([("va !", "go")])
+
+
+def test_embeddings_are_one_table_where_they_are_tied():
+    assert sum(p.shape == (13, 6) for p in make(tied_embeddings="none").parameters()) == 2
+    assert sum(p.shape == (13, 6) for p in make(tied_embeddings="two").parameters()) == 1
+    one = TranslationModel(dataclasses.replace(SETTINGS, tied_embeddings="three"), 13, 13)
+    assert [name for name, p in one.named_parameters() if p.shape == (13, 6)] == ["target_embedding.weight"]
+    one.loss(collate([([7, 8], [9])])).backward()
+    gradient = one.target_embedding.weight.grad
+    assert all(gradient[token].any() for token in (7, 8, 9))
+    with pytest.raises(ValueError, match=r"'three', and the source vocabulary has 11 tokens .* 13; they must be one"):
+        make(tied_embeddings="three")
+
+
+def test_features_are_dropped_of_the_embeddings_the_memory_and_the_readout():
+    batch, p = collate(PAIRS), 0.4
+    for changes in ({}, {"cell": "lstm", "coverage": True}, {"score": "none"}):
+        model = make(dropout=p, **changes).train()
+        dropped = []
+        model.dropout.register_forward_hook(lambda _, args, out, dropped=dropped: dropped.append((args[0], out)))
+        model.loss(batch)
+        positions = 5 if model.attends else 1
+        assert [tuple(out.shape) for _, out in dropped] == [(3, 5, 6), (3, positions, 10), (3, 5, 6), (10, 6)]
+        for whole, out in dropped:
+            kept = out != 0
+            assert 0 < kept.sum() < (whole != 0).sum()
+            torch.testing.assert_close(out[kept], whole[kept] / (1 - p))
+        assert model.encoder.get_submodule(model.encoder.part).dropout == model.decoder.dropout == p
+    assert make(dropout=p, num_layers=1).decoder.dropout == 0
+
+
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout", "word_dropout"])
+def test_every_dropout_acts_in_training_alone(name):
+    model, batch = make(**{name: 0.5}), collate(PAIRS)
+    wanted = make().loss(batch)
+    torch.testing.assert_close(model.loss(batch), wanted, rtol=0, atol=0)
+    model.train()
+    losses = {seed: torch.manual_seed(seed) and model.loss(batch).item() for seed in range(3)}
+    assert len({*losses.values(), wanted.item()}) == 4
+    torch.manual_seed(1)
+    assert model.loss(batch).item() == losses[1]
+
+
+def test_words_are_dropped_as_a_whole():
+    model, batch = make(word_dropout=0.4).train(), collate([(list(range(4, 11)) * 3, list(range(4, 13)) * 3)] * 5)
+    read = []
+    for network in (model.encoder, model.decoder):
+        network.register_forward_pre_hook(lambda _, args: read.append(args[0]))
+    model.loss(batch)
+    tables = (model.source_embedding, batch.source), (model.target_embedding, batch.target[:, :-1])
+    for found, (table, numbers) in zip(read, tables, strict=True):
+        kept = found.ne(0).any(-1)
+        assert 0.4 < kept.double().mean() < 0.8
+        torch.testing.assert_close(found[kept], (table(numbers) * 6**0.5 / 0.6)[kept])
+
+
+@pytest.mark.parametrize("changes", [{}, {"cell": "lstm"}, {"coverage": True}, {"cell": "lstm", "coverage": True}])
+@pytest.mark.parametrize("score", ["additive", "none"])
+@torch.no_grad()
+def test_any_rows_can_be_selected(changes, score):
+    if score == "none":
+        changes = {name: value for name, value in changes.items() if name != "coverage"}
+    model, batch, rows = make(score=score, **changes), collate(PAIRS), torch.tensor([2, 0, 2])
+    memory, state = model.encode(batch.source, batch.source_lengths)
+    _, _, state = model.step(batch.target[:, 0], memory, state)
+    scores, weights, after = model.step(batch.target[:, 1], memory, state)
+    found = model.step(batch.target[rows, 1], memory.select(rows), model.select(state, rows))
+    torch.testing.assert_close(found[0], scores[rows])
+    torch.testing.assert_close(found[1], weights[rows])
+    further = batch.target[rows, 2], memory.select(rows)
+    torch.testing.assert_close(model.step(*further, found[2])[0], model.step(*further, model.select(after, rows))[0])
+
+
+@pytest.mark.parametrize("changes", [
+    {"coverage": True}, {"cell": "lstm", "coverage": True, "attention_dropout": 0.1}, {"score": "none"},
+    {"cell": "lstm", "num_layers": 2, "tied_embeddings": "none", "word_dropout": 0.1},
+])  # fmt: skip
+def test_every_kind_of_model_learns(changes):
+    torch.manual_seed(0)
+    settings = Settings(embedding_size=16, hidden_size=32, dropout=0.0, **changes)
+    model, batch = TranslationModel(settings, 11, 13), collate(PAIRS)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(60):
+        optimizer.zero_grad()
+        model.loss(batch).backward()
+        assert all(parameter.grad is not None for parameter in model.parameters())
+        optimizer.step()
+    assert [found.ids for found in greedy(model, [source for source, _ in PAIRS])] == [target for _, target in PAIRS]
 
 
 def by_hand(model, source):

@@ -22,19 +22,19 @@ KINDS = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 2e-6}
 
 @hypothesis_settings(max_examples=60, deadline=None)
 @given(
-    st.integers(1, 9), st.integers(5, 83), st.integers(1, 7), st.booleans(), st.booleans(), st.integers(0, 10**6),
+    st.integers(1, 9), st.integers(5, 83), st.integers(1, 7), st.booleans(), st.integers(0, 10**6),
     st.sampled_from(list(KINDS)),
 )  # fmt: skip
-def test_rows_are_ranked_as_a_sort_does(rows, size, count, first, ties, seed, kind):
+def test_rows_are_ranked_as_a_sort_does(rows, size, count, ties, seed, kind):
     torch.manual_seed(seed)
     products = (torch.randint(-3, 4, (rows, size)) if ties else torch.randn(rows, size) * 3).to(kind)
     bias = torch.randint(-2, 3, (size,)).to(torch.promote_types(kind, torch.float32))
-    copies = torch.rand(rows) < 0.5
-    gains, tokens = rank(products, bias, copies, count, first)
+    copies, may_end = torch.rand(2, rows) < 0.5
+    gains, tokens = rank(products, bias, copies, may_end, count)
     exact = (products.to(bias.dtype) + bias).double()
     lse = exact.logsumexp(1)
     for row in range(rows):
-        allowed = [t for t in range(size) if t > END or (t == UNKNOWN and copies[row]) or (t == END and not first)]
+        allowed = [t for t in range(size) if t > END or (t == UNKNOWN and copies[row]) or (t == END and may_end[row])]
         best = sorted(allowed, key=lambda t: (-exact[row, t].item(), t))[:count]
         assert tokens[row, : len(best)].tolist() == best
         wanted = exact[row, best] - lse[row]
@@ -45,7 +45,7 @@ def test_rows_are_ranked_as_a_sort_does(rows, size, count, first, ties, seed, ki
 def test_ranking_reads_nothing_behind_the_scores():
     whole = torch.full((200,), math.nan, dtype=torch.bfloat16)
     whole[:21] = torch.arange(21)
-    gains, tokens = rank(whole[:21].view(1, 21), torch.zeros(21), torch.tensor([False]), 3, False)
+    gains, tokens = rank(whole[:21].view(1, 21), torch.zeros(21), torch.tensor([False]), torch.tensor([True]), 3)
     assert tokens.tolist() == [[20, 19, 18]]
     assert gains.isfinite().all()
 
@@ -110,13 +110,28 @@ def test_a_search_in_bfloat16_scores_nearly_the_same(monkeypatch):
     assert any(one[0].score != other[0].score for one, other in zip(wide, low, strict=True))
 
 
+@pytest.mark.parametrize("options", [{"beam": 3}, {"sample": True, "n_best": 2}])
+def test_models_together_and_samples_in_bfloat16(monkeypatch, options):
+    monkeypatch.setattr(precision, "_has_bfloat16", lambda device: True)
+    model, search = make().float(), Search(precision="bfloat16", **options)
+    for one, other in zip(beam_search(model, MANY, search), beam_search([model, model], MANY, search), strict=True):
+        assert [each.ids for each in one] == [each.ids for each in other]
+        assert [each.score for each in one] == pytest.approx([each.score for each in other], rel=1e-4)
+
+
 def test_a_model_in_float64_is_searched_in_bfloat16(monkeypatch):
     monkeypatch.setattr(precision, "_has_bfloat16", lambda device: True)
     wide = beam_search(make(), MANY, Search(3))
     for one, other in zip(wide, beam_search(make(), MANY, Search(3, precision="bfloat16")), strict=True):
         assert other[0].score == pytest.approx(one[0].score, rel=0.1)
     with pytest.raises(TypeError, match=r"the bias has dtype torch\.float64"):
-        rank(torch.zeros(1, 9, dtype=torch.bfloat16), torch.zeros(9).double(), torch.tensor([True]), 1, False)
+        rank(
+            torch.zeros(1, 9, dtype=torch.bfloat16),
+            torch.zeros(9).double(),
+            torch.tensor([True]),
+            torch.tensor([True]),
+            1,
+        )
 
 
 @pytest.mark.parametrize("beam", [1, 2, 5])

@@ -1,5 +1,7 @@
+import dataclasses
 import itertools
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -7,20 +9,32 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from dikkat.translation import InputError, Search, Settings, SettingsError, TranslationModel, beam_search, greedy
+from dikkat.translation import (
+    InputError,
+    Search,
+    Settings,
+    SettingsError,
+    TranslationModel,
+    beam_search,
+    forced_scores,
+    greedy,
+)  # fmt: skip
+from dikkat.translation import search as search_module
 from dikkat.translation.model import collate
-from dikkat.translation.search import _best, length_limit
+from dikkat.translation.search import _best
 from dikkat.translation.tokenizer import BEGIN, END, PAD, UNKNOWN
 
 
-def make(vocabulary=13, seed=0, sharpness=2.5) -> TranslationModel:
+def make(vocabulary=13, seed=0, sharpness=2.5, **changes) -> TranslationModel:
     """A random model of strong opinions: an untrained one looks everywhere alike and likes all tokens alike."""
     torch.manual_seed(seed)
-    settings = Settings(embedding_size=6, hidden_size=10, num_layers=2, dropout=0.0)
+    settings = Settings(**{"embedding_size": 6, "hidden_size": 10, "num_layers": 2, "dropout": 0.0} | changes)
     model = TranslationModel(settings, 11, vocabulary).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(sharpness)
+        if model.decoder.coverage:
+            model.decoder.coverage_weight.normal_()  # which is 0 at first
         model.output_bias.normal_()
         model.output_bias[END] += 0.5
     return model
@@ -30,19 +44,38 @@ def normalised(score, length, search):
     return score / ((5 + length) / 6) ** search.length_penalty
 
 
+def lengths_of(source, search):
+    """Fewest and most tokens, in fractions of whole numbers."""
+    most = min(2 * len(source) + 10, len(source) + 50)
+    if search.max_ratio is not None:
+        most = max(1, math.floor(Fraction(search.max_ratio).limit_denominator(1000) * len(source)))
+    fewest = max(1, math.ceil(Fraction(search.min_ratio).limit_denominator(1000) * len(source)))
+    return fewest, min(most, search.max_length or math.inf)
+
+
 @torch.no_grad()
-def plain(model, source, search):
+def plain(models, source, search):
     """Beam search of one sentence with lists, as one would say it, and without stopping early."""
-    memory, state = model.encode(torch.tensor([source]), torch.tensor([len(source)]))
-    forbidden = {PAD, BEGIN} if UNKNOWN in source else {PAD, BEGIN, UNKNOWN}
-    live, finished, room = [(0.0, [], state, [])], [], search.beam
-    for length in range(1, min(length_limit(len(source)), search.max_length or math.inf) + 1):
+    models = models if isinstance(models, list) else [models]
+    memories, states = zip(
+        *(m.encode(torch.tensor([source]), torch.tensor([len(source)])) for m in models), strict=True
+    )
+    copies = UNKNOWN in source and any(model.attends for model in models)
+    forbidden = {PAD, BEGIN} if copies else {PAD, BEGIN, UNKNOWN}
+    fewest, most = lengths_of(source, search)
+    live, finished, room = [(0.0, [], states, [])], [], search.beam
+    for length in range(1, most + 1):
         candidates = []
-        for place, (score, ids, state, weights) in enumerate(live):
-            scores, looked_at, after = model.step(torch.tensor([ids[-1] if ids else BEGIN]), memory, state)
-            for token, gain in enumerate(scores[0].log_softmax(0).tolist()):
-                if token not in forbidden and (ids or token != END):
-                    grown = (score + gain, [*ids, token], after, [*weights, looked_at[0]])
+        for place, (score, ids, states, weights) in enumerate(live):
+            previous = torch.tensor([ids[-1] if ids else BEGIN])
+            steps = [m.step(previous, memory, state) for m, memory, state in zip(models, memories, states, strict=True)]
+            gains = (sum(scores[0].softmax(0) for scores, *_ in steps) / len(models)).log()
+            looks = [step[1][0] for step, model in zip(steps, models, strict=True) if model.attends]
+            looked_at = sum(looks) / len(looks) if looks else torch.ones(len(source)) / len(source)
+            after = [state for *_, state in steps]
+            for token, gain in enumerate(gains.tolist()):
+                if token not in forbidden and (len(ids) >= fewest or token != END):
+                    grown = (score + gain, [*ids, token], after, [*weights, looked_at])
                     candidates.append((-score - gain, place, token, grown))
         chosen = [grown for *_, grown in sorted(candidates, key=lambda each: each[:3])[:room]]
         live = [grown for grown in chosen if grown[1][-1] != END]
@@ -78,9 +111,13 @@ SOURCES = st.lists(st.lists(st.sampled_from([UNKNOWN, *range(4, 11)]), min_size=
     st.sampled_from([(1, 1), (2, 1), (2, 2), (3, 2), (5, 1), (5, 3), (5, 5)]),
     st.sampled_from([0, 0.6, 1.0, 3.0]),
     st.sampled_from([1, 2, 7, None]),
+    st.sampled_from([(0, None), (0.4, None), (1, 1.1), (2.2, 2.2), (0, 0.3), (3, None)]),
 )
-def test_a_batch_is_searched_as_its_sentences_are_one_by_one(sources, vocabulary, seed, widths, penalty, longest):
-    model, search = make(vocabulary, seed), Search(*widths, length_penalty=penalty, max_length=longest)
+def test_a_batch_is_searched_as_its_sentences_are_one_by_one(
+    sources, vocabulary, seed, widths, penalty, longest, ratios
+):
+    model = make(vocabulary, seed)
+    search = Search(*widths, penalty, *ratios, max_length=longest)
     for source, found in zip(sources, beam_search(model, sources, search), strict=True):
         agree(found, plain(model, source, search))
 
@@ -258,6 +295,205 @@ def test_a_token_that_may_not_come_out_may_be_by_far_the_likeliest():
     assert found.score == pytest.approx(sum(table[step, t].item() for step, t in enumerate(tokens)), rel=1e-5)
 
 
+KINDS = {
+    "gru": {},
+    "lstm": {"cell": "lstm"},
+    "one layer": {"num_layers": 1, "bidirectional": False},
+    "coverage": {"coverage": True},
+    "lstm with coverage": {"cell": "lstm", "coverage": True, "score": "dot"},
+    "no attention": {"score": "none"},
+    "lstm without attention": {"cell": "lstm", "score": "none", "num_layers": 3},
+    "own output weights": {"tied_embeddings": "none"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_model_is_searched_as_its_sentences_are_one_by_one(kind):
+    model = make(seed=2, **KINDS[kind])
+    for search in (Search(1), Search(4, n_best=3, min_ratio=0.5)):
+        for source, found in zip(MANY, beam_search(model, MANY, search), strict=True):
+            agree(found, plain(model, source, search))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_score_of_what_is_found_is_its_forced_score(kind):
+    for dtype, share in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+        model, other = make(seed=3, **KINDS[kind]).to(dtype), make(seed=4).to(dtype)
+        with torch.no_grad():
+            model.output_bias[END] += 3.5  # so that translations end
+        ways = [Search(1), Search(5, n_best=5), Search(n_best=3, sample=True, temperature=1.5, top_k=7, seed=5)]
+        for models, search in itertools.product((model, [model, other]), ways):
+            found = list(zip(MANY, beam_search(models, MANY, search), strict=True))
+            pairs = [(source, each) for source, group in found for each in group if each.finished]
+            assert len(pairs) > 3
+            wanted = [each.score for _, each in pairs]
+            assert forced_scores(models, [(s, each.ids) for s, each in pairs]) == pytest.approx(wanted, rel=share)
+
+
+def test_forced_scores_are_sums_of_log_probabilities(monkeypatch):
+    monkeypatch.setattr(search_module, "_CHUNK", 3)  # which ends within a translation
+    models, pairs = [make(seed=seed) for seed in range(3)], [([5, 6, 7], [8, 9, 4, 4]), ([9], []), ([7, 8], [5])]
+    wanted = []
+    for source, target in pairs:
+        tables = [model(collate([(source, target)])).detach().softmax(1) for model in models]
+        mean = torch.stack(tables).mean(0)
+        wanted.append(sum(math.log(mean[step, token]) for step, token in enumerate([*target, END])))
+    assert forced_scores(models, pairs) == pytest.approx(wanted, rel=1e-12)
+    assert forced_scores(models, []) == []
+    with pytest.raises(InputError, match="a source sentence has no tokens"):
+        forced_scores(models, [([], [4])])
+
+
+def test_several_models_write_what_they_find_likely_on_average():
+    models = [make(seed=0), make(seed=5, cell="lstm"), make(seed=6, score="none")]
+    alone = [[found[0].ids for found in beam_search(model, MANY, Search(3))] for model in models]
+    for search in (Search(1), Search(3, n_best=2, max_ratio=2.5), Search(13, length_penalty=0)):
+        together = beam_search(models, MANY, search)
+        for source, found in zip(MANY, together, strict=True):
+            agree(found, plain(models, source, search))
+    assert all([found[0].ids for found in beam_search(models, MANY, Search(3))] != ids for ids in alone)
+
+
+@pytest.mark.parametrize("search", [Search(1), Search(4, n_best=4), Search(n_best=3, sample=True, seed=1)])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_model_with_itself_is_that_model(search, compiled, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr(search_module, "can_rank", lambda products: False)
+    model = make()
+    for one, other in zip(beam_search(model, MANY, search), beam_search([model] * 3, MANY, search), strict=True):
+        agree(other, [(each.ids, each.score, list(each.weights), each.finished) for each in one])
+
+
+def test_models_that_do_not_go_together_are_refused():
+    with pytest.raises(ValueError, match="models is empty"):
+        beam_search([], MANY)
+    with pytest.raises(ValueError, match="target vocabularies of sizes 13, 12; they must have one in common"):
+        beam_search([make(), make(12)], MANY)
+    with pytest.raises(ValueError, match="are on the devices cpu, meta; they must have one in common"):
+        greedy([make(), make().to("meta")], MANY)
+
+
+def test_without_attention_nothing_is_looked_at_and_no_unknown_word_comes_out():
+    model = make(score="none")
+    with torch.no_grad():
+        model.output_bias[UNKNOWN] = 100.0
+    for search in (Search(1), Search(3, n_best=3), Search(sample=True)):
+        for source, group in zip(MANY, beam_search(model, MANY, search), strict=True):
+            for found in group:
+                assert UNKNOWN not in found.ids
+                torch.testing.assert_close(found.weights, torch.full((len(found.ids), len(source)), 1 / len(source)))
+    assert UNKNOWN in beam_search([model, make()], [[UNKNOWN, 4]])[0][0].ids  # the other one says where
+
+
+@pytest.mark.parametrize("search", [Search(1), Search(5, n_best=5), Search(n_best=20, sample=True)])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_translations_are_as_long_as_they_may_be(search, compiled, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr(search_module, "can_rank", lambda products: False)
+    short, long, lengths = make(), make(), set()
+    with torch.no_grad():
+        short.output_bias[END] += 9.0
+        long.output_bias[END] -= 99.0
+    sources = [[5], [5, 6], [5] * 10]
+    for group, wanted in zip(
+        beam_search(short, sources, dataclasses.replace(search, min_ratio=1.1)), (2, 3, 11), strict=True
+    ):
+        lengths |= {len(found.ids) - wanted for found in group}
+        assert len(group[0].ids) == wanted
+        assert all(found.finished for found in group)
+    assert min(lengths) == 0
+    for group, wanted in zip(
+        beam_search(long, sources, dataclasses.replace(search, max_ratio=0.7)), (1, 1, 7), strict=True
+    ):
+        assert {len(found.ids) for found in group} == {wanted}
+        assert not any(found.finished for found in group)
+    # A ratio is the decimal that was written: in binary 2.2 times 25 is more than 55 and 0.58 times 50 less than 29.
+    for model, source, options, wanted in (
+        (short, [5] * 25, {"min_ratio": 2.2}, 55), (long, [5] * 50, {"max_ratio": 0.58}, 29),
+    ):  # fmt: skip
+        assert len(beam_search(model, [source], dataclasses.replace(search, **options))[0][0].ids) == wanted
+    # Where the two contradict each other for a sentence, the most wins.
+    both = dataclasses.replace(search, min_ratio=2, max_length=3)
+    assert [len(group[0].ids) for group in beam_search(short, sources, both)] == [2, 3, 3]
+
+
+def probabilities(model, source, temperature=1.0, top_k=None):
+    """What the first token should be drawn with."""
+    scores = model(collate([(source, [])]))[0].detach()
+    scores[[PAD, BEGIN, END, UNKNOWN]] = -math.inf
+    shares = scores.exp() ** (1 / temperature)
+    if top_k is not None:
+        shares[shares < shares.sort(descending=True).values[top_k - 1]] = 0
+    return shares / shares.sum()
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.5}, {"temperature": 3.0}, {"top_k": 3}, {"top_k": 13}])
+def test_tokens_are_drawn_as_often_as_they_should(options):
+    model, count = make(sharpness=1.5), 4000
+    (samples,) = beam_search(model, [[5, 6, 7]], Search(n_best=count, sample=True, max_length=1, **options))
+    drawn = torch.bincount(torch.tensor([found.ids[0] for found in samples]), minlength=13) / count
+    wanted = probabilities(model, [5, 6, 7], **options)
+    assert (drawn > 0).sum() > 2
+    assert not drawn[wanted == 0].any()
+    assert ((drawn - wanted).abs() <= 4 * (wanted * (1 - wanted) / count).sqrt()).all()
+
+
+def test_samples_depend_on_the_seed_and_the_sentence_alone():
+    model = make()
+
+    def ids(sources, count=3, seed=0):
+        found = beam_search(model, sources, Search(n_best=count, sample=True, seed=seed))
+        return [[each.ids for each in group] for group in found]
+
+    together = ids(MANY)
+    assert together == [ids([source])[0] for source in MANY]
+    assert together[::-1] == ids(MANY[::-1])
+    assert ids(MANY, 1) == [group[:1] for group in together]
+    other = ids(MANY, seed=1)
+    assert sum(one == two for one, two in zip(together, other, strict=True)) <= 1
+    assert sum(group[0] == group[1] for group in together) <= 2
+    assert ids([[5, 6], [5, 6]])[0] == ids([[5, 6]])[0]
+
+
+@pytest.mark.parametrize("options", [{"top_k": 1}, {"temperature": 0.01}])
+def test_cold_samples_are_greedy(options):
+    model = make()
+    for (sample,), wanted in zip(
+        beam_search(model, MANY, Search(sample=True, **options)), greedy(model, MANY), strict=True
+    ):
+        assert sample.ids == wanted.ids
+        assert sample.score == pytest.approx(wanted.score, rel=1e-12)  # the model's own, whatever the temperature
+        torch.testing.assert_close(sample.weights, wanted.weights)
+
+
+def test_ties_at_the_edge_of_what_is_drawn():
+    model = make()
+    with torch.no_grad():
+        (model.target_embedding.weight.zero_(), model.output_bias.zero_())
+    (samples,) = beam_search(model, [[5]], Search(n_best=200, sample=True, top_k=2, max_length=1))
+    assert {found.ids[0] for found in samples} == {4, 5}  # of equally likely ones the lowest
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_samples_of_scores_that_are_no_numbers_are_an_error(value):
+    model = make()
+    with torch.no_grad():
+        model.output_bias[7] = value
+    with pytest.raises(InputError, match="not numbers"):
+        beam_search(model, MANY, Search(sample=True))
+
+
+@pytest.mark.parametrize("search", [Search(2, n_best=2), Search(n_best=2, sample=True)])
+@pytest.mark.parametrize("models", [make(), [make(), make(seed=1)], make(score="none"), make(coverage=True)])
+def test_the_smallest_of_everything(search, models):
+    assert beam_search(models, [], search) == []
+    ((one, two),) = beam_search(models, [[7]], dataclasses.replace(search, max_length=1))
+    assert len(one.ids) == len(two.ids) == 1
+    assert one.weights.tolist() == two.weights.tolist() == [[1.0]]
+    (first, second) = beam_search(make(vocabulary=5), [[7], [8]], Search(5, n_best=5, max_length=2))  # one word
+    assert [each.ids for each in first] == [each.ids for each in second] == [[4], [4, 4]]
+
+
 def test_nothing_to_search():
     assert beam_search(make(), []) == []
     with pytest.raises(InputError, match="no tokens"):
@@ -275,6 +511,21 @@ def test_nothing_to_search():
         ({"length_penalty": -0.1}, "length_penalty is -0.1; it must be a number from 0 to 10"),
         ({"length_penalty": math.nan}, "length_penalty is nan; it must be"),
         ({"length_penalty": "1"}, "length_penalty is '1'; it must be"),
+        ({"min_ratio": -0.1}, "min_ratio is -0.1; it must be a number from 0 to 10"),
+        ({"min_ratio": None}, "min_ratio is None; it must be a number from 0 to 10"),
+        ({"max_ratio": 11}, "max_ratio is 11; it must be None or a number from 0 to 10"),
+        ({"max_ratio": 0}, "max_ratio is 0 and min_ratio 0.0; it must be greater than 0"),
+        ({"min_ratio": 2, "max_ratio": 1.9}, "max_ratio is 1.9 and min_ratio 2; it must be .* at least min_ratio"),
+        ({"sample": 1}, "sample is 1; it must be true or false"),
+        ({"sample": True, "beam": 4}, "beam is 4 and sample is true: samples are drawn one by one; leave one out"),
+        ({"sample": True, "length_penalty": 0}, "length_penalty is 0 and sample is true"),
+        ({"temperature": 0.5}, "temperature is 0.5 and sample is false: it acts on samples alone; leave one out"),
+        ({"top_k": 5}, "top_k is 5 and sample is false"),
+        ({"seed": 5}, "seed is 5 and sample is false"),
+        ({"sample": True, "temperature": 0}, "temperature is 0; it must be a number from 0.01 to 100"),
+        ({"sample": True, "top_k": 0}, "top_k is 0; it must be None or a whole number of at least 1"),
+        ({"sample": True, "seed": -1}, "seed is -1; it must be a whole number from 0 to 4294967295"),
+        ({"sample": True, "n_best": 0}, "n_best is 0; it must be a whole number of at least 1"),
         ({"max_length": 0}, "max_length is 0; it must be None or a whole number of at least 1"),
     ],
 )
@@ -287,6 +538,8 @@ def test_a_beam_wider_than_the_vocabulary_is_refused():
     beam_search(make(vocabulary=11), [[5]], Search(11))
     with pytest.raises(SettingsError, match="beam is 12; it must be at most 11, the tokens that the model has"):
         beam_search(make(vocabulary=11), [[5]], Search(12))
+    with pytest.raises(SettingsError, match="top_k is 12; it must be at most 11, the tokens that the model has"):
+        beam_search(make(vocabulary=11), [[5]], Search(sample=True, top_k=12))
 
 
 @hypothesis_settings(deadline=None)

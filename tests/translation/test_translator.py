@@ -148,6 +148,92 @@ def test_sentences_of_similar_lengths_go_together_and_long_ones_few_at_once(tran
     assert [len(each.source_tokens) for each in found] == lengths
 
 
+def test_given_translations_are_scored(translator):
+    pairs = [(source, target) for source, target in PAIRS] * 2 + [("", ""), ("Zorglub!", "Le Zorglub !"), ("Go.", "")]
+    alone = [translator.score([pair])[0] for pair in pairs]
+    assert alone == pytest.approx(translator.score(iter(pairs), batch_size=2), rel=1e-5)
+    assert alone[6] == 0.0
+    best = translator.translate([source for source, _ in PAIRS], search=Search(1))
+    assert [each.target for each in best] == [target for _, target in PAIRS]
+    assert alone[:3] == pytest.approx([each.score for each in best], rel=1e-4)
+    assert translator.score([(PAIRS[0][0], PAIRS[1][1])])[0] < alone[0] - 1  # another sentence's
+    assert translator.score([]) == []
+
+
+@pytest.mark.parametrize(
+    ("pairs", "error", "message"),
+    [
+        ([("Go.", "Va !"), ("", "Va !")], InputError, r"pairs\[1\] is a translation of an empty sentence: 'Va !'"),
+        ([("Go.", "a" * 100_000)], InputError, r"pairs\[0\]\[1\] has 100,000 characters"),
+        ([("\udcff", "Va !")], InputError, r"pairs\[0\]\[0\] is not Unicode"),
+        ([("Go.", 3)], TypeError, r"pairs\[0\]\[1\] is of type int; it must be a string"),
+        ([("Go.",)], TypeError, r"pairs\[0\] is \('Go.',\); it must be a sentence and its translation"),
+        (["ab"], TypeError, r"pairs\[0\] is 'ab'; it must be a sentence and its translation"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(translator, pairs, error, message):
+    with pytest.raises(error, match=message):
+        translator.score(pairs)
+    with pytest.raises(InputError, match="batch_size is 0"):
+        translator.score([], batch_size=0)
+
+
+def another(translator, **changes):
+    """An untrained one of other settings and the same tokenizers."""
+    torch.manual_seed(0)
+    settings = dataclasses.replace(translator.settings, **changes)
+    sizes = len(translator.source_tokenizer), len(translator.target_tokenizer)
+    return dataclasses.replace(translator, model=TranslationModel(settings, *sizes), settings=settings)
+
+
+def test_translators_translate_together(translator):
+    sentences = ["She lost the man.", "", "Go.", "Zorglub sees the man."]
+    itself = Translator.ensemble([translator, translator])
+    for one, other in zip(translator.translate(sentences), itself.translate(sentences), strict=True):
+        assert (one.target, one.source_tokens, one.target_tokens) == (
+            other.target, other.source_tokens, other.target_tokens,
+        )  # fmt: skip
+        assert other.score == pytest.approx(one.score, rel=1e-4)
+        torch.testing.assert_close(one.weights, other.weights)
+    stranger = another(translator, cell="lstm", score="dot", hidden_size=8)
+    both = Translator.ensemble([translator, stranger])
+    pairs = [("Go.", "Va !"), ("I lost.", "Il est calme.")]
+    for together, one, other in zip(*(each.score(pairs) for each in (both, translator, stranger)), strict=True):
+        assert min(one, other) < together < max(one, other)
+    (found,) = both.translate(["Go."])
+    assert both.score([("Go.", found.target)]) == pytest.approx([found.score], rel=1e-4)
+
+
+def test_translators_of_other_words_do_not_translate_together(translator):
+    words = Tokenizer.train(["go ."], "word", min_freq=1, vocabulary_size=99)
+    for name in ("source_tokenizer", "target_tokenizer"):
+        other = dataclasses.replace(translator, **{name: words})
+        with pytest.raises(InputError, match=rf"the {name} of translators\[1\] is another than that of"):
+            Translator.ensemble([translator, other])
+    with pytest.raises(InputError, match="translators is empty"):
+        Translator.ensemble([])
+
+
+def test_without_attention_no_word_is_copied(translator):
+    without = another(translator, score="none")
+    with torch.no_grad():
+        without.model.output_bias[1] = 100.0  # it would write nothing but <unk>
+    (found,) = without.translate(["Zorglub sees Fantasio."])
+    assert "Zorglub" not in found.target_tokens
+    assert "<unk>" not in found.target_tokens
+    torch.testing.assert_close(found.weights, torch.full((len(found.target_tokens), 4), 0.25))
+
+
+def test_samples_are_translations_too(translator):
+    search = Search(n_best=3, sample=True, temperature=2.0, seed=7)
+    sentences = ["She lost the man.", "", "Zorglub sees the man."]
+    found = list(translator.translate_n_best(sentences, search=search))
+    assert [len(group) for group in found] == [3, 1, 3]
+    alone = list(translator.translate_n_best(sentences[2:], search=search))
+    assert [each.target for each in alone[0]] == [each.target for each in found[2]]
+    assert len({each.target for each in found[2]}) > 1
+
+
 def test_a_translation_cannot_be_changed(translator):
     with pytest.raises(dataclasses.FrozenInstanceError):
         translator.translate(["Go."])[0].target = "x"

@@ -31,7 +31,7 @@ from dikkat.kernels.numba_vectors import (
 )
 
 WHOLE = (
-    "counters", "tasks", "rows", "size", "count", "scores", "half", "bias", "copies", "first", "gains", "tokens",
+    "counters", "tasks", "rows", "size", "count", "scores", "half", "bias", "copies", "may_end", "gains", "tokens",
     "work",
     "sentences", "beam", "n_best", "length", "totals", "open", "kept", "limits",
     "step_tokens", "step_rows", "step_origins", "step_totals", "step_ended", "step_out",
@@ -79,7 +79,7 @@ def _allowed(call: Call, row: int, token: int) -> bool:
     if token == UNKNOWN:
         return pointer(call.copies, np.uint8(0))[row] != 0
     if token == END:
-        return call.first == 0
+        return pointer(call.may_end, np.uint8(0))[row] != 0
     return token >= SPECIAL
 
 

@@ -25,22 +25,22 @@ def can_rank(products: Tensor) -> bool:
     return products.device.type == "cpu" and products.dtype in _TYPES
 
 
-def rank(products: Tensor, bias: Tensor, copies: Tensor, count: int, first: bool) -> tuple[Tensor, Tensor]:
+def rank(products: Tensor, bias: Tensor, copies: Tensor, may_end: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Each row's likeliest tokens that may come out, likeliest first; of equal ones the lowest first.
 
     Args:
         products: (R, V), unnormalised log-probabilities less the bias.
         bias: (V,), of the same dtype, float32 for bfloat16.
         copies: (R,) bool, whether `<unk>` may come out.
+        may_end: (R,) bool, whether `<eos>` may.
         count: how many.
-        first: whether this is the first step, at which `<eos>` may not come out.
 
     Returns:
         Log-probabilities (R, count) float64, −∞ where there are no more; tokens (R, count) int64.
     """
     if bias.dtype != torch.promote_types(products.dtype, torch.float32):
         raise TypeError(f"the bias has dtype {bias.dtype}; beside products of {products.dtype} it must be as wide")
-    products, bias, copies = products.contiguous(), bias.contiguous(), copies.contiguous()
+    products, bias, copies, may_end = (each.contiguous() for each in (products, bias, copies, may_end))
     rows = len(products)
     gains = torch.empty(rows, count, dtype=torch.float64)
     tokens = torch.empty(rows, count, dtype=torch.int64)
@@ -55,7 +55,7 @@ def rank(products: Tensor, bias: Tensor, copies: Tensor, count: int, first: bool
         "bias": bias.data_ptr(),
         "half": int(products.dtype == torch.bfloat16),
         "copies": copies.data_ptr(),
-        "first": int(first),
+        "may_end": may_end.data_ptr(),
         "gains": gains.data_ptr(),
         "tokens": tokens.data_ptr(),
         "work": work.data_ptr(),

@@ -1,8 +1,8 @@
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,21 @@ from dikkat.recurrent import cells
 from dikkat.recurrent.stack import check_lengths, check_probability, check_stack, choose
 from dikkat.scores import Score
 
-StateT = TypeVar("StateT", Tensor, tuple[Tensor, Tensor])
+
+@dataclass(frozen=True)
+class Covered:
+    """A decoder's state with what the steps so far looked at: `begin` makes the first one.
+
+    Attributes:
+        state: of the cells, (layers, B, h), of an LSTM two of them.
+        coverage: (B, m), the sum of the weights that each position has had.
+    """
+
+    state: Tensor | tuple[Tensor, Tensor]
+    coverage: Tensor
+
+
+StateT = TypeVar("StateT", bound=Tensor | tuple[Tensor, Tensor] | Covered)  # what comes in goes out
 
 # Scores whose queries are an affine function of the state: a recurrence can do that as one matrix product.
 _AFFINE = (
@@ -74,7 +88,15 @@ class _Stepped(Memory):
 _MEMORY = {field.name for field in fields(Memory)}
 
 
-class _Attentional(nn.Module, Generic[StateT]):
+class _State(NamedTuple):
+    """A state's parts: hidden and cell (layers, B, h), the cell of an LSTM alone, and the coverage (B, m), if any."""
+
+    hidden: Tensor
+    cell: Tensor | None
+    coverage: Tensor | None
+
+
+class _Attentional(nn.Module):
     """A stack of cells that looks at a memory before every step: what a GRU and an LSTM share."""
 
     gates: int  # of a cell
@@ -88,6 +110,7 @@ class _Attentional(nn.Module, Generic[StateT]):
         num_layers: int = 1,
         dropout: float = 0.0,
         weight_dropout: float = 0.0,
+        coverage: bool = False,
     ) -> None:
         super().__init__()
         sizes = {"input_size": input_size, "hidden_size": hidden_size, "context_size": context_size}
@@ -102,6 +125,11 @@ class _Attentional(nn.Module, Generic[StateT]):
             for name, rest in shapes.items():
                 values = torch.empty(self.gates * hidden_size, *rest).uniform_(-bound, bound)
                 self.register_parameter(f"{name}_l{layer}", nn.Parameter(values))
+        self.coverage = coverage
+        if coverage:
+            like = next(score.parameters(), torch.empty(0))
+            features = score.project_key(like.new_zeros(1, context_size)).shape[-1]
+            self.coverage_weight = nn.Parameter(torch.zeros(features))
         self.score = score
 
     def prepare(self, encoded: Tensor, valid_lens: Tensor | None = None) -> Memory:
@@ -116,11 +144,28 @@ class _Attentional(nn.Module, Generic[StateT]):
             where gradients are off keeps what its steps share, the module's weights at the first of them among it.
         """
         memory = project(encoded, encoded, score=self.score, valid_lens=valid_lens)
+        if self.coverage:  # the keys change from step to step: nothing can be kept of them
+            return memory
         if self._obstacles(encoded, memory):
             return replace(memory, packed=pack(self.score.pair, memory.key))
         if torch.is_grad_enabled():
             return memory
         return _Stepped(memory, lambda: fused.Stepper(self._layers(), self._attention(memory)), len(memory.key))
+
+    def begin(self, state: Tensor | tuple[Tensor, Tensor], memory: Memory) -> Tensor | tuple[Tensor, Tensor] | Covered:
+        """The state before the first step: with coverage, nothing has been looked at.
+
+        Args:
+            state: of the cells, (layers, B, h), of an LSTM two of them.
+            memory: what `prepare` returned, of m positions.
+
+        Returns:
+            What `forward` and `step` take: the state itself, or, with coverage, `Covered`.
+        """
+        if not self.coverage:
+            return state
+        hidden = state if isinstance(state, Tensor) else state[0]
+        return Covered(state, hidden.new_zeros(hidden.shape[1], memory.key.shape[-2]))
 
     def forward(
         self,
@@ -137,13 +182,14 @@ class _Attentional(nn.Module, Generic[StateT]):
         Args:
             inputs: (B, T, e), one input a step.
             memory: what `prepare` returned, of m positions.
-            state: before the first step: (layers, B, h), of an LSTM two of them, its states and its cells.
+            state: before the first step: (layers, B, h), of an LSTM two of them, its states and its cells; with
+                coverage what `begin` makes of that.
             lengths: (B,) integers from 1 to T, the steps that each sequence has: the others cost nothing, and what
                 stands there has no effect. None: all have T.
             return_weights: whether to return what each step looked at.
             impl: `"numba"` runs all steps as one operation, with a backward of its own, on a CPU, for every score but
-                `Cosine` and those of one's own; `"reference"` is a loop of PyTorch's operations, and runs everywhere;
-                `"auto"` takes the first where it runs.
+                `Cosine` and those of one's own, without coverage; `"reference"` is a loop of PyTorch's operations, and
+                runs everywhere; `"auto"` takes the first where it runs.
 
         Returns:
             The top layer's states (B, T, h); the contexts (B, T, c); the attention weights (B, T, m) before dropout, or
@@ -154,15 +200,15 @@ class _Attentional(nn.Module, Generic[StateT]):
             ValueError: inputs, lengths or a state of the wrong shape, inputs without a step, a length outside 1 … T, or
                 an `impl` that is none or cannot run.
         """
-        hidden, cell = self._check(inputs, state)
         self._check_memory(inputs, memory)
+        before = self._check(inputs, memory, state)
         batch, steps = inputs.shape[:2]
         if lengths is not None:
             lengths = check_lengths(lengths, batch, steps, "steps of inputs")
         masks = self._masks(inputs, memory)
         run = self._fused if choose(impl, self._obstacles(inputs, memory)) == "numba" else self._plain
-        outputs, contexts, weights, last = run(inputs, memory, hidden, cell, lengths, masks, return_weights)
-        return outputs, contexts, weights, self._joined(*last)
+        outputs, contexts, weights, last = run(inputs, memory, before, lengths, masks, return_weights)
+        return outputs, contexts, weights, cast(StateT, self._joined(last))
 
     def step(
         self, inputs: Tensor, memory: Memory, state: StateT, *, return_weights: bool = False
@@ -172,7 +218,7 @@ class _Attentional(nn.Module, Generic[StateT]):
         Args:
             inputs: (B, e), the input of this step.
             memory: what `prepare` returned, of m positions.
-            state: before this step: (layers, B, h), of an LSTM two of them.
+            state: before this step, as in `forward`.
             return_weights: whether to return what the step looked at.
 
         Returns:
@@ -182,13 +228,13 @@ class _Attentional(nn.Module, Generic[StateT]):
         Raises:
             ValueError: inputs or a state of the wrong shape.
         """
-        if isinstance(memory, _Stepped) and not (self.training or torch.is_grad_enabled()):
-            hidden, cell = self._check(inputs.unsqueeze(1), state)
+        if isinstance(memory, _Stepped) and not (self.training or self.coverage or torch.is_grad_enabled()):
+            hidden, cell, _ = self._check(inputs.unsqueeze(1), memory, state)
             if len(inputs) != memory.batch:
                 raise _other_batch(memory.batch, len(inputs))
             found = memory.stepper.step(self._first_gates(inputs), hidden, cell)
             contexts, weights = cast(Tensor, found.contexts), found.weights if return_weights else None
-            return found.state[-1], contexts, weights, self._joined(found.state, found.cell)
+            return found.state[-1], contexts, weights, cast(StateT, self._joined(_State(found.state, found.cell, None)))
         outputs, contexts, weights, state = self(inputs.unsqueeze(1), memory, state, return_weights=return_weights)
         return outputs.squeeze(1), contexts.squeeze(1), None if weights is None else weights.squeeze(1), state
 
@@ -196,15 +242,20 @@ class _Attentional(nn.Module, Generic[StateT]):
         """The state of some of the sequences, in any order and number: how a beam search reorders.
 
         Args:
-            state: (layers, B, h), of an LSTM two of them.
+            state: (layers, B, h), of an LSTM two of them; with coverage, both.
             rows: (B',) integers, indices into B.
 
         Returns:
             The same of (layers, B', h).
         """
-        if isinstance(state, Tensor):
-            return state.index_select(1, rows)
-        return state[0].index_select(1, rows), state[1].index_select(1, rows)
+        chosen: Tensor | tuple[Tensor, Tensor] | Covered
+        if isinstance(state, Covered):
+            chosen = Covered(self.select(state.state, rows), state.coverage.index_select(0, rows))
+        elif isinstance(state, Tensor):
+            chosen = state.index_select(1, rows)
+        else:
+            chosen = state[0].index_select(1, rows), state[1].index_select(1, rows)
+        return cast(StateT, chosen)
 
     def extra_repr(self) -> str:
         """Sizes, for `print(module)`."""
@@ -212,7 +263,7 @@ class _Attentional(nn.Module, Generic[StateT]):
         for name in ("dropout", "weight_dropout"):
             if value := getattr(self, name):
                 sizes += f", {name}={value}"
-        return sizes
+        return f"{sizes}, coverage=True" if self.coverage else sizes
 
     # --- what both ways share
 
@@ -251,6 +302,8 @@ class _Attentional(nn.Module, Generic[StateT]):
             )
         if not len(inputs):
             reasons.append("the batch is empty")
+        if self.coverage:
+            reasons.append("with coverage the keys change from step to step")
         return reasons
 
     def _query_map(self) -> tuple[Tensor | None, Tensor | None]:
@@ -294,19 +347,18 @@ class _Attentional(nn.Module, Generic[StateT]):
         self,
         inputs: Tensor,
         memory: Memory,
-        hidden: Tensor,
-        cell: Tensor | None,
+        before: _State,
         lengths: Tensor | None,
         masks: _Masks,
         return_weights: bool,
-    ) -> tuple[Tensor, Tensor, Tensor | None, tuple[Tensor, Tensor | None]]:
+    ) -> tuple[Tensor, Tensor, Tensor | None, _State]:
         rows = fused.Rows.of(lengths, *inputs.shape[:2])
         kept = None if masks.weights is None else fused.take(masks.weights, rows)
         dropped = None if masks.features is None else torch.stack([fused.take(m, rows) for m in masks.features])
         found = fused.run(
             self._first_gates(fused.take(inputs, rows)),
-            hidden,
-            cell,
+            before.hidden,
+            before.cell,
             self._layers(),
             rows,
             attention=self._attention(memory, kept),
@@ -314,7 +366,7 @@ class _Attentional(nn.Module, Generic[StateT]):
         )
         outputs, contexts = fused.put(found.states, rows), fused.put(cast(Tensor, found.contexts), rows)
         weights = fused.put(cast(Tensor, found.weights), rows) if return_weights else None
-        return outputs, contexts, weights, (found.state, found.cell)
+        return outputs, contexts, weights, _State(found.state, found.cell, None)
 
     # --- as a loop of PyTorch's operations
 
@@ -322,23 +374,23 @@ class _Attentional(nn.Module, Generic[StateT]):
         self,
         inputs: Tensor,
         memory: Memory,
-        hidden: Tensor,
-        cell: Tensor | None,
+        before: _State,
         lengths: Tensor | None,
         masks: _Masks,
         return_weights: bool,
-    ) -> tuple[Tensor, Tensor, Tensor | None, tuple[Tensor, Tensor | None]]:
+    ) -> tuple[Tensor, Tensor, Tensor | None, _State]:
         goes_on = None
         if lengths is not None:
             lengths = lengths.to(inputs.device)
             goes_on = (torch.arange(inputs.shape[1], device=inputs.device) < lengths[:, None]).unsqueeze(-1)
             inputs = torch.where(goes_on, inputs, 0.0)
         gates, context_weight = self._first_gates(inputs), self._context_weight()
-        states, cell_states = list(hidden.unbind(0)), None if cell is None else list(cell.unbind(0))
+        states, coverage = list(before.hidden.unbind(0)), before.coverage
+        cell_states = None if before.cell is None else list(before.cell.unbind(0))
         outputs, contexts, weights = [], [], []
         for step in range(inputs.shape[1]):
             kept = None if masks.weights is None else masks.weights[:, step]
-            context, looked_at = self._attend(states[-1], memory, return_weights or kept is not None, kept)
+            context, looked_at = self._attend(states[-1], memory, coverage, return_weights, kept)
             first = torch.addmm(gates[:, step], context, context_weight.t())
             dropped = None if masks.features is None else masks.features[:, :, step]
             new, new_cells = self._advance(first, states, cell_states, dropped)
@@ -349,19 +401,28 @@ class _Attentional(nn.Module, Generic[StateT]):
                 new = _where(goes_on[:, step], new, states)
                 if new_cells is not None and cell_states is not None:
                     new_cells = _where(goes_on[:, step], new_cells, cell_states)
+            if coverage is not None and looked_at is not None:
+                added = looked_at if goes_on is None else torch.where(goes_on[:, step], looked_at, 0.0)
+                coverage = coverage + added
             states, cell_states = new, new_cells
         found = [outputs, contexts, weights] if return_weights else [outputs, contexts]
         stacked = [torch.stack(cast(list[Tensor], each), dim=1) for each in found]
         if goes_on is not None:
             stacked = [torch.where(goes_on, each, 0.0) for each in stacked]
-        last = (torch.stack(states), None if cell_states is None else torch.stack(cell_states))
+        last = _State(torch.stack(states), None if cell_states is None else torch.stack(cell_states), coverage)
         return stacked[0], stacked[1], stacked[2] if return_weights else None, last
 
     def _attend(
-        self, query: Tensor, memory: Memory, return_weights: bool, kept: Tensor | None
+        self, query: Tensor, memory: Memory, coverage: Tensor | None, return_weights: bool, kept: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """One query a sequence: (B, h) -> contexts (B, c) and weights (B, m)."""
-        attended = attend_memory(query.unsqueeze(1), memory, return_weights=return_weights)
+        """One query a sequence: (B, h) -> contexts (B, c) and weights (B, m) before dropout."""
+        if coverage is not None:
+            lens = None if memory.valid_lens is None else memory.valid_lens.expand(len(query))
+            # Behind a length the coverage is 0, as the weights are.
+            covered = coverage.unsqueeze(-1) * self.coverage_weight
+            memory = Memory(memory.score, memory.key + covered.to(memory.key.dtype), memory.value, lens)
+        wanted = return_weights or kept is not None or coverage is not None
+        attended = attend_memory(query.unsqueeze(1), memory, return_weights=wanted)
         if not isinstance(attended, tuple):
             return attended.squeeze(1), None
         context, weights = attended
@@ -391,12 +452,24 @@ class _Attentional(nn.Module, Generic[StateT]):
                 new_cells.append(after)
         return new, new_cells if cell is not None else None
 
-    def _check(self, inputs: Tensor, state: Any) -> tuple[Tensor, Tensor | None]:
+    def _check(self, inputs: Tensor, memory: Memory, state: Any) -> _State:
         if inputs.ndim != 3 or inputs.shape[1] < 1 or inputs.shape[2] != self.input_size:
             raise ValueError(
                 f"inputs have shape {tuple(inputs.shape)}; they must be (batch, steps, {self.input_size}), "
                 "with at least one step"
             )
+        coverage = None
+        if self.coverage:
+            if not isinstance(state, Covered):
+                raise ValueError(
+                    f"the state is of type {type(state).__name__}; with coverage it is what begin makes of it"
+                )
+            state, coverage = state.state, state.coverage
+            positions = (len(inputs), memory.key.shape[-2])
+            if tuple(coverage.shape) != positions:
+                raise ValueError(
+                    f"the coverage has shape {tuple(coverage.shape)}; allowed is (batch, positions) = {positions}"
+                )
         hidden, cell = self._parted(state)
         expected = (self.num_layers, inputs.shape[0], self.hidden_size)
         for each in (hidden, cell):
@@ -405,7 +478,8 @@ class _Attentional(nn.Module, Generic[StateT]):
                     f"the state has shape {tuple(each.shape)}; allowed is (layers, batch, hidden) = {expected}"
                 )
         # Under autocast a state may come narrower than the inputs are.
-        return hidden.to(inputs.dtype), None if cell is None else cell.to(inputs.dtype)
+        cell, coverage = (None if each is None else each.to(inputs.dtype) for each in (cell, coverage))
+        return _State(hidden.to(inputs.dtype), cell, coverage)
 
     def _check_memory(self, inputs: Tensor, memory: Memory) -> None:
         values, batch = memory.value, len(inputs)
@@ -420,17 +494,23 @@ class _Attentional(nn.Module, Generic[StateT]):
     def _parted(self, state: Any) -> tuple[Tensor, Tensor | None]:
         raise NotImplementedError
 
-    def _joined(self, state: Tensor, cell: Tensor | None) -> StateT:
-        raise NotImplementedError
+    def _joined(self, state: _State) -> Tensor | tuple[Tensor, Tensor] | Covered:
+        own = state.hidden if state.cell is None else (state.hidden, state.cell)
+        return own if state.coverage is None else Covered(own, state.coverage)
 
 
-class AttentionalGRU(_Attentional[Tensor]):
+class AttentionalGRU(_Attentional):
     r"""A stack of GRU cells that, before every step, looks at a memory with what it knew after the step before.
 
     With $e_t$ the input of step t, $s_t^l$ the state of layer l after it, and L the top layer:
 
     $$ c_t = \mathrm{attend}(s_{t-1}^{L}, \text{memory}), \qquad
     s_t^1 = \mathrm{GRU}_1([e_t; c_t], s_{t-1}^1), \qquad s_t^l = \mathrm{GRU}_l(s_t^{l-1}, s_{t-1}^l) $$
+
+    With `coverage` a position's projected key $k'_j$ becomes $k'_j + c_{tj} u$, with $c_{tj}$ the sum of the weights
+    that the position had before step t, before dropout, and u learnt, 0 at first: for an additive score
+    $v \cdot \tanh(W_q s_{t-1} + W_k h_j + c_{tj} u)$. Tu, Lu, Liu, Liu, Li, "Modeling coverage for neural machine
+    translation" (2016), section 3.1; See, Liu, Manning, "Get to the point" (2017), section 2.3, equation 11.
 
     Bahdanau, Cho, Bengio, "Neural machine translation by jointly learning to align and translate" (2015), section 3.1
     and appendix A.1.2, with the GRU of `torch.nn.GRU`: gates r, z, n, the reset after the recurrent product, two
@@ -446,6 +526,8 @@ class AttentionalGRU(_Attentional[Tensor]):
         num_layers: GRU cells on top of each other.
         dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
         weight_dropout: probability with which an attention weight is dropped, in training only.
+        coverage: whether the comparison takes in how much each position was looked at before; in a loop of PyTorch's
+            operations, several times slower. The state before the first step is then what `begin` makes.
 
     Raises:
         ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
@@ -470,11 +552,8 @@ class AttentionalGRU(_Attentional[Tensor]):
             )
         return state, None
 
-    def _joined(self, state: Tensor, cell: Tensor | None) -> Tensor:
-        return state
 
-
-class AttentionalLSTM(_Attentional[tuple[Tensor, Tensor]]):
+class AttentionalLSTM(_Attentional):
     r"""A stack of LSTM cells that, before every step, looks at a memory with what it knew after the step before.
 
     With $e_t$ the input of step t, $s_t^l$ and $m_t^l$ the state and the cell of layer l after it, and L the top layer:
@@ -485,7 +564,7 @@ class AttentionalLSTM(_Attentional[tuple[Tensor, Tensor]]):
 
     Luong, Pham, Manning, "Effective approaches to attention-based neural machine translation" (2015), section 3, with
     the order of attending of Bahdanau et al. (2015) and the LSTM of `torch.nn.LSTM`: gates i, f, g, o, two bias
-    vectors. The parameters are named, shaped and ordered as those of
+    vectors; `coverage` as in `AttentionalGRU`. The parameters are named, shaped and ordered as those of
     `torch.nn.LSTM(input_size + context_size, hidden_size, num_layers)`, the context's columns after the input's; the
     score's parameters follow under `score.`. A state is a pair of tensors (layers, B, h): states and cells.
 
@@ -497,6 +576,8 @@ class AttentionalLSTM(_Attentional[tuple[Tensor, Tensor]]):
         num_layers: LSTM cells on top of each other.
         dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
         weight_dropout: probability with which an attention weight is dropped, in training only.
+        coverage: whether the comparison takes in how much each position was looked at before; in a loop of PyTorch's
+            operations, several times slower. The state before the first step is then what `begin` makes.
 
     Raises:
         ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
@@ -521,9 +602,6 @@ class AttentionalLSTM(_Attentional[tuple[Tensor, Tensor]]):
                 "states and cells"
             )
         return state
-
-    def _joined(self, state: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
-        return state, cast(Tensor, cell)
 
 
 def _where(condition: Tensor, new: Sequence[Tensor], old: Sequence[Tensor]) -> list[Tensor]:

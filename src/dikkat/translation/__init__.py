@@ -1,4 +1,4 @@
-"""Translation with an attentional GRU: corpus, tokenizers, model, training, search, evaluation, model folders."""
+"""Translation by attentional recurrent networks: corpus, tokenizers, model, training, search, evaluation, folders."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,16 +7,17 @@ from dikkat.translation.errors import CorpusError, InputError, ModelFolderError,
 from dikkat.translation.evaluation import Evaluation, bleu_k, evaluate
 from dikkat.translation.loss import linear_cross_entropy
 from dikkat.translation.model import TranslationModel
-from dikkat.translation.search import Hypothesis, Search, beam_search, greedy
+from dikkat.translation.search import Hypothesis, Search, beam_search, forced_scores, greedy
 from dikkat.translation.settings import Settings
 from dikkat.translation.tokenizer import Tokenizer
-from dikkat.translation.translator import Translation, Translator
+from dikkat.translation.translator import Ensemble, Translates, Translation, Translator
 
 if TYPE_CHECKING:
     from dikkat.translation.training import Training, TrainingDivergedError, TrainingError, TrainingMemoryError, train
 
 __all__ = [
     "CorpusError",
+    "Ensemble",
     "Evaluation",
     "Hypothesis",
     "InputError",
@@ -29,12 +30,14 @@ __all__ = [
     "TrainingDivergedError",
     "TrainingError",
     "TrainingMemoryError",
+    "Translates",
     "Translation",
     "TranslationModel",
     "Translator",
     "beam_search",
     "bleu_k",
     "evaluate",
+    "forced_scores",
     "greedy",
     "hold_out",
     "linear_cross_entropy",

@@ -129,8 +129,11 @@ def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tok
     settings = _load_settings(folder / SETTINGS)
     source, target = Tokenizer.load(folder / SOURCE), Tokenizer.load(folder / TARGET)
     tensors = _load_tensors(folder / WEIGHTS)
-    with torch.device("meta"):  # settings from outside must not reserve memory before the weights agree with them
-        model = TranslationModel(settings, len(source), len(target))
+    try:
+        with torch.device("meta"):  # settings from outside must not reserve memory before the weights agree with them
+            model = TranslationModel(settings, len(source), len(target))
+    except SettingsError as error:
+        raise ModelFolderError(f"{folder}: {error}") from error
     _check_tensors(model.state_dict(), tensors, folder / WEIGHTS)
     model.load_state_dict(tensors, assign=True)
     return model.eval(), settings, source, target

@@ -8,11 +8,14 @@ from torch.nn import functional as F
 
 from dikkat import scores
 from dikkat.attention import Memory
-from dikkat.recurrent import AttentionalGRU, GRUEncoder
+from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, Covered, GRUEncoder, LSTMEncoder
+from dikkat.translation.errors import SettingsError
 from dikkat.translation.loss import Reduction, linear_cross_entropy
 from dikkat.translation.precision import Precision
 from dikkat.translation.settings import ScoreName, Settings
 from dikkat.translation.tokenizer import BEGIN, END, PAD
+
+State = Tensor | tuple[Tensor, Tensor] | Covered  # of the decoder: a GRU's, an LSTM's, and either with coverage
 
 
 class Batch(NamedTuple):
@@ -86,19 +89,36 @@ class OutputLayer:
 
 
 class TranslationModel(nn.Module):
-    r"""The network: embeddings, a GRU encoder, a bridge, an attentional GRU decoder, a readout.
+    r"""The network: embeddings, a recurrent encoder, a bridge, an attentional recurrent decoder, a readout.
 
     With $s_t$ the decoder's state, $c_t$ the context and $e_{t-1}$ the previous token's embedding,
 
     $$ p_t = \mathrm{softmax}(E \tanh(W [s_t; c_t; e_{t-1}] + b) + b') $$
 
-    where E are the target embeddings themselves (Press and Wolf, "Using the output embedding to improve language
-    models", 2017). Bahdanau, Cho, Bengio (2015), appendix A.
+    Bahdanau, Cho, Bengio (2015), appendix A. The decoder's first state is tanh of a linear map of the encoder's last
+    one, and the first cells of an LSTM are another map of the last cells, which have no bounds.
+
+    E are the target embeddings themselves, and those of the source too, with `tied_embeddings` two and three; with
+    none they are weights of their own. Press, Wolf, "Using the output embedding to improve language models" (2017).
+
+    Where `score` is none, the memory is one position: the last state of the encoder's top layer, which is therefore
+    the context of every step. Cho and others, "Learning phrase representations using RNN encoder–decoder" (2014).
+
+    In training, features of the embeddings, of the memory, between layers and of the readout are dropped (`dropout`),
+    attention weights (`attention_dropout`), and the whole vector of a token of the source or of a previous token
+    (`word_dropout`; Gal, Ghahramani, "A theoretically grounded application of dropout in recurrent neural networks",
+    2016, section 4.2, drawn for each position here). What is kept is scaled, so that its mean stays.
 
     Args:
-        settings: the sizes and the score.
+        settings: the sizes, the cell, the score and what there is beside.
         source_size: tokens of the source vocabulary.
-        target_size: tokens of the target vocabulary.
+        target_size: tokens of the target vocabulary; with three-way tied embeddings as many.
+
+    Attributes:
+        attends: whether there is attention. Without it the weights of a step, of one position, say nothing.
+
+    Raises:
+        SettingsError: three-way tied embeddings of two vocabularies.
 
     Example:
         >>> model = TranslationModel(Settings(embedding_size=3, hidden_size=4), source_size=11, target_size=13)
@@ -110,10 +130,19 @@ class TranslationModel(nn.Module):
         super().__init__()
         embedding, hidden, layers = settings.embedding_size, settings.hidden_size, settings.num_layers
         between = settings.dropout if layers > 1 else 0.0
-        self.source_embedding = nn.Embedding(source_size, embedding)
+        if settings.tied_embeddings == "three":
+            if source_size != target_size:
+                raise SettingsError(
+                    f"tied_embeddings is 'three', and the source vocabulary has {source_size} tokens and the target "
+                    f"vocabulary {target_size}; they must be one vocabulary: train one tokenizer on both languages, or "
+                    "use tied_embeddings 'two'"
+                )
+        else:
+            self.source_embedding = nn.Embedding(source_size, embedding)
         self.target_embedding = nn.Embedding(target_size, embedding)
+        lstm = settings.cell == "lstm"
         # Keys are as wide as queries, so that every score fits: each direction of the encoder gets half.
-        self.encoder = GRUEncoder(
+        self.encoder = (LSTMEncoder if lstm else GRUEncoder)(
             embedding,
             hidden // 2 if settings.bidirectional else hidden,
             layers,
@@ -121,16 +150,32 @@ class TranslationModel(nn.Module):
             dropout=between,
         )
         self.bridge = nn.Linear(hidden, hidden)
-        self.decoder = AttentionalGRU(embedding, hidden, hidden, _score(settings), layers, between)
+        if lstm:
+            self.cell_bridge = nn.Linear(hidden, hidden)
+        self.decoder = (AttentionalLSTM if lstm else AttentionalGRU)(
+            embedding,
+            hidden,
+            hidden,
+            _score(settings),
+            layers,
+            between,
+            weight_dropout=settings.attention_dropout,
+            coverage=settings.coverage,
+        )
         self.readout = nn.Linear(hidden + hidden + embedding, embedding)
+        if settings.tied_embeddings == "none":
+            self.output_weight = nn.Parameter(torch.empty(target_size, embedding))
         self.output_bias = nn.Parameter(torch.zeros(target_size))
         self.dropout = nn.Dropout(settings.dropout)
-        for table in (self.source_embedding, self.target_embedding):
+        self.word_dropout = settings.word_dropout
+        self.attends = settings.score != "none"
+        tables = (self._source_table().weight, self.target_embedding.weight, self._output_weight())
+        for table in {id(table): table for table in tables}.values():
             # As output weights, PyTorch's unit variance would begin with scores of the size of the square root of e;
             # `_embed` undoes this for the input.
-            nn.init.normal_(table.weight, std=embedding**-0.5)
+            nn.init.normal_(table, std=embedding**-0.5)
 
-    def encode(self, source: Tensor, lengths: Tensor) -> tuple[Memory, Tensor]:
+    def encode(self, source: Tensor, lengths: Tensor) -> tuple[Memory, State]:
         """What the decoder looks at, and its first state.
 
         Args:
@@ -138,10 +183,15 @@ class TranslationModel(nn.Module):
             lengths: (B,) int64, from 1 to S.
 
         Returns:
-            The memory, its keys projected; the decoder's state before the first step (layers, B, h).
+            The memory, its keys projected, of S positions, or of one without attention; the decoder's state before the
+            first step.
         """
-        outputs, final = self.encoder(self._embed(self.source_embedding, source), lengths)
-        return self.decoder.prepare(outputs, lengths), torch.tanh(self.bridge(final))
+        outputs, final = self.encoder(self._embed(self._source_table(), source), lengths)
+        states, cells = final if isinstance(final, tuple) else (final, None)
+        looked_at = (outputs, lengths) if self.attends else (states[-1].unsqueeze(1), None)
+        memory = self.decoder.prepare(self.dropout(looked_at[0]), looked_at[1])
+        first = torch.tanh(self.bridge(states))
+        return memory, self.decoder.begin(first if cells is None else (first, self.cell_bridge(cells)), memory)
 
     def forward(self, batch: Batch) -> Tensor:
         """Scores of every next token, given the true ones before it.
@@ -153,7 +203,7 @@ class TranslationModel(nn.Module):
             (N, target tokens): unnormalised log-probabilities at the real positions alone, sentence after sentence:
             padding costs neither output layer nor loss. `expected(batch)` is what they should predict.
         """
-        return self._scores(self.features(batch))
+        return self.scores(self.features(batch))
 
     def features(self, batch: Batch) -> Tensor:
         """What the output layer makes scores of.
@@ -183,37 +233,38 @@ class TranslationModel(nn.Module):
         """
         return linear_cross_entropy(
             self.features(batch),
-            self.target_embedding.weight,
+            self._output_weight(),
             self.output_bias,
             expected(batch),
             label_smoothing=label_smoothing,
             reduction=reduction,
         )
 
-    def step(self, previous: Tensor, memory: Memory, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def step(self, previous: Tensor, memory: Memory, state: State) -> tuple[Tensor, Tensor, State]:
         """Scores of the next token, step by step.
 
         Args:
             previous: (B,) int64, the tokens before.
             memory: from `encode`.
-            state: (layers, B, h).
+            state: from `encode` or the step before.
 
         Returns:
-            Unnormalised log-probabilities (B, target tokens); where the model looked (B, S); the next state.
+            Unnormalised log-probabilities (B, target tokens); where the model looked, (B, S), or (B, 1) without
+            attention; the next state.
         """
         features, weights, state = self.step_features(previous, memory, state)
-        return self._scores(features), weights, state
+        return self.scores(features), weights, state
 
-    def step_features(self, previous: Tensor, memory: Memory, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def step_features(self, previous: Tensor, memory: Memory, state: State) -> tuple[Tensor, Tensor, State]:
         """`step` up to the output layer, for which a search has `output_layer`.
 
         Args:
             previous: (B,) int64, the tokens before.
             memory: from `encode`.
-            state: (layers, B, h).
+            state: from `encode` or the step before.
 
         Returns:
-            The readout (B, e); where the model looked (B, S); the next state.
+            The readout (B, e); where the model looked, (B, S), or (B, 1) without attention; the next state.
         """
         embedded = self._embed(self.target_embedding, previous)
         states, contexts, weights, state = self.decoder.step(embedded, memory, state, return_weights=True)
@@ -227,31 +278,47 @@ class TranslationModel(nn.Module):
         Args:
             precision: of its product.
         """
-        return OutputLayer(self.target_embedding.weight, self.output_bias, precision)
+        return OutputLayer(self._output_weight(), self.output_bias, precision)
 
-    def select(self, state: Tensor, rows: Tensor) -> Tensor:
+    def scores(self, features: Tensor) -> Tensor:
+        """The output layer.
+
+        Args:
+            features: (N, e), from `features` or `step_features`.
+
+        Returns:
+            Unnormalised log-probabilities (N, target tokens).
+        """
+        return F.linear(features, self._output_weight(), self.output_bias)
+
+    def select(self, state: State, rows: Tensor) -> State:
         """The decoder's state of these rows of a batch, in their order, as `Memory.select` has it for the memory.
 
         Args:
-            state: from `encode` or `step`, (layers, B, h).
+            state: from `encode` or `step`.
             rows: (R,) int64; a row may come several times.
 
         Returns:
-            (layers, R, h).
+            The state of R rows.
         """
         return self.decoder.select(state, rows)
 
     def _embed(self, table: nn.Embedding, numbers: Tensor) -> Tensor:
         """Embeddings with features of variance 1 at the start of training."""
         embedded: Tensor = self.dropout(table(numbers) * math.sqrt(table.embedding_dim))
+        if self.training and self.word_dropout:
+            embedded = embedded * F.dropout(embedded.new_ones(*numbers.shape, 1), self.word_dropout)
         return embedded
 
     def _readout(self, states: Tensor, contexts: Tensor, previous: Tensor) -> Tensor:
         features: Tensor = self.dropout(torch.tanh(self.readout(torch.cat([states, contexts, previous], dim=-1))))
         return features
 
-    def _scores(self, features: Tensor) -> Tensor:
-        return F.linear(features, self.target_embedding.weight, self.output_bias)
+    def _source_table(self) -> nn.Embedding:
+        return self.source_embedding if hasattr(self, "source_embedding") else self.target_embedding
+
+    def _output_weight(self) -> Tensor:
+        return self.output_weight if hasattr(self, "output_weight") else self.target_embedding.weight
 
 
 def expected(batch: Batch) -> Tensor:
@@ -282,5 +349,6 @@ def _score(settings: Settings) -> scores.Score:
         "triangular": lambda: scores.Triangular(reach, learnable=True),
         "vector_sum": lambda: scores.VectorSum(size),
         "average": scores.Average,
+        "none": scores.Average,  # of the one position that there is
     }
     return makers[settings.score]()

@@ -10,7 +10,7 @@ from dikkat.translation import checkpoint
 from dikkat.translation.corpus import MAX_CHARACTERS
 from dikkat.translation.errors import InputError
 from dikkat.translation.model import TranslationModel
-from dikkat.translation.search import DEFAULT, Hypothesis, Search, beam_search
+from dikkat.translation.search import DEFAULT, Hypothesis, Search, beam_search, forced_scores
 from dikkat.translation.settings import Settings
 from dikkat.translation.tokenizer import UNKNOWN, Encoded, Tokenizer
 
@@ -27,7 +27,8 @@ class Translation:
         target: its translation as a person would write it; empty for an empty sentence.
         source_tokens: the S pieces that the model read.
         target_tokens: the T pieces that it wrote.
-        weights: (T, S) float32: where it looked before writing each piece; every row adds up to 1.
+        weights: (T, S) float32: where it looked before writing each piece; every row adds up to 1. A model without
+            attention looked nowhere: all are alike.
         score: log-probability of the translation, natural logarithm; 0 for an empty sentence.
         finished: whether the model ended the sentence itself. If not, it was cut at a length that no sensible
             translation reaches.
@@ -42,55 +43,14 @@ class Translation:
     finished: bool = True
 
 
-@dataclass(frozen=True)
-class Translator:
-    """A trained model with its tokenizers: sentences in, translations out.
+class Translates:
+    """What a translator and an ensemble of several do: sentences in, translations out."""
 
-    Attributes:
-        model: the network.
-        settings: what it was built and trained with.
-        source_tokenizer: of the language it reads.
-        target_tokenizer: of the language it writes.
-
-    Example:
-        >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
-        >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
-        >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
-        >>> settings = Settings(embedding_size=4, hidden_size=4)
-        >>> translator = Translator(TranslationModel(settings, len(english), len(french)), settings, english, french)
-        >>> translation, nothing = translator.translate(["Go.", ""])
-        >>> translation.source_tokens, nothing.target
-        (['Go', '.'], '')
-    """
-
-    model: TranslationModel
-    settings: Settings
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
 
-    @classmethod
-    def load(cls, folder: str | Path) -> "Translator":
-        """Load a model folder, onto the CPU; `translator.model.to(device)` moves it.
-
-        Args:
-            folder: what `save` or `dikkat train` wrote.
-
-        Raises:
-            ModelFolderError: anything in it is missing, damaged or does not fit; the message says what.
-        """
-        return cls(*checkpoint.load(folder))
-
-    def save(self, folder: str | Path) -> None:
-        """Save a model folder whole or not at all: weights, settings and tokenizers.
-
-        Args:
-            folder: where; a model folder of that name is replaced, anything else is not.
-
-        Raises:
-            ModelFolderError: something else than a model is there.
-            OSError: the system could not write; an older model is as it was.
-        """
-        checkpoint.save(folder, self.model, self.settings, self.source_tokenizer, self.target_tokenizer)
+    def _models(self) -> tuple[TranslationModel, ...]:
+        raise NotImplementedError
 
     def translate(
         self, sentences: Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT
@@ -98,7 +58,7 @@ class Translator:
         """Translate sentences.
 
         A word that the model would write as unknown is copied from the source: of the words that the model does not
-        know, the one at which it looked most.
+        know, the one at which it looked most. Without attention there is none, and a known word stands there.
 
         Args:
             sentences: any text, a sentence each, of at most `MAX_CHARACTERS` characters.
@@ -112,7 +72,8 @@ class Translator:
         Raises:
             InputError: a sentence that is too long or not Unicode, a batch size below 1, or a model whose scores are
                 not numbers.
-            SettingsError: a beam wider than the model's target vocabulary.
+            SettingsError: a beam or `top_k` beyond the model's target vocabulary, or a precision that the processor has
+                not.
             TypeError: one string in place of several, or something among them that is not a string.
         """
         return list(self.translate_lines(sentences, batch_size=batch_size, search=search))
@@ -154,7 +115,7 @@ class Translator:
     def translate_n_best(
         self, lines: Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT
     ) -> Iterator[list[Translation]]:
-        """As `translate_lines`, but `search.n_best` translations of each sentence.
+        """As `translate_lines`, but `search.n_best` translations of each sentence: the best, or samples.
 
         Args:
             lines: as in `translate_lines`, and so are all others.
@@ -162,7 +123,8 @@ class Translator:
             search: how to look for them, and how many to return: `Search(beam=5, n_best=3)`.
 
         Returns:
-            An iterator of one list a sentence, in their order: its translations, best first; one for an empty one.
+            An iterator of one list a sentence, in their order: its translations, best first, or as they were drawn;
+            one for an empty one.
 
         Raises:
             InputError: as in `translate`.
@@ -171,16 +133,62 @@ class Translator:
         """
         if isinstance(lines, str):
             raise TypeError("sentences is one string; it must be several of them: translate([sentence])")
-        if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}; it must be at least 1")
+        _check_batch_size(batch_size)
         size = _WINDOW * batch_size if batch_size > 1 else 1
         return (found for window in _windows(lines, size) for found in self._window(window, batch_size, search))
+
+    def score(self, pairs: Iterable[tuple[str, str]], *, batch_size: int = 64) -> list[float]:
+        """How likely given translations are.
+
+        Args:
+            pairs: sentences and their translations, any text, as the tokenizers cut it. An unknown word counts with the
+                probability of `<unk>`.
+            batch_size: how many to score at once; sentences of similar lengths go together, and of more than 100
+                tokens fewer.
+
+        Returns:
+            The log-probability of each translation and its end, natural logarithm, in their order; of an empty
+            translation of an empty sentence 0.
+
+        Raises:
+            InputError: a sentence that is too long or not Unicode, a translation of an empty sentence, or a batch size
+                below 1.
+            TypeError: something among them that is not a pair of strings.
+
+        Example:
+            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
+            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
+            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
+            >>> settings = Settings(embedding_size=4, hidden_size=4)
+            >>> model = TranslationModel(settings, len(english), len(french))
+            >>> right, nothing = Translator(model, settings, english, french).score([("Go.", "Va !"), ("", "")])
+            >>> right < nothing
+            True
+        """
+        _check_batch_size(batch_size)
+        checked = [_check_pair(pair, index) for index, pair in enumerate(pairs)]
+        sources = self.source_tokenizer.numbers([source for source, _ in checked])
+        targets = self.target_tokenizer.numbers([target for _, target in checked])
+        for index, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            if target and not source:
+                raise InputError(
+                    f"pairs[{index}] is a translation of an empty sentence: {checked[index][1]!r}. Leave it out"
+                )
+        scores = [0.0] * len(checked)
+        lengths = [
+            max(len(source), len(target)) if source else 0 for source, target in zip(sources, targets, strict=True)
+        ]
+        for batch in _batches(lengths, batch_size):
+            found = forced_scores(self._models(), [(sources[index], targets[index]) for index in batch])
+            for index, each in zip(batch, found, strict=True):
+                scores[index] = each
+        return scores
 
     def _window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:
         encoded = self.source_tokenizer.encode_all(sentences)
         found = [[_empty(sentence)] for sentence in sentences]
         for batch in _batches([len(each.ids) for each in encoded], batch_size):
-            hypotheses = beam_search(self.model, [encoded[index].ids for index in batch], search)
+            hypotheses = beam_search(self._models(), [encoded[index].ids for index in batch], search)
             for index, best in zip(batch, hypotheses, strict=True):
                 found[index] = [self._translation(sentences[index], encoded[index], each) for each in best]
         return found
@@ -199,6 +207,115 @@ class Translator:
         )
 
 
+@dataclass(frozen=True)
+class Translator(Translates):
+    """A trained model with its tokenizers: sentences in, translations out.
+
+    Attributes:
+        model: the network.
+        settings: what it was built and trained with.
+        source_tokenizer: of the language it reads.
+        target_tokenizer: of the language it writes.
+
+    Example:
+        >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
+        >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
+        >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
+        >>> settings = Settings(embedding_size=4, hidden_size=4)
+        >>> translator = Translator(TranslationModel(settings, len(english), len(french)), settings, english, french)
+        >>> translation, nothing = translator.translate(["Go.", ""])
+        >>> translation.source_tokens, nothing.target
+        (['Go', '.'], '')
+    """
+
+    model: TranslationModel
+    settings: Settings
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Translator":
+        """Load a model folder, onto the CPU; `translator.model.to(device)` moves it.
+
+        Args:
+            folder: what `save` or `dikkat train` wrote.
+
+        Raises:
+            ModelFolderError: anything in it is missing, damaged or does not fit; the message says what.
+        """
+        return cls(*checkpoint.load(folder))
+
+    @staticmethod
+    def ensemble(translators: Sequence["Translator"]) -> "Ensemble":
+        """Several translators as one, which writes what they find likely on average.
+
+        Args:
+            translators: at least one, all of the same two tokenizers, whatever their other settings.
+
+        Returns:
+            What translates and scores as a translator does.
+
+        Raises:
+            InputError: tokenizers that differ, and the message says whose; or no translator.
+
+        Example:
+            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
+            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
+            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
+            >>> translators = []
+            >>> for score in ("additive", "none"):
+            ...     settings = Settings(embedding_size=4, hidden_size=4, score=score)
+            ...     model = TranslationModel(settings, len(english), len(french))
+            ...     translators.append(Translator(model, settings, english, french))
+            >>> Translator.ensemble(translators).translate(["Go."])[0].source_tokens
+            ['Go', '.']
+        """
+        if not translators:
+            raise InputError("translators is empty; an ensemble has at least one")
+        first = translators[0]
+        for index, other in enumerate(translators):
+            for name in ("source_tokenizer", "target_tokenizer"):
+                if getattr(other, name).to_json() != getattr(first, name).to_json():
+                    raise InputError(
+                        f"the {name} of translators[{index}] is another than that of translators[0]; models that "
+                        "translate together must have been trained with the same tokenizers"
+                    )
+        return Ensemble(tuple(each.model for each in translators), first.source_tokenizer, first.target_tokenizer)
+
+    def save(self, folder: str | Path) -> None:
+        """Save a model folder whole or not at all: weights, settings and tokenizers.
+
+        Args:
+            folder: where; a model folder of that name is replaced, anything else is not.
+
+        Raises:
+            ModelFolderError: something else than a model is there.
+            OSError: the system could not write; an older model is as it was.
+        """
+        checkpoint.save(folder, self.model, self.settings, self.source_tokenizer, self.target_tokenizer)
+
+    def _models(self) -> tuple[TranslationModel, ...]:
+        return (self.model,)
+
+
+@dataclass(frozen=True)
+class Ensemble(Translates):
+    """Several translators as one: at each step the mean of their probabilities counts. `Translator.ensemble` makes it.
+
+    Attributes:
+        models: the networks.
+        source_tokenizer: of the language they read.
+        target_tokenizer: of the language they write.
+    """
+
+    models: tuple[TranslationModel, ...]
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+
+    def _models(self) -> tuple[TranslationModel, ...]:
+        return self.models
+
+
 def _copied_words(encoded: Encoded, found: Hypothesis) -> Iterator[str | None]:
     """For each target token the source word to put in its place, if it is unknown."""
     known = torch.tensor([number != UNKNOWN for number in encoded.ids])
@@ -213,7 +330,7 @@ def _empty(sentence: str) -> Translation:
 
 def _windows(sentences: Iterable[str], size: int) -> Iterator[list[str]]:
     """Lists of so many sentences. Those before an error come before the error."""
-    checked = (_check(sentence, index) for index, sentence in enumerate(sentences))
+    checked = (_check(sentence, f"sentences[{index}]") for index, sentence in enumerate(sentences))
     while True:
         window: list[str] = []
         try:
@@ -238,13 +355,23 @@ def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
         start += size
 
 
-def _check(sentence: str, index: int) -> str:
+def _check(sentence: str, name: str) -> str:
     if not isinstance(sentence, str):
-        raise TypeError(f"sentences[{index}] is of type {type(sentence).__name__}; it must be a string")
+        raise TypeError(f"{name} is of type {type(sentence).__name__}; it must be a string")
     if any("\ud800" <= character <= "\udfff" for character in sentence):  # as from a command line
-        raise InputError(f"sentences[{index}] is not Unicode text: {sentence!r}. Give it as UTF-8")
+        raise InputError(f"{name} is not Unicode text: {sentence!r}. Give it as UTF-8")
     if len(sentence) > MAX_CHARACTERS:
-        raise InputError(
-            f"sentences[{index}] has {len(sentence):,} characters; a sentence may have {MAX_CHARACTERS:,}. Split it"
-        )
+        raise InputError(f"{name} has {len(sentence):,} characters; a sentence may have {MAX_CHARACTERS:,}. Split it")
     return sentence
+
+
+def _check_pair(pair: tuple[str, str], index: int) -> tuple[str, str]:
+    if isinstance(pair, str) or len(pair) != 2:
+        raise TypeError(f"pairs[{index}] is {pair!r}; it must be a sentence and its translation")
+    source, target = (_check(sentence, f"pairs[{index}][{side}]") for side, sentence in enumerate(pair))
+    return source, target
+
+
+def _check_batch_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise InputError(f"batch_size is {batch_size}; it must be at least 1")

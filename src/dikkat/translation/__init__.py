@@ -2,13 +2,23 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dikkat.translation.corpus import hold_out, read_aligned, read_tsv
+from dikkat.translation.corpus import (
+    AlignedCorpus,
+    Corpus,
+    DatasetCorpus,
+    PairCorpus,
+    TsvCorpus,
+    as_corpus,
+    read_aligned,
+    read_tsv,
+)
 from dikkat.translation.errors import CorpusError, InputError, ModelFolderError, SettingsError
 from dikkat.translation.evaluation import Evaluation, bleu_k, evaluate
 from dikkat.translation.loss import linear_cross_entropy
 from dikkat.translation.model import TranslationModel
 from dikkat.translation.search import Hypothesis, Search, beam_search, greedy
 from dikkat.translation.settings import Settings
+from dikkat.translation.splits import hold_out, split, without_leaks
 from dikkat.translation.tokenizer import Tokenizer
 from dikkat.translation.translator import Translation, Translator
 
@@ -16,11 +26,15 @@ if TYPE_CHECKING:
     from dikkat.translation.training import Training, TrainingDivergedError, TrainingError, TrainingMemoryError, train
 
 __all__ = [
+    "AlignedCorpus",
+    "Corpus",
     "CorpusError",
+    "DatasetCorpus",
     "Evaluation",
     "Hypothesis",
     "InputError",
     "ModelFolderError",
+    "PairCorpus",
     "Search",
     "Settings",
     "SettingsError",
@@ -32,6 +46,8 @@ __all__ = [
     "Translation",
     "TranslationModel",
     "Translator",
+    "TsvCorpus",
+    "as_corpus",
     "beam_search",
     "bleu_k",
     "evaluate",
@@ -40,7 +56,9 @@ __all__ = [
     "linear_cross_entropy",
     "read_aligned",
     "read_tsv",
+    "split",
     "train",
+    "without_leaks",
 ]
 
 

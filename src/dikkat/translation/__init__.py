@@ -16,6 +16,7 @@ from dikkat.translation.errors import CorpusError, InputError, ModelFolderError,
 from dikkat.translation.evaluation import Evaluation, bleu_k, evaluate
 from dikkat.translation.loss import linear_cross_entropy
 from dikkat.translation.model import TranslationModel
+from dikkat.translation.named import NamedCorpus, named
 from dikkat.translation.search import Hypothesis, Search, beam_search, greedy
 from dikkat.translation.settings import Settings
 from dikkat.translation.splits import hold_out, split, without_leaks
@@ -34,6 +35,7 @@ __all__ = [
     "Hypothesis",
     "InputError",
     "ModelFolderError",
+    "NamedCorpus",
     "PairCorpus",
     "Search",
     "Settings",
@@ -54,6 +56,7 @@ __all__ = [
     "greedy",
     "hold_out",
     "linear_cross_entropy",
+    "named",
     "read_aligned",
     "read_tsv",
     "split",

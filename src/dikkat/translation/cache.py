@@ -1,17 +1,21 @@
+"""The folder for what can be made or fetched again."""
+
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 VARIABLE = "DIKKAT_CACHE"
 
 
-def cache_folder(name: str) -> Path:
-    """A folder for what can be made or fetched again: in the one that DIKKAT_CACHE names, or the system's for caches.
+def cache_folder(*names: str) -> Path:
+    """A folder in the one that DIKKAT_CACHE names, or else in the system's for dikkat's caches. It is made if need be.
 
     Args:
-        name: of the folder in it.
+        names: of the folder, and of those that it is in.
 
     Returns:
-        The folder, which is there.
+        The folder.
 
     Raises:
         OSError: it cannot be made.
@@ -26,14 +30,37 @@ def cache_folder(name: str) -> Path:
     import platformdirs
 
     chosen = os.environ.get(VARIABLE)
-    folder = (Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("dikkat")) / name
-    try:
+    cache = Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("dikkat")
+    folder = cache.joinpath(*names)
+    with writing("the cache folder", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(
-            error.errno, f"the cache folder cannot be made ({error.strerror}); {ELSEWHERE}", str(folder)
-        ) from error
     return folder
 
 
-ELSEWHERE = f"free some space, or name a folder on another disk with the environment variable {VARIABLE}"
+@contextmanager
+def writing(what: str, folder: Path) -> Iterator[None]:
+    """Says with a failure of the system's what could not be written, where, and what helps.
+
+    Args:
+        what: is being written.
+        folder: where, in the cache.
+
+    Raises:
+        OSError: what failed within, with the same number.
+
+    Example:
+        >>> with writing("the list", Path("cache")):
+        ...     raise OSError(28, "No space left on device")
+        Traceback (most recent call last):
+            ...
+        OSError: [Errno 28] the list cannot be written (No space left on device): free some space, or name a folder \
+on another disk with the environment variable DIKKAT_CACHE: 'cache'
+    """
+    try:
+        yield
+    except OSError as error:
+        message = (
+            f"{what} cannot be written ({error.strerror or error}): free some space, or name a folder on another disk "
+            f"with the environment variable {VARIABLE}"
+        )
+        raise OSError(error.errno, message, str(folder)) from error

@@ -5,8 +5,7 @@ import json
 import os
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dikkat.files import flush_folder
-from dikkat.translation.cache import ELSEWHERE, cache_folder
+from dikkat.translation.cache import cache_folder, writing
 from dikkat.translation.corpus import Corpus, Pair, as_corpus
 from dikkat.translation.errors import CorpusError
 from dikkat.translation.tokenizer import Tokenizer
@@ -26,6 +25,7 @@ TokenPair = tuple[Sequence[int], Sequence[int]]
 _FORMAT = 1  # of the file; another number, and files of the old one are made anew
 _CHUNK = 8192  # pairs tokenised at once, on all cores
 _KEY = b"dikkat's pairs"
+_WHAT = "a corpus's token numbers"
 
 
 class Sentences(NamedTuple):
@@ -144,7 +144,7 @@ class Store:
     def _from_cache(cls, path: Path, work: "_Work") -> "Store":
         from filelock import FileLock
 
-        with _writing(path.parent):
+        with writing(_WHAT, path.parent):
             lock = FileLock(path.with_suffix(".lock")).acquire()
         with lock:
             if path.exists():
@@ -154,12 +154,12 @@ class Store:
                     warnings.warn(f"{path}: damaged ({error}); it is made anew", UserWarning, stacklevel=4)
             part = path.with_suffix(".part")  # under the lock, nobody else's; one that a killed process left goes
             try:
-                with _writing(path.parent):
+                with writing(_WHAT, path.parent):
                     file = part.open("wb")
                 with file:
                     sink = _File(file, path.parent)
                     work.into(sink)
-                    with _writing(path.parent):
+                    with writing(_WHAT, path.parent):
                         sink.end(work.counts)
                         file.flush()
                         os.fsync(file.fileno())
@@ -244,12 +244,12 @@ class _File:
         import pyarrow as pa
 
         self._folder = folder
-        with _writing(folder):
+        with writing(_WHAT, folder):
             self._writer = pa.ipc.new_file(file, _batch(*_columns([])).schema)
 
     def write(self, sources: Any, targets: Any) -> None:
         batch = _batch(sources, targets)
-        with _writing(self._folder):
+        with writing(_WHAT, self._folder):
             self._writer.write_batch(batch, {"checksum": str(_checksum(batch))})
 
     def end(self, counts: Counts) -> None:
@@ -364,13 +364,3 @@ def _hash(pair: Pair) -> int:
     source, target = pair
     text = f"{len(source)} {source}{target}"  # the length keeps apart what the joined sides would not
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, key=_KEY).digest(), "little")
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Says with a failure of the system's what it was about, and what helps."""
-    try:
-        yield
-    except OSError as error:
-        message = f"tokenised pairs cannot be written ({error.strerror or error}); {ELSEWHERE}"
-        raise OSError(error.errno, message, str(folder)) from error

@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO, cast
 
 VARIABLE = "DIKKAT_CACHE"
 
@@ -64,3 +65,24 @@ on another disk with the environment variable DIKKAT_CACHE: 'cache'
             f"with the environment variable {VARIABLE}"
         )
         raise OSError(error.errno, message, str(folder)) from error
+
+
+@contextmanager
+def opened(path: Path, mode: str, what: str) -> Iterator[BinaryIO]:
+    """A file to be written. What is not flushed within is lost when that fails, and when closing does.
+
+    Args:
+        path: of the file, in the cache.
+        mode: binary, as of `open`.
+        what: is being written, for `writing`.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    with writing(what, path.parent):
+        file = cast(BinaryIO, path.open(mode))
+    try:
+        yield file
+    finally:
+        with suppress(OSError):  # where a write failed, which was said, closing tries it again
+            file.close()

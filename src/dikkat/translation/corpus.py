@@ -67,7 +67,7 @@ class PairCorpus(Corpus):
 
     def __str__(self) -> str:
         """How many there are."""
-        return f"{len(self.pairs):,} pairs in memory"
+        return f"{len(self.pairs):,} {'pair' if len(self.pairs) == 1 else 'pairs'} in memory"
 
 
 def as_corpus(pairs: Corpus | Sequence[Pair]) -> Corpus:
@@ -78,7 +78,7 @@ def as_corpus(pairs: Corpus | Sequence[Pair]) -> Corpus:
 
     Example:
         >>> print(as_corpus([("Go.", "Va !")]))
-        1 pairs in memory
+        1 pair in memory
     """
     if isinstance(pairs, Corpus):
         return pairs

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dikkat.files import flush_folder
-from dikkat.translation.cache import writing
+from dikkat.translation.cache import opened, writing
 from dikkat.translation.errors import CorpusError
 
 _BUSY = (408, 425, 429)  # answers after which it is worth asking again, as after all from 500
@@ -134,9 +134,7 @@ def _pieces(client: Any, address: str, part: Path) -> Iterator[tuple[int, int | 
         length = answer.headers.get("Content-Length", "")
         total = begun + int(length) if length.isdigit() else None
         try:
-            with writing(part.name, part.parent):
-                file = part.open("r+b" if begun else "wb")
-            with file:
+            with opened(part, "r+b" if begun else "wb", part.name) as file:
                 file.seek(begun)
                 for piece in answer.iter_raw():
                     with writing(part.name, part.parent):

@@ -108,7 +108,7 @@ def without_leaks(training: Corpus | Sequence[Pair], held_out: Corpus | Sequence
         ...     list(without_leaks([("Go.", "Va !"), ("I lost.", "J'ai perdu.")], [("go.", "Marche.")]))
         [('I lost.', "J'ai perdu.")]
         >>> print(said[0].message)
-        2 pairs in memory: 1 of 2 pairs left out: their source sentence is in 1 pairs in memory, which are held out
+        2 pairs in memory: 1 of 2 pairs left out: their source sentence is held out (1 pair in memory)
     """
     return _WithoutLeaks(as_corpus(training), as_corpus(held_out))
 
@@ -157,8 +157,8 @@ class _WithoutLeaks(Corpus):
                 kept += 1
                 yield pair
         message = (
-            f"{self._corpus}: {read - kept:,} of {read:,} pairs left out: their source sentence is in "
-            f"{self._held_out}, which are held out"
+            f"{self._corpus}: {read - kept:,} of {read:,} pairs left out: their source sentence is held out "
+            f"({self._held_out})"
         )
         if not kept:
             raise CorpusError(f"{message}. Nothing is left to learn from: give other validation pairs")

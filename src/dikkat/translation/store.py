@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dikkat.files import flush_folder
-from dikkat.translation.cache import cache_folder, writing
+from dikkat.translation.cache import cache_folder, opened, writing
 from dikkat.translation.corpus import Corpus, Pair, as_corpus
 from dikkat.translation.errors import CorpusError
 from dikkat.translation.tokenizer import Tokenizer
@@ -149,25 +149,24 @@ class Store:
         with lock:
             if path.exists():
                 try:
-                    return cls(*_opened(path))
+                    return cls(*_from_file(path))
                 except _DamagedError as error:
-                    warnings.warn(f"{path}: damaged ({error}); it is made anew", UserWarning, stacklevel=4)
+                    warnings.warn(f"{path}: damaged ({error}); it is made anew", UserWarning, stacklevel=3)
             part = path.with_suffix(".part")  # under the lock, nobody else's; one that a killed process left goes
             try:
-                with writing(_WHAT, path.parent):
-                    file = part.open("wb")
-                with file:
+                with opened(part, "wb", _WHAT) as file:
                     sink = _File(file, path.parent)
                     work.into(sink)
+                    sink.end(work.counts)
                     with writing(_WHAT, path.parent):
-                        sink.end(work.counts)
                         file.flush()
                         os.fsync(file.fileno())
-                os.replace(part, path)  # noqa: PTH105  (as in dikkat.files)
+                with writing(_WHAT, path.parent):
+                    os.replace(part, path)  # noqa: PTH105  (as in dikkat.files)
             finally:
                 part.unlink(missing_ok=True)
             flush_folder(path.parent)
-            return cls(*_opened(path))
+            return cls(*_from_file(path))
 
     def __len__(self) -> int:
         """Number of pairs."""
@@ -238,51 +237,60 @@ class _Memory:
 
 
 class _File:
-    """Pairs in a file of Arrow's: each chunk with a checksum of its numbers, the last, empty one with the counts."""
+    """Pairs in a file of Arrow's, each chunk with the checksum of all so far. The last, empty one has the counts."""
 
     def __init__(self, file: Any, folder: Path) -> None:
         import pyarrow as pa
 
-        self._folder = folder
+        self._folder, self._checksum = folder, 0
         with writing(_WHAT, folder):
             self._writer = pa.ipc.new_file(file, _batch(*_columns([])).schema)
 
     def write(self, sources: Any, targets: Any) -> None:
         batch = _batch(sources, targets)
+        self._checksum = _checksum(batch, self._checksum)
         with writing(_WHAT, self._folder):
-            self._writer.write_batch(batch, {"checksum": str(_checksum(batch))})
+            self._writer.write_batch(batch, {"checksum": str(self._checksum)})
 
     def end(self, counts: Counts) -> None:
-        self._writer.write_batch(_batch(*_columns([])), {"counts": json.dumps(asdict(counts))})
-        self._writer.close()
+        text, batch = json.dumps(asdict(counts)), _batch(*_columns([]))
+        checksum = zlib.crc32(text.encode(), _checksum(batch, self._checksum))
+        with writing(_WHAT, self._folder):
+            self._writer.write_batch(batch, {"counts": text, "checksum": str(checksum)})
+            self._writer.close()
 
 
 class _DamagedError(Exception):
     """A file in the cache is not as it was written."""
 
 
-def _opened(path: Path) -> tuple[Any, Counts]:
+def _from_file(path: Path) -> tuple[Any, Counts]:
     """The table of a file, which stays where it is, and the counts."""
     import pyarrow as pa
 
     try:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        batches = [reader.get_batch_with_custom_metadata(number) for number in range(reader.num_record_batches)]
-        for number, (batch, notes) in enumerate(batches[:-1]):
-            if int(notes[b"checksum"]) != _checksum(batch):
-                raise _DamagedError(f"the checksum of part {number + 1} of {len(batches)} is not as it was written")
-        counts = Counts(**json.loads(batches[-1][1][b"counts"]))
-    except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        if reader.schema != _batch(*_columns([])).schema:
+            raise _DamagedError(f"its columns are {reader.schema}")
+        checksum, counts, batches = 0, b"", []
+        for number in range(reader.num_record_batches):
+            batch, notes = reader.get_batch_with_custom_metadata(number)
+            batch.validate()  # nothing is read before it is sure to be within the file
+            counts = notes.get(b"counts", b"")
+            checksum = zlib.crc32(counts, _checksum(batch, checksum))
+            if int(notes[b"checksum"]) != checksum:
+                raise _DamagedError(f"part {number + 1} of {reader.num_record_batches} has another checksum")
+            batches.append(batch)
+        return pa.Table.from_batches(batches), Counts(**json.loads(counts))
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _DamagedError(str(error) or type(error).__name__) from error
-    return pa.Table.from_batches([batch for batch, _ in batches]), counts
 
 
-def _checksum(batch: Any) -> int:
-    total = 0
+def _checksum(batch: Any, before: int) -> int:
     for column in batch.columns:
         for numbers in (column.offsets, column.values):
-            total = zlib.crc32(numbers.to_numpy(), total)
-    return total
+            before = zlib.crc32(numbers.to_numpy(), before)
+    return before
 
 
 def _columns(pairs: Sequence[TokenPair]) -> tuple[Any, Any]:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from dikkat.translation.corpora import NamedCorpus, named
 from dikkat.translation.corpus import (
     AlignedCorpus,
     Corpus,
@@ -16,7 +17,6 @@ from dikkat.translation.errors import CorpusError, InputError, ModelFolderError,
 from dikkat.translation.evaluation import Evaluation, bleu_k, evaluate
 from dikkat.translation.loss import linear_cross_entropy
 from dikkat.translation.model import TranslationModel
-from dikkat.translation.named import NamedCorpus, named
 from dikkat.translation.search import Hypothesis, Search, beam_search, greedy
 from dikkat.translation.settings import Settings
 from dikkat.translation.splits import hold_out, split, without_leaks

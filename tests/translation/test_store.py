@@ -103,7 +103,8 @@ def test_a_store_has_the_pairs_tokenised_once_each(pairs, chunk, named, tokenize
 def test_what_was_left_out_is_said(tokenizers):
     store = build([("a", "e"), ("a", "e"), ("a a a a a", "e"), ("", "e"), ("bb", "e")], tokenizers)
     assert store.losses() == (
-        "of 5 pairs left out: 1 longer than max_length tokens on a side, 1 without a token, 1 the same as a pair before"
+        "3 of 5 pairs left out: 1 longer than max_length tokens on a side, 1 without a token, "
+        "1 the same as a pair before"
     )
 
 

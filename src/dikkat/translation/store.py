@@ -205,7 +205,7 @@ class Store:
         return source, target
 
     def losses(self) -> str | None:
-        """What was left out of the corpus and why, as a clause for a message; None: nothing."""
+        """How many of the corpus's pairs were left out and why, for a message; None: none."""
         counts = self.counts
         reasons = (
             (counts.left_out, "longer than max_length tokens on a side"),
@@ -213,7 +213,8 @@ class Store:
             (counts.duplicates, "the same as a pair before"),
         )
         said = [f"{count:,} {reason}" for count, reason in reasons if count]
-        return f"of {counts.read:,} pairs left out: {', '.join(said)}" if said else None
+        left_out = counts.read - len(self)
+        return f"{left_out:,} of {counts.read:,} pairs left out: {', '.join(said)}" if said else None
 
 
 class _Sink(Protocol):

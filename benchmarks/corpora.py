@@ -10,9 +10,9 @@ import torch
 from torch.nn import functional as F
 
 from dikkat.translation import Tokenizer, phrasebook, read_aligned
-from dikkat.translation.batches import TokenPair
 from dikkat.translation.corpus import Pair
 from dikkat.translation.model import Batch, pad
+from dikkat.translation.store import TokenPair
 from dikkat.translation.tokenizer import BEGIN, END, PAD, UNKNOWN, Kind
 
 
@@ -95,7 +95,7 @@ def padded(made: Batch, steps: int) -> Batch:
 
 def sentence(made: Batch, row: int) -> Batch:
     """One pair of a batch, as a batch."""
-    return Batch(*(part[row : row + 1] for part in made))
+    return Batch(*(part[row : row + 1] for part in made[:4]))
 
 
 def tokens(made: Batch) -> int:

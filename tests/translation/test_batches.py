@@ -68,7 +68,7 @@ def test_a_batch_is_what_collating_its_pairs_one_by_one_gives():
     by_size = sorted(pairs, key=lambda pair: (len(pair[1]), len(pair[0])))
     for number, batch in enumerate(Batches(pairs, 3, seed=None)):
         wanted = collate(by_size[3 * number : 3 * number + 3])
-        for found, tensor in zip(batch, wanted, strict=True):
+        for found, tensor in zip(batch[:4], wanted[:4], strict=True):
             assert found.dtype == tensor.dtype == torch.int64
             assert torch.equal(found, tensor)
 
@@ -86,6 +86,107 @@ def test_the_seed_decides_the_order_and_each_round_has_another():
     assert first != second
     assert sorted(map(sorted, first)) != sorted(map(sorted, second))  # other company, not only another order
     assert rounds(None)[0] == rounds(None)[1]
+
+
+@given(LENGTHS, st.integers(1, 17), st.sampled_from([None, 0, 1]), st.sampled_from([None, 23]))
+def test_buffer_by_buffer_each_pair_is_still_in_one_batch(lengths, buffer, seed, batch_tokens):
+    batches = Batches(numbered(lengths), 3, seed, buffer=buffer, batch_tokens=batch_tokens)
+    for _ in range(3):
+        found = list(batches)
+        assert len(found) == len(batches)
+        assert sorted(index for batch in found for index in members(batch)) == list(range(len(lengths)))
+        for batch in found:
+            assert len(batch.source) <= (23 if batch_tokens else 3)
+            assert max(batch.source.numel(), batch.target[:, 1:].numel()) <= (batch_tokens or 1000)
+
+
+def test_a_buffer_holds_the_same_pairs_in_each_epoch_from_all_over_the_corpus_and_comes_at_another_time():
+    batches = Batches(numbered([(1, 1)] * 640), 1000, 5, buffer=64)  # each buffer is one batch
+    epochs = [[frozenset(members(batch)) for batch in batches] for _ in range(3)]
+    assert len(batches) == 10
+    assert {len(buffer) for buffer in epochs[0]} == {64}
+    assert set(epochs[0]) == set(epochs[1]) == set(epochs[2])
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert all(max(buffer) - min(buffer) > 320 for buffer in epochs[0])
+    for buffer in epochs[0]:  # blocks of 64 / 16 neighbours
+        assert {index // 4 * 4 + offset for index in buffer for offset in range(4)} == buffer
+
+
+def test_within_a_buffer_pairs_have_other_company_in_each_epoch():
+    batches = Batches(numbered([(1, 1)] * 640), 8, 5, buffer=64)
+    first, second = ({frozenset(members(batch)) for batch in batches} for _ in range(2))
+    assert len(first & second) < 8
+
+
+def same(one, other):
+    return all(torch.equal(a, b) for a, b in zip(one[:4], other[:4], strict=True)) and one[4:] == other[4:]
+
+
+@given(LENGTHS, st.integers(1, 40), st.sampled_from([None, 0, 1]), st.data())
+def test_from_any_position_it_goes_on_as_if_it_had_not_stopped(lengths, buffer, seed, data):
+    def fresh():
+        return Batches(numbered(lengths), 3, seed, buffer=buffer)
+
+    batches = fresh()
+    handed_out, states = [], [batches.state_dict()]
+    for _ in range(2):
+        for batch in batches:
+            handed_out.append(batch)
+            states.append(batches.state_dict())
+    assert states[0] == {"epoch": 0, "batch": 0}
+    assert states[len(batches)] == {"epoch": 1, "batch": 0}
+    assert states[-1] == batches.state_dict() == {"epoch": 2, "batch": 0}
+    at = data.draw(st.integers(0, len(handed_out) - 1))
+    resumed = fresh()
+    resumed.load_state_dict(states[at])
+    rest = [*resumed, *resumed][: len(handed_out) - at]
+    assert all(map(same, rest, handed_out[at:]))
+    assert len(rest) == len(handed_out) - at
+
+
+def test_who_stops_in_the_middle_goes_on_there():
+    batches = Batches(numbered([(1, 1)] * 7), 2, 0)
+    whole = list(Batches(numbered([(1, 1)] * 7), 2, 0))
+    first = list(itertools.islice(batches, 2))
+    assert batches.state_dict() == {"epoch": 0, "batch": 2}
+    assert all(map(same, [*first, *batches], whole))
+
+
+def test_an_epoch_depends_on_the_seed_and_its_number_alone():
+    pairs = numbered([(1, 1)] * 50)
+    one, other = Batches(pairs, 2, 5), Batches(pairs, 2, 5)
+    third = [list(one), list(one), list(one)][2]
+    other.load_state_dict({"epoch": 2, "batch": 0})
+    assert all(map(same, third, other))
+
+
+@pytest.mark.parametrize("state", [{"epoch": 0, "batch": 4}, {"epoch": -1, "batch": 0}, {"epoch": 0, "batch": -1}])
+def test_a_position_that_is_none_is_refused(state):
+    batches = Batches(numbered([(1, 1)] * 7), 2, 0)
+    with pytest.raises(ValueError, match="an epoch has 4 batches"):
+        batches.load_state_dict(state)
+
+
+@given(LENGTHS, st.integers(1, 7), st.integers(1, 5), st.sampled_from([None, 2]))
+def test_the_ranks_together_get_each_batch_once(lengths, batch_size, world, seed):
+    pairs = numbered(lengths)
+    whole = list(Batches(pairs, batch_size, seed))
+    ranks = [list(Batches(pairs, batch_size, seed, rank=rank, world=world)) for rank in range(world)]
+    for number, batch in enumerate(whole):
+        tokens = sum(lengths[index][1] + 1 for index in members(batch))
+        assert batch.total_tokens == tokens
+        assert batch.counts
+        shares = [rank[number] for rank in ranks]
+        assert [share.total_tokens for share in shares] == [tokens] * world
+        assert sorted(itertools.chain(*(members(share) for share in shares if share.counts))) == sorted(members(batch))
+        assert all(members(share) == members(batch)[:1] for share in shares if not share.counts)
+        assert sum(int(share.target_lengths.sum()) for share in shares if share.counts) == tokens
+        assert max(len(share.source) for share in shares) - min(len(share.source) for share in shares) <= 1
+
+
+def test_no_pairs_make_no_batches():
+    with pytest.raises(ValueError, match="no pairs"):
+        Batches([], 2, 0)
 
 
 def test_the_callers_random_numbers_stay_as_they_are():

@@ -1,10 +1,21 @@
 import gzip
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dikkat.translation import CorpusError, hold_out, read_aligned, read_tsv
+from dikkat.translation import (
+    AlignedCorpus,
+    CorpusError,
+    DatasetCorpus,
+    PairCorpus,
+    TsvCorpus,
+    as_corpus,
+    hold_out,
+    read_aligned,
+    read_tsv,
+)
 from dikkat.translation.corpus import MAX_CHARACTERS
 
 
@@ -120,3 +131,87 @@ def test_held_out_is_the_share_that_was_asked_for():
 def test_a_share_that_leaves_one_side_empty_is_refused(share):
     with pytest.raises(CorpusError, match="share to hold out"):
         hold_out([("a", "b"), ("c", "d")], share)
+
+
+def test_files_are_read_as_far_as_asked_for_and_anew_each_time(tmp_path):
+    path = written(tmp_path / "pairs.tsv", "a\tb\nc\td\nno tab here\n")
+    corpus = TsvCorpus(path)
+    assert next(iter(corpus)) == next(iter(corpus)) == ("a", "b")  # the third line would be an error
+    source, target = written(tmp_path / "a.en", "a\nb\n"), written(tmp_path / "a.fr", "x\n")
+    assert next(iter(AlignedCorpus(source, target))) == ("a", "x")
+    written(path, "e\tf\n")
+    assert list(corpus) == [("e", "f")]
+
+
+def test_an_aligned_fingerprint_has_both_files(tmp_path):
+    source, target = written(tmp_path / "a.en", "a\n"), written(tmp_path / "a.fr", "x\n")
+    first = AlignedCorpus(source, target).fingerprint()
+    assert AlignedCorpus(target, source).fingerprint() != first
+    assert AlignedCorpus(str(source), str(target)).fingerprint() == first
+    written(target, "xyz\n")
+    assert AlignedCorpus(source, target).fingerprint() != first
+
+
+def test_what_is_a_corpus():
+    pairs = [("a", "b")]
+    corpus = PairCorpus(pairs)
+    assert as_corpus(corpus) is corpus
+    assert list(as_corpus(pairs)) == pairs
+    for other in ("pairs.tsv", 7, iter(pairs)):
+        with pytest.raises(TypeError, match=r"a corpus is a list of .* got"):
+            as_corpus(other)
+
+
+def rows(folder, *lines, name="train.jsonl"):
+    folder.mkdir(exist_ok=True)
+    written(folder / name, "\n".join(lines) + "\n")
+    return str(folder)
+
+
+def test_a_data_set_from_a_folder(tmp_path):
+    folder = rows(
+        tmp_path / "data",
+        '{"translation": {"en": " Go. ", "fr": "Va !"}, "id": 1}',
+        '{"translation": {"en": "I lost.", "fr": "J\'ai perdu."}, "id": 2}',
+    )
+    corpus = DatasetCorpus(folder, source="translation.en", target="translation.fr")
+    assert list(corpus) == list(corpus) == [("Go.", "Va !"), ("I lost.", "J'ai perdu.")]
+    backwards = DatasetCorpus(folder, source="translation.fr", target="translation.en")
+    assert next(iter(backwards)) == ("Va !", "Go.")
+    assert corpus.fingerprint() != backwards.fingerprint()
+    assert corpus.fingerprint() == DatasetCorpus(folder, source="translation.en", target="translation.fr").fingerprint()
+
+
+def test_rows_of_a_data_set_without_text_are_counted(tmp_path):
+    long = "x" * (MAX_CHARACTERS + 1)
+    lines = ['{"en": "a", "fr": "b"}', '{"en": " ", "fr": "b"}', '{"en": "a", "fr": null}']
+    folder = rows(tmp_path / "data", *lines, f'{{"en": "a", "fr": "{long}"}}')
+    with pytest.warns(UserWarning, match=r"split train: 3 of 4 rows left out"):
+        assert list(DatasetCorpus(folder, source="en", target="fr")) == [("a", "b")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"target": "de"}, r"no column 'de'; it has id, en, fr"),
+        ({"target": "fr.text"}, r"no column 'fr.text'; it has id, en, fr"),
+        ({"source": "id"}, r"row 1: column 'id' is int, where text must be; the columns are id, en, fr"),
+        ({"split": "test"}, r"split test: no such split .*train"),
+        ({"config": "en-fr"}, r"\(en-fr\), split train: cannot be opened .*default"),
+    ],
+)
+def test_what_a_data_set_lacks_is_said(tmp_path, arguments, message):
+    folder = rows(tmp_path / "data", '{"id": 1, "en": "a", "fr": "b"}')
+    with pytest.raises(CorpusError, match=message):
+        list(DatasetCorpus(folder, **({"source": "en", "target": "fr"} | arguments)))
+
+
+def test_a_data_set_that_is_not_there(tmp_path):
+    with pytest.raises(CorpusError, match=r"cannot be opened .*none.* Check its name.*give the path of a folder"):
+        list(DatasetCorpus(str(tmp_path / "none"), source="en", target="fr"))
+
+
+def test_without_the_library_the_error_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(CorpusError, match=r"pip install 'dikkat\[datasets\]'"):
+        list(DatasetCorpus("any/name", source="en", target="fr"))

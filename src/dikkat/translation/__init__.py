@@ -2,13 +2,24 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dikkat.translation.corpus import hold_out, read_aligned, read_tsv
+from dikkat.translation.corpora import NamedCorpus, named
+from dikkat.translation.corpus import (
+    AlignedCorpus,
+    Corpus,
+    DatasetCorpus,
+    PairCorpus,
+    TsvCorpus,
+    as_corpus,
+    read_aligned,
+    read_tsv,
+)
 from dikkat.translation.errors import CorpusError, InputError, ModelFolderError, SettingsError
 from dikkat.translation.evaluation import Evaluation, bleu_k, evaluate
 from dikkat.translation.loss import linear_cross_entropy
 from dikkat.translation.model import TranslationModel
 from dikkat.translation.search import Hypothesis, Search, beam_search, forced_scores, greedy
 from dikkat.translation.settings import Settings
+from dikkat.translation.splits import hold_out, split, without_leaks
 from dikkat.translation.tokenizer import Tokenizer
 from dikkat.translation.translator import Ensemble, Translates, Translation, Translator
 
@@ -16,12 +27,17 @@ if TYPE_CHECKING:
     from dikkat.translation.training import Training, TrainingDivergedError, TrainingError, TrainingMemoryError, train
 
 __all__ = [
+    "AlignedCorpus",
+    "Corpus",
     "CorpusError",
+    "DatasetCorpus",
     "Ensemble",
     "Evaluation",
     "Hypothesis",
     "InputError",
     "ModelFolderError",
+    "NamedCorpus",
+    "PairCorpus",
     "Search",
     "Settings",
     "SettingsError",
@@ -34,6 +50,8 @@ __all__ = [
     "Translation",
     "TranslationModel",
     "Translator",
+    "TsvCorpus",
+    "as_corpus",
     "beam_search",
     "bleu_k",
     "evaluate",
@@ -41,9 +59,12 @@ __all__ = [
     "greedy",
     "hold_out",
     "linear_cross_entropy",
+    "named",
     "read_aligned",
     "read_tsv",
+    "split",
     "train",
+    "without_leaks",
 ]
 
 

@@ -1,11 +1,13 @@
-"""Sentence pairs from files, and splits of them that share no source sentence."""
+"""Corpora: sentence pairs that can be gone through any number of times, and need not fit into memory."""
 
 import gzip
-import random
+import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from dikkat.translation.errors import CorpusError
 
@@ -18,16 +20,84 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _LONGEST_LINE = 4 * MAX_CHARACTERS + 2  # bytes: four a character in UTF-8 at most, and the line's end
 
 
-def read_tsv(path: str | Path) -> list[Pair]:
-    r"""Sentence pairs from a file of lines `source TAB target`; further columns are ignored.
+class Corpus(ABC):
+    """Sentence pairs that can be gone through any number of times, in the same order each time.
+
+    Example:
+        >>> class Squares(Corpus):
+        ...     def __iter__(self):
+        ...         return ((str(number), str(number * number)) for number in range(3))
+        ...
+        ...     def __str__(self):
+        ...         return "squares"
+        >>> list(Squares()) == list(Squares()) == [("0", "0"), ("1", "1"), ("2", "4")]
+        True
+    """
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Pair]:
+        """The (source, target) pairs, one after another."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """What a message calls it."""
+
+    def fingerprint(self) -> str | None:
+        """What tells this corpus from every other, and from itself after a change; None: only its pairs do."""
+        return None
+
+
+class PairCorpus(Corpus):
+    """Pairs in memory as a corpus.
+
+    Args:
+        pairs: (source, target) sentences.
+
+    Example:
+        >>> list(PairCorpus([("Go.", "Va !")]))
+        [('Go.', 'Va !')]
+    """
+
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        self.pairs = pairs
+
+    def __iter__(self) -> Iterator[Pair]:
+        """The pairs."""
+        return iter(self.pairs)
+
+    def __str__(self) -> str:
+        """How many there are."""
+        return f"{len(self.pairs):,} {'pair' if len(self.pairs) == 1 else 'pairs'} in memory"
+
+
+def as_corpus(pairs: Corpus | Sequence[Pair]) -> Corpus:
+    """A corpus as it is, and a list of pairs as a corpus.
+
+    Raises:
+        TypeError: neither of them.
+
+    Example:
+        >>> print(as_corpus([("Go.", "Va !")]))
+        1 pair in memory
+    """
+    if isinstance(pairs, Corpus):
+        return pairs
+    if isinstance(pairs, Sequence) and not isinstance(pairs, (str, bytes)):
+        return PairCorpus(pairs)
+    raise TypeError(
+        f"a corpus is a list of (source, target) pairs, or a Corpus such as TsvCorpus(path); got {type(pairs).__name__}"
+    )
+
+
+class TsvCorpus(Corpus):
+    r"""Sentence pairs of a file of lines `source TAB target`; further columns are ignored.
+
+    The file is read as the pairs are asked for, and anew each time.
 
     Args:
         path: a UTF-8 file, plain or compressed with gzip.
 
-    Returns:
-        The pairs, in the file's order, stripped of white space at their ends.
-
-    Raises:
+    Raises (when gone through):
         CorpusError: a line without a tab, with an empty side, too long, or not UTF-8; a broken .gz; no pairs at all.
         OSError: the file cannot be opened.
 
@@ -36,36 +106,215 @@ def read_tsv(path: str | Path) -> list[Pair]:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder, "pairs.tsv")
         ...     _ = path.write_text("Go.\tVa !\tCC-BY\nI lost.\tJ'ai perdu.\n", encoding="utf-8")
-        ...     read_tsv(path)
-        [('Go.', 'Va !'), ('I lost.', "J'ai perdu.")]
+        ...     for pair in TsvCorpus(path):
+        ...         print(pair)
+        ('Go.', 'Va !')
+        ('I lost.', "J'ai perdu.")
     """
-    pairs = []
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line:
-            continue  # an empty line holds nothing that could be lost
-        columns = line.split("\t")
-        if len(columns) < 2:
-            raise CorpusError(
-                f"{path}, line {number}: no tab. Each line must be a source sentence, a tab and its translation; "
-                f"this one is {_shortened(line)}"
-            )
-        pairs.append(_pair(columns[0], columns[1], f"{path}, line {number}"))
-    return _some(pairs, str(path))
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def __iter__(self) -> Iterator[Pair]:
+        """The pairs, in the file's order, stripped of white space at their ends."""
+        return _some(self._pairs(), str(self))
+
+    def _pairs(self) -> Iterator[Pair]:
+        for number, line in enumerate(read_lines(self.path), start=1):
+            if not line:
+                continue  # an empty line holds nothing that could be lost
+            columns = line.split("\t", 2)
+            if len(columns) < 2:
+                raise CorpusError(
+                    f"{self.path}, line {number}: no tab. Each line must be a source sentence, a tab and its "
+                    f"translation; this one is {_shortened(line)}"
+                )
+            yield _pair(columns[0], columns[1], f"{self.path}, line {number}")
+
+    def __str__(self) -> str:
+        """The path."""
+        return str(self.path)
+
+    def fingerprint(self) -> str:
+        """The file's path, size and time of change."""
+        return f"tsv {_fingerprint(self.path)}"
 
 
-def read_aligned(source: str | Path, target: str | Path) -> list[Pair]:
-    """Sentence pairs from two files of which line i of one translates line i of the other.
+class AlignedCorpus(Corpus):
+    """Sentence pairs of two files of which line i of one translates line i of the other.
+
+    The files are read side by side as the pairs are asked for, and anew each time.
 
     Args:
         source: a UTF-8 file of sentences, one a line, plain or compressed with gzip.
         target: the same number of translations.
 
-    Returns:
-        The pairs, in the files' order, stripped of white space at their ends.
-
-    Raises:
+    Raises (when gone through):
         CorpusError: unequal numbers of lines; an empty line, one too long, or not UTF-8; a broken .gz; no pairs at all.
         OSError: a file cannot be opened.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     english, french = pathlib.Path(folder, "train.en"), pathlib.Path(folder, "train.fr")
+        ...     _ = english.write_text("Go.", encoding="utf-8"), french.write_text("Va !", encoding="utf-8")
+        ...     list(AlignedCorpus(english, french))
+        [('Go.', 'Va !')]
+    """
+
+    def __init__(self, source: str | Path, target: str | Path) -> None:
+        self.source, self.target = Path(source), Path(target)
+
+    def __iter__(self) -> Iterator[Pair]:
+        """The pairs, in the files' order, stripped of white space at their ends."""
+        return _some(self._pairs(), str(self))
+
+    def _pairs(self) -> Iterator[Pair]:
+        lines = enumerate(zip_longest(read_lines(self.source), read_lines(self.target)), start=1)
+        for number, (source, target) in lines:
+            if source is None or target is None:
+                most = number + sum(1 for _ in lines)
+                counts = (number - 1, most) if source is None else (most, number - 1)
+                raise CorpusError(
+                    f"{self.source} has {counts[0]} lines and {self.target} has {counts[1]}: line i of one must "
+                    "translate line i of the other"
+                )
+            if source or target:  # a line that is empty in both holds nothing that could be lost
+                yield _pair(source, target, f"{self}, line {number}")
+
+    def __str__(self) -> str:
+        """Both paths."""
+        return f"{self.source} and {self.target}"
+
+    def fingerprint(self) -> str:
+        """Both files' paths, sizes and times of change."""
+        return f"aligned {_fingerprint(self.source)} {_fingerprint(self.target)}"
+
+
+class DatasetCorpus(Corpus):
+    """Sentence pairs of a data set of Hugging Face, by its name there or from a local folder, streamed.
+
+    Rows without text on a side, or with more than `MAX_CHARACTERS` characters there, are left out, and a warning says
+    how many. It needs the extra `dikkat[datasets]`.
+
+    Args:
+        name: of the data set, as `datasets.load_dataset` takes it, for instance `"Helsinki-NLP/opus_books"`.
+        config: which of its configurations, a pair of languages for instance; None: its only or default one.
+        split: which of its parts.
+        source: the column of source sentences; `translation.en` is the field `en` in the column `translation`.
+        target: the column of their translations.
+
+    Raises (when gone through, or asked for its fingerprint):
+        CorpusError: the library is not installed; no such data set, configuration, split or column; a column that is
+            no text; no network.
+
+    Example:
+        >>> print(DatasetCorpus("Helsinki-NLP/opus_books", "en-fr", source="translation.en", target="translation.fr"))
+        data set Helsinki-NLP/opus_books (en-fr), split train
+    """
+
+    def __init__(self, name: str, config: str | None = None, split: str = "train", *, source: str, target: str) -> None:
+        self.name, self.config, self.split = name, config, split
+        self.source, self.target = source, target
+        self._opened: Any = None
+
+    def __iter__(self) -> Iterator[Pair]:
+        """The pairs, in the data set's order, stripped of white space at their ends."""
+        return _some(self._pairs(), str(self))
+
+    def _pairs(self) -> Iterator[Pair]:
+        left_out = 0
+        for number, row in enumerate(self._rows(), start=1):
+            pair = (self._text(row, self.source, number), self._text(row, self.target, number))
+            if all(0 < len(text) <= MAX_CHARACTERS for text in pair):
+                yield pair
+            else:
+                left_out += 1
+        if left_out:
+            warnings.warn(
+                f"{self}: {left_out:,} of {number:,} rows left out: a side has no text, or more than "
+                f"{MAX_CHARACTERS:,} characters",
+                UserWarning,
+                stacklevel=2,
+            )
+
+    def _rows(self) -> Iterator[Mapping[str, Any]]:
+        builder = self._builder()
+        try:
+            rows = builder.as_streaming_dataset(split=self.split)
+        except ValueError as error:
+            raise CorpusError(f"{self}: no such split ({error})") from error
+        try:
+            yield from rows
+        except OSError as error:
+            raise CorpusError(f"{self}: cannot be read ({error}). {_WITHOUT_NETWORK}") from error
+
+    def _builder(self) -> Any:
+        if self._opened is None:
+            try:
+                import datasets  # type: ignore[import-untyped]
+            except ImportError as error:
+                raise CorpusError(f"{self}: datasets is not installed: pip install 'dikkat[datasets]'") from error
+            try:
+                self._opened = datasets.load_dataset_builder(self.name, self.config)
+            except (OSError, ValueError, RuntimeError) as error:  # all that it raises for a wrong name, and its network
+                raise CorpusError(f"{self}: cannot be opened ({error}). {_WITHOUT_NETWORK}") from error
+        return self._opened
+
+    def _text(self, row: Mapping[str, Any], column: str, number: int) -> str:
+        value: Any = row
+        for name in column.split("."):
+            if not isinstance(value, Mapping) or name not in value:
+                raise CorpusError(f"{self}: no column {column!r}; it has {', '.join(_columns(row))}")
+            value = value[name]
+        if value is not None and not isinstance(value, str):
+            raise CorpusError(
+                f"{self}, row {number}: column {column!r} is {type(value).__name__}, where text must be; the columns "
+                f"are {', '.join(_columns(row))}"
+            )
+        return (value or "").strip()
+
+    def __str__(self) -> str:
+        """Its name, configuration and split."""
+        return f"data set {self.name}{f' ({self.config})' if self.config else ''}, split {self.split}"
+
+    def fingerprint(self) -> str:
+        """The data set's name and state, and what of it is read."""
+        builder = self._builder()
+        chosen = (self.name, builder.config_id, builder.hash, self.split, self.source, self.target)
+        return f"dataset {' '.join(map(str, chosen))}"
+
+
+_WITHOUT_NETWORK = (
+    "Check its name and configuration, and the network; without one, give the path of a folder that holds its files"
+)
+
+
+def _columns(row: Mapping[str, Any], within: str = "") -> Iterator[str]:
+    """The names of a row's columns, those within columns included."""
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _columns(value, f"{within}{name}.")
+        else:
+            yield f"{within}{name}"
+
+
+def read_tsv(path: str | Path) -> list[Pair]:
+    r"""All pairs of a `TsvCorpus` at once, which says what the file must be and what is raised.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "pairs.tsv")
+        ...     _ = path.write_text("Go.\tVa !\tCC-BY\n", encoding="utf-8")
+        ...     read_tsv(path)
+        [('Go.', 'Va !')]
+    """
+    return list(TsvCorpus(path))
+
+
+def read_aligned(source: str | Path, target: str | Path) -> list[Pair]:
+    """All pairs of an `AlignedCorpus` at once, which says what the files must be and what is raised.
 
     Example:
         >>> import pathlib, tempfile
@@ -75,59 +324,12 @@ def read_aligned(source: str | Path, target: str | Path) -> list[Pair]:
         ...     read_aligned(english, french)
         [('Go.', 'Va !')]
     """
-    sources, targets = list(read_lines(source)), list(read_lines(target))
-    if len(sources) != len(targets):
-        raise CorpusError(
-            f"{source} has {len(sources)} lines and {target} has {len(targets)}: line i of one must translate line i "
-            "of the other"
-        )
-    pairs = [
-        _pair(first, second, f"{source} and {target}, line {number}")
-        for number, (first, second) in enumerate(zip(sources, targets, strict=True), start=1)
-        if first or second  # a line that is empty in both holds nothing that could be lost
-    ]
-    return _some(pairs, f"{source} and {target}")
+    return list(AlignedCorpus(source, target))
 
 
-def hold_out(pairs: Sequence[Pair], share: float, seed: int = 0) -> tuple[list[Pair], list[Pair]]:
-    """Split pairs in two that have no source sentence in common, whatever its case and spacing.
-
-    A sentence with several translations goes to one side with all of them, so a model cannot score by having seen it.
-
-    Args:
-        pairs: the corpus; equal pairs are taken once.
-        share: the part of the source sentences to hold out, between 0 and 1; at least one sentence is.
-        seed: which sentences.
-
-    Returns:
-        Training pairs and held-out pairs, each in the corpus's order.
-
-    Raises:
-        CorpusError: a share outside 0…1, or fewer than two different source sentences.
-
-    Example:
-        >>> training, held_out = hold_out([("Go.", "Va !"), ("go.", "Marche."), ("I lost.", "J'ai perdu.")], share=0.5)
-        >>> training, held_out
-        ([('I lost.', "J'ai perdu.")], [('Go.', 'Va !'), ('go.', 'Marche.')])
-    """
-    if not 0.0 < share < 1.0:
-        raise CorpusError(f"the share to hold out is {share}; it must be between 0 and 1")
-    keys = sorted({_same(source) for source, _ in pairs})
-    if len(keys) < 2:
-        raise CorpusError(
-            f"the corpus has {len(keys)} different source sentences: with fewer than two there is nothing to hold out. "
-            "Give more pairs, or separate validation files"
-        )
-    random.Random(seed).shuffle(keys)
-    held = set(keys[: min(len(keys) - 1, max(1, round(share * len(keys))))])
-    distinct = list(dict.fromkeys(pairs))
-    training = [pair for pair in distinct if _same(pair[0]) not in held]
-    return training, [pair for pair in distinct if _same(pair[0]) in held]
-
-
-def _same(sentence: str) -> str:
-    """What two sentences share that are the same to a reader."""
-    return " ".join(sentence.casefold().split())
+def _fingerprint(path: Path) -> str:
+    status = path.stat()
+    return f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
 
 
 def _pair(source: str, target: str, where: str) -> Pair:
@@ -138,10 +340,14 @@ def _pair(source: str, target: str, where: str) -> Pair:
     return source, target
 
 
-def _some(pairs: list[Pair], where: str) -> list[Pair]:
-    if not pairs:
+def _some(pairs: Iterable[Pair], where: str) -> Iterator[Pair]:
+    """The pairs, of which there must be one."""
+    empty = True
+    for pair in pairs:
+        empty = False
+        yield pair
+    if empty:
         raise CorpusError(f"{where}: no sentence pairs: the corpus is empty")
-    return pairs
 
 
 def read_lines(path: str | Path) -> Iterator[str]:

@@ -26,12 +26,16 @@ class Batch(NamedTuple):
         source_lengths: (B,) int64, on the CPU or elsewhere.
         target: (B, T + 1) int64: `<bos>`, the sentence, `<eos>`.
         target_lengths: (B,) int64: tokens to be predicted, `<eos>` included.
+        total_tokens: those of all rows, where several processes have some each; 0 where nobody counted.
+        counts: whether the rows are to be learnt from; not where a process only keeps pace with the others.
     """
 
     source: Tensor
     source_lengths: Tensor
     target: Tensor
     target_lengths: Tensor
+    total_tokens: int = 0
+    counts: bool = True
 
 
 def pad(sentences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,88 @@
+"""The folder for what can be made or fetched again."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, cast
+
+VARIABLE = "DIKKAT_CACHE"
+
+
+def cache_folder(*names: str) -> Path:
+    """A folder in the one that DIKKAT_CACHE names, or else in the system's for dikkat's caches. It is made if need be.
+
+    Args:
+        names: of the folder, and of those that it is in.
+
+    Returns:
+        The folder.
+
+    Raises:
+        OSError: it cannot be made.
+
+    Example:
+        >>> import os, tempfile
+        >>> os.environ["DIKKAT_CACHE"] = tempfile.mkdtemp()
+        >>> cache_folder("corpora").is_dir()
+        True
+        >>> del os.environ["DIKKAT_CACHE"]
+    """
+    import platformdirs
+
+    chosen = os.environ.get(VARIABLE)
+    cache = Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("dikkat")
+    folder = cache.joinpath(*names)
+    with writing("the cache folder", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def writing(what: str, folder: Path) -> Iterator[None]:
+    """Says with a failure of the system's what could not be written, where, and what helps.
+
+    Args:
+        what: is being written.
+        folder: where, in the cache.
+
+    Raises:
+        OSError: what failed within, with the same number.
+
+    Example:
+        >>> with writing("the list", Path("cache")):
+        ...     raise OSError(28, "No space left on device")
+        Traceback (most recent call last):
+            ...
+        OSError: [Errno 28] the list cannot be written (No space left on device): free some space, or name a folder \
+on another disk with the environment variable DIKKAT_CACHE: 'cache'
+    """
+    try:
+        yield
+    except OSError as error:
+        message = (
+            f"{what} cannot be written ({error.strerror or error}): free some space, or name a folder on another disk "
+            f"with the environment variable {VARIABLE}"
+        )
+        raise OSError(error.errno, message, str(folder)) from error
+
+
+@contextmanager
+def opened(path: Path, mode: str, what: str) -> Iterator[BinaryIO]:
+    """A file to be written. What is not flushed within is lost when that fails, and when closing does.
+
+    Args:
+        path: of the file, in the cache.
+        mode: binary, as of `open`.
+        what: is being written, for `writing`.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    with writing(what, path.parent):
+        file = cast(BinaryIO, path.open(mode))
+    try:
+        yield file
+    finally:
+        with suppress(OSError):  # where a write failed, which was said, closing tries it again
+            file.close()

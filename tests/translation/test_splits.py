@@ -1,0 +1,102 @@
+import warnings
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dikkat.translation import CorpusError, PairCorpus, TsvCorpus, hold_out, split, without_leaks
+
+WORDS = st.text("abC ", min_size=1, max_size=4).filter(str.strip)
+PAIRS = st.lists(st.tuples(WORDS, WORDS), max_size=30)
+
+
+def key(source):
+    return source.lower().split()
+
+
+def those_of(part):
+    """The pairs of a part, none where it has none."""
+    try:
+        return list(part)
+    except CorpusError:
+        return []
+
+
+@given(PAIRS, st.lists(st.floats(0.01, 0.3), min_size=1, max_size=3), st.integers(0, 5))
+def test_each_pair_is_in_one_part_with_all_of_the_same_source(pairs, shares, seed):
+    parts = [those_of(part) for part in split(pairs, *shares, seed=seed)]
+    assert len(parts) == 1 + len(shares)
+    assert sorted(pair for part in parts for pair in part) == sorted(pairs)
+    sources = [{tuple(key(source)) for source, _ in part} for part in parts]
+    assert sum(map(len, sources)) == len(set().union(*sources))
+    for part in parts:
+        assert part == [pair for pair in pairs if pair in part]  # in the corpus's order
+
+
+def test_the_parts_are_as_large_as_asked_for_and_the_seed_decides_them():
+    pairs = [(str(number), "x") for number in range(10_000)]
+    training, validation, test = (list(part) for part in split(pairs, 0.2, 0.05, seed=3))
+    assert abs(len(validation) - 2000) < 5 * (10_000 * 0.2 * 0.8) ** 0.5
+    assert abs(len(test) - 500) < 5 * (10_000 * 0.05 * 0.95) ** 0.5
+    assert list(split(pairs, 0.2, 0.05, seed=3)[0]) == training
+    assert list(split(pairs, 0.2, 0.05, seed=4)[0]) != training
+
+
+def test_a_sentence_stays_in_its_part_when_the_corpus_grows():
+    pairs = [(str(number), "x") for number in range(500)]
+    before, after = (set(hold_out(PairCorpus(some), 0.2)[1]) for some in (pairs[:300], pairs))
+    assert before == after & set(pairs[:300])
+
+
+def test_a_part_that_is_empty_says_so():
+    training, held_out = hold_out(PairCorpus([("a", "b"), ("A ", "c")]), 0.5)
+    filled, empty = (training, held_out) if those_of(training) else (held_out, training)
+    assert len(list(filled)) == 2
+    with pytest.raises(
+        CorpusError, match=r"2 pairs in memory, 0\.5 of it has no sentence pairs: the corpus is too small"
+    ):
+        list(empty)
+
+
+@pytest.mark.parametrize("shares", [(0.0,), (1.0,), (-0.5,), (float("nan"),), (0.5, 0.5), (0.9, 0.2)])
+def test_shares_that_leave_a_side_empty_are_refused(shares):
+    with pytest.raises(CorpusError, match="to hold out"):
+        split([("a", "b"), ("c", "d")], *shares)
+
+
+@given(PAIRS, PAIRS)
+def test_no_held_out_source_is_left_in_training(training, held_out):
+    sources = [key(source) for source, _ in held_out]
+    wanted = [pair for pair in training if key(pair[0]) not in sources]
+    with warnings.catch_warnings(record=True, action="always") as said:
+        corpus = without_leaks(training, held_out)
+        if not wanted:
+            with pytest.raises(CorpusError, match="Nothing is left to learn from"):
+                list(corpus)
+            return
+        assert list(corpus) == list(corpus) == wanted
+    assert len(said) == (len(wanted) < len(training))  # once, however often it is gone through
+    if said:
+        assert f"{len(training) - len(wanted)} of {len(training)} pairs left out" in str(said[0].message)
+
+
+def test_fingerprints_tell_parts_seeds_and_files_apart(tmp_path):
+    paths = [tmp_path / "a.tsv", tmp_path / "b.tsv"]
+    for path in paths:
+        path.write_text("Go.\tVa !\n")
+    corpora = [TsvCorpus(path) for path in paths]
+    made = [
+        corpus.fingerprint()
+        for whole in corpora
+        for corpus in (
+            whole, *split(whole, 0.3), *split(whole, 0.3, seed=1), without_leaks(whole, [("Stop.", "Arrête !")]),
+            without_leaks(whole, [("Wait.", "Attends !")]),
+        )
+    ]  # fmt: skip
+    assert None not in made
+    assert len(set(made)) == len(made)
+    assert split(corpora[0], 0.3)[1].fingerprint() == split(TsvCorpus(paths[0]), 0.3)[1].fingerprint()
+    before = corpora[0].fingerprint()
+    paths[0].write_text("Go.\tMarche.\n")
+    assert corpora[0].fingerprint() != before
+    assert split([("a", "b")], 0.3)[0].fingerprint() is without_leaks([("a", "b")], []).fingerprint() is None

@@ -80,7 +80,7 @@ def test_it_stops_when_the_time_is_up_and_keeps_what_it_has():
 
 
 def test_the_learning_rate_rises_and_falls_to_zero():
-    lesson = module._Lesson(torch.nn.Linear(1, 1), shorter(warmup_steps=9), steps=100)
+    lesson = module.Lesson(torch.nn.Linear(1, 1), shorter(warmup_steps=9), steps=100)
     shares = [lesson._share_of_learning_rate(step) for step in range(101)]
     assert shares[0] == pytest.approx(0.1)
     assert shares.index(max(shares)) == 9
@@ -98,7 +98,7 @@ def test_a_loss_that_is_not_a_number_stops_with_advice(monkeypatch):
 
 def before_step(monkeypatch, number, change):
     """Have something happen before a training step, counted from 1."""
-    step, seen = module._Lesson.training_step, []
+    step, seen = module.Lesson.training_step, []
 
     def changed(self, batch, index):
         seen.append(index)
@@ -106,7 +106,7 @@ def before_step(monkeypatch, number, change):
             change(self.model)
         return step(self, batch, index)
 
-    monkeypatch.setattr(module._Lesson, "training_step", changed)
+    monkeypatch.setattr(module.Lesson, "training_step", changed)
 
 
 def spoil(model):
@@ -148,14 +148,14 @@ def test_a_gradient_that_is_not_finite_stops_before_it_spoils_the_weights(monkey
 
 
 def test_a_validation_that_is_not_finite_stops(monkeypatch):
-    end = module._Lesson.on_validation_epoch_start
+    end = module.Lesson.on_validation_epoch_start
 
     def spoiled(self):
         end(self)
         if len(self.epochs) == 1:
             spoil(self.model)
 
-    monkeypatch.setattr(module._Lesson, "on_validation_epoch_start", spoiled)
+    monkeypatch.setattr(module.Lesson, "on_validation_epoch_start", spoiled)
     message = r"the validation loss is nan after step 4, where readout\.weight is not finite"
     with pytest.raises(TrainingDivergedError, match=message) as caught:
         train(shorter(epochs=6), PAIRS, PAIRS, progress=False)

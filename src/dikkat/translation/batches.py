@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ class Batches:
         batch_tokens: most tokens in a batch, padding and the target's end included, on the side that has more of
             them; None: `batch_size` counts instead.
         seed: of the order; None keeps the sorted order, for validation.
+        rank: which of the processes that train together this is, ...
+        world: ... and how many there are: each has its share of the rows of every batch.
 
     Raises:
         SettingsError: a pair that is longer than `batch_tokens` alone.
@@ -36,11 +38,20 @@ class Batches:
     """
 
     def __init__(
-        self, pairs: Sequence[TokenPair], batch_size: int, seed: int | None, *, batch_tokens: int | None = None
+        self,
+        pairs: Sequence[TokenPair],
+        batch_size: int,
+        seed: int | None,
+        *,
+        batch_tokens: int | None = None,
+        rank: int = 0,
+        world: int = 1,
     ) -> None:
+        self._rank, self._world = rank, world
         self._sources = _Sentences([source for source, _ in pairs])
         self._targets = _Sentences([[BEGIN, *target, END] for _, target in pairs])
-        self._random = None if seed is None else torch.Generator().manual_seed(seed)
+        self._seed, self._position = seed, {"epoch": 0, "batch": 0}
+        self._begin_round(0)
         whole, rest = divmod(len(pairs), batch_size)
         self._sizes = [batch_size] * whole + [rest] * (rest > 0) if batch_tokens is None else self._cut(batch_tokens)
 
@@ -49,15 +60,38 @@ class Batches:
         return len(self._sizes)
 
     def __iter__(self) -> Iterator[Batch]:
-        """One round through all pairs."""
+        """One round through all pairs, or what is left of it; the next one is in another order."""
+        epoch, done = self._position["epoch"], self._position["batch"]
+        self._begin_round(epoch)
         groups = self._sorted().split(self._sizes)
-        for group in self._shuffled(len(groups)).tolist():
-            yield self._batch(groups[group])
+        for index, group in enumerate(self._shuffled(len(groups)).tolist()):
+            if index >= done:
+                self._position = {"epoch": epoch, "batch": index + 1}
+                yield self._batch(groups[group])
+        self._position = {"epoch": epoch + 1, "batch": 0}
+
+    def state_dict(self) -> dict[str, int]:
+        """The position: how many rounds are over, and how many batches of the present one."""
+        return dict(self._position)
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on from a position."""
+        self._position = dict(state)
+
+    def _begin_round(self, epoch: int) -> None:
+        self._random = None
+        if self._seed is not None:
+            self._random = torch.Generator().manual_seed((self._seed * 1_000_003 + epoch) % 2**63)
 
     def _batch(self, rows: Tensor) -> Batch:
-        source, source_lengths = self._sources.padded(rows)
-        target, lengths = self._targets.padded(rows)
-        return Batch(source, source_lengths, target, lengths - 1)
+        total = int((self._targets.lengths[rows] - 1).sum())
+        own = rows[self._rank :: self._world]
+        counts = len(own) > 0
+        if not counts:
+            own = rows[:1]
+        source, source_lengths = self._sources.padded(own)
+        target, lengths = self._targets.padded(own)
+        return Batch(source, source_lengths, target, lengths - 1, total, counts)
 
     def _sorted(self) -> Tensor:
         """All pairs by the length of the target, then of the source, then by chance."""

@@ -23,12 +23,16 @@ class Batch(NamedTuple):
         source_lengths: (B,) int64, on the CPU or elsewhere.
         target: (B, T + 1) int64: `<bos>`, the sentence, `<eos>`.
         target_lengths: (B,) int64: tokens to be predicted, `<eos>` included.
+        total_tokens: tokens to be predicted in this batch in all processes that train together; 0: it is whole.
+        counts: whether its loss counts; it does not where a process had no rows left, and others are in their place.
     """
 
     source: Tensor
     source_lengths: Tensor
     target: Tensor
     target_lengths: Tensor
+    total_tokens: int = 0
+    counts: bool = True
 
 
 def pad(sentences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

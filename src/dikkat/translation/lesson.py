@@ -268,14 +268,9 @@ class Lesson(lightning.LightningModule):
 
     def _is_over(self) -> bool:
         """Whether no further step is to be taken."""
-        return (
-            self._late
-            or self.course.epoch >= self.settings.epochs
-            or (
-                self.validation is not None
-                and self.course.since_best(self.settings.criterion) >= self.settings.patience
-            )
-        )
+        course, settings = self.course, self.settings
+        in_vain = course.since_best(settings.criterion) >= settings.patience
+        return self._late or course.epoch >= settings.epochs or in_vain
 
     def _backward(self, step: Step) -> float:
         """Adds up the gradients of the batches' losses, and those losses; both are of the mean over all tokens."""
@@ -369,11 +364,9 @@ class Lesson(lightning.LightningModule):
             yield
         except OSError as error:
             newest = None if self.folder is None else self.folder.newest()
-            after = (
-                "there is no checkpoint yet" if newest is None else f"the checkpoint {newest} is intact: go on with it"
-            )
+            before = "there is none before it" if newest is None else f"{newest} is intact: make room, and go on with it"
             raise TrainingStorageError(
-                f"{what} after step {self.course.step} could not be written ({error.strerror}); {after}. Make room first"
+                f"{what} after step {self.course.step} could not be written ({error.strerror}); {before}"
             ) from error
 
     def _restore_random(self) -> None:

@@ -106,7 +106,7 @@ def train(
     depends: `patience` and `checkpoint_steps`; and `epochs` and `max_minutes`, unless the schedule is `linear` or
     `cosine`, which were made for the planned end. Curves for TensorBoard are there too.
 
-    Ctrl-C, and the signal to end, stop the training after the step at work, with a checkpoint; the second time, at once.
+    Ctrl-C, and the signal to end, stop the training after the step at work, with a checkpoint; the second time at once.
 
     Started by `torchrun` in several processes, on one machine or more, they train together: each has its share of every
     batch. All must see the same corpora and the same folder. The first one alone writes.
@@ -172,7 +172,7 @@ def _train(
         planned=settings.epochs * -(-len(batches) // settings.accumulate),
         validation=None if judged is None else _batches(judged.pairs, settings, team, None),
         sample=[] if validation is None else _sample_for_bleu(settings, validation, folder),
-        listeners=_listeners(settings, folder, team, progress, len(batches), newest),
+        listeners=_listeners(settings, folder, progress, len(batches)),
         interrupts=interrupts,
         fingerprint={
             "vocabulary": [len(translator.source_tokenizer), len(translator.target_tokenizer)],
@@ -254,15 +254,8 @@ def _check_without_validation(settings: Settings) -> None:
             )
 
 
-def _listeners(
-    settings: Settings,
-    folder: RunFolder | None,
-    team: Processes,
-    progress: bool | None,
-    batches: int,
-    newest: Path | None,
-) -> list[Listener]:
-    if team.rank:
+def _listeners(settings: Settings, folder: RunFolder | None, progress: bool | None, batches: int) -> list[Listener]:
+    if processes().rank:
         return []
     listeners: list[Listener] = []
     if sys.stderr.isatty() if progress is None else progress:
@@ -270,6 +263,7 @@ def _listeners(
     elif progress is None:
         listeners.append(Lines(validations=settings.validation_steps is not None))
     if folder is not None:
+        newest = folder.newest()
         listeners += curves(folder.curves, 0 if newest is None else step_of(newest))
     return listeners
 

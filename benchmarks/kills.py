@@ -18,11 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import report
 import torch
 
+import report
 from dikkat.translation import Settings, phrasebook
 from dikkat.translation.checkpoints import SafetensorsIO
+from dikkat.translation.curves import Curves
+from dikkat.translation.progress import Listener
 from dikkat.translation.run_folder import RunFolder, step_of
 from dikkat.translation.training import train
 
@@ -36,7 +38,7 @@ SETTINGS = Settings(
     dropout=0.2,
     attention_dropout=0.1,
     schedule="cosine",
-    validation_steps=5,
+    validation_steps=7,
     criterion="bleu",
     average=3,
     patience=100,
@@ -51,23 +53,27 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)  # a forked process has none of its parent's threads
+    # To draw a heat map takes longer than ten steps: nearly all kills would fall into that.
+    Curves.on_translations = Listener.on_translations  # type: ignore[method-assign]
     pairs = phrasebook.pairs()[: PAIRS + PAIRS // 4]
     training, validation = pairs[:PAIRS], pairs[PAIRS:]
     with tempfile.TemporaryDirectory() as folder:
-        results = kill(Path(folder), training, validation, options.kills, random.Random(options.seed))
+        results = kill(Path(folder), SETTINGS, training, validation, options.kills, random.Random(options.seed))
     print(report.write("kills", results, "lightning", "safetensors"))
     if results["different"] or results["unreadable"]:
         sys.exit("a training that was killed did not come to what it would have come to")
 
 
-def kill(folder: Path, training: Any, validation: Any, kills: int, chance: random.Random) -> dict[str, Any]:
+def kill(
+    folder: Path, settings: Settings, training: Any, validation: Any, kills: int, chance: random.Random
+) -> dict[str, Any]:
     """Runs, each killed until it ends, until there were so many kills."""
 
     def run(name: str) -> Callable[[], None]:
         def body() -> None:
             place = folder / name
             resume = (place / "settings.json").exists()
-            result = train(SETTINGS, training, validation, folder=place, resume=resume, progress=False)
+            result = train(settings, training, validation, folder=place, resume=resume, progress=False)
             result.translator.save(folder / f"{name}.model")
 
         return body
@@ -86,7 +92,7 @@ def kill(folder: Path, training: Any, validation: Any, kills: int, chance: rando
         different += digest(folder / f"run-{runs}.model") != wanted
         print(f"run {runs}: {killed} kills, newest checkpoints {at[len(at) - killed :]}", flush=True)
     return {
-        "settings": SETTINGS.to_dict(),
+        "settings": settings.to_dict(),
         "pairs": len(training),
         "seconds_of_a_whole_run": seconds,
         "runs": runs,

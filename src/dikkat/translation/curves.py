@@ -8,7 +8,7 @@ from dikkat.translation.course import Validation
 from dikkat.translation.progress import Listener, Moment
 from dikkat.translation.translator import Translation
 
-_PICTURES = 4
+_PICTURES = 3  # each takes a fifth of a second to draw
 
 
 class Curves(Listener):

@@ -364,7 +364,7 @@ class Lesson(lightning.LightningModule):
             yield
         except OSError as error:
             newest = None if self.folder is None else self.folder.newest()
-            before = "there is none before it" if newest is None else f"{newest} is intact: make room, and go on with it"
+            before = "none was before it" if newest is None else f"{newest} is intact: make room, and go on with it"
             raise TrainingStorageError(
                 f"{what} after step {self.course.step} could not be written ({error.strerror}); {before}"
             ) from error

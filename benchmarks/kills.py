@@ -53,8 +53,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)  # a forked process has none of its parent's threads
-    # To draw a heat map takes longer than ten steps: nearly all kills would fall into that.
-    Curves.on_translations = Listener.on_translations  # type: ignore[method-assign]
     pairs = phrasebook.pairs()[: PAIRS + PAIRS // 4]
     training, validation = pairs[:PAIRS], pairs[PAIRS:]
     with tempfile.TemporaryDirectory() as folder:
@@ -71,6 +69,8 @@ def kill(
 
     def run(name: str) -> Callable[[], None]:
         def body() -> None:
+            # To draw a heat map takes longer than ten steps: nearly all kills would fall into that.
+            Curves.on_translations = Listener.on_translations  # type: ignore[method-assign]
             place = folder / name
             resume = (place / "settings.json").exists()
             result = train(settings, training, validation, folder=place, resume=resume, progress=False)

@@ -6,6 +6,8 @@ so a training that goes on needs nothing of the state of Lightning's loops, whic
 batches when no validation and no accumulation is under way.
 """
 
+import hashlib
+import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +23,7 @@ from dikkat.translation.checkpoints import tensor_faults
 from dikkat.translation.corpus import Pair
 from dikkat.translation.course import Course, Validation
 from dikkat.translation.errors import (
+    CorpusError,
     TrainingDivergedError,
     TrainingFolderError,
     TrainingMemoryError,
@@ -151,7 +154,8 @@ class Lesson(lightning.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=self.settings.learning_rate, fused=True)
 
     def on_train_start(self) -> None:
-        """Everything is in its place."""
+        """Everything is in its place, and the same in all processes."""
+        self._check_agreement()
         self.interrupts.listen()
         self._started = time.monotonic() - self.course.elapsed
         self._clock = time.perf_counter()
@@ -391,6 +395,15 @@ class Lesson(lightning.LightningModule):
             return state.unsqueeze(0)
         gathered: Tensor = self.trainer.strategy.all_gather(state.to(self.device))
         return gathered.cpu()
+
+    def _check_agreement(self) -> None:
+        """Processes that learn from different corpora would wait for each other for ever, or learn nonsense."""
+        digest = hashlib.sha256(json.dumps([self.fingerprint, self.settings.to_dict()]).encode()).digest()
+        digests = self._of_all_processes(torch.tensor(list(digest)))
+        for rank in (digests != digests[0]).any(1).nonzero().flatten().tolist():
+            raise CorpusError(
+                f"process {rank} has other corpora, or other settings, than process 0: start all with the same"
+            )
 
     def _tell(self, what: str, *news: Any) -> None:
         for listener in self.listeners:

@@ -353,7 +353,7 @@ def test_an_interrupted_training_keeps_what_it_has(run, pairs, tmp_path, monkeyp
     from dikkat.translation import training
 
     steps = []
-    step = training._Lesson.training_step
+    step = training.Lesson.training_step
 
     def interrupted(self, batch, index):
         steps.append(index)
@@ -361,7 +361,7 @@ def test_an_interrupted_training_keeps_what_it_has(run, pairs, tmp_path, monkeyp
             raise KeyboardInterrupt
         return step(self, batch, index)
 
-    monkeypatch.setattr(training._Lesson, "training_step", interrupted)
+    monkeypatch.setattr(training.Lesson, "training_step", interrupted)
     options = ["--pairs", pairs, "--valid-share", 0.3, *QUICK, "--epochs", 9, "--batch-size", 2]
     status, _, err = run("train", "-o", tmp_path / "model", *options)
     assert status == 0

@@ -1,3 +1,9 @@
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dikkat.translation.training import Training
+
+
 class InputError(ValueError):
     """What a user gave cannot be used; the message says what came, what is allowed and what to do."""
 
@@ -12,3 +18,29 @@ class SettingsError(InputError):
 
 class ModelFolderError(InputError):
     """A model folder cannot be loaded, or must not be written over."""
+
+
+class TrainingFolderError(InputError):
+    """A training cannot begin or go on in its folder; the message says why, and what to do."""
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on.
+
+    Attributes:
+        training: what there is: the translator with the best weights so far; None before the first validation.
+    """
+
+    training: "Training | None" = None
+
+
+class TrainingDivergedError(TrainingError):
+    """A loss, a gradient or a weight is no longer a number, so that going on would be useless."""
+
+
+class TrainingMemoryError(TrainingError):
+    """A batch needs more memory than there is."""
+
+
+class TrainingStorageError(TrainingError):
+    """A checkpoint could not be written, for want of space for instance; the one before it is intact."""

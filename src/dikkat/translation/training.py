@@ -1,67 +1,61 @@
 """Training on Lightning. Nothing else of dikkat imports it, so that translating does not wait for it."""
 
+import hashlib
 import logging
-import math
 import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
 
 import lightning.pytorch as lightning
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping, RichProgressBar, Timer
-from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeRemainingColumn
-from torch import Tensor, nn
+from lightning.pytorch.strategies import DDPStrategy
 
 from dikkat.translation.batches import Batches, TokenPair
+from dikkat.translation.checkpoints import SafetensorsIO
 from dikkat.translation.corpus import Pair
-from dikkat.translation.errors import CorpusError
-from dikkat.translation.model import Batch, TranslationModel
+from dikkat.translation.course import Course, Epoch, Validation
+from dikkat.translation.curves import curves
+from dikkat.translation.errors import (
+    CorpusError,
+    SettingsError,
+    TrainingDivergedError,
+    TrainingError,
+    TrainingFolderError,
+    TrainingMemoryError,
+    TrainingStorageError,
+)
+from dikkat.translation.interrupts import Interrupts
+from dikkat.translation.lesson import Lesson, Steps
+from dikkat.translation.model import TranslationModel
 from dikkat.translation.precision import check_precision
+from dikkat.translation.processes import Processes, processes
+from dikkat.translation.progress import Bar, Lines, Listener
+from dikkat.translation.run_folder import RunFolder, step_of
 from dikkat.translation.settings import Settings
 from dikkat.translation.tokenizer import SPECIAL_TOKENS, Tokenizer
 from dikkat.translation.translator import Translator
 
-_LOG_EVERY = 10  # steps; Lightning's log costs as much as a small step
+__all__ = [
+    "Epoch",
+    "Training",
+    "TrainingDivergedError",
+    "TrainingError",
+    "TrainingFolderError",
+    "TrainingMemoryError",
+    "TrainingStorageError",
+    "Validation",
+    "train",
+]
 
-
-class TrainingError(RuntimeError):
-    """Training cannot go on.
-
-    Attributes:
-        training: what there is: the translator with the best weights so far; None before the first validation.
-    """
-
-    training: "Training | None" = None
-
-
-class TrainingDivergedError(TrainingError):
-    """A loss, a gradient or a weight is no longer a number, so that going on would be useless."""
-
-
-class TrainingMemoryError(TrainingError):
-    """A batch needs more memory than there is."""
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What an epoch came to.
-
-    Attributes:
-        number: from 1.
-        training_loss: mean loss of a target token in training, with dropout and label smoothing; in nats.
-        validation_loss: mean loss of a target token in validation, without them; in nats.
-        tokens_per_second: target tokens, ends included, trained on in a second.
-    """
-
-    number: int
-    training_loss: float
-    validation_loss: float
-    tokens_per_second: float
+_VOCABULARY_PAIRS = 1_000_000  # more show hardly any new word that is frequent enough
+_BLEU_PAIRS = 200  # for the curve alone: they are translated at every validation
+_CHUNK = 10_000  # pairs that are tokenized at once
 
 
 @dataclass(frozen=True)
@@ -69,12 +63,15 @@ class Training:
     """A trained translator, and how it became one.
 
     Attributes:
-        translator: with the weights of the epoch that had the lowest validation loss.
+        translator: with the weights of the best validation, or the mean of the best ones; without validation, and
+            where it was interrupted before the first, the last weights.
         epochs: all epochs, in order.
         pairs: training pairs used; longer ones than the settings allow are left out.
         seconds: time spent training and validating.
         tokens_per_second: target tokens, ends included, over the time spent training on them.
-        interrupted: whether Ctrl-C ended it.
+        interrupted: whether Ctrl-C, or the signal to end, ended it.
+        resumable: whether `resume` goes on from where it was interrupted.
+        validations: all validations, in order.
     """
 
     translator: Translator
@@ -83,25 +80,44 @@ class Training:
     seconds: float
     tokens_per_second: float
     interrupted: bool = False
+    resumable: bool = False
+    validations: Sequence[Validation] = ()
 
 
 def train(
     settings: Settings,
-    training: Sequence[Pair],
-    validation: Sequence[Pair],
+    training: Iterable[Pair],
+    validation: Iterable[Pair] | None = None,
     *,
+    folder: str | Path | None = None,
+    resume: bool = False,
     progress: bool | None = None,
 ) -> Training:
-    """Train a translator: Adam with warm-up and decay, clipped gradients, early stopping on the validation loss.
+    """Train a translator: Adam, clipped gradients, a learning rate that rises and falls, early stopping.
 
-    The vocabularies come from the training pairs alone. The weights that are kept are those with the lowest validation
-    loss. The same settings, pairs and number of threads give the same translator, unless `max_minutes` is set. Ctrl-C
-    ends the training; the best translator so far is then returned.
+    The vocabularies come from the training pairs alone. The weights that are kept are those of the best validation, or
+    the mean of the best ones (`average`). Gradients are those of the mean loss of a target token over all the batches
+    of a step (`accumulate`) and all processes. The same settings, pairs and number of threads give the same
+    translator, unless `max_minutes` is set.
+
+    With a folder, checkpoints are kept there: every `checkpoint_steps` steps and at the end of each epoch. A training
+    that was stopped, by whatever, goes on from the newest one with `resume`, and on one CPU the result is bit for bit
+    that of a training that was never stopped. For that the settings must be the same, save those of which no step
+    depends: `patience` and `checkpoint_steps`; and `epochs` and `max_minutes`, unless the schedule is `linear` or
+    `cosine`, which were made for the planned end. Curves for TensorBoard are there too.
+
+    Ctrl-C, and the signal to end, stop the training after the step at work, with a checkpoint; the second time at once.
+
+    Started by `torchrun` in several processes, on one machine or more, they train together: each has its share of every
+    batch. All must see the same corpora and the same folder. The first one alone writes.
 
     Args:
         settings: the model's and the training's.
-        training: (source, target) sentences to learn from.
-        validation: (source, target) sentences to stop by; none of them should be a training pair.
+        training: (source, target) sentences to learn from: a list, or anything that can be gone through repeatedly.
+        validation: (source, target) sentences to stop by; none of them should be a training pair. None, or none at
+            all: no validation, no early stopping, and the last weights are kept.
+        folder: where checkpoints and curves are kept; None: nowhere.
+        resume: whether to go on with the training there.
         progress: whether to show a progress bar; None: where standard error is a terminal. Without one, each epoch is
             a line on standard error; False shows nothing.
 
@@ -109,48 +125,104 @@ def train(
         The translator and the course of the training.
 
     Raises:
-        CorpusError: no training or no validation pairs, or none that is short enough.
-        SettingsError: a precision that the processor does not have, or a pair longer than `batch_tokens`.
+        CorpusError: no training pairs, or none that is short enough.
+        SettingsError: a precision that the processor does not have, a pair longer than `batch_tokens`, or without
+            validation a setting that needs it.
+        TrainingFolderError: the folder is another training's, has one that did not come to its end (without
+            `resume`), or none or a different one (with it); the message names what differs.
         TrainingDivergedError: the loss, a gradient or a weight became NaN or infinite; the message names the step.
-        TrainingMemoryError: a batch needs more memory than there is; the message says how large it is. Both have
-            the best translator so far, if there is one, as `error.training.translator`.
-        KeyboardInterrupt: Ctrl-C before the first epoch was over.
+        TrainingMemoryError: a batch needs more memory than there is; the message says how large it is.
+        TrainingStorageError: a checkpoint could not be written. These three have the best translator so far, if
+            there is one, as `error.training.translator`.
+        KeyboardInterrupt: Ctrl-C before the first validation was over, without a folder.
     """
-    if not training or not validation:
-        raise CorpusError(
-            f"there are {len(training)} training and {len(validation)} validation pairs; both need at least one"
-        )
+    if resume and folder is None:
+        raise TrainingFolderError("resume needs the folder of the training that is to go on")
     check_precision(settings.precision, _device())
-    with torch.random.fork_rng(), _quiet_lightning():  # the caller's random numbers stay as they were
-        torch.manual_seed(settings.seed)
-        translator = _untrained(settings, training)
-        training_pairs = _short(_numbered(translator, training), settings.max_length, "training")
-        validation_pairs = _short(_numbered(translator, validation), settings.max_length, "validation")
-        batches = _batches(training_pairs, settings, settings.seed)
-        lesson = _Lesson(translator.model, settings, steps=settings.epochs * len(batches))
-        trainer = _trainer(settings, sys.stderr.isatty() if progress is None else progress, lines=progress is None)
-        started = time.perf_counter()
-        fault = _fit(trainer, lesson, batches, _batches(validation_pairs, settings, seed=None))
-        seconds = time.perf_counter() - started
-    if fault is not None and not lesson.best:
+    team = processes()
+    place = None if folder is None else RunFolder(Path(folder), writes=team.rank == 0)
+    # The caller's random numbers stay as they were.
+    with nullcontext() if place is None else place.locked(), torch.random.fork_rng(), _quiet_lightning():
+        if place is not None:
+            place.resume(settings) if resume else place.begin(settings)
+        return _train(settings, training, validation, place, team, progress)
+
+
+def _train(
+    settings: Settings,
+    training: Iterable[Pair],
+    validation: Iterable[Pair] | None,
+    folder: RunFolder | None,
+    team: Processes,
+    progress: bool | None,
+) -> Training:
+    torch.manual_seed(settings.seed)
+    translator = _untrained(settings, training, folder)
+    learnt = _tokenized(translator, training, "training")
+    judged = None if validation is None or not _any(validation) else _tokenized(translator, validation, "validation")
+    if judged is None:
+        _check_without_validation(settings)
+    batches = _batches(learnt.pairs, settings, team, settings.seed)
+    course, interrupts = Course(), Interrupts()
+    steps = Steps(batches, course, epochs=settings.epochs, accumulate=settings.accumulate, world=team.world)
+    newest = None if folder is None else folder.newest()
+    lesson = Lesson(
+        translator,
+        course,
+        planned=settings.epochs * -(-len(batches) // settings.accumulate),
+        validation=None if judged is None else _batches(judged.pairs, settings, team, None),
+        sample=[] if validation is None else _sample_for_bleu(settings, validation, folder),
+        listeners=_listeners(settings, folder, progress, len(batches)),
+        interrupts=interrupts,
+        fingerprint={
+            "vocabulary": [len(translator.source_tokenizer), len(translator.target_tokenizer)],
+            "training corpus": learnt.fingerprint,
+            "validation corpus": None if judged is None else judged.fingerprint,
+        },
+        folder=folder,
+    )
+    if team.rank:
+        torch.manual_seed(settings.seed + team.rank)  # so that dropout differs
+    trainer = _trainer(team)
+    started = time.perf_counter()
+    try:
+        with interrupts.watched():
+            fault = _fit(trainer, lesson, steps, newest)
+    finally:
+        lesson.close()
+    seconds = time.perf_counter() - started
+    resumable = folder is not None and folder.newest() is not None and not course.finished
+    if fault is not None and not course.validations:
         raise fault
-    lesson.restore_best()
+    if lesson.interrupted and not course.validations and judged is not None and not resumable:
+        raise KeyboardInterrupt
+    lesson.keep_best()
     translator.model.to("cpu").eval()
-    rate = lesson.all_tokens / lesson.all_seconds
-    result = Training(translator, lesson.epochs, len(training_pairs), seconds, rate, trainer.interrupted)
+    rate = course.all_tokens / course.all_seconds if course.all_seconds else 0.0
+    result = Training(
+        translator,
+        course.epochs,
+        len(learnt.pairs),
+        seconds,
+        rate,
+        lesson.interrupted,
+        lesson.interrupted and resumable,
+        course.validations,
+    )
     if fault is not None:
         fault.training = result
         raise fault
     return result
 
 
-def _fit(trainer: lightning.Trainer, lesson: "_Lesson", training: Batches, validation: Batches) -> TrainingError | None:
-    """Train; after Ctrl-C or a fault, go on with what there is. The fault comes back."""
+def _fit(trainer: lightning.Trainer, lesson: Lesson, steps: Steps, newest: Path | None) -> TrainingError | None:
+    """Train; after a second Ctrl-C or a fault, go on with what there is. The fault comes back."""
     try:
-        trainer.fit(lesson, training, validation)
+        trainer.fit(lesson, steps, ckpt_path=newest)
     except (KeyboardInterrupt, SystemExit):  # Lightning makes the one into the other
-        if not trainer.interrupted or not lesson.best:
+        if not trainer.interrupted or not lesson.course.validations:
             raise KeyboardInterrupt from None
+        lesson.interrupted = True
     except TrainingError as error:
         return error
     except (RuntimeError, MemoryError) as error:
@@ -167,231 +239,169 @@ def _lacks_memory(error: RuntimeError | MemoryError) -> bool:
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
 
 
-def _batches(pairs: Sequence[TokenPair], settings: Settings, seed: int | None) -> Batches:
-    return Batches(pairs, settings.batch_size, seed, batch_tokens=settings.batch_tokens)
-
-
-def _untrained(settings: Settings, training: Sequence[Pair]) -> Translator:
-    source, target = (
-        Tokenizer.train(
-            [pair[side] for pair in training],
-            settings.tokenizer,
-            min_freq=settings.min_freq,
-            vocabulary_size=settings.vocabulary_size,
-        )
-        for side in (0, 1)
-    )
-    for tokenizer, language in ((source, "source"), (target, "target")):
-        if len(tokenizer) <= len(SPECIAL_TOKENS):
-            raise CorpusError(
-                f"no {language} word occurs {settings.min_freq} times, so that none would be learnt: use a min_freq "
-                "of 1, or a larger corpus"
+def _check_without_validation(settings: Settings) -> None:
+    needs = {
+        "schedule": settings.schedule == "plateau",
+        "criterion": settings.criterion == "bleu",
+        "average": settings.average > 1,
+        "validation_steps": settings.validation_steps is not None,
+    }
+    for name, needed in needs.items():
+        if needed:
+            raise SettingsError(
+                f"{name} is {getattr(settings, name)!r}, and there are no validation pairs, which it needs: give some, "
+                f"or leave {name} at its default"
             )
+
+
+def _listeners(settings: Settings, folder: RunFolder | None, progress: bool | None, batches: int) -> list[Listener]:
+    if processes().rank:
+        return []
+    listeners: list[Listener] = []
+    if sys.stderr.isatty() if progress is None else progress:
+        listeners.append(Bar(settings.epochs, batches))
+    elif progress is None:
+        listeners.append(Lines(validations=settings.validation_steps is not None))
+    if folder is not None:
+        newest = folder.newest()
+        listeners += curves(folder.curves, 0 if newest is None else step_of(newest))
+    return listeners
+
+
+def _batches(pairs: Sequence[TokenPair], settings: Settings, team: Processes, seed: int | None) -> Batches:
+    return Batches(
+        pairs, settings.batch_size, seed, batch_tokens=settings.batch_tokens, rank=team.rank, world=team.world
+    )
+
+
+def _untrained(settings: Settings, training: Iterable[Pair], folder: RunFolder | None) -> Translator:
+    known = None if folder is None else folder.tokenizers()
+    source, target = known or _tokenizers(settings, training)
+    if folder is not None and known is None:
+        folder.save_tokenizers(source, target)
     return Translator(TranslationModel(settings, len(source), len(target)), settings, source, target)
 
 
-def _numbered(translator: Translator, pairs: Sequence[Pair]) -> list[TokenPair]:
-    sources = translator.source_tokenizer.numbers([source for source, _ in pairs])
-    targets = translator.target_tokenizer.numbers([target for _, target in pairs])
-    return list(zip(sources, targets, strict=True))
+def _tokenizers(settings: Settings, training: Iterable[Pair]) -> tuple[Tokenizer, Tokenizer]:
+    sample = evenly(training, _VOCABULARY_PAIRS)
+    if not sample:
+        raise CorpusError("there are no training pairs; there must be at least one")
+    sides = [[pair[side] for pair in sample] for side in (0, 1)]
+    if settings.tied_embeddings == "three":
+        both = _tokenizer(settings, sides[0] + sides[1], "source or target")
+        return both, both
+    source, target = sides
+    return _tokenizer(settings, source, "source"), _tokenizer(settings, target, "target")
 
 
-def _short(pairs: Sequence[TokenPair], max_length: int, purpose: str) -> list[TokenPair]:
-    short = [pair for pair in pairs if max(map(len, pair)) <= max_length]
-    kept = [pair for pair in short if pair[0]]
-    if not kept:
+def _tokenizer(settings: Settings, sentences: Sequence[str], language: str) -> Tokenizer:
+    tokenizer = Tokenizer.train(
+        sentences, settings.tokenizer, min_freq=settings.min_freq, vocabulary_size=settings.vocabulary_size
+    )
+    if len(tokenizer) <= len(SPECIAL_TOKENS):
         raise CorpusError(
-            f"none of the {len(pairs)} {purpose} pairs has at most {max_length} tokens on each side: raise max_length"
+            f"no {language} word occurs {settings.min_freq} times, so that none would be learnt: use a min_freq of 1, "
+            "or a larger corpus"
         )
-    if left_out := len(pairs) - len(short):
-        warnings.warn(
-            f"{left_out:,} of {len(pairs):,} {purpose} pairs left out: longer than {max_length} tokens on a side; "
-            "see max_length",
-            UserWarning,
-            stacklevel=3,
-        )
+    return tokenizer
+
+
+def evenly(pairs: Iterable[Pair], most: int) -> list[Pair]:
+    """At most so many of the pairs, as far from each other as they can be, in one pass and the memory of those alone.
+
+    Every k-th pair is kept; when there are too many, k is doubled and every other one of them goes.
+
+    Args:
+        pairs: any number, read one by one.
+        most: at least 1.
+
+    Returns:
+        All of them, or between half as many as are allowed and as many.
+
+    Example:
+        >>> [first for first, _ in evenly(((f"{number}", "") for number in range(10)), most=4)]
+        ['0', '4', '8']
+    """
+    kept: list[Pair] = []
+    apart = 1
+    for number, pair in enumerate(pairs):
+        if number % apart == 0:
+            if len(kept) == most:
+                kept, apart = kept[::2], 2 * apart
+                if number % apart:
+                    continue
+            kept.append(pair)
     return kept
+
+
+class _Tokenized(NamedTuple):
+    """A corpus as token numbers, and by what to know it again."""
+
+    pairs: list[TokenPair]
+    fingerprint: dict[str, int | str]
+
+
+def _tokenized(translator: Translator, corpus: Iterable[Pair], purpose: str) -> _Tokenized:
+    longest = translator.settings.max_length
+    pairs: list[TokenPair] = []
+    count = empty = 0
+    digest = hashlib.sha256()
+    for chunk in _chunks(corpus, _CHUNK):
+        digest.update(repr(chunk).encode("utf-8", "surrogatepass"))
+        sources = translator.source_tokenizer.numbers([source for source, _ in chunk])
+        targets = translator.target_tokenizer.numbers([target for _, target in chunk])
+        short = [pair for pair in zip(sources, targets, strict=True) if max(map(len, pair)) <= longest]
+        kept = [pair for pair in short if pair[0]]
+        count, empty = count + len(chunk), empty + len(short) - len(kept)
+        pairs += kept
+    if not pairs:
+        raise CorpusError(
+            f"none of the {count} {purpose} pairs has at most {longest} tokens on each side: raise max_length"
+        )
+    if left_out := count - len(pairs) - empty:
+        warnings.warn(
+            f"{left_out:,} of {count:,} {purpose} pairs left out: longer than {longest} tokens on a side; see "
+            "max_length",
+            UserWarning,
+            stacklevel=4,
+        )
+    return _Tokenized(pairs, {"pairs": count, "sha256": digest.hexdigest()})
+
+
+def _chunks(pairs: Iterable[Pair], size: int) -> Iterator[list[Pair]]:
+    rest = iter(pairs)
+    while chunk := list(islice(rest, size)):
+        yield chunk
+
+
+def _any(pairs: Iterable[Pair]) -> bool:
+    return next(iter(pairs), None) is not None
+
+
+def _sample_for_bleu(settings: Settings, validation: Iterable[Pair], folder: RunFolder | None) -> list[Pair]:
+    """All pairs to choose the best model by; some for the curve; none where there is no curve."""
+    if settings.criterion == "bleu":
+        return list(validation)
+    return [] if folder is None else list(islice(validation, _BLEU_PAIRS))
 
 
 def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _trainer(settings: Settings, bar: bool, lines: bool) -> lightning.Trainer:
-    callbacks: list[Callback] = [EarlyStopping("validation_loss", patience=settings.patience, check_finite=False)]
-    if settings.max_minutes is not None:
-        callbacks.append(Timer(timedelta(minutes=settings.max_minutes), verbose=False))
-    if bar:
-        callbacks.append(_Bar(refresh_rate=_LOG_EVERY, leave=True, console_kwargs={"stderr": True}))
-    elif lines:
-        callbacks.append(_Lines())
+def _trainer(team: Processes) -> lightning.Trainer:
     return lightning.Trainer(
         accelerator={"cuda": "gpu", "cpu": "cpu"}[_device()],
-        devices=1,
-        max_epochs=settings.epochs,
-        callbacks=callbacks,
-        log_every_n_steps=_LOG_EVERY,
+        devices=team.local,
+        num_nodes=team.world // team.local,
+        strategy=DDPStrategy() if team.world > 1 else "auto",
+        plugins=[SafetensorsIO()],
+        max_epochs=1,  # that Lightning knows of; see `lesson`
         logger=False,
         enable_checkpointing=False,
         enable_model_summary=False,
-        enable_progress_bar=bar,
-        num_sanity_val_steps=0,
+        enable_progress_bar=False,
     )
-
-
-class _Lesson(lightning.LightningModule):
-    """What Lightning asks of a training."""
-
-    def __init__(self, model: TranslationModel, settings: Settings, steps: int) -> None:
-        super().__init__()
-        self.model = model
-        self.settings = settings
-        self.steps = steps
-        self.started = time.monotonic()
-        self.epochs: list[Epoch] = []
-        self.best: dict[str, Tensor] = {}
-        self.batch: Batch | None = None  # the one at work
-        self.all_tokens, self.all_seconds = 0, 0.0
-        self._begin_epoch()
-
-    def configure_optimizers(self) -> Any:  # Lightning's own type is a union of twelve
-        """Adam, and a learning rate that rises over the warm-up and falls to 0 at the planned end."""
-        optimizer = torch.optim.Adam(self.parameters(), lr=self.settings.learning_rate, fused=True)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._share_of_learning_rate)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    def _share_of_learning_rate(self, step: int) -> float:
-        warm = min(1.0, (step + 1) / (self.settings.warmup_steps + 1))
-        done = step / self.steps
-        if self.settings.max_minutes is not None:
-            done = max(done, (time.monotonic() - self.started) / (60 * self.settings.max_minutes))
-        return warm * max(0.0, 1.0 - done)
-
-    def on_train_epoch_start(self) -> None:
-        """A new count."""
-        self._begin_epoch()
-
-    def training_step(self, batch: Batch, index: int) -> Tensor:
-        """Loss of a batch."""
-        self.batch = batch
-        tokens = int(batch.target_lengths.sum())
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
-            loss = self.model.loss(batch, label_smoothing=self.settings.label_smoothing)
-        value = loss.item()
-        if not math.isfinite(value):
-            raise self._diverged(
-                f"the loss became {value} at step {self.global_step + 1}", self.model.named_parameters()
-            )
-        self.loss_sum += value * tokens
-        self.tokens += tokens
-        if index % _LOG_EVERY == 0:
-            rate = self.tokens / (time.perf_counter() - self.epoch_started)
-            self.log_dict({"loss": value, "tokens/s": rate}, prog_bar=True, batch_size=tokens, logger=False)
-        return loss
-
-    def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
-        """Clips the gradient; its norm, which that takes, tells whether the step would spoil the weights."""
-        named = [(name, p.grad) for name, p in self.model.named_parameters() if p.grad is not None]
-        norm = nn.utils.get_total_norm([gradient for _, gradient in named])
-        if not math.isfinite(float(norm)):
-            gradients = ((f"the gradient of {name}", gradient) for name, gradient in named)
-            raise self._diverged(f"the gradient's norm became {float(norm)} at step {self.global_step + 1}", gradients)
-        nn.utils.clip_grads_with_norm_(self.model.parameters(), self.settings.gradient_clip, norm)
-
-    def on_validation_epoch_start(self) -> None:
-        """The epoch's training is over."""
-        self.epoch_seconds = time.perf_counter() - self.epoch_started
-
-    def validation_step(self, batch: Batch, index: int) -> None:
-        """Adds up the loss of a batch."""
-        self.batch = batch
-        self.validation_sum += self.model.loss(batch, reduction="sum").item()
-        self.validation_tokens += int(batch.target_lengths.sum())
-
-    def on_validation_epoch_end(self) -> None:
-        """Keeps the weights if they are the best so far."""
-        loss = self.validation_sum / self.validation_tokens
-        if not math.isfinite(loss) or _first_not_finite(self.model.named_parameters()):
-            raise self._diverged(
-                f"the validation loss is {loss} after step {self.global_step}", self.model.named_parameters()
-            )
-        if loss < min((epoch.validation_loss for epoch in self.epochs), default=math.inf):
-            self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
-        self.all_tokens += self.tokens
-        self.all_seconds += self.epoch_seconds
-        training_loss, rate = self.loss_sum / self.tokens, self.tokens / self.epoch_seconds
-        self.epochs.append(Epoch(len(self.epochs) + 1, training_loss, loss, rate))
-        self.log("validation_loss", loss, prog_bar=True, batch_size=self.validation_tokens, logger=False)
-
-    def memory_error(self, batch: Batch) -> TrainingMemoryError:
-        """How large the batch was, and which settings make smaller ones."""
-        source, target = batch.source_lengths, batch.target_lengths
-        return TrainingMemoryError(
-            f"out of memory after {self.global_step} steps, on a batch of {len(source)} pairs of up to "
-            f"{int(source.max())} source and {int(target.max())} target tokens: use a smaller batch_size (or "
-            "batch_tokens), max_length or hidden_size"
-        )
-
-    def _diverged(self, what: str, tensors: Iterable[tuple[str, Tensor | None]]) -> TrainingDivergedError:
-        name = _first_not_finite(tensors)
-        return TrainingDivergedError(
-            f"{what}{f', where {name} is not finite' if name else ''}: the training has diverged. Use a learning_rate "
-            f"below {self.settings.learning_rate} or a gradient_clip below "
-            f"{self.settings.gradient_clip}"
-        )
-
-    def restore_best(self) -> None:
-        """Put back the weights of the best validation."""
-        self.model.load_state_dict(self.best)
-
-    def _begin_epoch(self) -> None:
-        self.loss_sum, self.tokens, self.epoch_started, self.epoch_seconds = 0.0, 0, time.perf_counter(), 0.0
-        self.validation_sum, self.validation_tokens = 0.0, 0
-
-
-def _first_not_finite(tensors: Iterable[tuple[str, Tensor | None]]) -> str | None:
-    return next((name for name, tensor in tensors if tensor is not None and not bool(tensor.isfinite().all())), None)
-
-
-class _Bar(RichProgressBar):
-    """A bar an epoch on standard error, in one line of 80 columns."""
-
-    def configure_columns(self, trainer: lightning.Trainer) -> list[ProgressColumn]:
-        """What stands before the losses; the time is what is left of the epoch."""
-        return [
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=10),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TimeRemainingColumn(),
-        ]
-
-    def get_metrics(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> dict[str, Any]:
-        """The losses and the speed, with as many digits as they are good for."""
-        values = super().get_metrics(trainer, pl_module)
-        shown = {"loss": "loss", "validation_loss": "valid", "tokens/s": "tokens/s"}
-        return {
-            name: f"{values[key]:{',.0f' if key == 'tokens/s' else '.3f'}}"
-            for key, name in shown.items()
-            if key in values
-        }
-
-    def _get_train_description(self, current_epoch: int) -> str:  # Lightning's own counts from 0
-        return f"{f'Epoch {current_epoch + 1}/{self.trainer.max_epochs}':{len(self.validation_description)}}"
-
-
-class _Lines(Callback):
-    """A line an epoch, where there is no terminal for a bar."""
-
-    def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Says how the epoch went."""
-        if isinstance(pl_module, _Lesson):
-            epoch = pl_module.epochs[-1]
-            print(
-                f"epoch {epoch.number}: training loss {epoch.training_loss:.3f}, validation loss "
-                f"{epoch.validation_loss:.3f}, {epoch.tokens_per_second:,.0f} tokens/s",
-                file=sys.stderr,
-                flush=True,
-            )
 
 
 @contextmanager

@@ -1,0 +1,64 @@
+"""The course of a training for TensorBoard."""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from dikkat.translation.course import Validation
+from dikkat.translation.progress import Listener, Moment
+from dikkat.translation.translator import Translation
+
+_PICTURES = 3  # each takes a fifth of a second to draw
+
+
+class Curves(Listener):
+    """Losses, learning rate, speed, BLEU, and what the model looked at in a few sentences that are always the same.
+
+    Args:
+        folder: where TensorBoard looks: `tensorboard --logdir <folder>`.
+        step: where the training begins; what an earlier run wrote of later steps is no longer shown.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(folder, purge_step=step + 1)
+
+    def on_step(self, moment: Moment) -> None:
+        """What is known of a step."""
+        self._writer.add_scalar("training/loss", moment.loss, moment.step)
+        self._writer.add_scalar("training/learning rate", moment.learning_rate, moment.step)
+        self._writer.add_scalar("training/tokens a second", moment.tokens_per_second, moment.step)
+
+    def on_validation(self, validation: Validation) -> None:
+        """What is known of a validation."""
+        self._writer.add_scalar("validation/loss", validation.loss, validation.step)
+        if validation.bleu is not None:
+            self._writer.add_scalar("validation/BLEU", validation.bleu, validation.step)
+
+    def on_translations(self, step: int, translations: Sequence[Translation]) -> None:
+        """A heat map of each of the first few."""
+        from dikkat.show import heatmaps
+
+        for number, each in enumerate(translations[:_PICTURES], start=1):
+            if each.weights.numel():
+                figure = heatmaps(each.weights, queries=each.target_tokens, keys=each.source_tokens)
+                # Figures of dikkat's are not pyplot's, so there is nothing to close.
+                self._writer.add_figure(f"attention/sentence {number}", figure, step, close=False)
+
+    def close(self) -> None:
+        """Write what is still waiting."""
+        self._writer.close()
+
+
+def curves(folder: Path, step: int) -> list[Listener]:
+    """`Curves`, where TensorBoard is installed; where it is not, a warning says so."""
+    try:
+        return [Curves(folder, step)]
+    except ImportError:
+        warnings.warn(
+            "TensorBoard is not installed, so there will be no curves: pip install 'dikkat[tensorboard]'",
+            UserWarning,
+            stacklevel=2,
+        )
+        return []

@@ -1,0 +1,47 @@
+"""Ctrl-C, and the signal that asks a process to end: both end a training at its next step."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupts:
+    """Remembers that the user wants an end; the second time, a `KeyboardInterrupt` ends everything at once.
+
+    Attributes:
+        asked: whether an end was asked for.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Within, `listen` may be called; behind, the signals do what they did before."""
+        before: dict[signal.Signals, Any] = {each: signal.getsignal(each) for each in _SIGNALS}
+        try:
+            yield
+        finally:
+            if _in_main_thread():
+                for each, handler in before.items():
+                    signal.signal(each, handler)
+
+    def listen(self) -> None:
+        """From now on. Only the main thread of a process hears of signals: in another one nothing happens."""
+        if _in_main_thread():
+            for each in _SIGNALS:
+                signal.signal(each, self._hear)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

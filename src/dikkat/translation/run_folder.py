@@ -1,0 +1,213 @@
+"""The folder of a training: what it needs to go on after it was stopped, for one training at a time."""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as dump_tensors
+from torch import Tensor
+
+from dikkat.files import write_whole
+from dikkat.translation.checkpoint import SOURCE, TARGET
+from dikkat.translation.checkpoints import SafetensorsIO, remove_leftovers
+from dikkat.translation.errors import TrainingFolderError
+from dikkat.translation.schedules import DECAYS_TO_ZERO
+from dikkat.translation.settings import Settings
+from dikkat.translation.tokenizer import Tokenizer
+
+_SETTINGS, _LOCK = "settings.json", "lock"
+_STEP = re.compile(r"step-(\d{9,})")
+
+
+class RunFolder:
+    """Settings, tokenizers, the newest checkpoint and the best weights of a training.
+
+    `settings.json`, `source.tokenizer.json`, `target.tokenizer.json`; `checkpoints/step-000001234/`;
+    `best/step-000001000.safetensors`; `tensorboard/`; `lock`, which a training holds while it runs.
+
+    Args:
+        path: the folder. Processes of other machines that train together must see the same one.
+        writes: whether this process writes; of several that train together one does.
+    """
+
+    def __init__(self, path: Path, *, writes: bool = True) -> None:
+        self.path = path
+        self.writes = writes
+        self.curves = path / "tensorboard"
+        self._checkpoints, self._best = path / "checkpoints", path / "best"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep every other training out, and out of this one's way if it is not the one that writes.
+
+        Raises:
+            TrainingFolderError: another training is at work there; the message has its process.
+        """
+        if not self.writes:
+            yield
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / _LOCK).open("a+", encoding="utf-8")
+        except OSError as error:
+            raise TrainingFolderError(
+                f"{self.path}: no training can be kept there ({error.strerror}). Give another name"
+            ) from error
+        with file:
+            if not _lock(file):
+                file.seek(0)
+                raise TrainingFolderError(
+                    f"{self.path}: {file.read().strip() or 'another process'} is training into it. Wait for its end, or"
+                    " give this training another output"
+                )
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
+            yield
+
+    def begin(self, settings: Settings) -> None:
+        """Make ready for a new training.
+
+        Raises:
+            TrainingFolderError: the checkpoint of a training is there that did not come to its end.
+        """
+        if (newest := self.newest()) and not SafetensorsIO().load_checkpoint(newest)["course"]["finished"]:
+            raise TrainingFolderError(
+                f"{self.path}: a training stopped here after step {step_of(newest)}. Go on with it (resume; on the "
+                "command line --resume), or remove the folder to begin anew"
+            )
+        if self.writes:
+            for folder in (self._checkpoints, self._best, self.curves):
+                shutil.rmtree(folder, ignore_errors=True)
+            for tokenizer in (SOURCE, TARGET):
+                (self.path / tokenizer).unlink(missing_ok=True)
+            self._make_ready(settings)
+
+    def resume(self, settings: Settings) -> None:
+        """Make ready to go on with the training that is there, from `newest()`, or from its beginning if it is None.
+
+        Raises:
+            TrainingFolderError: no training is there, or one with other settings; the message names each.
+        """
+        path = self.path / _SETTINGS
+        try:
+            begun = Settings.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            raise TrainingFolderError(f"{self.path}: no training to go on with. Begin one without resume") from None
+        except (ValueError, TypeError) as error:
+            raise TrainingFolderError(f"{path}: damaged ({error}). Remove the folder and train anew") from error
+        _check_changes(begun, settings, self.path)
+        if self.writes:
+            self._make_ready(settings)
+
+    def newest(self) -> Path | None:
+        """The newest checkpoint."""
+        found = [entry for entry in self._checkpoints.glob("step-*") if _STEP.fullmatch(entry.name)]
+        return max(found, key=step_of, default=None)
+
+    def checkpoint(self, step: int) -> Path:
+        """Where the checkpoint after a step belongs."""
+        return self._checkpoints / f"step-{step:09}"
+
+    def keep_newest(self, best: list[int]) -> None:
+        """Remove older checkpoints, and the weights that the newest one does not call its best."""
+        newest = self.newest()
+        for entry in self._checkpoints.glob("step-*"):
+            if entry != newest:
+                SafetensorsIO().remove_checkpoint(entry)
+        wanted = [self._weights(step) for step in best]
+        for file in self._best.glob("step-*"):
+            if file not in wanted:
+                file.unlink()
+
+    def tokenizers(self) -> tuple[Tokenizer, Tokenizer] | None:
+        """Those of the training that is there; None if it was stopped before it had any."""
+        paths = self.path / SOURCE, self.path / TARGET
+        return (Tokenizer.load(paths[0]), Tokenizer.load(paths[1])) if all(map(Path.is_file, paths)) else None
+
+    def save_tokenizers(self, source: Tokenizer, target: Tokenizer) -> None:
+        """Keep them."""
+        if self.writes:
+            write_whole(self.path / SOURCE, source.to_json())
+            write_whole(self.path / TARGET, target.to_json())
+
+    def save_weights(self, step: int, tensors: dict[str, Tensor]) -> None:
+        """Keep the weights after a step."""
+        if self.writes:
+            write_whole(self._weights(step), dump_tensors(tensors))
+
+    def weights(self, step: int) -> dict[str, Tensor]:
+        """The weights after a step.
+
+        Raises:
+            TrainingFolderError: they are missing or damaged.
+        """
+        path = self._weights(step)
+        try:
+            return load_tensors(path.read_bytes())
+        except Exception as error:  # safetensors has an error of its own, and raises others too
+            raise TrainingFolderError(f"{path}: missing or damaged ({error}). Train anew") from error
+
+    def _weights(self, step: int) -> Path:
+        return self._best / f"step-{step:09}.safetensors"
+
+    def _make_ready(self, settings: Settings) -> None:
+        for folder in (self._checkpoints, self._best):
+            folder.mkdir(exist_ok=True)
+        for folder in (self.path, self._checkpoints, self._best):
+            remove_leftovers(folder)
+        write_whole(self.path / _SETTINGS, json.dumps(settings.to_dict(), indent=2) + "\n")
+
+
+def changeable(settings: Settings) -> set[str]:
+    """The settings that may change when a training goes on: those of which no step so far depended.
+
+    How long it goes on may change too, unless the schedule was made for the planned end.
+    """
+    course = {"patience", "checkpoint_steps"}
+    return course if settings.schedule in DECAYS_TO_ZERO else course | {"epochs", "max_minutes"}
+
+
+def _check_changes(begun: Settings, now: Settings, folder: Path) -> None:
+    before, after = begun.to_dict(), now.to_dict()
+    changed = [
+        f"{field.name} was {before[field.name]} and is {after[field.name]}"
+        for field in dataclasses.fields(Settings)
+        if before[field.name] != after[field.name] and field.name not in changeable(begun)
+    ]
+    if changed:
+        raise TrainingFolderError(
+            f"{folder}: the training there has other settings: {'; '.join(changed)}. Go on with the same, or train anew"
+            f" into another folder; only {', '.join(sorted(changeable(begun)))} may change"
+        )
+
+
+def step_of(path: Path) -> int:
+    """The step after which a checkpoint was made."""
+    found = _STEP.match(path.name)
+    return int(found[1]) if found else 0
+
+
+def _lock(file: IO[Any]) -> bool:
+    """Whether the file is now this process's; the system lets go of it when the process ends, however it ends."""
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            file.seek(1_000)  # behind the text, which must stay readable
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

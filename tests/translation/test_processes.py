@@ -1,0 +1,100 @@
+"""Several processes that train together come to what one comes to, to rounding."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dikkat.translation.course import Course
+from dikkat.translation.lesson import Steps
+from dikkat.translation.model import collate
+from dikkat.translation.processes import Processes, processes
+from dikkat.translation.training import train
+from translation.conftest import PAIRS, TINY
+
+# Seven pairs, three a batch, in two processes: a row over in each batch, and in the last one a process without any.
+SETTINGS = dataclasses.replace(TINY, epochs=3, batch_size=3, accumulate=2, average=2, criterion="bleu")
+PROGRAM = """
+import json, sys
+import torch
+torch.set_num_threads(1)
+from dikkat.translation.processes import processes
+from dikkat.translation.training import train
+from translation.test_processes import PAIRS, SETTINGS
+result = train(SETTINGS, PAIRS[:7], PAIRS, folder=sys.argv[1], progress=False)
+weights = {name: tensor.double().sum().item() for name, tensor in result.translator.model.state_dict().items()}
+found = {"losses": [epoch.training_loss for epoch in result.epochs], "weights": weights,
+         "validations": [[each.step, each.loss, each.bleu] for each in result.validations]}
+with open(f"{sys.argv[1]}-{processes().rank}.json", "w") as file:
+    json.dump(found, file)
+"""
+
+
+def test_two_processes_come_to_what_one_comes_to(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, "tests"]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run([*command, str(program), str(tmp_path / "run")], env=environment, check=True, timeout=240)
+    one = train(SETTINGS, PAIRS[:7], PAIRS, progress=False)
+    for rank in (0, 1):
+        found = json.loads((tmp_path / f"run-{rank}.json").read_text())
+        assert found["losses"] == pytest.approx([epoch.training_loss for epoch in one.epochs], rel=1e-5)
+        wanted = [[each.step, each.loss, each.bleu] for each in one.validations]
+        assert [each[:2] for each in found["validations"]] == [pytest.approx(each[:2], rel=1e-5) for each in wanted]
+        assert [each[2] for each in found["validations"]] == pytest.approx([each[2] for each in wanted])
+        sums = {name: tensor.double().sum().item() for name, tensor in one.translator.model.state_dict().items()}
+        assert found["weights"] == pytest.approx(sums, rel=1e-4, abs=1e-4)
+    steps = [entry.name for entry in (tmp_path / "run" / "checkpoints").iterdir()]
+    assert steps == [f"step-{one.validations[-1].step:09}"]
+
+
+def test_alone_unless_torchrun_says_otherwise(monkeypatch):
+    assert processes() == Processes(0, 1, 1)
+    for name, value in {"WORLD_SIZE": "6", "RANK": "4", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert processes() == Processes(0, 1, 1)  # other launchers set some of these too
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert processes() == Processes(4, 6, 2)
+
+
+class Fixed:
+    """Batches of a known order."""
+
+    def __init__(self, batches):
+        self.batches, self.first = batches, 0
+
+    def load_state_dict(self, state):
+        self.first = state["batch"]
+
+    def __iter__(self):
+        return iter(self.batches[self.first :])
+
+
+def test_a_step_weighs_its_batches_by_their_tokens():
+    sizes = [2, 4, 1, 3, 5]  # with the ends 3, 5, 2, 4, 6 tokens
+    batches = [collate([([5], [6] * size)]) for size in sizes]
+    steps = list(Steps(Fixed(batches), Course(), epochs=2, accumulate=2, world=1))
+    first, *_ = steps
+    assert [step.tokens for step in steps] == [8, 6, 6] * 2
+    assert first.weights == (3 / 8, 5 / 8)
+    assert [len(step.batches) for step in steps] == [2, 2, 1] * 2
+    assert [(step.epoch, step.position, step.last) for step in steps[:3]] == [
+        (0, 2, False),
+        (0, 4, False),
+        (0, 5, True),
+    ]
+    on = list(Steps(Fixed(batches), Course(epoch=1, batch=2), epochs=2, accumulate=2, world=1))
+    assert [(step.epoch, step.position, step.tokens) for step in on] == [(1, 4, 6), (1, 5, 6)]
+
+
+def test_of_two_processes_one_without_rows_weighs_nothing():
+    batch = collate([([5], [6, 7])])
+    whole = batch._replace(total_tokens=4)  # the other process has one token
+    (step,) = Steps(Fixed([whole]), Course(), epochs=1, accumulate=1, world=2)
+    assert step.weights == (2 * 3 / 4,)
+    (step,) = Steps(Fixed([whole._replace(counts=False)]), Course(), epochs=1, accumulate=1, world=2)
+    assert (step.weights, step.tokens) == ((0.0,), 4)

@@ -1,0 +1,392 @@
+"""A training that was stopped and goes on comes to what it would have come to: bit for bit."""
+
+import dataclasses
+import functools
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from dikkat.translation import SettingsError, TrainingDivergedError, checkpoints, run_folder
+from dikkat.translation.checkpoints import SafetensorsIO
+from dikkat.translation.curves import Curves
+from dikkat.translation.errors import TrainingFolderError, TrainingStorageError
+from dikkat.translation.lesson import Lesson
+from dikkat.translation.run_folder import RunFolder
+from dikkat.translation.training import train
+from translation.conftest import PAIRS, TINY
+
+# Eight pairs, two a batch: four batches an epoch.
+SHORT = dataclasses.replace(
+    TINY, epochs=3, batch_size=2, dropout=0.2, attention_dropout=0.1, checkpoint_steps=1, patience=40
+)
+KINDS = {
+    "every step": {},
+    "every third step": {"checkpoint_steps": 3},
+    "accumulation with a remainder": {"accumulate": 3, "num_layers": 2},
+    "validations within epochs": {
+        "validation_steps": 3,
+        "average": 2,
+        "checkpoint_steps": 2,
+        "schedule": "plateau",
+        "epochs": 2,
+    },
+    "by BLEU": {"criterion": "bleu", "schedule": "cosine", "checkpoint_steps": 5},
+}
+
+
+class KilledError(BaseException):
+    """As abrupt as something within the process can be."""
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch):
+    monkeypatch.setattr(Curves, "on_translations", lambda *_: None)  # they take longer than everything else
+
+
+def weights(result):
+    return result.translator.model.state_dict()
+
+
+def equal(one, other):
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def learn(settings, folder=None, *, validation=PAIRS[:5], **options):
+    return train(settings, PAIRS, validation, folder=folder, progress=False, **options)
+
+
+@functools.cache
+def in_peace(settings):
+    return learn(settings)
+
+
+def killed_in(monkeypatch, settings, folder, method, call, *, before=True, **options):
+    """Train until a method of the lesson is called for the so manieth time, from 1."""
+    inner, calls = getattr(Lesson, method), []
+
+    def killing(self, *args, **kwargs):
+        calls.append(args)
+        if before and len(calls) == call:
+            raise KilledError
+        result = inner(self, *args, **kwargs)
+        if len(calls) == call:
+            raise KilledError
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lesson, method, killing)
+        with pytest.raises(KilledError):
+            learn(settings, folder, **options)
+
+
+@pytest.mark.parametrize("changes", KINDS.values(), ids=KINDS)
+def test_a_training_goes_on_from_wherever_it_was_stopped(tmp_path, monkeypatch, changes):
+    settings = dataclasses.replace(SHORT, **changes)
+    whole = in_peace(settings)
+    steps = settings.epochs * (2 if settings.accumulate > 1 else 4)
+    for call in range(1, steps + 1) if settings.average > 1 else (1, 4, 6):
+        folder = tmp_path / f"{call}"
+        killed_in(monkeypatch, settings, folder, "training_step", call, before=call % 2 == 0)
+        again = learn(settings, folder, resume=True)
+        assert equal(weights(again), weights(whole)), call
+        assert [each.loss for each in again.validations] == [each.loss for each in whole.validations]
+        assert [each.training_loss for each in again.epochs] == [each.training_loss for each in whole.epochs]
+
+
+@pytest.mark.parametrize("method", ["_validate", "_bleu", "_save", "on_save_checkpoint", "_keep_weights"])
+def test_also_from_within_a_validation_or_a_checkpoint(tmp_path, monkeypatch, method):
+    whole = in_peace(SHORT)
+    for call in (1, 2):
+        folder = tmp_path / f"{call}"
+        killed_in(monkeypatch, SHORT, folder, method, call, before=call % 2 == 0)
+        assert equal(weights(learn(SHORT, folder, resume=True)), weights(whole))
+
+
+def test_stopped_again_and_again(tmp_path, monkeypatch):
+    settings = dataclasses.replace(SHORT, average=3)
+    whole = in_peace(settings)
+    killed_in(monkeypatch, settings, tmp_path / "run", "training_step", 3)
+    for _ in range(4):
+        killed_in(monkeypatch, settings, tmp_path / "run", "training_step", 3, resume=True)
+    assert equal(weights(learn(settings, tmp_path / "run", resume=True)), weights(whole))
+
+
+def test_a_folder_changes_nothing_and_holds_the_newest_checkpoint_and_the_best_weights_alone(tmp_path):
+    settings = dataclasses.replace(SHORT, average=2)
+    with_folder = learn(settings, tmp_path / "run")
+    assert equal(weights(with_folder), weights(in_peace(settings)))
+    assert [entry.name for entry in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000000012"]
+    best = sorted(with_folder.validations, key=lambda each: each.loss)[:2]
+    wanted = {f"step-{each.step:09}.safetensors" for each in best}
+    assert {entry.name for entry in (tmp_path / "run" / "best").iterdir()} == wanted
+    pickled = [file for file in tmp_path.rglob("*") if file.suffix in (".ckpt", ".pt", ".pth", ".pkl")]
+    assert pickled == []
+
+
+def test_a_finished_training_gives_its_result_again_and_makes_room_for_a_new_one(tmp_path):
+    first = learn(SHORT, tmp_path / "run")
+    again = learn(SHORT, tmp_path / "run", resume=True)
+    assert equal(weights(again), weights(first))
+    assert again.epochs == first.epochs
+    other = learn(dataclasses.replace(SHORT, seed=1), tmp_path / "run")
+    assert not equal(weights(other), weights(first))
+
+
+def test_an_unfinished_training_is_not_begun_anew_by_mistake(tmp_path, monkeypatch):
+    killed_in(monkeypatch, SHORT, tmp_path / "run", "training_step", 6)
+    with pytest.raises(TrainingFolderError, match=r"run: a training stopped here after step 5\. Go on with it"):
+        learn(SHORT, tmp_path / "run")
+
+
+def test_there_must_be_something_to_go_on_with(tmp_path):
+    with pytest.raises(TrainingFolderError, match="empty: no training to go on with"):
+        learn(SHORT, tmp_path / "empty", resume=True)
+    with pytest.raises(TrainingFolderError, match="resume needs the folder"):
+        learn(SHORT, resume=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrainingFolderError, match="no training can be kept there"):
+        learn(SHORT, tmp_path / "file" / "run")
+
+
+def test_changed_settings_are_named_each_with_both_values(tmp_path, monkeypatch):
+    killed_in(monkeypatch, SHORT, tmp_path / "run", "training_step", 6)
+    other = dataclasses.replace(SHORT, hidden_size=34, dropout=0.1, epochs=9, patience=2)
+    message = r"other settings: hidden_size was 32 and is 34; dropout was 0\.2 and is 0\.1; epochs was 3 and is 9\. "
+    with pytest.raises(TrainingFolderError, match=message) as caught:
+        learn(other, tmp_path / "run", resume=True)
+    assert "only checkpoint_steps, patience may change" in str(caught.value)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "inverse_sqrt", "plateau"])
+def test_a_training_can_be_made_longer_where_the_schedule_allows(tmp_path, schedule):
+    settings = dataclasses.replace(SHORT, schedule=schedule, epochs=2)
+    longer = dataclasses.replace(settings, epochs=4, checkpoint_steps=7)
+    learn(settings, tmp_path / "run")
+    again = learn(longer, tmp_path / "run", resume=True)
+    assert len(again.epochs) == 4
+    assert equal(weights(again), weights(in_peace(longer)))
+
+
+@pytest.mark.parametrize(
+    ("training", "validation", "message"),
+    [
+        (PAIRS[:7], PAIRS[:5], "the (vocabulary|training corpus) differs"),
+        (PAIRS[::-1], PAIRS[:5], "the training corpus differs from what .*'pairs': 8"),
+        (PAIRS, PAIRS[:4], r"the validation corpus differs .*'pairs': 5.*'pairs': 4"),
+        (PAIRS, None, "the validation corpus differs .* is None"),
+    ],
+)
+def test_a_changed_corpus_is_refused(tmp_path, monkeypatch, training, validation, message):
+    killed_in(monkeypatch, SHORT, tmp_path / "run", "training_step", 6)
+    with pytest.raises(TrainingFolderError, match=message):
+        train(SHORT, training, validation, folder=tmp_path / "run", resume=True, progress=False)
+
+
+def test_a_checkpoint_of_another_model_names_the_tensors(tmp_path, monkeypatch):
+    killed_in(monkeypatch, SHORT, tmp_path / "run", "training_step", 6)
+    newest = RunFolder(tmp_path / "run").newest()
+    state = SafetensorsIO().load_checkpoint(newest)
+    state["state_dict"]["model.bridge.weight"] = torch.ones(3, 5)
+    del state["state_dict"]["model.bridge.bias"]
+    state["state_dict"]["model.more"] = torch.ones(2)
+    SafetensorsIO().remove_checkpoint(newest)
+    SafetensorsIO().save_checkpoint(state, newest)
+    with pytest.raises(TrainingFolderError, match="the checkpoint is one of another model") as caught:
+        learn(SHORT, tmp_path / "run", resume=True)
+    for fault in (
+        "model.bridge.weight is float32 (3, 5) and must be float32 (32, 32)",
+        "model.bridge.bias is missing and must be float32 (32,)",
+        "model.more is float32 (2,) and must be missing",
+    ):
+        assert fault in str(caught.value)
+
+
+def test_a_damaged_checkpoint_is_not_gone_on_with(tmp_path, monkeypatch):
+    killed_in(monkeypatch, SHORT, tmp_path / "run", "training_step", 6)
+    file = RunFolder(tmp_path / "run").newest() / "optimizer.safetensors"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(TrainingFolderError, match=r"optimizer\.safetensors is damaged"):
+        learn(SHORT, tmp_path / "run", resume=True)
+
+
+def test_two_trainings_into_one_folder(tmp_path):
+    with (
+        RunFolder(tmp_path / "run").locked(),
+        pytest.raises(TrainingFolderError, match=rf"run: process {os.getpid()} on .* is training into it"),
+    ):
+        learn(SHORT, tmp_path / "run")
+    learn(dataclasses.replace(SHORT, epochs=1), tmp_path / "run")  # afterwards it is free
+
+
+def test_what_a_killed_process_left_half_written_goes(tmp_path):
+    half = tmp_path / "run" / "checkpoints" / ".step-000000004.abcd1234.part"
+    half.mkdir(parents=True)
+    (half / "model.safetensors").write_bytes(b"half")
+    (tmp_path / "run" / "best").mkdir()
+    (tmp_path / "run" / "best" / ".0123.part").write_bytes(b"half")
+    learn(dataclasses.replace(SHORT, epochs=1), tmp_path / "run")
+    assert list(tmp_path.rglob("*.part")) == []
+
+
+def test_a_loss_that_is_not_a_number_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
+    step = Lesson.training_step
+
+    def spoiled(self, *args):
+        if self.course.step == 6:
+            with torch.no_grad():
+                self.model.bridge.bias[3] = float("nan")
+        step(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lesson, "training_step", spoiled)
+        with pytest.raises(TrainingDivergedError, match=r"at step 7, where bridge\.bias is not finite"):
+            learn(SHORT, tmp_path / "run")
+    newest = RunFolder(tmp_path / "run").newest()
+    assert newest.name == "step-000000006"
+    state = SafetensorsIO().load_checkpoint(newest)["state_dict"]
+    assert all(bool(tensor.isfinite().all()) for tensor in state.values())
+
+
+@pytest.mark.parametrize("module", [checkpoints, run_folder])
+def test_no_space_left_says_which_and_keeps_the_checkpoint_before(tmp_path, monkeypatch, module):
+    write, calls = module.write_whole, []
+
+    def full(*args):
+        calls.append(args)
+        if len(calls) > 13:
+            raise OSError(28, "No space left on device")
+        write(*args)
+
+    settings = dataclasses.replace(SHORT, epochs=40, average=20)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_whole", full)
+        with pytest.raises(TrainingStorageError, match="could not be written") as caught:
+            learn(settings, tmp_path / "run")
+    what = "the checkpoint" if module is checkpoints else "the weights"
+    assert str(caught.value).startswith(f"{what} after step ")
+    assert "(No space left on device)" in str(caught.value)
+    newest = RunFolder(tmp_path / "run").newest()
+    assert f"{newest} is intact: make room, and go on with it" in str(caught.value)
+    SafetensorsIO().load_checkpoint(newest)
+    assert list((tmp_path / "run").rglob("*.part")) == []
+    assert bool(caught.value.training) == bool(module is run_folder)
+
+
+def test_a_limit_of_the_system_on_files_is_met_likewise(tmp_path, monkeypatch):
+    """The optimiser's file, twice the model's, is the first that is too large."""
+    killed_in(monkeypatch, SHORT, tmp_path / "run", "training_step", 2)
+    newest = RunFolder(tmp_path / "run").newest()
+    size = (newest / "optimizer.safetensors").stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, before[1]))
+    try:
+        with pytest.raises(TrainingStorageError, match=r"the checkpoint after step 2 .*File too large.* is intact"):
+            learn(SHORT, tmp_path / "run", resume=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert RunFolder(tmp_path / "run").newest() == newest
+    assert [entry for entry in newest.parent.iterdir() if entry != newest] == []
+    assert equal(weights(learn(SHORT, tmp_path / "run", resume=True)), weights(in_peace(SHORT)))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_at_the_next_step_with_a_checkpoint(tmp_path, monkeypatch, number):
+    step, before = Lesson.training_step, signal.getsignal(number)
+    settings = dataclasses.replace(SHORT, checkpoint_steps=1000)
+
+    def interrupted(self, *args):
+        if self.course.step == 5:
+            os.kill(os.getpid(), number)
+        step(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lesson, "training_step", interrupted)
+        result = learn(settings, tmp_path / "run")
+    assert result.interrupted
+    assert result.resumable
+    assert len(result.epochs) == 1
+    assert RunFolder(tmp_path / "run").newest().name == "step-000000006"
+    assert signal.getsignal(number) is before
+    again = learn(settings, tmp_path / "run", resume=True)
+    assert not again.interrupted
+    assert equal(weights(again), weights(in_peace(settings)))
+
+
+def test_before_the_first_validation_there_is_nothing_but_the_folder(tmp_path, monkeypatch):
+    step = Lesson.training_step
+
+    def interrupted(self, *args):
+        os.kill(os.getpid(), signal.SIGINT)
+        step(self, *args)
+
+    monkeypatch.setattr(Lesson, "training_step", interrupted)
+    result = learn(SHORT, tmp_path / "run")
+    assert (result.interrupted, result.resumable, result.epochs) == (True, True, [])
+    with pytest.raises(KeyboardInterrupt):
+        learn(SHORT)
+
+
+def test_the_second_ctrl_c_stops_at_once(tmp_path, monkeypatch):
+    reached = []
+
+    def interrupted(self, *args):
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        reached.append(args)
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(Lesson, "training_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        learn(SHORT, tmp_path / "run")
+    assert reached == []
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_in_another_thread_signals_are_left_alone():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(learn(dataclasses.replace(SHORT, epochs=1))))
+    thread.start()
+    thread.join()
+    assert len(found[0].epochs) == 1
+
+
+PROGRAM = """
+import json, random, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from translation.test_resume import PAIRS, SHORT
+sys.path.append("benchmarks")  # which has a `translation` too
+import kills
+print(json.dumps(kills.kill(Path(sys.argv[1]), SHORT, PAIRS, PAIRS[:5], 3, random.Random(2))))
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no fork there")
+def test_killed_by_the_system_at_any_time(tmp_path):
+    """The benchmark, which does it many times more."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, "tests"])}
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True, timeout=120)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["kills"] >= 3
+    assert (found["unreadable"], found["different"]) == (0, 0)
+
+
+def test_no_validation_keeps_the_last_weights_and_goes_on_too(tmp_path, monkeypatch):
+    whole = train(SHORT, PAIRS, progress=False)
+    assert whole.validations == []
+    assert {epoch.validation_loss for epoch in whole.epochs} == {None}
+    killed_in(monkeypatch, SHORT, tmp_path / "run", "training_step", 7, validation=[])
+    assert equal(weights(train(SHORT, PAIRS, folder=tmp_path / "run", resume=True, progress=False)), weights(whole))
+    with pytest.raises(SettingsError, match="average is 2, and there are no validation pairs"):
+        train(dataclasses.replace(SHORT, average=2), PAIRS, progress=False)

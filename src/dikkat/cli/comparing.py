@@ -68,12 +68,12 @@ def compare(
     for trial in done:
         if trial.error:
             print(f"{trial.name}: {trial.error}")
-    if drawn := [trial for trial in done if trial.seconds is not None]:
+    if drawn := [trial for trial in done if trial.bleu is not None]:
         from dikkat.cli.pictures import draw_comparison
 
         for path in draw_comparison(drawn, output):
             print(f"picture: {path}")
-    if len(drawn) < len(done):
+    if any(trial.error for trial in done):
         raise typer.Exit(1)
 
 

@@ -1,7 +1,7 @@
 """Pictures: what a translator looked at, and how trainings compare."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dikkat.translation.compare import Trial
 
 _PANELS = 4  # more would be too small to read; the page shows every sentence
+_MARKERS = "os^Dv*PX<>"
 _LONGEST = 60  # tokens of a sentence, likewise
 
 
@@ -67,8 +68,7 @@ def draw_comparison(trials: Sequence["Trial"], folder: Path) -> tuple[Path, Path
     """Write quality against time and against speed as a picture, `comparison.png` and `comparison.svg`.
 
     Args:
-        trials: those that have a result. Their BLEU is drawn, or where one has none the validation loss of all, the
-            better the higher.
+        trials: those that have a BLEU.
         folder: where.
 
     Returns:
@@ -79,45 +79,31 @@ def draw_comparison(trials: Sequence["Trial"], folder: Path) -> tuple[Path, Path
     """
     from matplotlib.figure import Figure
 
-    scored = all(trial.bleu is not None for trial in trials)
-    qualities = [(trial.bleu if scored else trial.validation_loss) or 0.0 for trial in trials]
-    labels = [",".join(part.partition("=")[2] for part in trial.name.split(",")) for trial in trials]
-    figure = Figure(figsize=(10, max(4, 0.35 * len(trials))), layout="constrained")
+    figure = Figure(figsize=(10, max(4, 1 + 0.25 * len(trials))), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    for axes, places, title in (
-        (left, [(trial.seconds or 0.0) / 60 for trial in trials], "minutes of training"),
-        (right, [trial.tokens_per_second or 0.0 for trial in trials], "tokens a second"),
-    ):
-        _scatter(axes, places, qualities, labels)
-        axes.set_xlabel(title)
-    left.set_ylabel("BLEU" if scored else "validation loss")
-    if not scored:
-        left.invert_yaxis()
-    figure.suptitle("varied: " + ", ".join(part.partition("=")[0] for part in trials[0].name.split(",")))
+    # The legend has the order of the points, from the top down.
+    ordered = sorted(trials, key=lambda trial: trial.bleu or 0.0, reverse=True)
+    for trial, style in zip(ordered, _styles([trial.name.split(",") for trial in ordered]), strict=True):
+        left.plot((trial.seconds or 0.0) / 60, trial.bleu, **style)
+        right.plot(trial.tokens_per_second, trial.bleu, **style, label=trial.name.replace(",", ", "))
+    left.set(xlabel="minutes of training", ylabel="BLEU")
+    right.set_xlabel("tokens a second")
+    for axes in (left, right):
+        axes.margins(0.1)
+        axes.set_xlim(left=0)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right center", frameon=False)
     paths = folder / "comparison.png", folder / "comparison.svg"
     for path in paths:
         save(figure, path)
     return paths
 
 
-def _scatter(axes: Any, places: Sequence[float], qualities: Sequence[float], labels: Sequence[str]) -> None:
-    """Points with a label beside each; labels that would overlap are moved apart, with a line to their point."""
-    axes.scatter(places, qualities, s=24, zorder=3)
-    low, high = min(qualities), max(qualities)
-    margin = 0.1 * ((high - low) or abs(high) or 1.0)
-    axes.set_ylim(low - margin, high + margin)
-    axes.set_xlim(0, 1.6 * max(places))
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    apart = (high - low + 2 * margin) / max(18, len(labels))
-    height = low - margin
-    for index in sorted(range(len(labels)), key=qualities.__getitem__):
-        height = max(qualities[index], height + apart)
-        axes.annotate(
-            labels[index],
-            (places[index], qualities[index]),
-            xytext=(places[index] + 0.06 * max(places), height),
-            fontsize=8,
-            va="center",
-            arrowprops={"arrowstyle": "-", "lw": 0.5, "color": "0.5"},
-        )
+def _styles(names: Sequence[Sequence[str]]) -> Iterator[dict[str, Any]]:
+    """A colour for each value of what is varied first, a marker for the rest."""
+    colours = list(dict.fromkeys(first for first, *_ in names))
+    markers = list(dict.fromkeys(tuple(rest) for _, *rest in names))
+    for first, *rest in names:
+        marker = _MARKERS[markers.index(tuple(rest)) % len(_MARKERS)]
+        yield {"color": f"C{colours.index(first) % 10}", "marker": marker, "linestyle": "none", "markersize": 8}

@@ -134,8 +134,8 @@ def _tried(name: str, recipe: Recipe, folder: Path) -> Trial:
     trial = Trial(name, recipe.settings.to_dict())
     try:
         trial = _trained(trial, recipe, folder)
-    except (InputError, RuntimeError, MemoryError, OSError) as error:  # the other trials go on
-        return replace(trial, error=" ".join(str(error).split()) or type(error).__name__)
+    except Exception as error:  # whatever it is, the other trials go on
+        return replace(trial, error=f"{type(error).__name__}: {' '.join(str(error).split())}")
     _write(folder / RESULT, asdict(trial))
     return trial
 

@@ -20,7 +20,8 @@ FLAG = " "  # as the name of a value: there is none
 _SEARCH_HELP = {
     "beam": "Ways to go on with a translation that are followed at once, before one is chosen. 1: fastest. Larger: "
     "slower, and mostly better, up to 5 or so.",
-    "n_best": "Translations of each sentence, the best first, at most as many as --beam. With 2 or more, a line holds "
+    "n_best": "Translations of each sentence, the best first, at most as many as --beam; with --sample, as many as are "
+    "drawn. With 2 or more, a line holds "
     "the sentence's number, the translation's score (its log-probability) and the translation, with tabs between.",
     "length_penalty": "How much longer translations are preferred. 0: not at all, so that short ones win. No effect "
     "with a --beam of 1.",
@@ -40,9 +41,16 @@ _METAVARS = {bool: FLAG, int: "N", float: "NUMBER", str: "NAME"}
 def setting_options() -> dict[str, Any]:
     """An option for each setting, without a default: what is not given is the recipe's."""
     return {
-        name: _option(name, kind, f"{option.help} {_default(getattr(Settings(), name))}", option.group)
+        name: _option(name, kind, f"{described(name)} {_default(getattr(Settings(), name))}", option.group)
         for name, kind, option in _settings()
     }
+
+
+def described(setting: str) -> str:
+    """What a setting does, and the values it may have if they are few."""
+    text, allowed = Settings.options()[setting].help, choices(get_type_hints(Settings)[setting]) or ()
+    named = all(re.search(rf"\b{value}\b", text) for value in allowed)
+    return text if named else f"{text} One of {', '.join(allowed)}."
 
 
 def search_options(*left_out: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from dikkat.cli.tables import show_table
 from dikkat.cli.translating import load
 from dikkat.translation import InputError, Search, Translator, evaluate
 from dikkat.translation.corpus import Pair, read_lines
+from dikkat.translation.translator import Translates
 
 _COMPARED = "Comparison"
 
@@ -79,7 +80,7 @@ def evaluate_model(
 
     Of a corpus with parts, such as the phrasebook, the test part is taken.
     """
-    _check_choice(model, hypotheses, corpus, references, versus, versus_file, links)
+    _check_choice(model, hypotheses, corpus, references, versus, versus_file, links, ensemble)
     search = search_given(options)
     translator = load(model, ensemble) if model else None
     pairs = _pairs(corpus, references)
@@ -89,7 +90,7 @@ def evaluate_model(
         if each is not None
     ]
     report = _report(systems, pairs, by_length=references is None)
-    if translator and links:
+    if links and isinstance(translator, Translator):
         report["alignment_error_rate"] = _alignment_error_rate(translator, pairs, links, batch_size)
     print(json.dumps(report, ensure_ascii=False, indent=2)) if as_json else _show(report)
 
@@ -102,6 +103,7 @@ def _check_choice(
     versus: Path | None,
     versus_file: Path | None,
     links: Path | None,
+    ensemble: list[Path] | None,
 ) -> None:
     if (model is None) == (hypotheses is None):
         raise InputError("give either a model folder or --hypotheses FILE, and not both")
@@ -111,8 +113,8 @@ def _check_choice(
         raise InputError("--references has no sentences for a model to translate: give --corpus in its place")
     if versus and versus_file:
         raise InputError("--versus and --versus-file are both given: give one of them")
-    if links and not model:
-        raise InputError("--links needs a model, whose links it compares to them")
+    if links and (not model or ensemble):
+        raise InputError("--links needs one model, whose links it compares to them")
 
 
 def _pairs(corpus: str | None, references: Path | None) -> list[Pair]:
@@ -124,7 +126,7 @@ def _pairs(corpus: str | None, references: Path | None) -> list[Pair]:
     return list(Source.parse(given({"corpus": corpus})["corpus"]).open("test"))
 
 
-def _translations(system: Translator | Path, pairs: Sequence[Pair], search: Search, batch_size: int) -> list[str]:
+def _translations(system: Translates | Path, pairs: Sequence[Pair], search: Search, batch_size: int) -> list[str]:
     if isinstance(system, Path):
         found = list(read_lines(system))
         if len(found) != len(pairs):

@@ -13,7 +13,7 @@ import typer
 from dikkat.cli.app import Command, CorpusOption, app
 from dikkat.cli.options import FLAG, given, naming_options, setting_options, with_options
 from dikkat.files import write_whole
-from dikkat.translation import InputError, Translator, evaluate
+from dikkat.translation import InputError, Settings, Translator, evaluate
 from dikkat.translation.checkpoint import check_writable
 
 if TYPE_CHECKING:
@@ -130,12 +130,13 @@ def _train(plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path,
         with _kept(plan, folder):
             return train_translator(plan.settings, learnt, judged, folder=folder, resume=resume)
     except TrainingError as error:
-        if error.training is not None and error.training.translator is not None and _leads():
+        if error.training is not None and _leads():
             error.training.translator.save(output)
             _say("dikkat: the training broke off; the best model so far is saved")
         raise InputError(str(error)) from error
     except KeyboardInterrupt:
-        _say("dikkat: interrupted at once; nothing was saved since the last checkpoint")
+        _say("dikkat: interrupted at once; what came after the last checkpoint is lost")
+        _say_how_to_go_on(output)
         raise typer.Exit(130) from None
 
 
@@ -158,29 +159,31 @@ def _kept(plan: "Recipe", folder: Path) -> Iterator[None]:
 
 def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
     """Save the model and say how it is; after an interruption, how to go on."""
-    if result.translator is not None and _leads():
+    usable = not result.interrupted or bool(result.epochs or result.validations)
+    if usable and _leads():  # hardly begun, it must not replace an older model
         result.translator.save(output)
-        _say(f"{output}: {_summary(result)}")
+        _say(f"{output}: {_summary(result, plan.settings)}")
     if result.interrupted:
-        kept = "; the best model so far is saved" if result.translator is not None else ""
-        _say(f"dikkat: interrupted{kept}")
+        _say("dikkat: interrupted; " + ("the best model so far is saved" if usable else "no model is saved yet"))
         if result.resumable:
-            _say(f"To go on: dikkat train --resume --output {shlex.quote(str(output))}")
+            _say_how_to_go_on(output)
         raise typer.Exit(130)
     if plan.test is not None and _leads():
         _score(result.translator, list(plan.test.open("test")))
 
 
-def _summary(result: "Training") -> str:
-    judged = [epoch for epoch in result.epochs if epoch.validation_loss is not None]
+def _summary(result: "Training", settings: Settings) -> str:
     course = f"{result.seconds:.0f} s, {result.tokens_per_second:,.0f} tokens/s"
-    if not judged:
+    if not result.validations:
         return f"the model after {len(result.epochs)} epochs; {course}"
-    best = min(judged, key=lambda epoch: epoch.validation_loss)
-    return (
-        f"the model of epoch {best.number} of {len(result.epochs)}, validation loss {best.validation_loss:.3f}; "
-        f"{course}"
-    )
+    best = max(result.validations, key=lambda each: each.quality(settings.criterion))
+    which = "the best" if settings.average == 1 else f"the mean of the best {settings.average}"
+    bleu = "" if best.bleu is None else f", BLEU {best.bleu:.2f}"
+    return f"{which} of {len(result.validations)} validations, the best one's loss {best.loss:.3f}{bleu}; {course}"
+
+
+def _say_how_to_go_on(output: Path) -> None:
+    _say(f"To go on: dikkat train --resume --output {shlex.quote(str(output))}")
 
 
 def _score(translator: Translator, pairs: list[tuple[str, str]]) -> None:

@@ -10,6 +10,7 @@ from dikkat.cli import lines
 from dikkat.cli.app import BatchSizeOption, Command, EnsembleOption, ModelArgument, app
 from dikkat.cli.options import FLAG, naming_options, search_given, search_options, with_options
 from dikkat.translation import InputError, Translator
+from dikkat.translation.translator import Translates
 
 
 @app.command(
@@ -64,7 +65,7 @@ def translate(
                 advance()
 
 
-def load(model: Path, others: Sequence[Path] | None) -> Translator:
+def load(model: Path, others: Sequence[Path] | None) -> Translates:
     """A translator from a model folder; with others, one that asks them all."""
     first = Translator.load(model)
     return Translator.ensemble([first, *map(Translator.load, others)]) if others else first

@@ -9,10 +9,9 @@ from typing import Any, Literal, get_args
 
 from dikkat.translation.errors import CorpusError, InputError
 
-Part = Literal["training", "validation", "test", "all"]
+Part = Literal["training", "validation", "test", "whole"]
 
 PHRASEBOOK = "phrasebook"
-NAMED = ("tatoeba-fra-eng", "multi30k-en-fr", "multi30k-en-de")
 SPELLINGS = "NAME, {tsv: FILE}, {source: FILE, target: FILE} or {dataset: NAME, source: COLUMN, target: COLUMN}"
 
 _FORMS = {  # the keys of each form: those that must be there, those that may
@@ -30,7 +29,7 @@ class Source:
     | spelling | which pairs |
     | --- | --- |
     | `phrasebook`, `multi30k-en-fr` … | a corpus that dikkat knows by name; the part that it is used for |
-    | `{name: tatoeba-fra-eng, part: all}` | the same, of another part: training, validation, test or all |
+    | `{name: tatoeba-fra-eng, part: whole}` | the same, of another part: training, validation, test or whole |
     | `{tsv: FILE}` | lines of sentence, tab, translation |
     | `{source: FILE, target: FILE}` | two files; line i of one translates line i of the other |
     | `{dataset: NAME, source: COLUMN, target: COLUMN}` | a Hugging Face data set; also `config`, `split` |
@@ -156,12 +155,18 @@ def _check_values(values: Mapping[str, object]) -> None:
         elif not isinstance(value, str) or not value:
             raise InputError(f"{key} is {value!r}; it must be a text")
     name, part = values.get("name"), values.get("part")
-    if name is not None and name not in (PHRASEBOOK, *NAMED):
-        hint = nearest(str(name), [PHRASEBOOK, *NAMED])
+    if name is not None and name not in (known := _known()):
+        hint = nearest(name, known)
         own = f"; a file of your own is {{tsv: {name}}}" if {".", "/"} & set(str(name)) else ""
         raise InputError(f"{name}: no such corpus; {hint}{own}")
     if part is not None and part not in get_args(Part):
         raise InputError(f"part is {part!r}; it must be one of {', '.join(get_args(Part))}")
+
+
+def _known() -> list[str]:
+    from dikkat.translation.named import NAMES
+
+    return [PHRASEBOOK, *NAMES]
 
 
 def nearest(name: object, known: Sequence[str]) -> str:
@@ -175,7 +180,7 @@ def _phrasebook(part: Part) -> Any:
 
     if part == "validation":
         raise CorpusError("the phrasebook has no validation part: write {share: 0.05} to set some of it aside")
-    if part == "all":
+    if part == "whole":
         return phrasebook.pairs()
     return phrasebook.split()[part == "test"]
 

@@ -132,10 +132,12 @@ first=600)
             return _named(self.name, part)
         if self.tsv is not None:
             return translation.TsvCorpus(self.tsv)
+        source, target = self.source or "", self.target or ""  # there in both forms that are left
         if self.dataset is not None:
-            split = self.split or "train"
-            return translation.DatasetCorpus(self.dataset, self.config, split, source=self.source, target=self.target)
-        return translation.AlignedCorpus(self.source, self.target)
+            return translation.DatasetCorpus(
+                self.dataset, self.config, self.split or "train", source=source, target=target
+            )
+        return translation.AlignedCorpus(source, target)
 
 
 def _form(values: Mapping[Any, object]) -> tuple[set[str], set[str]]:

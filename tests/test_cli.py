@@ -65,6 +65,9 @@ def pairs(tmp_path):
 QUICK = ["--epochs", 1, "--hidden-size", 8, "--embedding-size", 8, "--min-freq", 1]
 
 
+BOOK = ["--corpus", "{name: phrasebook, first: 8}", "--validation", "{name: phrasebook, part: test, first: 5}"]
+
+
 def tsv(path):
     return f"{{tsv: {path}}}"
 
@@ -84,7 +87,6 @@ def test_train_translate_evaluate_show(run, pairs, tmp_path):
         "train", "--corpus", tsv(pairs), "--output", folder, "--validation", "{share: 0.3}", "--score", "dot", *QUICK
     )
     assert (status, out) == (0, "")
-    assert f"the pairs of {pairs}" in err
     assert "epoch 1: training loss" in err
     assert f"{folder}: the best of 1 validations, the best one's loss" in err
     settings = Translator.load(folder).settings
@@ -94,14 +96,16 @@ def test_train_translate_evaluate_show(run, pairs, tmp_path):
     assert run("evaluate", folder, "--corpus", tsv(pairs))[0] == 0
 
 
+@pytest.mark.filterwarnings("default")  # as outside the tests
 def test_train_on_aligned_files_with_validation_files(run, tmp_path):
     for name, side in (("en", 0), ("fr", 1)):
         (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in PAIRS), encoding="utf-8")
     (tmp_path / "val.tsv").write_text("Come in.\tEntrez !\ngo.\tVa !\n", encoding="utf-8")
     corpus = f"{{source: {tmp_path / 'en'}, target: {tmp_path / 'fr'}}}"
     options = ["--corpus", corpus, "--validation", tsv(tmp_path / "val.tsv"), *QUICK]
-    with pytest.warns(UserWarning, match="1 of 8 pairs left out: their source sentence is in"):
-        assert run("train", *options, "-o", tmp_path / "model")[0] == 0
+    status, _, err = run("train", *options, "-o", tmp_path / "model")
+    assert status == 0
+    assert "1 of 8 pairs left out: their source sentence is in" in err
 
 
 def test_the_model_is_scored_on_the_test_pairs_of_the_recipe(run, tmp_path):
@@ -111,7 +115,7 @@ def test_the_model_is_scored_on_the_test_pairs_of_the_recipe(run, tmp_path):
     status, out, err = run("train", recipe, "-o", tmp_path / "model", *QUICK)
     assert (status, out) == (0, "")
     assert "on 1 test pairs:\nBLEU = " in err
-    assert re.search(r"^\d+ pairs to learn from, \d+ pairs to validate with$", err, re.MULTILINE)
+    assert re.search(r"^\d+ pairs to learn from, \d+ to validate with$", err, re.MULTILINE)
 
 
 def test_translate_arguments_file_and_standard_input(run, model, tmp_path):
@@ -185,7 +189,7 @@ def test_search_options_reach_the_search(run, model, pairs, monkeypatch):
     [
         (["--beam", 0], "dikkat: --beam is 0; it must be a whole number of at least 1"),
         (["--n-best", 6], "dikkat: --n-best is 6; it must be a whole number from 1 to 5, the beam"),
-        (["--length-penalty", -1], "dikkat: --length-penalty is -1.0; it must be a number from 0 to 10"),
+        (["--length-penalty", -1], "dikkat: --length-penalty is -1; it must be a number from 0 to 10"),
         (["--beam", 999], "dikkat: --beam is 999; it must be at most"),
     ],
 )
@@ -261,8 +265,8 @@ def test_memory_does_not_grow_with_the_number_of_lines(tmp_path):
     with torch.no_grad():
         tiny.output_bias[END] = 9.0
     Translator(tiny, settings, english, french).save(tmp_path / "tiny")
-    for lines in (200, 20_000):
-        (tmp_path / str(lines)).write_text("go now .\n" * lines)
+    for count in (200, 20_000):
+        (tmp_path / str(count)).write_text("go now .\n" * count)
     options = [tmp_path / "tiny", "--batch-size", "50", tmp_path / "200", tmp_path / "20000"]
     done = subprocess.run([sys.executable, "-c", MEMORY, *options], capture_output=True, text=True, check=True)
     assert done.stdout.count("\n") == 20_400
@@ -325,7 +329,7 @@ def test_show_nothing(run, model, tmp_path):
         (["--num-layers", "1.5"], "dikkat: --num-layers is 1.5; it must be a whole number"),
         (["--precision", "half"], "dikkat: --precision is 'half'; it must be one of float32, bfloat16"),
         (["--score", "foo"], "dikkat: --score is 'foo'; it must be one of additive, dot, scaled_dot"),
-        (["--score", "none", "--coverage"], "dikkat: coverage is true and score is 'none': without attention"),
+        (["--score", "none", "--coverage"], "dikkat: --coverage is true and score is 'none': without attention"),
         (["--resume"], "recipe.yaml: missing, so there is no training to resume. Train without --resume"),
         (["book", "--resume"], "model.training; leave out book"),
     ],
@@ -365,9 +369,8 @@ def test_a_place_that_cannot_be_written_is_known_before_the_training(run, pairs,
 
 
 @pytest.mark.parametrize("after", [1, 5])
-def test_an_interrupted_training_is_resumed_to_the_same_model(run, pairs, tmp_path, monkeypatch, after):
-    settings = ["--validation", tsv(pairs), *QUICK, "--epochs", 3, "--batch-size", 2]
-    recipe = ["--corpus", "{name: phrasebook, first: 8}", *settings]
+def test_an_interrupted_training_is_resumed_to_the_same_model(run, tmp_path, monkeypatch, after):
+    recipe = [*BOOK, *QUICK, "--epochs", 3, "--batch-size", 2]
     assert run("train", *recipe, "-o", tmp_path / "whole")[0] == 0
     step, steps = TranslationModel.loss, []
 
@@ -438,7 +441,7 @@ def test_a_diverging_training_is_one_line(run, pairs, tmp_path, monkeypatch):
     assert not (tmp_path / "model").exists()
 
 
-def test_a_training_that_breaks_off_later_saves_the_best_model_and_fails(run, pairs, tmp_path, monkeypatch):
+def test_a_training_that_breaks_off_later_saves_the_best_model_and_fails(run, tmp_path, monkeypatch):
     loss, steps = TranslationModel.loss, []
 
     def demanding(self, batch, **options):
@@ -448,8 +451,7 @@ def test_a_training_that_breaks_off_later_saves_the_best_model_and_fails(run, pa
         return loss(self, batch, **options)
 
     monkeypatch.setattr(TranslationModel, "loss", demanding)
-    corpora = ["--corpus", "{name: phrasebook, first: 8}", "--validation", tsv(pairs)]
-    options = [*corpora, *QUICK, "--epochs", 9, "--batch-size", 2]
+    options = [*BOOK, *QUICK, "--epochs", 9, "--batch-size", 2]
     status, out, err = run("train", "-o", tmp_path / "model", *options)
     assert (status, out) == (2, "")
     assert err.splitlines()[-2:] == [

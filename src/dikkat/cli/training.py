@@ -87,11 +87,12 @@ def train(
 ) -> None:
     """Train a translator on sentence pairs and save it as a model folder."""
     values = given({"corpus": corpus, "validation": validation, "test": test, **options})
+    check_writable(output)  # before the work, not after it
     folder = output.with_name(f"{output.name}{RUN}")
     plan = _plan(recipe, values, folder, resume=resume)
-    check_writable(output)  # before the work, not after it
     learnt, judged = plan.data()
-    _say(f"{_described(learnt)} to learn from, {_described(judged)} to validate with")
+    if isinstance(learnt, Sized) and isinstance(judged, Sized):  # of streams nobody knows it yet
+        _say(f"{len(learnt):,} pairs to learn from, {len(judged):,} to validate with")
     with naming_options():
         result = _train(plan, learnt, judged, output, folder, resume=resume)
     _finish(result, plan, output)
@@ -192,12 +193,6 @@ def _score(translator: Translator, pairs: list[tuple[str, str]]) -> None:
     _say(f"on {len(pairs):,} test pairs:")
     for line in (scores.bleu_line, scores.bleu_signature, scores.chrf_line, scores.chrf_signature):
         _say(line)
-
-
-def _described(pairs: Any) -> str:
-    if pairs is None:
-        return "none"
-    return f"{len(pairs):,} pairs" if isinstance(pairs, Sized) else f"the pairs of {pairs}"
 
 
 def _leads() -> bool:

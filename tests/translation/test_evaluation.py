@@ -1,9 +1,14 @@
+import json
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 import sacrebleu
 
 from dikkat.translation import InputError, bleu_k, evaluate
+from dikkat.translation.evaluation import evaluate_by_length, significance
 
 HYPOTHESES = ["Il est calme, je crois.", "Le chat dort sur le lit.", "Va !"]
 REFERENCES = ["Il est très calme, je crois.", "Le chat dort sur le grand lit.", "Va !"]
@@ -58,3 +63,60 @@ def test_bleu_of_a_sentence_by_hand(hypothesis, reference, k, score):
 def test_bleu_of_a_sentence_refuses_no_n_grams():
     with pytest.raises(ValueError, match="k is 0"):
         bleu_k("a", "a", 0)
+
+
+def test_scores_by_length_are_those_of_each_bucket():
+    sources = ["a " * words for words in (1, 10, 11, 20, 21, 0)]
+    references = ["va !", "il est là .", "je suis ici .", "non , merci .", "elle dort .", "oui ."]
+    hypotheses = ["va !", "il est ici .", "je suis là .", "non , merci .", "elle rit .", "oui ."]
+    found = evaluate_by_length(sources, hypotheses, references)
+    wanted = [(1, 10, [0, 1, 5]), (11, 20, [2, 3]), (21, 30, [4])]
+    assert [(each.shortest, each.longest, each.sentences) for each in found] == [
+        (shortest, longest, len(members)) for shortest, longest, members in wanted
+    ]
+    for each, (_, _, members) in zip(found, wanted, strict=True):
+        chosen = [hypotheses[index] for index in members], [[references[index] for index in members]]
+        assert each.bleu == sacrebleu.corpus_bleu(*chosen).score
+        assert each.chrf == sacrebleu.corpus_chrf(*chosen).score
+
+
+def test_by_length_refuses_what_does_not_fit():
+    with pytest.raises(InputError, match="1 sources and 2 translations"):
+        evaluate_by_length(["a"], ["b", "c"], ["b", "c"])
+
+
+def test_the_difference_of_two_systems_is_what_sacrebleus_own_program_says(tmp_path):
+    references = [f"the cat number {number} sat on mat {number % 7} today ." for number in range(60)]
+    better = [line if number % 5 else line.replace("cat", "dog") for number, line in enumerate(references)]
+    worse = [line if number % 2 else line.replace("sat on", "lay under") for number, line in enumerate(references)]
+    for name, content in (("ref", references), ("better", better), ("worse", worse)):
+        (tmp_path / name).write_text("\n".join(content) + "\n")
+    command = [sys.executable, "-m", "sacrebleu", tmp_path / "ref", "-i", tmp_path / "worse", tmp_path / "better"]
+    options = ["--paired-bs", "-m", "bleu", "chrf", "-f", "json", "--paired-bs-n", "1000"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=True, env=_without_seed())
+    system = next(each for each in json.loads(done.stdout) if each["system"].endswith("better"))
+    bleu, chrf = significance(better, worse, references)
+    for found, metric in ((bleu, "BLEU"), (chrf, "chrF2")):
+        said = system[metric]
+        assert found.metric == metric
+        assert found.score == pytest.approx(said["score"], abs=0.05)  # which it rounds
+        assert found.interval == pytest.approx(said["ci"], abs=0.05)
+        assert found.p_value == pytest.approx(said["p_value"], abs=1e-4)
+        assert "bs:1000|seed:12345" in found.signature
+    assert bleu.other_score < bleu.score
+    assert bleu.p_value < 0.05
+
+
+def test_equal_systems_do_not_differ():
+    for each in significance(HYPOTHESES, HYPOTHESES, REFERENCES):
+        assert each.p_value == 1
+        assert (each.score, each.interval) == (each.other_score, each.other_interval)
+
+
+def test_significance_refuses_what_does_not_fit():
+    with pytest.raises(InputError, match="1 and 2 translations and 2 references"):
+        significance(["a"], ["b", "c"], ["b", "c"])
+
+
+def _without_seed():
+    return {name: value for name, value in os.environ.items() if name != "SACREBLEU_SEED"}

@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 
@@ -92,19 +93,18 @@ def test_the_difference_of_two_systems_is_what_sacrebleus_own_program_says(tmp_p
     for name, content in (("ref", references), ("better", better), ("worse", worse)):
         (tmp_path / name).write_text("\n".join(content) + "\n")
     command = [sys.executable, "-m", "sacrebleu", tmp_path / "ref", "-i", tmp_path / "worse", tmp_path / "better"]
-    options = ["--paired-bs", "-m", "bleu", "chrf", "-f", "json", "--paired-bs-n", "1000"]
+    options = ["--paired-bs", "-m", "bleu", "chrf", "-f", "text"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=True, env=_without_seed())
-    system = next(each for each in json.loads(done.stdout) if each["system"].endswith("better"))
-    bleu, chrf = significance(better, worse, references)
-    for found, metric in ((bleu, "BLEU"), (chrf, "chrF2")):
-        said = system[metric]
-        assert found.metric == metric
-        assert found.score == pytest.approx(said["score"], abs=0.05)  # which it rounds
-        assert found.interval == pytest.approx(said["ci"], abs=0.05)
-        assert found.p_value == pytest.approx(said["p_value"], abs=1e-4)
-        assert "bs:1000|seed:12345" in found.signature
-    assert bleu.other_score < bleu.score
-    assert bleu.p_value < 0.05
+    # A row with "score (mean ± interval)" of each metric, and one with "(p = value)".
+    said = re.findall(r"(\d+\.\d) \(\d+\.\d ± (\d+\.\d)\)", done.stdout)
+    p_values = re.findall(r"p = (\d\.\d{4})", done.stdout)
+    found = significance(better, worse, references)
+    assert [each.metric for each in found] == ["BLEU", "chrF2"]
+    assert [(f"{each.other_score:.1f}", f"{each.other_interval:.1f}") for each in found] == said[:2]
+    assert [(f"{each.score:.1f}", f"{each.interval:.1f}") for each in found] == said[2:]
+    assert [f"{each.p_value:.4f}" for each in found] == p_values
+    assert all(each.signature in done.stdout for each in found)
+    json.dumps([vars(each) for each in found])
 
 
 def test_equal_systems_do_not_differ():

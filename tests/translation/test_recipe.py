@@ -1,4 +1,5 @@
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -175,12 +176,12 @@ def test_data_has_no_source_on_both_sides(written, tmp_path):
 
 
 def test_the_parts_of_a_named_corpus(monkeypatch):
-    from dikkat.translation import named
-
     class Parts:
         training, validation, test, whole = ([(part, "x")] for part in ("training", "validation", "test", "whole"))
 
-    monkeypatch.setattr(named, "named", lambda name: {"multi30k-en-fr": Parts}[name])
+    monkeypatch.setattr(
+        import_module("dikkat.translation.named"), "named", lambda name: {"multi30k-en-fr": Parts}[name]
+    )
     plan = Recipe().with_values({"corpus": "multi30k-en-fr"})
     assert plan.data() == ([("training", "x")], [("validation", "x")])
     assert plan.corpus.open("test") == [("test", "x")]

@@ -184,16 +184,17 @@ def significance(hypotheses: Sequence[str], others: Sequence[str], references: S
     test = PairedTest(systems, {"BLEU": BLEU(), "chrF": CHRF()}, [list(references)], test_type="bs")
     signatures, results = test()
     found = []
+    differ = list(hypotheses) != list(others)  # between equal ones sacreBLEU finds a certain difference, of 0
     for metric, signature in signatures.items():
         other, one = (cast("Result", result) for result in results[metric])
         found.append(
             Difference(
                 metric,
-                score=one.score,
+                score=float(one.score),
                 interval=float(one.ci or 0.0),
-                other_score=other.score,
+                other_score=float(other.score),
                 other_interval=float(other.ci or 0.0),
-                p_value=float(one.p_value or 0.0),
+                p_value=float(one.p_value or 0.0) if differ else 1.0,
                 signature=str(signature),
             )
         )

@@ -238,11 +238,11 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
         return True
 
 
-_PLAIN: Iterable[tuple[str, str, str]] = (
-    ("null", r"null|~|", "n~"),
+_PLAIN: Iterable[tuple[str, str, Iterable[str]]] = (
+    ("null", r"null|~|", ("n", "~", "")),
     ("bool", r"true|false", "tf"),
     ("int", r"[-+]?(0|[1-9][0-9_]*)", "-+0123456789"),
-    ("float", r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("float", r"[-+]?((\.[0-9]+|[0-9][0-9_]*\.[0-9]*)([eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+)", "-+.0123456789"),
 )
 for _tag, _pattern, _firsts in _PLAIN:
     for _class in (_Loader, _Dumper):

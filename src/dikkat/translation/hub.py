@@ -110,18 +110,18 @@ tags:
 A translator by dikkat: {settings.cell.upper()}, {attention}, {parameters:,} parameters;
 {source:,} source and {target:,} target tokens ({settings.tokenizer}).
 
-```python
+~~~python
 from dikkat.translation import Translator
 
 translator = Translator.from_hub("{repo}")
 print(translator.translate(["…"])[0].target)
-```
+~~~
 
 Trained with these settings:
 
-```json
+~~~json
 {json.dumps(settings.to_dict(), indent=2)}
-```
+~~~
 """
 
 

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import sacrebleu
 import torch
 
 from dikkat.cli import lines, main, options, pictures
@@ -272,6 +273,114 @@ def test_memory_does_not_grow_with_the_number_of_lines(tmp_path):
     assert done.stdout.count("\n") == 20_400
     _, few, many = map(int, done.stderr.split())  # the first run loads what all need
     assert many < 1.05 * few
+
+
+def scored(hypotheses, references):
+    bleu, chrf = sacrebleu.corpus_bleu(hypotheses, [references]), sacrebleu.corpus_chrf(hypotheses, [references])
+    return [f"{bleu.score:.2f}", f"{chrf.score:.2f}"]
+
+
+def test_evaluate_prints_sacrebleus_own_scores_by_length(run, model, tmp_path):
+    pairs = [*PAIRS, ("I lost . " * 5, "J'ai perdu."), ("a " * 11, "b c d e")]
+    (tmp_path / "test.tsv").write_text("".join("\t".join(pair) + "\n" for pair in pairs), encoding="utf-8")
+    status, out, _ = run("evaluate", model, "--corpus", tsv(tmp_path / "test.tsv"))
+    found = [each.target for each in Translator.load(model).translate([source for source, _ in pairs])]
+    references = [target for _, target in pairs]
+    assert status == 0
+    table = [line.split() for line in out.splitlines()[:4]]
+    assert table[1] == ["1", "to", "10", "8", *scored(found[:8], references[:8])]
+    assert table[2] == ["11", "to", "20", "2", *scored(found[8:], references[8:])]
+    assert table[3] == ["all", "10", *scored(found, references)]
+    scores = evaluate(found, references)
+    assert out.splitlines()[5:] == [
+        scores.bleu_line,
+        f"signature: {scores.bleu_signature}",
+        scores.chrf_line,
+        f"signature: {scores.chrf_signature}",
+    ]
+    assert not [line for line in out.splitlines() if line != line.rstrip()]
+
+
+def test_evaluate_as_json_with_links_and_another_model(run, model, pairs, tmp_path):
+    words = [(len(source.split()), len(target.split())) for source, target in PAIRS]
+    everything = "\n".join(" ".join(f"{i}p{j}" for i in range(s) for j in range(t)) for s, t in words)
+    (tmp_path / "links").write_text(f"{everything}\n")
+    options = ["--corpus", tsv(pairs), "--versus", model, "--links", tmp_path / "links", "--json"]
+    status, out, _ = run("evaluate", model, *options)
+    report = json.loads(out)
+    assert status == 0
+    assert report["alignment_error_rate"] == 0  # where every link is possible, none is wrong
+    assert report["sentences"] == 8
+    assert [each["p_value"] for each in report["versus"]] == [1, 1]
+    assert [each["sentences"] for each in report["by_length"]] == [8]
+    (tmp_path / "links").write_text("9-9\n" * 8)
+    assert json.loads(run("evaluate", model, *options)[1])["alignment_error_rate"] == 1
+    assert "alignment error rate: 1.000" in run("evaluate", model, *options[:-1])[1]
+
+
+def test_files_of_translations_are_scored_without_a_model(run, tmp_path):
+    references = [f"the cat number {number} sat on mat {number % 7} ." for number in range(40)]
+    worse = [line if number % 2 else line.replace("sat on", "lay under") for number, line in enumerate(references)]
+    for name, content in (("ref", references), ("hyp", references), ("other", worse)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in content))
+    files = ["--hypotheses", tmp_path / "hyp", "--references", tmp_path / "ref", "--versus-file", tmp_path / "other"]
+    status, out, _ = run("evaluate", *files)
+    assert status == 0
+    assert out.splitlines()[1].split() == ["all", "40", "100.00", "100.00"]
+    assert re.search(rf"^BLEU +100.00 ± 0.00 +{scored(worse, references)[0]} ± \S+ +0.00\d\d$", out, re.MULTILINE)
+    assert "signature of the comparison: BLEU|nrefs:1|bs:1000|seed:12345" in out
+    (tmp_path / "other").write_text("too short\n")
+    refused(run("evaluate", *files), "other has 1 lines; there must be one for each of the 40 pairs")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either a model folder or --hypotheses FILE, and not both"),
+        (["m", "--hypotheses", "h"], "give either a model folder or --hypotheses FILE, and not both"),
+        (["m"], "give either --corpus or --references FILE, and not both"),
+        (["m", "--references", "r"], "--references has no sentences for a model to translate"),
+        (["m", "--corpus", "x", "--versus", "a", "--versus-file", "b"], "--versus and --versus-file are both given"),
+        (["--hypotheses", "h", "--corpus", "x", "--links", "l"], "--links needs one model"),
+        (["m", "--corpus", "x", "--links", "l", "--ensemble", "n"], "--links needs one model"),
+        (["--hypotheses", "h", "--corpus", "x"], "x: no such corpus"),
+        (["--hypotheses", "h", "--references", "nowhere"], "nowhere: No such file"),
+    ],
+)
+def test_evaluate_refuses_what_does_not_fit(run, arguments, message):
+    refused(run("evaluate", *arguments), message)
+
+
+def test_compare_trains_each_way_and_says_which_failed(run, tmp_path, monkeypatch):
+    (tmp_path / "r.yaml").write_text("corpus: {name: phrasebook, first: 40}\nvalidation: {share: 0.2}\nepochs: 1\n")
+    monkeypatch.setenv("COLUMNS", "80")
+    command = ["compare", tmp_path / "r.yaml", "--vary", "hidden-size=8,16", "--output", tmp_path / "out"]
+    status, out, err = run(*command)
+    assert status == 0
+    assert "2 of 2: hidden_size=16: done" in err
+    written = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    rows = [line.split() for line in out.splitlines()[1:3]]
+    for row, each in zip(rows, written, strict=True):
+        numbers = f"{each['parameters']:,} {each['validation_loss']:.3f} {each['bleu']:.2f}"
+        assert row[:4] == [each["name"], *numbers.split()]
+    assert (tmp_path / "out" / "comparison.svg").exists()
+    (tmp_path / "out" / "hidden_size=16" / "result.json").unlink()
+    monkeypatch.setattr(TranslationModel, "loss", lambda *_, **__: torch.tensor(torch.nan, requires_grad=True))
+    (tmp_path / "out" / "hidden_size=16" / "training").rename(tmp_path / "gone")
+    status, out, _ = run(*command)
+    assert status == 1
+    assert "hidden_size=16: TrainingDivergedError: the loss became nan at step 1" in out
+    assert out.splitlines()[1].split() == rows[0]
+    refused(run(*command[:2], "--vary", "hidden-size", "-o", tmp_path / "o"), "write --vary SETTING=VALUE,VALUE")
+    refused(run(*command[:2], "--vary", "scroe=dot", "-o", tmp_path / "o"), "did you mean score?")
+    assert not (tmp_path / "o").exists()
+
+
+def test_recipes_are_listed_with_their_purpose_and_place(run):
+    status, out, _ = run("recipes")
+    assert status == 0
+    assert re.search(r"^book +The textbook's experiment", out, re.MULTILINE)
+    assert Path(out.splitlines()[-1].removeprefix("files: "), "book.yaml").is_file()
 
 
 def test_show_writes_a_picture_and_a_page_and_says_where(run, model, tmp_path):

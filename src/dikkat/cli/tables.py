@@ -23,4 +23,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: 
     for row in rows:
         table.add_row(*row)
     # Where no one looks on, no line may be broken: a file has no width.
-    Console(markup=False, highlight=False, width=None if terminal else 1000).print(table)
+    console = Console(markup=False, highlight=False, width=None if terminal else 1000)
+    with console.capture() as written:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in written.get().splitlines()))

@@ -24,6 +24,7 @@ from dikkat.translation import (
     Translation,
     TranslationModel,
     Translator,
+    evaluate,
 )
 from dikkat.translation.tokenizer import END
 from dikkat.translation.training import train as train_translator

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import warnings
@@ -11,9 +12,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import sacrebleu
 import torch
 
-from dikkat.cli import commands, main, pictures
+from dikkat.cli import lines, main, options, pictures
 from dikkat.translation import (
     InputError,
     Search,
@@ -65,6 +67,13 @@ def pairs(tmp_path):
 QUICK = ["--epochs", 1, "--hidden-size", 8, "--embedding-size", 8, "--min-freq", 1]
 
 
+BOOK = ["--corpus", "{name: phrasebook, first: 8}", "--validation", "{name: phrasebook, part: test, first: 5}"]
+
+
+def tsv(path):
+    return f"{{tsv: {path}}}"
+
+
 def refused(result, message):
     status, out, err = result
     assert status == 2
@@ -77,27 +86,38 @@ def refused(result, message):
 def test_train_translate_evaluate_show(run, pairs, tmp_path):
     folder = tmp_path / "model"
     status, out, err = run(
-        "train", "--pairs", pairs, "--output", folder, "--valid-share", 0.3, "--score", "dot", *QUICK
+        "train", "--corpus", tsv(pairs), "--output", folder, "--validation", "{share: 0.3}", "--score", "dot", *QUICK
     )
     assert (status, out) == (0, "")
-    assert "6 pairs to learn from, 2 to validate with" in err
     assert "epoch 1: training loss" in err
-    assert f"{folder}: the model of epoch 1 of 1, validation loss" in err
+    assert f"{folder}: the best of 1 validations, the best one's loss" in err
     settings = Translator.load(folder).settings
     assert (settings.score, settings.hidden_size, settings.epochs, settings.min_freq) == ("dot", 8, 1, 1)
-    assert run("train", "--pairs", pairs, "-o", folder, *QUICK)[0] == 0  # a model may be replaced
+    assert run("train", "--corpus", tsv(pairs), "-o", folder, "--validation", "none", *QUICK)[0] == 0  # replaces it
     assert run("translate", folder, "I lost.")[0] == 0
-    assert run("evaluate", folder, "--pairs", pairs)[0] == 0
+    assert run("evaluate", folder, "--corpus", tsv(pairs))[0] == 0
 
 
+@pytest.mark.filterwarnings("default")  # as outside the tests
 def test_train_on_aligned_files_with_validation_files(run, tmp_path):
     for name, side in (("en", 0), ("fr", 1)):
         (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in PAIRS), encoding="utf-8")
-    files = ["--source", tmp_path / "en", "--target", tmp_path / "fr"]
-    validation = ["--valid-source", tmp_path / "en", "--valid-target", tmp_path / "fr"]
-    status, _, err = run("train", *files, *validation, "-o", tmp_path / "model", *QUICK)
+    (tmp_path / "val.tsv").write_text("Come in.\tEntrez !\ngo.\tVa !\n", encoding="utf-8")
+    corpus = f"{{source: {tmp_path / 'en'}, target: {tmp_path / 'fr'}}}"
+    options = ["--corpus", corpus, "--validation", tsv(tmp_path / "val.tsv"), *QUICK]
+    status, _, err = run("train", *options, "-o", tmp_path / "model")
     assert status == 0
-    assert "8 pairs to learn from, 8 to validate with" in err
+    assert "1 of 8 pairs left out: their source sentence is in" in err
+
+
+def test_the_model_is_scored_on_the_test_pairs_of_the_recipe(run, tmp_path):
+    recipe = tmp_path / "small.yaml"
+    recipe.write_text("corpus: {name: phrasebook, first: 30}\nvalidation: {share: 0.2}\ntest: {tsv: test.tsv}\n")
+    (tmp_path / "test.tsv").write_text("Come in.\tEntrez !\n", encoding="utf-8")
+    status, out, err = run("train", recipe, "-o", tmp_path / "model", *QUICK)
+    assert (status, out) == (0, "")
+    assert "on 1 test pairs:\nBLEU = " in err
+    assert re.search(r"^\d+ pairs to learn from, \d+ to validate with$", err, re.MULTILINE)
 
 
 def test_translate_arguments_file_and_standard_input(run, model, tmp_path):
@@ -137,13 +157,14 @@ def test_translations_as_lines_of_json(run, model):
             "target_tokens": other.target_tokens,
             "score": other.score,
             "finished": other.finished,
+            "alignment": [max(range(len(row)), key=row.__getitem__) for row in other.weights.tolist()],
         }
 
 
 def test_a_translation_is_one_line_whatever_the_model_writes():
     found = Translation("a", "b\nc\td\u00a0!", ["a"], ["b"], torch.ones(1, 1), -1.0)
-    assert commands._line(7, found, as_json=False, numbered=False) == "b c d\u00a0!"
-    assert commands._line(7, found, as_json=False, numbered=True) == "7\t-1.000\tb c d\u00a0!"
+    assert lines.line(7, found, as_json=False, numbered=False) == "b c d\u00a0!"
+    assert lines.line(7, found, as_json=False, numbered=True) == "7\t-1.000\tb c d\u00a0!"
 
 
 def test_search_options_reach_the_search(run, model, pairs, monkeypatch):
@@ -156,7 +177,7 @@ def test_search_options_reach_the_search(run, model, pairs, monkeypatch):
     monkeypatch.setattr(Translator, "translate_n_best", translate)
     options = ["--beam", 3, "--length-penalty", 1.5, "--batch-size", 7, "--precision", "bfloat16"]
     run("translate", model, "Go.", "--n-best", 2, *options)
-    run("evaluate", model, "--pairs", pairs, *options)
+    run("evaluate", model, "--corpus", tsv(pairs), *options)
     run("translate", model, "Go.")
     assert searches == [
         (7, Search(3, n_best=2, length_penalty=1.5, precision="bfloat16")),
@@ -170,7 +191,7 @@ def test_search_options_reach_the_search(run, model, pairs, monkeypatch):
     [
         (["--beam", 0], "dikkat: --beam is 0; it must be a whole number of at least 1"),
         (["--n-best", 6], "dikkat: --n-best is 6; it must be a whole number from 1 to 5, the beam"),
-        (["--length-penalty", -1], "dikkat: --length-penalty is -1.0; it must be a number from 0 to 10"),
+        (["--length-penalty", -1], "dikkat: --length-penalty is -1; it must be a number from 0 to 10"),
         (["--beam", 999], "dikkat: --beam is 999; it must be at most"),
     ],
 )
@@ -203,7 +224,7 @@ class Dripping(io.BytesIO):
 @pytest.mark.parametrize("most", [1, 2, 5, 1000])
 def test_lines_are_whole_however_they_arrive(most):
     data = "\ufeffÉté !\r\n\n漢字\x0c\u2028x\nno end".encode()
-    found = [line for group in commands._arriving(Dripping(data, most), "it") for line in group]
+    found = [line for group in lines.arriving(Dripping(data, most), "it") for line in group]
     assert found == ["Été !", "", "漢字\x0c\u2028x", "no end"]
 
 
@@ -213,7 +234,7 @@ def test_a_line_without_an_end_is_not_read_for_ever():
             return b"a" * size
 
     with pytest.raises(InputError, match="it, line 1: more than 10,000 characters"):
-        [line for group in commands._arriving(Endless(), "it") for line in group]
+        [line for group in lines.arriving(Endless(), "it") for line in group]
 
 
 MEMORY = """
@@ -246,8 +267,8 @@ def test_memory_does_not_grow_with_the_number_of_lines(tmp_path):
     with torch.no_grad():
         tiny.output_bias[END] = 9.0
     Translator(tiny, settings, english, french).save(tmp_path / "tiny")
-    for lines in (200, 20_000):
-        (tmp_path / str(lines)).write_text("go now .\n" * lines)
+    for count in (200, 20_000):
+        (tmp_path / str(count)).write_text("go now .\n" * count)
     options = [tmp_path / "tiny", "--batch-size", "50", tmp_path / "200", tmp_path / "20000"]
     done = subprocess.run([sys.executable, "-c", MEMORY, *options], capture_output=True, text=True, check=True)
     assert done.stdout.count("\n") == 20_400
@@ -255,18 +276,112 @@ def test_memory_does_not_grow_with_the_number_of_lines(tmp_path):
     assert many < 1.05 * few
 
 
-def test_evaluate_prints_sacrebleus_own_lines(run, model, pairs):
-    status, out, _ = run("evaluate", model, "--pairs", pairs)
-    translations = [each.target for each in Translator.load(model).translate([source for source, _ in PAIRS])]
-    scores = evaluate(translations, [target for _, target in PAIRS])
+def scored(hypotheses, references):
+    bleu, chrf = sacrebleu.corpus_bleu(hypotheses, [references]), sacrebleu.corpus_chrf(hypotheses, [references])
+    return [f"{bleu.score:.2f}", f"{chrf.score:.2f}"]
+
+
+def test_evaluate_prints_sacrebleus_own_scores_by_length(run, model, tmp_path):
+    pairs = [*PAIRS, ("I lost . " * 5, "J'ai perdu."), ("a " * 11, "b c d e")]
+    (tmp_path / "test.tsv").write_text("".join("\t".join(pair) + "\n" for pair in pairs), encoding="utf-8")
+    status, out, _ = run("evaluate", model, "--corpus", tsv(tmp_path / "test.tsv"))
+    found = [each.target for each in Translator.load(model).translate([source for source, _ in pairs])]
+    references = [target for _, target in pairs]
     assert status == 0
-    assert out.splitlines() == [
+    table = [line.split() for line in out.splitlines()[:4]]
+    assert table[1] == ["1", "to", "10", "8", *scored(found[:8], references[:8])]
+    assert table[2] == ["11", "to", "20", "2", *scored(found[8:], references[8:])]
+    assert table[3] == ["all", "10", *scored(found, references)]
+    scores = evaluate(found, references)
+    assert out.splitlines()[5:] == [
         scores.bleu_line,
         f"signature: {scores.bleu_signature}",
         scores.chrf_line,
         f"signature: {scores.chrf_signature}",
     ]
-    assert out.startswith("BLEU = ")
+    assert not [line for line in out.splitlines() if line != line.rstrip()]
+
+
+def test_evaluate_as_json_with_links_and_another_model(run, model, pairs, tmp_path):
+    words = [(len(source.split()), len(target.split())) for source, target in PAIRS]
+    everything = "\n".join(" ".join(f"{i}p{j}" for i in range(s) for j in range(t)) for s, t in words)
+    (tmp_path / "links").write_text(f"{everything}\n")
+    options = ["--corpus", tsv(pairs), "--versus", model, "--links", tmp_path / "links", "--json"]
+    status, out, _ = run("evaluate", model, *options)
+    report = json.loads(out)
+    assert status == 0
+    assert report["alignment_error_rate"] == 0  # where every link is possible, none is wrong
+    assert report["sentences"] == 8
+    assert [each["p_value"] for each in report["versus"]] == [1, 1]
+    assert [each["sentences"] for each in report["by_length"]] == [8]
+    (tmp_path / "links").write_text("9-9\n" * 8)
+    assert json.loads(run("evaluate", model, *options)[1])["alignment_error_rate"] == 1
+    assert "alignment error rate: 1.000" in run("evaluate", model, *options[:-1])[1]
+
+
+def test_files_of_translations_are_scored_without_a_model(run, tmp_path):
+    references = [f"the cat number {number} sat on mat {number % 7} ." for number in range(40)]
+    worse = [line if number % 2 else line.replace("sat on", "lay under") for number, line in enumerate(references)]
+    for name, content in (("ref", references), ("hyp", references), ("other", worse)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in content))
+    files = ["--hypotheses", tmp_path / "hyp", "--references", tmp_path / "ref", "--versus-file", tmp_path / "other"]
+    status, out, _ = run("evaluate", *files)
+    assert status == 0
+    assert out.splitlines()[1].split() == ["all", "40", "100.00", "100.00"]
+    assert re.search(rf"^BLEU +100.00 ± 0.00 +{scored(worse, references)[0]} ± \S+ +0.00\d\d$", out, re.MULTILINE)
+    assert "signature of the comparison: BLEU|nrefs:1|bs:1000|seed:12345" in out
+    (tmp_path / "other").write_text("too short\n")
+    refused(run("evaluate", *files), "other has 1 lines; there must be one for each of the 40 pairs")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either a model folder or --hypotheses FILE, and not both"),
+        (["m", "--hypotheses", "h"], "give either a model folder or --hypotheses FILE, and not both"),
+        (["m"], "give either --corpus or --references FILE, and not both"),
+        (["m", "--references", "r"], "--references has no sentences for a model to translate"),
+        (["m", "--corpus", "x", "--versus", "a", "--versus-file", "b"], "--versus and --versus-file are both given"),
+        (["--hypotheses", "h", "--corpus", "x", "--links", "l"], "--links needs one model"),
+        (["m", "--corpus", "x", "--links", "l", "--ensemble", "n"], "--links needs one model"),
+        (["--hypotheses", "h", "--corpus", "x"], "x: no such corpus"),
+        (["--hypotheses", "h", "--references", "nowhere"], "nowhere: No such file"),
+    ],
+)
+def test_evaluate_refuses_what_does_not_fit(run, arguments, message):
+    refused(run("evaluate", *arguments), message)
+
+
+def test_compare_trains_each_way_and_says_which_failed(run, tmp_path, monkeypatch):
+    (tmp_path / "r.yaml").write_text("corpus: {name: phrasebook, first: 40}\nvalidation: {share: 0.2}\nepochs: 1\n")
+    monkeypatch.setenv("COLUMNS", "80")
+    command = ["compare", tmp_path / "r.yaml", "--vary", "hidden-size=8,16", "--output", tmp_path / "out"]
+    status, out, err = run(*command)
+    assert status == 0
+    assert "2 of 2: hidden_size=16: done" in err
+    written = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    rows = [line.split() for line in out.splitlines()[1:3]]
+    for row, each in zip(rows, written, strict=True):
+        numbers = f"{each['parameters']:,} {each['validation_loss']:.3f} {each['bleu']:.2f}"
+        assert row[:4] == [each["name"], *numbers.split()]
+    assert (tmp_path / "out" / "comparison.svg").exists()
+    (tmp_path / "out" / "hidden_size=16" / "result.json").unlink()
+    monkeypatch.setattr(TranslationModel, "loss", lambda *_, **__: torch.tensor(torch.nan, requires_grad=True))
+    (tmp_path / "out" / "hidden_size=16" / "training").rename(tmp_path / "gone")
+    status, out, _ = run(*command)
+    assert status == 1
+    assert "hidden_size=16: TrainingDivergedError: the loss became nan at step 1" in out
+    assert out.splitlines()[1].split() == rows[0]
+    refused(run(*command[:2], "--vary", "hidden-size", "-o", tmp_path / "o"), "write --vary SETTING=VALUE,VALUE")
+    refused(run(*command[:2], "--vary", "scroe=dot", "-o", tmp_path / "o"), "did you mean score?")
+    assert not (tmp_path / "o").exists()
+
+
+def test_recipes_are_listed_with_their_purpose_and_place(run):
+    status, out, _ = run("recipes")
+    assert status == 0
+    assert re.search(r"^book +The textbook's experiment", out, re.MULTILINE)
+    assert Path(out.splitlines()[-1].removeprefix("files: "), "book.yaml").is_file()
 
 
 def test_show_writes_a_picture_and_a_page_and_says_where(run, model, tmp_path):
@@ -308,20 +423,25 @@ def test_show_nothing(run, model, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no corpus is given: give exactly one of --phrasebook"),
-        (["--phrasebook", "--pairs", "x"], "--phrasebook and --pairs are given together: give"),
-        (["--source", "x"], "--source is given without --target"),
-        (["--target", "x"], "--target is given without --source"),
-        (["--pairs", "nowhere.tsv"], "nowhere.tsv: No such file or directory"),
-        (["--phrasebook", "--valid-source", "x"], "belong together"),
-        (["--phrasebook", "--valid-share", "2"], "share to hold out is 2.0"),
-        (["--phrasebook", "--dropout", "2"], "dikkat: --dropout is 2.0; it must be at least 0 and less than 1"),
-        (["--phrasebook", "--minutes", "0"], "dikkat: --minutes is 0.0; it must be greater than 0"),
-        (["--phrasebook", "--hidden-size", "3"], "dikkat: --hidden-size is 3; it must be even"),
-        (["--phrasebook", "--layers", "0"], "dikkat: --layers is 0; it must be at least 1"),
-        (["--phrasebook", "--precision", "half"], "dikkat: --precision is 'half'; it must be one of float32, bfloat16"),
-        (["--phrasebook", "--score", "foo"], "dikkat: --score is 'foo'; it must be one of additive, dot, scaled_dot"),
-        (["--phrasebook", "--tokenizer", "foo"], "dikkat: --tokenizer is 'foo'; it must be one of word, bpe"),
+        ([], "no corpus is given: name one in the recipe or with --corpus"),
+        (["nowhere"], "nowhere: no such file and no such recipe of dikkat's; there are book, multi30k-en-de,"),
+        (["phrasebok"], "phrasebok: no such file and no such recipe of dikkat's; did you mean phrasebook?"),
+        (["nowhere.yaml"], "nowhere.yaml: No such file or directory"),
+        (["--corpus", "{tsv: nowhere.tsv}"], "nowhere.tsv: No such file or directory"),
+        (["--corpus", "pairs.tsv"], "pairs.tsv: no such corpus; there are phrasebook, tatoeba-fra-eng, "),
+        (["--corpus", "{tsv: "], "--corpus: "),
+        (["--corpus", "phrasebook", "--validation", "{share: 2}"], "validation: {'share': 2}: write {share: NUMBER}"),
+        (["--corpus", "phrasebook", "--validation", "phrasebook"], "the phrasebook has no validation part: write"),
+        (["--dropout", "2"], "dikkat: --dropout is 2; it must be at least 0 and less than 1"),
+        (["--dropout", "much"], "dikkat: --dropout is 'much'; it must be a number"),
+        (["--max-minutes", "0"], "dikkat: --max-minutes is 0; it must be greater than 0"),
+        (["--hidden-size", "3"], "dikkat: --hidden-size is 3; it must be even"),
+        (["--num-layers", "1.5"], "dikkat: --num-layers is 1.5; it must be a whole number"),
+        (["--precision", "half"], "dikkat: --precision is 'half'; it must be one of float32, bfloat16"),
+        (["--score", "foo"], "dikkat: --score is 'foo'; it must be one of additive, dot, scaled_dot"),
+        (["--score", "none", "--coverage"], "dikkat: --coverage is true and score is 'none': without attention"),
+        (["--resume"], "recipe.yaml: missing, so there is no training to resume. Train without --resume"),
+        (["book", "--resume"], "model.training; leave out book"),
     ],
 )
 def test_train_refuses_what_does_not_fit(run, tmp_path, arguments, message):
@@ -329,50 +449,60 @@ def test_train_refuses_what_does_not_fit(run, tmp_path, arguments, message):
     assert not (tmp_path / "model").exists()
 
 
+def test_options_count_instead_of_the_recipes_values(run, pairs, tmp_path):
+    (tmp_path / "r.yaml").write_text("corpus: {tsv: pairs.tsv}\nvalidation: none\nbatch_tokens: 50\ncell: lstm\n")
+    options = ["--batch-tokens", "none", "--no-bidirectional", "--learning-rate", "1e-3", *QUICK]
+    assert run("train", tmp_path / "r.yaml", "-o", tmp_path / "model", *options)[0] == 0
+    settings = Translator.load(tmp_path / "model").settings
+    assert (settings.batch_tokens, settings.bidirectional, settings.learning_rate) == (None, False, 1e-3)
+    assert (settings.cell, settings.min_freq) == ("lstm", 1)
+
+
 @pytest.mark.parametrize("content", [b"", b"no tab\n", b"\xff\t\xff\n", b"a" * 100_000])
 def test_a_bad_corpus_is_one_line(run, tmp_path, content):
     (tmp_path / "bad.tsv").write_bytes(content)
-    refused(run("train", "--pairs", tmp_path / "bad.tsv", "-o", tmp_path / "model"), "bad.tsv")
+    refused(run("train", "--corpus", tsv(tmp_path / "bad.tsv"), "-o", tmp_path / "model"), "bad.tsv")
 
 
 def test_training_does_not_overwrite_what_is_no_model(run, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "one.tex").write_text("years of work")
-    refused(run("train", "--phrasebook", "-o", tmp_path / "thesis"), "holds one.tex, which is not a model of dikkat's")
+    refused(run("train", "phrasebook", "-o", tmp_path / "thesis"), "holds one.tex, which is not a model of dikkat's")
     assert (tmp_path / "thesis" / "one.tex").read_text() == "years of work"
 
 
 def test_a_place_that_cannot_be_written_is_known_before_the_training(run, pairs, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    refused(run("train", "--pairs", pairs, "-o", tmp_path / "file" / "model"), "no model can be saved there")
+    refused(run("train", "--corpus", tsv(pairs), "-o", tmp_path / "file" / "model"), "no model can be saved there")
     monkeypatch.chdir(tmp_path)
-    refused(run("train", "--pairs", pairs, "-o", "."), "the current folder")
+    refused(run("train", "--corpus", tsv(pairs), "-o", "."), "the current folder")
 
 
-def test_an_interrupted_training_keeps_what_it_has(run, pairs, tmp_path, monkeypatch):
-    from dikkat.translation import training
+@pytest.mark.parametrize("after", [1, 5])
+def test_an_interrupted_training_is_resumed_to_the_same_model(run, tmp_path, monkeypatch, after):
+    recipe = [*BOOK, *QUICK, "--epochs", 3, "--batch-size", 2]
+    assert run("train", *recipe, "-o", tmp_path / "whole")[0] == 0
+    step, steps = TranslationModel.loss, []
 
-    steps = []
-    step = training.Lesson.training_step
+    def interrupted(self, batch, **options):
+        steps.append(self.training)
+        if self.training and sum(steps) == after:
+            signal.raise_signal(signal.SIGINT)
+        return step(self, batch, **options)
 
-    def interrupted(self, batch, index):
-        steps.append(index)
-        if len(steps) == 5:
-            raise KeyboardInterrupt
-        return step(self, batch, index)
-
-    monkeypatch.setattr(training.Lesson, "training_step", interrupted)
-    options = ["--pairs", pairs, "--valid-share", 0.3, *QUICK, "--epochs", 9, "--batch-size", 2]
-    status, _, err = run("train", "-o", tmp_path / "model", *options)
-    assert status == 0
-    assert "interrupted; the best model so far is saved" in err
-    assert "the model of epoch 1 of 1" in err
-    assert run("translate", tmp_path / "model", "Go.")[0] == 0
-    steps[:] = [0] * 4
-    status, _, err = run("train", "-o", tmp_path / "other", *options)
+    monkeypatch.setattr(TranslationModel, "loss", interrupted)
+    folder = tmp_path / "a model"
+    status, _, err = run("train", *recipe, "-o", folder)
     assert status == 130
-    assert "nothing was saved" in err
-    assert not (tmp_path / "other").exists()
+    assert f"To go on: dikkat train --resume --output '{folder}'" in err
+    assert folder.exists() == (after == 5)  # hardly begun, there is no model worth keeping
+    monkeypatch.undo()
+    refused_status, _, err = run("train", *recipe, "-o", folder)
+    assert refused_status == 2
+    assert "--resume" in err.splitlines()[-1]
+    assert run("train", "--resume", "-o", folder)[0] == 0
+    weights = [(each / "model.safetensors").read_bytes() for each in (folder, tmp_path / "whole")]
+    assert weights[0] == weights[1]
 
 
 def test_a_compressed_file_is_translated_too(run, model, tmp_path):
@@ -389,7 +519,7 @@ def test_output_is_utf8_whatever_the_locale(model):
 
 def test_a_corpus_without_a_repeated_word_says_so(run, tmp_path):
     (tmp_path / "tiny.tsv").write_text("go now\tva\ngo away\tpars\ngo\tmarche\nnow go\tallez\n")
-    status, _, err = run("train", "--pairs", tmp_path / "tiny.tsv", "--valid-share", 0.3, "-o", tmp_path / "m")
+    status, _, err = run("train", "--corpus", tsv(tmp_path / "tiny.tsv"), "--validation", "none", "-o", tmp_path / "m")
     assert status == 2
     assert "word occurs 2 times, so that none would be learnt: use a --min-freq of 1" in err
 
@@ -413,7 +543,7 @@ def test_bad_input_to_translate_is_one_line(run, model, tmp_path):
 
 def test_a_diverging_training_is_one_line(run, pairs, tmp_path, monkeypatch):
     monkeypatch.setattr(TranslationModel, "loss", lambda *_, **__: torch.tensor(torch.nan, requires_grad=True))
-    status, _, err = run("train", "--pairs", pairs, "-o", tmp_path / "model", *QUICK)
+    status, _, err = run("train", "--corpus", tsv(pairs), "--validation", "none", "-o", tmp_path / "model", *QUICK)
     assert status == 2
     assert "the loss became nan at step 1" in err
     assert "Use a --learning-rate below 0.002 or a --gradient-clip below 1.0" in err
@@ -421,7 +551,7 @@ def test_a_diverging_training_is_one_line(run, pairs, tmp_path, monkeypatch):
     assert not (tmp_path / "model").exists()
 
 
-def test_a_training_that_breaks_off_later_saves_the_best_model_and_fails(run, pairs, tmp_path, monkeypatch):
+def test_a_training_that_breaks_off_later_saves_the_best_model_and_fails(run, tmp_path, monkeypatch):
     loss, steps = TranslationModel.loss, []
 
     def demanding(self, batch, **options):
@@ -431,12 +561,12 @@ def test_a_training_that_breaks_off_later_saves_the_best_model_and_fails(run, pa
         return loss(self, batch, **options)
 
     monkeypatch.setattr(TranslationModel, "loss", demanding)
-    options = ["--pairs", pairs, "--valid-share", 0.3, *QUICK, "--epochs", 9, "--batch-size", 2]
+    options = [*BOOK, *QUICK, "--epochs", 9, "--batch-size", 2]
     status, out, err = run("train", "-o", tmp_path / "model", *options)
     assert (status, out) == (2, "")
     assert err.splitlines()[-2:] == [
         "dikkat: the training broke off; the best model so far is saved",
-        *re.findall("^dikkat: out of memory after 4 steps, on a batch of 2 pairs.*$", err, re.MULTILINE),
+        *re.findall(r"^dikkat: out of memory after \d steps, on a batch of 2 pairs.*$", err, re.MULTILINE),
     ]
     assert "use a smaller --batch-size (or --batch-tokens), --max-length or --hidden-size" in err
     assert run("translate", tmp_path / "model", "Go.")[0] == 0
@@ -446,15 +576,16 @@ def test_batches_by_tokens_and_precision_are_settings(run, pairs, tmp_path, monk
     from dikkat.translation import precision
 
     monkeypatch.setattr(precision, "_has_bfloat16", lambda device: True)
-    options = ["--batch-tokens", 37, "--precision", "bfloat16", *QUICK]
-    assert run("train", "--pairs", pairs, "-o", tmp_path / "model", *options)[0] == 0
+    options = ["--corpus", tsv(pairs), "--validation", "none", "--precision", "bfloat16", *QUICK]
+    assert run("train", "--batch-tokens", 37, "-o", tmp_path / "model", *options)[0] == 0
     settings = Translator.load(tmp_path / "model").settings
     assert (settings.batch_tokens, settings.precision) == (37, "bfloat16")
     monkeypatch.setattr(precision, "_has_bfloat16", lambda device: False)
-    status, _, err = run("train", "--pairs", pairs, "-o", tmp_path / "other", *options)
+    status, _, err = run("train", "-o", tmp_path / "other", *options)
     assert status == 2
     assert "dikkat: --precision is 'bfloat16'; this CPU has no products in bfloat16" in err
-    status, _, err = run("train", "--pairs", pairs, "-o", tmp_path / "other", "--batch-tokens", 3, *QUICK)
+    options[options.index("bfloat16")] = "float32"
+    status, _, err = run("train", "-o", tmp_path / "other", "--batch-tokens", 3, *options)
     assert status == 2
     assert "dikkat: --batch-tokens is 3; a pair has" in err
 
@@ -464,7 +595,7 @@ def test_batches_by_tokens_and_precision_are_settings(run, pairs, tmp_path, monk
 )
 def test_a_missing_library_says_what_to_install(pairs, tmp_path, module, extra):
     code = f"import sys; sys.modules[{module!r}] = None; from dikkat.cli import main; main()"
-    command = [sys.executable, "-c", code, "train", "--pairs", str(pairs), "-o", str(tmp_path / "model")]
+    command = [sys.executable, "-c", code, "train", "--corpus", tsv(pairs), "-o", str(tmp_path / "model")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1] == f"dikkat: {module} is not installed; run: pip install 'dikkat[{extra}]'"
@@ -473,7 +604,7 @@ def test_a_missing_library_says_what_to_install(pairs, tmp_path, module, extra):
 def test_help_is_for_newcomers(run):
     status, out, _ = run("--help")
     assert status == 0
-    for command in ("train", "translate", "evaluate", "show"):
+    for command in ("train", "translate", "evaluate", "compare", "recipes", "show"):
         assert command in out
         status, page, _ = run(command, "--help")
         assert status == 0
@@ -483,7 +614,7 @@ def test_help_is_for_newcomers(run):
 
 def test_every_help_page_fits_80_columns_and_no_flag_looks_as_if_it_took_a_value(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    for command in ([], ["train"], ["translate"], ["evaluate"], ["show"]):
+    for command in ([], ["train"], ["translate"], ["evaluate"], ["compare"], ["recipes"], ["show"]):
         _, page, _ = run(*command, "--help")
         assert max(map(len, page.splitlines())) <= 80
         assert "<bool>" not in page
@@ -491,14 +622,63 @@ def test_every_help_page_fits_80_columns_and_no_flag_looks_as_if_it_took_a_value
         assert "(0.05)" not in page
     _, page, _ = run("train", "--help")
     page = " ".join(page.replace("│", " ").split())
-    for text in ("--no-bidirectional ", "[default: 0.05]", "[default: no limit]", "--max-length", "scaled_dot,"):
+    for text in ("--no-bidirectional ", "[default: 64]", "[default: none]", "--max-length", "scaled_dot,"):
         assert text in page
 
 
-def test_every_setting_has_an_option(run):
-    _, page, _ = run("train", "--help")
-    for field in dataclasses.fields(Settings):
-        assert f"{commands._option(field.name)} " in page
+def test_every_setting_and_every_way_of_searching_has_the_option_of_its_name(run):
+    for command, kind in (("train", Settings), ("translate", Search)):
+        _, page, _ = run(command, "--help")
+        for field in dataclasses.fields(kind):
+            assert f"--{field.name.replace('_', '-')} " in page
+    assert set(options._SEARCH_HELP) == {field.name for field in dataclasses.fields(Search)}
+
+
+def test_the_shell_completes_options_and_values():
+    def completed(words):
+        variables = {"_DIKKAT_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        command = [sys.executable, "-c", "import sys; sys.argv[0] = 'dikkat'; from dikkat.cli import main; main()"]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables}, check=False)
+        return done.stdout.split()
+
+    assert {"--num-layers", "--no-bidirectional"} <= set(completed("dikkat train --n"))
+    assert completed("dikkat train --score b") == ["bilinear", "boxcar"]
+
+
+def test_interrupted_translating_has_the_status_of_the_shell(run, model, monkeypatch):
+    def translate(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Translator, "translate_n_best", translate)
+    assert run("translate", model, "Go.")[0] == 130
+
+
+def test_several_models_translate_together(run, model):
+    status, out, _ = run("translate", model, "--ensemble", model, "I lost.")
+    assert (status, out) == (0, "J'ai perdu.\n")
+
+
+def test_samples_are_drawn_again_with_the_same_seed(run, model):
+    draw = ["translate", model, "--sample", "--temperature", "9", "--top-k", 5, "--n-best", 3, "I lost.", "--seed"]
+    first, again, other = (run(*draw, seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first[1].count("\n") == 3
+    assert other != first
+    refused(run("translate", model, "--top-k", 5, "Go."), "--top-k is 5")
+
+
+def test_the_bar_is_drawn_on_standard_error_alone(run, model, tmp_path):
+    (tmp_path / "in.txt").write_bytes(b"I lost.\n\nGo.")
+    assert lines.line_count(tmp_path / "in.txt") == 3
+    (tmp_path / "in.gz").write_bytes(gzip.compress(b"I lost.\n\nGo.\n"))
+    assert lines.line_count(tmp_path / "in.gz") == 3
+    (tmp_path / "half.gz").write_bytes(gzip.compress(b"I lost.\n" * 99)[:-9])
+    assert lines.line_count(tmp_path / "half.gz") is None
+    assert lines.line_count(None) is None
+    shell = f"{sys.executable} -m dikkat translate {model} --file {tmp_path / 'in.txt'} > {tmp_path / 'out'}"
+    done = subprocess.run(["script", "-qec", shell, "/dev/null"], capture_output=True, text=True, check=True)
+    assert "3/3" in done.stdout
+    assert (tmp_path / "out").read_text() == "J'ai perdu.\n\nVa !\n"
 
 
 def test_version(run):
@@ -507,12 +687,12 @@ def test_version(run):
 
 def test_pairs_left_out_are_said_in_a_line_with_the_option(run, pairs, tmp_path, recwarn):
     warnings.simplefilter("default")  # as outside the tests; recwarn puts it back
-    options = ["--max-length", 4, "--valid-share", 0.3, *QUICK]
-    status, _, err = run("train", "--pairs", pairs, "-o", tmp_path / "model", *options)
+    options = ["--max-length", 4, "--validation", "none", *QUICK]
+    status, _, err = run("train", "--corpus", tsv(pairs), "-o", tmp_path / "model", *options)
     assert status == 0
     lines = [line for line in err.splitlines() if line.startswith("dikkat: ")]
     assert re.fullmatch(
-        r"dikkat: \d of 6 training pairs left out: longer than 4 tokens on a side; see --max-length", lines[0]
+        r"dikkat: \d of 8 training pairs left out: longer than 4 tokens on a side; see --max-length", lines[0]
     )
 
 

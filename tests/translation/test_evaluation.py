@@ -1,9 +1,15 @@
+import json
 import math
+import os
+import re
+import subprocess
+import sys
 
 import pytest
 import sacrebleu
 
 from dikkat.translation import InputError, bleu_k, evaluate
+from dikkat.translation.evaluation import evaluate_by_length, significance
 
 HYPOTHESES = ["Il est calme, je crois.", "Le chat dort sur le lit.", "Va !"]
 REFERENCES = ["Il est très calme, je crois.", "Le chat dort sur le grand lit.", "Va !"]
@@ -58,3 +64,59 @@ def test_bleu_of_a_sentence_by_hand(hypothesis, reference, k, score):
 def test_bleu_of_a_sentence_refuses_no_n_grams():
     with pytest.raises(ValueError, match="k is 0"):
         bleu_k("a", "a", 0)
+
+
+def test_scores_by_length_are_those_of_each_bucket():
+    sources = ["a " * words for words in (1, 10, 11, 20, 21, 0)]
+    references = ["va !", "il est là .", "je suis ici .", "non , merci .", "elle dort .", "oui ."]
+    hypotheses = ["va !", "il est ici .", "je suis là .", "non , merci .", "elle rit .", "oui ."]
+    found = evaluate_by_length(sources, hypotheses, references)
+    wanted = [(1, 10, [0, 1, 5]), (11, 20, [2, 3]), (21, 30, [4])]
+    assert [(each.shortest, each.longest, each.sentences) for each in found] == [
+        (shortest, longest, len(members)) for shortest, longest, members in wanted
+    ]
+    for each, (_, _, members) in zip(found, wanted, strict=True):
+        chosen = [hypotheses[index] for index in members], [[references[index] for index in members]]
+        assert each.bleu == sacrebleu.corpus_bleu(*chosen).score
+        assert each.chrf == sacrebleu.corpus_chrf(*chosen).score
+
+
+def test_by_length_refuses_what_does_not_fit():
+    with pytest.raises(InputError, match="1 sources and 2 translations"):
+        evaluate_by_length(["a"], ["b", "c"], ["b", "c"])
+
+
+def test_the_difference_of_two_systems_is_what_sacrebleus_own_program_says(tmp_path):
+    references = [f"the cat number {number} sat on mat {number % 7} today ." for number in range(60)]
+    better = [line if number % 5 else line.replace("cat", "dog") for number, line in enumerate(references)]
+    worse = [line if number % 2 else line.replace("sat on", "lay under") for number, line in enumerate(references)]
+    for name, content in (("ref", references), ("better", better), ("worse", worse)):
+        (tmp_path / name).write_text("\n".join(content) + "\n")
+    command = [sys.executable, "-m", "sacrebleu", tmp_path / "ref", "-i", tmp_path / "worse", tmp_path / "better"]
+    options = ["--paired-bs", "-m", "bleu", "chrf", "-f", "text"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=True, env=_without_seed())
+    # A row with "score (mean ± interval)" of each metric, and one with "(p = value)".
+    said = re.findall(r"(\d+\.\d) \(\d+\.\d ± (\d+\.\d)\)", done.stdout)
+    p_values = re.findall(r"p = (\d\.\d{4})", done.stdout)
+    found = significance(better, worse, references)
+    assert [each.metric for each in found] == ["BLEU", "chrF2"]
+    assert [(f"{each.other_score:.1f}", f"{each.other_interval:.1f}") for each in found] == said[:2]
+    assert [(f"{each.score:.1f}", f"{each.interval:.1f}") for each in found] == said[2:]
+    assert [f"{each.p_value:.4f}" for each in found] == p_values
+    assert all(each.signature in done.stdout for each in found)
+    json.dumps([vars(each) for each in found])
+
+
+def test_equal_systems_do_not_differ():
+    for each in significance(HYPOTHESES, HYPOTHESES, REFERENCES):
+        assert each.p_value == 1
+        assert (each.score, each.interval) == (each.other_score, each.other_interval)
+
+
+def test_significance_refuses_what_does_not_fit():
+    with pytest.raises(InputError, match="1 and 2 translations and 2 references"):
+        significance(["a"], ["b", "c"], ["b", "c"])
+
+
+def _without_seed():
+    return {name: value for name, value in os.environ.items() if name != "SACREBLEU_SEED"}

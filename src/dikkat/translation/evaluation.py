@@ -4,8 +4,14 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 from dikkat.translation.errors import InputError
+
+if TYPE_CHECKING:
+    from sacrebleu.significance import Result
+
+BUCKET = 10  # source words: 1 to 10, 11 to 20 and so on
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,132 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str]) -> Evaluation
         chrf_line=str(chrf_score),
         chrf_signature=str(chrf.get_signature()),
     )
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Scores of the sentences whose sources are about equally long.
+
+    Attributes:
+        shortest: words of the shortest source that belongs here.
+        longest: words of the longest.
+        sentences: how many there are.
+        bleu: of these sentences as a corpus, from 0 to 100.
+        chrf: likewise.
+    """
+
+    shortest: int
+    longest: int
+    sentences: int
+    bleu: float
+    chrf: float
+
+
+def evaluate_by_length(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> list[Bucket]:
+    """BLEU and chrF of sentences with 1 to 10 source words, with 11 to 20, and so on.
+
+    Args:
+        sources: what was translated; words are what white space separates.
+        hypotheses: the translations.
+        references: a human translation of each.
+
+    Returns:
+        The buckets that have a sentence, shortest first. A small bucket's scores say little.
+
+    Raises:
+        InputError: none at all, or not as many of one as of the others.
+
+    Example:
+        >>> sources, references = ["Go.", "a " * 11], ["Va !", "non"]
+        >>> buckets = evaluate_by_length(sources, ["", ""], references)
+        >>> [(bucket.shortest, bucket.longest, bucket.sentences) for bucket in buckets]
+        [(1, 10, 1), (11, 20, 1)]
+    """
+    if len(sources) != len(hypotheses):
+        raise InputError(f"there are {len(sources)} sources and {len(hypotheses)} translations; there must be as many")
+    members: dict[int, list[int]] = {}
+    for index, source in enumerate(sources):
+        members.setdefault(max(0, len(source.split()) - 1) // BUCKET, []).append(index)
+    found = []
+    for number, chosen in sorted(members.items()):
+        scores = evaluate([hypotheses[index] for index in chosen], [references[index] for index in chosen])
+        found.append(Bucket(number * BUCKET + 1, (number + 1) * BUCKET, len(chosen), scores.bleu, scores.chrf))
+    return found
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a system's score compares to another's, by paired bootstrap resampling.
+
+    Attributes:
+        metric: `"BLEU"` or `"chrF2"`.
+        score: of the system.
+        interval: half the width of its 95 % confidence interval.
+        other_score: of the system that it is compared to.
+        other_interval: likewise.
+        p_value: how often so large a difference would come about by chance if the two were equally good.
+        signature: how it was computed.
+    """
+
+    metric: str
+    score: float
+    interval: float
+    other_score: float
+    other_interval: float
+    p_value: float
+    signature: str
+
+
+def significance(hypotheses: Sequence[str], others: Sequence[str], references: Sequence[str]) -> list[Difference]:
+    """Whether one system is better than another on the same sentences, as sacreBLEU tests it: 1,000 resamples.
+
+    Koehn, "Statistical significance tests for machine translation evaluation" (2004).
+
+    Args:
+        hypotheses: the system's translations.
+        others: those of the system that it is compared to.
+        references: a human translation of each.
+
+    Returns:
+        BLEU and chrF of both, with the p-value of the difference.
+
+    Raises:
+        InputError: none at all, or not as many of one as of the others.
+
+    Example:
+        >>> bleu, chrf = significance(["Va !", "Il est calme."], ["Va !", "Elle est là."], ["Va !", "Il est calme."])
+        >>> bleu.metric, round(bleu.score), bleu.other_score < bleu.score
+        ('BLEU', 100, True)
+    """
+    if not references or not len(hypotheses) == len(others) == len(references):
+        raise InputError(
+            f"there are {len(hypotheses)} and {len(others)} translations and {len(references)} references; there must "
+            "be as many of each, and at least one"
+        )
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.significance import PairedTest
+
+    # Named, so that each is found again whatever the two are called; the first is the baseline.
+    systems: list[tuple[str, Sequence[str]]] = [("other", others), ("system", hypotheses)]
+    test = PairedTest(systems, {"BLEU": BLEU(), "chrF": CHRF()}, [list(references)], test_type="bs")
+    signatures, results = test()
+    found = []
+    differ = list(hypotheses) != list(others)  # between equal ones sacreBLEU finds a certain difference, of 0
+    for metric, signature in signatures.items():
+        other, one = (cast("Result", result) for result in results[metric])
+        found.append(
+            Difference(
+                metric,
+                score=float(one.score),
+                interval=float(one.ci or 0.0),
+                other_score=float(other.score),
+                other_interval=float(other.ci or 0.0),
+                p_value=float(one.p_value or 0.0) if differ else 1.0,
+                signature=str(signature),
+            )
+        )
+    return found
 
 
 def bleu_k(hypothesis: str | Sequence[str], reference: str | Sequence[str], k: int) -> float:

@@ -115,6 +115,10 @@ class Tokenizer:
         """Token numbers alone, where nobody will look at the pieces."""
         return [encoding.ids for encoding in self._inner.encode_batch(list(sentences))]
 
+    def offsets(self, sentences: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """Where in its sentence each piece stands: the first character, and the one behind the last."""
+        return [encoding.offsets for encoding in self._inner.encode_batch(list(sentences))]
+
     def decode(self, ids: Sequence[int], *, replace: Sequence[str | None] | None = None) -> str:
         """Text as a person would write it.
 

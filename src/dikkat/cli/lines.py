@@ -1,0 +1,102 @@
+"""Sentences in, as they come; translations out, a line each; and how far it is, where someone looks on."""
+
+import gzip
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from dikkat.translation import Translation
+from dikkat.translation.corpus import MAX_CHARACTERS, decode_line, read_lines
+
+_ARRIVING = 1 << 16  # bytes: most that are taken from standard input, or counted, at once
+_ONE_LINE = str.maketrans("\t\n\r", "   ")  # which a byte-pair model could write
+
+Item = TypeVar("Item")
+
+
+def groups(sentences: list[str] | None, file: Path | None) -> Iterator[Iterable[str]]:
+    """Sentences that can wait for each other: those given, those of a file, or what standard input has by now."""
+    if sentences:
+        yield sentences
+    elif file:
+        yield read_lines(file)
+    else:
+        if sys.stdin.isatty():
+            print("Type a sentence and press Enter; Ctrl-D ends.", file=sys.stderr)
+        yield from arriving(cast("BufferedReader", sys.stdin.buffer), "standard input")
+
+
+def arriving(stream: BufferedReader, name: str) -> Iterator[Iterator[str]]:
+    """The lines of a stream in groups of what has come: who types, or waits for an answer, need not write more."""
+    number, rest, ended = 0, b"", False
+    while not ended:
+        block = stream.read1(_ARRIVING)
+        *lines, rest = (rest + block).split(b"\n")
+        ended = not block
+        if rest and (ended or len(rest) > 5 * MAX_CHARACTERS):  # no sentence has so many bytes: decoding says so
+            lines, rest = [*lines, rest], b""
+        yield (
+            decode_line(line, f"{name}, line {at}", first=at == 1) for at, line in enumerate(lines, start=number + 1)
+        )
+        number += len(lines)
+
+
+def line(number: int, translation: Translation, *, as_json: bool, numbered: bool) -> str:
+    """A translation as a line of JSON or text."""
+    if as_json:
+        weights = [[round(weight, 4) for weight in row] for row in translation.weights.tolist()]
+        most = translation.weights.argmax(1).tolist() if translation.target_tokens else []
+        values = {"sentence": number, **vars(translation), "weights": weights, "alignment": most}
+        return json.dumps(values, ensure_ascii=False)
+    target = translation.target.translate(_ONE_LINE)
+    return f"{number}\t{translation.score:.3f}\t{target}" if numbered else target
+
+
+def line_count(file: Path | None) -> int | None:
+    """The lines of a file that can be read twice, plain or .gz; None for others."""
+    if file is None or not file.is_file():  # a pipe is no regular file
+        return None
+    with file.open("rb") as plain:
+        compressed = plain.read(2) == b"\x1f\x8b"
+        plain.seek(0)
+        stream = cast("BufferedReader", gzip.GzipFile(fileobj=plain) if compressed else plain)
+        count, last = 0, b"\n"
+        try:
+            while block := stream.read(_ARRIVING):
+                count, last = count + block.count(b"\n"), block[-1:]
+        except (EOFError, OSError):  # damaged: said when the lines are read, after those before the damage
+            return None
+    return count + (last != b"\n")
+
+
+@contextmanager
+def progress(total: int | None) -> Iterator[Any]:
+    """A function to call after each sentence.
+
+    It draws a bar on standard error where that is a terminal, unless the translations go to a terminal too: there the
+    lines themselves show how far it is.
+
+    Args:
+        total: how many sentences there are; None draws nothing.
+    """
+    if total is None or not sys.stderr.isatty() or sys.stdout.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("translating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), redirect_stdout=False) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda: bar.advance(task)
+
+
+def counted(items: Iterable[Item], advance: Any) -> Iterator[Item]:
+    """The items, each one told of when the next is asked for."""
+    for item in items:
+        yield item
+        advance()

@@ -1,0 +1,171 @@
+"""Options that are made from the fields of `Settings` and `Search`, so that each is described in one place."""
+
+import inspect
+import re
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Annotated, Any, get_args, get_type_hints
+
+import typer
+
+from dikkat.translation.errors import InputError
+from dikkat.translation.search import Search
+from dikkat.translation.settings import Settings, choices
+
+FLAG = " "  # as the name of a value: there is none
+
+_SEARCH_HELP = {
+    "beam": "Ways to go on with a translation that are followed at once, before one is chosen. 1: fastest. Larger: "
+    "slower, and mostly better, up to 5 or so.",
+    "n_best": "Translations of each sentence, the best first, at most as many as --beam; with --sample, as many as are "
+    "drawn. With 2 or more, a line holds "
+    "the sentence's number, the translation's score (its log-probability) and the translation, with tabs between.",
+    "length_penalty": "How much longer translations are preferred. 0: not at all, so that short ones win. No effect "
+    "with a --beam of 1.",
+    "min_ratio": "Fewest words, or parts of words, of a translation for each of the source.",
+    "max_ratio": "Most words, or parts of words, of a translation for each of the source.",
+    "max_length": "Most words, or parts of words, of a translation.",
+    "sample": "Draw translations at random, the likelier the more often, instead of looking for the best.",
+    "temperature": "With --sample: below 1, likely translations are drawn even more often; above 1, less often.",
+    "top_k": "With --sample: draw each word, or part of one, from so many of the likeliest alone.",
+    "seed": "With --sample: where the random numbers begin. The same seed gives the same translations.",
+    "precision": "Of the largest products: float32, or bfloat16, a little coarser, and faster for many sentences at "
+    "once where the processor has it.",
+}
+_METAVARS = {bool: FLAG, int: "N", float: "NUMBER", str: "NAME"}
+
+
+def setting_options() -> dict[str, Any]:
+    """An option for each setting, without a default: what is not given is the recipe's."""
+    return {
+        name: _option(name, kind, f"{described(name)} {_default(getattr(Settings(), name))}", option.group)
+        for name, kind, option in _settings()
+    }
+
+
+def described(setting: str) -> str:
+    """What a setting does, and the values it may have if they are few."""
+    text, allowed = Settings.options()[setting].help, choices(get_type_hints(Settings)[setting]) or ()
+    named = all(re.search(rf"\b{value}\b", text) for value in allowed)
+    return text if named else f"{text} One of {', '.join(allowed)}."
+
+
+def search_options(*left_out: str) -> dict[str, Any]:
+    """An option for each field of `Search`, likewise.
+
+    Args:
+        left_out: fields that would have no meaning for the command.
+    """
+    kinds = get_type_hints(Search)
+    return {
+        field.name: _option(
+            field.name, kinds[field.name], f"{_SEARCH_HELP[field.name]} {_default(field.default)}", "Search"
+        )
+        for field in fields(Search)
+        if field.name not in left_out
+    }
+
+
+def with_options(options: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator: the function's `**given` become these options, for Typer to see."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(function)
+        kept = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+            for name, annotation in options.items()
+        ]
+        function.__signature__ = signature.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
+        function.__annotations__ = {each.name: each.annotation for each in (*kept, *more)}
+        return function
+
+    return decorate
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the options that were given, as a recipe would have them.
+
+    Raises:
+        InputError: the text of one is no value.
+    """
+    from dikkat.translation.recipe import read_value
+
+    return {
+        name: read_value(value, option_name(name)) if isinstance(value, str) else value
+        for name, value in options.items()
+        if value is not None
+    }
+
+
+def search_given(options: Mapping[str, Any]) -> Search:
+    """The search that the options ask for.
+
+    Raises:
+        SettingsError: one that there cannot be.
+    """
+    with naming_options():
+        return Search(**given(options))
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Errors and warnings about settings name the options instead."""
+    show = warnings.showwarning
+
+    def renamed(message: Warning | str, *rest: Any, **more: Any) -> None:
+        show(_with_option_names(str(message)), *rest, **more)
+
+    warnings.showwarning = renamed
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(_with_option_names(str(error))) from error
+    finally:
+        warnings.showwarning = show
+
+
+def option_name(field: str) -> str:
+    """The option of a field."""
+    return "--" + field.replace("_", "-")
+
+
+def _with_option_names(message: str) -> str:
+    """A message with options for settings: where it begins with one, or where an underscore tells one from a word."""
+    names = [field.name for options in (Settings, Search) for field in fields(options)]
+    certain = "|".join(name for name in names if "_" in name)
+    return re.sub(rf"^({'|'.join(names)})(?= is )|\b({certain})\b", lambda found: option_name(found[0]), message)
+
+
+def _settings() -> Iterator[tuple[str, Any, Any]]:
+    kinds = get_type_hints(Settings)
+    return ((name, kinds[name], option) for name, option in Settings.options().items())
+
+
+def _option(name: str, kind: Any, description: str, panel: str) -> Any:
+    """A flag, or an option that takes a value in the words of a recipe; what it means is read later, in one place."""
+    allowed = choices(kind) or ()
+    plain = next((each for each in get_args(kind) if each is not types.NoneType), kind) if not allowed else str
+    flag = plain is bool
+    negative = f"/--no-{name.replace('_', '-')}" if flag else ""
+    return Annotated[
+        bool | None if flag else str | None,
+        typer.Option(
+            f"{option_name(name)}{negative}",
+            help=_with_option_names(description),
+            rich_help_panel=panel,
+            metavar=_METAVARS[plain],
+            show_default=False,
+            autocompletion=(lambda incomplete: [each for each in allowed if each.startswith(incomplete)])
+            if allowed
+            else None,
+        ),
+    ]
+
+
+def _default(value: object) -> str:
+    words = {None: "none", True: "yes", False: "no"}
+    return rf"\[default: {words.get(value, value) if value is None or isinstance(value, bool) else value}]"

@@ -1,0 +1,192 @@
+"""`dikkat evaluate`."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dikkat.cli import lines
+from dikkat.cli.app import BatchSizeOption, Command, CorpusOption, EnsembleOption, app
+from dikkat.cli.options import FLAG, given, naming_options, search_given, search_options, with_options
+from dikkat.cli.tables import show_table
+from dikkat.cli.translating import load
+from dikkat.translation import InputError, Search, Translator, evaluate
+from dikkat.translation.corpus import Pair, read_lines
+from dikkat.translation.translator import Translates
+
+_COMPARED = "Comparison"
+
+
+@app.command(
+    cls=Command,
+    name="evaluate",
+    epilog="Examples:\n\n"
+    "dikkat evaluate my-model --corpus phrasebook\n\n"
+    "dikkat evaluate my-model --corpus '{source: test.en.gz, target: test.fr.gz}' --versus my-second-model\n\n"
+    "dikkat evaluate --hypotheses letters.fr --references letters.human.fr --json",
+)
+@with_options(search_options("n_best", "sample", "temperature", "top_k", "seed"))
+def evaluate_model(
+    model: Annotated[
+        Path | None,
+        typer.Argument(help="A model folder that `dikkat train` made; or --hypotheses.", show_default=False),
+    ] = None,
+    corpus: CorpusOption = None,
+    hypotheses: Annotated[
+        Path | None,
+        typer.Option(help="Translations to score in place of a model's, one a line.", metavar="FILE"),
+    ] = None,
+    references: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --hypotheses, in place of --corpus: a human translation of each, one a line.",
+            metavar="FILE",
+            rich_help_panel="Corpus",
+        ),
+    ] = None,
+    ensemble: EnsembleOption = None,
+    versus: Annotated[
+        Path | None,
+        typer.Option(
+            help="Another model: whether the two really differ is tested.",
+            metavar="FOLDER",
+            rich_help_panel=_COMPARED,
+        ),
+    ] = None,
+    versus_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Translations of another model, one a line, likewise.", metavar="FILE", rich_help_panel=_COMPARED
+        ),
+    ] = None,
+    links: Annotated[
+        Path | None,
+        typer.Option(
+            help="Which word translates which in the corpus, a line a pair: 0-0 1-2 for links that are sure, 2p3 for "
+            "possible ones; words are what white space separates, counted from 0. The model's own links, to the word "
+            "most looked at, are compared to them.",
+            metavar="FILE",
+            rich_help_panel=_COMPARED,
+        ),
+    ] = None,
+    batch_size: BatchSizeOption = 64,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.", metavar=FLAG)] = False,
+    **options: Any,
+) -> None:
+    """Score a model on sentence pairs that it has not seen: BLEU and chrF from 0 to 100, as sacreBLEU computes them.
+
+    Of a corpus with parts, such as the phrasebook, the test part is taken.
+    """
+    _check_choice(model, hypotheses, corpus, references, versus, versus_file, links, ensemble)
+    search = search_given(options)
+    translator = load(model, ensemble) if model else None
+    pairs = _pairs(corpus, references)
+    systems = [
+        _translations(each, pairs, search, batch_size)
+        for each in (translator or hypotheses, Translator.load(versus) if versus else versus_file)
+        if each is not None
+    ]
+    report = _report(systems, pairs, by_length=references is None)
+    if links and isinstance(translator, Translator):
+        report["alignment_error_rate"] = _alignment_error_rate(translator, pairs, links, batch_size)
+    print(json.dumps(report, ensure_ascii=False, indent=2)) if as_json else _show(report)
+
+
+def _check_choice(
+    model: Path | None,
+    hypotheses: Path | None,
+    corpus: str | None,
+    references: Path | None,
+    versus: Path | None,
+    versus_file: Path | None,
+    links: Path | None,
+    ensemble: list[Path] | None,
+) -> None:
+    if (model is None) == (hypotheses is None):
+        raise InputError("give either a model folder or --hypotheses FILE, and not both")
+    if (corpus is None) == (references is None):
+        raise InputError("give either --corpus or --references FILE, and not both")
+    if references and (model or versus):
+        raise InputError("--references has no sentences for a model to translate: give --corpus in its place")
+    if versus and versus_file:
+        raise InputError("--versus and --versus-file are both given: give one of them")
+    if links and (not model or ensemble):
+        raise InputError("--links needs one model, whose links it compares to them")
+
+
+def _pairs(corpus: str | None, references: Path | None) -> list[Pair]:
+    """The test pairs; from references alone, pairs without sources."""
+    if references:
+        return [("", line) for line in read_lines(references)]
+    from dikkat.translation.sources import Source
+
+    return list(Source.parse(given({"corpus": corpus})["corpus"]).open("test"))
+
+
+def _translations(system: Translates | Path, pairs: Sequence[Pair], search: Search, batch_size: int) -> list[str]:
+    if isinstance(system, Path):
+        found = list(read_lines(system))
+        if len(found) != len(pairs):
+            raise InputError(f"{system} has {len(found)} lines; there must be one for each of the {len(pairs)} pairs")
+        return found
+    with naming_options(), lines.progress(len(pairs)) as advance:
+        sources = (source for source, _ in pairs)
+        translations = system.translate_n_best(sources, batch_size=batch_size, search=search)
+        return [best.target for best, *_ in lines.counted(translations, advance)]
+
+
+def _report(systems: list[list[str]], pairs: list[Pair], *, by_length: bool) -> dict[str, Any]:
+    from dikkat.translation.evaluation import evaluate_by_length, significance
+
+    hypotheses, references = systems[0], [target for _, target in pairs]
+    report: dict[str, Any] = {"sentences": len(pairs), **asdict(evaluate(hypotheses, references))}
+    if by_length:
+        buckets = evaluate_by_length([source for source, _ in pairs], hypotheses, references)
+        report["by_length"] = [asdict(bucket) for bucket in buckets]
+    if len(systems) > 1:
+        report["versus"] = [asdict(each) for each in significance(systems[0], systems[1], references)]
+    return report
+
+
+def _alignment_error_rate(translator: Translator, pairs: list[Pair], links: Path, batch_size: int) -> float:
+    from dikkat.translation.alignment import align, alignment_error_rate, read_links
+
+    return alignment_error_rate(align(translator, pairs, batch_size=batch_size), read_links(links))
+
+
+def _show(report: dict[str, Any]) -> None:
+    rows = [
+        [f"{each['shortest']} to {each['longest']}", f"{each['sentences']:,}", *_scores(each)]
+        for each in report.get("by_length", [])
+    ]
+    everything = ["all", f"{report['sentences']:,}", *_scores(report)]
+    show_table(["source words", "sentences", "BLEU", "chrF2"], [*rows, everything])
+    if versus := report.get("versus"):
+        print()
+        compared = [
+            [
+                each["metric"],
+                f"{each['score']:.2f} ± {each['interval']:.2f}",
+                f"{each['other_score']:.2f} ± {each['other_interval']:.2f}",
+                f"{each['p_value']:.4f}",
+            ]
+            for each in versus
+        ]
+        show_table(["paired bootstrap", "this", "the other", "p-value"], compared)
+        print("±: 95 % confidence. A p-value below 0.05: the difference is hardly chance.")
+    if "alignment_error_rate" in report:
+        print(f"\nalignment error rate: {report['alignment_error_rate']:.3f}")
+    print()
+    print(report["bleu_line"])
+    print(f"signature: {report['bleu_signature']}")
+    print(report["chrf_line"])
+    print(f"signature: {report['chrf_signature']}")
+    for each in report.get("versus", []):
+        print(f"signature of the comparison: {each['metric']}|{each['signature']}")
+
+
+def _scores(report: dict[str, Any]) -> list[str]:
+    return [f"{report['bleu']:.2f}", f"{report['chrf']:.2f}"]

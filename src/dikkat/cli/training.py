@@ -1,0 +1,205 @@
+"""`dikkat train` and `dikkat recipes`."""
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sized
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dikkat.cli.app import Command, CorpusOption, app
+from dikkat.cli.options import FLAG, given, naming_options, setting_options, with_options
+from dikkat.files import write_whole
+from dikkat.translation import InputError, Settings, Translator, evaluate
+from dikkat.translation.checkpoint import check_writable
+
+if TYPE_CHECKING:
+    from dikkat.translation.recipe import Recipe
+    from dikkat.translation.training import Training
+
+RUN = ".training"  # the folder beside the model's that a training is resumed from
+RECIPE = "recipe.yaml"  # in it
+
+
+@app.command(
+    cls=Command,
+    epilog="Examples:\n\n"
+    "dikkat train phrasebook --output my-model\n\n"
+    "dikkat train book --corpus '{name: phrasebook, first: 600}' --seed 1 --output my-model\n\n"
+    "dikkat train --corpus '{tsv: fra.txt}' --max-minutes 20 --output my-model\n\n"
+    "dikkat train --resume --output my-model",
+)
+@with_options(setting_options())
+def train(
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The model folder to make. A model there is replaced. Beside it, in FOLDER.training, the training "
+            "keeps what it needs to be resumed.",
+            rich_help_panel="Result",
+            metavar="FOLDER",
+            show_default=False,
+        ),
+    ],
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            help="A recipe: a file, or the name of one that `dikkat recipes` lists. Options that are given count "
+            "instead of its own.",
+            show_default=False,
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the training that was interrupted, with its recipe.",
+            rich_help_panel="Result",
+            metavar=FLAG,
+        ),
+    ] = False,
+    corpus: CorpusOption = None,
+    validation: Annotated[
+        str | None,
+        typer.Option(
+            help="Pairs to judge the model by while it learns: a corpus, '{share: 0.05}' of the pairs, which is then "
+            "not learnt from, or none. \\[default: the corpus's own, or else '{share: 0.05}']",
+            metavar="CORPUS",
+            rich_help_panel="Corpus",
+            show_default=False,
+        ),
+    ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            help="Pairs to score the trained model on: a corpus, or none. They are not learnt from. \\[default: none]",
+            metavar="CORPUS",
+            rich_help_panel="Corpus",
+            show_default=False,
+        ),
+    ] = None,
+    **options: Any,
+) -> None:
+    """Train a translator on sentence pairs and save it as a model folder."""
+    values = given({"corpus": corpus, "validation": validation, "test": test, **options})
+    check_writable(output)  # before the work, not after it
+    folder = output.with_name(f"{output.name}{RUN}")
+    plan = _plan(recipe, values, folder, resume=resume)
+    learnt, judged = plan.data()
+    if isinstance(learnt, Sized) and isinstance(judged, Sized):  # of streams nobody knows it yet
+        _say(f"{len(learnt):,} pairs to learn from, {len(judged):,} to validate with")
+    with naming_options():
+        result = _train(plan, learnt, judged, output, folder, resume=resume)
+    _finish(result, plan, output)
+
+
+@app.command(cls=Command, epilog="Example:\n\ndikkat recipes")
+def recipes() -> None:
+    """List the recipes that come with dikkat; `dikkat train NAME --output FOLDER` follows one."""
+    from dikkat.cli.tables import show_table
+    from dikkat.translation.recipe import built_in, purpose
+
+    show_table(["name", "purpose"], [[name, purpose(path)] for name, path in built_in().items()], words=2)
+    print(f"files: {next(iter(built_in().values())).parent}")
+
+
+def _plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resume: bool) -> "Recipe":
+    """The recipe with the options that are given, on resuming that of the run folder."""
+    from dikkat.translation.recipe import Recipe
+
+    if resume:
+        if recipe is not None:
+            raise InputError(f"--resume goes on with the recipe of {folder}; leave out {recipe}")
+        if not (folder / RECIPE).is_file():
+            raise InputError(f"{folder / RECIPE}: missing, so there is no training to resume. Train without --resume")
+        recipe = str(folder / RECIPE)
+    plan = Recipe.load(recipe) if recipe else Recipe()
+    with naming_options():
+        return plan.with_values(values)
+
+
+def _train(plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path, *, resume: bool) -> "Training":
+    from dikkat.translation.training import TrainingError
+    from dikkat.translation.training import train as train_translator
+
+    try:
+        with _kept(plan, folder):
+            return train_translator(plan.settings, learnt, judged, folder=folder, resume=resume)
+    except TrainingError as error:
+        if error.training is not None and _leads():
+            error.training.translator.save(output)
+            _say("dikkat: the training broke off; the best model so far is saved")
+        raise InputError(str(error)) from error
+    except KeyboardInterrupt:
+        _say("dikkat: interrupted at once; what came after the last checkpoint is lost")
+        _say_how_to_go_on(output)
+        raise typer.Exit(130) from None
+
+
+@contextmanager
+def _kept(plan: "Recipe", folder: Path) -> Iterator[None]:
+    """The recipe in the folder of the training, for resuming; the one before it, if the training may not begin."""
+    if not _leads():
+        yield
+        return
+    path = folder / RECIPE
+    older = path.read_bytes() if path.exists() else None
+    folder.mkdir(parents=True, exist_ok=True)
+    plan.save(path)
+    try:
+        yield
+    except InputError:  # another training is there, for instance, unfinished or at work: its recipe stays
+        path.unlink() if older is None else write_whole(path, older)
+        raise
+
+
+def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
+    """Save the model and say how it is; after an interruption, how to go on."""
+    usable = not result.interrupted or bool(result.epochs or result.validations)
+    if usable and _leads():  # hardly begun, it must not replace an older model
+        result.translator.save(output)
+        _say(f"{output}: {_summary(result, plan.settings)}")
+    if result.interrupted:
+        _say("dikkat: interrupted; " + ("the best model so far is saved" if usable else "no model is saved yet"))
+        if result.resumable:
+            _say_how_to_go_on(output)
+        raise typer.Exit(130)
+    if plan.test is not None and _leads():
+        _score(result.translator, list(plan.test.open("test")))
+
+
+def _summary(result: "Training", settings: Settings) -> str:
+    course = f"{result.seconds:.0f} s, {result.tokens_per_second:,.0f} tokens/s"
+    if not result.validations:
+        return f"the model after {len(result.epochs)} epochs; {course}"
+    best = max(result.validations, key=lambda each: each.quality(settings.criterion))
+    which = "the best" if settings.average == 1 else f"the mean of the best {settings.average}"
+    bleu = "" if best.bleu is None else f", BLEU {best.bleu:.2f}"
+    return f"{which} of {len(result.validations)} validations, the best one's loss {best.loss:.3f}{bleu}; {course}"
+
+
+def _say_how_to_go_on(output: Path) -> None:
+    _say(f"To go on: dikkat train --resume --output {shlex.quote(str(output))}")
+
+
+def _score(translator: Translator, pairs: list[tuple[str, str]]) -> None:
+    translations = translator.translate([source for source, _ in pairs])
+    scores = evaluate([each.target for each in translations], [target for _, target in pairs])
+    _say(f"on {len(pairs):,} test pairs:")
+    for line in (scores.bleu_line, scores.bleu_signature, scores.chrf_line, scores.chrf_signature):
+        _say(line)
+
+
+def _leads() -> bool:
+    """Whether this process is the one of several, under torchrun, that writes and speaks."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _say(text: str) -> None:
+    if _leads():
+        print(text, file=sys.stderr)

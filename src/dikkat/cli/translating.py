@@ -1,0 +1,71 @@
+"""`dikkat translate`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dikkat.cli import lines
+from dikkat.cli.app import BatchSizeOption, Command, EnsembleOption, ModelArgument, app
+from dikkat.cli.options import FLAG, naming_options, search_given, search_options, with_options
+from dikkat.translation import InputError, Translator
+from dikkat.translation.translator import Translates
+
+
+@app.command(
+    cls=Command,
+    epilog="Examples:\n\n"
+    'dikkat translate my-model "I am at home." "He is calm."\n\n'
+    "dikkat translate my-model --file letters.en > letters.fr\n\n"
+    "cat letters.en | dikkat translate my-model --json > letters.jsonl\n\n"
+    "dikkat translate my-model --ensemble my-second-model --file letters.en",
+)
+@with_options(search_options())
+def translate(
+    model: ModelArgument,
+    sentences: Annotated[
+        list[str] | None,
+        typer.Argument(help="Sentences, each in quotes.", show_default=False),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", help="A file of sentences, one a line.", metavar="FILE", show_default=False),
+    ] = None,
+    ensemble: EnsembleOption = None,
+    batch_size: BatchSizeOption = 64,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print each translation as a line of JSON: source, target, the tokens of both, score, for each token "
+            "of the target how much it looked at each of the source (weights), and at which most (alignment).",
+            metavar=FLAG,
+        ),
+    ] = False,
+    **options: Any,
+) -> None:
+    """Translate sentences: those given, those of a file, or those of standard input; one translation a line.
+
+    A file may be of any length: it is read and translated part by part. From standard input, each line is translated
+    as soon as it comes.
+    """
+    if sentences and file:
+        raise InputError("sentences and --file are both given: give one of them")
+    search = search_given(options)
+    translator = load(model, ensemble)
+    number = 0
+    with naming_options(), lines.progress(lines.line_count(file)) as advance:
+        for group in lines.groups(sentences, file):
+            for found in translator.translate_n_best(group, batch_size=batch_size, search=search):
+                number += 1
+                for translation in found:
+                    text = lines.line(number, translation, as_json=as_json, numbered=search.n_best > 1)
+                    print(text, flush=True)
+                advance()
+
+
+def load(model: Path, others: Sequence[Path] | None) -> Translates:
+    """A translator from a model folder; with others, one that asks them all."""
+    first = Translator.load(model)
+    return Translator.ensemble([first, *map(Translator.load, others)]) if others else first

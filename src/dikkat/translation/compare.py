@@ -1,0 +1,174 @@
+"""Train the same recipe in several ways, and put quality beside cost."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dikkat.files import write_whole
+from dikkat.translation.corpus import Pair
+from dikkat.translation.errors import InputError
+from dikkat.translation.evaluation import evaluate
+from dikkat.translation.recipe import Recipe
+from dikkat.translation.settings import Settings
+from dikkat.translation.sources import nearest
+from dikkat.translation.translator import Translator
+
+RESULT, COMPARISON = "result.json", "comparison.json"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way to train, and what it came to.
+
+    Attributes:
+        name: what is varied in it, `cell=gru,score=dot`.
+        settings: all settings of it.
+        parameters: numbers that the model learns.
+        validation_loss: mean loss of a target token in the best validation, in nats; None without validation.
+        bleu: of translations of the test pairs, or without such of the validation pairs, from 0 to 100; None where
+            there are neither.
+        chrf: likewise.
+        seconds: spent training and validating.
+        tokens_per_second: target tokens trained on in a second.
+        error: why there is no result; None where there is one.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    parameters: int | None = None
+    validation_loss: float | None = None
+    bleu: float | None = None
+    chrf: float | None = None
+    seconds: float | None = None
+    tokens_per_second: float | None = None
+    error: str | None = None
+
+
+def combinations(recipe: Recipe, vary: Mapping[str, Sequence[Any]]) -> dict[str, Recipe]:
+    """The recipe with every combination of the values, by a name that says what is varied; each is checked.
+
+    Args:
+        recipe: what all have in common.
+        vary: values of settings, by name.
+
+    Raises:
+        InputError: a setting that there is not, a value that it may not have, twice the same, or a combination that
+            contradicts itself; the message has the combination.
+
+    Example:
+        >>> list(combinations(Recipe(), {"score": ["dot", "none"], "cell": ["gru", "lstm"]}))
+        ['score=dot,cell=gru', 'score=dot,cell=lstm', 'score=none,cell=gru', 'score=none,cell=lstm']
+    """
+    for setting in vary:
+        if setting not in Settings.options():
+            raise InputError(f"{setting}: no such setting; {nearest(setting, list(Settings.options()))}")
+    found: dict[str, Recipe] = {}
+    for values in itertools.product(*vary.values()):
+        chosen = dict(zip(vary, values, strict=True))
+        name = ",".join(f"{setting}={value}" for setting, value in chosen.items())
+        if name in found:
+            raise InputError(f"{name} is asked for twice")
+        try:
+            found[name] = recipe.with_values(chosen)
+        except InputError as error:
+            raise type(error)(f"{error} (in {name})") from error
+    return found
+
+
+def compare(trials: Mapping[str, Recipe], folder: Path) -> Iterator[Trial]:
+    """Train each way in a folder of its own, one after another, and score it.
+
+    One that is finished is not trained again, one that was interrupted goes on: to continue a comparison, call this
+    again. One that fails has its error in place of a result, and the others go on.
+
+    Args:
+        trials: from `combinations`.
+        folder: where; made if need be. `comparison.json` there has all results so far.
+
+    Yields:
+        Each result as soon as it is there.
+
+    Raises:
+        InputError: the folder holds a result of other settings.
+        KeyboardInterrupt: Ctrl-C; what is done stays done.
+    """
+    earlier = {name: _earlier(folder / _folder_name(name), name, recipe) for name, recipe in trials.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    done: list[Trial] = []
+    for name, recipe in trials.items():
+        trial = earlier[name] or _tried(name, recipe, folder / _folder_name(name))
+        done.append(trial)
+        _write(folder / COMPARISON, [asdict(each) for each in done])
+        yield trial
+
+
+def _folder_name(name: str) -> str:
+    return re.sub(r"[^\w=,.+-]", "_", name) or "as-it-is"
+
+
+def _earlier(folder: Path, name: str, recipe: Recipe) -> Trial | None:
+    """The result of a trial that is finished."""
+    path = folder / RESULT
+    if not path.exists():
+        return None
+    try:
+        trial = Trial(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path}: damaged ({error}). Remove it, and the trial is made again") from error
+    if trial.settings != recipe.settings.to_dict():
+        now = recipe.settings.to_dict()
+        other = [
+            f"{key} was {trial.settings.get(key)} and is {value}"
+            for key, value in now.items()
+            if trial.settings.get(key) != value
+        ]
+        raise InputError(f"{folder}: holds {name} with other settings: {'; '.join(other)}. Give another folder")
+    return trial
+
+
+def _tried(name: str, recipe: Recipe, folder: Path) -> Trial:
+    trial = Trial(name, recipe.settings.to_dict())
+    try:
+        trial = _trained(trial, recipe, folder)
+    except Exception as error:  # whatever it is, the other trials go on
+        return replace(trial, error=f"{type(error).__name__}: {' '.join(str(error).split())}")
+    _write(folder / RESULT, asdict(trial))
+    return trial
+
+
+def _trained(trial: Trial, recipe: Recipe, folder: Path) -> Trial:
+    from dikkat.translation.training import train
+
+    learnt, judged = recipe.data()
+    folder.mkdir(parents=True, exist_ok=True)
+    run = folder / "training"
+    result = train(recipe.settings, learnt, judged, folder=run, resume=(run / "settings.json").exists())
+    if result.interrupted:
+        raise KeyboardInterrupt
+    result.translator.save(folder / "model")
+    losses = [epoch.validation_loss for epoch in result.epochs if epoch.validation_loss is not None]
+    scored = recipe.test.open("test") if recipe.test is not None else judged
+    return replace(
+        trial,
+        parameters=sum(each.numel() for each in result.translator.model.parameters()),
+        validation_loss=min(losses, default=None),
+        **_quality(result.translator, scored),
+        seconds=result.seconds,
+        tokens_per_second=result.tokens_per_second,
+    )
+
+
+def _quality(translator: Translator, pairs: Iterable[Pair] | None) -> dict[str, Any]:
+    if pairs is None:
+        return {}
+    sources, references = zip(*pairs, strict=True)
+    scores = evaluate([each.target for each in translator.translate(sources)], references)
+    return {"bleu": scores.bleu, "chrf": scores.chrf}
+
+
+def _write(path: Path, content: Any) -> None:
+    write_whole(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

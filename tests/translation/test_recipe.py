@@ -1,0 +1,204 @@
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dikkat.translation import InputError, Settings, SettingsError
+from dikkat.translation import recipe as recipes
+from dikkat.translation.recipe import Recipe, built_in, read_value
+from dikkat.translation.sources import Source
+
+FOLDER = Path(__file__).parents[2] / "recipes"
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text, name="r.yaml"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return tmp_path / name
+
+    return write
+
+
+def options_of(path):
+    """The keys of a recipe with the comment above each, read without the code that is tested."""
+    found, comment = {}, []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            comment.append(line.removeprefix("# "))
+        elif match := re.match(r"(\w+):", line):
+            found[match[1]] = " ".join(comment)
+        else:
+            comment = []
+    return found
+
+
+def test_every_setting_is_in_own_corpus_with_its_default_and_its_meaning():
+    own = FOLDER / "own-corpus.yaml"
+    found = options_of(own)
+    assert list(found) == ["corpus", "validation", "test", *Settings.options()]
+    assert Recipe.load(own).settings == Settings()
+    for name, option in Settings.options().items():
+        assert option.help in found[name]
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_recipe_loads_and_every_option_has_a_comment(path):
+    assert Recipe.load(path).corpus is not None
+    assert Recipe.load(path.stem) == Recipe.load(path)
+    assert all(options_of(path).values())
+    assert path.read_text(encoding="utf-8").startswith("# ")
+
+
+def test_the_recipes_that_come_with_dikkat():
+    assert list(built_in()) == ["book", "multi30k-en-de", "multi30k-en-fr", "own-corpus", "phrasebook"]
+
+
+def test_the_book_is_the_textbooks_experiment():
+    book = Recipe.load("book")
+    settings = book.settings
+    assert str(book.corpus) == "{name: tatoeba-fra-eng, part: whole, first: 600}"
+    assert book.validation == "none"
+    assert (settings.num_layers, settings.hidden_size, settings.embedding_size) == (2, 32, 32)
+    assert (settings.batch_size, settings.max_length, settings.learning_rate) == (64, 10, 0.005)
+    assert (settings.dropout, settings.epochs, settings.gradient_clip, settings.min_freq) == (0.1, 250, 1, 1)
+    assert (settings.bidirectional, settings.schedule, settings.warmup_steps) == (False, "constant", 0)
+
+
+def test_values_are_those_of_yaml_1_2(written):
+    text = "learning_rate: 1e-3\nmax_minutes: none\nbatch_tokens: 4_000\nseed: 0\nscore: none\ndropout: .5\n"
+    settings = Recipe.load(written(text)).settings
+    assert (settings.learning_rate, settings.max_minutes, settings.batch_tokens) == (1e-3, None, 4000)
+    assert (settings.score, settings.dropout) == ("none", 0.5)
+    assert read_value("no", "it") == "no"  # which YAML 1.1 takes for false
+    assert read_value("010", "it") == "010"  # and this for 8
+    assert read_value("1:30", "it") == "1:30"  # and this for 90
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("corpus: phrasebook\nepoch: 3\n", "line 2: epoch: no such key of a recipe; did you mean epochs?"),
+        ("zebra: 3\n", "line 1: zebra: no such key of a recipe; there are corpus, validation, test, tokenizer"),
+        ("\n\nepochs: many\n", "line 3: epochs is 'many'; it must be a whole number"),
+        ("epochs:\n", "line 1: epochs is None; it must be a whole number"),
+        ("epochs: 1.5\n", "line 1: epochs is 1.5; it must be a whole number"),
+        ("epochs: '3'\n", "line 1: epochs is '3'; it must be a whole number"),
+        ("bidirectional: yes\n", "line 1: bidirectional is 'yes'; it must be true or false"),
+        ("dropout: 0.1\n\ndropout: 0.2\n", "line 3: dropout is given twice, first in line 1: remove one of them"),
+        ("corpus: {tsv: a, tsv: b}\n", "tsv is given twice"),
+        ("corpus: phrasbook\n", "line 1: corpus: phrasbook: no such corpus; did you mean phrasebook?"),
+        ("corpus: {tsv: x, frist: 2}\n", "line 1: corpus: frist: no such key of a corpus; did you mean first?"),
+        ("corpus: {tsv: x, first: 0}\n", "line 1: corpus: first is 0; it must be a whole number of at least 1"),
+        ("corpus: {source: x}\n", "line 1: corpus: target is missing from the corpus"),
+        ("corpus: {target: x}\n", "line 1: corpus: source is missing from the corpus"),
+        ("corpus: {tsv: 7}\n", "line 1: corpus: tsv is 7; it must be a text"),
+        ("corpus: {part: test}\n", "line 1: corpus: part: no such key of a corpus; write"),
+        ("corpus: {name: phrasebook, part: tset}\n", "line 1: corpus: part is 'tset'; it must be one of training"),
+        ("corpus: [a, b]\n", "line 1: corpus: ['a', 'b'] is not a corpus: write NAME"),
+        ("corpus: 5\n", "line 1: corpus: 5 is not a corpus: write NAME"),
+        ("validation: {share: 1}\n", "line 1: validation: {'share': 1}: write {share: NUMBER}, a number between 0"),
+        ("validation: {share: 0.1, first: 3}\n", "line 1: validation: {'share': 0.1, 'first': 3}: write {share:"),
+        ("- epochs\n", "not a recipe, which has lines such as `epochs: 20`"),
+        ("epochs: {3\n", "line 2: "),
+        ("? {a: 1}\n: 2\n", "line 1: "),
+        ("epochs: !!python/object/apply:os.getcwd []\n", "line 1: could not determine a constructor"),
+        ("hidden_size: 7\n", "line 1: hidden_size is 7; it must be even"),
+    ],
+)
+def test_a_fault_is_named_with_its_file_and_line(written, text, message):
+    path = written(text)
+    with pytest.raises(InputError, match=re.escape(f"{path}") + ".*" + re.escape(message)):
+        Recipe.load(path)
+
+
+def test_a_recipe_that_is_none(tmp_path, written):
+    with pytest.raises(InputError, match="a folder, where a recipe must be"):
+        Recipe.load(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        Recipe.load(tmp_path / "nowhere.yaml")
+    with pytest.raises(InputError, match="nowhere: no such file and no such recipe of dikkat's; there are book, "):
+        Recipe.load("nowhere")
+    (tmp_path / "latin.yaml").write_bytes(b"# \xe9t\xe9\n")
+    with pytest.raises(InputError, match=r"latin.yaml: not UTF-8"):
+        Recipe.load(tmp_path / "latin.yaml")
+    assert Recipe.load(written("")) == Recipe()
+
+
+def test_files_begin_in_the_recipes_folder(written, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    corpus = Recipe.load(written("corpus: {source: a.en, target: /b.fr}\n")).corpus
+    assert (Path(corpus.source), corpus.target) == (tmp_path / "a.en", "/b.fr")
+    assert Recipe().with_values({"corpus": {"tsv": "x"}}).corpus.tsv == "x"
+    hub = Recipe.load(written("corpus: {dataset: a/b, source: en, target: fr}\n")).corpus
+    assert (hub.dataset, hub.source, hub.target) == ("a/b", "en", "fr")
+
+
+@given(
+    dropout=st.floats(0, 0.99),
+    rate=st.floats(1e-9, 9),
+    tokens=st.none() | st.integers(1, 10**9),
+    tied=st.sampled_from(["none", "two", "three"]),
+    validation=st.sampled_from([None, "none", 0.25, Source(name="phrasebook", part="test"), Source(tsv="/a b: c")]),
+    test=st.sampled_from([None, Source(source="/no", target="/1e3", first=3)]),
+)
+def test_a_saved_recipe_is_the_same_when_it_is_loaded(tmp_path_factory, dropout, rate, tokens, tied, validation, test):
+    settings = Settings(dropout=dropout, learning_rate=rate, batch_tokens=tokens, tied_embeddings=tied)
+    recipe = Recipe(Source(dataset="a/b", source="no", target="1e3"), validation, test, settings)
+    path = tmp_path_factory.mktemp("saved") / "r.yaml"
+    recipe.save(path)
+    assert Recipe.load(path) == recipe
+
+
+def test_data_has_no_source_on_both_sides(written, tmp_path):
+    def same(pairs):
+        return {source.casefold() for source, _ in pairs}
+
+    plan = Recipe.load(written("corpus: {name: phrasebook, first: 90}\nvalidation: {share: 0.2}\n"))
+    learnt, judged = plan.data()
+    assert not same(learnt) & same(judged)
+    assert len(same(judged)) == round(0.2 * (len(same(judged)) + len(same(learnt))))
+    (tmp_path / "val.tsv").write_text("\n".join("\t".join(pair) for pair in learnt[:7]), encoding="utf-8")
+    plan = plan.with_values({"validation": {"tsv": str(tmp_path / "val.tsv")}})
+    with pytest.warns(UserWarning, match="of 90 pairs left out"):
+        learnt, judged = plan.data()
+    assert len(list(judged)) == 7
+    assert not same(learnt) & same(judged)
+    learnt, judged = plan.with_values({"validation": "none"}).data()
+    assert (len(learnt), judged) == (90, None)
+    with pytest.raises(InputError, match="no corpus is given"):
+        Recipe().data()
+
+
+def test_the_parts_of_a_named_corpus(monkeypatch):
+    class Parts:
+        training, validation, test, whole = ([(part, "x")] for part in ("training", "validation", "test", "whole"))
+
+    monkeypatch.setattr(
+        import_module("dikkat.translation.named"), "named", lambda name: {"multi30k-en-fr": Parts}[name]
+    )
+    plan = Recipe().with_values({"corpus": "multi30k-en-fr"})
+    assert plan.data() == ([("training", "x")], [("validation", "x")])
+    assert plan.corpus.open("test") == [("test", "x")]
+    assert Source.parse({"name": "multi30k-en-fr", "part": "whole"}).open("test") == [("whole", "x")]
+
+
+def test_what_a_recipe_is_for_is_its_first_line(written):
+    assert recipes.purpose(written("# Small.\n# More.\n")) == "Small."
+
+
+def test_the_recipe_of_a_file_is_checked_as_settings_are(written):
+    with pytest.raises(SettingsError, match="score is 'none'"):
+        Recipe.load(written("score: none\ncoverage: true\n"))
+
+
+def test_a_recipe_is_plain_yaml(written):
+    path = written("corpus: phrasebook\nepochs: 3\n")
+    Recipe.load(path).save(path)
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert (values["corpus"], values["epochs"], values["test"]) == ({"name": "phrasebook"}, 3, "none")

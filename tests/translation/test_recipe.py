@@ -180,7 +180,7 @@ def test_the_parts_of_a_named_corpus(monkeypatch):
         training, validation, test, whole = ([(part, "x")] for part in ("training", "validation", "test", "whole"))
 
     monkeypatch.setattr(
-        import_module("dikkat.translation.named"), "named", lambda name: {"multi30k-en-fr": Parts}[name]
+        import_module("dikkat.translation.corpora"), "named", lambda name: {"multi30k-en-fr": Parts}[name]
     )
     plan = Recipe().with_values({"corpus": "multi30k-en-fr"})
     assert plan.data() == ([("training", "x")], [("validation", "x")])

@@ -294,7 +294,13 @@ def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[
     if not pairs:
         return []
     batch = collate(pairs)
-    batch = type(batch)(*(tensor.to(together[0].output_bias.device) for tensor in batch))
+    device = together[0].output_bias.device
+    batch = batch._replace(
+        source=batch.source.to(device),
+        source_lengths=batch.source_lengths.to(device),
+        target=batch.target.to(device),
+        target_lengths=batch.target_lengths.to(device),
+    )
     features, gains = [model.features(batch) for model in together], []
     for start, tokens in enumerate(expected(batch).split(_CHUNK)):
         rows = slice(start * _CHUNK, (start + 1) * _CHUNK)

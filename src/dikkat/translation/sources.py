@@ -166,7 +166,7 @@ def _check_values(values: Mapping[str, object]) -> None:
 
 
 def _known() -> list[str]:
-    from dikkat.translation.named import NAMES
+    from dikkat.translation.corpora import NAMES
 
     return [PHRASEBOOK, *NAMES]
 
@@ -188,6 +188,6 @@ def _phrasebook(part: Part) -> Any:
 
 
 def _named(name: str, part: Part) -> Any:
-    from dikkat.translation.named import named
+    from dikkat.translation.corpora import named
 
     return getattr(named(name), part)

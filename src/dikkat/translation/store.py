@@ -49,7 +49,7 @@ class Counts:
         duplicates: left out, because an equal pair came before.
         left_out: left out, because a side had more than `max_length` tokens.
         without_tokens: left out, because the source had none.
-        digest: SHA-256 of the different pairs, in their order, in hexadecimal digits.
+        digest: SHA-256 of the pairs that were not left out as duplicates, in their order, in hexadecimal digits.
     """
 
     read: int = 0
@@ -99,12 +99,13 @@ class Store:
         target_tokenizer: Tokenizer,
         *,
         max_length: int,
+        distinct: bool = True,
         progress: Callable[[int], None] | None = None,
     ) -> "Store":
         """Tokenise a corpus, once: the second time, it is opened from the cache folder.
 
-        The corpus is gone through once. Equal pairs are taken once, told by 64-bit hashes, which take 8 bytes of memory
-        a pair; that two of n pairs have the same hash by chance is as likely as n²/2⁶⁵. A corpus without a fingerprint,
+        The corpus is gone through once. Equal pairs are told by 64-bit hashes, which take 8 bytes of memory a pair;
+        that two of n pairs have the same hash by chance is as likely as n²/2⁶⁵. A corpus without a fingerprint,
         a list for instance, is kept in memory. A damaged file in the cache is made anew, with a warning. Of two
         processes that want the same at once, one waits for the other.
 
@@ -113,6 +114,7 @@ class Store:
             source_tokenizer: of the source sentences.
             target_tokenizer: of the target sentences.
             max_length: pairs with more tokens on a side are left out.
+            distinct: whether of equal pairs only the first is taken.
             progress: called now and then with the number of pairs read so far.
 
         Raises:
@@ -130,13 +132,13 @@ class Store:
             (1, 1, 1)
         """
         corpus = as_corpus(corpus)
-        work = _Work(corpus, (source_tokenizer, target_tokenizer), max_length, progress)
+        work = _Work(corpus, (source_tokenizer, target_tokenizer), max_length, distinct, progress)
         fingerprint = corpus.fingerprint()
         if fingerprint is None:
             memory = _Memory()
             work.into(memory)
             return cls(memory.table(), work.counts)
-        parts = [_FORMAT, fingerprint, max_length, source_tokenizer.to_json(), target_tokenizer.to_json()]
+        parts = [_FORMAT, fingerprint, max_length, distinct, source_tokenizer.to_json(), target_tokenizer.to_json()]
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         return cls._from_cache(cache_folder("tokenised") / f"{key[:32]}.arrow", work)
 
@@ -314,6 +316,7 @@ class _Work:
     corpus: Corpus
     tokenizers: tuple[Tokenizer, Tokenizer]
     max_length: int
+    distinct: bool
     progress: Callable[[int], None] | None
     counts: Counts = field(default_factory=Counts)
 
@@ -323,7 +326,7 @@ class _Work:
         pairs = iter(self.corpus)
         while chunk := list(islice(pairs, _CHUNK)):
             hashes = np.fromiter(map(_hash, chunk), np.uint64, len(chunk))
-            new = met.new(hashes)
+            new = met.new(hashes) if self.distinct else np.arange(len(chunk))
             digest.update(hashes[new].astype("<u8").tobytes())
             numbered = self._numbered([chunk[row] for row in new])
             kept += len(numbered)

@@ -1,6 +1,5 @@
 """Training on Lightning. Nothing else of dikkat imports it, so that translating does not wait for it."""
 
-import hashlib
 import logging
 import sys
 import time
@@ -10,15 +9,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import lightning.pytorch as lightning
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 
-from dikkat.translation.batches import Batches, TokenPair
+from dikkat.translation.batches import Batches
 from dikkat.translation.checkpoints import SafetensorsIO
-from dikkat.translation.corpus import Pair
+from dikkat.translation.corpus import Corpus, Pair, as_corpus
 from dikkat.translation.course import Course, Epoch, Validation
 from dikkat.translation.curves import curves
 from dikkat.translation.errors import (
@@ -38,6 +36,7 @@ from dikkat.translation.processes import Processes, processes
 from dikkat.translation.progress import Bar, Lines, Listener
 from dikkat.translation.run_folder import RunFolder, step_of
 from dikkat.translation.settings import Settings
+from dikkat.translation.store import Store
 from dikkat.translation.tokenizer import SPECIAL_TOKENS, Tokenizer
 from dikkat.translation.translator import Translator
 
@@ -86,8 +85,8 @@ class Training:
 
 def train(
     settings: Settings,
-    training: Iterable[Pair],
-    validation: Iterable[Pair] | None = None,
+    training: Corpus | Sequence[Pair],
+    validation: Corpus | Sequence[Pair] | None = None,
     *,
     folder: str | Path | None = None,
     resume: bool = False,
@@ -113,7 +112,7 @@ def train(
 
     Args:
         settings: the model's and the training's.
-        training: (source, target) sentences to learn from: a list, or anything that can be gone through repeatedly.
+        training: (source, target) sentences to learn from, a list or a corpus. Of equal pairs of a file one counts.
         validation: (source, target) sentences to stop by; none of them should be a training pair. None, or none at
             all: no validation, no early stopping, and the last weights are kept.
         folder: where checkpoints and curves are kept; None: nowhere.
@@ -145,24 +144,26 @@ def train(
     with nullcontext() if place is None else place.locked(), torch.random.fork_rng(), _quiet_lightning():
         if place is not None:
             place.resume(settings) if resume else place.begin(settings)
-        return _train(settings, training, validation, place, team, progress)
+        judges = None if validation is None or not _any(validation) else as_corpus(validation)
+        return _train(settings, as_corpus(training), judges, place, team, progress)
 
 
 def _train(
     settings: Settings,
-    training: Iterable[Pair],
-    validation: Iterable[Pair] | None,
+    training: Corpus,
+    validation: Corpus | None,
     folder: RunFolder | None,
     team: Processes,
     progress: bool | None,
 ) -> Training:
     torch.manual_seed(settings.seed)
     translator = _untrained(settings, training, folder)
-    learnt = _tokenized(translator, training, "training")
-    judged = None if validation is None or not _any(validation) else _tokenized(translator, validation, "validation")
+    # Who repeats pairs of a list means it; a file's came so by accident.
+    learnt = _stored(translator, training, "training", distinct=training.fingerprint() is not None)
+    judged = None if validation is None else _stored(translator, validation, "validation", distinct=False)
     if judged is None:
         _check_without_validation(settings)
-    batches = _batches(learnt.pairs, settings, team, settings.seed)
+    batches = _batches(learnt, settings, team, settings.seed)
     course, interrupts = Course(), Interrupts()
     steps = Steps(batches, course, epochs=settings.epochs, accumulate=settings.accumulate, world=team.world)
     newest = None if folder is None else folder.newest()
@@ -170,14 +171,14 @@ def _train(
         translator,
         course,
         planned=settings.epochs * -(-len(batches) // settings.accumulate),
-        validation=None if judged is None else _batches(judged.pairs, settings, team, None),
+        validation=None if judged is None else _batches(judged, settings, team, None),
         sample=[] if validation is None else _sample_for_bleu(settings, validation, folder),
         listeners=_listeners(settings, folder, progress, len(batches)),
         interrupts=interrupts,
         fingerprint={
             "vocabulary": [len(translator.source_tokenizer), len(translator.target_tokenizer)],
-            "training corpus": learnt.fingerprint,
-            "validation corpus": None if judged is None else judged.fingerprint,
+            "training corpus": _fingerprint(learnt),
+            "validation corpus": None if judged is None else _fingerprint(judged),
         },
         folder=folder,
     )
@@ -202,7 +203,7 @@ def _train(
     result = Training(
         translator,
         course.epochs,
-        len(learnt.pairs),
+        len(learnt),
         seconds,
         rate,
         lesson.interrupted,
@@ -268,9 +269,15 @@ def _listeners(settings: Settings, folder: RunFolder | None, progress: bool | No
     return listeners
 
 
-def _batches(pairs: Sequence[TokenPair], settings: Settings, team: Processes, seed: int | None) -> Batches:
+def _batches(store: Store, settings: Settings, team: Processes, seed: int | None) -> Batches:
     return Batches(
-        pairs, settings.batch_size, seed, batch_tokens=settings.batch_tokens, rank=team.rank, world=team.world
+        store,
+        settings.batch_size,
+        seed,
+        batch_tokens=settings.batch_tokens,
+        buffer=settings.shuffle_buffer,
+        rank=team.rank,
+        world=team.world,
     )
 
 
@@ -334,51 +341,30 @@ def evenly(pairs: Iterable[Pair], most: int) -> list[Pair]:
     return kept
 
 
-class _Tokenized(NamedTuple):
-    """A corpus as token numbers, and by what to know it again."""
-
-    pairs: list[TokenPair]
-    fingerprint: dict[str, int | str]
-
-
-def _tokenized(translator: Translator, corpus: Iterable[Pair], purpose: str) -> _Tokenized:
-    longest = translator.settings.max_length
-    pairs: list[TokenPair] = []
-    count = empty = 0
-    digest = hashlib.sha256()
-    for chunk in _chunks(corpus, _CHUNK):
-        digest.update(repr(chunk).encode("utf-8", "surrogatepass"))
-        sources = translator.source_tokenizer.numbers([source for source, _ in chunk])
-        targets = translator.target_tokenizer.numbers([target for _, target in chunk])
-        short = [pair for pair in zip(sources, targets, strict=True) if max(map(len, pair)) <= longest]
-        kept = [pair for pair in short if pair[0]]
-        count, empty = count + len(chunk), empty + len(short) - len(kept)
-        pairs += kept
-    if not pairs:
-        raise CorpusError(
-            f"none of the {count} {purpose} pairs has at most {longest} tokens on each side: raise max_length"
-        )
-    if left_out := count - len(pairs) - empty:
-        warnings.warn(
-            f"{left_out:,} of {count:,} {purpose} pairs left out: longer than {longest} tokens on a side; see "
-            "max_length",
-            UserWarning,
-            stacklevel=4,
-        )
-    return _Tokenized(pairs, {"pairs": count, "sha256": digest.hexdigest()})
+def _stored(translator: Translator, corpus: Corpus, purpose: str, *, distinct: bool) -> Store:
+    """A corpus as token numbers."""
+    store = Store.build(
+        corpus,
+        translator.source_tokenizer,
+        translator.target_tokenizer,
+        max_length=translator.settings.max_length,
+        distinct=distinct,
+    )
+    if losses := store.losses():
+        warnings.warn(f"{purpose} corpus: {losses}", UserWarning, stacklevel=4)
+    return store
 
 
-def _chunks(pairs: Iterable[Pair], size: int) -> Iterator[list[Pair]]:
-    rest = iter(pairs)
-    while chunk := list(islice(rest, size)):
-        yield chunk
+def _fingerprint(store: Store) -> dict[str, int | str]:
+    """By what a corpus is known again."""
+    return {"pairs": store.counts.read, "sha256": store.counts.digest}
 
 
 def _any(pairs: Iterable[Pair]) -> bool:
     return next(iter(pairs), None) is not None
 
 
-def _sample_for_bleu(settings: Settings, validation: Iterable[Pair], folder: RunFolder | None) -> list[Pair]:
+def _sample_for_bleu(settings: Settings, validation: Corpus, folder: RunFolder | None) -> list[Pair]:
     """All pairs to choose the best model by; some for the curve; none where there is no curve."""
     if settings.criterion == "bleu":
         return list(validation)

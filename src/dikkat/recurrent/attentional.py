@@ -527,7 +527,7 @@ class AttentionalGRU(_Attentional):
         dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
         weight_dropout: probability with which an attention weight is dropped, in training only.
         coverage: whether the comparison takes in how much each position was looked at before; in a loop of PyTorch's
-            operations, several times slower. The state before the first step is then what `begin` makes.
+            operations, slower than the one operation. The state before the first step is then what `begin` makes.
 
     Raises:
         ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
@@ -577,7 +577,7 @@ class AttentionalLSTM(_Attentional):
         dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
         weight_dropout: probability with which an attention weight is dropped, in training only.
         coverage: whether the comparison takes in how much each position was looked at before; in a loop of PyTorch's
-            operations, several times slower. The state before the first step is then what `begin` makes.
+            operations, slower than the one operation. The state before the first step is then what `begin` makes.
 
     Raises:
         ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.

@@ -301,10 +301,9 @@ def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[
         target=batch.target.to(device),
         target_lengths=batch.target_lengths.to(device),
     )
-    features, gains = [model.features(batch) for model in together], []
-    for start, tokens in enumerate(expected(batch).split(_CHUNK)):
-        rows = slice(start * _CHUNK, (start + 1) * _CHUNK)
-        scores = [model.scores(each[rows]) for model, each in zip(together, features, strict=True)]
+    features, gains = (model.features(batch).split(_CHUNK) for model in together), []
+    for tokens, *chunks in zip(expected(batch).split(_CHUNK), *features, strict=True):
+        scores = [model.scores(chunk) for model, chunk in zip(together, chunks, strict=True)]
         gains.append(_mean(scores).gather(1, tokens.unsqueeze(1)).squeeze(1).double().cpu())
     return [float(each.sum()) for each in torch.cat(gains).split(batch.target_lengths.tolist())]
 

@@ -175,9 +175,7 @@ class Translates:
                     f"pairs[{index}] is a translation of an empty sentence: {checked[index][1]!r}. Leave it out"
                 )
         scores = [0.0] * len(checked)
-        lengths = [
-            max(len(source), len(target)) if source else 0 for source, target in zip(sources, targets, strict=True)
-        ]
+        lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
         for batch in _batches(lengths, batch_size):
             found = forced_scores(self._models(), [(sources[index], targets[index]) for index in batch])
             for index, each in zip(batch, found, strict=True):

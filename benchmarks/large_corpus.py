@@ -28,18 +28,19 @@ from report import write
 PHASES = ("write", "build", "open", "batches", "train", "translate")
 WARM = 0.2  # of a phase's time, in which memory may still grow
 SAMPLES_PER_SECOND = 10
+LENGTHS = {4: 1, 5: 1, 6: 2, 7: 4, 8: 20, 9: 36, 10: 36}  # words, and per cent of the sentences: few of them are equal
 
 ENGLISH = (
     "the a every some this that", "old young small big new quiet red green tired clever",
     "teacher sailor doctor baker friend child neighbor farmer painter king", "sees finds calls likes follows hears",
     "today often never always now slowly", "near behind before without with", "the a every some this that",
-    "river house garden bridge forest market school boat window street", "in", "winter summer spring autumn",
+    "river house garden bridge forest market school boat window street", "in before after during", "winter summer spring autumn",
 )  # fmt: skip
 FRENCH = (
     "le un chaque quelque ce cet", "vieux jeune petit grand nouveau calme rouge vert fatigué malin",
     "maître marin médecin boulanger ami enfant voisin fermier peintre roi", "voit trouve appelle aime suit entend",
     "aujourd'hui souvent jamais toujours maintenant lentement", "près derrière devant sans avec",
-    "le un chaque quelque ce cet", "fleuve maison jardin pont forêt marché école bateau fenêtre rue", "en",
+    "le un chaque quelque ce cet", "fleuve maison jardin pont forêt marché école bateau fenêtre rue", "en avant après pendant",
     "hiver été printemps automne",
 )  # fmt: skip
 
@@ -49,7 +50,8 @@ def pairs(count: int) -> Iterator[tuple[str, str]]:
     chance = random.Random(0)
     words = [list(zip(one.split(), other.split(), strict=True)) for one, other in zip(ENGLISH, FRENCH, strict=True)]
     for _ in range(count):
-        source, target = zip(*(chance.choice(some) for some in words[: chance.randint(4, len(words))]), strict=True)
+        (length,) = chance.choices(list(LENGTHS), list(LENGTHS.values()))
+        source, target = zip(*(chance.choice(some) for some in words[:length]), strict=True)
         yield " ".join(source).capitalize() + ".", " ".join(target).capitalize() + "."
 
 

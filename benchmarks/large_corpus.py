@@ -5,9 +5,7 @@
 Each phase is a process of its own, so that none stands on what another left: writing the corpus, building the store,
 opening it, going through all of its batches, training, translating lines that stream by. While a phase works, its
 memory is sampled. What counts is anonymous memory (RssAnon): the pages of a mapped file are the system's to take back.
-The record has, for each phase, the highest and the lowest sample after the first fifth of the time, and half of what
-is between them in per cent of their middle: that is how flat it is.
-"""
+The X"""
 
 import argparse
 import json
@@ -34,13 +32,15 @@ ENGLISH = (
     "the a every some this that", "old young small big new quiet red green tired clever",
     "teacher sailor doctor baker friend child neighbor farmer painter king", "sees finds calls likes follows hears",
     "today often never always now slowly", "near behind before without with", "the a every some this that",
-    "river house garden bridge forest market school boat window street", "in before after during", "winter summer spring autumn",
+    "river house garden bridge forest market school boat window street", "in before after during",
+    "winter summer spring autumn",
 )  # fmt: skip
 FRENCH = (
     "le un chaque quelque ce cet", "vieux jeune petit grand nouveau calme rouge vert fatigué malin",
     "maître marin médecin boulanger ami enfant voisin fermier peintre roi", "voit trouve appelle aime suit entend",
     "aujourd'hui souvent jamais toujours maintenant lentement", "près derrière devant sans avec",
-    "le un chaque quelque ce cet", "fleuve maison jardin pont forêt marché école bateau fenêtre rue", "en avant après pendant",
+    "le un chaque quelque ce cet", "fleuve maison jardin pont forêt marché école bateau fenêtre rue",
+    "en avant après pendant",
     "hiver été printemps automne",
 )  # fmt: skip
 
@@ -93,6 +93,11 @@ class Memory:
                     "flat_percent": round(flat, 2),
                 }
         return found
+
+
+def _quarters(values: list[float]) -> list[list[float]]:
+    size = -(-len(values) // 4)
+    return [values[first : first + size] for first in range(0, len(values), size)]
 
 
 def _mib(name: str) -> float:

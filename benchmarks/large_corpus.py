@@ -5,9 +5,7 @@
 Each phase is a process of its own, so that none stands on what another left: writing the corpus, building the store,
 opening it, going through all of its batches, training, translating lines that stream by. While a phase works, its
 memory is sampled. What counts is anonymous memory (RssAnon): the pages of a mapped file are the system's to take back.
-The record has, for each phase, the highest and the lowest sample after the first fifth of the time, and half of what
-is between them in per cent of their middle: that is how flat it is.
-"""
+The X"""
 
 import argparse
 import json
@@ -28,18 +26,21 @@ from report import write
 PHASES = ("write", "build", "open", "batches", "train", "translate")
 WARM = 0.2  # of a phase's time, in which memory may still grow
 SAMPLES_PER_SECOND = 10
+LENGTHS = {4: 1, 5: 1, 6: 2, 7: 4, 8: 20, 9: 36, 10: 36}  # words, and per cent of the sentences: few of them are equal
 
 ENGLISH = (
     "the a every some this that", "old young small big new quiet red green tired clever",
     "teacher sailor doctor baker friend child neighbor farmer painter king", "sees finds calls likes follows hears",
     "today often never always now slowly", "near behind before without with", "the a every some this that",
-    "river house garden bridge forest market school boat window street", "in", "winter summer spring autumn",
+    "river house garden bridge forest market school boat window street", "in before after during",
+    "winter summer spring autumn",
 )  # fmt: skip
 FRENCH = (
     "le un chaque quelque ce cet", "vieux jeune petit grand nouveau calme rouge vert fatigué malin",
     "maître marin médecin boulanger ami enfant voisin fermier peintre roi", "voit trouve appelle aime suit entend",
     "aujourd'hui souvent jamais toujours maintenant lentement", "près derrière devant sans avec",
-    "le un chaque quelque ce cet", "fleuve maison jardin pont forêt marché école bateau fenêtre rue", "en",
+    "le un chaque quelque ce cet", "fleuve maison jardin pont forêt marché école bateau fenêtre rue",
+    "en avant après pendant",
     "hiver été printemps automne",
 )  # fmt: skip
 
@@ -49,7 +50,8 @@ def pairs(count: int) -> Iterator[tuple[str, str]]:
     chance = random.Random(0)
     words = [list(zip(one.split(), other.split(), strict=True)) for one, other in zip(ENGLISH, FRENCH, strict=True)]
     for _ in range(count):
-        source, target = zip(*(chance.choice(some) for some in words[: chance.randint(4, len(words))]), strict=True)
+        (length,) = chance.choices(list(LENGTHS), list(LENGTHS.values()))
+        source, target = zip(*(chance.choice(some) for some in words[:length]), strict=True)
         yield " ".join(source).capitalize() + ".", " ".join(target).capitalize() + "."
 
 
@@ -91,6 +93,11 @@ class Memory:
                     "flat_percent": round(flat, 2),
                 }
         return found
+
+
+def _quarters(values: list[float]) -> list[list[float]]:
+    size = -(-len(values) // 4)
+    return [values[first : first + size] for first in range(0, len(values), size)]
 
 
 def _mib(name: str) -> float:

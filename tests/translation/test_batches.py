@@ -3,7 +3,7 @@ import random
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dikkat.translation import SettingsError
@@ -23,6 +23,7 @@ def members(batch):
     return [int(row[0]) - 4 for row in batch.source]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=40), st.integers(1, 7))
 def test_every_pair_is_in_one_batch_of_its_like(lengths, batch_size):
     pairs = [([4 + index] * source, [4 + index] * target) for index, (source, target) in enumerate(lengths)]
@@ -37,6 +38,7 @@ def test_every_pair_is_in_one_batch_of_its_like(lengths, batch_size):
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
 
 
+@settings(deadline=None)
 @given(LENGTHS, st.integers(10, 60), st.sampled_from([None, 0, 1]))
 def test_no_batch_has_more_tokens_than_allowed_and_none_could_take_the_next_pair(lengths, batch_tokens, seed):
     batches = Batches(numbered(lengths), 1, seed, batch_tokens=batch_tokens)
@@ -88,6 +90,7 @@ def test_the_seed_decides_the_order_and_each_round_has_another():
     assert rounds(None)[0] == rounds(None)[1]
 
 
+@settings(deadline=None)
 @given(LENGTHS, st.integers(1, 17), st.sampled_from([None, 0, 1]), st.sampled_from([None, 23]))
 def test_buffer_by_buffer_each_pair_is_still_in_one_batch(lengths, buffer, seed, batch_tokens):
     batches = Batches(numbered(lengths), 3, seed, buffer=buffer, batch_tokens=batch_tokens)
@@ -122,6 +125,7 @@ def same(one, other):
     return all(torch.equal(a, b) for a, b in zip(one[:4], other[:4], strict=True)) and one[4:] == other[4:]
 
 
+@settings(deadline=None)
 @given(LENGTHS, st.integers(1, 40), st.sampled_from([None, 0, 1]), st.data())
 def test_from_any_position_it_goes_on_as_if_it_had_not_stopped(lengths, buffer, seed, data):
     def fresh():
@@ -167,6 +171,7 @@ def test_a_position_that_is_none_is_refused(state):
         batches.load_state_dict(state)
 
 
+@settings(deadline=None)
 @given(LENGTHS, st.integers(1, 7), st.integers(1, 5), st.sampled_from([None, 2]))
 def test_the_ranks_together_get_each_batch_once(lengths, batch_size, world, seed):
     pairs = numbered(lengths)

@@ -2,7 +2,7 @@ import gzip
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dikkat.translation import (
@@ -73,6 +73,11 @@ def test_unequal_files_say_how_many_lines_each_has(tmp_path):
     source, target = written(tmp_path / "a.en", "a\nb\nc\n"), written(tmp_path / "a.fr", "x\ny\n")
     with pytest.raises(CorpusError, match=r"a\.en has 3 lines and .*a\.fr has 2"):
         read_aligned(source, target)
+    written(target, "x\n" * 7)
+    with pytest.raises(CorpusError, match=r"a\.en has 3 lines and .*a\.fr has 7"):
+        read_aligned(source, target)
+    with pytest.raises(CorpusError, match=r"a\.fr has 7 lines and .*a\.en has 3"):
+        read_aligned(target, source)
 
 
 def test_an_empty_line_of_aligned_files_is_named(tmp_path):
@@ -104,6 +109,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
 words = st.text("abC ", min_size=1, max_size=4).filter(str.strip)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(words, words), min_size=2, max_size=30), st.floats(0.01, 0.99), st.integers(0, 5))
 def test_held_out_shares_no_source_sentence_with_training(pairs, share, seed):
     def key(source):

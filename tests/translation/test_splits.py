@@ -1,7 +1,7 @@
 import warnings
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dikkat.translation import CorpusError, PairCorpus, TsvCorpus, hold_out, split, without_leaks
@@ -22,6 +22,7 @@ def those_of(part):
         return []
 
 
+@settings(deadline=None)
 @given(PAIRS, st.lists(st.floats(0.01, 0.3), min_size=1, max_size=3), st.integers(0, 5))
 def test_each_pair_is_in_one_part_with_all_of_the_same_source(pairs, shares, seed):
     parts = [those_of(part) for part in split(pairs, *shares, seed=seed)]
@@ -64,6 +65,7 @@ def test_shares_that_leave_a_side_empty_are_refused(shares):
         split([("a", "b"), ("c", "d")], *shares)
 
 
+@settings(deadline=None)
 @given(PAIRS, PAIRS)
 def test_no_held_out_source_is_left_in_training(training, held_out):
     sources = [key(source) for source, _ in held_out]

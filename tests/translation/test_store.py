@@ -79,7 +79,7 @@ def by_hand(pairs, tokenizers):
 
 
 @pytest.mark.parametrize("named", [False, True])
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(pairs=PAIRS, chunk=st.integers(1, 50))
 def test_a_store_has_the_pairs_tokenised_once_each(pairs, chunk, named, tokenizers):
     wanted, counts = by_hand(pairs, tokenizers)
@@ -108,6 +108,7 @@ def test_what_was_left_out_is_said(tokenizers):
     )
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(TOKENS, TOKENS), min_size=1, max_size=30), st.data())
 def test_any_rows_can_be_read(pairs, data):
     store = Store.of(pairs)
@@ -121,6 +122,7 @@ def test_any_rows_can_be_read(pairs, data):
         assert sentences.numbers.dtype == sentences.lengths.dtype == np.int32
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 60), max_size=30), max_size=12))
 def test_numbers_are_new_once(chunks):
     met, seen = store_module._Met(), []
@@ -201,7 +203,7 @@ def test_a_file_cut_short_is_made_anew(monkeypatch, cache, tokenizers):
         assert path.read_bytes() == whole
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
 @given(data=st.data())
 def test_a_file_that_rotted_is_made_anew_where_it_matters(cache, tokenizers, data):
     corpus = Told(PAIR_LIST)

@@ -5,11 +5,14 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from dikkat.translation import CorpusError
 from dikkat.translation.course import Course
-from dikkat.translation.lesson import Steps
+from dikkat.translation.lesson import Lesson, Steps
 from dikkat.translation.model import collate
 from dikkat.translation.processes import Processes, processes
 from dikkat.translation.training import train
@@ -98,3 +101,12 @@ def test_of_two_processes_one_without_rows_weighs_nothing():
     assert step.weights == (2 * 3 / 4,)
     (step,) = Steps(Fixed([whole._replace(counts=False)]), Course(), epochs=1, accumulate=1, world=2)
     assert (step.weights, step.tokens) == ((0.0,), 4)
+
+
+def test_processes_that_have_different_corpora_are_told_so():
+    lesson = SimpleNamespace(fingerprint={"training corpus": 3}, settings=TINY)
+    lesson._of_all_processes = lambda own: torch.stack([own, own, own + 1])
+    with pytest.raises(CorpusError, match="process 2 has other corpora, or other settings, than process 0"):
+        Lesson._check_agreement(lesson)
+    lesson._of_all_processes = lambda own: torch.stack([own, own])
+    Lesson._check_agreement(lesson)

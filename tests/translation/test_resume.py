@@ -390,3 +390,19 @@ def test_no_validation_keeps_the_last_weights_and_goes_on_too(tmp_path, monkeypa
     assert equal(weights(train(SHORT, PAIRS, folder=tmp_path / "run", resume=True, progress=False)), weights(whole))
     with pytest.raises(SettingsError, match="average is 2, and there are no validation pairs"):
         train(dataclasses.replace(SHORT, average=2), PAIRS, progress=False)
+
+
+def test_the_time_before_a_stop_counts(tmp_path, monkeypatch):
+    """What is left of `max_minutes` is what had not passed when the checkpoint was made."""
+    settings = dataclasses.replace(SHORT, max_minutes=50.0)
+    start = Lesson.on_train_start
+
+    def begun_long_ago(self):
+        start(self)
+        self._started -= 40 * 60
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lesson, "on_train_start", begun_long_ago)
+        killed_in(monkeypatch, settings, tmp_path / "run", "training_step", 2)
+        again = learn(settings, tmp_path / "run", resume=True)  # 80 minutes: over after a step
+    assert [each.step for each in again.validations] == [2]

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import math
 import re
 import time
@@ -285,3 +286,101 @@ def test_label_smoothing_and_clipping_take_part():
     clipped = train(shorter(epochs=1, gradient_clip=1e-9), PAIRS, PAIRS, progress=False).epochs[0]
     assert plain.validation_loss != smoothed.validation_loss
     assert plain.validation_loss != clipped.validation_loss
+
+
+def without_noise(**changes):
+    return shorter(**{"epochs": 2, "batch_size": 2, "gradient_clip": 1e6, **changes})
+
+
+def gradients(monkeypatch, settings):
+    """Of every step, as the optimiser gets them."""
+    seen, step = [], torch.optim.Adam.step
+
+    def spied(self, *args, **kwargs):
+        seen.append([p.grad.clone() for group in self.param_groups for p in group["params"]])
+        return step(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.Adam, "step", spied)
+        train(settings, PAIRS, PAIRS, progress=False)
+    return seen
+
+
+def test_accumulated_gradients_are_those_of_the_mean_over_all_tokens(monkeypatch):
+    """Batches of other sizes, whose means would weigh short sentences more; all pairs at once are one batch."""
+    whole = gradients(monkeypatch, without_noise(batch_size=8))
+    for accumulate in (4, 99):  # 99: what is left at the end of an epoch makes a step as well
+        parts = gradients(monkeypatch, without_noise(accumulate=accumulate))
+        assert len(parts) == len(whole) == 2
+        for one, other in zip(whole[0], parts[0], strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    assert len(gradients(monkeypatch, without_noise(accumulate=3))) == 4
+
+
+def test_the_best_models_are_averaged(monkeypatch):
+    kept, validate = [], module.Lesson._validate
+
+    def spied(self, batches):
+        validate(self, batches)
+        kept.append({name: tensor.clone() for name, tensor in self.model.state_dict().items()})
+
+    monkeypatch.setattr(module.Lesson, "_validate", spied)
+    result = train(shorter(epochs=30, average=3), PAIRS[:5], PAIRS[5:], progress=False)
+    losses = [each.loss for each in result.validations]
+    best = sorted(range(30), key=losses.__getitem__)[:3]
+    assert best != [29, 28, 27]  # not simply the last ones
+    for name, tensor in result.translator.model.state_dict().items():
+        wanted = sum(kept[index][name].double() for index in best) / 3
+        torch.testing.assert_close(tensor, wanted.float(), rtol=1e-6, atol=1e-7)
+
+
+def test_one_vocabulary_for_both_languages(monkeypatch):
+    seen = []
+    monkeypatch.setattr(module, "Translator", lambda *parts: seen.append(parts))
+    monkeypatch.setattr(module, "TranslationModel", lambda *sizes: sizes)
+    module._untrained(shorter(tied_embeddings="three", vocabulary_size=30), PAIRS, None)
+    (_, source_size, target_size), _, source, target = seen[0]
+    assert source is target
+    assert source_size == target_size == len(source) <= 30
+    assert all(source.encode(word).ids != source.encode("xyzzy").ids for word in ("the", "homme"))
+
+
+class Streamed:
+    """A corpus that is never whole in memory."""
+
+    def __init__(self, pairs):
+        self.pairs, self.rounds = pairs, 0
+
+    def __iter__(self):
+        self.rounds += 1
+        yield from self.pairs
+
+
+def test_a_corpus_may_be_anything_that_can_be_gone_through_again():
+    listed = train(shorter(), PAIRS, PAIRS[:5], progress=False)
+    streamed = train(shorter(), Streamed(PAIRS), Streamed(PAIRS[:5]), progress=False)
+    assert [each.loss for each in listed.validations] == [each.loss for each in streamed.validations]
+    with pytest.raises(TypeError, match="training is a generator, which can be gone through once"):
+        train(shorter(), iter(Streamed(PAIRS)), PAIRS, progress=False)
+    with pytest.raises(TypeError, match="validation is a list_iterator, which can be gone through once"):
+        train(shorter(), PAIRS, iter(PAIRS), progress=False)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7, 64])
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 8, 9, 100, 127])
+def test_a_sample_is_spread_evenly(count, most):
+    found = [int(first) for first, _ in module.evenly(((str(number), "") for number in range(count)), most)]
+    assert len(found) <= most
+    if count <= most:
+        assert found == list(range(count))
+    else:
+        steps = {after - before for before, after in itertools.pairwise(found)}
+        assert len(steps) <= 1  # all as far apart
+        assert 2 * len(found) > most - 1
+
+
+def test_validations_within_epochs_have_lines_of_their_own(capsys):
+    result = train(shorter(validation_steps=3, batch_size=2, epochs=2), PAIRS, PAIRS)
+    assert [each.step for each in result.validations] == [3, 6, 8]  # and one at the end
+    lines = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
+    assert lines == ["step 3", "epoch 1", "step 6", "step 8", "epoch 2"]

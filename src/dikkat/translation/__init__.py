@@ -13,7 +13,17 @@ from dikkat.translation.corpus import (
     read_aligned,
     read_tsv,
 )
-from dikkat.translation.errors import CorpusError, InputError, ModelFolderError, SettingsError
+from dikkat.translation.errors import (
+    CorpusError,
+    InputError,
+    ModelFolderError,
+    SettingsError,
+    TrainingDivergedError,
+    TrainingError,
+    TrainingFolderError,
+    TrainingMemoryError,
+    TrainingStorageError,
+)
 from dikkat.translation.evaluation import Evaluation, bleu_k, evaluate
 from dikkat.translation.loss import linear_cross_entropy
 from dikkat.translation.model import TranslationModel
@@ -24,7 +34,7 @@ from dikkat.translation.tokenizer import Tokenizer
 from dikkat.translation.translator import Ensemble, Translates, Translation, Translator
 
 if TYPE_CHECKING:
-    from dikkat.translation.training import Training, TrainingDivergedError, TrainingError, TrainingMemoryError, train
+    from dikkat.translation.training import Training, train
 
 __all__ = [
     "AlignedCorpus",
@@ -45,7 +55,9 @@ __all__ = [
     "Training",
     "TrainingDivergedError",
     "TrainingError",
+    "TrainingFolderError",
     "TrainingMemoryError",
+    "TrainingStorageError",
     "Translates",
     "Translation",
     "TranslationModel",
@@ -70,7 +82,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Training, with Lightning, is imported when it is first asked for."""
-    if name in ("Training", "TrainingDivergedError", "TrainingError", "TrainingMemoryError", "train"):
+    if name in ("Training", "train"):
         from dikkat.translation import training
 
         return getattr(training, name)

@@ -38,6 +38,7 @@ from dikkat.translation.search import Search
 from dikkat.translation.translator import Translator
 
 _GREEDY = Search(beam=1)
+_SHOW_SECONDS = 30  # to translate and to draw for show takes about one
 
 
 class Step(NamedTuple):
@@ -147,6 +148,7 @@ class Lesson(lightning.LightningModule):
         self.batch: Batch | None = None  # the one at work
         self._kept: dict[int, dict[str, Tensor]] = {}
         self._random: dict[str, Tensor] | None = None
+        self._shown: float | None = None
         self._loss, self._rate, self._asked, self._late = 0.0, 0.0, False, False
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -324,17 +326,25 @@ class Lesson(lightning.LightningModule):
         self._keep_weights(validation)
         self._tell("on_validation", validation)
 
-    def _bleu(self) -> float:
-        """Of greedy translations of the sample. One process makes them; the others hear of it."""
-        score = 0.0
-        if self.trainer.is_global_zero:
+    def _bleu(self) -> float | None:
+        """Of greedy translations of the sample, which one process makes; None if it is for show and not yet time."""
+        score, shows = 0.0, self._is_time_to_show()
+        judges = shows or self.settings.criterion == "bleu"
+        if judges and self.trainer.is_global_zero:
             from sacrebleu.metrics.bleu import BLEU
 
             translations = self.translator.translate([source for source, _ in self.sample], search=_GREEDY)
             hypotheses = [translation.target for translation in translations]
             score = BLEU(force=True).corpus_score(hypotheses, [[target for _, target in self.sample]]).score
-            self._tell("on_translations", self.course.step, translations)
-        return self._over_processes("sum", score)[0]
+            if shows:
+                self._tell("on_translations", self.course.step, translations)
+                self._shown = time.monotonic()
+        # The clocks of the processes differ: the first one's counts.
+        score, judged = self._over_processes("sum", score, judges and self.trainer.is_global_zero)
+        return score if judged else None
+
+    def _is_time_to_show(self) -> bool:
+        return self._shown is None or time.monotonic() - self._shown >= _SHOW_SECONDS
 
     def _keep_weights(self, validation: Validation) -> None:
         """Add a validation to the course, once the weights are safe if they are among the best."""

@@ -1,0 +1,80 @@
+import dataclasses
+import sys
+
+import pytest
+from sacrebleu.metrics.bleu import BLEU
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from dikkat.translation import Search
+from dikkat.translation.lesson import Lesson
+from dikkat.translation.training import train
+from translation.conftest import PAIRS, TINY
+
+SETTINGS = dataclasses.replace(TINY, epochs=6, batch_size=1, checkpoint_steps=9, learning_rate=0.01, warmup_steps=0)
+
+
+def read(folder):
+    curves = EventAccumulator(str(folder / "tensorboard"))
+    curves.Reload()
+    return curves
+
+
+def points(curves, name):
+    return [(event.step, event.value) for event in curves.Scalars(name)]
+
+
+def test_the_curves_are_those_of_the_training(tmp_path):
+    result = train(SETTINGS, PAIRS, PAIRS[:5], folder=tmp_path / "run", progress=False)
+    curves = read(tmp_path / "run")
+    assert [step for step, _ in points(curves, "training/loss")] == [1, 11, 21, 31, 41]
+    # linear: of 48 steps, those before
+    wanted = [(step, pytest.approx(0.01 * (1 - (step - 1) / 48))) for step in (1, 11, 21, 31, 41)]
+    assert points(curves, "training/learning rate") == wanted
+    assert all(rate > 0 for _, rate in points(curves, "training/tokens a second"))
+    losses = [(each.step, pytest.approx(each.loss)) for each in result.validations]
+    assert points(curves, "validation/loss") == losses
+    pictures = curves.Tags()["images"]
+    assert pictures == [f"attention/sentence {number}" for number in (1, 2, 3)]
+    assert {event.step for event in curves.Images(pictures[0])} == {8}  # the next are half a minute away
+
+
+def test_bleu_is_that_of_greedy_translations(tmp_path):
+    settings = dataclasses.replace(SETTINGS, criterion="bleu", epochs=8)
+    result = train(settings, PAIRS, PAIRS[:5], folder=tmp_path / "run", progress=False)
+    best = max(each.bleu for each in result.validations)
+    found = result.translator.translate([source for source, _ in PAIRS[:5]], search=Search(beam=1))
+    score = BLEU().corpus_score([each.target for each in found], [[target for _, target in PAIRS[:5]]]).score
+    assert best == pytest.approx(score)
+    assert min(each.bleu for each in result.validations) < best  # the choice was one
+    written = [(each.step, pytest.approx(each.bleu, rel=1e-5)) for each in result.validations]
+    assert points(read(tmp_path / "run"), "validation/BLEU") == written
+
+
+def test_who_goes_on_goes_on_with_the_curve(tmp_path, monkeypatch):
+    class StoppedError(BaseException):
+        pass
+
+    def stopping(self, step, index):
+        if self.course.step == 34:
+            raise StoppedError
+        inner(self, step, index)
+
+    inner = Lesson.training_step
+    with monkeypatch.context() as patch:
+        patch.setattr(Lesson, "training_step", stopping)
+        with pytest.raises(StoppedError):
+            train(SETTINGS, PAIRS, PAIRS[:5], folder=tmp_path / "run", progress=False)
+    train(SETTINGS, PAIRS, PAIRS[:5], folder=tmp_path / "run", resume=True, progress=False)
+    curves = read(tmp_path / "run")
+    assert [step for step, _ in points(curves, "training/loss")] == [1, 11, 21, 31, 41]
+    assert [step for step, _ in points(curves, "validation/loss")] == [8, 16, 24, 32, 40, 48]
+
+
+def test_without_tensorboard_training_says_so_and_goes_on(tmp_path, monkeypatch):
+    for name in list(sys.modules):
+        if name == "torch.utils.tensorboard" or name.startswith("torch.utils.tensorboard."):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    settings = dataclasses.replace(SETTINGS, epochs=1)
+    with pytest.warns(UserWarning, match=r"TensorBoard is not installed, .* pip install 'dikkat\[tensorboard\]'"):
+        assert train(settings, PAIRS, PAIRS, folder=tmp_path / "run", progress=False).epochs

@@ -25,6 +25,10 @@ class _Group(TyperGroup):
         """The option --help."""
         return _without_value(super().get_help_option(ctx))
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The commands in the order in which one needs them."""
+        return sorted(super().list_commands(ctx), key=_ORDER.index)
+
     def get_params(self, ctx: Any) -> Any:
         """The options, among them those of the shell completion."""
         return [_without_value(option) for option in super().get_params(ctx)]
@@ -36,6 +40,7 @@ def _without_value(option: Any) -> Any:
     return option
 
 
+_ORDER = ["train", "translate", "evaluate", "show", "compare", "recipes"]
 _PURPOSE = "Train a small translator that shows what it looks at, use it, score it, and see it at work."
 
 app = typer.Typer(

@@ -41,7 +41,9 @@ _METAVARS = {bool: FLAG, int: "N", float: "NUMBER", str: "NAME"}
 def setting_options() -> dict[str, Any]:
     """An option for each setting, without a default: what is not given is the recipe's."""
     return {
-        name: _option(name, kind, f"{described(name)} {_default(getattr(Settings(), name))}", option.group)
+        name: _option(
+            name, kind, f"{described(name)} {_default(getattr(Settings(), name))}", option.group, negative=True
+        )
         for name, kind, option in _settings()
     }
 
@@ -145,16 +147,19 @@ def _settings() -> Iterator[tuple[str, Any, Any]]:
     return ((name, kinds[name], option) for name, option in Settings.options().items())
 
 
-def _option(name: str, kind: Any, description: str, panel: str) -> Any:
-    """A flag, or an option that takes a value in the words of a recipe; what it means is read later, in one place."""
+def _option(name: str, kind: Any, description: str, panel: str, *, negative: bool = False) -> Any:
+    """A flag, or an option that takes a value in the words of a recipe; what it means is read later, in one place.
+
+    A recipe's value is undone with the negative of a flag; where there is no recipe, there is none.
+    """
     allowed = choices(kind) or ()
     plain = next((each for each in get_args(kind) if each is not types.NoneType), kind) if not allowed else str
     flag = plain is bool
-    negative = f"/--no-{name.replace('_', '-')}" if flag else ""
+    opposite = f"/--no-{name.replace('_', '-')}" if flag and negative else ""
     return Annotated[
         bool | None if flag else str | None,
         typer.Option(
-            f"{option_name(name)}{negative}",
+            f"{option_name(name)}{opposite}",
             help=_with_option_names(description),
             rich_help_panel=panel,
             metavar=_METAVARS[plain],

@@ -10,6 +10,13 @@ _EXTRAS = {
     "tokenizers": "translation",
     "safetensors": "translation",
     "sacrebleu": "translation",
+    "yaml": "translation",
+    "pyarrow": "translation",
+    "httpx": "translation",
+    "platformdirs": "translation",
+    "filelock": "translation",
+    "huggingface_hub": "translation",
+    "datasets": "datasets",
     "matplotlib": "show",
 }
 

@@ -125,7 +125,7 @@ def train(
 
     Raises:
         CorpusError: no training pairs, or none that is short enough.
-        TypeError: a corpus that can be gone through only once.
+        TypeError: a corpus that is neither a list nor a `Corpus`.
         SettingsError: a precision that the processor does not have, a pair longer than `batch_tokens`, or without
             validation a setting that needs it.
         TrainingFolderError: the folder is another training's, has one that did not come to its end (without
@@ -138,12 +138,6 @@ def train(
     """
     if resume and folder is None:
         raise TrainingFolderError("resume needs the folder of the training that is to go on")
-    for name, corpus in (("training", training), ("validation", validation)):
-        if corpus is not None and iter(corpus) is corpus:
-            raise TypeError(
-                f"{name} is a {type(corpus).__name__}, which can be gone through once; it must be a list of pairs, or "
-                "something else that can be gone through again"
-            )
     check_precision(settings.precision, _device())
     team = processes()
     place = None if folder is None else RunFolder(Path(folder), writes=team.rank == 0)

@@ -280,6 +280,47 @@ class Translator(Translates):
                     )
         return Ensemble(tuple(each.model for each in translators), first.source_tokenizer, first.target_tokenizer)
 
+    @classmethod
+    def from_hub(
+        cls, repo: str, *, revision: str | None = None, token: str | None = None, endpoint: str | None = None
+    ) -> "Translator":
+        """Load a model of the Hugging Face Hub.
+
+        Args:
+            repo: its name there, `user/model`.
+            revision: a branch, tag or commit; None: the newest.
+            token: of an account that may read it; None: the one that is logged in, if any.
+            endpoint: the address of another hub.
+
+        Raises:
+            HubError: it is not there, or cannot be reached.
+            ModelFolderError: what is there is no model of dikkat's.
+        """
+        from dikkat.translation import hub
+
+        return cls.load(hub.pull(repo, revision=revision, token=token, endpoint=endpoint))
+
+    def push_to_hub(
+        self, repo: str, *, private: bool = False, token: str | None = None, endpoint: str | None = None
+    ) -> str:
+        """Upload the model to the Hugging Face Hub, with a card that says what it is and how to use it.
+
+        Args:
+            repo: its name there, `user/model`; made if need be.
+            private: whether a new one is for its owner alone.
+            token: of an account that may write; None: the one that is logged in.
+            endpoint: the address of another hub.
+
+        Returns:
+            The address of what was uploaded.
+
+        Raises:
+            HubError: the hub refuses, or cannot be reached.
+        """
+        from dikkat.translation import hub
+
+        return hub.push(self, repo, private=private, token=token, endpoint=endpoint)
+
     def save(self, folder: str | Path) -> None:
         """Save a model folder whole or not at all: weights, settings and tokenizers.
 

@@ -251,7 +251,7 @@ def test_an_empty_or_too_long_corpus_is_refused():
     with pytest.raises(CorpusError, match="there are no training pairs"):
         train(shorter(), [], PAIRS, progress=False)
     with pytest.raises(
-        CorpusError, match="none of the 8 pairs has tokens, and at most 1 on each side: raise max_length"
+        CorpusError, match="none of the 8 pairs has tokens, and at most 1 on each side"
     ):
         train(shorter(max_length=1), PAIRS, PAIRS, progress=False)
 
@@ -365,7 +365,7 @@ def test_a_corpus_may_be_anything_that_can_be_gone_through_again():
     listed = train(shorter(), PAIRS, PAIRS[:5], progress=False)
     streamed = train(shorter(), Streamed(PAIRS), Streamed(PAIRS[:5]), progress=False)
     assert [each.loss for each in listed.validations] == [each.loss for each in streamed.validations]
-    with pytest.raises(TypeError, match="a corpus is a list of .* pairs, or a Corpus .*; got generator"):
+    with pytest.raises(TypeError, match=r"or a Corpus such as .*; got generator"):
         train(shorter(), iter(Streamed(PAIRS)), PAIRS, progress=False)
     with pytest.raises(TypeError, match="got list_iterator"):
         train(shorter(), PAIRS, iter(PAIRS), progress=False)

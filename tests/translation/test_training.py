@@ -338,7 +338,7 @@ def test_one_vocabulary_for_both_languages(monkeypatch):
     seen = []
     monkeypatch.setattr(module, "Translator", lambda *parts: seen.append(parts))
     monkeypatch.setattr(module, "TranslationModel", lambda *sizes: sizes)
-    module._untrained(shorter(tied_embeddings="three", vocabulary_size=30), PAIRS, None)
+    module._untrained(shorter(tied_embeddings="three", vocabulary_size=30), PAIRS, None, None)
     (_, source_size, target_size), _, source, target = seen[0]
     assert source is target
     assert source_size == target_size == len(source) <= 30

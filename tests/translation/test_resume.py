@@ -406,3 +406,5 @@ def test_the_time_before_a_stop_counts(tmp_path, monkeypatch):
         killed_in(monkeypatch, settings, tmp_path / "run", "training_step", 2)
         again = learn(settings, tmp_path / "run", resume=True)  # 80 minutes: over after a step
     assert [each.step for each in again.validations] == [2]
+    third = learn(settings, tmp_path / "run", resume=True)  # it has come to its end
+    assert equal(weights(third), weights(again))

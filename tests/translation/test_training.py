@@ -250,9 +250,7 @@ def test_a_pytorch_that_cannot_tell_has_no_bfloat16(monkeypatch):
 def test_an_empty_or_too_long_corpus_is_refused():
     with pytest.raises(CorpusError, match="there are no training pairs"):
         train(shorter(), [], PAIRS, progress=False)
-    with pytest.raises(
-        CorpusError, match="none of the 8 pairs has tokens, and at most 1 on each side"
-    ):
+    with pytest.raises(CorpusError, match="none of the 8 pairs has tokens, and at most 1 on each side"):
         train(shorter(max_length=1), PAIRS, PAIRS, progress=False)
 
 
@@ -340,7 +338,7 @@ def test_one_vocabulary_for_both_languages(monkeypatch):
     seen = []
     monkeypatch.setattr(module, "Translator", lambda *parts: seen.append(parts))
     monkeypatch.setattr(module, "TranslationModel", lambda *sizes: sizes)
-    module._untrained(shorter(tied_embeddings="three", vocabulary_size=30), PAIRS, None)
+    module._untrained(shorter(tied_embeddings="three", vocabulary_size=30), PAIRS, None, None)
     (_, source_size, target_size), _, source, target = seen[0]
     assert source is target
     assert source_size == target_size == len(source) <= 30

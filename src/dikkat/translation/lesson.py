@@ -229,6 +229,8 @@ class Lesson(lightning.LightningModule):
         _check_fingerprint(checkpoint["fingerprint"], self.fingerprint, f"{folder}")
         # The steps look at this very object for where to begin.
         vars(self.course).update(vars(Course.from_dict(checkpoint["course"])))
+        limit = self.settings.max_minutes
+        self._late = limit is not None and self.course.elapsed >= 60 * limit
         self.course.finished = self._is_over()  # which other settings may have changed
         self._random = checkpoint["random"]
         processes = len(self._random["cpu"])

@@ -74,25 +74,27 @@ class RunFolder:
             yield
 
     def begin(self, settings: Settings) -> None:
-        """Make ready for a new training.
+        """Make ready for a new training; the process that writes does.
 
         Raises:
             TrainingFolderError: the checkpoint of a training is there that did not come to its end.
         """
+        if not self.writes:
+            return
         if (newest := self.newest()) and not SafetensorsIO().load_checkpoint(newest)["course"]["finished"]:
             raise TrainingFolderError(
                 f"{self.path}: a training stopped here after step {step_of(newest)}. Go on with it (resume; on the "
                 "command line --resume), or remove the folder to begin anew"
             )
-        if self.writes:
-            for folder in (self._checkpoints, self._best, self.curves):
-                shutil.rmtree(folder, ignore_errors=True)
-            for tokenizer in (SOURCE, TARGET):
-                (self.path / tokenizer).unlink(missing_ok=True)
-            self._make_ready(settings)
+        for folder in (self._checkpoints, self._best, self.curves):
+            shutil.rmtree(folder, ignore_errors=True)
+        self._make_ready(settings)
 
-    def resume(self, settings: Settings) -> None:
-        """Make ready to go on with the training that is there, from `newest()`, or from its beginning if it is None.
+    def resume(self, settings: Settings) -> Path | None:
+        """Make ready to go on with the training that is there.
+
+        Returns:
+            The checkpoint to go on from; None if there is none yet, so that it goes on from its beginning.
 
         Raises:
             TrainingFolderError: no training is there, or one with other settings; the message names each.
@@ -107,6 +109,7 @@ class RunFolder:
         _check_changes(begun, settings, self.path)
         if self.writes:
             self._make_ready(settings)
+        return self.newest()
 
     def newest(self) -> Path | None:
         """The newest checkpoint."""
@@ -128,10 +131,13 @@ class RunFolder:
             if file not in wanted:
                 file.unlink()
 
-    def tokenizers(self) -> tuple[Tokenizer, Tokenizer] | None:
-        """Those of the training that is there; None if it was stopped before it had any."""
-        paths = self.path / SOURCE, self.path / TARGET
-        return (Tokenizer.load(paths[0]), Tokenizer.load(paths[1])) if all(map(Path.is_file, paths)) else None
+    def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+        """Those of the training that is there.
+
+        Raises:
+            ModelFolderError: they are missing or damaged.
+        """
+        return Tokenizer.load(self.path / SOURCE), Tokenizer.load(self.path / TARGET)
 
     def save_tokenizers(self, source: Tokenizer, target: Tokenizer) -> None:
         """Keep them."""

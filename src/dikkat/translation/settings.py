@@ -135,7 +135,7 @@ class Settings:
         bool,
         Option(
             "Whether attention also knows how much each source word was looked at before, which repeats and forgets "
-            "less in long sentences. Several times slower.",
+            "less in long sentences. Slower.",
             NETWORK,
         ),
     ] = False

@@ -143,10 +143,13 @@ def train(
     place = None if folder is None else RunFolder(Path(folder), writes=team.rank == 0)
     # The caller's random numbers stay as they were.
     with nullcontext() if place is None else place.locked(), torch.random.fork_rng(), _quiet_lightning():
-        if place is not None:
-            place.resume(settings) if resume else place.begin(settings)
+        newest = None
+        if place is not None and resume:
+            newest = place.resume(settings)
+        elif place is not None:
+            place.begin(settings)
         judges = None if validation is None or not _any(validation) else as_corpus(validation)
-        return _train(settings, as_corpus(training), judges, place, team, progress)
+        return _train(settings, as_corpus(training), judges, place, newest, team, progress)
 
 
 def _train(
@@ -154,11 +157,12 @@ def _train(
     training: Corpus,
     validation: Corpus | None,
     folder: RunFolder | None,
+    newest: Path | None,
     team: Processes,
     progress: bool | None,
 ) -> Training:
     torch.manual_seed(settings.seed)
-    translator = _untrained(settings, training, folder)
+    translator = _untrained(settings, training, folder, newest)
     # Who repeats pairs of a list means it; a file's came so by accident.
     learnt = _stored(translator, training, "training", distinct=training.fingerprint() is not None)
     judged = None if validation is None else _stored(translator, validation, "validation", distinct=False)
@@ -167,14 +171,13 @@ def _train(
     batches = _batches(learnt, settings, team, settings.seed)
     course, interrupts = Course(), Interrupts()
     steps = Steps(batches, course, epochs=settings.epochs, accumulate=settings.accumulate, world=team.world)
-    newest = None if folder is None else folder.newest()
     lesson = Lesson(
         translator,
         course,
         planned=settings.epochs * -(-len(batches) // settings.accumulate),
         validation=None if judged is None else _batches(judged, settings, team, None),
         sample=[] if validation is None else _sample_for_bleu(settings, validation, folder),
-        listeners=_listeners(settings, folder, progress, len(batches)),
+        listeners=_listeners(settings, folder, newest, progress, len(batches)),
         interrupts=interrupts,
         fingerprint={
             "vocabulary": [len(translator.source_tokenizer), len(translator.target_tokenizer)],
@@ -256,7 +259,9 @@ def _check_without_validation(settings: Settings) -> None:
             )
 
 
-def _listeners(settings: Settings, folder: RunFolder | None, progress: bool | None, batches: int) -> list[Listener]:
+def _listeners(
+    settings: Settings, folder: RunFolder | None, newest: Path | None, progress: bool | None, batches: int
+) -> list[Listener]:
     if processes().rank:
         return []
     listeners: list[Listener] = []
@@ -265,7 +270,6 @@ def _listeners(settings: Settings, folder: RunFolder | None, progress: bool | No
     elif progress is None:
         listeners.append(Lines(validations=settings.validation_steps is not None))
     if folder is not None:
-        newest = folder.newest()
         listeners += curves(folder.curves, 0 if newest is None else step_of(newest))
     return listeners
 
@@ -282,11 +286,15 @@ def _batches(store: Store, settings: Settings, team: Processes, seed: int | None
     )
 
 
-def _untrained(settings: Settings, training: Iterable[Pair], folder: RunFolder | None) -> Translator:
-    known = None if folder is None else folder.tokenizers()
-    source, target = known or _tokenizers(settings, training)
-    if folder is not None and known is None:
-        folder.save_tokenizers(source, target)
+def _untrained(
+    settings: Settings, training: Iterable[Pair], folder: RunFolder | None, newest: Path | None
+) -> Translator:
+    if folder is not None and newest is not None:
+        source, target = folder.tokenizers()
+    else:
+        source, target = _tokenizers(settings, training)
+        if folder is not None:
+            folder.save_tokenizers(source, target)
     return Translator(TranslationModel(settings, len(source), len(target)), settings, source, target)
 
 

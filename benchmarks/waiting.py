@@ -2,7 +2,7 @@
 
     python benchmarks/waiting.py --data FOLDER
 
-FOLDER holds Multi30k's train.en.gz and train.fr.gz. The network is that of `translation_multi30k.py`.
+FOLDER holds Multi30k's train.en.gz and train.fr.gz. The network is a small one of the recipe's kind.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Formulas become MathML when the pages are built, so that they need no script and no network."""
+"""Formulas become MathML when the pages are built, so that they need no script and no network; settings a table."""
 
 import re
 from html import unescape
@@ -6,7 +6,15 @@ from typing import Any
 
 from latex2mathml.converter import convert
 
+from dikkat.translation.settings import Option, Settings
+
+SETTINGS = "<!-- settings -->"
 FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Called by MkDocs with each page's source."""
+    return markdown.replace(SETTINGS, _settings()) if SETTINGS in markdown else markdown
 
 
 def on_page_content(html: str, **_: Any) -> str:
@@ -18,3 +26,23 @@ def _mathml(match: re.Match[str]) -> str:
     source = unescape(match[2]).strip()
     display = "block" if source.startswith(r"\[") else "inline"
     return convert(source[2:-2].strip(), display=display)
+
+
+def _settings() -> str:
+    defaults = Settings()
+    rows = [
+        f"| `{name}` | {_value(getattr(defaults, name))} | {_range(option)} | {option.help} |"
+        for name, option in Settings.options().items()
+    ]
+    return "\n".join(["| setting | default | from … to | what it does |", "| --- | --- | --- | --- |", *rows])
+
+
+def _value(value: object) -> str:
+    """As recipes write it."""
+    return "none" if value is None else str(value).lower()
+
+
+def _range(option: Option) -> str:
+    if option.smallest is None or option.largest is None:
+        return ""
+    return f"{option.smallest:,} … {option.largest:,}"

@@ -70,10 +70,6 @@ QUICK = ["--epochs", 1, "--hidden-size", 8, "--embedding-size", 8, "--min-freq",
 BOOK = ["--corpus", "{name: phrasebook, first: 8}", "--validation", "{name: phrasebook, part: test, first: 5}"]
 
 
-def tsv(path):
-    return f"{{tsv: {path}}}"
-
-
 def refused(result, message):
     status, out, err = result
     assert status == 2
@@ -86,16 +82,16 @@ def refused(result, message):
 def test_train_translate_evaluate_show(run, pairs, tmp_path):
     folder = tmp_path / "model"
     status, out, err = run(
-        "train", "--corpus", tsv(pairs), "--output", folder, "--validation", "{share: 0.3}", "--score", "dot", *QUICK
+        "train", "--corpus", pairs, "--output", folder, "--validation", "{share: 0.3}", "--score", "dot", *QUICK
     )
     assert (status, out) == (0, "")
     assert "epoch 1: training loss" in err
     assert f"{folder}: the best of 1 validations, the best one's loss" in err
     settings = Translator.load(folder).settings
     assert (settings.score, settings.hidden_size, settings.epochs, settings.min_freq) == ("dot", 8, 1, 1)
-    assert run("train", "--corpus", tsv(pairs), "-o", folder, "--validation", "none", *QUICK)[0] == 0  # replaces it
+    assert run("train", "--corpus", pairs, "-o", folder, "--validation", "none", *QUICK)[0] == 0  # replaces it
     assert run("translate", folder, "I lost.")[0] == 0
-    assert run("evaluate", folder, "--corpus", tsv(pairs))[0] == 0
+    assert run("evaluate", folder, "--corpus", pairs)[0] == 0
 
 
 @pytest.mark.filterwarnings("default")  # as outside the tests
@@ -104,7 +100,7 @@ def test_train_on_aligned_files_with_validation_files(run, tmp_path):
         (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in PAIRS), encoding="utf-8")
     (tmp_path / "val.tsv").write_text("Come in.\tEntrez !\ngo.\tVa !\n", encoding="utf-8")
     corpus = f"{{source: {tmp_path / 'en'}, target: {tmp_path / 'fr'}}}"
-    options = ["--corpus", corpus, "--validation", tsv(tmp_path / "val.tsv"), *QUICK]
+    options = ["--corpus", corpus, "--validation", tmp_path / "val.tsv", *QUICK]
     status, _, err = run("train", *options, "-o", tmp_path / "model")
     assert status == 0
     assert "1 of 8 pairs left out: their source sentence is in" in err
@@ -177,7 +173,7 @@ def test_search_options_reach_the_search(run, model, pairs, monkeypatch):
     monkeypatch.setattr(Translator, "translate_n_best", translate)
     options = ["--beam", 3, "--length-penalty", 1.5, "--batch-size", 7, "--precision", "bfloat16"]
     run("translate", model, "Go.", "--n-best", 2, *options)
-    run("evaluate", model, "--corpus", tsv(pairs), *options)
+    run("evaluate", model, "--corpus", pairs, *options)
     run("translate", model, "Go.")
     assert searches == [
         (7, Search(3, n_best=2, length_penalty=1.5, precision="bfloat16")),
@@ -284,7 +280,7 @@ def scored(hypotheses, references):
 def test_evaluate_prints_sacrebleus_own_scores_by_length(run, model, tmp_path):
     pairs = [*PAIRS, ("I lost . " * 5, "J'ai perdu."), ("a " * 11, "b c d e")]
     (tmp_path / "test.tsv").write_text("".join("\t".join(pair) + "\n" for pair in pairs), encoding="utf-8")
-    status, out, _ = run("evaluate", model, "--corpus", tsv(tmp_path / "test.tsv"))
+    status, out, _ = run("evaluate", model, "--corpus", tmp_path / "test.tsv")
     found = [each.target for each in Translator.load(model).translate([source for source, _ in pairs])]
     references = [target for _, target in pairs]
     assert status == 0
@@ -306,7 +302,7 @@ def test_evaluate_as_json_with_links_and_another_model(run, model, pairs, tmp_pa
     words = [(len(source.split()), len(target.split())) for source, target in PAIRS]
     everything = "\n".join(" ".join(f"{i}p{j}" for i in range(s) for j in range(t)) for s, t in words)
     (tmp_path / "links").write_text(f"{everything}\n")
-    options = ["--corpus", tsv(pairs), "--versus", model, "--links", tmp_path / "links", "--json"]
+    options = ["--corpus", pairs, "--versus", model, "--links", tmp_path / "links", "--json"]
     status, out, _ = run("evaluate", model, *options)
     report = json.loads(out)
     assert status == 0
@@ -428,7 +424,8 @@ def test_show_nothing(run, model, tmp_path):
         (["phrasebok"], "phrasebok: no such file and no such recipe of dikkat's; did you mean phrasebook?"),
         (["nowhere.yaml"], "nowhere.yaml: No such file or directory"),
         (["--corpus", "{tsv: nowhere.tsv}"], "nowhere.tsv: No such file or directory"),
-        (["--corpus", "pairs.tsv"], "pairs.tsv: no such corpus; there are phrasebook, tatoeba-fra-eng, "),
+        (["--corpus", "nowhere.tsv"], "nowhere.tsv: No such file or directory"),
+        (["--corpus", "pairs"], "pairs: no such corpus; there are phrasebook, tatoeba-fra-eng, "),
         (["--corpus", "{tsv: "], "--corpus: "),
         (["--corpus", "phrasebook", "--validation", "{share: 2}"], "validation: {'share': 2}: write {share: NUMBER}"),
         (["--corpus", "phrasebook", "--validation", "phrasebook"], "the phrasebook has no validation part: write"),
@@ -461,7 +458,7 @@ def test_options_count_instead_of_the_recipes_values(run, pairs, tmp_path):
 @pytest.mark.parametrize("content", [b"", b"no tab\n", b"\xff\t\xff\n", b"a" * 100_000])
 def test_a_bad_corpus_is_one_line(run, tmp_path, content):
     (tmp_path / "bad.tsv").write_bytes(content)
-    refused(run("train", "--corpus", tsv(tmp_path / "bad.tsv"), "-o", tmp_path / "model"), "bad.tsv")
+    refused(run("train", "--corpus", tmp_path / "bad.tsv", "-o", tmp_path / "model"), "bad.tsv")
 
 
 def test_training_does_not_overwrite_what_is_no_model(run, tmp_path):
@@ -473,9 +470,9 @@ def test_training_does_not_overwrite_what_is_no_model(run, tmp_path):
 
 def test_a_place_that_cannot_be_written_is_known_before_the_training(run, pairs, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    refused(run("train", "--corpus", tsv(pairs), "-o", tmp_path / "file" / "model"), "no model can be saved there")
+    refused(run("train", "--corpus", pairs, "-o", tmp_path / "file" / "model"), "no model can be saved there")
     monkeypatch.chdir(tmp_path)
-    refused(run("train", "--corpus", tsv(pairs), "-o", "."), "the current folder")
+    refused(run("train", "--corpus", pairs, "-o", "."), "the current folder")
 
 
 @pytest.mark.parametrize("after", [1, 5])
@@ -519,7 +516,7 @@ def test_output_is_utf8_whatever_the_locale(model):
 
 def test_a_corpus_without_a_repeated_word_says_so(run, tmp_path):
     (tmp_path / "tiny.tsv").write_text("go now\tva\ngo away\tpars\ngo\tmarche\nnow go\tallez\n")
-    status, _, err = run("train", "--corpus", tsv(tmp_path / "tiny.tsv"), "--validation", "none", "-o", tmp_path / "m")
+    status, _, err = run("train", "--corpus", tmp_path / "tiny.tsv", "--validation", "none", "-o", tmp_path / "m")
     assert status == 2
     assert "word occurs 2 times, so that none would be learnt: use a --min-freq of 1" in err
 
@@ -543,7 +540,7 @@ def test_bad_input_to_translate_is_one_line(run, model, tmp_path):
 
 def test_a_diverging_training_is_one_line(run, pairs, tmp_path, monkeypatch):
     monkeypatch.setattr(TranslationModel, "loss", lambda *_, **__: torch.tensor(torch.nan, requires_grad=True))
-    status, _, err = run("train", "--corpus", tsv(pairs), "--validation", "none", "-o", tmp_path / "model", *QUICK)
+    status, _, err = run("train", "--corpus", pairs, "--validation", "none", "-o", tmp_path / "model", *QUICK)
     assert status == 2
     assert "the loss became nan at step 1" in err
     assert "Use a --learning-rate below 0.002 or a --gradient-clip below 1.0" in err
@@ -576,7 +573,7 @@ def test_batches_by_tokens_and_precision_are_settings(run, pairs, tmp_path, monk
     from dikkat.translation import precision
 
     monkeypatch.setattr(precision, "_has_bfloat16", lambda device: True)
-    options = ["--corpus", tsv(pairs), "--validation", "none", "--precision", "bfloat16", *QUICK]
+    options = ["--corpus", pairs, "--validation", "none", "--precision", "bfloat16", *QUICK]
     assert run("train", "--batch-tokens", 37, "-o", tmp_path / "model", *options)[0] == 0
     settings = Translator.load(tmp_path / "model").settings
     assert (settings.batch_tokens, settings.precision) == (37, "bfloat16")
@@ -595,7 +592,7 @@ def test_batches_by_tokens_and_precision_are_settings(run, pairs, tmp_path, monk
 )
 def test_a_missing_library_says_what_to_install(pairs, tmp_path, module, extra):
     code = f"import sys; sys.modules[{module!r}] = None; from dikkat.cli import main; main()"
-    command = [sys.executable, "-c", code, "train", "--corpus", tsv(pairs), "-o", str(tmp_path / "model")]
+    command = [sys.executable, "-c", code, "train", "--corpus", pairs, "-o", str(tmp_path / "model")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1] == f"dikkat: {module} is not installed; run: pip install 'dikkat[{extra}]'"
@@ -688,7 +685,7 @@ def test_version(run):
 def test_pairs_left_out_are_said_in_a_line_with_the_option(run, pairs, tmp_path, recwarn):
     warnings.simplefilter("default")  # as outside the tests; recwarn puts it back
     options = ["--max-length", 4, "--validation", "none", *QUICK]
-    status, _, err = run("train", "--corpus", tsv(pairs), "-o", tmp_path / "model", *options)
+    status, _, err = run("train", "--corpus", pairs, "-o", tmp_path / "model", *options)
     assert status == 0
     lines = [line for line in err.splitlines() if line.startswith("dikkat: ")]
     assert re.fullmatch(

@@ -57,8 +57,8 @@ app = typer.Typer(
 )
 
 _SPELLINGS = (
-    "A name, such as phrasebook or multi30k-en-fr, '{tsv: FILE}', '{source: FILE, target: FILE}', or "
-    "'{dataset: NAME, source: COLUMN, target: COLUMN}'"
+    "A name, such as phrasebook or multi30k-en-fr; a file of lines of sentence, tab, translation; "
+    "'{source: FILE, target: FILE}', whose lines belong together; or '{dataset: NAME, source: COLUMN, target: COLUMN}'"
 )
 
 ModelArgument = Annotated[Path, typer.Argument(help="A model folder that `dikkat train` made.", show_default=False)]

@@ -29,7 +29,7 @@ RECIPE = "recipe.yaml"  # in it
     epilog="Examples:\n\n"
     "dikkat train phrasebook --output my-model\n\n"
     "dikkat train book --corpus '{name: phrasebook, first: 600}' --seed 1 --output my-model\n\n"
-    "dikkat train --corpus '{tsv: fra.txt}' --max-minutes 20 --output my-model\n\n"
+    "dikkat train --corpus fra.txt --max-minutes 20 --output my-model\n\n"
     "dikkat train --resume --output my-model",
 )
 @with_options(setting_options())

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from dikkat.translation.alignment import align, alignment_error_rate, read_links
 from dikkat.translation.corpora import NamedCorpus, named
 from dikkat.translation.corpus import (
     AlignedCorpus,
@@ -24,11 +25,22 @@ from dikkat.translation.errors import (
     TrainingMemoryError,
     TrainingStorageError,
 )
-from dikkat.translation.evaluation import Evaluation, bleu_k, evaluate
+from dikkat.translation.evaluation import (
+    Bucket,
+    Difference,
+    Evaluation,
+    bleu_k,
+    evaluate,
+    evaluate_by_length,
+    significance,
+)
+from dikkat.translation.hub import HubError
 from dikkat.translation.loss import linear_cross_entropy
 from dikkat.translation.model import TranslationModel
+from dikkat.translation.recipe import Recipe
 from dikkat.translation.search import Hypothesis, Search, beam_search, forced_scores, greedy
 from dikkat.translation.settings import Settings
+from dikkat.translation.sources import Source
 from dikkat.translation.splits import hold_out, split, without_leaks
 from dikkat.translation.tokenizer import Tokenizer
 from dikkat.translation.translator import Ensemble, Translates, Translation, Translator
@@ -38,19 +50,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlignedCorpus",
+    "Bucket",
     "Corpus",
     "CorpusError",
     "DatasetCorpus",
+    "Difference",
     "Ensemble",
     "Evaluation",
+    "HubError",
     "Hypothesis",
     "InputError",
     "ModelFolderError",
     "NamedCorpus",
     "PairCorpus",
+    "Recipe",
     "Search",
     "Settings",
     "SettingsError",
+    "Source",
     "Tokenizer",
     "Training",
     "TrainingDivergedError",
@@ -63,17 +80,22 @@ __all__ = [
     "TranslationModel",
     "Translator",
     "TsvCorpus",
+    "align",
+    "alignment_error_rate",
     "as_corpus",
     "beam_search",
     "bleu_k",
     "evaluate",
+    "evaluate_by_length",
     "forced_scores",
     "greedy",
     "hold_out",
     "linear_cross_entropy",
     "named",
     "read_aligned",
+    "read_links",
     "read_tsv",
+    "significance",
     "split",
     "train",
     "without_leaks",

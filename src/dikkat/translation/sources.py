@@ -12,7 +12,7 @@ from dikkat.translation.errors import CorpusError, InputError
 Part = Literal["training", "validation", "test", "whole"]
 
 PHRASEBOOK = "phrasebook"
-SPELLINGS = "NAME, {tsv: FILE}, {source: FILE, target: FILE} or {dataset: NAME, source: COLUMN, target: COLUMN}"
+SPELLINGS = "NAME, FILE, {tsv: FILE}, {source: FILE, target: FILE} or {dataset: NAME, source: COLUMN, target: COLUMN}"
 
 _FORMS = {  # the keys of each form: those that must be there, those that may
     "name": ({"name"}, {"part", "first"}),
@@ -30,7 +30,7 @@ class Source:
     | --- | --- |
     | `phrasebook`, `multi30k-en-fr` … | a corpus that dikkat knows by name; the part that it is used for |
     | `{name: tatoeba-fra-eng, part: whole}` | the same, of another part: training, validation, test or whole |
-    | `{tsv: FILE}` | lines of sentence, tab, translation |
+    | `pairs.tsv`, `{tsv: pairs.tsv}` | lines of sentence, tab, translation; what has a dot or a slash is a file |
     | `{source: FILE, target: FILE}` | two files; line i of one translates line i of the other |
     | `{dataset: NAME, source: COLUMN, target: COLUMN}` | a Hugging Face data set; also `config`, `split` |
 
@@ -72,13 +72,13 @@ first=600)
         """A source from its spelling.
 
         Args:
-            value: a name, or the keys of a form with their values, as YAML has them.
+            value: a name, a file, or the keys of a form with their values, as YAML has them.
             base: the folder that file names begin in.
 
         Raises:
             InputError: no such name or form; a key missing, unknown or of the wrong type.
         """
-        values = {"name": value} if isinstance(value, str) else value
+        values = {"tsv" if {".", "/", "\\"} & set(value) else "name": value} if isinstance(value, str) else value
         if not isinstance(values, Mapping) or not values:
             raise InputError(f"{value!r} is not a corpus: write {SPELLINGS}")
         required, optional = _form(values)
@@ -158,9 +158,7 @@ def _check_values(values: Mapping[str, object]) -> None:
             raise InputError(f"{key} is {value!r}; it must be a text")
     name, part = values.get("name"), values.get("part")
     if name is not None and name not in (known := _known()):
-        hint = nearest(name, known)
-        own = f"; a file of your own is {{tsv: {name}}}" if {".", "/"} & set(str(name)) else ""
-        raise InputError(f"{name}: no such corpus; {hint}{own}")
+        raise InputError(f"{name}: no such corpus; {nearest(name, known)}")
     if part is not None and part not in get_args(Part):
         raise InputError(f"part is {part!r}; it must be one of {', '.join(get_args(Part))}")
 

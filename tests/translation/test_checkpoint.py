@@ -276,3 +276,40 @@ def test_saving_replaces_a_model_or_an_empty_folder_and_nothing_else(folder, tra
     with pytest.raises(ModelFolderError, match="not a folder"):
         translator.save(link)
     shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("renames", [1, 2])
+def test_a_stop_between_the_renames_loses_no_model(folder, monkeypatch, translator, renames):
+    before, rename, calls = snapshot(folder), type(folder).rename, []
+
+    class Killed(BaseException):
+        pass
+
+    def killed(self, target):
+        calls.append(self)
+        if len(calls) > renames:
+            raise Killed
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(folder), "rename", killed)
+        patch.setattr(checkpoint.shutil, "rmtree", lambda *_, **__: None)  # a killed process cleans nothing up
+        if renames == 1:
+            with pytest.raises(Killed):
+                translator.save(folder)
+            assert not folder.exists()
+        else:
+            translator.save(folder)
+            assert folder.with_name(".model.old").exists()
+    Translator.load(folder)
+    assert snapshot(folder) == before  # the same weights were saved again
+    assert not folder.with_name(".model.old").exists()
+
+
+def test_loading_does_not_wait_for_the_compiler(folder):
+    code = (
+        "import sys; from dikkat.translation import Translator; Translator.load(sys.argv[1])\n"
+        "print(sorted({'torch._dynamo', 'sympy', 'lightning', 'pyarrow', 'httpx', 'sacrebleu'} & set(sys.modules)))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["[]"]

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from dikkat.files import flush_folder, write_whole
 from dikkat.translation.errors import ModelFolderError, SettingsError
@@ -72,7 +73,8 @@ def save(folder: str | Path, model: TranslationModel, settings: Settings, source
     """Save a model folder whole or not at all.
 
     The files are written to a new folder beside it and flushed to the disk; then that takes the name. If anything fails
-    on the way, a full disk for instance, an older model stays as it was, and nothing stays beside it.
+    on the way, a full disk for instance, an older model stays as it was, and nothing stays beside it. Where the system
+    itself stops between the two renames that this takes, the next `load` or `save` puts the older model back.
 
     Args:
         folder: where; its parent folders are made if need be. A model folder is replaced.
@@ -86,6 +88,7 @@ def save(folder: str | Path, model: TranslationModel, settings: Settings, source
         OSError: the system could not write; the message says that nothing was saved, and an older model is untouched.
     """
     folder = _absolute(Path(folder))
+    _recover(folder)
     check_replaceable(folder)
     try:
         _save(folder, model, settings, source, target)
@@ -124,19 +127,31 @@ def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tok
             many or of another shape; a pickle in place of the weights.
     """
     folder = Path(folder)
+    _recover(_absolute(folder))
     if not folder.is_dir():
         raise ModelFolderError(f"{folder}: no such model folder. `dikkat train --output {folder}` makes one")
     settings = _load_settings(folder / SETTINGS)
     source, target = Tokenizer.load(folder / SOURCE), Tokenizer.load(folder / TARGET)
     tensors = _load_tensors(folder / WEIGHTS)
     try:
-        with torch.device("meta"):  # settings from outside must not reserve memory before the weights agree with them
+        # Settings from outside must not reserve memory before the weights agree with them.
+        with torch.device("meta"), _NoInitialValues():
             model = TranslationModel(settings, len(source), len(target))
     except SettingsError as error:
         raise ModelFolderError(f"{folder}: {error}") from error
     _check_tensors(model.state_dict(), tensors, folder / WEIGHTS)
     model.load_state_dict(tensors, assign=True)
     return model.eval(), settings, source, target
+
+
+class _NoInitialValues(TorchFunctionMode):
+    """Leaves new weights as they are, since others take their place: on meta, filling them imports the compiler."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        if func.__name__ in ("normal_", "uniform_", "zero_", "fill_"):
+            return args[0] if args else named["tensor"]
+        return func(*args, **named)
 
 
 def _absolute(folder: Path) -> Path:
@@ -153,7 +168,7 @@ def _take_name(aside: Path, folder: Path) -> None:
         aside.rename(folder)
         flush_folder(folder.parent)
         return
-    old = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
+    old = _old(folder)
     folder.rename(old)
     try:
         aside.rename(folder)
@@ -164,6 +179,22 @@ def _take_name(aside: Path, folder: Path) -> None:
         flush_folder(folder.parent)
     finally:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _old(folder: Path) -> Path:
+    """What a model is called while a new one takes its name."""
+    return folder.with_name(f".{folder.name}.old")
+
+
+def _recover(folder: Path) -> None:
+    """After a stop between those two renames: the model that was there before; after one behind them: the new one."""
+    old = _old(folder)
+    if not old.is_dir():
+        return
+    if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        old.rename(folder)
 
 
 def _load_settings(path: Path) -> Settings:

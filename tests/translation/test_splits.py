@@ -102,3 +102,12 @@ def test_fingerprints_tell_parts_seeds_and_files_apart(tmp_path):
     paths[0].write_text("Go.\tMarche.\n")
     assert corpora[0].fingerprint() != before
     assert split([("a", "b")], 0.3)[0].fingerprint() is without_leaks([("a", "b")], []).fingerprint() is None
+
+
+def test_a_sentence_is_the_same_however_it_is_typed():
+    composed, decomposed = "Café’s open.", "CAFE\u0301'S  open."
+    assert composed != decomposed
+    training, held_out = hold_out([(composed, "a"), (decomposed, "b"), ("I lost.", "c")], share=0.5)
+    assert sorted(map(len, (training, held_out))) == [1, 2]
+    with pytest.warns(UserWarning, match="1 of 2 pairs left out"):
+        assert list(without_leaks([(composed, "a"), ("I lost.", "c")], [(decomposed, "b")])) == [("I lost.", "c")]

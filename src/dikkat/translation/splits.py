@@ -19,7 +19,7 @@ def hold_out(pairs: Sequence[Pair], share: float, seed: int = 0) -> tuple[list[P
 def hold_out(
     pairs: Corpus | Sequence[Pair], share: float, seed: int = 0
 ) -> tuple[Corpus, Corpus] | tuple[list[Pair], list[Pair]]:
-    """Split pairs in two that have no source sentence in common, whatever its case, spacing and apostrophes.
+    """Split pairs in two that have no source sentence in common, whatever its case and spacing.
 
     A sentence with several translations goes to one side with all of them, so a model cannot score by having seen it.
 
@@ -59,7 +59,7 @@ def hold_out(
 
 
 def split(corpus: Corpus | Sequence[Pair], *shares: float, seed: int = 0) -> tuple[Corpus, ...]:
-    """Split a corpus of any size into parts that have no source sentence in common, whatever its case, spacing and apostrophes.
+    """Split a corpus of any size into parts that have no source sentence in common, whatever its case and spacing.
 
     A keyed hash of the source sentence says which part a pair is in. So nothing is kept in memory, a sentence stays
     in its part when the corpus grows, and the parts are as large as asked for up to chance.
@@ -91,7 +91,7 @@ def split(corpus: Corpus | Sequence[Pair], *shares: float, seed: int = 0) -> tup
 
 
 def without_leaks(training: Corpus | Sequence[Pair], held_out: Corpus | Sequence[Pair]) -> Corpus:
-    """The training pairs whose source sentence is not among the held-out ones, whatever its case, spacing and apostrophes.
+    """The training pairs whose source sentence is not among the held-out ones, whatever its case and spacing.
 
     The training pairs are streamed; the held-out source sentences are in memory. When some were left out, a warning at
     the end of the first time through says how many.

@@ -186,8 +186,8 @@ def train(folder: Path, options: argparse.Namespace, memory: Memory) -> dict[str
     training, held_out = hold_out(TsvCorpus(folder / "pairs.tsv"), min(0.5, 500 / options.pairs))
     done = train_translator(settings, Watched(training), list(held_out), progress=False)
     done.translator.save(folder / "model")
-    epoch = done.epochs[-1]
-    return {"tokens_per_second": round(done.tokens_per_second), "validation_loss": round(epoch.validation_loss, 4)}
+    loss = min(validation.loss for validation in done.validations)
+    return {"tokens_per_second": round(done.tokens_per_second), "validation_loss": round(loss, 4)}
 
 
 def translate(folder: Path, options: argparse.Namespace, memory: Memory) -> dict[str, Any]:

@@ -132,10 +132,10 @@ Trained with these settings:
 @contextmanager
 def _said(repo: str, done: str) -> Iterator[None]:
     """The library's errors in a sentence that says what to do."""
-    from huggingface_hub.errors import (
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]
         HfHubHTTPError,
         HFValidationError,
-        HTTPError,  # type: ignore[attr-defined]  # that of whichever library of HTTP its version uses
+        HTTPError,  # that of whichever library of HTTP its version uses
         LocalTokenNotFoundError,
         RepositoryNotFoundError,
         RevisionNotFoundError,

@@ -26,6 +26,7 @@ from dikkat.translation import (
     Translator,
     evaluate,
 )
+from dikkat.translation.recipe import Recipe
 from dikkat.translation.tokenizer import END
 from dikkat.translation.training import train as train_translator
 from translation.conftest import PAIRS, TINY
@@ -373,6 +374,33 @@ def test_compare_trains_each_way_and_says_which_failed(run, tmp_path, monkeypatc
     assert not (tmp_path / "o").exists()
 
 
+def test_compare_takes_values_in_place_of_the_recipes(run, tmp_path):
+    (tmp_path / "test.tsv").write_text("Come in.\tEntrez !\n", encoding="utf-8")
+    options = [*BOOK, *QUICK, "--test", tmp_path / "test.tsv", "--dropout", 0.3, "--no-bidirectional"]
+    status, _, _ = run("compare", "phrasebook", *options, "--vary", "seed=5", "--output", tmp_path / "out")
+    assert status == 0
+    plan = Recipe.load(tmp_path / "out" / "seed=5" / "recipe.yaml")
+    assert str(plan.corpus) == "{name: phrasebook, first: 8}"
+    assert str(plan.validation) == "{name: phrasebook, part: test, first: 5}"
+    assert plan.test.tsv == str(tmp_path / "test.tsv")
+    settings = plan.settings
+    assert (settings.seed, settings.dropout, settings.hidden_size, settings.bidirectional) == (5, 0.3, 8, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--vary", "score=dot", "--vary", "score=additive"], "--vary score is given twice: write --vary score=dot,a"),
+        (["--vary", "max-length=5", "--max-length", 7], "--max-length is given, and --vary has its values"),
+        (["--vary", "seed=1", "--dropout", 2], "dikkat: --dropout is 2; it must be at least 0"),
+        (["--vary", "seed=!!int x"], "--vary seed: 'x' cannot be read as !!int"),
+    ],
+)
+def test_compare_refuses_what_does_not_fit(run, tmp_path, options, message):
+    refused(run("compare", "phrasebook", *options, "--output", tmp_path / "out"), message)
+    assert not (tmp_path / "out").exists()
+
+
 def test_recipes_are_listed_with_their_purpose_and_place(run):
     status, out, _ = run("recipes")
     assert status == 0
@@ -676,6 +704,12 @@ def test_the_bar_is_drawn_on_standard_error_alone(run, model, tmp_path):
     done = subprocess.run(["script", "-qec", shell, "/dev/null"], capture_output=True, text=True, check=True)
     assert "3/3" in done.stdout
     assert (tmp_path / "out").read_text() == "J'ai perdu.\n\nVa !\n"
+
+
+def test_lines_are_counted_for_a_bar_alone(run, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "line_count", lambda _: pytest.fail("the file is read before the first translation"))
+    (tmp_path / "in.txt").write_bytes(b"I lost.\n")
+    assert run("translate", model, "--file", tmp_path / "in.txt") == (0, "J'ai perdu.\n", "")
 
 
 def test_version(run):

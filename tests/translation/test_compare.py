@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -71,8 +72,46 @@ def test_each_way_is_trained_once_and_a_failure_stops_none(tmp_path, monkeypatch
     assert [again[0], again[2]] == [first, last]
     assert again[1].error is None
     other = combinations(SMALL.with_values({"dropout": 0.4}), {"score": ["dot"]})
-    with pytest.raises(InputError, match=r"holds score=dot with other settings: dropout was 0.2 and is 0.4"):
+    with pytest.raises(InputError, match=r"holds score=dot made otherwise: dropout was 0.2 and is 0.4"):
         list(compare(other, tmp_path / "all"))
+
+
+def test_a_result_on_other_pairs_is_not_taken_for_this_ones(tmp_path, monkeypatch):
+    train = trainings.train
+    monkeypatch.setattr(trainings, "train", lambda *rest, **more: train(*rest, progress=False, **more))
+    first = list(compare(combinations(SMALL, {"seed": [1]}), tmp_path))
+    for key, value in {
+        "corpus": {"name": "phrasebook", "first": 41},
+        "validation": {"share": 0.3},
+        "test": {"name": "phrasebook", "part": "test", "first": 5},
+    }.items():
+        with pytest.raises(InputError, match=f"holds seed=1 made otherwise: {key} was .* and is .* another folder"):
+            list(compare(combinations(SMALL.with_values({key: value}), {"seed": [1]}), tmp_path))
+    assert Recipe.load(tmp_path / "seed=1" / "recipe.yaml") == SMALL.with_values({"seed": 1})
+    assert list(compare(combinations(SMALL, {"seed": [1]}), tmp_path)) == first
+    (tmp_path / "seed=1" / "recipe.yaml").unlink()
+    with pytest.raises(InputError, match=r"result.json: .* Remove it, and the trial is made again"):
+        list(compare(combinations(SMALL, {"seed": [1]}), tmp_path))
+
+
+def test_the_loss_is_that_of_the_best_validation_of_all(tmp_path, monkeypatch):
+    train = trainings.train
+
+    def ended_within_an_epoch(*rest, **more):
+        result = train(*rest, progress=False, **more)
+        validations = [replace(result.validations[0], loss=loss) for loss in (3.0, 2.0, 4.0)]
+        return replace(result, epochs=[], validations=validations)
+
+    monkeypatch.setattr(trainings, "train", ended_within_an_epoch)
+    assert next(compare({"": SMALL}, tmp_path)).validation_loss == 2
+
+
+def test_several_processes_do_not_compare_in_one_folder(tmp_path, monkeypatch):
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "a"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match="one process compares; there are 2: leave out torchrun"):
+        list(compare({"": SMALL}, tmp_path / "all"))
+    assert not (tmp_path / "all").exists()
 
 
 def test_an_interrupted_comparison_ends_and_goes_on(tmp_path, monkeypatch):

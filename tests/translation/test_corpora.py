@@ -110,6 +110,33 @@ def test_an_archive_without_the_file(files, monkeypatch, content, message):
         named("tatoeba-fra-eng", base=files.address)
 
 
+def patched(data, places):
+    """An archive with other bytes at some places."""
+    changed = bytearray(data)
+    for place, value in places.items():
+        changed[place : place + len(value)] = value
+    return bytes(changed)
+
+
+CENTRAL = TATOEBA.index(b"PK\x01\x02")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (patched(TATOEBA, {30 + len("fra-eng/fra.txt"): b"\xff" * 9}), "invalid block type"),  # of deflate
+        (patched(TATOEBA, {6: b"\x01", CENTRAL + 8: b"\x01"}), "encrypted"),
+        (patched(TATOEBA, {8: b"\x63", CENTRAL + 10: b"\x63"}), "compression method"),
+        (patched(TATOEBA, {CENTRAL + 6: b"\xff"}), "holds no fra.txt"),  # the version that one needs to read it
+    ],
+)
+def test_a_damaged_archive_is_named(files, monkeypatch, content, message):
+    monkeypatch.setattr(corpora, "_TATOEBA_SHA1", hashlib.sha1(content).hexdigest())
+    files.content["/fra-eng.zip"] = content
+    with pytest.raises(CorpusError, match=rf"fra-eng\.zip: .*{message}.* Delete it to have it fetched again"):
+        named("tatoeba-fra-eng", base=files.address)
+
+
 def test_without_a_network_a_file_by_hand_is_enough(files, cache):
     folder = cache / "multi30k"
     folder.mkdir(parents=True)

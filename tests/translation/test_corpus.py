@@ -168,6 +168,14 @@ def test_what_is_a_corpus():
             as_corpus(other)
 
 
+@pytest.mark.parametrize("row", [("a", "b", "c"), ("a",), ("a", None), (b"a", "b"), None, 7, "ab", {"a": 1, "b": 2}])
+def test_a_row_that_is_no_pair_is_named_when_it_comes(row):
+    corpus = iter(as_corpus([("a", "b"), ["c", "d"], row]))
+    assert [tuple(next(corpus)) for _ in range(2)] == [("a", "b"), ("c", "d")]
+    with pytest.raises(CorpusError, match=r"row 3 of 3 pairs in memory is .*; a pair is \(source, target\), two texts"):
+        next(corpus)
+
+
 def rows(folder, *lines, name="train.jsonl"):
     folder.mkdir(exist_ok=True)
     written(folder / name, "\n".join(lines) + "\n")

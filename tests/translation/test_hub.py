@@ -1,4 +1,5 @@
 import base64
+import errno
 import hashlib
 import json
 import socket
@@ -6,7 +7,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
+import huggingface_hub
 import pytest
+from huggingface_hub.errors import OfflineModeIsEnabled
 
 from dikkat.translation import Settings, Tokenizer, TranslationModel, Translator
 from dikkat.translation.hub import FILES, HubError, card, pull, push
@@ -135,11 +138,11 @@ def small():
 
 
 def test_what_is_pushed_comes_back(hub, small):
-    url = push(small, "marie/small", private=True, token=TOKEN, endpoint=hub.address)
+    url = small.push_to_hub("marie/small", private=True, token=TOKEN, endpoint=hub.address)
     assert url == f"{hub.address}/marie/small/commit/{COMMIT}"
     assert set(hub.repositories["marie/small"]) == {*FILES, "README.md"}
     assert hub.private == {"marie/small": True}
-    found = Translator.load(pull("marie/small", endpoint=hub.address))
+    found = Translator.from_hub("marie/small", revision="main", token=TOKEN, endpoint=hub.address)
     sentences = ["Go now.", "now"]
     wanted = small.translate(sentences)
     assert [(each.target, each.score) for each in found.translate(sentences)] == [
@@ -183,6 +186,32 @@ def test_no_network_is_said(hub, small):
         pull("marie/small", endpoint=_nowhere())
     with pytest.raises(HubError, match=r"marie/small could not be uploaded: .*Check the network"):
         push(small, "marie/small", token=TOKEN, endpoint=_nowhere())
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [OSError(errno.ENOSPC, "No space left on device"), PermissionError(errno.EACCES, "Permission denied"), TypeError()],
+)
+def test_what_is_no_fault_of_the_network_is_not_said_to_be(small, monkeypatch, fault):
+    def failing(*_, **__):
+        raise fault
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", failing)
+    monkeypatch.setattr(huggingface_hub.HfApi, "snapshot_download", failing)
+    for use in (lambda: push(small, "marie/small"), lambda: pull("marie/small")):
+        with pytest.raises(type(fault)) as raised:
+            use()
+        assert raised.value is fault
+
+
+@pytest.mark.parametrize("fault", [ConnectionResetError(errno.ECONNRESET, "reset"), OfflineModeIsEnabled("offline")])
+def test_every_fault_of_the_network_is_said(monkeypatch, fault):
+    def failing(*_, **__):
+        raise fault
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "snapshot_download", failing)
+    with pytest.raises(HubError, match=r"could not be downloaded: .*(reset|offline).*Check the network"):
+        pull("marie/small")
 
 
 def test_the_card_says_how_to_use_it(small):

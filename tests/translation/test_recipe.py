@@ -108,12 +108,40 @@ def test_values_are_those_of_yaml_1_2(written):
         ("? {a: 1}\n: 2\n", "line 1: "),
         ("epochs: !!python/object/apply:os.getcwd []\n", "line 1: could not determine a constructor"),
         ("hidden_size: 7\n", "line 1: hidden_size is 7; it must be even"),
+        ("seed: 1\nepochs: !!int abc\n", "line 2: 'abc' cannot be read as !!int (invalid literal"),
+        ("epochs: !!int ''\n", "line 1: '' cannot be read as !!int ("),
+        ("epochs: !!bool maybe\n", "line 1: 'maybe' cannot be read as !!bool ("),
+        ("epochs: !!timestamp foo\n", "line 1: 'foo' cannot be read as !!timestamp ("),
+        (f"epochs: {'9' * 5000}\n", "cannot be read as !!int (Exceeds the limit"),
+        (f"corpus: {'[' * 3000}{']' * 3000}\n", "nested too deeply"),
+        ('corpus: "a\\0.tsv"\n', "line 1: corpus: tsv is 'a\\x00.tsv'; no file can be called so"),
+        ('corpus: {source: "\\ud800", target: b}\n', "line 1: corpus: source is '\\ud800'; no file can be called so"),
+        ("corpus: {tsv: ~nobody-at-all/x}\n", "line 1: corpus: tsv is '~nobody-at-all/x'; no file can be called so"),
+        ("seed: &a [1]\nepochs: *a\n", "line 2: *a repeats a list or a mapping: write it out"),
+        ("epochs: &a [*a]\n", "line 1: *a repeats a list or a mapping: write it out"),
     ],
 )
 def test_a_fault_is_named_with_its_file_and_line(written, text, message):
     path = written(text)
     with pytest.raises(InputError, match=re.escape(f"{path}") + ".*" + re.escape(message)):
         Recipe.load(path)
+
+
+def test_an_error_is_no_longer_than_the_recipe(written):
+    lists = [f"&a0 [{', '.join('x' * 10)}]", *(f"&a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 5))]
+    with pytest.raises(InputError) as refused:
+        Recipe.load(written(f"epochs: [{', '.join(lists)}]"))
+    assert len(str(refused.value)) < 1000
+
+
+def test_a_plain_value_may_be_repeated(written):
+    settings = Recipe.load(written("hidden_size: &size 10\nembedding_size: *size\n")).settings
+    assert (settings.hidden_size, settings.embedding_size) == (10, 10)
+
+
+def test_a_value_of_an_option_that_cannot_be_is_said():
+    with pytest.raises(InputError, match=r"^--epochs: 'x' cannot be read as !!int"):
+        read_value("!!int x", "--epochs")
 
 
 def test_a_recipe_that_is_none(tmp_path, written):
@@ -137,6 +165,27 @@ def test_files_begin_in_the_recipes_folder(written, tmp_path, monkeypatch):
     assert Recipe().with_values({"corpus": {"tsv": "x"}}).corpus.tsv == "x"
     hub = Recipe.load(written("corpus: {dataset: a/b, source: en, target: fr}\n")).corpus
     assert (hub.dataset, hub.source, hub.target) == ("a/b", "en", "fr")
+
+
+def test_the_folder_of_a_data_set_begins_in_the_recipes_folder(written, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    recipe = Recipe.load(written("corpus: {dataset: ./data, source: en, target: fr}\n"))
+    assert Path(recipe.corpus.dataset) == tmp_path / "data"
+    here = Source.parse({"dataset": "./data", "source": "en", "target": "fr"})
+    assert Path(here.spelling()["dataset"]) == tmp_path / "elsewhere" / "data"
+    assert Source.parse(here.spelling(), tmp_path).spelling() == here.spelling()
+    made = Source(dataset="../data", source="en", target="fr").spelling()["dataset"]
+    assert Path(made).is_absolute()
+    assert Path(made).resolve() == tmp_path / "data"
+
+
+@pytest.mark.parametrize("form", [{"tsv": "~/a"}, {"source": "~/a", "target": "b"}, {"dataset": "~/a"}])
+def test_a_tilde_is_the_home_folder(monkeypatch, form):
+    monkeypatch.setenv("HOME", "/home-of-a-test")
+    columns = {"source": "en", "target": "fr"} if "dataset" in form else {}
+    found = Source.parse(form | columns)
+    assert getattr(found, next(iter(form))) == "/home-of-a-test/a"
 
 
 @given(
@@ -173,6 +222,17 @@ def test_data_has_no_source_on_both_sides(written, tmp_path):
     assert (len(learnt), judged) == (90, None)
     with pytest.raises(InputError, match="no corpus is given"):
         Recipe().data()
+
+
+def test_no_source_is_in_both_validation_and_test(tmp_path):
+    lines = {"corpus": ["a\tx", "b\tx", "c\tx", "d\tx"], "val": ["B\ty", "c\ty"], "test": ["a\tz", "b \tz"]}
+    for name, content in lines.items():
+        (tmp_path / f"{name}.tsv").write_text("\n".join(content), encoding="utf-8")
+    files = {"corpus": "corpus.tsv", "validation": "val.tsv", "test": "test.tsv"}
+    with pytest.warns(UserWarning, match="left out") as said:
+        learnt, judged = map(list, Recipe().with_values(files, tmp_path).data())
+    assert (learnt, judged) == ([("d", "x")], [("c", "y")])
+    assert sum("val.tsv: 1 of 2 pairs left out" in str(each.message) for each in said) == 1
 
 
 def test_the_parts_of_a_named_corpus(monkeypatch):

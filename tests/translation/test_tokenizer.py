@@ -207,3 +207,16 @@ def test_an_unknown_kind_and_number_are_refused():
         Tokenizer.train(FRENCH, "char", min_freq=1, vocabulary_size=10)
     with pytest.raises(ValueError, match="token 1000 is outside the vocabulary"):
         word().decode([1000])
+
+
+def test_a_tokenizer_is_saved_whole_or_not_at_all(tmp_path, monkeypatch):
+    def failing(*_):
+        raise OSError("no space")
+
+    path = tmp_path / "tokenizer.json"
+    path.write_text("the one before")
+    monkeypatch.setattr("dikkat.files.os.replace", failing)
+    with pytest.raises(OSError, match="no space"):
+        Tokenizer.train(["Go now."], "word", min_freq=1, vocabulary_size=9).save(path)
+    assert path.read_text() == "the one before"
+    assert list(tmp_path.iterdir()) == [path]

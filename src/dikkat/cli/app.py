@@ -78,6 +78,25 @@ EnsembleOption = Annotated[
 CorpusOption = Annotated[
     str | None, typer.Option(help=f"{_SPELLINGS}.", metavar="CORPUS", rich_help_panel="Corpus", show_default=False)
 ]
+ValidationOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Pairs to judge the model by while it learns: a corpus, '{share: 0.05}' of the pairs, which is then "
+        "not learnt from, or none. \\[default: the corpus's own, or else '{share: 0.05}']",
+        metavar="CORPUS",
+        rich_help_panel="Corpus",
+        show_default=False,
+    ),
+]
+TestOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Pairs to score the trained model on: a corpus, or none. They are not learnt from. \\[default: none]",
+        metavar="CORPUS",
+        rich_help_panel="Corpus",
+        show_default=False,
+    ),
+]
 
 
 def _print_version(wanted: bool) -> None:

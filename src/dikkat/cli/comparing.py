@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dikkat.cli.app import Command, CorpusOption, app
-from dikkat.cli.options import given, naming_options
+from dikkat.cli.app import Command, CorpusOption, TestOption, ValidationOption, app
+from dikkat.cli.options import given, naming_options, option_name, setting_options, with_options
 from dikkat.cli.tables import show_table
 from dikkat.translation import InputError
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     "dikkat compare phrasebook --vary score=additive,dot,bilinear,none --vary cell=gru,lstm --output compared\n\n"
     "dikkat compare phrasebook --vary hidden_size=32,64,128 --vary seed=0,1 --output compared",
 )
+@with_options(setting_options())
 def compare(
     recipe: Annotated[
         str,
@@ -47,15 +48,25 @@ def compare(
         ),
     ],
     corpus: CorpusOption = None,
+    validation: ValidationOption = None,
+    test: TestOption = None,
+    **options: Any,
 ) -> None:
-    """Train a recipe in several ways, and print and plot their quality against time and tokens a second."""
+    """Train a recipe in several ways, and print and plot their quality against time and tokens a second.
+
+    Options that are given count instead of the recipe's own values, in all of them.
+    """
     from dikkat.translation.compare import combinations
     from dikkat.translation.compare import compare as compare_trials
     from dikkat.translation.recipe import Recipe
 
+    varied, values = _varied(vary), given({"corpus": corpus, "validation": validation, "test": test, **options})
+    if both := sorted(varied.keys() & values.keys()):
+        raise InputError(f"{option_name(both[0])} is given, and --vary has its values: leave one of them out")
+    plan = Recipe.load(recipe)
     with naming_options():
-        plan = Recipe.load(recipe).with_values(given({"corpus": corpus}))
-    trials = combinations(plan, dict(map(_varied, vary)))
+        plan = plan.with_values(values)
+    trials = combinations(plan, varied)
     done: list[Trial] = []
     try:
         for trial in compare_trials(trials, output):
@@ -77,14 +88,20 @@ def compare(
         raise typer.Exit(1)
 
 
-def _varied(text: str) -> tuple[str, list[Any]]:
+def _varied(given: Sequence[str]) -> dict[str, list[Any]]:
+    """The values of each setting that is varied."""
     from dikkat.translation.recipe import read_value
 
-    name, equals, values = text.partition("=")
-    name = name.strip().replace("-", "_")
-    if not name or not equals or not values:
-        raise InputError(f"--vary {text}: write --vary SETTING=VALUE,VALUE, such as --vary score=additive,dot")
-    return name, [read_value(value, f"--vary {name}") for value in values.split(",")]
+    texts: dict[str, str] = {}
+    for text in given:
+        name, equals, values = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not name or not equals or not values:
+            raise InputError(f"--vary {text}: write --vary SETTING=VALUE,VALUE, such as --vary score=additive,dot")
+        if name in texts:
+            raise InputError(f"--vary {name} is given twice: write --vary {name}={texts[name]},{values}")
+        texts[name] = values
+    return {name: [read_value(value, f"--vary {name}") for value in text.split(",")] for name, text in texts.items()}
 
 
 def _row(trial: "Trial") -> Sequence[str]:

@@ -3,7 +3,7 @@
 import gzip
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -74,16 +74,18 @@ def line_count(file: Path | None) -> int | None:
 
 
 @contextmanager
-def progress(total: int | None) -> Iterator[Any]:
+def progress(count: Callable[[], int | None]) -> Iterator[Any]:
     """A function to call after each sentence.
 
     It draws a bar on standard error where that is a terminal, unless the translations go to a terminal too: there the
     lines themselves show how far it is.
 
     Args:
-        total: how many sentences there are; None draws nothing.
+        count: says how many sentences there are, or None, and then nothing is drawn. It is asked only where a bar can
+            be drawn: counting may take long.
     """
-    if total is None or not sys.stderr.isatty() or sys.stdout.isatty():
+    total = count() if sys.stderr.isatty() and not sys.stdout.isatty() else None
+    if total is None:
         yield lambda: None
         return
     from rich.console import Console

@@ -132,7 +132,7 @@ def _translations(system: Translates | Path, pairs: Sequence[Pair], search: Sear
         if len(found) != len(pairs):
             raise InputError(f"{system} has {len(found)} lines; there must be one for each of the {len(pairs)} pairs")
         return found
-    with naming_options(), lines.progress(len(pairs)) as advance:
+    with naming_options(), lines.progress(lambda: len(pairs)) as advance:
         sources = (source for source, _ in pairs)
         translations = system.translate_n_best(sources, batch_size=batch_size, search=search)
         return [best.target for best, *_ in lines.counted(translations, advance)]

@@ -55,7 +55,7 @@ def translate(
     search = search_given(options)
     translator = load(model, ensemble)
     number = 0
-    with naming_options(), lines.progress(lines.line_count(file)) as advance:
+    with naming_options(), lines.progress(lambda: lines.line_count(file)) as advance:
         for group in lines.groups(sentences, file):
             for found in translator.translate_n_best(group, batch_size=batch_size, search=search):
                 number += 1

@@ -12,12 +12,14 @@ from dikkat.files import write_whole
 from dikkat.translation.corpus import Pair
 from dikkat.translation.errors import InputError
 from dikkat.translation.evaluation import evaluate
+from dikkat.translation.processes import processes
 from dikkat.translation.recipe import Recipe
 from dikkat.translation.settings import Settings
 from dikkat.translation.sources import nearest
 from dikkat.translation.translator import Translator
 
-RESULT, COMPARISON = "result.json", "comparison.json"
+RESULT, RECIPE, COMPARISON = "result.json", "recipe.yaml", "comparison.json"
+_BY_ITSELF = "not given"  # of validation alone: a recipe has everything else
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,12 @@ def compare(trials: Mapping[str, Recipe], folder: Path) -> Iterator[Trial]:
         Each result as soon as it is there.
 
     Raises:
-        InputError: the folder holds a result of other settings.
+        InputError: the folder holds a result of another recipe; or `torchrun` started several processes, each of which
+            would do all of it.
         KeyboardInterrupt: Ctrl-C; what is done stays done.
     """
+    if (world := processes().world) > 1:
+        raise InputError(f"one process compares; there are {world}: leave out torchrun")
     earlier = {name: _earlier(folder / _folder_name(name), name, recipe) for name, recipe in trials.items()}
     folder.mkdir(parents=True, exist_ok=True)
     done: list[Trial] = []
@@ -117,16 +122,16 @@ def _earlier(folder: Path, name: str, recipe: Recipe) -> Trial | None:
         return None
     try:
         trial = Trial(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+        was = Recipe.load(folder / RECIPE).spelling()
+    except (OSError, ValueError, TypeError) as error:
         raise InputError(f"{path}: damaged ({error}). Remove it, and the trial is made again") from error
-    if trial.settings != recipe.settings.to_dict():
-        now = recipe.settings.to_dict()
-        other = [
-            f"{key} was {trial.settings.get(key)} and is {value}"
-            for key, value in now.items()
-            if trial.settings.get(key) != value
-        ]
-        raise InputError(f"{folder}: holds {name} with other settings: {'; '.join(other)}. Give another folder")
+    now = recipe.spelling()
+    if other := [
+        f"{key} was {was.get(key, _BY_ITSELF)} and is {now.get(key, _BY_ITSELF)}"
+        for key in {**was, **now}
+        if was.get(key) != now.get(key)
+    ]:
+        raise InputError(f"{folder}: holds {name} made otherwise: {'; '.join(other)}. Give another folder")
     return trial
 
 
@@ -136,6 +141,7 @@ def _tried(name: str, recipe: Recipe, folder: Path) -> Trial:
         trial = _trained(trial, recipe, folder)
     except Exception as error:  # whatever it is, the other trials go on
         return replace(trial, error=f"{type(error).__name__}: {' '.join(str(error).split())}")
+    recipe.save(folder / RECIPE)  # first, since a result is nothing without what it is of
     _write(folder / RESULT, asdict(trial))
     return trial
 
@@ -150,12 +156,11 @@ def _trained(trial: Trial, recipe: Recipe, folder: Path) -> Trial:
     if result.interrupted:
         raise KeyboardInterrupt
     result.translator.save(folder / "model")
-    losses = [epoch.validation_loss for epoch in result.epochs if epoch.validation_loss is not None]
     scored = recipe.test.open("test") if recipe.test is not None else judged
     return replace(
         trial,
         parameters=sum(each.numel() for each in result.translator.model.parameters()),
-        validation_loss=min(losses, default=None),
+        validation_loss=min((each.loss for each in result.validations), default=None),
         **_quality(result.translator, scored),
         seconds=result.seconds,
         tokens_per_second=result.tokens_per_second,

@@ -3,6 +3,7 @@
 import difflib
 import warnings
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,8 @@ _MULTI30K_SHA256 = {
 }
 _TATOEBA = "http://d2l-data.s3-accelerate.amazonaws.com"
 _TATOEBA_SHA1 = "94646ad1522d915e7b0f9296181140edcf86a4f5"
+# What an archive raises that is damaged; the last one, where that makes it look encrypted or packed in an unknown way.
+_DAMAGED = (zipfile.BadZipFile, EOFError, zlib.error, RuntimeError)
 _TATOEBA_SHARE = 0.01  # for validation, and as many for test: some 1,500 sentences each
 
 
@@ -141,7 +144,7 @@ def _extracted(archive: Path, sha256: str) -> Path:
         try:
             with zipfile.ZipFile(archive) as opened:
                 content = opened.read(member)
-        except (zipfile.BadZipFile, EOFError) as error:
+        except _DAMAGED as error:
             raise CorpusError(f"{archive}: damaged ({error}). Delete it to have it fetched again") from error
         with writing(path.name, path.parent):
             write_whole(path, content)
@@ -152,5 +155,5 @@ def _members(archive: Path) -> list[str]:
     try:
         with zipfile.ZipFile(archive) as opened:
             return opened.namelist()
-    except (zipfile.BadZipFile, EOFError):
+    except _DAMAGED:
         return []

@@ -1,6 +1,7 @@
 """Corpora: sentence pairs that can be gone through any number of times, and need not fit into memory."""
 
 import gzip
+import reprlib
 import warnings
 import zlib
 from abc import ABC, abstractmethod
@@ -53,6 +54,9 @@ class PairCorpus(Corpus):
     Args:
         pairs: (source, target) sentences.
 
+    Raises (when gone through):
+        CorpusError: a row that is no pair of texts.
+
     Example:
         >>> list(PairCorpus([("Go.", "Va !")]))
         [('Go.', 'Va !')]
@@ -63,7 +67,12 @@ class PairCorpus(Corpus):
 
     def __iter__(self) -> Iterator[Pair]:
         """The pairs."""
-        return iter(self.pairs)
+        for number, pair in enumerate(self.pairs, start=1):
+            if not isinstance(pair, (tuple, list)) or [isinstance(side, str) for side in pair] != [True, True]:
+                raise CorpusError(
+                    f"row {number} of {self} is {reprlib.repr(pair)}; a pair is (source, target), two texts"
+                )
+            yield pair
 
     def __str__(self) -> str:
         """How many there are."""

@@ -1,6 +1,7 @@
 """Models on the Hugging Face Hub."""
 
 import json
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 CARD = "README.md"
 FILES = (checkpoint.WEIGHTS, checkpoint.SETTINGS, checkpoint.SOURCE, checkpoint.TARGET)
+
+_CONNECTION = (ConnectionError, TimeoutError, socket.gaierror)
 
 
 class HubError(InputError):
@@ -75,6 +78,7 @@ def pull(repo: str, *, revision: str | None = None, token: str | None = None, en
 
     Raises:
         HubError: no such repository or revision, no network, refused, or no translator of dikkat.
+        OSError: no space for the files.
     """
     from huggingface_hub import HfApi
 
@@ -128,9 +132,10 @@ Trained with these settings:
 @contextmanager
 def _said(repo: str, done: str) -> Iterator[None]:
     """The library's errors in a sentence that says what to do."""
-    from huggingface_hub.errors import (
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]
         HfHubHTTPError,
         HFValidationError,
+        HTTPError,  # that of whichever library of HTTP its version uses
         LocalTokenNotFoundError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
@@ -149,7 +154,11 @@ def _said(repo: str, done: str) -> Iterator[None]:
         ) from error
     except HfHubHTTPError as error:
         raise HubError(f"{repo} could not be {done}: {_reason(error)}") from error
-    except Exception as error:  # of connections; which classes they are depends on the library's version
+    except (HTTPError, OSError) as error:
+        # An error of the system, that is, of the files here, has a number; the library's own and most of connections,
+        # of which each of its versions has other classes, have none.
+        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, _CONNECTION):
+            raise
         raise HubError(
             f"{repo} could not be {done}: {_reason(error)}. Check the network, and whether the Hub's address is right"
         ) from error

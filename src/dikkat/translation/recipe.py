@@ -1,6 +1,7 @@
 """Recipes: what to train on, and how, in a file that a person can read."""
 
 import re
+import reprlib
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -101,20 +102,29 @@ class Recipe:
         return replace(self, **parts, settings=Settings.from_dict({**self.settings.to_dict(), **given}))
 
     def save(self, path: Path) -> None:
-        """Write the recipe as a file that `load` reads, with every setting, and file names absolute.
+        """Write the recipe as a file that `load` reads, with what `spelling` has.
 
         Raises:
             OSError: the system could not write.
+        """
+        write_whole(path, yaml.dump(self.spelling(), Dumper=_Dumper, sort_keys=False, allow_unicode=True))
+
+    def spelling(self) -> dict[str, Any]:
+        """What `with_values` makes this recipe of: every setting, and file names absolute.
+
+        Example:
+            >>> spelling = Recipe().with_values({"corpus": "phrasebook", "validation": {"share": 0.1}}).spelling()
+            >>> spelling["corpus"], spelling["validation"], spelling["test"], spelling["cell"]
+            ({'name': 'phrasebook'}, {'share': 0.1}, 'none', 'gru')
         """
         values: dict[str, Any] = {"corpus": self.corpus.spelling() if self.corpus else None}
         if self.validation is not None:
             values["validation"] = _written(self.validation)
         values["test"] = self.test.spelling() if self.test else "none"
-        values |= {name: "none" if value is None else value for name, value in self.settings.to_dict().items()}
-        write_whole(path, yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
+        return values | {name: "none" if value is None else value for name, value in self.settings.to_dict().items()}
 
     def data(self) -> tuple[Any, Any]:
-        """The pairs to learn from, and those to judge the model by; no source sentence is in both.
+        """The pairs to learn from, and those to judge the model by; no source sentence is in both, nor in the test.
 
         Returns:
             Two corpora, or lists of pairs; the second None where there is to be no validation.
@@ -132,14 +142,14 @@ class Recipe:
         validation = self.validation
         if validation is None:
             validation = self.corpus if self.corpus.has_part("validation") else SHARE
+        held_out = validation.open("validation") if isinstance(validation, Source) else None
         if self.test is not None:
-            pairs = _without_leaks(pairs, self.test.open("test"))
+            test = self.test.open("test")
+            pairs = _without_leaks(pairs, test)
+            held_out = None if held_out is None else _without_leaks(held_out, test)
         if isinstance(validation, float):
             return hold_out(pairs, validation)
-        if not isinstance(validation, Source):
-            return pairs, None
-        held_out = validation.open("validation")
-        return _without_leaks(pairs, held_out), held_out
+        return (pairs, None) if held_out is None else (_without_leaks(pairs, held_out), held_out)
 
 
 def built_in() -> dict[str, Path]:
@@ -209,12 +219,35 @@ def _yaml(text: str, where: str, construct: Callable[[Any], Result]) -> Result:
         raise InputError(f"{where}{line}: {error.problem}") from error
     except yaml.YAMLError as error:
         raise InputError(f"{where}: {error}") from error
+    except RecursionError as error:
+        raise InputError(f"{where}: nested too deeply for a recipe") from error
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML with the plain values of its version 1.2, so that 1e-3 is a number and yes a word; a key comes but once."""
+    """YAML with the plain values of its version 1.2, so that 1e-3 is a number and yes a word; a key comes but once.
+
+    Lists and mappings are not repeated by `*name`: a few lines of such repetitions stand for more than fits in memory.
+    """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (as the class above has it)
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """A part of the document, checked."""
+        repeated = self.peek_event() if self.check_event(yaml.AliasEvent) else None
+        node = super().compose_node(parent, index)
+        if repeated is not None and not isinstance(node, yaml.ScalarNode):
+            problem = f"*{repeated.anchor} repeats a list or a mapping: write it out"
+            raise yaml.composer.ComposerError(None, None, problem, repeated.start_mark)
+        return node
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        """A value. Where a tag asks for another kind than it is, Python's own errors come from within the library."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, ArithmeticError) as error:
+            kind = node.tag.replace("tag:yaml.org,2002:", "!!")
+            problem = f"{reprlib.repr(node.value)} cannot be read as {kind} ({error})"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         """A mapping, its keys checked."""

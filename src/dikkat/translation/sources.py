@@ -1,6 +1,7 @@
 """A corpus as recipes and the command line spell it."""
 
 import difflib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -33,8 +34,9 @@ class Source:
     | `pairs.tsv`, `{tsv: pairs.tsv}` | lines of sentence, tab, translation; what has a dot or a slash is a file |
     | `{source: FILE, target: FILE}` | two files; line i of one translates line i of the other |
     | `{dataset: NAME, source: COLUMN, target: COLUMN}` | a Hugging Face data set; also `config`, `split` |
+    | `{dataset: ./FOLDER, …}` | the same, from a folder: what begins with a dot, a slash or `~` is one |
 
-    With `first: N` in braces, the first N pairs alone.
+    With `first: N` in braces, the first N pairs alone. A file's or folder's name may begin with `~`, the home folder.
 
     Attributes:
         name: a corpus that dikkat knows.
@@ -73,7 +75,7 @@ first=600)
 
         Args:
             value: a name, a file, or the keys of a form with their values, as YAML has them.
-            base: the folder that file names begin in.
+            base: the folder that names of files and folders begin in.
 
         Raises:
             InputError: no such name or form; a key missing, unknown or of the wrong type.
@@ -88,15 +90,16 @@ first=600)
         if missing := sorted(required - set(values)):
             raise InputError(f"{missing[0]} is missing from the corpus {dict(values)}: write {SPELLINGS}")
         _check_values(values)
-        files = () if "dataset" in values else ("tsv", "source", "target")
-        checked: dict[str, Any] = {key: str(base / item) if key in files else item for key, item in values.items()}
+        places = {key: base / _place(key, values[key]) for key in _places(values)}
+        if "dataset" in places:
+            places["dataset"] = places["dataset"].absolute()  # without its dot, it would be a name of the Hub
+        checked: dict[str, Any] = {**values, **{key: str(place) for key, place in places.items()}}
         return cls(**checked)
 
     def spelling(self) -> dict[str, Any]:
-        """What `parse` makes this source of; file names absolute."""
-        files = () if self.dataset else ("tsv", "source", "target")
+        """What `parse` makes this source of; names of files and folders absolute."""
         given = {key: value for key, value in asdict(self).items() if value is not None}
-        return {key: str(Path(value).absolute()) if key in files else value for key, value in given.items()}
+        return given | {key: str(Path(given[key]).absolute()) for key in _places(given)}
 
     def __str__(self) -> str:
         """As one would write it."""
@@ -147,6 +150,24 @@ def _form(values: Mapping[Any, object]) -> tuple[set[str], set[str]]:
     if "target" in values:
         return _FORMS["source"]
     raise InputError(f"{', '.join(map(str, values))}: no such key of a corpus; write {SPELLINGS}")
+
+
+def _places(values: Mapping[str, Any]) -> list[str]:
+    """The keys whose values are files or folders of this machine."""
+    if "dataset" in values:
+        return ["dataset"] if values["dataset"].startswith((".", "/", "~")) else []
+    return [key for key in ("tsv", "source", "target") if key in values]
+
+
+def _place(key: str, name: str) -> Path:
+    try:
+        place = Path(name).expanduser()
+        possible = b"\0" not in os.fsencode(place)
+    except (RuntimeError, UnicodeEncodeError):  # nobody's home folder; letters that no name may have
+        possible = False
+    if not possible:
+        raise InputError(f"{key} is {name!r}; no file can be called so")
+    return place
 
 
 def _check_values(values: Mapping[str, object]) -> None:

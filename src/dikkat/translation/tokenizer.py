@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, get_args
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
+from dikkat.files import write_whole
 from dikkat.translation.errors import ModelFolderError, SettingsError
 
 Kind = Literal["word", "bpe"]
@@ -181,12 +182,12 @@ class Tokenizer:
         return cls(inner)
 
     def save(self, path: str | Path) -> None:
-        """Write a tokenizer.json.
+        """Write a tokenizer.json, whole or not at all.
 
         Raises:
             OSError: the file cannot be written.
         """
-        Path(path).write_text(self.to_json(), encoding="utf-8")
+        write_whole(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":

@@ -223,7 +223,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        results = {phase: _alone(phase, folder, options) for phase in options.phase or PHASES}
+        record = folder / "phases.json"  # phases may be run one by one
+        results = json.loads(record.read_text()) if record.exists() else {}
+        for phase in options.phase or PHASES:
+            results[phase] = _alone(phase, folder, options)
+            record.write_text(json.dumps(results))
     given = {name: getattr(options, name) for name in ("pairs", "lines", "minutes", "buffer")}
     print(write("large-corpus", {"options": given, "phases": results}, "pyarrow", "tokenizers", "lightning"))
 

@@ -698,3 +698,12 @@ def test_a_reader_that_goes_away_ends_it_quietly(model):
     result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert result.stdout == "J'ai perdu.\n"
     assert result.stderr == ""
+
+
+def test_a_rank_without_torchrun_does_not_silence_the_training(run, tmp_path, monkeypatch):
+    """Other launchers set it too; the training takes no notice of it."""
+    monkeypatch.setenv("RANK", "1")
+    status, _, err = run("train", *BOOK, *QUICK, "-o", tmp_path / "model")
+    assert status == 0
+    assert "the best of 1 validations" in err
+    assert (tmp_path / "model" / "model.safetensors").exists()

@@ -4,8 +4,10 @@ import sys
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.tensorboard import SummaryWriter
 
-from dikkat.translation import Search
+from dikkat.translation import Search, training
+from dikkat.translation.curves import Curves
 from dikkat.translation.lesson import Lesson
 from dikkat.translation.training import train
 from translation.conftest import PAIRS, TINY
@@ -78,3 +80,17 @@ def test_without_tensorboard_training_says_so_and_goes_on(tmp_path, monkeypatch)
     settings = dataclasses.replace(SETTINGS, epochs=1)
     with pytest.warns(UserWarning, match=r"TensorBoard is not installed, .* pip install 'dikkat\[tensorboard\]'"):
         assert train(settings, PAIRS, PAIRS, folder=tmp_path / "run", progress=False).epochs
+
+
+def test_what_is_shown_comes_from_all_over_the_validation_pairs(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr("dikkat.show.heatmaps", lambda weights, *, queries, keys: shown.append(keys))
+    monkeypatch.setattr(SummaryWriter, "add_figure", lambda *_, **__: None)
+    monkeypatch.setattr(training, "_BLEU_PAIRS", 7)
+    validation = [(f"Go {number}.", "Va !") for number in range(7)] + [(f"I lost {'m' * 4}.", "Va !")] * 7
+    sampled = training._sample_for_bleu(SETTINGS, validation, tmp_path)
+    assert sampled == validation[::2]
+    translator = train(dataclasses.replace(SETTINGS, epochs=1), PAIRS, PAIRS[:5], progress=False).translator
+    translations = translator.translate([source for source, _ in PAIRS[:7]])
+    Curves(tmp_path, 0).on_translations(1, translations)
+    assert shown == [translations[index].source_tokens for index in (0, 2, 4)]

@@ -408,3 +408,32 @@ def test_the_time_before_a_stop_counts(tmp_path, monkeypatch):
     assert [each.step for each in again.validations] == [2]
     third = learn(settings, tmp_path / "run", resume=True)  # it has come to its end
     assert equal(weights(third), weights(again))
+
+
+def test_the_seconds_are_those_of_the_whole_training(tmp_path, monkeypatch):
+    start = Lesson.on_train_start
+
+    def begun_long_ago(self):
+        start(self)
+        self._started -= 1000
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lesson, "on_train_start", begun_long_ago)
+        assert 1000 < learn(SHORT).seconds < 1100
+        killed_in(monkeypatch, SHORT, tmp_path / "run", "training_step", 6)
+    assert 1000 < learn(SHORT, tmp_path / "run", resume=True).seconds < 1100
+
+
+@pytest.mark.parametrize("progress", [None, False])
+def test_ctrl_c_is_answered_where_anything_is_shown(capfd, monkeypatch, progress):
+    step = Lesson.training_step
+
+    def interrupted(self, *args):
+        if self.course.step == 5:
+            signal.raise_signal(signal.SIGINT)
+        step(self, *args)
+
+    monkeypatch.setattr(Lesson, "training_step", interrupted)
+    assert train(SHORT, PAIRS, PAIRS[:5], progress=progress).interrupted
+    answered = "dikkat: stopping after this step; Ctrl-C again stops at once" in capfd.readouterr().err.splitlines()
+    assert answered == (progress is None)

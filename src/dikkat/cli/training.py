@@ -1,6 +1,5 @@
 """`dikkat train` and `dikkat recipes`."""
 
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Sized
@@ -15,6 +14,7 @@ from dikkat.cli.options import FLAG, given, naming_options, setting_options, wit
 from dikkat.files import write_whole
 from dikkat.translation import InputError, Settings, Translator, evaluate
 from dikkat.translation.checkpoint import check_writable
+from dikkat.translation.processes import processes
 
 if TYPE_CHECKING:
     from dikkat.translation.recipe import Recipe
@@ -197,7 +197,7 @@ def _score(translator: Translator, pairs: list[tuple[str, str]]) -> None:
 
 def _leads() -> bool:
     """Whether this process is the one of several, under torchrun, that writes and speaks."""
-    return os.environ.get("RANK", "0") == "0"
+    return processes().rank == 0
 
 
 def _say(text: str) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from dikkat.translation.settings import Criterion
@@ -109,7 +110,7 @@ class Course:
     def halvings(self, criterion: Criterion) -> int:
         """Validations that were no better than the best before them."""
         qualities = [each.quality(criterion) for each in self.validations]
-        return sum(quality <= max(qualities[:index]) for index, quality in enumerate(qualities) if index)
+        return sum(quality <= best for best, quality in zip(accumulate(qualities, max), qualities[1:], strict=False))
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""

@@ -37,10 +37,12 @@ class Curves(Listener):
             self._writer.add_scalar("validation/BLEU", validation.bleu, validation.step)
 
     def on_translations(self, step: int, translations: Sequence[Translation]) -> None:
-        """A heat map of each of the first few."""
+        """A heat map of each of a few, as far from each other as they can be."""
         from dikkat.show import heatmaps
 
-        for number, each in enumerate(translations[:_PICTURES], start=1):
+        count = min(_PICTURES, len(translations))
+        for number in range(1, count + 1):
+            each = translations[(number - 1) * len(translations) // count]
             if each.weights.numel():
                 figure = heatmaps(each.weights, queries=each.target_tokens, keys=each.source_tokens)
                 # Figures of dikkat's are not pyplot's, so there is nothing to close.

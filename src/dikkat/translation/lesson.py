@@ -199,6 +199,7 @@ class Lesson(lightning.LightningModule):
         course.finished = self._is_over()
         self.interrupted = self._asked and not course.finished
         stops = course.finished or self.interrupted
+        course.elapsed = self._elapsed()
         if stops or step.last or course.step % settings.checkpoint_steps == 0:
             self._save()
         self.trainer.should_stop = stops
@@ -209,7 +210,6 @@ class Lesson(lightning.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """What Lightning knows nothing of; its own loops are not needed, since the course has the position."""
         del checkpoint["loops"]
-        self.course.elapsed = time.monotonic() - self._started
         checkpoint["course"] = self.course.to_dict()
         checkpoint["fingerprint"] = self.fingerprint
         random = {"cpu": torch.get_rng_state()}
@@ -265,7 +265,8 @@ class Lesson(lightning.LightningModule):
         done = self.course.step / self.planned
         if self.settings.max_minutes is not None:
             done = max(done, self._elapsed() / (60 * self.settings.max_minutes))
-        halvings = self.course.halvings(self.settings.criterion)
+        plateau = self.settings.schedule == "plateau"
+        halvings = self.course.halvings(self.settings.criterion) if plateau else 0
         return share_of_learning_rate(self.settings, self.course.step, done=done, halvings=halvings)
 
     def _elapsed(self) -> float:

@@ -2,12 +2,10 @@
 
 import logging
 import sys
-import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import lightning.pytorch as lightning
@@ -66,7 +64,7 @@ class Training:
             where it was interrupted before the first, the last weights.
         epochs: all epochs, in order.
         pairs: training pairs used; longer ones than the settings allow are left out.
-        seconds: time spent training and validating.
+        seconds: time spent training and validating, before a stop too.
         tokens_per_second: target tokens, ends included, over the time spent training on them.
         interrupted: whether Ctrl-C, or the signal to end, ended it.
         resumable: whether `resume` goes on from where it was interrupted.
@@ -169,7 +167,7 @@ def _train(
     if judged is None:
         _check_without_validation(settings)
     batches = _batches(learnt, settings, team, settings.seed)
-    course, interrupts = Course(), Interrupts()
+    course, interrupts = Course(), Interrupts(aloud=progress is not False and team.rank == 0)
     steps = Steps(batches, course, epochs=settings.epochs, accumulate=settings.accumulate, world=team.world)
     lesson = Lesson(
         translator,
@@ -189,13 +187,11 @@ def _train(
     if team.rank:
         torch.manual_seed(settings.seed + team.rank)  # so that dropout differs
     trainer = _trainer(team)
-    started = time.perf_counter()
     try:
         with interrupts.watched():
             fault = _fit(trainer, lesson, steps, newest)
     finally:
         lesson.close()
-    seconds = time.perf_counter() - started
     resumable = folder is not None and folder.newest() is not None and not course.finished
     if fault is not None and not course.validations:
         raise fault
@@ -208,7 +204,7 @@ def _train(
         translator,
         course.epochs,
         len(learnt),
-        seconds,
+        course.elapsed,
         rate,
         lesson.interrupted,
         lesson.interrupted and resumable,
@@ -266,9 +262,9 @@ def _listeners(
         return []
     listeners: list[Listener] = []
     if sys.stderr.isatty() if progress is None else progress:
-        listeners.append(Bar(settings.epochs, batches))
+        listeners.append(Bar(settings.epochs, batches, settings.criterion))
     elif progress is None:
-        listeners.append(Lines(validations=settings.validation_steps is not None))
+        listeners.append(Lines(settings.criterion, validations=settings.validation_steps is not None))
     if folder is not None:
         listeners += curves(folder.curves, 0 if newest is None else step_of(newest))
     return listeners
@@ -377,7 +373,7 @@ def _sample_for_bleu(settings: Settings, validation: Corpus, folder: RunFolder |
     """All pairs to choose the best model by; some for the curve; none where there is no curve."""
     if settings.criterion == "bleu":
         return list(validation)
-    return [] if folder is None else list(islice(validation, _BLEU_PAIRS))
+    return [] if folder is None else evenly(validation, _BLEU_PAIRS)
 
 
 def _device() -> str:

@@ -707,3 +707,15 @@ def test_a_rank_without_torchrun_does_not_silence_the_training(run, tmp_path, mo
     assert status == 0
     assert "the best of 1 validations" in err
     assert (tmp_path / "model" / "model.safetensors").exists()
+
+
+def test_a_refused_training_leaves_the_recipe_that_is_there(run, tmp_path):
+    recipe = tmp_path / "model.training" / "recipe.yaml"
+    assert run("train", *BOOK, *QUICK, "-o", tmp_path / "model")[0] == 0
+    before = recipe.read_bytes()
+    status, _, err = run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--min-freq", 999)
+    assert status == 2
+    assert "word occurs 999 times" in err
+    assert recipe.read_bytes() == before
+    assert run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--seed", 5)[0] == 0
+    assert b"seed: 5" in recipe.read_bytes()

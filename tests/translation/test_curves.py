@@ -4,6 +4,7 @@ import sys
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from torch.utils.tensorboard import SummaryWriter
 
 from dikkat.translation import Search, training
@@ -94,3 +95,30 @@ def test_what_is_shown_comes_from_all_over_the_validation_pairs(tmp_path, monkey
     translations = translator.translate([source for source, _ in PAIRS[:7]])
     Curves(tmp_path, 0).on_translations(1, translations)
     assert shown == [translations[index].source_tokens for index in (0, 2, 4)]
+
+
+@pytest.mark.parametrize("call", [1, 3, 1000])
+def test_a_full_disk_ends_the_curves_alone(tmp_path, monkeypatch, call):
+    """At the opening, at a number, and, as it comes after the last, at the closing."""
+    calls = []
+
+    def full(inner):
+        def write(*args):
+            calls.append(args)
+            if len(calls) >= call:
+                raise OSError(28, "No space left on device")
+            inner(*args)
+
+        return write
+
+    monkeypatch.setattr(EventFileWriter, "add_event", full(EventFileWriter.add_event))
+    close = EventFileWriter.close
+    monkeypatch.setattr(
+        EventFileWriter, "close", lambda self: (close(self), calls.extend([self] * 1000), full(close)())
+    )
+    monkeypatch.setattr(Curves, "on_translations", lambda *_: None)
+    settings = dataclasses.replace(SETTINGS, epochs=1)
+    with pytest.warns(UserWarning, match=r"curves .* could not be written \(No space left on device\)") as caught:
+        result = train(settings, PAIRS, PAIRS[:5], folder=tmp_path / "run", progress=False)
+    assert len(caught) == 1
+    assert len(result.validations) == 1

@@ -2,8 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterator, Sized
-from contextlib import contextmanager
+from collections.abc import Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,6 @@ import typer
 
 from dikkat.cli.app import Command, CorpusOption, app
 from dikkat.cli.options import FLAG, given, naming_options, setting_options, with_options
-from dikkat.files import write_whole
 from dikkat.translation import InputError, Settings, Translator, evaluate
 from dikkat.translation.checkpoint import check_writable
 from dikkat.translation.processes import processes
@@ -128,8 +126,14 @@ def _train(plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path,
     from dikkat.translation.training import train as train_translator
 
     try:
-        with _kept(plan, folder):
-            return train_translator(plan.settings, learnt, judged, folder=folder, resume=resume)
+        return train_translator(
+            plan.settings,
+            learnt,
+            judged,
+            folder=folder,
+            resume=resume,
+            on_begin=lambda place: plan.save(place / RECIPE),
+        )
     except TrainingError as error:
         if error.training is not None and _leads():
             error.training.translator.save(output)
@@ -139,23 +143,6 @@ def _train(plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path,
         _say("dikkat: interrupted at once; what came after the last checkpoint is lost")
         _say_how_to_go_on(output)
         raise typer.Exit(130) from None
-
-
-@contextmanager
-def _kept(plan: "Recipe", folder: Path) -> Iterator[None]:
-    """The recipe in the folder of the training, for resuming; the one before it, if the training may not begin."""
-    if not _leads():
-        yield
-        return
-    path = folder / RECIPE
-    older = path.read_bytes() if path.exists() else None
-    folder.mkdir(parents=True, exist_ok=True)
-    plan.save(path)
-    try:
-        yield
-    except InputError:  # another training is there, for instance, unfinished or at work: its recipe stays
-        path.unlink() if older is None else write_whole(path, older)
-        raise
 
 
 def _finish(result: "Training", plan: "Recipe", output: Path) -> None:

@@ -3,7 +3,7 @@
 import logging
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +62,7 @@ class Training:
     Attributes:
         translator: with the weights of the best validation, or the mean of the best ones; without validation, and
             where it was interrupted before the first, the last weights.
-        epochs: all epochs, in order.
+        epochs: all epochs, in order; the last one as far as it came.
         pairs: training pairs used; longer ones than the settings allow are left out.
         seconds: time spent training and validating, before a stop too.
         tokens_per_second: target tokens, ends included, over the time spent training on them.
@@ -89,6 +89,7 @@ def train(
     folder: str | Path | None = None,
     resume: bool = False,
     progress: bool | None = None,
+    on_begin: Callable[[Path], object] | None = None,
 ) -> Training:
     """Train a translator: Adam, clipped gradients, a learning rate that rises and falls, early stopping.
 
@@ -117,6 +118,8 @@ def train(
         resume: whether to go on with the training there.
         progress: whether to show a progress bar; None: where standard error is a terminal. Without one, each epoch is
             a line on standard error; False shows nothing.
+        on_begin: called with the folder once everything is checked and the training begins or goes on, in the process
+            that writes, while no other training may write there.
 
     Returns:
         The translator and the course of the training.
@@ -134,6 +137,9 @@ def train(
             there is one, as `error.training.translator`.
         KeyboardInterrupt: Ctrl-C before the first validation was over, without a folder.
     """
+    if validation is None or not _any(validation):
+        validation = None
+        _check_without_validation(settings)
     if resume and folder is None:
         raise TrainingFolderError("resume needs the folder of the training that is to go on")
     check_precision(settings.precision, _device())
@@ -143,11 +149,11 @@ def train(
     with nullcontext() if place is None else place.locked(), torch.random.fork_rng(), _quiet_lightning():
         newest = None
         if place is not None and resume:
-            newest = place.resume(settings)
+            newest = place.resumable(settings)
         elif place is not None:
-            place.begin(settings)
-        judges = None if validation is None or not _any(validation) else as_corpus(validation)
-        return _train(settings, as_corpus(training), judges, place, newest, team, progress)
+            place.check_free()
+        judges = None if validation is None else as_corpus(validation)
+        return _train(settings, as_corpus(training), judges, place, newest, team, progress, on_begin)
 
 
 def _train(
@@ -158,16 +164,25 @@ def _train(
     newest: Path | None,
     team: Processes,
     progress: bool | None,
+    on_begin: Callable[[Path], object] | None,
 ) -> Training:
     torch.manual_seed(settings.seed)
     translator = _untrained(settings, training, folder, newest)
     # Who repeats pairs of a list means it; a file's came so by accident.
     learnt = _stored(translator, training, "training", distinct=training.fingerprint() is not None)
     judged = None if validation is None else _stored(translator, validation, "validation", distinct=False)
-    if judged is None:
-        _check_without_validation(settings)
     batches = _batches(learnt, settings, team, settings.seed)
     course, interrupts = Course(), Interrupts(aloud=progress is not False and team.rank == 0)
+
+    def begin() -> list[Listener]:
+        if folder is not None and newest is None:
+            folder.begin(translator.source_tokenizer, translator.target_tokenizer)
+        if folder is not None and folder.writes and on_begin is not None:
+            on_begin(folder.path)
+        if folder is not None:
+            folder.go_on(settings)
+        return _listeners(settings, folder, newest, progress, len(batches))
+
     steps = Steps(batches, course, epochs=settings.epochs, accumulate=settings.accumulate, world=team.world)
     lesson = Lesson(
         translator,
@@ -175,7 +190,7 @@ def _train(
         planned=settings.epochs * -(-len(batches) // settings.accumulate),
         validation=None if judged is None else _batches(judged, settings, team, None),
         sample=[] if validation is None else _sample_for_bleu(settings, validation, folder),
-        listeners=_listeners(settings, folder, newest, progress, len(batches)),
+        begin=begin,
         interrupts=interrupts,
         fingerprint={
             "vocabulary": [len(translator.source_tokenizer), len(translator.target_tokenizer)],
@@ -202,7 +217,7 @@ def _train(
     rate = course.all_tokens / course.all_seconds if course.all_seconds else 0.0
     result = Training(
         translator,
-        course.epochs,
+        course.all_epochs(),
         len(learnt),
         course.elapsed,
         rate,
@@ -289,8 +304,6 @@ def _untrained(
         source, target = folder.tokenizers()
     else:
         source, target = _tokenizers(settings, training)
-        if folder is not None:
-            folder.save_tokenizers(source, target)
     return Translator(TranslationModel(settings, len(source), len(target)), settings, source, target)
 
 

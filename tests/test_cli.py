@@ -26,6 +26,7 @@ from dikkat.translation import (
     Translator,
     evaluate,
 )
+from dikkat.translation.store import Store
 from dikkat.translation.tokenizer import END
 from dikkat.translation.training import train as train_translator
 from translation.conftest import PAIRS, TINY
@@ -709,13 +710,16 @@ def test_a_rank_without_torchrun_does_not_silence_the_training(run, tmp_path, mo
     assert (tmp_path / "model" / "model.safetensors").exists()
 
 
-def test_a_refused_training_leaves_the_recipe_that_is_there(run, tmp_path):
+def test_a_training_that_does_not_begin_leaves_the_recipe_that_is_there(run, tmp_path, monkeypatch):
     recipe = tmp_path / "model.training" / "recipe.yaml"
     assert run("train", *BOOK, *QUICK, "-o", tmp_path / "model")[0] == 0
     before = recipe.read_bytes()
     status, _, err = run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--min-freq", 999)
     assert status == 2
     assert "word occurs 999 times" in err
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "build", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+        assert run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--seed", 5)[0] == 130
     assert recipe.read_bytes() == before
     assert run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--seed", 5)[0] == 0
     assert b"seed: 5" in recipe.read_bytes()

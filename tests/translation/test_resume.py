@@ -490,7 +490,7 @@ def test_killed_while_a_new_training_begins(tmp_path, monkeypatch, call):
     if call == 1:
         assert equal(weights(learn(old, tmp_path / "run", resume=True)), weights(first))
     else:
-        with pytest.raises(TrainingFolderError, match="no training to go on with. Begin one without resume"):
+        with pytest.raises(TrainingFolderError, match=r"no training to go on with\. Begin one without resume"):
             learn(new, tmp_path / "run", resume=True)
     assert equal(weights(learn(new, tmp_path / "run")), weights(in_peace(new)))
     assert list((tmp_path / "run").rglob(".*")) == []

@@ -102,7 +102,8 @@ def train(
     that was stopped, by whatever, goes on from the newest one with `resume`, and on one CPU the result is bit for bit
     that of a training that was never stopped. For that the settings must be the same, save those of which no step
     depends: `patience` and `checkpoint_steps`; and `epochs` and `max_minutes`, unless the schedule is `linear` or
-    `cosine`, which were made for the planned end. Curves for TensorBoard are there too.
+    `cosine`, which were made for the planned end. A validation that only the earlier end called for then counts no
+    more. Curves for TensorBoard are there too; a disk too full for them ends them, and not the training.
 
     Ctrl-C, and the signal to end, stop the training after the step at work, with a checkpoint; the second time at once.
 

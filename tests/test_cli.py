@@ -27,6 +27,7 @@ from dikkat.translation import (
     evaluate,
 )
 from dikkat.translation.recipe import Recipe
+from dikkat.translation.store import Store
 from dikkat.translation.tokenizer import END
 from dikkat.translation.training import train as train_translator
 from translation.conftest import PAIRS, TINY
@@ -730,3 +731,27 @@ def test_a_reader_that_goes_away_ends_it_quietly(model):
     result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert result.stdout == "J'ai perdu.\n"
     assert result.stderr == ""
+
+
+def test_a_rank_without_torchrun_does_not_silence_the_training(run, tmp_path, monkeypatch):
+    """Other launchers set it too; the training takes no notice of it."""
+    monkeypatch.setenv("RANK", "1")
+    status, _, err = run("train", *BOOK, *QUICK, "-o", tmp_path / "model")
+    assert status == 0
+    assert "the best of 1 validations" in err
+    assert (tmp_path / "model" / "model.safetensors").exists()
+
+
+def test_a_training_that_does_not_begin_leaves_the_recipe_that_is_there(run, tmp_path, monkeypatch):
+    recipe = tmp_path / "model.training" / "recipe.yaml"
+    assert run("train", *BOOK, *QUICK, "-o", tmp_path / "model")[0] == 0
+    before = recipe.read_bytes()
+    status, _, err = run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--min-freq", 999)
+    assert status == 2
+    assert "word occurs 999 times" in err
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "build", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+        assert run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--seed", 5)[0] == 130
+    assert recipe.read_bytes() == before
+    assert run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--seed", 5)[0] == 0
+    assert b"seed: 5" in recipe.read_bytes()

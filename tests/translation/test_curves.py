@@ -4,8 +4,11 @@ import sys
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from torch.utils.tensorboard import SummaryWriter
 
-from dikkat.translation import Search
+from dikkat.translation import Search, training
+from dikkat.translation.curves import Curves
 from dikkat.translation.lesson import Lesson
 from dikkat.translation.training import train
 from translation.conftest import PAIRS, TINY
@@ -78,3 +81,44 @@ def test_without_tensorboard_training_says_so_and_goes_on(tmp_path, monkeypatch)
     settings = dataclasses.replace(SETTINGS, epochs=1)
     with pytest.warns(UserWarning, match=r"TensorBoard is not installed, .* pip install 'dikkat\[tensorboard\]'"):
         assert train(settings, PAIRS, PAIRS, folder=tmp_path / "run", progress=False).epochs
+
+
+def test_what_is_shown_comes_from_all_over_the_validation_pairs(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr("dikkat.show.heatmaps", lambda weights, *, queries, keys: shown.append(keys))
+    monkeypatch.setattr(SummaryWriter, "add_figure", lambda *_, **__: None)
+    monkeypatch.setattr(training, "_BLEU_PAIRS", 7)
+    validation = [(f"Go {number}.", "Va !") for number in range(7)] + [(f"I lost {'m' * 4}.", "Va !")] * 7
+    sampled = training._sample_for_bleu(SETTINGS, validation, tmp_path)
+    assert sampled == validation[::2]
+    translator = train(dataclasses.replace(SETTINGS, epochs=1), PAIRS, PAIRS[:5], progress=False).translator
+    translations = translator.translate([source for source, _ in PAIRS[:7]])
+    Curves(tmp_path, 0).on_translations(1, translations)
+    assert shown == [translations[index].source_tokens for index in (0, 2, 4)]
+
+
+@pytest.mark.parametrize("call", [1, 3, 1000])
+def test_a_full_disk_ends_the_curves_alone(tmp_path, monkeypatch, call):
+    """At the opening, at a number, and, as it comes after the last, at the closing."""
+    calls = []
+
+    def full(inner):
+        def write(*args):
+            calls.append(args)
+            if len(calls) >= call:
+                raise OSError(28, "No space left on device")
+            inner(*args)
+
+        return write
+
+    monkeypatch.setattr(EventFileWriter, "add_event", full(EventFileWriter.add_event))
+    close = EventFileWriter.close
+    monkeypatch.setattr(
+        EventFileWriter, "close", lambda self: (close(self), calls.extend([self] * 1000), full(close)())
+    )
+    monkeypatch.setattr(Curves, "on_translations", lambda *_: None)
+    settings = dataclasses.replace(SETTINGS, epochs=1)
+    with pytest.warns(UserWarning, match=r"curves .* could not be written \(No space left on device\)") as caught:
+        result = train(settings, PAIRS, PAIRS[:5], folder=tmp_path / "run", progress=False)
+    assert len(caught) == 1
+    assert len(result.validations) == 1

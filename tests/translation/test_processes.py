@@ -25,8 +25,14 @@ import json, sys
 import torch
 torch.set_num_threads(1)
 from dikkat.translation.processes import processes
+from dikkat.translation import CorpusError
 from dikkat.translation.training import train
 from translation.test_processes import PAIRS, SETTINGS
+try:  # other vocabularies, so that the models have other shapes
+    train(SETTINGS, PAIRS[:3 + 4 * processes().rank], PAIRS, progress=False)
+except CorpusError as error:
+    with open(f"{sys.argv[1]}-{processes().rank}.txt", "w") as file:
+        file.write(str(error))
 result = train(SETTINGS, PAIRS[:7], PAIRS, folder=sys.argv[1], progress=False)
 weights = {name: tensor.double().sum().item() for name, tensor in result.translator.model.state_dict().items()}
 found = {"losses": [epoch.training_loss for epoch in result.epochs], "weights": weights,
@@ -44,6 +50,8 @@ def test_two_processes_come_to_what_one_comes_to(tmp_path):
     subprocess.run([*command, str(program), str(tmp_path / "run")], env=environment, check=True, timeout=240)
     one = train(SETTINGS, PAIRS[:7], PAIRS, progress=False)
     for rank in (0, 1):
+        refusal = (tmp_path / f"run-{rank}.txt").read_text()
+        assert "process 1 has other corpora, or other settings, than process 0" in refusal
         found = json.loads((tmp_path / f"run-{rank}.json").read_text())
         assert found["losses"] == pytest.approx([epoch.training_loss for epoch in one.epochs], rel=1e-5)
         wanted = [[each.step, each.loss, each.bleu] for each in one.validations]

@@ -5,15 +5,17 @@ import functools
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 
-from dikkat.translation import SettingsError, TrainingDivergedError, checkpoints, run_folder
+from dikkat.translation import CorpusError, SettingsError, TrainingDivergedError, checkpoints, run_folder
 from dikkat.translation.checkpoints import SafetensorsIO
 from dikkat.translation.curves import Curves
 from dikkat.translation.errors import TrainingFolderError, TrainingStorageError
@@ -60,6 +62,10 @@ def equal(one, other):
 
 def learn(settings, folder=None, *, validation=PAIRS[:5], **options):
     return train(settings, PAIRS, validation, folder=folder, progress=False, **options)
+
+
+def losses(result):
+    return [(each.step, each.loss) for each in result.validations]
 
 
 @functools.cache
@@ -408,3 +414,127 @@ def test_the_time_before_a_stop_counts(tmp_path, monkeypatch):
     assert [each.step for each in again.validations] == [2]
     third = learn(settings, tmp_path / "run", resume=True)  # it has come to its end
     assert equal(weights(third), weights(again))
+
+
+def test_the_seconds_are_those_of_the_whole_training(tmp_path, monkeypatch):
+    start = Lesson.on_train_start
+
+    def begun_long_ago(self):
+        start(self)
+        self._started -= 1000
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lesson, "on_train_start", begun_long_ago)
+        assert 1000 < learn(SHORT).seconds < 1100
+        killed_in(monkeypatch, SHORT, tmp_path / "run", "training_step", 6)
+    assert 1000 < learn(SHORT, tmp_path / "run", resume=True).seconds < 1100
+
+
+@pytest.mark.parametrize("progress", [None, False])
+def test_ctrl_c_is_answered_where_anything_is_shown(capfd, monkeypatch, progress):
+    step = Lesson.training_step
+
+    def interrupted(self, *args):
+        if self.course.step == 5:
+            signal.raise_signal(signal.SIGINT)
+        step(self, *args)
+
+    monkeypatch.setattr(Lesson, "training_step", interrupted)
+    assert train(SHORT, PAIRS, PAIRS[:5], progress=progress).interrupted
+    answered = "dikkat: stopping after this step; Ctrl-C again stops at once" in capfd.readouterr().err.splitlines()
+    assert answered == (progress is None)
+
+
+def test_a_new_training_that_is_refused_leaves_the_one_that_is_there(tmp_path):
+    first = learn(SHORT, tmp_path / "run")
+    kept = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != "lock"}
+    begun = []
+    for settings, corpus, validation in (
+        (dataclasses.replace(SHORT, criterion="bleu"), PAIRS, None),
+        (SHORT, [], PAIRS),
+        (dataclasses.replace(SHORT, min_freq=99), PAIRS, PAIRS),
+        (dataclasses.replace(SHORT, batch_tokens=2), PAIRS, PAIRS),
+    ):
+        with pytest.raises((SettingsError, CorpusError)):
+            train(settings, corpus, validation, folder=tmp_path / "run", progress=False, on_begin=begun.append)
+        assert {path: path.read_bytes() for path in kept} == kept
+    with pytest.raises(TrainingFolderError, match="corpus differs"):
+        learn(SHORT, tmp_path / "run", resume=True, validation=PAIRS[:3], on_begin=begun.append)
+    assert begun == []
+    again = learn(SHORT, tmp_path / "run", resume=True, on_begin=begun.append)
+    assert begun == [tmp_path / "run"]
+    assert equal(weights(again), weights(first))
+
+
+@pytest.mark.parametrize("call", range(1, 8))
+def test_killed_while_a_new_training_begins(tmp_path, monkeypatch, call):
+    """Before each change of the folder: the old training is whole, or another can begin."""
+    old, new = dataclasses.replace(SHORT, epochs=1), dataclasses.replace(SHORT, epochs=1, seed=1)
+    first, calls = learn(old, tmp_path / "run"), []
+
+    def killing(inner):
+        def change(*args, **options):
+            calls.append(args)
+            if len(calls) == call:
+                raise KilledError
+            return inner(*args, **options)
+
+        return change
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "write_whole", killing(run_folder.write_whole))
+        patch.setattr(shutil, "rmtree", killing(shutil.rmtree))
+        patch.setattr(Path, "unlink", killing(Path.unlink))
+        with pytest.raises(KilledError):
+            learn(new, tmp_path / "run")
+    if call == 1:
+        assert equal(weights(learn(old, tmp_path / "run", resume=True)), weights(first))
+    else:
+        with pytest.raises(TrainingFolderError, match=r"no training to go on with\. Begin one without resume"):
+            learn(new, tmp_path / "run", resume=True)
+    assert equal(weights(learn(new, tmp_path / "run")), weights(in_peace(new)))
+    assert list((tmp_path / "run").rglob(".*")) == []
+
+
+def test_a_bit_that_flips_in_the_best_weights_is_noticed(tmp_path):
+    learn(SHORT, tmp_path / "run")
+    (file,) = (tmp_path / "run" / "best").iterdir()
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 1  # of a number: the file can still be read
+    file.write_bytes(data)
+    with pytest.raises(TrainingFolderError, match=rf"{file.name}: damaged: not what was written"):
+        learn(SHORT, tmp_path / "run", resume=True)
+    file.unlink()
+    with pytest.raises(TrainingFolderError, match=rf"{file.name}: missing"):
+        learn(SHORT, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"schedule": "plateau"}, {"schedule": "constant", "average": 2}, {"patience": 1, "accumulate": 3}]
+)
+def test_the_validation_at_the_end_is_none_of_a_longer_training(tmp_path, changes):
+    settings = dataclasses.replace(
+        SHORT, **{"schedule": "inverse_sqrt", "validation_steps": 3, "epochs": 2, "learning_rate": 0.2, **changes}
+    )
+    longer = dataclasses.replace(settings, epochs=5)
+    short, whole = learn(settings, tmp_path / "run"), in_peace(longer)
+    assert short.validations[-1].step % 3
+    again = learn(longer, tmp_path / "run", resume=True)
+    assert losses(again) == losses(whole)
+    assert [each.validation_loss for each in again.epochs] == [each.validation_loss for each in whole.epochs]
+    assert equal(weights(again), weights(whole))
+
+
+def test_an_epoch_that_the_end_cut_short_counts_as_far_as_it_came(tmp_path, monkeypatch, capsys):
+    settings = dataclasses.replace(SHORT, schedule="constant", max_minutes=50.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Lesson, "_is_late", lambda self: self.course.step == 5)  # in its sixth step, the second epoch's
+        result = train(settings, PAIRS, PAIRS[:5], folder=tmp_path / "run")
+    assert [each.number for each in result.epochs] == [1, 2]
+    assert result.epochs[-1].validation_loss == result.validations[-1].loss
+    assert [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()] == ["epoch 1", "epoch 2"]
+    again = learn(dataclasses.replace(settings, max_minutes=None), tmp_path / "run", resume=True)  # goes on within it
+    whole = in_peace(dataclasses.replace(settings, max_minutes=None))
+    assert [each.training_loss for each in again.epochs] == [each.training_loss for each in whole.epochs]
+    assert losses(again) == losses(whole)
+    assert equal(weights(again), weights(whole))

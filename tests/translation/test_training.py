@@ -10,6 +10,7 @@ import torch
 
 from dikkat.translation import Corpus, CorpusError, Settings, SettingsError, TranslationModel, precision
 from dikkat.translation import training as module
+from dikkat.translation.course import Course, Validation
 from dikkat.translation.settings import ScoreName
 from dikkat.translation.training import TrainingDivergedError, TrainingMemoryError, train
 from translation.conftest import PAIRS, TINY
@@ -387,3 +388,30 @@ def test_validations_within_epochs_have_lines_of_their_own(capsys):
     assert [each.step for each in result.validations] == [3, 6, 8]  # and one at the end
     lines = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
     assert lines == ["step 3", "epoch 1", "step 6", "step 8", "epoch 2"]
+
+
+def test_the_bleu_that_decides_is_shown(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for options in ({}, {"validation_steps": 2}):
+        result = train(shorter(criterion="bleu", **options), PAIRS, PAIRS)
+        scores = [f"{each.bleu:.1f}" for each in result.validations]
+        assert re.findall(r"validation loss \d\.\d{3}, BLEU (\d+\.\d)", capsys.readouterr().err) == scores
+    train(shorter(criterion="bleu"), PAIRS, PAIRS, progress=True)
+    lines = [line.rstrip() for line in capsys.readouterr().err.splitlines() if line.strip()]
+    assert re.search(rf"100% 0:00:00 loss: \d\.\d{{3}} BLEU: {scores[-1]} tokens/s: [\d,]+$", lines[-1])
+
+
+def test_the_learning_rate_asks_for_past_validations_on_a_plateau_alone(monkeypatch):
+    asked, halvings = [], Course.halvings
+    monkeypatch.setattr(Course, "halvings", lambda self, criterion: asked.append(1) or halvings(self, criterion))
+    train(shorter(), PAIRS, PAIRS, progress=False)
+    assert asked == []
+    train(shorter(schedule="plateau"), PAIRS, PAIRS, progress=False)
+    assert len(asked) == 6
+
+
+def test_a_halving_is_a_validation_no_better_than_the_best_before_it():
+    losses = [5.0, 4.0, 4.0, 6.0, 3.0, 3.5, 2.0]
+    course = Course(validations=[Validation(step, loss) for step, loss in enumerate(losses)])
+    assert course.halvings("loss") == 3
+    assert Course().halvings("loss") == 0

@@ -1,20 +1,18 @@
 """`dikkat train` and `dikkat recipes`."""
 
-import os
 import shlex
 import sys
-from collections.abc import Iterator, Sized
-from contextlib import contextmanager
+from collections.abc import Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dikkat.cli.app import Command, CorpusOption, app
+from dikkat.cli.app import Command, CorpusOption, TestOption, ValidationOption, app
 from dikkat.cli.options import FLAG, given, naming_options, setting_options, with_options
-from dikkat.files import write_whole
 from dikkat.translation import InputError, Settings, Translator, evaluate
 from dikkat.translation.checkpoint import check_writable
+from dikkat.translation.processes import processes
 
 if TYPE_CHECKING:
     from dikkat.translation.recipe import Recipe
@@ -64,25 +62,8 @@ def train(
         ),
     ] = False,
     corpus: CorpusOption = None,
-    validation: Annotated[
-        str | None,
-        typer.Option(
-            help="Pairs to judge the model by while it learns: a corpus, '{share: 0.05}' of the pairs, which is then "
-            "not learnt from, or none. \\[default: the corpus's own, or else '{share: 0.05}']",
-            metavar="CORPUS",
-            rich_help_panel="Corpus",
-            show_default=False,
-        ),
-    ] = None,
-    test: Annotated[
-        str | None,
-        typer.Option(
-            help="Pairs to score the trained model on: a corpus, or none. They are not learnt from. \\[default: none]",
-            metavar="CORPUS",
-            rich_help_panel="Corpus",
-            show_default=False,
-        ),
-    ] = None,
+    validation: ValidationOption = None,
+    test: TestOption = None,
     **options: Any,
 ) -> None:
     """Train a translator on sentence pairs and save it as a model folder."""
@@ -128,8 +109,14 @@ def _train(plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path,
     from dikkat.translation.training import train as train_translator
 
     try:
-        with _kept(plan, folder):
-            return train_translator(plan.settings, learnt, judged, folder=folder, resume=resume)
+        return train_translator(
+            plan.settings,
+            learnt,
+            judged,
+            folder=folder,
+            resume=resume,
+            on_begin=lambda place: plan.save(place / RECIPE),
+        )
     except TrainingError as error:
         if error.training is not None and _leads():
             error.training.translator.save(output)
@@ -139,23 +126,6 @@ def _train(plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path,
         _say("dikkat: interrupted at once; what came after the last checkpoint is lost")
         _say_how_to_go_on(output)
         raise typer.Exit(130) from None
-
-
-@contextmanager
-def _kept(plan: "Recipe", folder: Path) -> Iterator[None]:
-    """The recipe in the folder of the training, for resuming; the one before it, if the training may not begin."""
-    if not _leads():
-        yield
-        return
-    path = folder / RECIPE
-    older = path.read_bytes() if path.exists() else None
-    folder.mkdir(parents=True, exist_ok=True)
-    plan.save(path)
-    try:
-        yield
-    except InputError:  # another training is there, for instance, unfinished or at work: its recipe stays
-        path.unlink() if older is None else write_whole(path, older)
-        raise
 
 
 def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
@@ -197,7 +167,7 @@ def _score(translator: Translator, pairs: list[tuple[str, str]]) -> None:
 
 def _leads() -> bool:
     """Whether this process is the one of several, under torchrun, that writes and speaks."""
-    return os.environ.get("RANK", "0") == "0"
+    return processes().rank == 0
 
 
 def _say(text: str) -> None:

@@ -98,10 +98,7 @@ class SafetensorsIO(CheckpointIO):
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Remove a checkpoint so that no half of one is ever taken for a whole."""
-        path = Path(path)
-        gone = path.with_name(f".{path.name}.{secrets.token_hex(4)}.old")
-        path.rename(gone)
-        shutil.rmtree(gone)
+        remove_folder(Path(path))
 
 
 def write_folder(folder: Path, content: dict[str, bytes]) -> None:
@@ -123,6 +120,20 @@ def write_folder(folder: Path, content: dict[str, bytes]) -> None:
         flush_folder(folder.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder that, whenever that is cut short, is there whole or not at all.
+
+    Args:
+        folder: must exist.
+
+    Raises:
+        OSError: the system could not remove it.
+    """
+    gone = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
+    folder.rename(gone)
+    shutil.rmtree(gone)
 
 
 def remove_leftovers(folder: Path) -> None:

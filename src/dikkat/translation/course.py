@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from dikkat.translation.settings import Criterion
@@ -63,6 +64,8 @@ class Course:
         epochs: those that are over.
         validations: all.
         finished: whether the training came to its end.
+        extra: whether the last validation is one that only the end called for, so that a longer training has it not.
+        sums: of the best weights' files, by their steps.
     """
 
     step: int = 0
@@ -77,6 +80,8 @@ class Course:
     epochs: list[Epoch] = field(default_factory=list)
     validations: list[Validation] = field(default_factory=list)
     finished: bool = False
+    extra: bool = False
+    sums: dict[str, str] = field(default_factory=dict)
 
     def add_step(self, loss: float, tokens: int, seconds: float, batch: int) -> None:
         """A step is over."""
@@ -89,17 +94,38 @@ class Course:
 
     def end_epoch(self) -> Epoch:
         """An epoch is over."""
-        loss = self.validations[-1].loss if self.validations else None
-        epoch = Epoch(self.epoch + 1, self.loss_sum / self.tokens, loss, self.tokens / self.seconds)
+        epoch = self._present_epoch()
         self.epochs.append(epoch)
         self.epoch, self.batch = self.epoch + 1, 0
         self.loss_sum, self.tokens, self.seconds = 0.0, 0, 0.0
         return epoch
 
+    def all_epochs(self) -> list[Epoch]:
+        """Those that are over, and the one within which the training came to its end."""
+        return [*self.epochs, self._present_epoch()] if self.finished and self.tokens else list(self.epochs)
+
+    def drop_extra(self) -> None:
+        """The training becomes longer, and is as if its earlier end had never been planned."""
+        self.validations.pop()
+        self.extra = False
+        if not self.batch:  # the validation was the last one of an epoch too
+            self.epochs[-1] = dataclasses.replace(self.epochs[-1], validation_loss=self._last_loss())
+
+    def _present_epoch(self) -> Epoch:
+        return Epoch(self.epoch + 1, self.loss_sum / self.tokens, self._last_loss(), self.tokens / self.seconds)
+
+    def _last_loss(self) -> float | None:
+        return self.validations[-1].loss if self.validations else None
+
     def best(self, criterion: Criterion, count: int) -> list[int]:
         """The steps of the best validations, the best first; of equal ones the earlier is the better."""
         ranked = sorted(self.validations, key=lambda each: (-each.quality(criterion), each.step))
         return [each.step for each in ranked[:count]]
+
+    def needed(self, criterion: Criterion, count: int) -> list[int]:
+        """The steps whose weights must be kept: the best ones, also of this training made longer."""
+        longer = Course(validations=self.validations[:-1] if self.extra else self.validations)
+        return [*self.best(criterion, count), *longer.best(criterion, count)]
 
     def since_best(self, criterion: Criterion) -> int:
         """Validations after the best one."""
@@ -109,7 +135,7 @@ class Course:
     def halvings(self, criterion: Criterion) -> int:
         """Validations that were no better than the best before them."""
         qualities = [each.quality(criterion) for each in self.validations]
-        return sum(quality <= max(qualities[:index]) for index, quality in enumerate(qualities) if index)
+        return sum(quality <= best for best, quality in zip(accumulate(qualities, max), qualities[1:], strict=False))
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from dikkat.translation.course import Validation
 from dikkat.translation.progress import Listener, Moment
@@ -22,33 +23,58 @@ class Curves(Listener):
     def __init__(self, folder: Path, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(folder, purge_step=step + 1)
+        self._writer: SummaryWriter | None = None
+        try:
+            self._writer = SummaryWriter(folder, purge_step=step + 1)
+        except OSError as error:
+            self._give_up(error)
 
     def on_step(self, moment: Moment) -> None:
         """What is known of a step."""
-        self._writer.add_scalar("training/loss", moment.loss, moment.step)
-        self._writer.add_scalar("training/learning rate", moment.learning_rate, moment.step)
-        self._writer.add_scalar("training/tokens a second", moment.tokens_per_second, moment.step)
+        self._write("add_scalar", "training/loss", moment.loss, moment.step)
+        self._write("add_scalar", "training/learning rate", moment.learning_rate, moment.step)
+        self._write("add_scalar", "training/tokens a second", moment.tokens_per_second, moment.step)
 
     def on_validation(self, validation: Validation) -> None:
         """What is known of a validation."""
-        self._writer.add_scalar("validation/loss", validation.loss, validation.step)
+        self._write("add_scalar", "validation/loss", validation.loss, validation.step)
         if validation.bleu is not None:
-            self._writer.add_scalar("validation/BLEU", validation.bleu, validation.step)
+            self._write("add_scalar", "validation/BLEU", validation.bleu, validation.step)
 
     def on_translations(self, step: int, translations: Sequence[Translation]) -> None:
-        """A heat map of each of the first few."""
+        """A heat map of each of a few, as far from each other as they can be."""
         from dikkat.show import heatmaps
 
-        for number, each in enumerate(translations[:_PICTURES], start=1):
+        if self._writer is None:
+            return
+        count = min(_PICTURES, len(translations))
+        for number in range(1, count + 1):
+            each = translations[(number - 1) * len(translations) // count]
             if each.weights.numel():
                 figure = heatmaps(each.weights, queries=each.target_tokens, keys=each.source_tokens)
                 # Figures of dikkat's are not pyplot's, so there is nothing to close.
-                self._writer.add_figure(f"attention/sentence {number}", figure, step, close=False)
+                self._write("add_figure", f"attention/sentence {number}", figure, step, close=False)
 
     def close(self) -> None:
         """Write what is still waiting."""
-        self._writer.close()
+        self._write("close")
+
+    def _write(self, what: str, *values: Any, **options: Any) -> None:
+        try:
+            if self._writer is not None:
+                getattr(self._writer, what)(*values, **options)
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        """A training is worth more than its curves."""
+        self._writer = None
+        warnings.warn(
+            f"the curves for TensorBoard end here, since they could not be written ({error.strerror or error}); the "
+            "training goes on",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def curves(folder: Path, step: int) -> list[Listener]:

@@ -1,5 +1,6 @@
 """Ctrl-C, and the signal that asks a process to end: both end a training at its next step."""
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -7,18 +8,22 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+_STDERR = 2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
     """Remembers that the user wants an end; the second time, a `KeyboardInterrupt` ends everything at once.
 
+    Args:
+        aloud: whether to say that the first one was heard: the step at work, with its validation, may take long.
+
     Attributes:
         asked: whether an end was asked for.
     """
 
-    def __init__(self) -> None:
-        self.asked = False
+    def __init__(self, *, aloud: bool = False) -> None:
+        self.asked, self._aloud = False, aloud
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -41,6 +46,9 @@ class Interrupts:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
+        if self._aloud:
+            # Not `print`: the signal may have come within one, which must not be entered twice.
+            os.write(_STDERR, b"\ndikkat: stopping after this step; Ctrl-C again stops at once\n")
 
 
 def _in_main_thread() -> bool:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -119,7 +119,7 @@ class Lesson(lightning.LightningModule):
         planned: steps of the optimiser up to the planned end.
         validation: the validation batches; None: no validation.
         sample: validation pairs to translate at each validation, for BLEU.
-        listeners: who hears of it.
+        begin: called once everything is checked, before the first step; makes ready, and gives who is to hear of it.
         interrupts: whether the user wants an end.
         fingerprint: of the corpora; a checkpoint of others is refused.
         folder: where checkpoints are kept; None: nowhere.
@@ -133,7 +133,7 @@ class Lesson(lightning.LightningModule):
         planned: int,
         validation: Batches | None,
         sample: Sequence[Pair],
-        listeners: Sequence[Listener],
+        begin: Callable[[], Sequence[Listener]],
         interrupts: Interrupts,
         fingerprint: dict[str, Any],
         folder: RunFolder | None,
@@ -143,7 +143,8 @@ class Lesson(lightning.LightningModule):
         self.translator, self.model, self.settings = translator, translator.model, translator.settings
         self.course, self.planned = course, planned
         self.validation, self.sample = validation, sample
-        self.listeners, self.interrupts, self.fingerprint, self.folder = listeners, interrupts, fingerprint, folder
+        self.begin, self.interrupts, self.fingerprint, self.folder = begin, interrupts, fingerprint, folder
+        self.listeners: Sequence[Listener] = ()
         self.interrupted = False
         self.batch: Batch | None = None  # the one at work
         self._kept: dict[int, dict[str, Tensor]] = {}
@@ -155,9 +156,13 @@ class Lesson(lightning.LightningModule):
         """Adam; `training_step` sets the learning rate."""
         return torch.optim.Adam(self.parameters(), lr=self.settings.learning_rate, fused=True)
 
+    def setup(self, stage: str) -> None:
+        """The processes know of each other, and are not yet one model's, whose shapes would have to be the same."""
+        self._check_agreement()
+
     def on_train_start(self) -> None:
         """Everything is in its place, and the same in all processes."""
-        self._check_agreement()
+        self.listeners = self.begin()
         self.interrupts.listen()
         self._started = time.monotonic() - self.course.elapsed
         self._clock = time.perf_counter()
@@ -194,11 +199,15 @@ class Lesson(lightning.LightningModule):
         due = step.last if every is None else course.step % every == 0
         if self.validation is not None and (due or self._late or (step.last and step.epoch + 1 == settings.epochs)):
             self._validate(self.validation)
+            course.extra = not due
         if step.last:
             self._tell("on_epoch_end", course.end_epoch())
         course.finished = self._is_over()
+        if course.finished and not step.last:
+            self._tell("on_epoch_end", course.all_epochs()[-1])
         self.interrupted = self._asked and not course.finished
         stops = course.finished or self.interrupted
+        course.elapsed = self._elapsed()
         if stops or step.last or course.step % settings.checkpoint_steps == 0:
             self._save()
         self.trainer.should_stop = stops
@@ -209,7 +218,6 @@ class Lesson(lightning.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """What Lightning knows nothing of; its own loops are not needed, since the course has the position."""
         del checkpoint["loops"]
-        self.course.elapsed = time.monotonic() - self._started
         checkpoint["course"] = self.course.to_dict()
         checkpoint["fingerprint"] = self.fingerprint
         random = {"cpu": torch.get_rng_state()}
@@ -231,7 +239,10 @@ class Lesson(lightning.LightningModule):
         vars(self.course).update(vars(Course.from_dict(checkpoint["course"])))
         limit = self.settings.max_minutes
         self._late = limit is not None and self.course.elapsed >= 60 * limit
-        self.course.finished = self._is_over()  # which other settings may have changed
+        # Other settings may have moved the end.
+        if self.course.extra and not self._is_at_end():
+            self.course.drop_extra()
+        self.course.finished = self._is_over()
         self._random = checkpoint["random"]
         processes = len(self._random["cpu"])
         if processes != self.trainer.world_size:
@@ -265,7 +276,8 @@ class Lesson(lightning.LightningModule):
         done = self.course.step / self.planned
         if self.settings.max_minutes is not None:
             done = max(done, self._elapsed() / (60 * self.settings.max_minutes))
-        halvings = self.course.halvings(self.settings.criterion)
+        plateau = self.settings.schedule == "plateau"
+        halvings = self.course.halvings(self.settings.criterion) if plateau else 0
         return share_of_learning_rate(self.settings, self.course.step, done=done, halvings=halvings)
 
     def _elapsed(self) -> float:
@@ -277,8 +289,10 @@ class Lesson(lightning.LightningModule):
     def _is_over(self) -> bool:
         """Whether no further step is to be taken."""
         course, settings = self.course, self.settings
-        in_vain = course.since_best(settings.criterion) >= settings.patience
-        return self._late or course.epoch >= settings.epochs or in_vain
+        return self._is_at_end() or course.since_best(settings.criterion) >= settings.patience
+
+    def _is_at_end(self) -> bool:
+        return self._late or self.course.epoch >= self.settings.epochs
 
     def _backward(self, step: Step) -> float:
         """Adds up the gradients of the batches' losses, and those losses; both are of the mean over all tokens."""
@@ -358,12 +372,13 @@ class Lesson(lightning.LightningModule):
                 self._kept[validation.step] = tensors
             else:
                 with self._storing("the weights"):
-                    self.folder.save_weights(validation.step, tensors)
+                    digest = self.folder.save_weights(validation.step, tensors)
+                self.course.sums[str(validation.step)] = self.trainer.strategy.broadcast(digest)
         self.course.validations.append(validation)
         self._kept = {step: tensors for step, tensors in self._kept.items() if step in best}
 
     def _weights(self, step: int) -> dict[str, Tensor]:
-        return self._kept[step] if self.folder is None else self.folder.weights(step)
+        return self._kept[step] if self.folder is None else self.folder.weights(step, self.course.sums[str(step)])
 
     def _save(self) -> None:
         """Keep a checkpoint; only then does what the one before it needed go."""
@@ -372,7 +387,7 @@ class Lesson(lightning.LightningModule):
         with self._storing("the checkpoint"):
             self.trainer.save_checkpoint(self.folder.checkpoint(self.course.step))
             if self.trainer.is_global_zero:
-                self.folder.keep_newest(self.course.best(self.settings.criterion, self.settings.average))
+                self.folder.keep_newest(self.course.needed(self.settings.criterion, self.settings.average))
 
     @contextmanager
     def _storing(self, what: str) -> Iterator[None]:
@@ -405,7 +420,7 @@ class Lesson(lightning.LightningModule):
         """(processes, …), from each process's own, on the CPU."""
         if self.trainer.world_size == 1:
             return state.unsqueeze(0)
-        gathered: Tensor = self.trainer.strategy.all_gather(state.to(self.device))
+        gathered: Tensor = self.trainer.strategy.all_gather(state.to(self.trainer.strategy.root_device))
         return gathered.cpu()
 
     def _check_agreement(self) -> None:

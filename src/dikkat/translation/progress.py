@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from dikkat.translation.course import Epoch, Validation
+from dikkat.translation.settings import Criterion
 from dikkat.translation.translator import Translation
 
 LOG_EVERY = 10  # steps: to show a number costs as much as a small step
@@ -61,10 +62,11 @@ class Bar(Listener):
     Args:
         epochs: how many there are at most.
         batches: of each.
+        criterion: what of a validation is shown; there is no room for both.
     """
 
-    def __init__(self, epochs: int, batches: int) -> None:
-        self._epochs, self._batches = epochs, batches
+    def __init__(self, epochs: int, batches: int, criterion: Criterion) -> None:
+        self._epochs, self._batches, self._criterion = epochs, batches, criterion
         self._valid = ""
         self._progress, self._task = Progress(), TaskID(0)
 
@@ -87,7 +89,8 @@ class Bar(Listener):
 
     def on_validation(self, validation: Validation) -> None:
         """The newest validation, from now on."""
-        self._valid = f" valid: {validation.loss:.3f}"
+        by_loss = self._criterion == "loss"
+        self._valid = f" valid: {validation.loss:.3f}" if by_loss else f" BLEU: {validation.bleu:.1f}"
 
     def on_epoch_end(self, epoch: Epoch) -> None:
         """The bar is full, and shows what the epoch came to."""
@@ -107,22 +110,24 @@ class Lines(Listener):
     """A line an epoch, where there is no terminal for a bar.
 
     Args:
+        criterion: BLEU is shown where it decides.
         validations: whether each of them has a line of its own, since there may be several in an epoch, or none.
     """
 
-    def __init__(self, *, validations: bool) -> None:
-        self._validations = validations
+    def __init__(self, criterion: Criterion, *, validations: bool) -> None:
+        self._criterion, self._validations = criterion, validations
+        self._bleu = ""
 
     def on_validation(self, validation: Validation) -> None:
         """Say how it went."""
+        self._bleu = f", BLEU {validation.bleu:.1f}" if self._criterion == "bleu" else ""
         if self._validations:
-            bleu = "" if validation.bleu is None else f", BLEU {validation.bleu:.1f}"
-            _say(f"step {validation.step}: validation loss {validation.loss:.3f}{bleu}")
+            _say(f"step {validation.step}: validation loss {validation.loss:.3f}{self._bleu}")
 
     def on_epoch_end(self, epoch: Epoch) -> None:
         """Say how the epoch went."""
         validated = epoch.validation_loss is not None and not self._validations
-        loss = f"validation loss {epoch.validation_loss:.3f}, " if validated else ""
+        loss = f"validation loss {epoch.validation_loss:.3f}{self._bleu}, " if validated else ""
         _say(
             f"epoch {epoch.number}: training loss {epoch.training_loss:.3f}, {loss}{epoch.tokens_per_second:,.0f} "
             "tokens/s"

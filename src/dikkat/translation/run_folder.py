@@ -1,10 +1,10 @@
 """The folder of a training: what it needs to go on after it was stopped, for one training at a time."""
 
 import dataclasses
+import hashlib
 import json
 import os
 import re
-import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dikkat.files import write_whole
 from dikkat.translation.checkpoint import SOURCE, TARGET
-from dikkat.translation.checkpoints import SafetensorsIO, remove_leftovers
+from dikkat.translation.checkpoints import SafetensorsIO, remove_folder, remove_leftovers
 from dikkat.translation.errors import TrainingFolderError
 from dikkat.translation.schedules import DECAYS_TO_ZERO
 from dikkat.translation.settings import Settings
@@ -73,8 +73,8 @@ class RunFolder:
             file.flush()
             yield
 
-    def begin(self, settings: Settings) -> None:
-        """Make ready for a new training; the process that writes does.
+    def check_free(self) -> None:
+        """Check that a new training may begin here.
 
         Raises:
             TrainingFolderError: the checkpoint of a training is there that did not come to its end.
@@ -86,12 +86,33 @@ class RunFolder:
                 f"{self.path}: a training stopped here after step {step_of(newest)}. Go on with it (resume; on the "
                 "command line --resume), or remove the folder to begin anew"
             )
-        for folder in (self._checkpoints, self._best, self.curves):
-            shutil.rmtree(folder, ignore_errors=True)
-        self._make_ready(settings)
 
-    def resume(self, settings: Settings) -> Path | None:
-        """Make ready to go on with the training that is there.
+    def begin(self, source: Tokenizer, target: Tokenizer) -> None:
+        """Remove the training that is there; `go_on` then makes ready for a new one.
+
+        The settings go first and come last: whenever this is cut short, a new training can begin.
+        """
+        if not self.writes:
+            return
+        (self.path / _SETTINGS).unlink(missing_ok=True)
+        for folder in (self._checkpoints, self._best, self.curves):
+            if folder.exists():
+                remove_folder(folder)
+        write_whole(self.path / SOURCE, source.to_json())
+        write_whole(self.path / TARGET, target.to_json())
+
+    def go_on(self, settings: Settings) -> None:
+        """Make ready for the next step, be it the first one."""
+        if not self.writes:
+            return
+        for folder in (self._checkpoints, self._best):
+            folder.mkdir(exist_ok=True)
+        for folder in (self.path, self._checkpoints, self._best):
+            remove_leftovers(folder)
+        write_whole(self.path / _SETTINGS, json.dumps(settings.to_dict(), indent=2) + "\n")
+
+    def resumable(self, settings: Settings) -> Path | None:
+        """Check that the training that is there can go on.
 
         Returns:
             The checkpoint to go on from; None if there is none yet, so that it goes on from its beginning.
@@ -107,8 +128,6 @@ class RunFolder:
         except (ValueError, TypeError) as error:
             raise TrainingFolderError(f"{path}: damaged ({error}). Remove the folder and train anew") from error
         _check_changes(begun, settings, self.path)
-        if self.writes:
-            self._make_ready(settings)
         return self.newest()
 
     def newest(self) -> Path | None:
@@ -139,38 +158,39 @@ class RunFolder:
         """
         return Tokenizer.load(self.path / SOURCE), Tokenizer.load(self.path / TARGET)
 
-    def save_tokenizers(self, source: Tokenizer, target: Tokenizer) -> None:
-        """Keep them."""
-        if self.writes:
-            write_whole(self.path / SOURCE, source.to_json())
-            write_whole(self.path / TARGET, target.to_json())
+    def save_weights(self, step: int, tensors: dict[str, Tensor]) -> str:
+        """Keep the weights after a step.
 
-    def save_weights(self, step: int, tensors: dict[str, Tensor]) -> None:
-        """Keep the weights after a step."""
-        if self.writes:
-            write_whole(self._weights(step), dump_tensors(tensors))
+        Returns:
+            The file's SHA-256, in the process that writes.
+        """
+        if not self.writes:
+            return ""
+        data = dump_tensors(tensors)
+        write_whole(self._weights(step), data)
+        return hashlib.sha256(data).hexdigest()
 
-    def weights(self, step: int) -> dict[str, Tensor]:
+    def weights(self, step: int, digest: str) -> dict[str, Tensor]:
         """The weights after a step.
+
+        Args:
+            step: of the optimiser.
+            digest: what `save_weights` gave for them.
 
         Raises:
             TrainingFolderError: they are missing or damaged.
         """
         path = self._weights(step)
         try:
-            return load_tensors(path.read_bytes())
-        except Exception as error:  # safetensors has an error of its own, and raises others too
-            raise TrainingFolderError(f"{path}: missing or damaged ({error}). Train anew") from error
+            data = path.read_bytes()
+        except OSError as error:
+            raise TrainingFolderError(f"{path}: missing ({error.strerror}). Train anew") from error
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise TrainingFolderError(f"{path}: damaged: not what was written. Copy it again, or train anew")
+        return load_tensors(data)
 
     def _weights(self, step: int) -> Path:
         return self._best / f"step-{step:09}.safetensors"
-
-    def _make_ready(self, settings: Settings) -> None:
-        for folder in (self._checkpoints, self._best):
-            folder.mkdir(exist_ok=True)
-        for folder in (self.path, self._checkpoints, self._best):
-            remove_leftovers(folder)
-        write_whole(self.path / _SETTINGS, json.dumps(settings.to_dict(), indent=2) + "\n")
 
 
 def changeable(settings: Settings) -> set[str]:

@@ -2,12 +2,10 @@
 
 import logging
 import sys
-import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import lightning.pytorch as lightning
@@ -64,9 +62,9 @@ class Training:
     Attributes:
         translator: with the weights of the best validation, or the mean of the best ones; without validation, and
             where it was interrupted before the first, the last weights.
-        epochs: all epochs, in order.
+        epochs: all epochs, in order; the last one as far as it came.
         pairs: training pairs used; longer ones than the settings allow are left out.
-        seconds: time spent training and validating.
+        seconds: time spent training and validating, before a stop too.
         tokens_per_second: target tokens, ends included, over the time spent training on them.
         interrupted: whether Ctrl-C, or the signal to end, ended it.
         resumable: whether `resume` goes on from where it was interrupted.
@@ -91,6 +89,7 @@ def train(
     folder: str | Path | None = None,
     resume: bool = False,
     progress: bool | None = None,
+    on_begin: Callable[[Path], object] | None = None,
 ) -> Training:
     """Train a translator: Adam, clipped gradients, a learning rate that rises and falls, early stopping.
 
@@ -103,7 +102,8 @@ def train(
     that was stopped, by whatever, goes on from the newest one with `resume`, and on one CPU the result is bit for bit
     that of a training that was never stopped. For that the settings must be the same, save those of which no step
     depends: `patience` and `checkpoint_steps`; and `epochs` and `max_minutes`, unless the schedule is `linear` or
-    `cosine`, which were made for the planned end. Curves for TensorBoard are there too.
+    `cosine`, which were made for the planned end. A validation that only the earlier end called for then counts no
+    more. Curves for TensorBoard are there too; a disk too full for them ends them, and not the training.
 
     Ctrl-C, and the signal to end, stop the training after the step at work, with a checkpoint; the second time at once.
 
@@ -119,6 +119,8 @@ def train(
         resume: whether to go on with the training there.
         progress: whether to show a progress bar; None: where standard error is a terminal. Without one, each epoch is
             a line on standard error; False shows nothing.
+        on_begin: called with the folder once everything is checked and the training begins or goes on, in the process
+            that writes, while no other training may write there.
 
     Returns:
         The translator and the course of the training.
@@ -136,6 +138,9 @@ def train(
             there is one, as `error.training.translator`.
         KeyboardInterrupt: Ctrl-C before the first validation was over, without a folder.
     """
+    if validation is None or not _any(validation):
+        validation = None
+        _check_without_validation(settings)
     if resume and folder is None:
         raise TrainingFolderError("resume needs the folder of the training that is to go on")
     check_precision(settings.precision, _device())
@@ -145,11 +150,11 @@ def train(
     with nullcontext() if place is None else place.locked(), torch.random.fork_rng(), _quiet_lightning():
         newest = None
         if place is not None and resume:
-            newest = place.resume(settings)
+            newest = place.resumable(settings)
         elif place is not None:
-            place.begin(settings)
-        judges = None if validation is None or not _any(validation) else as_corpus(validation)
-        return _train(settings, as_corpus(training), judges, place, newest, team, progress)
+            place.check_free()
+        judges = None if validation is None else as_corpus(validation)
+        return _train(settings, as_corpus(training), judges, place, newest, team, progress, on_begin)
 
 
 def _train(
@@ -160,16 +165,25 @@ def _train(
     newest: Path | None,
     team: Processes,
     progress: bool | None,
+    on_begin: Callable[[Path], object] | None,
 ) -> Training:
     torch.manual_seed(settings.seed)
     translator = _untrained(settings, training, folder, newest)
     # Who repeats pairs of a list means it; a file's came so by accident.
     learnt = _stored(translator, training, "training", distinct=training.fingerprint() is not None)
     judged = None if validation is None else _stored(translator, validation, "validation", distinct=False)
-    if judged is None:
-        _check_without_validation(settings)
     batches = _batches(learnt, settings, team, settings.seed)
-    course, interrupts = Course(), Interrupts()
+    course, interrupts = Course(), Interrupts(aloud=progress is not False and team.rank == 0)
+
+    def begin() -> list[Listener]:
+        if folder is not None and newest is None:
+            folder.begin(translator.source_tokenizer, translator.target_tokenizer)
+        if folder is not None and folder.writes and on_begin is not None:
+            on_begin(folder.path)
+        if folder is not None:
+            folder.go_on(settings)
+        return _listeners(settings, folder, newest, progress, len(batches))
+
     steps = Steps(batches, course, epochs=settings.epochs, accumulate=settings.accumulate, world=team.world)
     lesson = Lesson(
         translator,
@@ -177,7 +191,7 @@ def _train(
         planned=settings.epochs * -(-len(batches) // settings.accumulate),
         validation=None if judged is None else _batches(judged, settings, team, None),
         sample=[] if validation is None else _sample_for_bleu(settings, validation, folder),
-        listeners=_listeners(settings, folder, newest, progress, len(batches)),
+        begin=begin,
         interrupts=interrupts,
         fingerprint={
             "vocabulary": [len(translator.source_tokenizer), len(translator.target_tokenizer)],
@@ -189,13 +203,11 @@ def _train(
     if team.rank:
         torch.manual_seed(settings.seed + team.rank)  # so that dropout differs
     trainer = _trainer(team)
-    started = time.perf_counter()
     try:
         with interrupts.watched():
             fault = _fit(trainer, lesson, steps, newest)
     finally:
         lesson.close()
-    seconds = time.perf_counter() - started
     resumable = folder is not None and folder.newest() is not None and not course.finished
     if fault is not None and not course.validations:
         raise fault
@@ -206,9 +218,9 @@ def _train(
     rate = course.all_tokens / course.all_seconds if course.all_seconds else 0.0
     result = Training(
         translator,
-        course.epochs,
+        course.all_epochs(),
         len(learnt),
-        seconds,
+        course.elapsed,
         rate,
         lesson.interrupted,
         lesson.interrupted and resumable,
@@ -266,9 +278,9 @@ def _listeners(
         return []
     listeners: list[Listener] = []
     if sys.stderr.isatty() if progress is None else progress:
-        listeners.append(Bar(settings.epochs, batches))
+        listeners.append(Bar(settings.epochs, batches, settings.criterion))
     elif progress is None:
-        listeners.append(Lines(validations=settings.validation_steps is not None))
+        listeners.append(Lines(settings.criterion, validations=settings.validation_steps is not None))
     if folder is not None:
         listeners += curves(folder.curves, 0 if newest is None else step_of(newest))
     return listeners
@@ -293,8 +305,6 @@ def _untrained(
         source, target = folder.tokenizers()
     else:
         source, target = _tokenizers(settings, training)
-        if folder is not None:
-            folder.save_tokenizers(source, target)
     return Translator(TranslationModel(settings, len(source), len(target)), settings, source, target)
 
 
@@ -377,7 +387,7 @@ def _sample_for_bleu(settings: Settings, validation: Corpus, folder: RunFolder |
     """All pairs to choose the best model by; some for the curve; none where there is no curve."""
     if settings.criterion == "bleu":
         return list(validation)
-    return [] if folder is None else list(islice(validation, _BLEU_PAIRS))
+    return [] if folder is None else evenly(validation, _BLEU_PAIRS)
 
 
 def _device() -> str:

@@ -749,8 +749,12 @@ def test_a_training_that_does_not_begin_leaves_the_recipe_that_is_there(run, tmp
     status, _, err = run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--min-freq", 999)
     assert status == 2
     assert "word occurs 999 times" in err
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "build", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+        patch.setattr(Store, "build", interrupted)
         assert run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--seed", 5)[0] == 130
     assert recipe.read_bytes() == before
     assert run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--seed", 5)[0] == 0

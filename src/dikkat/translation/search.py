@@ -310,7 +310,7 @@ def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[
 
 def _together(models: Models) -> list[TranslationModel]:
     """Models that go together, in evaluation mode."""
-    together = [models] if isinstance(models, TranslationModel) else list(models)
+    together = list(models) if isinstance(models, Sequence) else [models]
     if not together:
         raise ValueError("models is empty; it must be a model or several")
     for what, found in (

@@ -30,6 +30,8 @@ WAYS = (LOOP, COMPILED, WHOLE, REFERENCE, OURS, LOOP_HALF, OURS_HALF)
 class Ours(nn.Module):
     """What `textbook.Loop` is; `impl` is "auto" or "reference"."""
 
+    attends = True
+
     def __init__(self, sizes: Sizes, impl: str = "auto") -> None:
         super().__init__()
         hidden, embedding = sizes.hidden, sizes.embedding

@@ -85,9 +85,9 @@ def draw_comparison(trials: Sequence["Trial"], folder: Path) -> tuple[Path, Path
     ordered = sorted(trials, key=lambda trial: trial.bleu or 0.0, reverse=True)
     for trial, style in zip(ordered, _styles([trial.name.split(",") for trial in ordered]), strict=True):
         left.plot((trial.seconds or 0.0) / 60, trial.bleu, **style)
-        right.plot(trial.tokens_per_second, trial.bleu, **style, label=trial.name.replace(",", ", "))
+        right.plot((trial.tokens_per_second or 0.0) / 1000, trial.bleu, **style, label=trial.name.replace(",", ", "))
     left.set(xlabel="minutes of training", ylabel="BLEU")
-    right.set_xlabel("tokens a second")
+    right.set_xlabel("thousand tokens a second")
     for axes in (left, right):
         axes.margins(0.1)
         axes.set_xlim(left=0)

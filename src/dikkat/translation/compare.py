@@ -8,14 +8,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dikkat.files import write_whole
 from dikkat.translation.corpus import Pair
 from dikkat.translation.errors import InputError
 from dikkat.translation.evaluation import evaluate
+from dikkat.translation.model import TranslationModel, collate
 from dikkat.translation.processes import processes
 from dikkat.translation.recipe import Recipe
 from dikkat.translation.settings import Settings
 from dikkat.translation.sources import nearest
+from dikkat.translation.tokenizer import SPECIAL_TOKENS
 from dikkat.translation.translator import Translator
 
 RESULT, RECIPE, COMPARISON = "result.json", "recipe.yaml", "comparison.json"
@@ -152,6 +156,7 @@ def _trained(trial: Trial, recipe: Recipe, folder: Path) -> Trial:
     learnt, judged = recipe.data()
     folder.mkdir(parents=True, exist_ok=True)
     run = folder / "training"
+    _compile(recipe.settings)
     result = train(recipe.settings, learnt, judged, folder=run, resume=(run / "settings.json").exists())
     if result.interrupted:
         raise KeyboardInterrupt
@@ -165,6 +170,15 @@ def _trained(trial: Trial, recipe: Recipe, folder: Path) -> Trial:
         seconds=result.seconds,
         tokens_per_second=result.tokens_per_second,
     )
+
+
+def _compile(settings: Settings) -> None:
+    """Has the kernels compiled that are not yet: that a way of training comes first is no reason to call it slow."""
+    model = TranslationModel(settings, len(SPECIAL_TOKENS) + 1, len(SPECIAL_TOKENS) + 1)
+    one = len(SPECIAL_TOKENS)
+    with torch.autocast("cpu", torch.bfloat16, enabled=settings.precision == "bfloat16"):
+        loss = model.loss(collate([([one, one], [one])]), label_smoothing=settings.label_smoothing)
+    loss.backward()
 
 
 def _quality(translator: Translator, pairs: Iterable[Pair] | None) -> dict[str, Any]:

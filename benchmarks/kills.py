@@ -78,6 +78,7 @@ def kill(
 
         return body
 
+    in_peace(run("first"))  # in which kernels may be compiled
     seconds = in_peace(run("whole"))
     wanted, at, runs, different, unreadable, kills_of_runs = digest(folder / "whole.model"), [], 0, 0, 0, []
     while len(at) < kills:

@@ -756,6 +756,9 @@ def test_a_training_that_does_not_begin_leaves_the_recipe_that_is_there(run, tmp
     with monkeypatch.context() as patch:
         patch.setattr(Store, "build", interrupted)
         assert run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--seed", 5)[0] == 130
+        status, _, err = run("train", *BOOK, *QUICK, "-o", tmp_path / "new")
+    assert status == 130
+    assert err.splitlines()[-1] == "dikkat: interrupted before there was a checkpoint; nothing is saved"
     assert recipe.read_bytes() == before
     assert run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--seed", 5)[0] == 0
     assert b"seed: 5" in recipe.read_bytes()

@@ -105,6 +105,7 @@ def _plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resume: b
 
 
 def _train(plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path, *, resume: bool) -> "Training":
+    from dikkat.translation.run_folder import RunFolder
     from dikkat.translation.training import TrainingError
     from dikkat.translation.training import train as train_translator
 
@@ -123,8 +124,11 @@ def _train(plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path,
             _say("dikkat: the training broke off; the best model so far is saved")
         raise InputError(str(error)) from error
     except KeyboardInterrupt:
-        _say("dikkat: interrupted at once; what came after the last checkpoint is lost")
-        _say_how_to_go_on(output)
+        if RunFolder(folder).newest() is not None:
+            _say("dikkat: interrupted at once; what came after the last checkpoint is lost")
+            _say_how_to_go_on(output)
+        else:
+            _say("dikkat: interrupted before there was a checkpoint; nothing is saved")
         raise typer.Exit(130) from None
 
 

@@ -1,0 +1,192 @@
+r"""Local moments: what every estimate here is made of.
+
+Around a query x the keys x_j have the weights of attention with a distance score,
+
+$$ w_j = \frac{W_j K(\delta_j)}{\sum_l W_l K(\delta_l)}, \qquad \delta_j = (x_j - x)/\sigma , $$
+
+and the moments are the means of 1, y, δ, δδᵀ and δy under them. They are a state: a mean and a log-sum-exp, which
+merges with the state over other keys. δ is taken from the points as they came, so that no digits are lost where their
+range is many bandwidths.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dikkat.kernels.common import State, log_profile, merge
+
+Profile = Literal["gaussian", "boxcar", "epanechnikov", "triangular", "average"]
+
+_INF = float("inf")
+# Elements of a tile's largest tensor.
+_TILE = 2**22
+
+
+@dataclass(frozen=True)
+class Points:
+    """Keys with their values, in an order in which neighbours in space are mostly neighbours in memory.
+
+    Attributes:
+        key: (m, d).
+        value: (m, v), of the same dtype.
+        weight: (m,), positive: how often each counts.
+        order: (m,) integers: which of the given rows each one is.
+    """
+
+    key: Tensor
+    value: Tensor
+    weight: Tensor
+    order: Tensor
+
+
+@dataclass(frozen=True)
+class Window:
+    """A kernel and how far it reaches.
+
+    Attributes:
+        profile: K as a function of the distance: a kernel of `dikkat.scores`, or "average", which is 1 everywhere.
+        bandwidth: (d,), σ in the units of the keys.
+        squared: Whether K² is meant.
+        tolerance: The share of a query's whole weight that may be left out: 0 leaves out what is 0 in the dtype.
+    """
+
+    profile: Profile
+    bandwidth: Tensor
+    squared: bool = False
+    tolerance: float = 0.0
+
+
+class Moments(NamedTuple):
+    """Of n queries. Of degree 0 the last three are None. A query that no key reaches has lse −∞, and 0 otherwise.
+
+    Attributes:
+        lse: (n,), log Σ_j W_j K(δ_j).
+        value: (n, v), the mean of y.
+        offset: (n, d), of δ.
+        spread: (n, d, d), of δδᵀ.
+        cross: (n, d, v), of δy.
+    """
+
+    lse: Tensor
+    value: Tensor
+    offset: Tensor | None = None
+    spread: Tensor | None = None
+    cross: Tensor | None = None
+
+
+def arrange(key: Tensor, value: Tensor, weight: Tensor) -> Points:
+    """Keys (m, d), values (m, v) and weights (m,) as points."""
+    order = torch.arange(len(key), device=key.device)
+    return Points(key[order], value[order], weight[order], order)
+
+
+def moments(
+    query: Tensor, points: Points, window: Window, *, degree: int = 0, exclude: Tensor | None = None
+) -> Moments:
+    """The moments about each query (n, d); those of δ for degree 1 only.
+
+    Args:
+        query: (n, d), of the points' dtype, on their device.
+        points: The keys.
+        window: The kernel.
+        degree: 0 or 1.
+        exclude: (n,) integers, one place in `points` (their order, not the given rows') that a query must not see, or
+            −1 for none.
+    """
+    size, values = points.key.shape[1], points.value.shape[1]
+    return _unpack(_merged(query, points, window, degree, exclude), size, values, degree)
+
+
+def sensitivity(
+    query: Tensor,
+    points: Points,
+    window: Window,
+    lse: Tensor,
+    row: Tensor,
+    fit: Tensor,
+    exclude: Tensor | None = None,
+) -> Tensor:
+    r"""Σ_j w_j δ_jc² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), (n, d, v).
+
+    For the Gaussian kernel, whose ∂ log K/∂ log σ_c is δ_c², that is how the local estimate uᵀ(…) changes with log σ_c.
+
+    Args:
+        query: (n, d).
+        points: The keys.
+        window: The kernel.
+        lse: (n,), of the moments with the same arguments.
+        row: (n, 1 + degree · d): u.
+        fit: (n, 1 + degree · d, v): θ.
+        exclude: As for `moments`.
+    """
+    found = query.new_zeros(len(query), points.key.shape[1], points.value.shape[1])
+    lse = lse.masked_fill(lse == -_INF, 0.0)
+    for rows, cols in _tiles(query, points):
+        delta, scores = _scores(query, points, window, rows, cols, exclude)
+        weights = (scores - lse[rows, None]).exp()
+        own = row[rows]
+        lever = own[:, :1] + torch.einsum("nc,nmc->nm", own[:, 1:], delta[..., : own.shape[1] - 1])
+        line = torch.einsum("ncv,nmc->nmv", fit[rows, 1:], delta[..., : own.shape[1] - 1])
+        left = points.value[cols] - fit[rows, :1] - line
+        found[rows] += torch.einsum("nm,nmc,nmv->ncv", weights * lever, delta.square(), left)
+    return found
+
+
+def _merged(query: Tensor, points: Points, window: Window, degree: int, exclude: Tensor | None) -> State:
+    """The state of the features y and, for degree 1, δ, δδᵀ, δy, in one row a query."""
+    parts: dict[int, State] = {}
+    for rows, cols in _tiles(query, points):
+        delta, scores = _scores(query, points, window, rows, cols, exclude)
+        lse = scores.logsumexp(1)
+        weights = (scores - lse.masked_fill(lse == -_INF, 0.0)[:, None]).exp()
+        means = [weights @ points.value[cols]]
+        if degree:
+            weighted = weights[..., None] * delta
+            means += [
+                weighted.sum(1),
+                torch.einsum("nmc,nme->nce", weighted, delta).flatten(1),
+                torch.einsum("nmc,mv->ncv", weighted, points.value[cols]).flatten(1),
+            ]
+        state = State(torch.cat(means, 1), lse)
+        parts[rows.start] = merge(parts[rows.start], state) if rows.start in parts else state
+    if not parts:
+        size, values = points.key.shape[1], points.value.shape[1]
+        return State(query.new_zeros(0, values + degree * (size + size * size + size * values)), query.new_zeros(0))
+    return State(torch.cat([s.mean for s in parts.values()]), torch.cat([s.lse for s in parts.values()]))
+
+
+def _unpack(state: State, size: int, values: int, degree: int) -> Moments:
+    if not degree:
+        return Moments(state.lse, state.mean)
+    value, offset, spread, cross = state.mean.split([values, size, size * size, size * values], 1)
+    return Moments(state.lse, value, offset, spread.unflatten(1, (size, size)), cross.unflatten(1, (size, values)))
+
+
+def _scores(
+    query: Tensor, points: Points, window: Window, rows: slice, cols: slice, exclude: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """δ and the logarithm of the weights of a tile."""
+    delta = (points.key[cols] - query[rows, None]) / window.bandwidth
+    square = delta.square().sum(-1)
+    if window.profile == "average":
+        scores = torch.zeros_like(square)
+    else:
+        scores = log_profile(window.profile, square) * (2 if window.squared else 1)
+    scores = scores + points.weight[cols].log()
+    if exclude is not None:
+        places = torch.arange(cols.start, cols.stop, device=query.device)
+        scores = scores.masked_fill(places == exclude[rows, None], -_INF)
+    return delta, scores
+
+
+def _tiles(query: Tensor, points: Points) -> Iterator[tuple[slice, slice]]:
+    queries, keys = len(query), len(points.key)
+    pairs = max(1, _TILE // max(1, points.key.shape[1], points.value.shape[1]))
+    rows = max(1, min(queries, int(pairs**0.5)))
+    cols = max(1, min(keys, pairs // rows))
+    for i in range(0, queries, rows):
+        for j in range(0, keys, cols):
+            yield slice(i, min(i + rows, queries)), slice(j, min(j + cols, keys))

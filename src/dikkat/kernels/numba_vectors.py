@@ -483,18 +483,20 @@ def _powers_of_two(terms: int) -> list[float]:
 
 @intrinsic
 def exp2(typingctx: Any, vector: Any) -> Any:
-    """2^x to about one unit in the last place, for numbers that are not NaN; the smallest normal number below that."""
+    """2^x to about one unit in the last place, for numbers that are not NaN and no overflow; 0 below normal numbers."""
     form = _Format(vector)
     coefficients = _powers_of_two(form.exp2_terms)
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         (x,), kind = args, _llvm(vector)
-        low = _constant(kind, 1.0 - form.bias)
-        x = builder.select(builder.fcmp_ordered(">", x, low), x, low)
+        low = _constant(kind, 1.5 - form.bias)  # so that adding to the exponent leaves it above 0
+        inside = builder.fcmp_ordered(">", x, low)
+        x = builder.select(inside, x, low)
         n = _call(builder, "rint", x)
         value = _polynomial(builder, builder.fsub(x, n), coefficients)
         exponent = builder.shl(builder.fptosi(n, form.integer), form.whole(form.mantissa))
-        return builder.bitcast(builder.add(builder.bitcast(value, form.integer), exponent), kind)
+        value = builder.bitcast(builder.add(builder.bitcast(value, form.integer), exponent), kind)
+        return builder.select(inside, value, _constant(kind, 0.0))
 
     return vector(vector), build
 

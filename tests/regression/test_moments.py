@@ -214,10 +214,10 @@ def test_no_more_is_left_out_than_the_tolerance(
 
 
 def test_a_tolerance_leaves_something_out() -> None:
-    query, points, _ = problem(61, 1999, 1, 1)
-    window = Window("gaussian", torch.full((1,), 0.05, dtype=torch.float64), tolerance=0.3)
+    query, points, _ = problem(61, 20_011, 1, 1)
+    window = Window("gaussian", torch.full((1,), 0.2, dtype=torch.float64), tolerance=0.3)
     exact = moments(query, points, replace(window, tolerance=0.0))
-    assert (moments(query, points, window).lse < exact.lse - 1e-6).sum() > 30
+    assert (moments(query, points, window).lse < exact.lse - 1e-4).any()
 
 
 @pytest.mark.parametrize("profile", ["boxcar", "epanechnikov", "triangular", "gaussian"])

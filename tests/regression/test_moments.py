@@ -213,6 +213,18 @@ def test_no_more_is_left_out_than_the_tolerance(
     assert missing.max().item() <= 10**tolerance + rounding * right.lse.abs().max().item()
 
 
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("sigma", [0.03, 0.3])
+@pytest.mark.parametrize("tolerance", [0.1, 0.01])
+def test_nor_where_rows_of_a_task_are_near_different_keys(size: int, sigma: float, tolerance: float) -> None:
+    generator = torch.Generator().manual_seed(13)
+    query, key = (torch.rand(n, size, generator=generator, dtype=torch.float64) for n in (509, 2003))
+    points = arrange(key, key, torch.ones(2003, dtype=torch.float64))
+    window = Window("gaussian", torch.full((size,), sigma, dtype=torch.float64), tolerance=tolerance)
+    right = moments(query, points, replace(window, tolerance=0.0))
+    assert (-torch.expm1(moments(query, points, window).lse - right.lse)).max() <= tolerance
+
+
 def test_a_tolerance_leaves_something_out() -> None:
     query, points, _ = problem(61, 20_011, 1, 1)
     window = Window("gaussian", torch.full((1,), 0.2, dtype=torch.float64), tolerance=0.3)

@@ -34,11 +34,11 @@ _FAR = 1e6  # times a feature's range: a bandwidth at which it counts no more
 def rule_of_thumb(joined: Joined, rule: Rule) -> Array:
     r"""One bandwidth a feature, from its spread and the number of rows alone.
 
-    $$ \sigma_c = a\, s_c\, n^{-1/(d + 4)}, \qquad a = \Big(\frac{4}{d + 2}\Big)^{1/(d + 4)} \text{ for Silverman's rule,
-    } 1 \text{ for Scott's,} $$
+    $$ \sigma_c = a\, s_c\, n^{-1/(d + 4)}, \qquad a = \Big(\frac{4}{d + 2}\Big)^{1/(d + 4)} $$
 
-    with n the sum of the weights and $s_c$ the smaller of the standard deviation and the interquartile range over 1.349
-    (its ratio for a normal distribution), which an outlier does not move.
+    for Silverman's rule and a = 1 for Scott's, with n the sum of the weights and $s_c$ the smaller of the standard
+    deviation and the interquartile range over 1.349 (its ratio for a normal distribution), which an outlier does not
+    move.
 
     Args:
         joined: The training rows.
@@ -77,9 +77,7 @@ def _positive(bandwidth: Array) -> Array:
     return np.clip(bandwidth, limits.tiny, limits.max)
 
 
-def leave_one_out(
-    joined: Joined, profile: Profile, degree: int, device: torch.device = torch.device("cpu")
-) -> tuple[Array, Steps]:
+def leave_one_out(joined: Joined, profile: Profile, degree: int, device: torch.device) -> tuple[Array, Steps]:
     """The bandwidths with the least leave-one-out squared error that a search from several starts finds.
 
     Many starts are tried on a sample of the places, the best are carried to all of them (a bandwidth shrinks with
@@ -154,7 +152,8 @@ class Criterion:
         value, weight = self.points.value, self.points.weight[:, None]
         self.places = torch.arange(len(value), device=device)
         self.share = weight / (self.total * value.shape[1])
-        self.others = ((weight * value).sum(0) - weight * value) / (self.total - weight)
+        rest = self.total - weight
+        self.others = torch.where(rest > 0, ((weight * value).sum(0) - weight * value) / rest, 0.0)
 
     def __call__(self, t: Array) -> _Trial:
         """The error at σ = e^t, (d,)."""
@@ -303,7 +302,7 @@ def _descend(criterion: Criterion, start: _Trial, box: _Box, tolerance: float, c
 
 
 def _newton(t: Array, slope: Array, curve: Array, box: _Box) -> Array:
-    """The step to the minimum of the model, no longer than is known of it. A feature on its way out goes all the way."""
+    """The step to the minimum of the model, no longer than is known of it. A feature on its way out goes the whole."""
     free = (t < box.high) & ((t > box.low) | (slope < 0))
     step = np.zeros_like(t)
     step[free] = -np.linalg.solve(curve[np.ix_(free, free)], slope[free])

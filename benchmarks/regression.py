@@ -5,6 +5,7 @@
 
 Answers are held against float64 before speeds are measured, and whose answer is off has no speed. All are asked in
 turn, round by round; what takes very long is measured once, and what takes too long is not run, and the record says so.
+With --patience 300 statsmodels is run on the tables of ten columns as well, which takes half an hour more.
 Each stage writes a record of its own, regression-<stage>, also of what it had found when it failed;
 `regression_tables.py` makes the tables of docs/benchmarks.md of the newest of each.
 """
@@ -47,6 +48,8 @@ def main() -> None:
         failed |= cut_short
         paths.append(write(f"regression-{stage}", records, *PACKAGES, folder=arguments.out))
         print(f"{stage}: {time.perf_counter() - start:.0f} s", flush=True)
+    if arguments.quick:
+        print("Tiny sizes: these are no measurements, and the goals' sizes are not theirs.")
     print(tables.regression([tables.read(path) for path in paths]))
     print(*paths, sep="\n")
     if arguments.out == RESULTS:
@@ -69,7 +72,12 @@ def collected(stage: str, found: Iterator[Record]) -> tuple[list[Record], bool]:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", type=names, default=tuple(STAGES), help="these stages, by ',': " + ",".join(STAGES))
-    parser.add_argument("--patience", type=int, default=Plan.patience, help="seconds that a fit of a table may take")
+    parser.add_argument(
+        "--patience",
+        type=int,
+        default=Plan.patience,
+        help="no fits of a table that are to be expected to take more seconds",
+    )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run?")
     parser.add_argument("--out", type=Path, help="folder; default benchmarks/results, whose tables go to docs/")
     arguments = parser.parse_args()

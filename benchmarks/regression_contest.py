@@ -21,10 +21,10 @@ ONCE, LONGEST = 20.0, 400
 
 @dataclass(frozen=True)
 class Plan:
-    """The sizes that are asked for, or tiny ones; and how many seconds a fit of a peer may take."""
+    """The sizes that are asked for, or tiny ones; and how many seconds a fit may be expected to take."""
 
     quick: bool = False
-    patience: int = 45
+    patience: int = 80
 
     def size(self, full: T, tiny: T) -> T:
         return tiny if self.quick else full

@@ -14,6 +14,8 @@ Array = np.ndarray
 OURS, STATSMODELS, FDA, KEOPS, CDIST = "dikkat", "statsmodels", "scikit-fda", "KeOps", "torch.cdist, in chunks"
 Order = Literal["constant", "linear"]
 ORDERS: tuple[Order, ...] = ("constant", "linear")
+# As many as statsmodels allows its search.
+_EVALUATIONS = 1000
 # Elements of a chunk of distances.
 _CHUNK = 2**25
 
@@ -39,6 +41,15 @@ def statsmodels_regression(data: tuple[Array, Array], bandwidth: Array | Literal
         warnings.simplefilter("ignore")
         kind = {"constant": "lc", "linear": "ll"}[order]
         return KernelReg(value, key, "c" * key.shape[1], reg_type=kind, bw=bandwidth, rng=0)
+
+
+def statsmodels_worst(data: tuple[Array, Array], order: Order) -> float:
+    """The seconds that a search may take, by what one evaluation does; its simplex rarely ends much before."""
+    width = 1.06 * data[0].std(0) * len(data[1]) ** (-1 / (4 + data[0].shape[1]))
+    model = statsmodels_regression(data, width, order)
+    start = time.perf_counter()
+    model.cv_loo(width, model.est[model.reg_type])
+    return _EVALUATIONS * (time.perf_counter() - start)
 
 
 def statsmodels_predictions(model: Any, query: Array) -> Array:

@@ -100,7 +100,7 @@ def dense(plan: Plan) -> Iterator[Record]:
 
 
 def errors(plan: Plan, ways: dict[str, Pool]) -> Iterator[Record]:
-    """The largest error of some queries beside that of the plain differences in the same dtype."""
+    """The largest error of some queries, and what the design allows: 2 × plain PyTorch's + 4·eps·max|y|."""
     keys, queries = plan.size(100_000, 1_000), plan.size(SAMPLE, 50)
 
     def of_ours(query: Array, key: Array, value: Array, bandwidth: float) -> Array:
@@ -109,7 +109,16 @@ def errors(plan: Plan, ways: dict[str, Pool]) -> Iterator[Record]:
     for size, ratio in ((3, 10), (3, 1000), (1, 1000)):
         data, query = cube(keys, size, "float32"), cube(queries, size, "float32", seed=1).key
         right = formulas.constant(query, *data, np.array(1 / ratio))
-        common = {"what": "error", "d": size, "range_over_bandwidth": ratio, "keys": keys, "queries": queries}
+        plain = farthest(differences(query, *data, 1 / ratio), right)
+        allowed = 2 * plain + 4 * float(np.finfo(np.float32).eps) * float(np.abs(data.value).max())
+        common = {
+            "what": "error",
+            "allowed": allowed,
+            "d": size,
+            "range_over_bandwidth": ratio,
+            "keys": keys,
+            "queries": queries,
+        }
         for who, way in {PLAIN: differences, OURS: of_ours, **ways}.items():
             record = {**common, "dtype": "float32", "who": who}
             try:

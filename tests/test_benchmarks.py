@@ -549,6 +549,15 @@ def test_the_goals_of_regression_are_ratios_of_medians():
     assert "| … reaching 1 %, tolerance 1e-6, against all keys | ≥ 10× |  |" in made
 
 
+def test_errors_are_held_against_the_budget_and_what_is_not_finite_is_counted():
+    case = {"what": "error", "d": 3, "range_over_bandwidth": 1000, "allowed": 2e-6, "not_finite": 0}
+    ours = {"who": "dikkat", "error": 5e-7} | case
+    made = _regression(dense=[ours, case | {"who": "KeOps", "error": None, "not_finite": 7}])
+    assert "2 × plain float32's + 4·eps·largest value | ≤ 1× | 0.25× (d = 3) |" in made
+    assert "| dikkat | 5.0e-07 |" in made
+    assert "| KeOps | 7 not finite |" in made
+
+
 def test_the_least_of_the_curves_counts():
     def chosen(who, curve, seconds, error, points=10_000):
         return {"who": who, "curve": curve, "points": points, "bandwidth": 0.1, "left_out_error": error} | seconds

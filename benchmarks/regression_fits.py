@@ -45,10 +45,9 @@ def _bandwidths(name: str, count: int, held: bool) -> Iterator[Record]:
     common = {"curve": name, "points": count}
 
     def judge(width: Array) -> Record:
-        record: Record = {"bandwidth": float(width[0])}
         if not is_bandwidth(width):
             return {"not_run": f"bandwidth {width[0]}"}
-        return record | {"left_out_error": formulas.left_out(*data, width)}
+        return {"bandwidth": float(width[0]), "left_out_error": formulas.left_out(*data, width)}
 
     ours(data, "loo")  # what is compiled at first
     entrants = [

@@ -4,64 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dikkat.show import heatmaps
 from dikkat.show.fonts import families_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
-__all__ = ["Curve", "Fit", "draw_attention", "draw_curve", "draw_experiment", "draw_fit", "draw_history"]
+    from dikkat.regression.diagnostics import Among, Curve
+    from dikkat.regression.experiment import Experiment
+    from dikkat.regression.joined import Array
 
-Array = NDArray[np.float64]
+__all__ = ["draw_attention", "draw_curve", "draw_experiment", "draw_fit", "draw_history"]
 
 _POINTS = 2_000  # points that are drawn; more hide each other and make a large SVG
 _TICKS = 200  # marks on the edge of a panel that show where the data are
 _LONGEST = 32  # characters of a column's name
-_COLUMNS = 4  # panels in a row, at most
-_LEGEND = 10  # lines that a legend names
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Estimates along one feature, the others held where they are.
-
-    Attributes:
-        name: The feature.
-        at: (k,), its values, ascending.
-        estimate: (k,), NaN where there is none.
-        lower: (k,), the lower end of the 95 % band.
-        upper: (k,), the upper one.
-        data: (n,), the feature's values in the training rows.
-    """
-
-    name: str
-    at: Array
-    estimate: Array
-    lower: Array
-    upper: Array
-    data: Array
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A method's predictions in the experiment.
-
-    Attributes:
-        name: What stands above its panel.
-        predicted: (n,), at the test points.
-        weights: (n, m), of the test points on the training points.
-    """
-
-    name: str
-    predicted: Array
-    weights: Array
+_LEGEND = 10  # lines that have a colour and a name
+_WIDEST = 10.0  # bandwidth that is drawn, over the feature's range
 
 
 def draw_curve(curve: Curve, observed: Array, target: str) -> Figure:
@@ -78,6 +43,7 @@ def draw_curve(curve: Curve, observed: Array, target: str) -> Figure:
     label = "data" if len(shown) == len(observed) else f"{len(shown):,} of {len(observed):,} data points"
     axes.plot(curve.data[shown], observed[shown], **_dots(len(shown)), label=label)
     _band(axes, curve)
+    _limit(axes, observed, curve.estimate)
     _name(axes, curve.name, target)
     axes.legend(frameon=False)
     return figure
@@ -93,7 +59,7 @@ def draw_fit(predicted: Array, observed: Array, curves: Sequence[Curve], target:
         target: The target's name.
     """
     panels = 1 + len(curves)
-    columns = min(_COLUMNS, math.ceil(math.sqrt(panels)))
+    columns = panels if panels < 4 else math.ceil(math.sqrt(panels))
     rows = math.ceil(panels / columns)
     figure = _figure(0.4 + 3.2 * columns, 0.4 + 2.9 * rows)
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
@@ -106,80 +72,82 @@ def draw_fit(predicted: Array, observed: Array, curves: Sequence[Curve], target:
         _mark(axes, curve.data)
         _name(axes, curve.name, target)
     if curves:
+        _limit(grid[1], observed, *(curve.estimate for curve in curves))
         grid[1].legend(frameon=False)
         grid[1].set_title("the other features at their medians", fontsize=10)
     return figure
 
 
-def draw_attention(weights: Array, order: str, total: int) -> Figure:
+def draw_attention(found: Among, order: str) -> Figure:
     """How much the estimate at each point looks at the value of each.
 
     Args:
-        weights: (k, k), both axes in the same order.
-        order: The name of what they are sorted by.
-        total: How many points there are; k of them are drawn.
+        found: The weights.
+        order: The name of what both axes are sorted by.
     """
-    count = len(weights)
-    points = f"{count:,} points" if count == total else f"{count:,} of the {total:,} points"
-    return heatmaps(
-        weights,
-        xlabel="point looked at",
-        ylabel="point estimated",
-        titles=[f"attention among {points}, sorted by {_short(order)}"],
-        figsize=(5.6, 5.0),
-    )
+    count = len(found.weights)
+    points = f"{count:,} points" if count == found.total else f"{count:,} of the {found.total:,} points"
+    figure = _figure(5.6, 4.9)
+    axes = figure.subplots()
+    # Points that have hardly a neighbour look at themselves alone: they must not make all others pale.
+    strongest = float(np.quantile(found.weights.max(1), 0.75))
+    image = _heat(axes, found.weights, strongest)
+    axes.set_aspect("equal")
+    axes.set_title(f"attention among {points}", fontsize=10)
+    _name(axes, f"looked at, by {_short(order)}", f"estimated, by {_short(order)}")
+    _colour_bar(figure, image, [axes], extend="max" if found.weights.max() > strongest else "neither")
+    return figure
 
 
-def draw_history(history: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figure:
+def draw_history(history: Sequence[Mapping[str, Any]], names: Sequence[str], ranges: Array) -> Figure:
     """The leave-one-out error and the bandwidths by epoch.
 
     Args:
         history: The `history_` of an estimator: its first entry is the start, each other one a step that was taken.
         names: Of the features, in the order of the bandwidths.
+        ranges: (d,), the range of each feature in the training rows.
     """
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+    from matplotlib.ticker import MaxNLocator
 
-    figure = _figure(9.0, 3.6)
+    several = len(names) > 1
+    figure = _figure(9.0 + 1.2 * several, 3.6)
     left, right = figure.subplots(1, 2)
     left.plot([each["error"] for each in history], marker=".")
     _name(left, "epoch", "leave-one-out mean squared error")
-    for index, path in enumerate(zip(*(each["bandwidth"] for each in history), strict=True)):
-        named = index < _LEGEND and len(names) > 1
-        right.plot(path, marker=".", label=_short(names[index]) if named else None)
-    right.set_yscale("log")
-    right.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    right.yaxis.set_minor_formatter(NullFormatter())
-    _name(right, "epoch", "bandwidth σ" if len(names) > 1 else f"bandwidth σ of {names[0]}")
-    if len(names) > 1:
-        _plain(right.legend(frameon=False, fontsize=8).get_texts())
+    paths = np.array([each["bandwidth"] for each in history])
+    if several:  # in one unit; a feature that is as good as left out stays at the upper edge
+        paths = np.minimum(paths / np.where(ranges > 0, ranges, 1.0), _WIDEST)
+    for path, name in zip(paths.T[:_LEGEND], names, strict=False):
+        right.plot(path, marker=".", label=_short(name))
+    right.plot(paths[:, _LEGEND:], color="0.7", linewidth=0.8)
+    _logarithmic(right)
+    _name(right, "epoch", "bandwidth σ over the feature's range" if several else f"bandwidth σ of {names[0]}")
+    if several:
+        _plain(figure.legend(loc="outside right center", frameon=False, fontsize=8).get_texts())
     for axes in (left, right):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 
-def draw_experiment(train: tuple[Array, Array], test: tuple[Array, Array], fits: Sequence[Fit]) -> Figure:
-    """Methods side by side: above, the truth, the points and the predictions; below, the attention weights.
-
-    Args:
-        train: x, ascending, and y of the training points, (m,) each.
-        test: x, ascending, and the truth there, (n,) each.
-        fits: The methods.
-    """
-    figure = _figure(0.8 + 3.4 * len(fits), 6.4)
-    above, below = figure.subplots(2, len(fits), sharey="row", sharex="row", squeeze=False)
-    highest = max(float(fit.weights.max()) for fit in fits)
-    for fit, curves, weights in zip(fits, above, below, strict=True):
-        curves.plot(*train, **_dots(len(train[0])), label="training points")
-        curves.plot(*test, color="0.2", linestyle="--", label="truth")
-        curves.plot(test[0], fit.predicted, color="C0", linewidth=2, label="prediction")
-        curves.set_title(fit.name, fontsize=10)
-        _name(curves, "x", "y" if fit is fits[0] else "")
-        image = weights.imshow(fit.weights, cmap="Reds", vmin=0.0, vmax=highest, aspect="auto", interpolation="nearest")
-        weights.set(xlabel="training points, sorted", ylabel="test points, sorted" if fit is fits[0] else "")
+def draw_experiment(experiment: Experiment) -> Figure:
+    """The three ways side by side: above, the truth, the points and the predictions; below, the attention weights."""
+    poolings = experiment.poolings
+    figure = _figure(0.8 + 3.4 * len(poolings), 6.4)
+    above, below = figure.subplots(2, len(poolings), sharey="row", sharex="row")
+    highest = max(float(pooling.weights.max()) for pooling in poolings)
+    for pooling, axes, heat in zip(poolings, above, below, strict=True):
+        first = pooling is poolings[0]
+        axes.plot(experiment.x, experiment.y, **_dots(len(experiment.x)), label="training points")
+        axes.plot(experiment.at, experiment.truth, color="0.2", linestyle="--", label="truth")
+        axes.plot(experiment.at, pooling.predicted, color="C0", linewidth=2, label="prediction")
+        axes.set_title(f"{pooling.name}\nmean squared error {pooling.error:.3f}", fontsize=10)
+        _name(axes, "x", "y" if first else "")
+        image = heat.imshow(
+            pooling.weights, cmap="Reds", vmin=0.0, vmax=highest, aspect="auto", interpolation="nearest"
+        )
+        heat.set(xlabel="training points, sorted", ylabel="test points, sorted" if first else "")
     figure.legend(*above[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
-    bar = figure.colorbar(image, ax=list(below), aspect=24, pad=0.02, label="attention weight")
-    bar.outline.set_visible(False)
+    _colour_bar(figure, image, list(below))
     return figure
 
 
@@ -187,6 +155,24 @@ def _figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def _heat(axes: Axes, weights: Array, strongest: float) -> AxesImage:
+    """Weights as colours; the frame stays, since most of them are pale."""
+    return axes.imshow(weights, cmap="Reds", vmin=0.0, vmax=strongest, aspect="auto", interpolation="nearest")
+
+
+def _colour_bar(figure: Figure, image: AxesImage, axes: list[Axes], extend: str = "neither") -> None:
+    bar = figure.colorbar(image, ax=axes, aspect=24, pad=0.02, label="attention weight", extend=extend)
+    bar.outline.set_visible(False)
+
+
+def _limit(axes: Axes, *values: Array) -> None:
+    """As high as these values: a band may be far wider where there are few data."""
+    finite = np.concatenate([each[np.isfinite(each)] for each in values])
+    low, high = float(finite.min()), float(finite.max())
+    margin = 0.05 * (high - low) or 0.5
+    axes.set_ylim(low - margin, high + margin)
 
 
 def _draw_agreement(axes: Axes, predicted: Array, observed: Array, target: str) -> None:
@@ -231,6 +217,18 @@ def _name(axes: Axes, xlabel: str, ylabel: str) -> None:
     axes.set_ylabel(_short(ylabel), fontfamily=families, parse_math=False)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _logarithmic(axes: Axes) -> None:
+    """Both a few tenths and many powers of ten, in plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high < 100 * low:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _plain(texts: Sequence[Any]) -> None:

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from dikkat.errors import InputError
 from dikkat.files import write_whole
+from dikkat.regression.joined import Array
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
 
-__all__ = ["Table"]
+__all__ = ["Table", "write_columns"]
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _PARQUET = ".parquet"
@@ -101,6 +102,12 @@ class Table:
         """
         return np.column_stack([self._column(name) for name in names])
 
+    def frame(self, *names: str) -> pyarrow.Table:
+        """The same columns with their names, as a frame that scikit-learn takes."""
+        import pyarrow
+
+        return pyarrow.table({name: self._column(name) for name in names})
+
     def check_new(self, names: Sequence[str]) -> None:
         """Whether columns of these names can be added.
 
@@ -111,12 +118,12 @@ class Table:
             if name in self.names:
                 raise InputError(f"{self.path}: there is a column {name!r} already; rename it, or leave it out")
 
-    def write(self, path: str | os.PathLike[str], more: Mapping[str, NDArray[np.float64]]) -> None:
+    def write(self, path: str | os.PathLike[str], more: Mapping[str, Array]) -> None:
         """Write the table, with columns added on the right, whole or not at all.
 
         Args:
             path: The file; its name says what kind it is to be, as for reading.
-            more: The columns, (rows,) each.
+            more: The columns, (rows,) each. NaN is written as missing.
 
         Raises:
             InputError: There is a column of such a name, or the path's ending is not known.
@@ -127,8 +134,8 @@ class Table:
         self.check_new(list(more))
         columns = self.columns
         for name, values in more.items():
-            columns = columns.append_column(name, pyarrow.array(values))
-        write_whole(path, _bytes(columns, _suffix(Path(path))))
+            columns = columns.append_column(name, pyarrow.array(values, from_pandas=True))
+        _write(path, columns)
 
     def _column(self, name: str) -> NDArray[np.float64]:
         import pyarrow
@@ -158,6 +165,22 @@ class Table:
             raise InputError(f"{self.path}: there is no column {name!r}{meant} There are: {shown}")
 
 
+def write_columns(path: str | os.PathLike[str], columns: Mapping[str, Array]) -> None:
+    """Write columns as a table, whole or not at all.
+
+    Args:
+        path: The file; its name says what kind it is to be.
+        columns: By name, all of one length. NaN is written as missing.
+
+    Raises:
+        InputError: The path's ending is not known.
+        OSError: The system could not write.
+    """
+    import pyarrow
+
+    _write(path, pyarrow.table({name: pyarrow.array(values, from_pandas=True) for name, values in columns.items()}))
+
+
 def _suffix(path: Path) -> str:
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     if suffix in _DELIMITERS or (suffix == _PARQUET and path.suffix != ".gz"):
@@ -180,15 +203,15 @@ def _read(path: Path, suffix: str) -> pyarrow.Table:
         raise InputError(f"{path}: cannot be read as {_KINDS[suffix]} ({error})") from error
 
 
-def _bytes(columns: pyarrow.Table, suffix: str) -> bytes:
+def _write(path: str | os.PathLike[str], columns: pyarrow.Table) -> None:
     from pyarrow import csv, parquet
 
-    content = io.BytesIO()
+    suffix, content = _suffix(Path(path)), io.BytesIO()
     if suffix == _PARQUET:
         parquet.write_table(columns, content)
     else:
         csv.write_csv(columns, content, csv.WriteOptions(delimiter=_DELIMITERS[suffix]))
-    return content.getvalue()
+    write_whole(path, content.getvalue())
 
 
 def _holds_numbers(kind: Any) -> bool:

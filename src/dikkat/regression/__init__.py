@@ -1,0 +1,5 @@
+"""Kernel regression: attention pooling over training rows, with a bandwidth that is found from them."""
+
+from dikkat.regression.estimator import NadarayaWatson
+
+__all__ = ["NadarayaWatson"]

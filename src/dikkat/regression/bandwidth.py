@@ -1,0 +1,357 @@
+r"""How wide the kernel is: rules of thumb, and the leave-one-out squared error with its minimum.
+
+For one place g of the training rows, all rows at that place are left out together, so that repeated rows and integer
+weights mean the same. With the places joined (weight $W_g$, mean value $\bar y_g$) the error is
+
+$$ \frac{1}{\sum_g W_g} \sum_g \Big( W_g (\bar y_g - \hat y_{-g})^2 + \sum_{i \in g} w_i (y_i - \bar y_g)^2 \Big) , $$
+
+the mean over the outputs where there are several. A place that no other reaches is answered with the mean of the
+others, lest a bandwidth win by answering nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+
+from dikkat.regression.joined import Array, Joined
+from dikkat.regression.local import LocalFit, local_fit
+from dikkat.regression.moments import Moments, Profile, Window, arrange, moments, sensitivity
+
+Rule = Literal["silverman", "scott"]
+Steps = list[tuple[Array, float]]
+
+_PLACES = 1000  # of the sample on which many starts are tried
+_STEPS = 60  # of one descent
+_FINE = 1e-13  # of the error: the bandwidth then has about six digits
+_ROUGH = 1e-5
+_ROUNDS = 3  # along each feature
+_FAR = 1e6  # times a feature's range: a bandwidth at which it counts no more
+
+
+def rule_of_thumb(joined: Joined, rule: Rule) -> Array:
+    r"""One bandwidth a feature, from its spread and the number of rows alone.
+
+    $$ \sigma_c = a\, s_c\, n^{-1/(d + 4)}, \qquad a = \Big(\frac{4}{d + 2}\Big)^{1/(d + 4)} \text{ for Silverman's rule,
+    } 1 \text{ for Scott's,} $$
+
+    with n the sum of the weights and $s_c$ the smaller of the standard deviation and the interquartile range over 1.349
+    (its ratio for a normal distribution), which an outlier does not move.
+
+    Args:
+        joined: The training rows.
+        rule: "silverman" or "scott".
+
+    Returns:
+        (d,), positive and finite; 1 for a constant feature.
+
+    Source: Silverman 1986, sections 3.4.2 and 4.3.2; Scott 1992, section 6.3.1.
+    """
+    size = joined.x.shape[1]
+    factor = (4 / (size + 2)) ** (1 / (size + 4)) if rule == "silverman" else 1.0
+    count = max(1.0, float(joined.weight.sum()))
+    spread = np.array([_spread(column.astype(np.float64), joined.weight) for column in joined.x.T])
+    return _positive(factor * spread * count ** (-1 / (size + 4)))
+
+
+def _spread(column: Array, weight: Array) -> float:
+    """A standard deviation that one outlier does not move; 1 for a constant."""
+    low, high = column.min(), column.max()
+    if low == high:
+        return 1.0
+    unit = (column - low) / (high - low)
+    total = weight.sum()
+    square = np.average((unit - np.average(unit, weights=weight)) ** 2, weights=weight)
+    deviation = np.sqrt(square * total / max(total - 1, total / 2))  # weights below 2 in all are no counts
+    order = np.argsort(unit, kind="stable")
+    reached = np.cumsum(weight[order])
+    lower, upper = unit[order[np.searchsorted(reached, np.array([0.25, 0.75]) * reached[-1])]]
+    quartiles = (upper - lower) / 1.349
+    return float((min(deviation, quartiles) if quartiles > 0 else deviation) * (high - low))
+
+
+def _positive(bandwidth: Array) -> Array:
+    limits = np.finfo(np.float64)
+    return np.clip(bandwidth, limits.tiny, limits.max)
+
+
+def leave_one_out(
+    joined: Joined, profile: Profile, degree: int, device: torch.device = torch.device("cpu")
+) -> tuple[Array, Steps]:
+    """The bandwidths with the least leave-one-out squared error that a search from several starts finds.
+
+    Many starts are tried on a sample of the places, the best are carried to all of them (a bandwidth shrinks with
+    n^(−1/(4 + d))), and the best of these is followed to the minimum: for the Gaussian kernel by the gradient with
+    respect to log σ, with an estimate of the second derivatives that grows on the way (BFGS); for kernels that end
+    somewhere, whose error jumps, along one direction at a time. It is computed in float64.
+
+    Args:
+        joined: The training rows.
+        profile: A kernel with a bandwidth.
+        degree: 0 for the constant order, 1 for the linear one.
+        device: Where to compute.
+
+    Returns:
+        The bandwidths (d,), and the accepted steps over all places, the start first, each with its error. No steps
+        where there is nothing to choose by: all rows at one place, or all values equal.
+    """
+    rule = rule_of_thumb(joined, "silverman")
+    if len(joined.x) == 1 or joined.variance() == 0:
+        return rule, []
+    count, size = joined.x.shape
+    chosen = _sample(count, degree, size)
+    whole = Criterion(joined, profile, degree, device)
+    part = whole if len(chosen) == count else Criterion(_some(joined, chosen), profile, degree, device)
+    grow = np.log(count / len(chosen)) / (4 + size)
+    search = _by_gradient if profile == "gaussian" else _by_lines
+    steps = search(part, whole, np.log(rule), grow, _box(joined))
+    return _positive(np.exp(steps[-1].t)), [(np.exp(step.t), step.error + whole.within) for step in steps]
+
+
+def _sample(count: int, degree: int, size: int) -> NDArray[np.intp]:
+    """Places spread evenly over all, one at random in each stretch, so that no grid is in step with them."""
+    room = int(_PLACES * min(1.0, 2 / size if degree else (4 / size) ** 0.5))
+    room = max(room, 100)
+    if count <= room:
+        return np.arange(count)
+    inside = np.random.default_rng(0).random(room)
+    return np.floor((np.arange(room) + inside) * (count / room)).astype(np.intp)
+
+
+def _some(joined: Joined, chosen: NDArray[np.intp]) -> Joined:
+    return joined._replace(
+        x=joined.x[chosen], y=joined.y[chosen], within=joined.within[chosen], weight=joined.weight[chosen]
+    )
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """The criterion at one t; its error is the part that depends on t."""
+
+    t: Array
+    error: float
+    left: torch.Tensor
+    found: Moments
+    fit: LocalFit
+
+
+class Criterion:
+    """The leave-one-out squared error as a function of t = log σ, and its gradient where K is smooth."""
+
+    def __init__(self, joined: Joined, profile: Profile, degree: int, device: torch.device) -> None:
+        self.profile, self.degree = profile, degree
+        self.x, self.weight = joined.x.astype(np.float64), joined.weight
+        self.total = float(joined.weight.sum())
+        self.variance = joined.variance()
+        self.within = float(np.average(joined.within.mean(1), weights=joined.weight))
+
+        def tensor(array: Array) -> torch.Tensor:
+            return torch.tensor(array, dtype=torch.float64, device=device)
+
+        self.points = arrange(tensor(self.x), tensor(joined.y), tensor(joined.weight))
+        value, weight = self.points.value, self.points.weight[:, None]
+        self.places = torch.arange(len(value), device=device)
+        self.share = weight / (self.total * value.shape[1])
+        self.others = ((weight * value).sum(0) - weight * value) / (self.total - weight)
+
+    def __call__(self, t: Array) -> _Trial:
+        """The error at σ = e^t, (d,)."""
+        found = moments(self.points.key, self.points, self._window(t), degree=self.degree, exclude=self.places)
+        fit = local_fit(found)
+        left = fit.estimate - self.points.value
+        lost = ~(torch.isfinite(left).all(1, keepdim=True) & torch.isfinite(found.lse)[:, None])
+        left = torch.where(lost, self.others - self.points.value, left)
+        error = float((self.share * left.square()).sum())
+        return _Trial(t, error, left, found, fit)
+
+    def gradient(self, trial: _Trial) -> tuple[Array, Array]:
+        """Of the error with respect to t, (d,), and Gauss and Newton's guess at its second derivatives, (d, d)."""
+        change = sensitivity(
+            self.points.key,
+            self.points,
+            self._window(trial.t),
+            trial.found.lse,
+            trial.fit.row,
+            trial.fit.theta,
+            self.places,
+        )
+        change = torch.where(torch.isfinite(change), change, 0.0)
+        weighted = change * self.share[:, None]
+        slope = 2 * torch.einsum("gcv,gv->c", weighted, trial.left)
+        curve = 2 * torch.einsum("gcv,gev->ce", weighted, change)
+        return slope.cpu().numpy(), curve.cpu().numpy()
+
+    def _window(self, t: Array) -> Window:
+        bandwidth = torch.tensor(np.exp(t), dtype=torch.float64, device=self.points.key.device)
+        return Window(self.profile, bandwidth, tolerance=float(np.finfo(np.float64).eps))
+
+
+class _Box(NamedTuple):
+    """Where t may be, (d,) each.
+
+    Attributes:
+        low: A small part of the least gap between two places.
+        far: Here a feature hardly counts: the error goes on as a + b e^(−2t).
+        high: Here it counts for nothing that can be seen.
+    """
+
+    low: Array
+    far: Array
+    high: Array
+
+    def clip(self, t: Array) -> Array:
+        return np.clip(t, self.low, self.high)
+
+
+def _box(joined: Joined) -> _Box:
+    """A constant feature stays at the bandwidth 1."""
+    low, far, high = np.zeros((3, joined.x.shape[1]))
+    for c, column in enumerate(joined.x.T):
+        values = np.unique(column.astype(np.float64))
+        if len(values) > 1:
+            low[c], far[c], high[c] = np.log(
+                _positive(np.array([np.diff(values).min() / 50, 3 * np.ptp(values), _FAR * np.ptp(values)]))
+            )
+    return _Box(low, far, high)
+
+
+def _by_gradient(part: Criterion, whole: Criterion, rule: Array, grow: float, box: _Box) -> list[_Trial]:
+    """For a kernel that is smooth."""
+    rough = sorted((_descend(part, start, box, _ROUGH) for start in _starts(part, rule + grow, box)), key=_last_error)
+    distinct = []
+    for path in rough:
+        if all(np.abs(path.steps[-1].t - other.steps[-1].t).max() > 0.1 for other in distinct):
+            distinct.append(path)
+    if part is whole:
+        fine = [_descend(whole, path.steps[-1], box, _FINE, path.curve) for path in distinct[:2]]
+        start, end = min(zip(distinct, fine, strict=False), key=lambda pair: _last_error(pair[1]))
+        return [*start.steps, *end.steps[1:]]
+    trials = [(whole(box.clip(path.steps[-1].t - grow)), path.curve) for path in distinct[:3]]
+    start, curve = min(trials, key=lambda pair: pair[0].error)
+    return _descend(whole, start, box, _FINE, curve * np.exp(-4 * grow)).steps
+
+
+def _starts(part: Criterion, rule: Array, box: _Box) -> list[_Trial]:
+    """The rule of thumb, the best multiples of it, and such with only some of the features.
+
+    Features are left out one by one, and taken in one by one, as long as the error falls.
+    """
+    grid = [part(box.clip(rule + step)) for step in np.linspace(-3.5, 3.5, 11)]
+    ordered = sorted(grid, key=_error)
+    starts = [part(box.clip(rule)), *ordered[:2]]
+    if len(rule) > 1:
+        best = ordered[0]
+        nothing = part(np.maximum(best.t, box.far))
+        for trial, other in ((best, box.far), (nothing, best.t)):
+            for c in range(len(rule)):
+                changed = trial.t.copy()
+                changed[c] = other[c]
+                trial = min(trial, part(changed), key=_error)
+            starts.append(trial)
+    return starts
+
+
+class _Path(NamedTuple):
+    """The accepted steps of a descent, and what was learned of the second derivatives on it, (d, d)."""
+
+    steps: list[_Trial]
+    curve: Array
+
+
+def _error(trial: _Trial) -> float:
+    return trial.error
+
+
+def _last_error(path: _Path) -> float:
+    return path.steps[-1].error
+
+
+def _descend(criterion: Criterion, start: _Trial, box: _Box, tolerance: float, curve: Array | None = None) -> _Path:
+    """Quasi-Newton steps (BFGS) in a box, until the next one promises less than a share of the error.
+
+    Source: Nocedal and Wright 2006, sections 3.5 and 18.3 (the damped update).
+    """
+    steps = [start]
+    slope, guess = criterion.gradient(start)
+    if curve is None:
+        curve = guess + (1e-3 * np.trace(guess) + 1e-9 * criterion.variance) * np.eye(len(slope))
+    for _ in range(_STEPS):
+        trial = steps[-1]
+        step = _newton(trial.t, slope, curve, box)
+        gain = -float(slope @ step)
+        if gain <= tolerance * (trial.error + 1e-6 * criterion.variance):
+            break
+        following = _downhill(criterion, trial, step, gain)
+        if following is None:
+            break
+        after, _ = criterion.gradient(following)
+        curve = _updated(curve, following.t - trial.t, after - slope)
+        steps.append(following)
+        slope = after
+    return _Path(steps, curve)
+
+
+def _newton(t: Array, slope: Array, curve: Array, box: _Box) -> Array:
+    """The step to the minimum of the model, no longer than is known of it. A feature on its way out goes all the way."""
+    free = (t < box.high) & ((t > box.low) | (slope < 0))
+    step = np.zeros_like(t)
+    step[free] = -np.linalg.solve(curve[np.ix_(free, free)], slope[free])
+    step *= min(1.0, 1.5 / max(np.abs(step).max(), 1e-300))
+    leaving = (step > 0) & (t + step > box.far)
+    return box.clip(np.where(leaving, box.high, t + step)) - t
+
+
+def _downhill(criterion: Criterion, trial: _Trial, step: Array, gain: float) -> _Trial | None:
+    """The first point back along a step where the error falls in proportion to what the slope promises."""
+    for _ in range(10):
+        following = criterion(trial.t + step)
+        rise = following.error - trial.error
+        if rise <= -1e-4 * gain + 1e-15 * trial.error:
+            return following
+        shorter = min(0.5, max(0.1, gain / (2 * (rise + gain))))  # where a parabola through what is known is lowest
+        step, gain = shorter * step, shorter * gain
+    return None
+
+
+def _updated(curve: Array, step: Array, change: Array) -> Array:
+    """BFGS, damped so that the matrix stays positive definite."""
+    along = curve @ step
+    bend, seen = float(step @ along), float(step @ change)
+    if seen < 0.2 * bend:
+        share = 0.8 * bend / (bend - seen)
+        change = share * change + (1 - share) * along
+    return curve - np.outer(along, along) / bend + np.outer(change, change) / float(step @ change)
+
+
+def _by_lines(part: Criterion, whole: Criterion, rule: Array, grow: float, box: _Box) -> list[_Trial]:
+    """For a kernel that ends somewhere: along the common factor, and then along each feature, while it helps."""
+    together = np.ones_like(rule)
+    reach = np.log(np.sqrt(len(rule))) + (box.far - rule).max()  # here every point reaches every other
+    best = _along(part, part(box.clip(rule + grow)), together, box, np.linspace(-3.5, reach, 24))
+    for _ in range(_ROUNDS if len(rule) > 1 else 0):
+        before = best.error
+        for c in range(len(rule)):
+            span = np.append(np.linspace(-1.5, 1.5, 7), box.far[c] - best.t[c])
+            best = _along(part, best, together * (np.arange(len(rule)) == c), box, np.sort(span))
+        if best.error > 0.999 * before:
+            break
+    start = best if part is whole else whole(box.clip(best.t - grow))
+    final = _along(whole, start, together, box, np.linspace(-0.4, 0.4, 3))
+    return [start, final] if final is not start else [start]
+
+
+def _along(criterion: Criterion, start: _Trial, direction: Array, box: _Box, steps: Array) -> _Trial:
+    """The best point of a line: of a grid, and then by golden sections and parabolas in the best cells of it."""
+    seen = [start]
+
+    def error(step: float) -> float:
+        seen.append(criterion(box.clip(start.t + step * direction)))
+        return seen[-1].error
+
+    found = int(np.argmin([error(step) for step in steps]))
+    bounds = steps[max(0, found - 1)], steps[min(len(steps) - 1, found + 1)]
+    minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": 1e-3, "maxiter": 20})
+    return min(seen, key=_error)

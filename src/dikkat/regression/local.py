@@ -1,0 +1,115 @@
+r"""The local estimate, from the moments about a query.
+
+With $z = (1)$ for the constant order and $z = (1, \delta)$ for the linear one, it minimises
+$\sum_j w_j (y_j - z_j^\top\theta)^2$ and takes the first of θ: the line's height at the query, where δ = 0.
+
+The linear order is solved about the mean offset $o$, where $S = \operatorname{E}\delta\delta^\top - oo^\top$ and
+$c = \operatorname{E}\delta y^\top - oy^\top$:
+
+$$ \beta = (S + \Lambda)^{-1} c, \qquad \hat y = \bar y - \beta^\top o . $$
+
+$\Lambda = \varepsilon \operatorname{diag}(\operatorname{E}\delta\delta^\top)$ has no unit and is far below what data
+say, where they say anything. Far from all data, where one point has all the weight, S vanishes beside it: the slope
+goes to 0 and the answer to that point's.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dikkat.regression.moments import Moments
+
+
+class LocalFit(NamedTuple):
+    """Of n queries, with k = 1 for the constant order and 1 + d for the linear one.
+
+    Attributes:
+        row: (n, k), u: the estimate is Σ_j w_j (u·z_j) y_j.
+        theta: (n, k, v), θ; the first is the estimate.
+    """
+
+    row: Tensor
+    theta: Tensor
+
+    @property
+    def estimate(self) -> Tensor:
+        """(n, v)."""
+        return self.theta[:, 0]
+
+
+def local_fit(found: Moments) -> LocalFit:
+    """The local constant from moments of degree 0, the local line from those of degree 1."""
+    if found.offset is None or found.cross is None:
+        return LocalFit(torch.ones_like(found.lse)[:, None], found.value[:, None])
+    offset = found.offset[..., None]
+    solved = _solve(found, torch.cat([_covariance(found), offset], -1))
+    slope, lean = solved[..., :-1], solved[..., -1]
+    height = found.value - (slope * offset).sum(1)
+    first = 1 + (found.offset * lean).sum(1, keepdim=True)
+    return LocalFit(torch.cat([first, -lean], 1), torch.cat([height[:, None], slope], 1))
+
+
+def residual_variance(found: Moments, fit: LocalFit, square: Tensor) -> Tensor:
+    """Σ_j w_j (y_j − z_jᵀθ)², (n, v).
+
+    Args:
+        found: The moments of y.
+        fit: What `local_fit` makes of them.
+        square: (n, v), the mean of y² under the same weights.
+    """
+    variance = square - found.value.square()
+    if found.spread is not None:
+        slope = fit.theta[:, 1:]
+        variance = variance + (slope * (_centred(found) @ slope - 2 * _covariance(found))).sum(1)
+    return variance.clamp(min=0)
+
+
+def noise_shares(found: Moments, squared: Moments) -> tuple[Tensor, Tensor]:
+    r"""How noise of variance s² in each y goes into the estimate and out of the residuals, both (n,).
+
+    With l the row of the smoother matrix and M, M₂ the sums of $w z z^\top$ and $w^2 z z^\top$, the estimate's variance
+    is $s^2\lVert l\rVert^2$, and the residual variance expects $s^2 (1 - \operatorname{tr} M^{-1} M_2)$.
+
+    Args:
+        found: The moments under K.
+        squared: Those under K², of the same degree.
+
+    Returns:
+        ‖l‖² and 1 − tr M⁻¹M₂.
+    """
+    share = (squared.lse - 2 * found.lse).exp()  # Σ_j w_j²
+    if found.offset is None or squared.offset is None or squared.spread is None:
+        return share, 1 - share
+    offset = found.offset
+    lean = _solve(found, offset[..., None])[..., 0]
+    shift = squared.offset - offset  # the mean of δ − o under w², and below that of its square
+    wide = squared.spread - squared.offset[:, :, None] * squared.offset[:, None]
+    wide = wide + shift[:, :, None] * shift[:, None]
+    norm = 1 - 2 * (lean * shift).sum(1) + (lean * (wide @ lean[..., None])[..., 0]).sum(1)
+    trace = 1 + _solve(found, wide).diagonal(dim1=1, dim2=2).sum(1)
+    return share * norm, 1 - share * trace
+
+
+def _centred(found: Moments) -> Tensor:
+    """S, (n, d, d)."""
+    assert found.spread is not None and found.offset is not None
+    return found.spread - found.offset[:, :, None] * found.offset[:, None]
+
+
+def _covariance(found: Moments) -> Tensor:
+    """c, (n, d, v)."""
+    assert found.cross is not None and found.offset is not None
+    return found.cross - found.offset[..., None] * found.value[:, None]
+
+
+def _solve(found: Moments, right: Tensor) -> Tensor:
+    """(S + Λ)⁻¹ times (n, d, k), by features of second moment 1. A feature without spread has slope 0."""
+    assert found.spread is not None
+    second = found.spread.diagonal(dim1=1, dim2=2)
+    flat = second <= 0
+    size = second.masked_fill(flat, 1.0).sqrt()[..., None]
+    least = 1e-10 if right.dtype == torch.float64 else 1e-5
+    system = _centred(found) / size / size.mT + torch.diag_embed(torch.where(flat, 1.0, least).to(right.dtype))
+    factor = torch.linalg.cholesky_ex(system).L
+    return torch.cholesky_solve(right / size, factor) / size

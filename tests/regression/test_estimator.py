@@ -1,4 +1,3 @@
-import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dikkat.regression import NadarayaWatson

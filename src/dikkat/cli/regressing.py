@@ -1,7 +1,9 @@
 """`dikkat regress`."""
 
 import math
+import re
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +29,8 @@ MODEL, PREDICTIONS = "model.safetensors", "predictions"
 _POOLINGS = "average", "gaussian", "learned"  # as columns
 _CURVES = 8  # features that have a curve; more would be too small to read
 _FAR = 1e3  # times a feature's range: with this bandwidth all its values are as good as one
-_ARGUMENTS = {"sample_weight": "weights"}  # the estimator's, of another name than the option
+_ARGUMENT = re.compile(r"^\w+(?=: came)")  # of the estimator, in its errors
+_OPTIONS = {"sample_weight": "weights"}  # those of another name
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
 
 
@@ -124,7 +127,6 @@ def regress(
         typer.Option(
             help="The share of the weight that may be left out of a prediction, below 1. Larger: faster on large "
             "tables. 0: exact. \\[default: 0]",
-            min=0.0,
             metavar="SHARE",
             rich_help_panel=_MODEL,
             show_default=False,
@@ -164,8 +166,7 @@ def regress(
 ) -> None:
     """Predict a column of a table from other columns by kernel regression, and see what it looks at.
 
-    A prediction is a weighted mean over the rows: the nearer a row, the more it counts. That is attention, and the
-    bandwidth, which says what is near, is found from the table.
+    A prediction is a weighted mean over the rows, in which near ones count most: attention. What is near is learned.
     """
     settings = {
         name: value
@@ -241,7 +242,7 @@ def _regression(settings: Mapping[str, Any], data: _Data, output: Path) -> None:
     weight = None if data.weights is None else data.rows.numbers(data.weights)[:, 0]
     with _naming_options():
         model = NadarayaWatson(**settings).fit(x, y, weight)
-    predictions = dict(zip(_added(data.target), model.predict(asked, return_std=True), strict=True))
+        predictions = dict(zip(_added(data.target), model.predict(asked, return_std=True), strict=True))
     left_out = leave_out(model)
     _describe(model, data, left_out)
     print(f"seconds: {time.perf_counter() - begin:.1f}")
@@ -349,12 +350,19 @@ def _bandwidth(text: str) -> str | float | list[float]:
 
 @contextmanager
 def _naming_options() -> Iterator[None]:
-    """Errors about the estimator's arguments name the options instead."""
+    """Errors and warnings about the estimator's arguments name the options instead."""
+    show = warnings.showwarning
+
+    def renamed(message: Warning | str, *rest: Any, **more: Any) -> None:
+        show(str(message).replace("out_of_reach='nearest'", "--out-of-reach nearest"), *rest, **more)
+
+    warnings.showwarning = renamed
     try:
         yield
     except ValueError as error:
-        name, colon, rest = str(error).partition(": ")
-        raise InputError(f"{_option(_ARGUMENTS.get(name, name))}{colon}{rest}" if colon else name) from error
+        raise InputError(_ARGUMENT.sub(lambda found: _option(_OPTIONS.get(found[0], found[0])), str(error))) from error
+    finally:
+        warnings.showwarning = show
 
 
 def _option(name: str) -> str:

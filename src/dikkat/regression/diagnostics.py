@@ -81,8 +81,7 @@ def leave_out(model: NadarayaWatson) -> LeftOut:
     if len(joined.x) == 1:
         return LeftOut(predicted, math.nan, math.nan)
     criterion = Criterion(joined, model.kernel, int(model.order == "linear"), torch.device(model.device))
-    any_will_do = np.isinf(model.bandwidth_)  # for the kernel "average"
-    left = criterion(np.log(np.where(any_will_do, 1.0, model.bandwidth_))).left
+    left = criterion(np.log(_bandwidth(model))).left
     at_place = np.empty(len(joined.x))
     at_place[criterion.points.order.cpu().numpy()] = (left + criterion.points.value)[:, 0].cpu().numpy()
     known = joined.place >= 0
@@ -124,6 +123,11 @@ def among(model: NadarayaWatson, by: Array) -> Among:
     rows = np.flatnonzero(model.sample_weight_ > 0)
     order = rows[np.argsort(by[rows], kind="stable")]
     chosen = order[np.linspace(0, len(order) - 1, min(len(order), _POINTS)).round().astype(int)]
-    few = clone(model).set_params(bandwidth=model.bandwidth_)
+    few = clone(model).set_params(bandwidth=_bandwidth(model))
     few.fit(model.X_train_[chosen], model.y_train_[chosen], model.sample_weight_[chosen])
     return Among(np.asarray(few.attention_weights(model.X_train_[chosen])), len(order))
+
+
+def _bandwidth(model: NadarayaWatson) -> Array:
+    """A finite one; any will do for the kernel "average"."""
+    return np.where(np.isinf(model.bandwidth_), 1.0, model.bandwidth_)

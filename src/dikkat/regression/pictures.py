@@ -90,11 +90,12 @@ def draw_attention(found: Among, order: str) -> Figure:
     figure = _figure(5.6, 4.9)
     axes = figure.subplots()
     # Points that have hardly a neighbour look at themselves alone: they must not make all others pale.
-    strongest = float(np.quantile(found.weights.max(1), 0.75))
+    strongest = float(np.quantile(found.weights.max(1), 0.9))
     image = _heat(axes, found.weights, strongest)
     axes.set_aspect("equal")
-    axes.set_title(f"attention among {points}", fontsize=10)
-    _name(axes, f"looked at, by {_short(order)}", f"estimated, by {_short(order)}")
+    axes.set(xlabel="point looked at", ylabel="point estimated")
+    title = f"attention among {points}\nsorted by {order}"
+    axes.set_title(title, fontsize=10, fontfamily=families_for([title]), parse_math=False)
     _colour_bar(figure, image, [axes], extend="max" if found.weights.max() > strongest else "neither")
     return figure
 
@@ -115,13 +116,13 @@ def draw_history(history: Sequence[Mapping[str, Any]], names: Sequence[str], ran
     left.plot([each["error"] for each in history], marker=".")
     _name(left, "epoch", "leave-one-out mean squared error")
     paths = np.array([each["bandwidth"] for each in history])
-    if several:  # in one unit; a feature that is as good as left out stays at the upper edge
+    if several:  # in one unit; what is wider than the widest that is drawn makes hardly a difference any more
         paths = np.minimum(paths / np.where(ranges > 0, ranges, 1.0), _WIDEST)
     for path, name in zip(paths.T[:_LEGEND], names, strict=False):
         right.plot(path, marker=".", label=_short(name))
     right.plot(paths[:, _LEGEND:], color="0.7", linewidth=0.8)
     _logarithmic(right)
-    _name(right, "epoch", "bandwidth σ over the feature's range" if several else f"bandwidth σ of {names[0]}")
+    _name(right, "epoch", "bandwidth σ / range" if several else f"bandwidth σ of {names[0]}")
     if several:
         _plain(figure.legend(loc="outside right center", frameon=False, fontsize=8).get_texts())
     for axes in (left, right):
@@ -226,7 +227,7 @@ def _logarithmic(axes: Axes) -> None:
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     if high < 100 * low:
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high > 10 * low else range(1, 10)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
 

@@ -279,7 +279,8 @@ def _draw(model: "NadarayaWatson", data: _Data, left_out: "LeftOut", output: Pat
     y, names = model.y_train_, data.features
     ranges = np.ptp(model.X_train_, axis=0)
     varying = np.flatnonzero(ranges > 0)
-    narrowest = np.sort(varying[np.argsort((model.bandwidth_ / ranges)[varying], kind="stable")[:_CURVES]])
+    width = model.bandwidth_[varying] / ranges[varying]
+    narrowest = np.sort(varying[np.argsort(width, kind="stable")[:_CURVES]])
     curves = [diagnostics.along(model, c, names[c]) for c in narrowest]
     if len(names) == 1 and curves:
         _save(pictures.draw_curve(curves[0], y, data.target), output / "fit")

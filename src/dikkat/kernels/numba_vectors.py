@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from math import factorial
 from typing import Any, TypeAlias
 
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
@@ -436,6 +437,7 @@ class _Format:
             (0.693145751953125, 1.428606765330187e-06) if single else (0.6931471803691238, 1.9082149292705877e-10)
         )
         self.exp_terms, self.log_terms = (8, 5) if single else (14, 11)
+        self.exp2_terms = 7 if single else 13
         self.lowest, self.highest = (-87.3, 88.3) if single else (-708.3, 709.3)
 
     def whole(self, number: int) -> Any:
@@ -469,6 +471,32 @@ def exp(typingctx: Any, vector: Any) -> Any:
         value = builder.fmul(value, builder.bitcast(exponent, kind))
         below = builder.select(builder.fcmp_unordered("uno", x, x), x, constant(0.0))
         return builder.select(inside, value, below)
+
+    return vector(vector), build
+
+
+def _powers_of_two(terms: int) -> list[float]:
+    """Coefficients of 2^r for |r| ≤ ½, the constant term first: through the zeros of a Chebyshev polynomial."""
+    fitted = np.polynomial.Chebyshev.interpolate(np.exp2, terms - 1, domain=[-0.5, 0.5])
+    return [float(number) for number in fitted.convert(kind=np.polynomial.Polynomial).coef]
+
+
+@intrinsic
+def exp2(typingctx: Any, vector: Any) -> Any:
+    """2^x to about one unit in the last place, for numbers that are not NaN and no overflow; 0 below normal numbers."""
+    form = _Format(vector)
+    coefficients = _powers_of_two(form.exp2_terms)
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        (x,), kind = args, _llvm(vector)
+        low = _constant(kind, 1.5 - form.bias)  # so that adding to the exponent leaves it above 0
+        inside = builder.fcmp_ordered(">", x, low)
+        x = builder.select(inside, x, low)
+        n = _call(builder, "rint", x)
+        value = _polynomial(builder, builder.fsub(x, n), coefficients)
+        exponent = builder.shl(builder.fptosi(n, form.integer), form.whole(form.mantissa))
+        value = builder.bitcast(builder.add(builder.bitcast(value, form.integer), exponent), kind)
+        return builder.select(inside, value, _constant(kind, 0.0))
 
     return vector(vector), build
 

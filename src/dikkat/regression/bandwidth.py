@@ -28,18 +28,17 @@ _PLACES = 1000  # of the sample on which many starts are tried
 _STEPS = 60  # of one descent
 _FINE = 1e-13  # of the error: the bandwidth then has about six digits
 _ROUGH = 1e-5
-_ROUNDS = 3  # along each feature
 _FAR = 1e6  # times a feature's range: a bandwidth at which it counts no more
 
 
 def rule_of_thumb(joined: Joined, rule: Rule) -> Array:
     r"""One bandwidth a feature, from its spread and the number of rows alone.
 
-    $$ \sigma_c = a\, s_c\, n^{-1/(d + 4)}, \qquad a = \Big(\frac{4}{d + 2}\Big)^{1/(d + 4)} \text{ for Silverman's rule,
-    } 1 \text{ for Scott's,} $$
+    $$ \sigma_c = a\, s_c\, n^{-1/(d + 4)}, \qquad a = \Big(\frac{4}{d + 2}\Big)^{1/(d + 4)} $$
 
-    with n the sum of the weights and $s_c$ the smaller of the standard deviation and the interquartile range over 1.349
-    (its ratio for a normal distribution), which an outlier does not move.
+    for Silverman's rule and a = 1 for Scott's, with n the sum of the weights and $s_c$ the smaller of the standard
+    deviation and the interquartile range over 1.349 (its ratio for a normal distribution), which an outlier does not
+    move.
 
     Args:
         joined: The training rows.
@@ -78,9 +77,7 @@ def _positive(bandwidth: Array) -> Array:
     return np.clip(bandwidth, limits.tiny, limits.max)
 
 
-def leave_one_out(
-    joined: Joined, profile: Profile, degree: int, device: torch.device = torch.device("cpu")
-) -> tuple[Array, Steps]:
+def leave_one_out(joined: Joined, profile: Profile, degree: int, device: torch.device) -> tuple[Array, Steps]:
     """The bandwidths with the least leave-one-out squared error that a search from several starts finds.
 
     Many starts are tried on a sample of the places, the best are carried to all of them (a bandwidth shrinks with
@@ -142,7 +139,7 @@ class Criterion:
     """The leave-one-out squared error as a function of t = log σ, and its gradient where K is smooth."""
 
     def __init__(self, joined: Joined, profile: Profile, degree: int, device: torch.device) -> None:
-        self.profile, self.degree = profile, degree
+        self.joined, self.profile, self.degree, self.device = joined, profile, degree, device
         self.x, self.weight = joined.x.astype(np.float64), joined.weight
         self.total = float(joined.weight.sum())
         self.variance = joined.variance()
@@ -155,7 +152,8 @@ class Criterion:
         value, weight = self.points.value, self.points.weight[:, None]
         self.places = torch.arange(len(value), device=device)
         self.share = weight / (self.total * value.shape[1])
-        self.others = ((weight * value).sum(0) - weight * value) / (self.total - weight)
+        rest = self.total - weight
+        self.others = torch.where(rest > 0, ((weight * value).sum(0) - weight * value) / rest, 0.0)
 
     def __call__(self, t: Array) -> _Trial:
         """The error at σ = e^t, (d,)."""
@@ -183,6 +181,10 @@ class Criterion:
         slope = 2 * torch.einsum("gcv,gv->c", weighted, trial.left)
         curve = 2 * torch.einsum("gcv,gev->ce", weighted, change)
         return slope.cpu().numpy(), curve.cpu().numpy()
+
+    def smooth(self) -> "Criterion":
+        """The same with the Gaussian kernel."""
+        return Criterion(self.joined, "gaussian", self.degree, self.device)
 
     def _window(self, t: Array) -> Window:
         bandwidth = torch.tensor(np.exp(t), dtype=torch.float64, device=self.points.key.device)
@@ -218,20 +220,32 @@ def _box(joined: Joined) -> _Box:
     return _Box(low, far, high)
 
 
+class _Path(NamedTuple):
+    """The accepted steps of a descent, and what was learned of the second derivatives on it, (d, d)."""
+
+    steps: list[_Trial]
+    curve: Array
+
+
 def _by_gradient(part: Criterion, whole: Criterion, rule: Array, grow: float, box: _Box) -> list[_Trial]:
-    """For a kernel that is smooth."""
-    rough = sorted((_descend(part, start, box, _ROUGH) for start in _starts(part, rule + grow, box)), key=_last_error)
-    distinct = []
-    for path in rough:
+    """For the Gaussian kernel, which is smooth."""
+    rough = _rough(part, rule + grow, box)
+    if part is whole:
+        fine = [_descend(whole, path.steps[-1], box, _FINE, path.curve) for path in rough[:2]]
+        start, end = min(zip(rough, fine, strict=False), key=lambda pair: _last_error(pair[1]))
+        return [*start.steps, *end.steps[1:]]
+    trials = [(whole(box.clip(path.steps[-1].t - grow)), path.curve) for path in rough[:3]]
+    first, curve = min(trials, key=lambda pair: pair[0].error)
+    return _descend(whole, first, box, _FINE, curve * np.exp(-4 * grow)).steps
+
+
+def _rough(part: Criterion, rule: Array, box: _Box) -> list[_Path]:
+    """Where descents from the starts come to, the lowest first."""
+    distinct: list[_Path] = []
+    for path in sorted((_descend(part, start, box, _ROUGH) for start in _starts(part, rule, box)), key=_last_error):
         if all(np.abs(path.steps[-1].t - other.steps[-1].t).max() > 0.1 for other in distinct):
             distinct.append(path)
-    if part is whole:
-        fine = [_descend(whole, path.steps[-1], box, _FINE, path.curve) for path in distinct[:2]]
-        start, end = min(zip(distinct, fine, strict=False), key=lambda pair: _last_error(pair[1]))
-        return [*start.steps, *end.steps[1:]]
-    trials = [(whole(box.clip(path.steps[-1].t - grow)), path.curve) for path in distinct[:3]]
-    start, curve = min(trials, key=lambda pair: pair[0].error)
-    return _descend(whole, start, box, _FINE, curve * np.exp(-4 * grow)).steps
+    return distinct
 
 
 def _starts(part: Criterion, rule: Array, box: _Box) -> list[_Trial]:
@@ -252,13 +266,6 @@ def _starts(part: Criterion, rule: Array, box: _Box) -> list[_Trial]:
                 trial = min(trial, part(changed), key=_error)
             starts.append(trial)
     return starts
-
-
-class _Path(NamedTuple):
-    """The accepted steps of a descent, and what was learned of the second derivatives on it, (d, d)."""
-
-    steps: list[_Trial]
-    curve: Array
 
 
 def _error(trial: _Trial) -> float:
@@ -295,7 +302,7 @@ def _descend(criterion: Criterion, start: _Trial, box: _Box, tolerance: float, c
 
 
 def _newton(t: Array, slope: Array, curve: Array, box: _Box) -> Array:
-    """The step to the minimum of the model, no longer than is known of it. A feature on its way out goes all the way."""
+    """The step to the minimum of the model, no longer than is known of it. A feature on its way out goes the whole."""
     free = (t < box.high) & ((t > box.low) | (slope < 0))
     step = np.zeros_like(t)
     step[free] = -np.linalg.solve(curve[np.ix_(free, free)], slope[free])
@@ -327,20 +334,17 @@ def _updated(curve: Array, step: Array, change: Array) -> Array:
 
 
 def _by_lines(part: Criterion, whole: Criterion, rule: Array, grow: float, box: _Box) -> list[_Trial]:
-    """For a kernel that ends somewhere: along the common factor, and then along each feature, while it helps."""
-    together = np.ones_like(rule)
-    reach = np.log(np.sqrt(len(rule))) + (box.far - rule).max()  # here every point reaches every other
-    best = _along(part, part(box.clip(rule + grow)), together, box, np.linspace(-3.5, reach, 24))
-    for _ in range(_ROUNDS if len(rule) > 1 else 0):
-        before = best.error
-        for c in range(len(rule)):
-            span = np.append(np.linspace(-1.5, 1.5, 7), box.far[c] - best.t[c])
-            best = _along(part, best, together * (np.arange(len(rule)) == c), box, np.sort(span))
-        if best.error > 0.999 * before:
-            break
+    """For a kernel that ends somewhere: in the Gaussian kernel's proportions, and then along each feature."""
+    size = len(rule)
+    shape = rule if size == 1 else _rough(part.smooth(), rule + grow, box)[0].steps[-1].t - grow
+    together = np.ones(size)
+    reach = np.log(np.sqrt(size)) + (box.far - np.minimum(shape, box.far)).max()  # every point reaches every other
+    best = _along(part, part(box.clip(shape + grow)), together, box, np.linspace(-3.5, max(reach, 0), 16))
+    for c, feature in enumerate(np.eye(size) if size > 1 else ()):
+        best = _along(part, best, feature, box, np.array([-1.2, -0.4, 0.4, 1.2, max(box.far[c] - best.t[c], 2)]))
     start = best if part is whole else whole(box.clip(best.t - grow))
-    final = _along(whole, start, together, box, np.linspace(-0.4, 0.4, 3))
-    return [start, final] if final is not start else [start]
+    final = _along(whole, start, together, box, np.array([-0.4, 0.0, 0.4]))
+    return [start, final] if final.error < start.error else [start]
 
 
 def _along(criterion: Criterion, start: _Trial, direction: Array, box: _Box, steps: Array) -> _Trial:
@@ -351,7 +355,8 @@ def _along(criterion: Criterion, start: _Trial, direction: Array, box: _Box, ste
         seen.append(criterion(box.clip(start.t + step * direction)))
         return seen[-1].error
 
-    found = int(np.argmin([error(step) for step in steps]))
-    bounds = steps[max(0, found - 1)], steps[min(len(steps) - 1, found + 1)]
-    minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": 1e-3, "maxiter": 20})
+    steps = np.sort(steps)
+    lowest = int(np.argmin([error(step) for step in steps]))
+    bounds = steps[max(0, lowest - 1)], steps[min(len(steps) - 1, lowest + 1)]
+    minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": 1e-3, "maxiter": 12})
     return min(seen, key=_error)

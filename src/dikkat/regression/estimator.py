@@ -7,12 +7,12 @@ import os
 import warnings
 from numbers import Integral, Real
 from statistics import NormalDist
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, vstack
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
@@ -27,7 +27,54 @@ OutOfReach = Literal["nan", "nearest"]
 
 
 class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    r"""Kernel regression: attention pooling over the training rows, with a bandwidth that is found from them."""
+    r"""Kernel regression: attention pooling over the training rows, with a bandwidth that is found from them.
+
+    $$ \hat y(x) = \frac{\sum_j w_j K(r_j)\, y_j}{\sum_j w_j K(r_j)}, \qquad r_j = \lVert (x - x_j)/\sigma \rVert $$
+
+    is the estimate of order "constant" (Nadaraya and Watson's): the weighted mean of the values about x. That of order
+    "linear" is the height at x of the line fitted under the same weights: it has no bias at the border of the data, nor
+    where they lie unevenly, and gives straight lines back exactly.
+
+    Weights of rows count as repeats: a row of weight 2 is two rows, and one of weight 0 is none. Memory is linear in
+    the rows, time for a prediction as well; time for "loo" is quadratic. Where that is too much, give a number, which
+    may be the `bandwidth_` that was found for a part of the rows.
+
+    Args:
+        kernel: K as a function of the scaled distance r: "gaussian", e^(−r²/2); "epanechnikov", 1 − r² below 1;
+            "triangular", 1 − r below 1; "boxcar", 1 up to 1; "average", 1 everywhere, which has no bandwidth.
+        bandwidth: σ in the units of X: a positive number, or (d,) numbers, one for each feature; "silverman" or
+            "scott", rules of thumb from the features' spreads; or "loo": for each feature the one with the least
+            leave-one-out squared error, where all rows at the same place are left out together. Over several outputs
+            that is the mean error: outputs of different units should be brought to one.
+        order: "constant" or "linear".
+        tolerance: The share of a query's weight that may be left out, at least 0 and below 1: far blocks of rows are
+            skipped where they weigh less together. 0 leaves out what is 0 in the dtype.
+        out_of_reach: What a query gets that no training row reaches, where the kernel is 0 from some distance on:
+            "nan", with a warning, or "nearest", the answer of the nearest row in the scaled distance. The Gaussian
+            kernel reaches everywhere: far from all rows the nearest has all the weight.
+        device: Where to compute, as PyTorch names it: "cpu", "cuda" or "cuda:1".
+
+    Attributes:
+        bandwidth_: (d,), float64: σ; infinite for the kernel "average".
+        history_: For "loo" the accepted steps of the search, the start first: {"bandwidth": (d,) list, "error": the
+            leave-one-out mean squared error}; empty otherwise, and where there is nothing to choose by.
+        n_features_in_: d.
+        feature_names_in_: (d,), where X was a frame whose columns have names.
+        n_outputs_: Number of outputs.
+        X_train_: (n, d), the training rows, float32 if they came so and float64 otherwise; as are all answers.
+        y_train_: (n,) or (n, outputs), as y came.
+        sample_weight_: (n,).
+
+    Source: Nadaraya 1964; Watson 1964; the linear order and its bias: Fan 1992; the bandwidth: Li and Racine 2007,
+    section 2.2.2.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.linspace(0, 5, 50)
+        >>> model = NadarayaWatson(order="linear").fit(x[:, None], 2 * np.sin(x) + x**0.8)
+        >>> model.predict([[1.0], [2.5]]).round(2)
+        array([2.68, 3.28])
+    """
 
     def __init__(
         self,
@@ -47,105 +94,238 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.device = device
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Keep the training rows and find the bandwidth."""
+        """Keep the training rows and find the bandwidth.
+
+        Args:
+            X: (n, d), finite numbers; an array or a frame.
+            y: (n,) or (n, outputs), finite numbers.
+            sample_weight: (n,), at least 0 and not all 0: how often each row counts; None for once.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            ValueError: A setting that is not allowed, or data that do not fit, are not finite or are not numbers.
+
+        Example:
+            >>> model = NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0]], [2.0, 4.0], sample_weight=[1, 3])
+            >>> model.predict([[0.5]])
+            array([3.5])
+        """
         self._check_settings()
         self._keep(*self._validated(X, y, sample_weight, reset=True))
         return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Add training rows."""
+        """Add training rows: the result is that of `fit` to all rows there have been.
+
+        The bandwidth is found anew, from all rows. Where many parts come, give it as a number.
+
+        Args:
+            X: (n, d), as for `fit`.
+            y: (n,) or (n, outputs), as it was before.
+            sample_weight: (n,), or None.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            ValueError: As for `fit`; other features or outputs than before.
+
+        Example:
+            >>> model = NadarayaWatson(bandwidth=1.0).fit([[0.0]], [2.0]).partial_fit([[1.0]], [4.0])
+            >>> model.predict([[0.5]])
+            array([3.])
+        """
         if not hasattr(self, "X_train_"):
             return self.fit(X, y, sample_weight)
         self._check_settings()
         x, values, weight = self._validated(X, y, sample_weight, reset=False)
         if values.shape[1:] != self.y_train_.shape[1:]:
             raise ValueError(
-                f"y: came with shape {values.shape}; allowed: (n{', ' * (values.ndim == 1)}"
-                f"{', '.join(map(str, self.y_train_.shape[1:]))}), as it was before"
+                f"y: came with shape {values.shape}; allowed: {('n', *self.y_train_.shape[1:])}, as it was before"
             )
         old = (self.X_train_, self.y_train_, self.sample_weight_)
         self._keep(*(np.concatenate(pair) for pair in zip(old, (x, values, weight), strict=True)))
         return self
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """The local estimate."""
-        query = self._query(X)
+        r"""The estimate at each query.
+
+        Args:
+            X: (n, d).
+            return_std: Whether to return the local standard deviation too, $(\sum_j w_j (y_j - f(x_j))^2)^{1/2}$ with f
+                the local constant or line: how far values lie from the estimate, not how far it is off, which is
+                `confidence_band`'s to say.
+
+        Returns:
+            (n,) or (n, outputs), as y came; or the pair (estimate, standard deviation).
+
+        Raises:
+            ValueError: Other features than in `fit`, or data that are not finite.
+
+        Example:
+            >>> NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0]], [2.0, 4.0]).predict([[0.5], [99.0]], return_std=True)
+            (array([3., 4.]), array([1., 0.]))
+        """
+        query, smoother = self._query(X), self._current()
         if return_std:
-            mean, deviation, _, reached = self._smoother.spread(query)
+            mean, deviation, reached = smoother.spread(query)
         else:
-            mean, reached = self._smoother.estimate(query)
-        lost = ~reached
-        if lost.any():
-            shares = self._shares(query, lost)
-            mean[lost] = self._nearest_mean(shares)
-            if return_std:
-                deviation[lost] = self._nearest_deviation(shares)
+            mean, reached = smoother.estimate(query)
+            deviation = np.empty_like(mean)
+        if not reached.all():
+            mean[~reached], deviation[~reached] = self._nearest(query, ~reached)
         return (self._output(mean), self._output(deviation)) if return_std else self._output(mean)
 
     def confidence_band(self, X: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
-        """Where the expected value is, with some confidence."""
+        r"""Pointwise confidence intervals for the smoothed regression function.
+
+        $$ \hat y \pm z\, s \lVert l \rVert, \qquad
+        s^2 = \frac{\sum_j w_j (y_j - f(x_j))^2}{1 - \operatorname{tr} M^{-1} M_2} , $$
+
+        with l the row of the smoother matrix, f the local constant or line, M and M₂ the sums of $w_j z_j z_j^\top$ and
+        $w_j^2 z_j z_j^\top$ over the training rows (z is 1, or 1 and the scaled offset). $s^2$ is without bias where
+        the noise about x has one variance and f is right; the smoothing bias of the estimate is not in the band.
+
+        Args:
+            X: (n, d).
+            level: The chance, between 0 and 1, that the interval holds its value.
+
+        Returns:
+            The lower and the upper ends, each of the shape of `predict`'s answer; infinite where too few rows have a
+            say to tell noise from signal.
+
+        Raises:
+            ValueError: As for `predict`; a level that is not between 0 and 1.
+
+        Source: Wasserman 2006, section 5.7; Loader 1999, section 2.3.
+
+        Example:
+            >>> model = NadarayaWatson("boxcar", bandwidth=9.0).fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 3.0])
+            >>> lower, upper = model.confidence_band([[1.0]])
+            >>> bool(np.isclose(upper[0], 2 + 1.95996398 / 3**0.5))
+            True
+        """
         if not (isinstance(level, Real) and 0 < level < 1):
             raise ValueError(f"level: came {level!r}; allowed: a number between 0 and 1, such as 0.95")
         query = self._query(X)
-        mean, _, error, reached = self._smoother.spread(query)
-        lost = ~reached
-        if lost.any():
-            shares = self._shares(query, lost)
-            mean[lost] = self._nearest_mean(shares)
-            error[lost] = math.nan if shares is None else math.inf
+        mean, error, reached = self._current().standard_error(query)
+        if not reached.all():
+            mean[~reached], _ = self._nearest(query, ~reached)
+            error[~reached] = np.where(np.isnan(mean[~reached]), math.nan, math.inf)
         half = NormalDist().inv_cdf((1 + level) / 2) * error
         return self._output(mean - half), self._output(mean + half)
 
     def attention_weights(self, X: ArrayLike, top_k: int | None = None) -> Array | csr_array:
-        """What each training row weighs in the answers."""
+        """What each training row weighs at each query: the kernel's weights, which sum to 1.
+
+        For the order "constant", the weights times `y_train_` are the estimate.
+
+        Args:
+            X: (n, d).
+            top_k: How many of the largest weights to keep in each row; None for all.
+
+        Returns:
+            (n, m), the training rows in the order they came, those of weight 0 with 0; with `top_k` a
+            `scipy.sparse.csr_array`, for which all weights exist for some rows at a time only. A query out of reach has
+            the weights of the nearest row, or with `out_of_reach="nan"` none.
+
+        Raises:
+            ValueError: As for `predict`; a `top_k` that is not a whole number of at least 1.
+
+        Example:
+            >>> model = NadarayaWatson("triangular", bandwidth=2.0).fit([[0.0], [1.0], [5.0]], [1.0, 2.0, 3.0])
+            >>> model.attention_weights([[0.5], [0.0]])
+            array([[0.5       , 0.5       , 0.        ],
+                   [0.66666667, 0.33333333, 0.        ]])
+        """
         if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, Integral) or top_k < 1):
             raise ValueError(f"top_k: came {top_k!r}; allowed: a whole number of at least 1, or None for all")
         query = self._query(X)
         kept = np.flatnonzero(self._joined.place >= 0)
-        rows = self.X_train_[kept], self.sample_weight_[kept]
-        pieces = []
-        for part, weights in self._smoother.weights(query, *rows):
+        place, weight = self._joined.place[kept], self.sample_weight_[kept]
+        smoother, pieces = self._current(), []
+        for part, weights in smoother.weights(query, self.X_train_[kept], weight):
             lost = weights.sum(1) == 0
             if lost.any() and self._answers_lost():
-                shares = self._smoother.nearest(query[part][lost])
-                place = self._joined.place[kept]
-                weights[lost] = shares.toarray()[:, place] * (rows[1] / self._joined.weight[place])
+                shares = smoother.nearest(query[part][lost]).toarray()
+                weights[lost] = shares[:, place] * (weight / self._joined.weight[place])
             pieces.append(self._all_rows(weights, kept) if top_k is None else self._largest(weights, kept, int(top_k)))
-        if top_k is None:
-            return np.concatenate(pieces)
-        from scipy.sparse import vstack
-
-        return csr_array(vstack(pieces, format="csr"))
+        return np.concatenate(pieces) if top_k is None else csr_array(vstack(pieces, format="csr"))
 
     def effective_neighbors(self, X: ArrayLike) -> Array:
-        """How many training rows have a say."""
-        query = self._query(X)
-        count = self._smoother.neighbors(query)
+        r"""How many training rows have a say at each query: $(\sum_j w_j K_j)^2 / \sum_j w_j K_j^2$.
+
+        Args:
+            X: (n, d).
+
+        Returns:
+            (n,): between 1 and the number of rows, where these have weight 1. 0 out of reach, with
+            `out_of_reach="nan"`.
+
+        Raises:
+            ValueError: As for `predict`.
+
+        Source: Kish 1965, section 11.7, of weights.
+
+        Example:
+            >>> model = NadarayaWatson("boxcar", bandwidth=1.5).fit([[0.0], [1.0], [5.0]], [1, 2, 3])
+            >>> model.effective_neighbors([[0.5]])
+            array([2.])
+        """
+        query, smoother = self._query(X), self._current()
+        count = smoother.neighbors(query)
         lost = count == 0
         if lost.any() and self._answers_lost():
-            count[lost] = (self._smoother.nearest(query[lost]) > 0) @ self._joined.weight
+            count[lost] = (smoother.nearest(query[lost]) > 0) @ self._joined.weight
         return count.astype(self.X_train_.dtype)
 
     def effective_degrees_of_freedom(self) -> float:
-        """The trace of the smoother matrix."""
+        """The trace of the smoother matrix over the training rows.
+
+        Returns:
+            From 1 (the mean of all; for the order "linear" 1 + d, a plane through all) to the number of places.
+
+        Source: Hastie, Tibshirani and Friedman 2009, section 5.4.1.
+
+        Example:
+            >>> NadarayaWatson("average").fit([[0.0], [1.0], [5.0]], [1.0, 2.0, 3.0]).effective_degrees_of_freedom()
+            1.0
+        """
         check_is_fitted(self)
-        return self._smoother.trace()
+        return self._current().trace()
 
     def log_density(self, X: ArrayLike) -> Array:
-        """The logarithm of the kernel density of the training rows."""
-        query = self._query(X)
-        if self.kernel == "average":
+        r"""The logarithm of the kernel density of the training rows at each query.
+
+        $$ \log \frac{1}{\sum_j w_j} \sum_j w_j \frac{k_d}{\prod_c \sigma_c} K(\lVert (x - x_j)/\sigma \rVert) , $$
+
+        the log-sum-exp of the attention, with $k_d$ such that K integrates to 1 over d dimensions: $(2\pi)^{-d/2}$ for
+        the Gaussian; with $V_d$ the volume of the unit ball, $1/V_d$ for the boxcar, $(d + 2)/(2 V_d)$ for
+        Epanechnikov's and $(d + 1)/V_d$ for the triangular kernel.
+
+        Args:
+            X: (n, d).
+
+        Returns:
+            (n,); −∞ where no row reaches.
+
+        Raises:
+            ValueError: As for `predict`; the kernel "average", which has no integral.
+
+        Source: Silverman 1986, section 4.2.
+
+        Example:
+            >>> NadarayaWatson("boxcar", bandwidth=2.0).fit([[0.0], [1.0]], [0, 0]).log_density([[0.5]])
+            array([-1.38629436])
+        """
+        query, smoother = self._query(X), self._current()
+        if smoother.profile == "average":
             raise ValueError("kernel: came 'average', which has no density; allowed: a kernel with a bandwidth")
-        size = query.shape[1]
-        ball = size / 2 * math.log(math.pi) - math.lgamma(size / 2 + 1)
-        constant = {
-            "gaussian": -size / 2 * math.log(2 * math.pi),
-            "boxcar": -ball,
-            "epanechnikov": math.log((size + 2) / 2) - ball,
-            "triangular": math.log(size + 1) - ball,
-        }[self.kernel]
-        mass = self._smoother.log_mass(query) - math.log(self._joined.weight.sum())
-        return (mass + constant - np.log(self.bandwidth_).sum()).astype(self.X_train_.dtype)
+        scale = _log_constant(smoother.profile, query.shape[1]) - np.log(self.bandwidth_).sum()
+        density: Array = smoother.log_mass(query) - math.log(self._joined.weight.sum()) + scale
+        return density.astype(self.X_train_.dtype)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the fitted estimator in one `.safetensors` file, whole or not at all.
@@ -221,6 +401,14 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             joined, self.kernel, self._degree(), self.bandwidth_, float(self.tolerance), torch.device(self.device)
         )
 
+    def _current(self) -> Smoother:
+        """The smoother, with the settings that may change after `fit` as they are now."""
+        tolerance, device = float(self.tolerance), torch.device(self.device)
+        old = self._smoother
+        if (tolerance, device) != (old.tolerance, old.device):
+            self._smoother = Smoother(self._joined, old.profile, old.degree, self.bandwidth_, tolerance, device)
+        return self._smoother
+
     def _degree(self) -> int:
         return 1 if self.order == "linear" else 0
 
@@ -230,7 +418,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             return np.full(size, np.inf), []
         if isinstance(self.bandwidth, str):
             if self.bandwidth != "loo":
-                return rule_of_thumb(joined, self.bandwidth), []
+                return rule_of_thumb(joined, cast(Rule, self.bandwidth)), []
             found, steps = leave_one_out(joined, self.kernel, self._degree(), torch.device(self.device))
             return found, [{"bandwidth": sigma.tolist(), "error": error} for sigma, error in steps]
         given = np.asarray(self.bandwidth, dtype=np.float64)
@@ -252,7 +440,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def _query(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
-        _one_of("out_of_reach", self.out_of_reach, get_args(OutOfReach))
+        self._check_settings()
         query: Array = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         return query.astype(self.X_train_.dtype, copy=False)
 
@@ -264,26 +452,18 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """Whether a query with no weight gets the nearest row's answer: two kernels have a weight everywhere."""
         return self.kernel in ("gaussian", "average") or self.out_of_reach == "nearest"
 
-    def _shares(self, query: Array, lost: NDArray[np.bool_]) -> csr_array | None:
-        """Who answers the queries that have no weight; None, after a warning, if nobody is to."""
+    def _nearest(self, query: Array, lost: NDArray[np.bool_]) -> tuple[Array, Array]:
+        """Mean and deviation for the queries that have no weight: the nearest rows', or NaN after a warning."""
         if self._answers_lost():
-            return self._smoother.nearest(query[lost])
+            return self._current().nearest_spread(query[lost])
         warnings.warn(
             f"{lost.sum()} of {len(lost)} rows of X have no training row in reach of the {self.kernel} kernel and get "
             "NaN; choose a wider bandwidth, the Gaussian kernel or out_of_reach='nearest'",
             UserWarning,
             stacklevel=3,
         )
-        return None
-
-    def _nearest_mean(self, shares: csr_array | None) -> Array | float:
-        return math.nan if shares is None else shares @ self._joined.y + self._joined.centre
-
-    def _nearest_deviation(self, shares: csr_array | None) -> Array | float:
-        if shares is None:
-            return math.nan
-        square = shares @ (self._joined.y**2 + self._joined.within)
-        return np.sqrt(np.maximum(square - (shares @ self._joined.y) ** 2, 0))
+        nothing = np.full((int(lost.sum()), self.n_outputs_), np.nan)
+        return nothing, nothing
 
     def _all_rows(self, weights: Array, kept: NDArray[np.intp]) -> Array:
         full = np.zeros((len(weights), len(self.X_train_)), dtype=self.X_train_.dtype)
@@ -310,6 +490,16 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         if not isinstance(self.tolerance, Real) or not 0 <= self.tolerance < 1:
             raise ValueError(f"tolerance: came {self.tolerance!r}; allowed: a number of at least 0 and below 1")
         _check_device(self.device)
+
+
+def _log_constant(profile: Profile, size: int) -> float:
+    """The logarithm of what makes a kernel's integral over so many dimensions 1."""
+    ball = size / 2 * math.log(math.pi) - math.lgamma(size / 2 + 1)
+    if profile == "gaussian":
+        return -size / 2 * math.log(2 * math.pi)
+    if profile == "boxcar":
+        return -ball
+    return math.log((size + 2) / 2 if profile == "epanechnikov" else size + 1) - ball
 
 
 def _weights(given: ArrayLike | None, x: Array) -> Array:
@@ -346,7 +536,7 @@ def _check_positive(bandwidth: object) -> None:
 
 def _check_device(device: object) -> None:
     try:
-        kind = torch.device(device).type  # type: ignore[arg-type]
+        kind = torch.device(cast(str, device)).type
     except (RuntimeError, TypeError):
         kind = None
     if kind not in ("cpu", "cuda"):

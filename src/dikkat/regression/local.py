@@ -38,15 +38,32 @@ class LocalFit(NamedTuple):
         return self.theta[:, 0]
 
 
+class _Centred(NamedTuple):
+    """Moments about the mean offset instead of the query.
+
+    Attributes:
+        offset: (n, d), o.
+        second: (n, d), the diagonal of E δδᵀ, about the query.
+        spread: (n, d, d), S.
+        cross: (n, d, v), c.
+    """
+
+    offset: Tensor
+    second: Tensor
+    spread: Tensor
+    cross: Tensor
+
+
 def local_fit(found: Moments) -> LocalFit:
     """The local constant from moments of degree 0, the local line from those of degree 1."""
-    if found.offset is None or found.cross is None:
+    centred = _centred(found)
+    if centred is None:
         return LocalFit(torch.ones_like(found.lse)[:, None], found.value[:, None])
-    offset = found.offset[..., None]
-    solved = _solve(found, torch.cat([_covariance(found), offset], -1))
+    offset = centred.offset[..., None]
+    solved = _solve(centred, torch.cat([centred.cross, offset], -1))
     slope, lean = solved[..., :-1], solved[..., -1]
     height = found.value - (slope * offset).sum(1)
-    first = 1 + (found.offset * lean).sum(1, keepdim=True)
+    first = 1 + (centred.offset * lean).sum(1, keepdim=True)
     return LocalFit(torch.cat([first, -lean], 1), torch.cat([height[:, None], slope], 1))
 
 
@@ -59,9 +76,10 @@ def residual_variance(found: Moments, fit: LocalFit, square: Tensor) -> Tensor:
         square: (n, v), the mean of y² under the same weights.
     """
     variance = square - found.value.square()
-    if found.spread is not None:
+    centred = _centred(found)
+    if centred is not None:
         slope = fit.theta[:, 1:]
-        variance = variance + (slope * (_centred(found) @ slope - 2 * _covariance(found))).sum(1)
+        variance = variance + (slope * (centred.spread @ slope - 2 * centred.cross)).sum(1)
     return variance.clamp(min=0)
 
 
@@ -79,37 +97,35 @@ def noise_shares(found: Moments, squared: Moments) -> tuple[Tensor, Tensor]:
         ‖l‖² and 1 − tr M⁻¹M₂.
     """
     share = (squared.lse - 2 * found.lse).exp()  # Σ_j w_j²
-    if found.offset is None or squared.offset is None or squared.spread is None:
+    centred, about = _centred(found), _centred(squared)
+    if centred is None or about is None:
         return share, 1 - share
-    offset = found.offset
-    lean = _solve(found, offset[..., None])[..., 0]
-    shift = squared.offset - offset  # the mean of δ − o under w², and below that of its square
-    wide = squared.spread - squared.offset[:, :, None] * squared.offset[:, None]
-    wide = wide + shift[:, :, None] * shift[:, None]
-    norm = 1 - 2 * (lean * shift).sum(1) + (lean * (wide @ lean[..., None])[..., 0]).sum(1)
-    trace = 1 + _solve(found, wide).diagonal(dim1=1, dim2=2).sum(1)
+    lean = _solve(centred, centred.offset[..., None])
+    shift = (about.offset - centred.offset)[..., None]  # the mean of δ − o under w², and next that of its square
+    spread = about.spread + shift @ shift.mT
+    norm = 1 + (lean * (spread @ lean - 2 * shift)).sum((1, 2))
+    trace = 1 + _solve(centred, spread).diagonal(dim1=1, dim2=2).sum(1)
     return share * norm, 1 - share * trace
 
 
-def _centred(found: Moments) -> Tensor:
-    """S, (n, d, d)."""
-    assert found.spread is not None and found.offset is not None
-    return found.spread - found.offset[:, :, None] * found.offset[:, None]
+def _centred(found: Moments) -> _Centred | None:
+    """None of degree 0."""
+    if found.offset is None or found.spread is None or found.cross is None:
+        return None
+    offset = found.offset[..., None]
+    return _Centred(
+        found.offset,
+        found.spread.diagonal(dim1=1, dim2=2),
+        found.spread - offset @ offset.mT,
+        found.cross - offset * found.value[:, None],
+    )
 
 
-def _covariance(found: Moments) -> Tensor:
-    """c, (n, d, v)."""
-    assert found.cross is not None and found.offset is not None
-    return found.cross - found.offset[..., None] * found.value[:, None]
-
-
-def _solve(found: Moments, right: Tensor) -> Tensor:
+def _solve(centred: _Centred, right: Tensor) -> Tensor:
     """(S + Λ)⁻¹ times (n, d, k), by features of second moment 1. A feature without spread has slope 0."""
-    assert found.spread is not None
-    second = found.spread.diagonal(dim1=1, dim2=2)
-    flat = second <= 0
-    size = second.masked_fill(flat, 1.0).sqrt()[..., None]
+    flat = centred.second <= 0
+    size = centred.second.masked_fill(flat, 1.0).sqrt()[..., None]
     least = 1e-10 if right.dtype == torch.float64 else 1e-5
-    system = _centred(found) / size / size.mT + torch.diag_embed(torch.where(flat, 1.0, least).to(right.dtype))
+    system = centred.spread / size / size.mT + torch.diag_embed(torch.where(flat, 1.0, least).to(right.dtype))
     factor = torch.linalg.cholesky_ex(system).L
     return torch.cholesky_solve(right / size, factor) / size

@@ -7,20 +7,29 @@ $$ w_j = \frac{W_j K(\delta_j)}{\sum_l W_l K(\delta_l)}, \qquad \delta_j = (x_j 
 and the moments are the means of 1, y, δ, δδᵀ and δy under them. They are a state: a mean and a log-sum-exp, which
 merges with the state over other keys. δ is taken from the points as they came, so that no digits are lost where their
 range is many bandwidths.
+
+On a CPU they come from the compiled kernels of `dikkat.kernels.numba_moments`; on other devices means from `attend`'s,
+and the rest from tiles in plain PyTorch.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from dikkat import scores
+from dikkat.attention import attention_state
+from dikkat.kernels import numba_moments
 from dikkat.kernels.common import State, log_profile, merge
 
 Profile = Literal["gaussian", "boxcar", "epanechnikov", "triangular", "average"]
 
 _INF = float("inf")
+# So few points are near each other anyway.
+_FEW = 64
 # Elements of a tile's largest tensor.
 _TILE = 2**22
 
@@ -40,6 +49,11 @@ class Points:
     value: Tensor
     weight: Tensor
     order: Tensor
+
+    @cached_property
+    def tiles(self) -> numba_moments.Tiles:
+        """As the compiled kernels read them."""
+        return numba_moments.tiles(self.key, self.value, self.weight)
 
 
 @dataclass(frozen=True)
@@ -79,7 +93,7 @@ class Moments(NamedTuple):
 
 def arrange(key: Tensor, value: Tensor, weight: Tensor) -> Points:
     """Keys (m, d), values (m, v) and weights (m,) as points."""
-    order = torch.arange(len(key), device=key.device)
+    order = _order(key)
     return Points(key[order], value[order], weight[order], order)
 
 
@@ -97,7 +111,26 @@ def moments(
             −1 for none.
     """
     size, values = points.key.shape[1], points.value.shape[1]
-    return _unpack(_merged(query, points, window, degree, exclude), size, values, degree)
+    if numba_moments.runs(query):
+        order = _order(query)
+        found = query.new_empty(len(query), values + degree * (size + size * size + size * values))
+        lse = query.new_empty(len(query))
+        found[order], lse[order] = numba_moments.moments(
+            query[order],
+            points.tiles,
+            window.profile,
+            window.bandwidth,
+            squared=window.squared,
+            tolerance=window.tolerance,
+            degree=degree,
+            exclude=None if exclude is None else exclude[order],
+        )
+        state = State(found, lse)
+    elif degree or (window.squared and window.profile not in ("gaussian", "boxcar")):
+        state = _merged(query, points, window, degree, exclude)
+    else:
+        state = _attended(query, points, window, exclude)
+    return _unpack(state, size, values, degree)
 
 
 def sensitivity(
@@ -122,6 +155,27 @@ def sensitivity(
         fit: (n, 1 + degree · d, v): θ.
         exclude: As for `moments`.
     """
+    if numba_moments.runs(query):
+        found = query.new_empty(len(query), points.key.shape[1], points.value.shape[1])
+        order = _order(query)
+        found[order] = numba_moments.sensitivity(
+            query[order],
+            points.tiles,
+            window.bandwidth,
+            lse[order],
+            row[order],
+            fit[order],
+            tolerance=window.tolerance,
+            exclude=None if exclude is None else exclude[order],
+        )
+        return found
+    return _sensitivity(query, points, window, lse, row, fit, exclude)
+
+
+def _sensitivity(
+    query: Tensor, points: Points, window: Window, lse: Tensor, row: Tensor, fit: Tensor, exclude: Tensor | None
+) -> Tensor:
+    """In plain PyTorch."""
     found = query.new_zeros(len(query), points.key.shape[1], points.value.shape[1])
     lse = lse.masked_fill(lse == -_INF, 0.0)
     for rows, cols in _tiles(query, points):
@@ -133,6 +187,24 @@ def sensitivity(
         left = points.value[cols] - fit[rows, :1] - line
         found[rows] += torch.einsum("nm,nmc,nmv->ncv", weights * lever, delta.square(), left)
     return found
+
+
+def _attended(query: Tensor, points: Points, window: Window, exclude: Tensor | None) -> State:
+    """The state of y alone, by the attention of the device."""
+    score: scores.Score
+    if window.profile == "average":
+        score = scores.Average()
+    else:
+        kinds = {
+            "gaussian": scores.Gaussian,
+            "boxcar": scores.Boxcar,
+            "epanechnikov": scores.Epanechnikov,
+            "triangular": scores.Triangular,
+        }
+        # The square of a Gaussian is a narrower one, and that of a boxcar itself.
+        narrower = 2**-0.5 if window.squared and window.profile == "gaussian" else 1.0
+        score = kinds[window.profile](window.bandwidth * narrower)
+    return attention_state(query, points.key, points.value, score=score, key_bias=points.weight.log(), exclude=exclude)
 
 
 def _merged(query: Tensor, points: Points, window: Window, degree: int, exclude: Tensor | None) -> State:
@@ -180,6 +252,19 @@ def _scores(
         places = torch.arange(cols.start, cols.stop, device=query.device)
         scores = scores.masked_fill(places == exclude[rows, None], -_INF)
     return delta, scores
+
+
+def _order(points: Tensor) -> Tensor:
+    """An order of points (m, d) in which neighbours are mostly near each other: that of a k-d tree's leaves."""
+    from scipy.spatial import cKDTree
+
+    if len(points) <= _FEW or points.device.type != "cpu":
+        return torch.arange(len(points), device=points.device)
+    if points.shape[1] == 1:
+        return points[:, 0].argsort(stable=True)
+    size = points.std(0)
+    scaled = points / torch.where(size > 0, size, 1.0)
+    return torch.from_numpy(cKDTree(scaled.numpy(), leafsize=_FEW, compact_nodes=False).indices)
 
 
 def _tiles(query: Tensor, points: Points) -> Iterator[tuple[slice, slice]]:

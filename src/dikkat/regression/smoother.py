@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -64,24 +63,33 @@ class Smoother:
         mean, lse = self._by_parts(query, self._points, work)
         return mean + self.joined.centre, np.isfinite(lse) & np.isfinite(mean).all(1)
 
-    def spread(self, query: Array) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
-        """The estimates, the standard deviations about them and the estimates' standard errors, all (n, v).
-
-        In float64, whatever the rows' dtype: they are differences of squares.
-        """
-        values = self.joined.y.shape[1]
+    def spread(self, query: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
+        """The estimates and the standard deviations about them, both (n, v), and who has them, (n,)."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
-            found, square = _apart(moments(part, self._squares, self._window(part), degree=self.degree), values)
+            found, square = self._moments_of_squares(part)
             fit = local_fit(found)
-            variance = residual_variance(found, fit, square)
-            squared = moments(part, self._squares, self._window(part, squared=True), degree=self.degree)
-            norm, left = noise_shares(found, squared)
-            error = (variance * (norm / left)[:, None]).clamp(min=0).sqrt()
-            return fit.estimate, variance.sqrt(), torch.where(left[:, None] > _ALONE, error, math.inf), found.lse
+            return fit.estimate, residual_variance(found, fit, square).sqrt(), found.lse
 
-        mean, deviation, error, lse = self._by_parts(query, self._squares, work)
-        return mean + self.joined.centre, deviation, error, np.isfinite(lse) & np.isfinite(mean).all(1)
+        mean, deviation, lse = self._by_parts(query, self._squares, work)
+        return mean + self.joined.centre, deviation, np.isfinite(lse) & np.isfinite(mean).all(1)
+
+    def standard_error(self, query: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
+        """The estimates and their standard errors, both (n, v), and who has them, (n,).
+
+        The error is infinite where no noise is left in the residuals to measure it by.
+        """
+
+        def work(part: Tensor) -> tuple[Tensor, ...]:
+            found, square = self._moments_of_squares(part)
+            squared, _ = self._moments_of_squares(part, squared=True)
+            fit = local_fit(found)
+            norm, left = (share[:, None] for share in noise_shares(found, squared))
+            error = (residual_variance(found, fit, square) * norm / left.clamp(min=_ALONE)).sqrt()
+            return fit.estimate, torch.where(left > _ALONE, error, math.inf), found.lse
+
+        mean, error, lse = self._by_parts(query, self._squares, work)
+        return mean + self.joined.centre, error, np.isfinite(lse) & np.isfinite(mean).all(1)
 
     def neighbors(self, query: Array) -> Array:
         """(Σ_j W_j K_j)² / Σ_j W_j K_j², (n,); 0 where nobody is in reach."""
@@ -115,12 +123,14 @@ class Smoother:
     def weights(self, query: Array, key: Array, weight: Array) -> Iterator[tuple[slice, Array]]:
         """The attention of some queries at a time to rows (m, d) with weights (m,), in float64."""
         centre = self.joined.x.mean(0, dtype=np.float64)
-        kind = {"dtype": torch.float64, "device": self.device}
-        bandwidth = torch.tensor(self.bandwidth, **kind)
-        score = scores.Average() if self.profile == "average" else _SCORES[self.profile](bandwidth)
-        keys, bias = torch.tensor(key - centre, **kind), torch.tensor(np.log(weight), **kind)
+
+        def tensor(array: Array) -> Tensor:
+            return torch.tensor(array, dtype=torch.float64, device=self.device)
+
+        score = scores.Average() if self.profile == "average" else _SCORES[self.profile](tensor(self.bandwidth))
+        keys, bias = tensor(key - centre), tensor(np.log(weight))
         for rows in _slices(len(query), len(key)):
-            queries = torch.tensor(query[rows] - centre, **kind)
+            queries = tensor(query[rows] - centre)
             yield rows, attention_weights(queries, keys, score=score, key_bias=bias).cpu().numpy()
 
     def nearest(self, query: Array) -> csr_array:
@@ -137,6 +147,13 @@ class Smoother:
         share = weight / np.bincount(rows, weight)[rows]
         return csr_array((share, (rows, places)), shape=(len(query), len(self.joined.x)))
 
+    def nearest_spread(self, query: Array) -> tuple[Array, Array]:
+        """The mean of the nearest places and the standard deviation there, both (n, v)."""
+        shares, y = self.nearest(query), self.joined.y
+        mean: Array = shares @ y
+        variance: Array = shares @ (y**2 + self.joined.within) - mean**2
+        return mean + self.joined.centre, np.sqrt(np.maximum(variance, 0.0))
+
     @cached_property
     def _tree(self) -> tuple[cKDTree, Array]:
         """Of the places in the scaled distance, in a unit in which nothing overflows; and that scale."""
@@ -147,21 +164,28 @@ class Smoother:
 
     @cached_property
     def _points(self) -> Points:
-        kind = {"dtype": torch.from_numpy(self.joined.x[:0]).dtype, "device": self.device}
-        joined = self.joined
-        return arrange(*(torch.tensor(array, **kind) for array in (joined.x, joined.y, joined.weight)))
+        key = torch.tensor(self.joined.x, device=self.device)
+        value, weight = (torch.tensor(array).to(key) for array in (self.joined.y, self.joined.weight))
+        return arrange(key, value, weight)
 
     @cached_property
     def _squares(self) -> Points:
-        """With y and y² as values, in float64."""
+        """With y and y² as values; in float64, whatever the rows' dtype, for the sake of differences of squares."""
         joined, points = self.joined, self._points
         value = torch.tensor(np.hstack([joined.y, joined.y**2 + joined.within]), device=self.device)
         return replace(points, key=points.key.double(), value=value[points.order], weight=points.weight.double())
 
+    def _moments_of_squares(self, query: Tensor, squared: bool = False) -> tuple[Moments, Tensor]:
+        """The moments of y, and the mean of y²."""
+        found = moments(query, self._squares, self._window(query, squared), degree=self.degree)
+        values = self.joined.y.shape[1]
+        cross = None if found.cross is None else found.cross[..., :values]
+        return found._replace(value=found.value[:, :values], cross=cross), found.value[:, values:]
+
     def _window(self, query: Tensor, squared: bool = False) -> Window:
         return Window(self.profile, torch.tensor(self.bandwidth).to(query), squared, self.tolerance)
 
-    def _by_parts(self, query: Array, points: Points, work: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Any]:
+    def _by_parts(self, query: Array, points: Points, work: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Array]:
         """What `work` makes of the queries, in float64, of so many at a time that their moments are small."""
         size, values = points.key.shape[1], points.value.shape[1]
         found = [
@@ -169,12 +193,6 @@ class Smoother:
             for rows in _slices(len(query), values + self.degree * size * (1 + size + values))
         ]
         return [torch.cat(pieces).numpy() for pieces in zip(*found, strict=True)]
-
-
-def _apart(found: Moments, values: int) -> tuple[Moments, Tensor]:
-    """The moments of y, and the mean of y², from those of both."""
-    cross = None if found.cross is None else found.cross[..., :values]
-    return found._replace(value=found.value[:, :values], cross=cross), found.value[:, values:]
 
 
 def _slices(count: int, elements: int) -> list[slice]:

@@ -1,0 +1,173 @@
+"""Local moments on a CPU: how points and windows become what the compiled kernels of `numba_windows` read."""
+
+import math
+from dataclasses import dataclass
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dikkat.kernels import numba_threads
+from dikkat.kernels.numba_attention import BYTES
+
+# Blocks of keys in a tile; queries of a task.
+TILE, ROWS = 4, 32
+# Of distances, in which it is said how much lies beyond.
+BINS = 512
+PROFILES = ("gaussian", "boxcar", "epanechnikov", "triangular", "average")
+_NUMPY = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+# Below this relative weight, as a power of 2, the type has 0 alone.
+_LEAST = {torch.float32: -150.0, torch.float64: -1075.0}
+_HAS_NUMBA = find_spec("numba") is not None
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Keys, values and weights in tiles, feature by feature, and the boxes around the tiles' keys.
+
+    Attributes:
+        key: (tiles, d, keys of a tile).
+        value: (tiles, v, keys of a tile).
+        weight: (tiles, keys of a tile); 0 beyond the last key.
+        low: (d, tiles, and perhaps some more): the least of each feature; ∞ beyond the last tile.
+        high: Likewise, the largest; −∞.
+        mass: (tiles,), the sum of each one's weights.
+    """
+
+    key: Tensor
+    value: Tensor
+    weight: Tensor
+    low: Tensor
+    high: Tensor
+    mass: Tensor
+
+
+def runs(tensor: Tensor) -> bool:
+    """Whether the compiled kernels take tensors of this kind."""
+    return _HAS_NUMBA and tensor.device.type == "cpu" and tensor.dtype in _NUMPY
+
+
+def tiles(key: Tensor, value: Tensor, weight: Tensor) -> Tiles:
+    """Keys (m, d), values (m, v) and weights (m,), neighbours near each other, in tiles."""
+    lanes = BYTES // key.itemsize
+    wide = TILE * lanes
+    count = -(-len(key) // wide)
+    more = count * wide - len(key)
+    # What fills the last tile is one of its keys, which does not stretch its box.
+    keys = torch.cat([key, key[-1:].expand(more, -1)]).reshape(count, wide, key.shape[1])
+    values, weights = (torch.nn.functional.pad(t, (*(0, 0) * (t.ndim - 1), 0, more)) for t in (value, weight))
+    boxes = -(-count // lanes) * lanes - count
+    low, high = (
+        torch.nn.functional.pad(extreme.mT, (0, boxes), value=end).contiguous()
+        for extreme, end in ((keys.amin(1), math.inf), (keys.amax(1), -math.inf))
+    )
+    weights = weights.reshape(count, wide)
+    values = values.reshape(count, wide, value.shape[1]).mT.contiguous()
+    return Tiles(keys.mT.contiguous(), values, weights, low, high, weights.sum(1))
+
+
+def moments(
+    query: Tensor, points: Tiles, profile: str, bandwidth: Tensor, *, squared: bool, tolerance: float, degree: int,
+    exclude: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The means of y and, for degree 1, of δ, δδᵀ and δy, a row a query; and the logarithms of what they weigh."""
+    size, values = points.key.shape[1], points.value.shape[1]
+    columns = 1 + values + degree * (size + size * (size + 1) // 2 + size * values)
+    call = _Call(query, points, profile, bandwidth, squared, tolerance, degree, exclude)
+    found = call.run(columns)
+    lse, means = found[:, 0] * math.log(2), found[:, 1:]
+    if not degree:
+        return means, lse
+    # From the kernel's order, feature by feature, and its unit.
+    value, rest = means[:, :values], means[:, values:]
+    offset, spread = query.new_empty(len(query), size), query.new_empty(len(query), size, size)
+    cross = query.new_empty(len(query), size, values)
+    start = 0
+    for c in range(size):
+        offset[:, c] = rest[:, start]
+        above = rest[:, start + 1 : start + 1 + size - c]
+        spread[:, c, c:], spread[:, c:, c] = above, above
+        start += 1 + size - c
+        cross[:, c] = rest[:, start : start + values]
+        start += values
+    unit = call.unit
+    return torch.cat([value, offset / unit, spread.flatten(1) / unit**2, cross.flatten(1) / unit], 1), lse
+
+
+def sensitivity(
+    query: Tensor, points: Tiles, bandwidth: Tensor, lse: Tensor, row: Tensor, fit: Tensor, *, tolerance: float,
+    exclude: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """`regression.moments.sensitivity`."""
+    size, values = points.key.shape[1], points.value.shape[1]
+    call = _Call(query, points, "gaussian", bandwidth, False, tolerance, int(row.shape[1] > 1), exclude)
+    # δ is larger by the unit there: so that u·z and zᵀθ come out the same, what they have of it is smaller.
+    row, fit = row.clone(), fit.clone()
+    row[:, 1:] /= call.unit
+    fit[:, 1:] /= call.unit
+    for name, tensor in (("lse", lse / math.log(2)), ("row", row), ("fit", fit)):
+        call.point(name, tensor)
+    return call.run(size * values).reshape(len(query), size, values) / call.unit**2
+
+
+def _windows() -> ModuleType:
+    """The compiled kernels, imported when first used."""
+    from dikkat.kernels import numba_windows
+
+    return numba_windows
+
+
+class _Call:
+    """The record that the kernels read; keeps alive what its addresses point to."""
+
+    def __init__(
+        self, query: Tensor, points: Tiles, profile: str, bandwidth: Tensor, squared: bool, tolerance: float,
+        degree: int, exclude: Tensor | None,
+    ) -> None:  # fmt: skip
+        gaussian = profile == "gaussian"
+        self._dtype, self._kept = query.dtype, list[Tensor]()
+        # Of δ: 2^−(…)² is the Gaussian.
+        self.unit = math.sqrt(0.5 / math.log(2) * (2 if squared else 1)) if gaussian else 1.0
+        weight = points.weight.log2() if gaussian else points.weight
+        shape = points.key.shape
+        self.fields: dict[str, Any] = dict.fromkeys(_windows().WHOLE[1:], 0) | {
+            "queries": len(query), "rows": min(ROWS, len(query)), "features": shape[1], "values": points.value.shape[1],
+            "tiles": shape[0], "boxes": points.low.shape[1], "degree": degree, "squared": squared,
+            "profile": PROFILES.index(profile),
+            "tolerance": max(math.log2(tolerance) if tolerance else -math.inf, _LEAST[self._dtype]),
+        }  # fmt: skip
+        named = {
+            "query": query, "key": points.key, "value": points.value, "weight": weight, "low": points.low,
+            "high": points.high, "mass": points.mass, "scale": self.unit / bandwidth,
+        }  # fmt: skip
+        for name, tensor in named.items():
+            self.point(name, tensor)
+        if exclude is not None:
+            self.point("exclude", exclude)
+
+    def point(self, name: str, tensor: Tensor) -> None:
+        """Put a tensor's address into the record."""
+        tensor = tensor.contiguous()
+        self._kept.append(tensor)
+        self.fields[name] = tensor.data_ptr()
+
+    def run(self, columns: int) -> Tensor:
+        """So many numbers of each query."""
+        fields, module = self.fields, _windows()
+        found = torch.empty(fields["queries"], columns, dtype=self._dtype)
+        if not len(found):
+            return found
+        lanes = BYTES // found.itemsize
+        tasks = -(-fields["queries"] // fields["rows"])
+        scratch = lanes * (fields["rows"] * columns + TILE * (1 + max(1, fields["values"]) + fields["features"]))
+        scratch += fields["boxes"] + 2 * BINS + -(-fields["rows"] // lanes) * lanes
+        threads = min(tasks, torch.get_num_threads())
+        self.point("scratch", torch.empty(threads, scratch, dtype=self._dtype))
+        self.point("moments", found)
+        fields |= {"columns": columns, "tasks": tasks, "scratch_size": scratch}
+        values = [fields[name] for name in (*module.WHOLE[1:], *module.REAL)]
+        numba_threads.launch(module.windows(_NUMPY[self._dtype]), module.FORM, values, tasks)
+        return found

@@ -1,0 +1,318 @@
+"""Local moments against the formula, query by query in NumPy's float64, and against what their definition promises."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dikkat.kernels import numba_moments
+from dikkat.kernels.common import State, merge
+from dikkat.regression import moments as module
+from dikkat.regression.moments import Moments, Points, Window, arrange, moments, sensitivity
+
+KERNELS = {
+    "gaussian": lambda r: np.exp(-(r**2) / 2),
+    "boxcar": lambda r: (r <= 1) * 1.0,
+    "epanechnikov": lambda r: np.maximum(0, 1 - r**2),
+    "triangular": lambda r: np.maximum(0, 1 - r),
+    "average": lambda r: np.ones_like(r),
+}
+SMOOTH = ("gaussian", "average")
+EPS = {torch.float32: 2.0**-23, torch.float64: 2.0**-52}
+
+
+def problem(
+    queries: int = 97,
+    keys: int = 211,
+    size: int = 3,
+    values: int = 2,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 1,
+) -> tuple[Tensor, Points, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    query, key, value = draw(queries, size), draw(keys, size), draw(keys, values)
+    weight = torch.rand(keys, generator=generator, dtype=torch.float64).to(dtype) + 0.1
+    exclude = torch.randint(-1, keys, (queries,), generator=generator)
+    return query, arrange(key, value, weight), exclude
+
+
+def bandwidth(size: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.linspace(0.7, 2.0, size, dtype=torch.float64).to(dtype)
+
+
+def array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().double().numpy()
+
+
+def twin(query: Tensor, points: Points, window: Window, exclude: Tensor | None = None) -> dict[str, np.ndarray]:
+    """The moments by their formula; and what their terms' absolute values add up to."""
+    rows: dict[str, list[np.ndarray]] = {name: [] for name in ("lse", "value", "offset", "spread", "cross")}
+    key, value, weight, sigma = array(points.key), array(points.value), array(points.weight), array(window.bandwidth)
+    for i, x in enumerate(array(query)):
+        delta = (key - x) / sigma
+        w = weight * KERNELS[window.profile](np.sqrt((delta**2).sum(1))) ** (2 if window.squared else 1)
+        if exclude is not None and exclude[i] >= 0:
+            w[exclude[i]] = 0
+        whole = w.sum()
+        w = w / whole if whole else w
+        rows["lse"].append(np.log(whole) if whole else np.float64(-np.inf))
+        rows["value"].append(w @ value)
+        rows["offset"].append(w @ delta)
+        rows["spread"].append(np.einsum("m,mc,me->ce", w, delta, delta))
+        rows["cross"].append(np.einsum("m,mc,mv->cv", w, delta, value))
+    return {name: np.array(found) for name, found in rows.items()}
+
+
+def check(found: Moments, right: dict[str, np.ndarray], within: float) -> None:
+    for name, tensor in found._asdict().items():
+        if tensor is None:
+            continue
+        came, wanted = array(tensor), right[name]
+        assert came.shape == wanted.shape
+        assert (np.isneginf(came) == np.isneginf(wanted)).all()
+        seen = np.isfinite(wanted)
+        assert np.abs(came[seen] - wanted[seen]).max(initial=0) <= within * max(1, np.abs(wanted[seen]).max(initial=0))
+
+
+@pytest.fixture(params=["compiled", "plain"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """On a CPU the compiled kernels run; the plain ways are those of other devices."""
+    if request.param == "plain":
+        monkeypatch.setattr(numba_moments, "runs", lambda tensor: False)
+        monkeypatch.setattr(module, "_TILE", 2**10)  # several tiles, which are merged
+    name: str = request.param
+    return name
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("degree", [0, 1])
+@pytest.mark.parametrize("profile", KERNELS)
+def test_moments_are_what_their_formula_says(
+    way: str, profile: str, degree: int, squared: bool, dtype: torch.dtype
+) -> None:
+    query, points, exclude = problem(dtype=dtype)
+    window = Window(profile, bandwidth(3, dtype), squared=squared)  # type: ignore[arg-type]
+    found = moments(query, points, window, degree=degree, exclude=exclude)
+    assert found.value.dtype == dtype
+    assert (found.spread is None) == (degree == 0)
+    check(found, twin(query, points, window, exclude), 200 * EPS[dtype])
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "size", "values"),
+    [(1, 1, 1, 1), (2, 31, 1, 3), (33, 64, 2, 1), (31, 65, 5, 1), (5, 129, 11, 2), (67, 257, 1, 1), (3, 70, 2, 7)],
+)
+def test_all_sizes(way: str, queries: int, keys: int, size: int, values: int) -> None:
+    query, points, _ = problem(queries, keys, size, values)
+    window = Window("gaussian", bandwidth(size))
+    found = moments(query, points, window, degree=1)
+    check(found, twin(query, points, window), 1e-12)
+
+
+def test_no_query(way: str) -> None:
+    query, points, _ = problem(queries=1)
+    found = moments(query[:0], points, Window("gaussian", bandwidth(3)), degree=1)
+    assert [tuple(t.shape) for t in found if t is not None] == [(0,), (0, 2), (0, 3), (0, 3, 3), (0, 3, 2)]
+
+
+def test_points_keep_what_was_given() -> None:
+    generator = torch.Generator().manual_seed(3)
+    key, value, weight = (torch.rand(*shape, generator=generator) for shape in ((509, 2), (509, 3), (509,)))
+    points = arrange(key, value, weight)
+    assert points.order.sort().values.equal(torch.arange(509))
+    assert points.key.equal(key[points.order])
+    assert points.value.equal(value[points.order])
+    assert points.weight.equal(weight[points.order])
+
+
+def test_neighbours_in_memory_are_neighbours_in_space() -> None:
+    """The box around 32 of 4,096 points of a square has some 1/128 of its area; in the order given, nearly all."""
+    key = torch.rand(4096, 2, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    groups = arrange(key, key, key[:, 0] + 1).key.reshape(-1, 32, 2)
+    area = (groups.amax(1) - groups.amin(1)).prod(1).mean()
+    assert area < 4 / 128
+
+
+@pytest.mark.parametrize("profile", KERNELS)
+def test_a_point_that_is_left_out_has_no_effect(way: str, profile: str) -> None:
+    query, points, _ = problem()
+    window = Window(profile, bandwidth(3))  # type: ignore[arg-type]
+    exclude = torch.full((len(query),), 101)
+    value, key = points.value.clone(), points.key.clone()
+    before = moments(query, points, window, degree=1, exclude=exclude)
+    value[101] = 1e300
+    key[101] = query[0]
+    after = moments(query, replace(points, key=key, value=value), window, degree=1, exclude=exclude)
+    for one, other in zip(before, after, strict=True):
+        assert one is not None
+        assert other is not None
+        assert one.allclose(other, rtol=1e-13, atol=1e-13)
+
+
+def test_leaving_out_oneself_where_all_others_are_far(way: str) -> None:
+    """The nearest of the others, though it weighs e^−5000 of what the point itself would."""
+    key = torch.tensor([[0.0], [100.0], [300.0]], dtype=torch.float64)
+    points = arrange(key, torch.tensor([[2.0], [3.0], [5.0]], dtype=torch.float64), torch.ones(3, dtype=torch.float64))
+    found = moments(points.key, points, Window("gaussian", key.new_ones(1)), exclude=torch.arange(3))
+    assert found.value.flatten().tolist() == pytest.approx([3.0, 2.0, 3.0], rel=1e-14)
+    assert found.lse.tolist() == pytest.approx([-5000, -5000, -20000])
+
+
+def test_merging_is_the_whole() -> None:
+    query, points, _ = problem()
+    window = Window("gaussian", bandwidth(3))
+
+    def state(rows: slice) -> State:
+        part = arrange(points.key[rows], points.value[rows], points.weight[rows])
+        found = moments(query, part, window, degree=1)
+        assert found.offset is not None
+        assert found.spread is not None
+        assert found.cross is not None
+        parts = (found.value, found.offset, found.spread.flatten(1), found.cross.flatten(1))
+        return State(torch.cat(parts, 1), found.lse)
+
+    whole, merged = state(slice(None)), merge(state(slice(0, 83)), state(slice(83, None)))
+    assert merged.mean.allclose(whole.mean, rtol=1e-12, atol=1e-13)
+    assert merged.lse.allclose(whole.lse, rtol=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    size=st.integers(1, 4),
+    sigma=st.floats(-4, 2),
+    tolerance=st.floats(-12, -0.5),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    clustered=st.booleans(),
+)
+def test_no_more_is_left_out_than_the_tolerance(
+    seed: int, size: int, sigma: float, tolerance: float, dtype: torch.dtype, clustered: bool
+) -> None:
+    query, points, _ = problem(61, 1999, size, 1, dtype, seed)
+    if clustered:
+        points = arrange((points.key * 3).round() / 3 + points.key / 100, points.value, points.weight * 100)
+    window = Window("gaussian", torch.full((size,), 10**sigma, dtype=dtype), tolerance=10**tolerance)
+    found = moments(query, points, window)
+    right = moments(query, points, replace(window, tolerance=0.0))
+    reach = (points.value.max() - points.value.min()).item()
+    rounding = 50 * EPS[dtype]
+    assert (found.value - right.value).abs().max().item() <= (10**tolerance + rounding) * reach
+    # The weight that is missing is that share too.
+    assert (found.lse <= right.lse + rounding * right.lse.abs().clamp(min=1)).all()
+    missing = -torch.expm1((found.lse - right.lse).double())
+    assert missing.max().item() <= 10**tolerance + rounding * right.lse.abs().max().item()
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("sigma", [0.03, 0.3])
+@pytest.mark.parametrize("tolerance", [0.1, 0.01])
+def test_nor_where_rows_of_a_task_are_near_different_keys(size: int, sigma: float, tolerance: float) -> None:
+    generator = torch.Generator().manual_seed(13)
+    query, key = (torch.rand(n, size, generator=generator, dtype=torch.float64) for n in (509, 2003))
+    points = arrange(key, key, torch.ones(2003, dtype=torch.float64))
+    window = Window("gaussian", torch.full((size,), sigma, dtype=torch.float64), tolerance=tolerance)
+    right = moments(query, points, replace(window, tolerance=0.0))
+    assert (-torch.expm1(moments(query, points, window).lse - right.lse)).max() <= tolerance
+
+
+def test_a_tolerance_leaves_something_out() -> None:
+    query, points, _ = problem(61, 20_011, 1, 1)
+    window = Window("gaussian", torch.full((1,), 0.2, dtype=torch.float64), tolerance=0.3)
+    exact = moments(query, points, replace(window, tolerance=0.0))
+    assert (moments(query, points, window).lse < exact.lse - 1e-4).any()
+
+
+@pytest.mark.parametrize("profile", ["boxcar", "epanechnikov", "triangular", "gaussian"])
+@pytest.mark.parametrize("sigma", [0.003, 0.05])
+def test_what_is_skipped_without_a_tolerance_weighs_nothing(profile: str, sigma: float) -> None:
+    query, points, _ = problem(61, 1999, 2, 1)
+    window = Window(profile, torch.full((2,), sigma, dtype=torch.float64))  # type: ignore[arg-type]
+    right = twin(query, points, window)
+    found = moments(query, points, window, degree=1)
+    # Where the formula's own exponentials are 0 in float64, the kernels still tell the nearest.
+    told = np.isfinite(right["lse"])
+    for name, tensor in found._asdict().items():
+        assert np.allclose(array(tensor)[told], right[name][told], rtol=1e-9, atol=1e-9)
+    if profile != "gaussian":
+        assert found.lse[~torch.from_numpy(told)].isneginf().all()
+
+
+def test_all_keys_at_one_place(way: str) -> None:
+    key = torch.full((139, 2), 3.0, dtype=torch.float64)
+    value = torch.arange(139.0, dtype=torch.float64)[:, None]
+    found = moments(key[:1] + 1, arrange(key, value, key[:, 0]), Window("gaussian", bandwidth(2)), degree=1)
+    assert found.value.item() == pytest.approx(69)
+
+
+def test_as_exact_as_float32_allows_a_thousand_bandwidths_from_the_origin() -> None:
+    """The same error as of the formula in float32, term by term: none from an origin that is far."""
+    generator = torch.Generator().manual_seed(7)
+    query, key = (torch.rand(n, 1, generator=generator) * 1000 for n in (61, 4999))
+    value = torch.randn(4999, 1, generator=generator)
+    window = Window("gaussian", torch.ones(1))
+    points = arrange(key, value, torch.ones(4999))
+    found, right = moments(query, points, window).value, twin(query, points, window)["value"]
+    plain = torch.softmax(-(key.T - query).square() / 2, 1) @ value
+    error = np.abs(array(found) - right).max()
+    assert error <= 2 * np.abs(array(plain) - right).max() + 4 * EPS[torch.float32] * value.abs().max().item()
+
+
+@pytest.mark.parametrize("degree", [0, 1])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_sensitivity_is_what_its_formula_says(way: str, degree: int, dtype: torch.dtype) -> None:
+    query, points, exclude = problem(dtype=dtype)
+    window = Window("gaussian", bandwidth(3, dtype))
+    generator = torch.Generator().manual_seed(11)
+    terms = 1 + 3 * degree
+    row, fit = (torch.randn(97, terms, *more, generator=generator).to(dtype) for more in ((), (2,)))
+    lse = moments(query, points, window, exclude=exclude).lse
+    found = sensitivity(query, points, window, lse, row, fit, exclude)
+    for i in range(97):
+        delta = (array(points.key) - array(query[i])) / array(window.bandwidth)
+        w = array(points.weight) * np.exp(-(delta**2).sum(1) / 2)
+        if exclude[i] >= 0:
+            w[exclude[i]] = 0
+        z = np.concatenate([np.ones((211, 1)), delta], 1)[:, :terms]
+        left = array(points.value) - z @ array(fit[i])
+        right = np.einsum("m,mc,m,mv->cv", w / w.sum(), delta**2, z @ array(row[i]), left)
+        scale = np.einsum("m,mc,m,mv->cv", w / w.sum(), delta**2, np.abs(z @ array(row[i])), np.abs(left)).max()
+        assert np.abs(array(found[i]) - right).max() <= 200 * EPS[dtype] * scale
+
+
+def test_sensitivity_is_the_slope_of_the_mean() -> None:
+    """∂ŷ/∂log σ by central differences."""
+    query, points, exclude = problem()
+    window = Window("gaussian", bandwidth(3))
+    found = moments(query, points, window, exclude=exclude)
+    slope = sensitivity(query, points, window, found.lse, query.new_ones(97, 1), found.value[:, None], exclude)
+    for c in range(3):
+        step = torch.ones(3, dtype=torch.float64)
+        step[c] = math.exp(1e-5)
+        up, down = (
+            moments(query, points, Window("gaussian", window.bandwidth * by), exclude=exclude).value
+            for by in (step, 1 / step)
+        )
+        assert slope[:, c].allclose((up - down) / 2e-5, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_any_number_of_threads_gives_the_same(threads: int) -> None:
+    query, points, _ = problem(331, 997)
+    window = Window("gaussian", bandwidth(3))
+    before, number = moments(query, points, window, degree=1), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        after = moments(query, points, window, degree=1)
+    finally:
+        torch.set_num_threads(number)
+    assert all(a.equal(b) for a, b in zip(before, after, strict=True) if a is not None and b is not None)

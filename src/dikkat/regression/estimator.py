@@ -349,22 +349,22 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         files.save(self, path)
 
     @staticmethod
-    def load(path: str | os.PathLike[str], *, device: str = "cpu") -> NadarayaWatson:
+    def load(path: str | os.PathLike[str]) -> NadarayaWatson:
         """Load an estimator that `save` wrote, after checking everything in the file.
 
         Args:
             path: The file.
-            device: Where it is to compute: that on which it was fitted may not be here.
 
         Returns:
-            An estimator that answers as the one that was saved, and goes on with `partial_fit`.
+            An estimator that answers as the one that was saved, and goes on with `partial_fit`. It computes on the CPU,
+            since the device on which it was fitted may not be here; `set_params(device=...)` moves it.
 
         Raises:
             InputError: A `ValueError`: the file is damaged, not of this kind, or of another version; what it holds does
-                not fit together; there is no such device.
+                not fit together.
             OSError: The system could not read.
         """
-        return files.load(path, device=device)
+        return files.load(path)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

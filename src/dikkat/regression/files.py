@@ -66,20 +66,19 @@ def save(estimator: NadarayaWatson, path: str | os.PathLike[str]) -> None:
     write_whole(path, dump(tensors, metadata={_KEY: json.dumps(content, allow_nan=False)}))
 
 
-def load(path: str | os.PathLike[str], *, device: str = "cpu") -> NadarayaWatson:
+def load(path: str | os.PathLike[str]) -> NadarayaWatson:
     """Load an estimator, after checking everything in its file.
 
     Args:
         path: What `save` wrote.
-        device: Where it is to compute; the device on which it was fitted may not be here.
 
     Returns:
-        An estimator that answers as the one that was saved, and goes on with `partial_fit`.
+        An estimator that answers as the one that was saved, and goes on with `partial_fit`. It computes on the CPU,
+        since the device on which it was fitted may not be here; `set_params(device=...)` moves it.
 
     Raises:
         InputError: The file is truncated, damaged or not of this kind; of a newer version; a tensor is missing, too
-            many, or does not fit the others; a setting is not known or not allowed;
-            there is no such device.
+            many, or does not fit the others; a setting is not known or not allowed.
         OSError: The system could not read.
     """
     from dikkat.regression.estimator import NadarayaWatson
@@ -94,7 +93,7 @@ def load(path: str | os.PathLike[str], *, device: str = "cpu") -> NadarayaWatson
         raise InputError(f"{path}: {'; '.join(faults)}. Save the model again")
     if not all(_is_step(step, tensors["X_train_"].shape[1]) for step in history):
         raise InputError(f"{path}: its history is not one of bandwidths and errors. Save the model again")
-    model = NadarayaWatson(**settings, device=device)
+    model = NadarayaWatson(**settings)
     try:
         model._check_settings()
     except ValueError as error:

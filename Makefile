@@ -25,8 +25,9 @@ bench: install peers  ## Measure, and write benchmarks/results/ and the tables o
 	$(BIN)/python benchmarks/phrasebook.py
 	PYTHONPATH=src $(PEERS)/python benchmarks/additive.py
 	PYTHONPATH=src $(PEERS)/python benchmarks/stress.py --write
+	PYTHONPATH=src $(PEERS)/python benchmarks/regression.py
 
-peers: .venv-peers/installed  ## The environment of the benchmarks, with TensorFlow, JAX and KeOps (3 GB).
+peers: .venv-peers/installed  ## The environment of the benchmarks, with TensorFlow, JAX, KeOps, statsmodels and scikit-fda (3 GB).
 
 .venv-peers/installed: benchmarks/peers.txt
 	$(PYTHON) -m venv .venv-peers

@@ -75,7 +75,7 @@ class TorchPeer:
 
 
 def torch_ways(case: Case, inputs: Arrays, device: str) -> Ways:
-    pools = _distance_pools() if case.task == "distance" else _additive_pools(case)
+    pools = distance_pools() if case.task == "distance" else _additive_pools(case)
     if "valid_lens" in inputs:  # the textbook's masks are no peer: they cost, and save nothing
         pools = {}
     pools |= _our_pools(case, inputs, device)
@@ -118,7 +118,7 @@ def _compiled(pool: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *leaves: made()(*leaves)
 
 
-def _distance_pools() -> dict[str, Callable[..., Any]]:
+def distance_pools() -> dict[str, Callable[..., Any]]:
     import torch
     from torch.nn.functional import pad, scaled_dot_product_attention
 

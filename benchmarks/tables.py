@@ -60,14 +60,14 @@ def update(page: Path = PAGE, results: Path = RESULTS) -> None:
     """Write the tables of the newest records between the page's markers."""
     cpu, cuda = sorted(results.glob("cpu-*.json")), sorted(results.glob("nvidia-*.json"))
     made = table(read(cpu[-1]) if cpu else None, read(cuda[-1]) if cuda else None)
-    text = _between(page.read_text(), BEGIN, END, made, page)
+    text = between(page.read_text(), BEGIN, END, made, page)
     newest = {path.name[:-NAMED_BY_DATE]: path for path in sorted(results.glob("translator-*.json"))}
     if newest:
-        text = _between(text, *TRANSLATOR, translator([read(path) for path in newest.values()]), page)
+        text = between(text, *TRANSLATOR, translator([read(path) for path in newest.values()]), page)
     page.write_text(text)
 
 
-def _between(text: str, begin: str, end: str, made: str, page: Path) -> str:
+def between(text: str, begin: str, end: str, made: str, page: Path) -> str:
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
     if not rest or not after:
@@ -79,7 +79,7 @@ def table(cpu: Run | None = None, cuda: Run | None = None) -> str:
     """Everything, in Markdown. Either may be of any device."""
     if cpu is not None and cuda is None and _on_gpu(cpu):
         cpu, cuda = None, cpu
-    parts = [_where(run) for run in (cpu, cuda) if run]
+    parts = [provenance(run) for run in (cpu, cuda) if run]
     if cuda is None:
         parts.append(NO_GPU)
     parts.append(_goals(cpu, cuda))
@@ -94,7 +94,7 @@ def _on_gpu(run: Run) -> bool:
     return any(run.find(device="cuda"))
 
 
-def _where(run: Run) -> str:
+def provenance(run: Run) -> str:
     made = run.environment
     versions = ", ".join(f"{name} {number}" for name, number in made["versions"].items())
     machine = made["device"] if _on_gpu(run) else f"{made['cores']} cores of {made['cpu']}"
@@ -107,7 +107,7 @@ def _where(run: Run) -> str:
 def _goals(cpu: Run | None, cuda: Run | None) -> str:
     rows = [(what, wanted, _or_empty(measured, cpu)) for what, wanted, measured in CPU_GOALS]
     rows += [(what, wanted, _or_empty(measured, cuda)) for what, wanted, measured in CUDA_GOALS]
-    return _markdown(["`auto`, medians", "wanted", "measured"], rows)
+    return markdown(["`auto`, medians", "wanted", "measured"], rows)
 
 
 def _or_empty(measured: Callable[[Run], str], run: Run | None) -> str:
@@ -214,7 +214,7 @@ def _speeds(run: Run) -> Iterable[str]:
     )
     for task, shape, dtype in sorted(groups, key=lambda group: (group[0], math.prod(group[1]), group[2])):
         rows = list(_rows(run, task, shape, dtype))
-        yield f"**{task} {shape}, {dtype}**\n\n" + _markdown(head, [row[: len(head)] for row in rows])
+        yield f"**{task} {shape}, {dtype}**\n\n" + markdown(head, [row[: len(head)] for row in rows])
 
 
 def _rows(run: Run, task: str, shape: tuple[int, ...], dtype: str) -> Iterable[list[str]]:
@@ -253,7 +253,7 @@ def _memory(run: Run) -> str:
         [f"{record['task']} {_get(record, 'shape')}", _name(record["who"]), _mib(record)]
         for record in run.find(section="memory")
     ]
-    return _markdown(["peak extra memory, forward and backward", "", "MiB"], rows) if rows else ""
+    return markdown(["peak extra memory, forward and backward", "", "MiB"], rows) if rows else ""
 
 
 def _mib(record: Record) -> str:
@@ -276,7 +276,7 @@ def _lengths(run: Run) -> str:
                     cost,
                 ]
             )
-    return _markdown(["`valid_lens`", "", "", "", "beside all valid"], rows) if rows else ""
+    return markdown(["`valid_lens`", "", "", "", "beside all valid"], rows) if rows else ""
 
 
 def _growth(run: Run) -> str:
@@ -295,7 +295,7 @@ def _growth(run: Run) -> str:
                 peak = next((f"{r['peak_mib']:.0f}" for r in same if "peak_mib" in r and r["pass"] == BOTH), memory)
                 rows.append([f"{shape[1]:,}", dtype, _name(who, same), *times, peak])
     head = ["n = m, (1, n, m, 64)", "", "", "forward, ms", f"{BOTH}, ms", "peak MiB"]
-    return _markdown(head, rows) if rows else ""
+    return markdown(head, rows) if rows else ""
 
 
 def _absent(run: Run) -> str:
@@ -317,7 +317,7 @@ def _number(ms: float) -> str:
     return f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}"
 
 
-def _markdown(head: list[str], rows: Iterable[Iterable[str]]) -> str:
+def markdown(head: list[str], rows: Iterable[Iterable[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -330,7 +330,7 @@ def translator(runs: list[Run]) -> str:
     made, before = [], ""
     for part, section in TRANSLATOR_PARTS.items():
         found = [run for run in runs if any(run.find(part=part))]
-        where = "\n\n".join(dict.fromkeys(f"{_where(r)} Threads: {r.environment['torch_threads']}." for r in found))
+        where = "\n\n".join(dict.fromkeys(f"{provenance(r)} Threads: {r.environment['torch_threads']}." for r in found))
         if where and where != before:
             made.append(where)
         if found:
@@ -365,12 +365,12 @@ def _stages(records: list[Record]) -> str:
         times = {record["stage"]: _spread(record["ms"]) for record in same if "ms" in record}
         cells = [times.get(stage, "") for stage in stages]
         rows.append([size, who, *cells] if times else [size, who, _why_not(same[0]), *cells[1:]])
-    return _markdown(["forward and backward, ms", "", *stages], rows)
+    return markdown(["forward and backward, ms", "", *stages], rows)
 
 
 def _step_memory(records: list[Record]) -> str:
     head = ["peak extra memory of a step", "", "MiB"]
-    return _markdown(head, [[record["size"], record["who"], _mib(record)] for record in records])
+    return markdown(head, [[record["size"], record["who"], _mib(record)] for record in records])
 
 
 def _decoding(records: list[Record]) -> str:
@@ -381,7 +381,7 @@ def _decoding(records: list[Record]) -> str:
         cells = [_why_not(record), ""] if "not_run" in record else [_spread(record[speed]) for speed in speeds]
         place = [str(record.get(name, "")) for name in ("batch", "beam")]
         rows.append([record["size"], *place, record["who"], *cells, str(record.get("equal", ""))])
-    return _markdown(head, rows)
+    return markdown(head, rows)
 
 
 def _equality(records: list[Record]) -> str:
@@ -396,13 +396,13 @@ def _equality(records: list[Record]) -> str:
         ]
         for record in records
     ]
-    return _markdown(head, rows)
+    return markdown(head, rows)
 
 
 def _without_empty(head: list[str], rows: list[list[str]]) -> str:
     """A table without the columns in which nothing stands."""
     kept = [index for index in range(len(head)) if any(row[index] for row in rows)]
-    return _markdown([head[index] for index in kept], [[row[index] for index in kept] for row in rows])
+    return markdown([head[index] for index in kept], [[row[index] for index in kept] for row in rows])
 
 
 TRANSLATOR_PARTS: dict[str, Callable[[list[Record]], str]] = {

@@ -196,7 +196,7 @@ class Peak:
             # The process's own highest mark would hide all that stays under what imports and compilers once took.
             with contextlib.suppress(OSError):
                 Path("/proc/self/clear_refs").write_text("5")
-            self._before = _status("VmRSS")
+            self._before = process_status("VmRSS")
 
     def extra(self) -> int:
         if self._cuda:
@@ -204,10 +204,10 @@ class Peak:
 
             torch.cuda.synchronize()
             return torch.cuda.max_memory_allocated() - self._before
-        return max(0, _status("VmHWM") - self._before)
+        return max(0, process_status("VmHWM") - self._before)
 
 
-def _status(field: str) -> int:
+def process_status(field: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return int(line.split()[1]) * 1024

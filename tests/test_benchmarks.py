@@ -336,3 +336,276 @@ def test_the_translators_tables_are_written_only_if_there_are_records(tmp_path):
     assert "| book | loop | 7 |" in page.read_text()
     assert "| 5 |" not in page.read_text()
     assert "old" not in page.read_text()
+
+
+def test_the_regression_formulas_are_the_textbooks():
+    import regression_formulas as formulas
+
+    key, value = np.array([[0.0, 0.0], [1.0, 2.0], [3.0, 1.0], [3.0, 1.0], [-2.0, 5.0]]), np.array([1.0, -2, 4, 8, 16])
+    query, width = np.array([[0.5, 0.5], [2.0, -1.0]]), np.array([0.7, 1.9])
+    for point, constant, line in zip(
+        query,
+        formulas.constant(query, key, value, width),
+        formulas.linear(query, key, value, width),
+        strict=True,
+    ):
+        weights = np.array(
+            [np.exp(-(((x - point[0]) / width[0]) ** 2 + ((y - point[1]) / width[1]) ** 2) / 2) for x, y in key]
+        )
+        assert constant == pytest.approx(sum(weights * value) / sum(weights), rel=1e-12)
+        design = np.column_stack([np.ones(5), key - point])
+        assert line == pytest.approx(
+            np.linalg.solve(design.T * weights @ design, design.T * weights @ value)[0], rel=1e-9
+        )
+    errors = []
+    for at, row in enumerate(key):
+        others = [other for other in range(5) if not np.array_equal(key[other], row)]
+        errors.append(formulas.constant(row[None], key[others], value[others], width)[0] - value[at])
+    assert len(others) == 4
+    assert formulas.left_out(key, value, width) == pytest.approx(np.mean(np.square(errors)), rel=1e-12)
+    far = np.array([[900.0, 900.0]])
+    assert formulas.constant(far, key, value, width)[0] == pytest.approx((4 + 8) / 2)  # the nearest, twice
+    near = formulas.constant(np.array([[0.1, 0.0]]), key, value, np.array([2.5, 2.5]), "epanechnikov")
+    weights = np.array([1 - 0.01 / 6.25, 1 - (0.81 + 4) / 6.25])
+    assert near[0] == pytest.approx(weights @ value[:2] / weights.sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_reach_holds_the_share_of_keys_and_weight_that_it_says(size):
+    import regression_data as data
+    import regression_formulas as formulas
+
+    radius, width = data.reach(0.01, size, 1e-3)
+    rng = np.random.default_rng(size)
+    share, weight = formulas.reach(rng.random((1500, size)), rng.random((3001, size)), width, radius)
+    assert share == pytest.approx(0.01, rel=0.03)
+    assert 3e-4 < 1 - weight < 3e-3
+    draws = np.linalg.norm(rng.random((400_000, size)) - rng.random((400_000, size)), axis=1)
+    for distance in (0.1, 0.6, 1.0):
+        assert data.within(distance, size) == pytest.approx((draws <= distance).mean(), rel=0.05)
+
+
+def test_small_problems_are_as_nasty_as_they_say():
+    import regression_data as data
+
+    found = list(data.problems(36))
+    assert [kind for kind, _ in found] == [data.problem(number)[0] for number in range(36)]
+    kinds = {kind: [made for name, made in found if name == kind] for kind, _ in found}
+    assert len(kinds) == 6
+    assert all(len(np.unique(made.key, axis=0)) < 50 for made in kinds["ties"] if made.key.shape[1] == 1)
+    assert all((np.ptp(made.key, axis=0) == 0).sum() == 1 for made in kinds["constant column"])
+    for made in kinds["exact line"]:
+        design = np.column_stack([np.ones(50), made.key])
+        assert np.linalg.lstsq(design, made.value)[1] == pytest.approx(0, abs=1e-20)
+
+
+def test_a_contest_has_no_seconds_for_who_is_off_fails_or_takes_too_long(monkeypatch):
+    import time
+
+    import regression_contest as contest
+    import regression_predictions as predictions
+
+    monkeypatch.setattr(contest, "LONGEST", 1)
+    right = np.array([1.0, 2.0, 4.0])
+    calls = []
+
+    def judge(answer):
+        return predictions.judge(np.array([0, 2]), right[[0, 2]], 2.0, 1e-3, answer)
+
+    def answering(answer):
+        return lambda: calls.append(answer) or answer
+
+    entrants = {
+        "right": answering(right),
+        "off": answering(right * 1.01),
+        "NaN": answering(right * np.nan),
+        "broken": lambda: 1 / 0,
+        "slow": lambda: time.sleep(3),
+    }
+    records = contest.contest([contest.Entrant(who, run, judge, {"d": 3}) for who, run in entrants.items()])
+    found = {record["who"]: record for record in records}
+    assert found["right"]["seconds"]["runs"] == contest.ROUNDS
+    assert found["right"]["error_of_range"] == 0
+    assert found["off"]["error_of_range"] == pytest.approx(0.02)
+    assert found["NaN"]["error_of_range"] is None
+    assert {who: record.get("not_run") for who, record in found.items()} == {
+        "right": None,
+        "off": "disagrees with float64",
+        "NaN": "disagrees with float64",
+        "broken": "failed: ZeroDivisionError: division by zero",
+        "slow": "took more than 1 s",
+    }
+    assert all("seconds" not in record and record["d"] == 3 for who, record in found.items() if who != "right")
+    assert len(calls) == 1 + contest.ROUNDS + 2
+    assert json.loads(json.dumps(records)) == records
+
+
+def test_what_takes_long_is_measured_once(monkeypatch):
+    import regression_contest as contest
+
+    monkeypatch.setattr(contest, "ONCE", 0.0)
+    [record] = contest.contest([contest.Entrant("slow", lambda: np.ones(1), lambda answer: {})])
+    assert record["seconds"]["runs"] == 1
+
+
+def test_bandwidths_that_are_none_are_counted_by_their_faults():
+    import regression_fits as fits
+
+    found = fits.tally([[0.1, 2.0], [-0.1, 0.0], [float("inf")], [float("nan"), 1.0], "failed: why", [0.5]])
+    faults = {"negative": 1, "zero": 1, "infinite": 1, "NaN": 1, "none": 1}
+    assert found == {"problems": 6, "wrong": 4, **faults, "reasons": ["failed: why"]}
+
+
+def test_quality_is_over_all_folds_or_none():
+    import regression_fits as fits
+
+    def fold(r2):
+        return {"r2": r2, "fit_seconds": 2.0, "predict_seconds": 1.0, "not_finite": 1, "rows": 10, "columns": 3}
+
+    found = fits.summary([fold(0.5), fold(0.7)])
+    assert found["r2"] == {"mean": pytest.approx(0.6), "min": 0.5, "max": 0.7, "folds": 2}
+    assert found["not_finite"] == 2
+    assert fits.summary([fold(0.5), {"why": "took more than 1 s"}]) == {"not_run": "1 of 2 folds: took more than 1 s"}
+
+
+def test_a_score_is_scikit_learns_and_folds_are_apart(monkeypatch):
+    from sklearn.linear_model import LinearRegression
+    from sklearn.metrics import r2_score
+
+    import regression_fits as fits
+    from regression_contest import Plan
+
+    data, plan = fits.loaded("Friedman 3", Plan()), Plan()
+    for fold in (0, 3):
+        inside = np.arange(500) % 5 == fold
+        model = LinearRegression().fit(data.key[~inside], data.value[~inside])
+        right = r2_score(data.value[inside], model.predict(data.key[inside]))
+        assert fits.score("linear regression", "Friedman 3", fold, plan)["r2"] == pytest.approx(right, rel=1e-12)
+
+    class Blank(LinearRegression):
+        def predict(self, key):
+            return np.full(len(key), np.nan)
+
+    monkeypatch.setitem(fits.METHODS, "linear regression", Blank)
+    found = fits.score("linear regression", "Friedman 3", 0, plan)
+    assert found["not_finite"] == 100
+    assert found["r2"] == pytest.approx(0, abs=0.1)
+
+
+def test_a_line_through_times_says_how_straight_they_are():
+    import regression_scale as scale
+
+    straight = scale.line([1e6, 2e6, 4e6], [1.5, 2.5, 4.5])
+    assert straight["seconds_per_million"] == pytest.approx(1.0)
+    assert straight["intercept"] == pytest.approx(0.5)
+    assert straight["farthest_of_line"] == pytest.approx(0, abs=1e-12)
+    assert straight["growth_over_proportional"] == pytest.approx(0.75)
+    assert scale.line([1e6, 2e6, 4e6], [1.0, 4.0, 16.0])["farthest_of_line"] > 0.1
+
+
+def test_a_stage_that_fails_keeps_what_it_had():
+    import regression
+
+    def stage():
+        yield {"who": "first"}
+        raise ValueError("no more")
+
+    records, cut_short = regression.collected("dense", stage())
+    assert cut_short
+    assert records == [
+        {"stage": "dense", "who": "first"},
+        {"stage": "dense", "what": "failure", "not_run": "failed: ValueError: no more"},
+    ]
+
+
+def _regression(**stages):
+    import regression_tables
+    import tables
+
+    environment = ENVIRONMENT | {"torch_threads": 2}
+    return regression_tables.regression(
+        [
+            tables.Run({"environment": environment, "results": [{"stage": stage, **record} for record in records]})
+            for stage, records in stages.items()
+        ]
+    )
+
+
+def _seconds(median):
+    return {"seconds": {"median": median, "min": median, "max": 2 * median, "runs": 3}}
+
+
+def test_the_goals_of_regression_are_ratios_of_medians():
+    dense = [
+        {"what": "speed", "who": "dikkat", "error_of_range": 1e-7, **_seconds(2.0)},
+        {"what": "speed", "who": "SDPA, padded features", "error_of_range": 1e-7, **_seconds(3.0)},
+        {"what": "speed", "who": "KeOps", "error_of_range": None, "not_run": "disagrees with float64"},
+        {"what": "speed", "who": "KeOps, softmax", "error_of_range": 1e-7, **_seconds(9.0)},
+    ]
+    made = _regression(dense=dense)
+    assert "against SDPA on padded features | ≥ 1× | 1.5× |" in made
+    assert "| … against KeOps, the faster of its ways | ≥ 3× | 4.5× |" in made
+    assert "| KeOps | not run: disagrees with float64 |  |  |  |" in made
+    assert "| … reaching 1 %, tolerance 1e-6, against all keys | ≥ 10× |  |" in made
+
+
+def test_errors_are_held_against_the_budget_and_what_is_not_finite_is_counted():
+    case = {"what": "error", "d": 3, "range_over_bandwidth": 1000, "allowed": 2e-6, "not_finite": 0}
+    ours = {"who": "dikkat", "error": 5e-7} | case
+    made = _regression(dense=[ours, case | {"who": "KeOps", "error": None, "not_finite": 7}])
+    assert "2 × plain float32's + 4·eps·largest value | ≤ 1× | 0.25× (d = 3) |" in made
+    assert "| dikkat | 5.0e-07 |" in made
+    assert "| KeOps | 7 not finite |" in made
+
+
+def test_the_least_of_the_curves_counts():
+    def chosen(who, curve, seconds, error, points=10_000):
+        return {"who": who, "curve": curve, "points": points, "bandwidth": 0.1, "left_out_error": error} | seconds
+
+    made = _regression(
+        bandwidth=[
+            chosen("dikkat", "sine", _seconds(1.0), 0.5),
+            chosen("statsmodels", "sine", _seconds(50.0), 0.25),
+            chosen("dikkat", "step", _seconds(2.0), 0.5),
+            chosen("statsmodels", "step", _seconds(60.0), 0.5),
+            chosen("dikkat", "sine", _seconds(90.0), 9.0, points=1_000),
+        ]
+    )
+    assert "the slowest curve | ≤ 2 s | 2 s |" in made
+    assert "| … against statsmodels, the least | ≥ 20× | 30× |" in made
+    assert "the largest | ≤ 1× | 2.000000× |" in made
+
+
+def test_tables_are_counted_where_both_sides_ran():
+    def scored(table, method, r2):
+        found = {"r2": {"mean": r2, "min": r2, "max": r2, "folds": 5}, "fit_seconds": _seconds(1.0)["seconds"]}
+        return {"table": table, "method": method, "not_finite": 0, "rows": 10, "columns": 2} | found
+
+    neighbours, ours = "k nearest neighbours", "dikkat, linear"
+    records = [scored(table, neighbours, 0.5) for table in "abcd"] + [scored(table, ours, 0.7) for table in "abcd"]
+    records += [scored("a", "statsmodels, linear", 0.6), scored("b", "statsmodels, linear", 0.8)]
+    records += [scored("c", "statsmodels, constant", 0.1), scored("c", "statsmodels, linear", 0.71)]
+    records += [{"table": "d", "method": "statsmodels, linear", "not_run": "5 of 5 folds: took more than 45 s"}]
+    made = _regression(quality=records)
+    assert "linear order, tables | most | 1 of 3 |" in made
+    assert "not run: 5 of 5 folds: took more than 45 s" in made
+    assert "| a (10 × 2) |" in made
+
+
+def test_the_regression_tables_are_written_between_their_markers(tmp_path):
+    import regression_tables
+
+    page = tmp_path / "page.md"
+    page.write_text("before {}old{} after".format(*regression_tables.MARKERS))
+    for day, wrong in (("01", 3), ("02", 0)):
+        counts = dict.fromkeys(("negative", "zero", "infinite", "NaN", "none"), 0)
+        record = {"stage": "problems", "who": "dikkat", "kind": "ties", "problems": 7, "wrong": wrong, "reasons": []}
+        content = {"environment": ENVIRONMENT | {"torch_threads": 2}, "results": [record | counts]}
+        (tmp_path / f"regression-problems-2026-01-{day}.json").write_text(json.dumps(content))
+    regression_tables.update(page, tmp_path)
+    text = page.read_text()
+    assert "| small problems without a bandwidth that is one | 0 | 0 of 7 |" in text
+    assert "3 of 7" not in text
+    assert "old" not in text
+    assert text.startswith("before")
+    assert text.endswith("after")

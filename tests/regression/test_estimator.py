@@ -1,12 +1,368 @@
+import math
+import pickle
+import warnings
+
+import dense
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import norm
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KernelDensity
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dikkat.regression import NadarayaWatson
 
-KERNELS = ["gaussian", "epanechnikov", "boxcar", "triangular", "average"]
-BOTH = ["constant", "linear"]
+ROWS, QUERIES, SIZE = 37, 11, 3
+SIGMA = np.array([1.7, 2.3, 3.1])
 
 
-@pytest.mark.filterwarnings("ignore:.*in reach of the.*:UserWarning")  # rows of weight 0 far from all others
-@parametrize_with_checks([NadarayaWatson(kernel, order=order) for kernel in KERNELS for order in BOTH])
+def _data(outputs=(), seed=0, dtype=np.float64):
+    random = np.random.default_rng(seed)
+    x, query = random.uniform(0, 4, (ROWS, SIZE)), random.uniform(0, 4, (QUERIES, SIZE))
+    y = random.normal(size=(ROWS, *outputs)) + np.sin(x[:, 0]).reshape(-1, *(1 for _ in outputs))
+    return x.astype(dtype), y.astype(dtype), query.astype(dtype), random.integers(0, 4, ROWS).astype(float)
+
+
+def _searched():
+    """With the bandwidth from a search where it is quick."""
+    found = [NadarayaWatson(order=order) for order in dense.ORDERS] + [NadarayaWatson("boxcar")]
+    found += [NadarayaWatson("average", order=order) for order in dense.ORDERS]
+    return found + [NadarayaWatson(k, bandwidth="scott", order=o) for k in dense.COMPACT for o in dense.ORDERS]
+
+
+@pytest.mark.filterwarnings("ignore:.*in reach of the.*:UserWarning")  # rows of weight 0, far from all others
+@parametrize_with_checks(_searched())
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
+
+
+# --- answers
+
+
+@pytest.mark.parametrize("outputs", [(), (1,), (2,)])
+@pytest.mark.parametrize("order", dense.ORDERS)
+@pytest.mark.parametrize("kernel", dense.KERNELS)
+def test_predictions_by_the_formula(kernel, order, outputs):
+    x, y, query, weight = _data(outputs)
+    model = NadarayaWatson(kernel, bandwidth=2 * SIGMA, order=order).fit(x, y, sample_weight=weight)
+    expected = dense.predict(kernel, order, query, x, y, 2 * SIGMA, weight)
+    np.testing.assert_allclose(model.predict(query), expected, rtol=1e-7, atol=1e-9)
+    assert model.n_outputs_ == (1 if not outputs else outputs[0])
+
+
+def test_one_bandwidth_for_all_features():
+    x, y, query, _ = _data()
+    expected = NadarayaWatson(bandwidth=[2.0] * SIZE).fit(x, y).predict(query)
+    np.testing.assert_array_equal(NadarayaWatson(bandwidth=2.0).fit(x, y).predict(query), expected)
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+def test_an_offset_of_y_costs_no_digits(order):
+    x, y, query, _ = _data()
+    model = NadarayaWatson(bandwidth=SIGMA, order=order)
+    expected = model.fit(x, y).predict(query, return_std=True)
+    found = model.fit(x, y + 1e9).predict(query, return_std=True)
+    np.testing.assert_allclose(found[0] - 1e9, expected[0], atol=1e-5)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+def test_float32_stays_and_is_near(order):
+    x, y, query, _ = _data(dtype=np.float32)
+    model = NadarayaWatson(bandwidth=SIGMA, order=order).fit(x, y)
+    wide = NadarayaWatson(bandwidth=SIGMA, order=order).fit(x.astype(float), y)
+    answers = [model.predict(query), *model.confidence_band(query), model.attention_weights(query)]
+    answers += [model.effective_neighbors(query), model.log_density(query), model.predict(query.astype(float))]
+    assert {answer.dtype for answer in answers} == {np.dtype(np.float32)}
+    np.testing.assert_allclose(answers[0], wide.predict(query), atol=1e-4)
+    np.testing.assert_allclose(answers[1], wide.confidence_band(query)[0], atol=1e-4)
+    assert model.bandwidth_.dtype == np.float64
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+@pytest.mark.parametrize("kernel", dense.KERNELS)
+def test_local_deviation_and_band(kernel, order):
+    """Weights are repeats here too."""
+    x, y, query, weight = _data((2,))
+    model = NadarayaWatson(kernel, bandwidth=2 * SIGMA, order=order).fit(x, y, sample_weight=weight)
+    mean, deviation = model.predict(query, return_std=True)
+    lower, upper = model.confidence_band(query, level=0.9)
+    rows, values = np.repeat(x, weight.astype(int), 0), np.repeat(y, weight.astype(int), 0)
+    ones = np.ones(len(rows))
+    for i in range(QUERIES):
+        k = dense.kernel_weights(kernel, query[i], rows, 2 * SIGMA, ones)
+        z = dense.design(query[i], rows, order)
+        left = values - z @ dense.fit(kernel, order, query[i], rows, values, 2 * SIGMA, ones)
+        variance = k @ left**2 / k.sum()
+        np.testing.assert_allclose(deviation[i], variance**0.5, rtol=1e-6)
+        # What unit noise leaves in the weighted residuals: k_j of Σ_l (1[j = l] − H_jl)², summed over all rows.
+        hat = z @ np.linalg.solve(z.T @ (k[:, None] * z), (k[:, None] * z).T)
+        noise = k @ ((np.eye(len(rows)) - hat) ** 2).sum(1) / k.sum()
+        row = dense.smoother_row(kernel, order, query[i], rows, 2 * SIGMA, ones)
+        half = norm.ppf(0.95) * (variance / noise * (row @ row)) ** 0.5
+        np.testing.assert_allclose(upper[i] - mean[i], half, rtol=1e-6)
+        np.testing.assert_allclose(mean[i] - lower[i], half, rtol=1e-6)
+
+
+def test_the_band_holds_what_it_says():
+    random, held = np.random.default_rng(0), []
+    x, query = np.linspace(0, 1, 200)[:, None], np.array([[0.25], [0.5], [0.75]])
+    for _ in range(300):
+        y = 3 * x[:, 0] + random.normal(size=200)  # a line has no bias
+        lower, upper = NadarayaWatson(bandwidth=0.1, order="linear").fit(x, y).confidence_band(query, level=0.8)
+        held.append((lower < 3 * query[:, 0]) & (3 * query[:, 0] < upper))
+    assert np.mean(held) == pytest.approx(0.8, abs=0.05)
+
+
+@pytest.mark.parametrize(("order", "points"), [("constant", 1), ("linear", 2)])
+def test_the_band_is_infinite_where_nothing_is_left_to_measure_noise_by(order, points):
+    x = np.arange(5.0)[:, None]
+    model = NadarayaWatson("boxcar", bandwidth=0.6, order=order).fit(x, np.sin(x[:, 0]))
+    lower, upper = model.confidence_band([[0.0 if points == 1 else 0.5]])
+    assert (lower[0], upper[0]) == (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize("kernel", dense.KERNELS)
+def test_attention_weights(kernel):
+    x, y, query, weight = _data()
+    model = NadarayaWatson(kernel, bandwidth=SIGMA).fit(x, y, sample_weight=weight)
+    found = model.attention_weights(query)
+    for i in range(QUERIES):
+        k = dense.kernel_weights(kernel, query[i], x, SIGMA, weight)
+        np.testing.assert_allclose(found[i], k / k.sum(), rtol=1e-9, atol=1e-300)
+    assert (found[:, weight == 0] == 0).all()
+    np.testing.assert_allclose(found @ y, model.predict(query))
+
+
+def test_the_largest_attention_weights():
+    x, y, query, weight = _data()
+    model = NadarayaWatson("epanechnikov", bandwidth=SIGMA).fit(x, y, sample_weight=weight)
+    full, some = model.attention_weights(query), model.attention_weights(query, top_k=5)
+    assert some.shape == (QUERIES, ROWS)
+    expected = np.where(full >= np.sort(full, axis=1)[:, -5:-4], full, 0)
+    np.testing.assert_array_equal(some.toarray(), expected)
+    np.testing.assert_array_equal(model.attention_weights(query, top_k=99).toarray(), full)
+
+
+def test_attention_in_parts(monkeypatch):
+    x, y, query, weight = _data()
+    model = NadarayaWatson(bandwidth=SIGMA, order="linear").fit(x, y, sample_weight=weight)
+    expected = model.attention_weights(query), model.attention_weights(query, top_k=3), model.predict(query)
+    monkeypatch.setattr("dikkat.regression.smoother._ELEMENTS", 100)
+    np.testing.assert_array_equal(model.attention_weights(query), expected[0])
+    assert (model.attention_weights(query, top_k=3) != expected[1]).nnz == 0
+    np.testing.assert_allclose(model.predict(query), expected[2], rtol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", dense.KERNELS)
+def test_effective_neighbors(kernel):
+    x, y, query, weight = _data()
+    found = NadarayaWatson(kernel, bandwidth=SIGMA).fit(x, y, sample_weight=weight).effective_neighbors(query)
+    rows = np.repeat(x, weight.astype(int), 0)
+    for i in range(QUERIES):
+        k = dense.kernel_weights(kernel, query[i], rows, SIGMA, np.ones(len(rows)))
+        assert found[i] == pytest.approx(k.sum() ** 2 / (k**2).sum(), rel=1e-9)
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+@pytest.mark.parametrize("kernel", dense.KERNELS)
+def test_effective_degrees_of_freedom(kernel, order):
+    x, y, _, weight = _data()
+    sigma = 2 * SIGMA
+    model = NadarayaWatson(kernel, bandwidth=sigma, order=order).fit(x, y, sample_weight=weight)
+    rows = np.repeat(x, weight.astype(int), 0)
+    ones = np.ones(len(rows))
+    expected = sum(dense.smoother_row(kernel, order, row, rows, sigma, ones)[i] for i, row in enumerate(rows))
+    assert model.effective_degrees_of_freedom() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("kernel", "theirs"), [("gaussian", "gaussian"), ("boxcar", "tophat"), ("epanechnikov", "epanechnikov")]
+)
+def test_log_density_is_scikit_learns(kernel, theirs, size):
+    x, y, query, weight = _data()
+    weight[0], query[0] = 1, x[0]
+    found = NadarayaWatson(kernel, bandwidth=1.3).fit(x[:, :size], y, sample_weight=weight).log_density(query[:, :size])
+    density = KernelDensity(kernel=theirs, bandwidth=1.3).fit(x[weight > 0, :size], sample_weight=weight[weight > 0])
+    expected = density.score_samples(query[:, :size])
+    reached = expected > -100  # a place out of reach has log 0 here, and there a large number
+    np.testing.assert_allclose(found[reached], expected[reached], rtol=1e-6)
+    assert (found[~reached] == -math.inf).all()
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", *dense.COMPACT])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_the_density_of_one_point_integrates_to_one(kernel, size):
+    """In shells about it: the surface of a ball is d V_d r^(d − 1)."""
+    model = NadarayaWatson(kernel, bandwidth=2.0).fit(np.zeros((1, size)), [0.0])
+
+    def shell(r):
+        at = np.zeros((1, size))
+        at[0, 0] = r
+        return math.exp(model.log_density(at)[0]) * size * dense.ball_volume(size) * r ** (size - 1)
+
+    assert quad(shell, 0, 2.0 if kernel != "gaussian" else 40.0, limit=200)[0] == pytest.approx(1, rel=1e-6)
+
+
+def test_bandwidths_scale_the_density():
+    x, y, query, _ = _data()
+    scaled = NadarayaWatson(bandwidth=1.0).fit(x / SIGMA, y).log_density(query / SIGMA)
+    found = NadarayaWatson(bandwidth=SIGMA).fit(x, y).log_density(query)
+    np.testing.assert_allclose(found, scaled - np.log(SIGMA).sum(), rtol=1e-10)
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+def test_the_tolerance_is_kept(order):
+    random = np.random.default_rng(0)
+    x, query = random.uniform(0, 100, (3001, 1)), random.uniform(0, 100, (97, 1))
+    y = random.uniform(-1, 1, 3001)
+    exact = NadarayaWatson(bandwidth=2.0, order=order).fit(x, y)
+    expected = exact.predict(query)
+    found = clone(exact).set_params(tolerance=1e-6).fit(x, y).predict(query)
+    assert 0 < np.abs(found - expected).max() < (2e-6 if order == "constant" else 1e-3)
+    exact.set_params(tolerance=1e-6)  # which takes effect without another fit
+    np.testing.assert_array_equal(exact.predict(query), found)
+
+
+# --- far away
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("distance", [1e3, 1e6, 1e12, 1e19, 1e25])
+def test_far_from_all_data_the_nearest_answer(order, dtype, distance):
+    x = np.array([[0.0, 0.0], [1.0, 0.5], [3.0, 3.0]], dtype)
+    model = NadarayaWatson(bandwidth=[1.0, 2.0], order=order).fit(x, [5.0, -2.0, 7.0])
+    query = np.array([[-distance, 0.0], [distance, 0.0]], dtype)
+    mean, deviation = model.predict(query, return_std=True)
+    if distance < 1e6:
+        np.testing.assert_allclose(mean, [5, 7], rtol=1e-3)
+    assert (np.isfinite(mean) & (mean >= -2.1) & (mean <= 7.1)).all()
+    assert (np.isfinite(deviation) & (deviation >= 0)).all()
+    assert not np.isnan(model.confidence_band(query)).any()
+    assert (model.effective_neighbors(query) >= 1).all()
+    np.testing.assert_allclose(model.attention_weights(query).sum(1), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", dense.COMPACT)
+def test_out_of_reach_of_a_kernel_that_ends(kernel):
+    x, y = np.array([[0.0, 0.0], [3.0, 0.0], [3.0, 0.0], [0.0, 9.0]]), np.array([1.0, 2.0, 6.0, 5.0])
+    query = np.array([[0.0, 0.0], [7.0, 0.0], [1.5, 30.0]])
+    model = NadarayaWatson(kernel, bandwidth=[1.0, 9.5]).fit(x, y, sample_weight=[1, 3, 1, 1])
+    with pytest.warns(UserWarning, match="2 of 3 rows of X have no training row in reach of"):
+        found = model.predict(query)
+    assert np.isfinite(found).tolist() == [True, False, False]
+    with pytest.warns(UserWarning, match="in reach"):
+        assert np.isnan(model.confidence_band(query)).tolist() == [[False, True, True]] * 2
+    assert model.attention_weights(query)[1:].sum() == 0
+    assert model.effective_neighbors(query)[1:].tolist() == [0, 0]
+    assert model.log_density(query)[1:].tolist() == [-math.inf] * 2
+
+    model.set_params(out_of_reach="nearest")
+    found, deviation = model.predict(query, return_std=True)
+    np.testing.assert_allclose(found[1:], [3.0, 5.0])
+    np.testing.assert_allclose(deviation[1:], [3**0.5, 0.0])  # of 2, 2, 2, 6
+    np.testing.assert_allclose(model.attention_weights(query)[1:], [[0, 0.75, 0.25, 0], [0, 0, 0, 1]])
+    np.testing.assert_allclose(model.attention_weights(query, top_k=1).toarray()[1:], [[0, 0.75, 0, 0], [0, 0, 0, 1]])
+    assert model.effective_neighbors(query)[1:].tolist() == [4, 1]
+    assert np.isinf(model.confidence_band(query)[0][1:]).all()
+
+
+def test_places_as_near_share_the_answer():
+    model = NadarayaWatson("boxcar", bandwidth=0.1, out_of_reach="nearest").fit([[0.0], [2.0]], [1.0, 4.0], [1, 2])
+    np.testing.assert_allclose(model.predict([[1.0]]), 3.0)
+
+
+# --- scikit-learn's ways
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, ROWS - 1), st.sampled_from(list(dense.KERNELS)))
+@settings(max_examples=20, deadline=None)
+def test_partial_fit_is_fit_to_all(seed, cut, kernel):
+    x, y, query, weight = _data((2,), seed)
+    weight[0] = weight[-1] = 1
+    made = NadarayaWatson(kernel, bandwidth="scott", out_of_reach="nearest")
+    whole = clone(made).fit(x, y, sample_weight=weight)
+    parts = clone(made).partial_fit(x[:cut], y[:cut], weight[:cut]).partial_fit(x[cut:], y[cut:], weight[cut:])
+    np.testing.assert_array_equal(parts.bandwidth_, whole.bandwidth_)
+    np.testing.assert_array_equal(parts.predict(query), whole.predict(query))
+    np.testing.assert_array_equal(parts.sample_weight_, weight)
+
+
+def test_weights_are_repeats_and_rows_have_no_order():
+    x, y, query, weight = _data()
+    rows = np.repeat(np.arange(ROWS), weight.astype(int))
+    shuffled = np.random.default_rng(0).permutation(rows)
+    expected = NadarayaWatson().fit(x, y, sample_weight=weight)
+    found = NadarayaWatson().fit(x[shuffled], y[shuffled])
+    np.testing.assert_allclose(
+        found.predict(query, return_std=True), expected.predict(query, return_std=True), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_frames(frame):
+    x, y, query, _ = _data()
+    names = ["length", "width", "height"]
+    model = NadarayaWatson(bandwidth=SIGMA).fit(frame(dict(zip(names, x.T, strict=True))), y)
+    assert model.feature_names_in_.tolist() == names
+    expected = NadarayaWatson(bandwidth=SIGMA).fit(x, y).predict(query)
+    np.testing.assert_array_equal(model.predict(frame(dict(zip(names, query.T, strict=True)))), expected)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame(dict(zip(names[::-1], query.T, strict=True))))
+
+
+def test_pipelines_and_grids():
+    x, y, query, weight = _data()
+    frame = pd.DataFrame(x, columns=["a", "b", "c"])
+    pipeline = make_pipeline(StandardScaler(), NadarayaWatson()).set_output(transform="pandas")
+    pipeline.fit(frame, y, nadarayawatson__sample_weight=weight)
+    assert pipeline[-1].feature_names_in_.tolist() == ["a", "b", "c"]
+    assert pipeline.predict(frame[:5]).shape == (5,)
+    grid = GridSearchCV(
+        NadarayaWatson(out_of_reach="nearest"),
+        {"kernel": ["gaussian", "boxcar"], "order": dense.ORDERS, "bandwidth": [0.5, 2.0, "silverman"]},
+        cv=3,
+    ).fit(x, y)
+    assert np.isfinite(grid.cv_results_["mean_test_score"]).all()
+    np.testing.assert_array_equal(grid.predict(query), clone(grid.best_estimator_).fit(x, y).predict(query))
+
+
+def test_score_is_r2():
+    x, y, _, weight = _data()
+    model = NadarayaWatson(bandwidth=SIGMA).fit(x, y)
+    left = np.average((y - model.predict(x)) ** 2, weights=weight)
+    expected = 1 - left / np.average((y - np.average(y, weights=weight)) ** 2, weights=weight)
+    assert model.score(x, y, sample_weight=weight) == pytest.approx(expected)
+
+
+def test_pickles_hold_no_torch_and_answer_the_same():
+    x, y, query, weight = _data()
+    model = NadarayaWatson(order="linear").fit(x, y, sample_weight=weight)
+    data = pickle.dumps(model)
+    assert b"torch" not in data
+    again = pickle.loads(data)
+    np.testing.assert_array_equal(again.predict(query), model.predict(query))
+    np.testing.assert_array_equal(again.partial_fit(x, y).X_train_, np.vstack([x, x]))
+    pickle.loads(pickle.dumps(NadarayaWatson())).fit(x, y)
+
+
+def test_what_was_given_is_left_alone():
+    x, y, query, weight = _data()
+    copies = [array.copy() for array in (x, y, query, weight)]
+    for array in (x, y, query, weight):
+        array.setflags(write=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        NadarayaWatson().fit(x, y, sample_weight=weight).predict(query)
+    for array, copy in zip((x, y, query, weight), copies, strict=True):
+        np.testing.assert_array_equal(array, copy)

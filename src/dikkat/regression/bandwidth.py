@@ -47,20 +47,20 @@ def rule_of_thumb(joined: Joined, rule: Rule) -> Array:
     Returns:
         (d,), positive and finite; 1 for a constant feature.
 
-    Source: Silverman 1986, sections 3.4.2 and 4.3.2; Scott 1992, section 6.3.1.
+    Source: Silverman 1986, sections 3.4.2 and 4.3.2; Scott 1992, chapter 6.
     """
     size = joined.x.shape[1]
     factor = (4 / (size + 2)) ** (1 / (size + 4)) if rule == "silverman" else 1.0
     count = max(1.0, float(joined.weight.sum()))
     spread = np.array([_spread(column.astype(np.float64), joined.weight) for column in joined.x.T])
-    return _positive(factor * spread * count ** (-1 / (size + 4)))
+    return _positive(np.where(spread > 0, factor * spread * count ** (-1 / (size + 4)), 1.0))
 
 
 def _spread(column: Array, weight: Array) -> float:
-    """A standard deviation that one outlier does not move; 1 for a constant."""
+    """A standard deviation that one outlier does not move; of a constant exactly 0."""
     low, high = column.min(), column.max()
     if low == high:
-        return 1.0
+        return 0.0
     unit = (column - low) / (high - low)
     total = weight.sum()
     square = np.average((unit - np.average(unit, weights=weight)) ** 2, weights=weight)
@@ -110,12 +110,11 @@ def leave_one_out(joined: Joined, profile: Profile, degree: int, device: torch.d
 
 def _sample(count: int, degree: int, size: int) -> NDArray[np.intp]:
     """Places spread evenly over all, one at random in each stretch, so that no grid is in step with them."""
-    room = int(_PLACES * min(1.0, 2 / size if degree else (4 / size) ** 0.5))
-    room = max(room, 100)
+    room = max(100, int(_PLACES * min(1.0, 2 / size if degree else (4 / size) ** 0.5)))
     if count <= room:
         return np.arange(count)
-    inside = np.random.default_rng(0).random(room)
-    return np.floor((np.arange(room) + inside) * (count / room)).astype(np.intp)
+    ends = np.arange(room + 1) * count // room
+    return np.random.default_rng(0).integers(ends[:-1], ends[1:])
 
 
 def _some(joined: Joined, chosen: NDArray[np.intp]) -> Joined:
@@ -292,7 +291,7 @@ def _descend(criterion: Criterion, start: _Trial, box: _Box, tolerance: float, c
         if gain <= tolerance * (trial.error + 1e-6 * criterion.variance):
             break
         following = _downhill(criterion, trial, step, gain)
-        if following is None:
+        if following is None or np.array_equal(following.t, trial.t):
             break
         after, _ = criterion.gradient(following)
         curve = _updated(curve, following.t - trial.t, after - slope)

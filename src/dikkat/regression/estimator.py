@@ -142,9 +142,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self._check_settings()
         x, values, weight = self._validated(X, y, sample_weight, reset=False)
         if values.shape[1:] != self.y_train_.shape[1:]:
-            raise ValueError(
-                f"y: came with shape {values.shape}; allowed: {('n', *self.y_train_.shape[1:])}, as it was before"
-            )
+            allowed = "(n,)" if self.y_train_.ndim == 1 else f"(n, {self.n_outputs_})"
+            raise ValueError(f"y: came with shape {values.shape}; allowed: {allowed}, as it was before")
         old = (self.X_train_, self.y_train_, self.sample_weight_)
         self._keep(*(np.concatenate(pair) for pair in zip(old, (x, values, weight), strict=True)))
         return self
@@ -199,7 +198,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         Raises:
             ValueError: As for `predict`; a level that is not between 0 and 1.
 
-        Source: Wasserman 2006, section 5.7; Loader 1999, section 2.3.
+        Source: Wasserman 2006, section 5.7; Loader 1999, chapter 2.
 
         Example:
             >>> model = NadarayaWatson("boxcar", bandwidth=9.0).fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 3.0])
@@ -267,7 +266,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         Raises:
             ValueError: As for `predict`.
 
-        Source: Kish 1965, section 11.7, of weights.
+        Source: Kish 1965, chapter 11, of weights.
 
         Example:
             >>> model = NadarayaWatson("boxcar", bandwidth=1.5).fit([[0.0], [1.0], [5.0]], [1, 2, 3])

@@ -25,6 +25,7 @@ _SCORES = {
     "triangular": scores.Triangular,
 }
 _ELEMENTS = 2**23  # of what is held for some queries at once
+_DIGITS = 1e9  # of |lse|: beyond, its rounding shows in a difference of two
 _ALONE = 1e-5  # of the noise left in the residuals: with less, as many numbers are fitted as points have a say
 
 
@@ -89,18 +90,18 @@ class Smoother:
             return fit.estimate, torch.where(left > _ALONE, error, math.inf), found.lse
 
         mean, error, lse = self._by_parts(query, self._squares, work)
-        return mean + self.joined.centre, error, np.isfinite(lse) & np.isfinite(mean).all(1)
+        return mean + self.joined.centre, error, (np.abs(lse) < _DIGITS) & np.isfinite(mean).all(1)
 
     def neighbors(self, query: Array) -> Array:
         """(Σ_j W_j K_j)² / Σ_j W_j K_j², (n,); 0 where nobody is in reach."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             lse, squared = (
-                moments(part, self._points, self._window(part, squared=squared)).lse for squared in (False, True)
+                moments(part, self._squares, self._window(part, squared=squared)).lse for squared in (False, True)
             )
-            return (torch.where(torch.isfinite(lse) & torch.isfinite(squared), (2 * lse - squared).exp(), 0.0),)
+            return (torch.where(lse.abs() < _DIGITS, (2 * lse - squared).exp(), 0.0),)
 
-        return self._by_parts(query, self._points, work)[0]
+        return self._by_parts(query, self._squares, work)[0]
 
     def log_mass(self, query: Array) -> Array:
         """log Σ_j W_j K_j, (n,)."""

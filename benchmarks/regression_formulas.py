@@ -1,0 +1,76 @@
+"""What is right: kernel regression in float64, by its formulas, in NumPy alone.
+
+The bandwidth σ is in the units of the keys, one number a dimension; δ = (k − q)/σ.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+Array = np.ndarray
+# Logarithms of kernels, of ‖δ‖².
+LOG_KERNELS: dict[str, Callable[[Array], Array]] = {
+    "gaussian": lambda square: square / -2,
+    "epanechnikov": lambda square: np.log(np.maximum(0.0, 1 - square)),
+}
+# Pairs that are held at once.
+_PAIRS = 2**22
+
+
+def constant(query: Array, key: Array, value: Array, bandwidth: Array, kernel: str = "gaussian") -> Array:
+    """Σ K(δ_j) y_j / Σ K(δ_j), the Nadaraya–Watson estimate: queries (n, d), keys (m, d), values (m,)."""
+    return np.concatenate([_normal(scores) @ value for _, scores in _scores(query, key, bandwidth, kernel)])
+
+
+def linear(query: Array, key: Array, value: Array, bandwidth: Array) -> Array:
+    """The value at the query of the line of least squares whose weights are a Gaussian's about the query.
+
+    Where the weights leave less than a line, of all lines the shortest, as `lstsq` has it.
+    """
+    key, query = np.asarray(key, float), np.asarray(query, float)
+    found = []
+    for rows, scores in _scores(query, key, bandwidth, "gaussian"):
+        for point, weights in zip(query[rows], np.sqrt(_normal(scores)), strict=True):
+            design = np.column_stack([np.ones(len(key)), (key - point) / bandwidth]) * weights[:, None]
+            found.append(np.linalg.lstsq(design, weights * value, rcond=None)[0][0])
+    return np.array(found)
+
+
+def left_out(key: Array, value: Array, bandwidth: Array) -> float:
+    """The mean squared error of the constant estimate at each point, from all points that are elsewhere."""
+    total = 0.0
+    for rows, scores in _scores(key, key, bandwidth, "gaussian"):
+        same = np.ones_like(scores, dtype=bool)
+        for column in np.asarray(key, float).T:
+            same &= column[rows, None] == column
+        scores[same] = -np.inf
+        total += np.square(_normal(scores) @ value - value[rows]).sum()
+    return float(total / len(key))
+
+
+def reach(query: Array, key: Array, bandwidth: float, radius: float) -> tuple[float, float]:
+    """The mean shares of the keys, and of a Gaussian's weight, that are within the radius of a query."""
+    keys, weight = 0.0, 0.0
+    for _, scores in _scores(query, key, np.array(bandwidth), "gaussian"):
+        near = -2 * scores <= (radius / bandwidth) ** 2
+        keys += near.mean(1).sum()
+        weight += (_normal(scores) * near).sum()
+    return float(keys / len(query)), float(weight / len(query))
+
+
+def _normal(scores: Array) -> Array:
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    return np.asarray(weights / weights.sum(1, keepdims=True))
+
+
+def _scores(query: Array, key: Array, bandwidth: Array, kernel: str) -> Iterator[tuple[slice, Array]]:
+    """Some queries at a time, log K(δ) of all keys; one dimension after the other, so that no third axis is held."""
+    query, key, bandwidth = (np.asarray(array, float) for array in (query, key, bandwidth))
+    step = max(1, _PAIRS // len(key))
+    for start in range(0, len(query), step):
+        rows = slice(start, min(start + step, len(query)))
+        square = np.zeros((rows.stop - start, len(key)))
+        for own, other, width in zip(query[rows].T, key.T, np.broadcast_to(bandwidth, key.shape[1:]), strict=True):
+            square += np.square((other - own[:, None]) / width)
+        with np.errstate(divide="ignore"):
+            yield rows, LOG_KERNELS[kernel](square)

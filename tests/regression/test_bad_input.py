@@ -1,0 +1,237 @@
+import dense
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.exceptions import NotFittedError
+
+from dikkat.regression import NadarayaWatson
+
+X, Y = np.linspace(0, 4, 23)[:, None], np.sin(np.linspace(0, 4, 23))
+BOTH = pytest.mark.parametrize("order", dense.ORDERS)
+EVERY = pytest.mark.parametrize("kernel", dense.KERNELS)
+METHODS = ["predict", "confidence_band", "attention_weights", "effective_neighbors", "log_density"]
+
+
+def _sensible(model, query, low, high):
+    """Predictions that are finite and in or near the range of what there was."""
+    found = model.predict(query)
+    assert np.isfinite(found).all()
+    assert (found >= low - 1e-9).all()
+    assert (found <= high + 1e-9).all()
+    assert (model.bandwidth_ > 0).all()
+    assert np.isfinite(model.bandwidth_).all() or model.kernel == "average"
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_not_finite(bad):
+    x, y = X.copy(), Y.copy()
+    x[3], y[5] = bad, bad
+    with pytest.raises(ValueError, match=r"Input X contains (NaN|infinity)"):
+        NadarayaWatson().fit(x, Y)
+    with pytest.raises(ValueError, match=r"Input y contains (NaN|infinity)"):
+        NadarayaWatson().fit(X, y)
+    with pytest.raises(ValueError, match=r"Input sample_weight contains (NaN|infinity)"):
+        NadarayaWatson().fit(X, Y, sample_weight=y)
+    with pytest.raises(ValueError, match=r"Input X contains (NaN|infinity)"):
+        NadarayaWatson(bandwidth=1.0).fit(X, Y).predict(x)
+
+
+@EVERY
+@BOTH
+def test_one_point(kernel, order):
+    model = NadarayaWatson(kernel, order=order, out_of_reach="nearest").fit([[2.0, 3.0]], [7.0])
+    _sensible(model, [[2.0, 3.0], [2.5, 3.0], [9.0, -9.0]], 7, 7)
+    assert model.predict([[2.0, 3.0]], return_std=True)[1] == 0
+    assert np.isinf(model.confidence_band([[2.0, 3.0]])).all()
+    assert model.effective_degrees_of_freedom() == pytest.approx(1)
+
+
+@EVERY
+@BOTH
+def test_fewer_points_than_features(kernel, order):
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(5, 11)), random.normal(size=5)
+    model = NadarayaWatson(kernel, order=order, out_of_reach="nearest").fit(x, y)
+    span = np.ptp(y)
+    _sensible(model, np.vstack([x, random.normal(size=(7, 11))]), y.min() - 2 * span, y.max() + 2 * span)
+
+
+@EVERY
+@BOTH
+def test_all_y_equal(kernel, order):
+    model = NadarayaWatson(kernel, order=order, out_of_reach="nearest").fit(X, np.full(23, 0.1))
+    _sensible(model, [[-1.0], [1.1], [7.0]], 0.1, 0.1)
+
+
+@EVERY
+@BOTH
+def test_all_x_equal(kernel, order):
+    y = np.arange(5.0)
+    model = NadarayaWatson(kernel, order=order, out_of_reach="nearest").fit(np.full((5, 2), 0.1), y)
+    _sensible(model, [[0.1, 0.1], [0.2, 0.1], [50.0, 1.0]], 2, 2)
+    np.testing.assert_allclose(model.predict([[0.1, 0.1]], return_std=True)[1], y.std())
+
+
+@EVERY
+@BOTH
+def test_the_same_x_with_different_y(kernel, order):
+    x, y = np.repeat(X, 3, 0), np.repeat(Y, 3) + np.tile([-1.0, 0.0, 1.0], 23)
+    model = NadarayaWatson(kernel, order=order, out_of_reach="nearest").fit(x, y)
+    _sensible(model, X, -1.5, 1.5)
+    if kernel != "average":
+        np.testing.assert_allclose(model.predict(X), Y, atol=0.4)
+
+
+@EVERY
+@BOTH
+@pytest.mark.parametrize("constant", [0.0, 0.1, 1e6])
+def test_a_constant_column(kernel, order, constant):
+    made = NadarayaWatson(kernel, bandwidth="scott", order=order)
+    plain = made.fit(X, Y).predict(X)
+    both = np.hstack([X, np.full_like(X, constant)])
+    found = made.fit(both, Y)
+    np.testing.assert_allclose(found.bandwidth_[1:], np.inf if kernel == "average" else 1)
+    # With two features the rule is another; the answers must not be.
+    bandwidth = 0.7
+    plain = NadarayaWatson(kernel, bandwidth=bandwidth, order=order).fit(X, Y).predict(X)
+    found = NadarayaWatson(kernel, bandwidth=bandwidth, order=order).fit(both, Y).predict(both)
+    np.testing.assert_allclose(found, plain, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])
+@BOTH
+@pytest.mark.parametrize("rule", ["loo", "silverman", "scott"])
+def test_outliers_in_x(kernel, order, rule):
+    """The others are answered as well as without it."""
+    x, y = np.vstack([X, [[1e6]]]), np.append(Y, 3.0)
+    model = NadarayaWatson(kernel, bandwidth=rule, order=order, out_of_reach="nearest").fit(x, y)
+    _sensible(model, [[0.0], [2.0], [5e5], [1e6], [1e7]], -3, 3)
+    if rule == "loo":
+        np.testing.assert_allclose(model.predict(X), Y, atol=0.2)
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])
+@BOTH
+def test_outliers_in_y(kernel, order):
+    y = np.append(Y, 1e6)
+    model = NadarayaWatson(kernel, order=order, out_of_reach="nearest").fit(np.vstack([X, [[2.02]]]), y)
+    _sensible(model, X, -2e6, 2e6)
+
+
+@EVERY
+@BOTH
+@pytest.mark.parametrize("scale", [1e-150, 1e150])
+def test_numbers_of_any_size(kernel, order, scale):
+    """Units change nothing."""
+    expected = NadarayaWatson(kernel, bandwidth="scott", order=order).fit(X, Y)
+    found = NadarayaWatson(kernel, bandwidth="scott", order=order).fit(scale * X, Y)
+    np.testing.assert_allclose(found.predict(scale * X), expected.predict(X), rtol=1e-6, atol=1e-9)
+
+
+def test_strings():
+    with pytest.raises(ValueError, match="could not convert string to float"):
+        NadarayaWatson().fit(pd.DataFrame({"a": X[:, 0], "city": ["Bursa"] * 23}), Y)
+    with pytest.raises(ValueError, match="could not convert string to float"):
+        NadarayaWatson().fit(X, ["Bursa"] * 23)
+
+
+@pytest.mark.parametrize("bandwidth", [0, 0.0, -1.0, np.nan, np.inf, [1.0, 0.0], [], "wide", None, True, object()])
+def test_a_bandwidth_that_is_none(bandwidth):
+    with pytest.raises(ValueError, match=r"bandwidth: came .*; allowed: "):
+        NadarayaWatson(bandwidth=bandwidth).fit(np.hstack([X, X]), Y)
+
+
+def test_a_bandwidth_that_does_not_fit():
+    with pytest.raises(ValueError, match=r"bandwidth: came with shape \(2,\); allowed: a number, or \(1,\)"):
+        NadarayaWatson(bandwidth=[1.0, 2.0]).fit(X, Y)
+    with pytest.raises(ValueError, match=r"bandwidth: came 1e-60, which is 0 in float32"):
+        NadarayaWatson(bandwidth=1e-60).fit(X.astype(np.float32), Y)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("kernel", "cosine"), ("kernel", None), ("order", "quadratic"), ("order", 1), ("out_of_reach", "raise"),
+        ("tolerance", -0.1), ("tolerance", 1), ("tolerance", np.nan), ("tolerance", "small"),
+        ("device", "tpu"), ("device", None), ("device", "meta"),
+    ],
+)  # fmt: skip
+def test_settings_that_are_not_allowed(setting, value):
+    with pytest.raises(ValueError, match=rf"^{setting}: came .*; allowed: "):
+        NadarayaWatson(**{setting: value}).fit(X, Y)
+    model = NadarayaWatson(bandwidth=1.0).fit(X, Y).set_params(**{setting: value})
+    with pytest.raises(ValueError, match=rf"^{setting}: came .*; allowed: "):
+        model.predict(X)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_a_device_that_is_not_there():
+    with pytest.raises(ValueError, match="device: came 'cuda', and PyTorch sees no such device here; allowed: 'cpu'"):
+        NadarayaWatson(device="cuda").fit(X, Y)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_before_fit(method):
+    with pytest.raises(NotFittedError):
+        getattr(NadarayaWatson(), method)(X)
+    with pytest.raises(NotFittedError):
+        NadarayaWatson().effective_degrees_of_freedom()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_other_features(method):
+    model = NadarayaWatson(bandwidth=1.0).fit(X, Y)
+    with pytest.raises(ValueError, match="X has 2 features, but NadarayaWatson is expecting 1 features as input"):
+        getattr(model, method)(np.hstack([X, X]))
+    with pytest.raises(ValueError, match="X has 2 features"):
+        model.partial_fit(np.hstack([X, X]), Y)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_empty_query(method):
+    with pytest.raises(ValueError, match="Found array with 0 sample"):
+        getattr(NadarayaWatson(bandwidth=1.0).fit(X, Y), method)(np.empty((0, 1)))
+
+
+def test_other_outputs():
+    model = NadarayaWatson(bandwidth=1.0).fit(X, Y)
+    with pytest.raises(ValueError, match=r"y: came with shape \(23, 1\); allowed: \(n,\), as it was before"):
+        model.partial_fit(X, Y[:, None])
+    model = NadarayaWatson(bandwidth=1.0).fit(X, np.stack([Y, Y], 1))
+    with pytest.raises(ValueError, match=r"y: came with shape \(23, 1\); allowed: \(n, 2\), as it was before"):
+        model.partial_fit(X, Y[:, None])
+
+
+def test_sample_weights():
+    with pytest.raises(ValueError, match="sample_weight: came all zero; allowed"):
+        NadarayaWatson().fit(X, Y, sample_weight=np.zeros(23))
+    with pytest.raises(ValueError, match=r"sample_weight: came with -1.0; allowed: numbers of at least 0"):
+        NadarayaWatson().fit(X, Y, sample_weight=np.r_[-1.0, np.ones(22)])
+    with pytest.raises(ValueError, match=r"sample_weight: came with shape \(22,\); allowed: \(23,\)"):
+        NadarayaWatson().fit(X, Y, sample_weight=np.ones(22))
+    expected = NadarayaWatson(bandwidth=1.0).fit(X, Y).predict(X)
+    np.testing.assert_allclose(NadarayaWatson(bandwidth=1.0).fit(X, Y, sample_weight=3).predict(X), expected)
+
+
+@EVERY
+def test_one_row_of_weight(kernel):
+    model = NadarayaWatson(kernel, out_of_reach="nearest").fit(X, Y, sample_weight=np.eye(23)[4])
+    _sensible(model, X, Y[4], Y[4])
+
+
+@pytest.mark.parametrize("level", [0, 1, -0.1, 95, np.nan, "high", None])
+def test_levels(level):
+    with pytest.raises(ValueError, match=r"level: came .*; allowed: a number between 0 and 1"):
+        NadarayaWatson(bandwidth=1.0).fit(X, Y).confidence_band(X, level=level)
+
+
+@pytest.mark.parametrize("top_k", [0, -1, 1.5, True, "all"])
+def test_top_k(top_k):
+    with pytest.raises(ValueError, match=r"top_k: came .*; allowed: a whole number of at least 1"):
+        NadarayaWatson(bandwidth=1.0).fit(X, Y).attention_weights(X, top_k=top_k)
+
+
+def test_the_average_has_no_density():
+    with pytest.raises(ValueError, match="kernel: came 'average', which has no density"):
+        NadarayaWatson("average").fit(X, Y).log_density(X)

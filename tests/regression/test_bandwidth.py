@@ -1,0 +1,223 @@
+import dense
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from dikkat.regression import NadarayaWatson, bandwidth
+from dikkat.regression.bandwidth import Criterion, leave_one_out, rule_of_thumb
+from dikkat.regression.joined import join
+
+CPU = torch.device("cpu")
+RULES = {"silverman": lambda d: (4 / (d + 2)) ** (1 / (d + 4)), "scott": lambda d: 1.0}
+
+
+def _joined(x, y, weight=None):
+    return join(x, y.reshape(len(y), -1), np.ones(len(x)) if weight is None else weight)
+
+
+def _waves(count, size, seed=0, noise=0.3):
+    random = np.random.default_rng(seed)
+    x = random.uniform(0, 5, (count, size))
+    return x, np.sin(2 * x[:, 0]) + x[:, -1] / 3 + noise * random.normal(size=count)
+
+
+# --- rules of thumb
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_rules_of_thumb(rule, size):
+    x = np.random.default_rng(0).uniform(0, 7, (43, size)) ** 0.5
+    unit = RULES[rule](size) * 43 ** (-1 / (size + 4))
+    lower, upper = np.quantile(x, [0.25, 0.75], axis=0, method="inverted_cdf")
+    expected = unit * np.minimum(x.std(0, ddof=1), (upper - lower) / 1.349)
+    np.testing.assert_allclose(rule_of_thumb(_joined(x, x), rule), expected)
+
+
+def test_rules_of_thumb_where_the_deviation_is_the_smaller():
+    x = np.array([0.0, 0.1, 1.0, 1.1])[:, None]
+    np.testing.assert_allclose(rule_of_thumb(_joined(x, x), "scott"), x.std(ddof=1) * 4 ** (-1 / 5))
+
+
+def test_rules_of_thumb_where_most_are_the_same():
+    x = np.array([0.0] * 9 + [10.0])[:, None]
+    np.testing.assert_allclose(rule_of_thumb(_joined(x, x), "scott"), x.std(ddof=1) * 10 ** (-1 / 5))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rules_of_thumb_take_weights_as_repeats(rule):
+    x, _ = _waves(31, 3)
+    weight = np.random.default_rng(1).integers(0, 4, 31)
+    repeated = np.repeat(x, weight, 0)
+    expected = rule_of_thumb(_joined(repeated, repeated), rule)
+    np.testing.assert_allclose(rule_of_thumb(_joined(x, x, weight.astype(float)), rule), expected)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rules_of_thumb_of_hard_columns(rule):
+    """An outlier hardly moves them; a constant, huge and tiny numbers, and shares for weights give positive ones."""
+    x, _ = _waves(50, 1)
+    with_outlier = np.vstack([x, [[1e6]]])
+    plain, moved = (rule_of_thumb(_joined(a, a), rule) for a in (x, with_outlier))
+    np.testing.assert_allclose(moved, plain, rtol=0.3)
+    hard = np.hstack([np.full((50, 1), 0.1), 1e200 * x, 1e-200 * x])
+    for weight in (np.ones(50), np.full(50, 0.02)):
+        found = rule_of_thumb(_joined(hard, x, weight), rule)
+        assert (np.isfinite(found) & (found > 0)).all()
+        assert found[0] == 1  # the constant
+
+
+# --- the leave-one-out error
+
+
+def _with_repeats(size, outputs=1):
+    random = np.random.default_rng(3)
+    x = random.integers(0, 6, (29, size)) + np.arange(size)
+    y = random.normal(size=(29, outputs)) + x[:, :1]
+    return x.astype(float), y, random.integers(0, 3, 29).astype(float)
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+@pytest.mark.parametrize("kernel", dense.KERNELS)
+@pytest.mark.parametrize(("size", "outputs"), [(1, 1), (2, 3)])
+def test_all_rows_at_a_place_are_left_out_together(kernel, order, size, outputs):
+    x, y, weight = _with_repeats(size, outputs)
+    sigma = np.array([3.9, 5.3])[:size]
+    criterion = Criterion(join(x, y, weight), kernel, int(order == "linear"), CPU)
+    expected = dense.leave_one_out_error(kernel, order, x, y, sigma, weight)
+    assert criterion(np.log(sigma)).error + criterion.within == pytest.approx(expected, rel=1e-7)
+
+
+@pytest.mark.parametrize("kernel", dense.COMPACT)
+def test_whom_nobody_reaches_the_mean_of_the_others_answers(kernel):
+    x, y, weight = _with_repeats(2)
+    criterion = Criterion(join(x, y, weight), kernel, 0, CPU)
+    expected = dense.leave_one_out_error(kernel, "constant", x, y, np.array([1e-3, 1e-3]), weight)
+    assert criterion(np.log([1e-3, 1e-3])).error + criterion.within == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("degree", [0, 1])
+@pytest.mark.parametrize(("size", "outputs"), [(1, 1), (3, 2)])
+def test_the_gradient_is_that_of_differences(degree, size, outputs):
+    x, y, weight = _with_repeats(size, outputs)
+    criterion = Criterion(join(x, y, weight), "gaussian", degree, CPU)
+    t = np.log([1.1, 2.3, 3.1])[:size]
+    slope, _ = criterion.gradient(criterion(t))
+    for c, step in enumerate(1e-5 * np.eye(size)):
+        expected = (criterion(t + step).error - criterion(t - step).error) / 2e-5
+        assert slope[c] == pytest.approx(expected, rel=1e-6, abs=1e-8)
+
+
+# --- its minimum
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_other_search_finds_less(order, size, seed):
+    x, y = _waves(47, size, seed)
+    model = NadarayaWatson(order=order).fit(x, y)
+    found = dense.leave_one_out_error("gaussian", order, x, y, model.bandwidth_)
+    assert model.history_[-1]["error"] == pytest.approx(found, rel=1e-7)
+
+    def error(t):
+        return dense.leave_one_out_error("gaussian", order, x, y, np.exp(t))
+
+    starts = [np.log(x.std(0)) + shift for shift in (-2.5, -1.0, 0.5)]
+    options = {"xatol": 1e-4, "fatol": 1e-8, "maxfev": 120}
+    others = [minimize(error, start, method="Nelder-Mead", options=options).fun for start in starts]
+    assert found <= min(others) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+@pytest.mark.parametrize("kernel", dense.COMPACT)
+def test_kernels_that_end_come_close_to_the_best_of_a_grid(kernel, order):
+    x, y = _waves(61, 1)
+    model = NadarayaWatson(kernel, order=order).fit(x, y)
+    found = dense.leave_one_out_error(kernel, order, x, y, model.bandwidth_)
+    grid = [dense.leave_one_out_error(kernel, order, x, y, sigma) for sigma in np.geomspace(0.05, 20, 60)]
+    assert found <= 1.05 * min(grid)
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+@pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov", "boxcar"])
+def test_a_feature_without_a_say_gets_a_wide_bandwidth(kernel, order):
+    random = np.random.default_rng(0)
+    x = random.uniform(0, 5, (97, 2))
+    y = np.sin(2 * x[:, 0]) + 0.1 * random.normal(size=97)
+    sigma = NadarayaWatson(kernel, order=order).fit(x, y).bandwidth_
+    assert sigma[0] < 1
+    assert sigma[1] > 3
+
+
+def test_the_history_goes_down_to_the_bandwidth():
+    model = NadarayaWatson().fit(*_waves(40, 2))
+    errors = [step["error"] for step in model.history_]
+    assert len(errors) > 1
+    assert errors == sorted(errors, reverse=True)
+    assert model.history_[-1]["bandwidth"] == model.bandwidth_.tolist()
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])
+def test_starts_from_a_sample_end_at_the_minimum_over_all(kernel, monkeypatch):
+    x, y = _waves(400, 1)
+    expected = NadarayaWatson(kernel).fit(x, y)
+    monkeypatch.setattr(bandwidth, "_PLACES", 110)
+    found = NadarayaWatson(kernel).fit(x, y)
+    assert found.history_[-1]["error"] == pytest.approx(
+        expected.history_[-1]["error"], rel=1e-9 + (kernel != "gaussian")
+    )
+    np.testing.assert_allclose(found.bandwidth_, expected.bandwidth_, rtol=1e-5 if kernel == "gaussian" else 0.2)
+
+
+def test_a_sample_is_spread_over_all():
+    chosen = bandwidth._sample(10_007, 0, 1)
+    assert len(chosen) == 1000
+    assert (np.diff(chosen) > 0).all()
+    assert np.diff(chosen).max() <= 21
+    assert chosen[-1] < 10_007
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(dense.ORDERS), st.sampled_from(["gaussian", "triangular"]))
+@settings(max_examples=12, deadline=None)
+def test_repeats_weights_and_the_order_of_rows(seed, order, kernel):
+    random = np.random.default_rng(seed)
+    x, y = random.normal(size=(17, 2)).round(1), random.normal(size=17).round(2)
+    weight = random.integers(0, 4, 17)
+    weight[0] = 1
+    expected = NadarayaWatson(kernel, order=order).fit(np.repeat(x, weight, 0), np.repeat(y, weight)).bandwidth_
+    found = NadarayaWatson(kernel, order=order).fit(x, y, sample_weight=weight).bandwidth_
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    shuffled = random.permutation(17)
+    other = NadarayaWatson(kernel, order=order).fit(x[shuffled], y[shuffled], sample_weight=weight[shuffled]).bandwidth_
+    np.testing.assert_allclose(other, expected, rtol=1e-5)
+
+
+def test_two_hundred_small_problems():
+    for seed in range(200):
+        random = np.random.default_rng(seed)
+        x = random.normal(size=(50, 1 + seed % 3)) * 10.0 ** random.integers(-3, 4)
+        y = random.normal(size=50) + (seed % 2) * x[:, 0]
+        sigma = NadarayaWatson(order="linear").fit(x, y).bandwidth_
+        assert (np.isfinite(sigma) & (sigma > 0)).all(), seed
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "boxcar"])
+def test_nothing_to_choose_by(kernel):
+    """One place, or equal values: any bandwidth will do, and there is no path to it."""
+    for x, y in ((np.ones((5, 2)), np.arange(5.0)), (np.arange(10.0).reshape(5, 2), np.ones(5))):
+        model = NadarayaWatson(kernel).fit(x, y)
+        assert (np.isfinite(model.bandwidth_) & (model.bandwidth_ > 0)).all()
+        assert model.history_ == []
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+def test_two_points(order):
+    found, _ = leave_one_out(
+        _joined(np.array([[0.0], [1.0]]), np.array([0.0, 1.0])), "gaussian", int(order == "linear"), CPU
+    )
+    assert np.isfinite(found).all()
+    assert (found > 0).all()

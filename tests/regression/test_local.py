@@ -1,0 +1,117 @@
+import dense
+import numpy as np
+import pytest
+import torch
+
+from dikkat.regression.local import local_fit, noise_shares, residual_variance
+from dikkat.regression.moments import Window, arrange, moments
+
+ROWS, QUERIES, VALUES = 41, 7, 2
+SIZES = [1, 3, 5]
+
+
+def _data(size, seed=0, dtype=np.float64):
+    random = np.random.default_rng(seed)
+    x, query = random.uniform(0, 4, (ROWS, size)).astype(dtype), random.uniform(0, 4, (QUERIES, size)).astype(dtype)
+    y = (np.sin(x) @ random.normal(size=(size, VALUES)) + random.normal(size=(ROWS, VALUES))).astype(dtype)
+    weight = random.integers(1, 4, ROWS).astype(dtype)
+    sigma = random.uniform(1.0, 2.0, size).astype(dtype) * (1 + size)
+    return x, y, weight, query, sigma
+
+
+def _moments(x, y, weight, query, sigma, order, kernel="gaussian", squared=False):
+    points = arrange(*(torch.tensor(array) for array in (x, y, weight)))
+    window = Window(kernel, torch.tensor(sigma), squared=squared)
+    return moments(torch.tensor(query), points, window, degree=int(order == "linear"))
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+@pytest.mark.parametrize("kernel", dense.KERNELS)
+@pytest.mark.parametrize("size", SIZES)
+def test_the_fit_is_that_of_weighted_least_squares(size, kernel, order):
+    x, y, weight, query, sigma = _data(size)
+    theta = local_fit(_moments(x, y, weight, query, sigma, order, kernel)).theta.numpy()
+    for i in range(QUERIES):
+        expected = dense.fit(kernel, order, query[i], x, y, sigma, weight)
+        expected[1:] *= sigma[: len(expected) - 1, None]  # slopes for δ, not for x
+        np.testing.assert_allclose(theta[i], expected, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+@pytest.mark.parametrize("size", SIZES)
+def test_the_row_gives_the_smoother(size, order):
+    x, y, weight, query, sigma = _data(size)
+    row = local_fit(_moments(x, y, weight, query, sigma, order)).row.numpy()
+    for i in range(QUERIES):
+        k = dense.kernel_weights("gaussian", query[i], x, sigma, weight)
+        z = dense.design(query[i], x, order) / np.concatenate([[1], sigma])[: row.shape[1]]
+        expected = dense.smoother_row("gaussian", order, query[i], x, sigma, weight)
+        np.testing.assert_allclose(k / k.sum() * (z @ row[i]), expected, rtol=1e-6, atol=1e-9)
+
+
+def test_a_plane_comes_back():
+    x, _, weight, query, sigma = _data(3)
+    plane = np.array([[2.0, -1.0], [0.5, 3.0], [-7.0, 0.0]])
+    theta = local_fit(_moments(x, x @ plane + 5, weight, query, sigma, "linear")).theta.numpy()
+    np.testing.assert_allclose(theta[:, 0], query @ plane + 5, rtol=1e-8)
+    np.testing.assert_allclose(theta[:, 1:], np.broadcast_to(plane * sigma[:, None], theta[:, 1:].shape), atol=1e-8)
+
+
+def test_in_float32_it_is_as_good_as_that_allows():
+    x, y, weight, query, sigma = _data(3, dtype=np.float32)
+    found = local_fit(_moments(x, y, weight, query, sigma, "linear")).estimate
+    assert found.dtype == torch.float32
+    expected = dense.predict("gaussian", "linear", *(a.astype(float) for a in (query, x, y, sigma, weight)))
+    np.testing.assert_allclose(found.numpy(), expected, atol=2e-4)
+
+
+def test_a_constant_feature_has_no_slope():
+    x, y, weight, query, sigma = _data(3)
+    x[:, 1] = query[:, 1] = 0.1
+    theta = local_fit(_moments(x, y, weight, query, sigma, "linear")).theta.numpy()
+    assert (theta[:, 2] == 0).all()
+    others = [0, 2]
+    expected = dense.predict("gaussian", "linear", query[:, others], x[:, others], y, sigma[others], weight)
+    np.testing.assert_allclose(theta[:, 0], expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_far_from_all_points_the_nearest_answers(dtype):
+    """There one point has all the weight, and its line no slope."""
+    x, y = np.array([[0.0], [1.0], [3.0]], dtype), np.array([[5.0], [-2.0], [7.0]], dtype)
+    query = np.array([[-900.0], [1e4], [1e7]], dtype)
+    fit = local_fit(_moments(x, y, np.ones(3, dtype), query, np.ones(1, dtype), "linear"))
+    np.testing.assert_allclose(fit.estimate.numpy()[:, 0], [5, 7, 7], rtol=1e-3)
+    np.testing.assert_allclose(fit.theta.numpy()[:, 1] / query, 0, atol=1e-3)
+
+
+def test_one_point_answers_with_its_value():
+    one = np.array([[2.0, 3.0]])
+    fit = local_fit(
+        _moments(one, np.array([[7.0]]), np.ones(1), np.array([[1.0, 3.0], [2.0, 3.0]]), np.ones(2), "linear")
+    )
+    np.testing.assert_allclose(fit.estimate.numpy(), 7.0, rtol=1e-9)
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+@pytest.mark.parametrize("kernel", dense.KERNELS)
+def test_residuals_and_shares_of_noise(kernel, order):
+    size = 3
+    x, y, weight, query, sigma = _data(size, seed=1)
+    both = _moments(x, np.hstack([y, y**2]), weight, query, sigma, order, kernel)
+    found = _moments(x, y, weight, query, sigma, order, kernel)
+    variance = residual_variance(found, local_fit(found), both.value[:, VALUES:]).numpy()
+    norm, left = noise_shares(found, _moments(x, y, weight, query, sigma, order, kernel, squared=True))
+    repeated, values = np.repeat(x, weight.astype(int), 0), np.repeat(y, weight.astype(int), 0)
+    ones = np.ones(len(repeated))
+    for i in range(QUERIES):
+        k = dense.kernel_weights(kernel, query[i], repeated, sigma, ones)
+        k /= k.sum()
+        z = dense.design(query[i], repeated, order)
+        theta = dense.fit(kernel, order, query[i], repeated, values, sigma, ones)
+        np.testing.assert_allclose(variance[i], k @ (values - z @ theta) ** 2, rtol=1e-7)
+        row = dense.smoother_row(kernel, order, query[i], repeated, sigma, ones)
+        np.testing.assert_allclose(norm[i], row @ row, rtol=1e-6)
+        inverse = np.linalg.inv(z.T @ (k[:, None] * z))
+        trace = np.trace(inverse @ z.T @ (k[:, None] ** 2 * z))
+        np.testing.assert_allclose(left[i], 1 - trace, rtol=1e-6, atol=1e-8)

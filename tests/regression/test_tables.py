@@ -112,6 +112,8 @@ def test_a_table_is_written_with_columns_on_the_right(table, tmp_path, name):
     assert frame["sold"].tolist() == [True, False]
     np.testing.assert_array_equal(frame["a"], [0.1, np.nan])
     np.testing.assert_array_equal(frame["b"], [1e-300, -2.0])
+    written = Table(path).columns["a"]
+    assert written.null_count == 1
 
 
 def test_what_is_missing_is_an_empty_cell(tmp_path):

@@ -1,23 +1,27 @@
-"""The command line `dikkat`: a thin skin on `dikkat.translation` and `dikkat.show`."""
+"""The command line `dikkat`: a thin skin on `dikkat.translation`, `dikkat.regression` and `dikkat.show`."""
 
 import sys
 import warnings
 
+# Of each extra, the packages that it is the way to get.
 _EXTRAS = {
-    "typer": "translation",
-    "rich": "translation",
-    "lightning": "translation",
-    "tokenizers": "translation",
-    "safetensors": "translation",
-    "sacrebleu": "translation",
-    "yaml": "translation",
-    "pyarrow": "translation",
-    "httpx": "translation",
-    "platformdirs": "translation",
-    "filelock": "translation",
-    "huggingface_hub": "translation",
-    "datasets": "datasets",
-    "matplotlib": "show",
+    "translation": {
+        "typer",
+        "rich",
+        "lightning",
+        "tokenizers",
+        "safetensors",
+        "sacrebleu",
+        "yaml",
+        "pyarrow",
+        "httpx",
+        "platformdirs",
+        "filelock",
+        "huggingface_hub",
+    },
+    "datasets": {"datasets"},
+    "show": {"matplotlib"},
+    "regression": {"sklearn", "scipy", "typer", "rich", "safetensors", "pyarrow", "matplotlib"},
 }
 
 
@@ -31,10 +35,17 @@ def main() -> None:
             run()
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in _EXTRAS:
+        extra = _extra(package)
+        if extra is None:
             raise
-        print(f"dikkat: {package} is not installed; run: pip install 'dikkat[{_EXTRAS[package]}]'", file=sys.stderr)
+        print(f"dikkat: {package} is not installed; run: pip install 'dikkat[{extra}]'", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _extra(package: str) -> str | None:
+    """The extra that brings a package; of several, that of the command which was called."""
+    called = ["regression"] if "regress" in sys.argv[1:2] else []
+    return next((extra for extra in [*called, *_EXTRAS] if package in _EXTRAS[extra]), None)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

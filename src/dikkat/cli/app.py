@@ -1,13 +1,34 @@
-"""The application, and what its commands have in common."""
+"""The application: its commands by name, each imported when it is asked for, and what they have in common."""
 
+from collections.abc import Mapping
+from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
-from dikkat.cli.options import FLAG
+FLAG = " "  # as the name of a value: there is none
+
+
+class _Entry(NamedTuple):
+    """A command as the application's help has it, and the module that makes it."""
+
+    module: str
+    purpose: str
+
+
+# In the order in which one needs them.
+_COMMANDS = {
+    "train": _Entry("training", "Train a translator on sentence pairs."),
+    "translate": _Entry("translating", "Translate sentences, a file or standard input."),
+    "evaluate": _Entry("scoring", "Score a translator, or files of translations: BLEU and chrF."),
+    "show": _Entry("showing", "Show what a translator looked at, as a picture and as a page."),
+    "compare": _Entry("comparing", "Train a recipe in several ways, and see what they are worth."),
+    "recipes": _Entry("training", "List the recipes that come with dikkat."),
+    "regress": _Entry("regressing", "Predict a column of a table from others by kernel regression."),
+}
 
 
 class Command(TyperCommand):
@@ -19,19 +40,36 @@ class Command(TyperCommand):
 
 
 class _Group(TyperGroup):
-    """The commands together, likewise."""
+    """The commands together, likewise.
+
+    What it lists are names and purposes alone. The module of a command is imported when that is called, so that no
+    command needs, or waits for, the libraries of another.
+    """
+
+    def __init__(self, *, commands: Mapping[str, Any], **more: Any) -> None:
+        super().__init__(
+            commands={name: Command(name, help=entry.purpose) for name, entry in _COMMANDS.items()}, **more
+        )
+        self.imported = commands
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the arguments call, with its options."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, listed and _imported(str(name)), rest
 
     def get_help_option(self, ctx: Any) -> Any:
         """The option --help."""
         return _without_value(super().get_help_option(ctx))
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The commands in the order in which one needs them."""
-        return sorted(super().list_commands(ctx), key=_ORDER.index)
-
     def get_params(self, ctx: Any) -> Any:
         """The options, among them those of the shell completion."""
         return [_without_value(option) for option in super().get_params(ctx)]
+
+
+def _imported(name: str) -> Any:
+    import_module(f"dikkat.cli.{_COMMANDS[name].module}")  # whose commands join the application
+    group: Any = get_command(app)
+    return group.imported[name]
 
 
 def _without_value(option: Any) -> Any:
@@ -40,14 +78,13 @@ def _without_value(option: Any) -> Any:
     return option
 
 
-_ORDER = ["train", "translate", "evaluate", "show", "compare", "recipes"]
-_PURPOSE = "Train a small translator that shows what it looks at, use it, score it, and see it at work."
+_PURPOSE = "Attention at work: translators that show what they look at, and kernel regression."
 
 app = typer.Typer(
     name="dikkat",
     cls=_Group,
     help=_PURPOSE,
-    epilog="Start with: dikkat train phrasebook --output my-model\n\n"
+    epilog="Start with: dikkat train phrasebook --output my-model, or: dikkat regress\n\n"
     "Exit status: 0, done; 2, something that was given cannot be used, which one line says; 130, interrupted with "
     "Ctrl-C; 1, anything else.",
     no_args_is_help=True,
@@ -55,48 +92,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-_SPELLINGS = (
-    "A name, such as phrasebook or multi30k-en-fr; a file of lines of sentence, tab, translation; "
-    "'{source: FILE, target: FILE}', whose lines belong together; or '{dataset: NAME, source: COLUMN, target: COLUMN}'"
-)
-
-ModelArgument = Annotated[Path, typer.Argument(help="A model folder that `dikkat train` made.", show_default=False)]
-SentencesArgument = Annotated[list[str], typer.Argument(help="Sentences, each in quotes.", show_default=False)]
-BatchSizeOption = Annotated[
-    int, typer.Option(help="Sentences to translate at once. Larger: faster, more memory.", min=1, metavar="N")
-]
-EnsembleOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        help="A further model, which has its say in each translation; of the same tokenizers. May be given several "
-        "times. Slower, and mostly better.",
-        metavar="FOLDER",
-        show_default=False,
-    ),
-]
-CorpusOption = Annotated[
-    str | None, typer.Option(help=f"{_SPELLINGS}.", metavar="CORPUS", rich_help_panel="Corpus", show_default=False)
-]
-ValidationOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Pairs to judge the model by while it learns: a corpus, '{share: 0.05}' of the pairs, which is then "
-        "not learnt from, or none. \\[default: the corpus's own, or else '{share: 0.05}']",
-        metavar="CORPUS",
-        rich_help_panel="Corpus",
-        show_default=False,
-    ),
-]
-TestOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Pairs to score the trained model on: a corpus, or none. They are not learnt from. \\[default: none]",
-        metavar="CORPUS",
-        rich_help_panel="Corpus",
-        show_default=False,
-    ),
-]
 
 
 def _print_version(wanted: bool) -> None:

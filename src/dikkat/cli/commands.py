@@ -1,14 +1,11 @@
-"""The application with all its commands; their help is written for someone who has never trained a translator."""
+"""Running the application; the help of its commands is written for someone who has never used what they do."""
 
 import sys
 from io import TextIOWrapper
 from typing import TextIO
 
-from dikkat.cli import comparing, scoring, showing, training, translating
 from dikkat.cli.app import app
-from dikkat.translation.errors import InputError
-
-__all__ = ["app", "comparing", "run", "scoring", "showing", "training", "translating"]
+from dikkat.errors import InputError
 
 
 def run() -> None:

@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dikkat.cli.app import Command, CorpusOption, TestOption, ValidationOption, app
-from dikkat.cli.options import given, naming_options, option_name, setting_options, with_options
+from dikkat.cli.app import Command, app
+from dikkat.cli.options import (
+    CorpusOption,
+    TestOption,
+    ValidationOption,
+    given,
+    naming_options,
+    option_name,
+    setting_options,
+    with_options,
+)
 from dikkat.cli.tables import show_table
-from dikkat.translation import InputError
+from dikkat.errors import InputError
 
 if TYPE_CHECKING:
     from dikkat.translation.compare import Trial

@@ -1,4 +1,4 @@
-"""Options that are made from the fields of `Settings` and `Search`, so that each is described in one place."""
+"""The options of translation; most are made from the fields of `Settings` and `Search`, each described in one place."""
 
 import inspect
 import re
@@ -7,15 +7,57 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from dikkat.translation.errors import InputError
+from dikkat.cli.app import FLAG
+from dikkat.errors import InputError
 from dikkat.translation.search import Search
 from dikkat.translation.settings import Settings, choices
 
-FLAG = " "  # as the name of a value: there is none
+_SPELLINGS = (
+    "A name, such as phrasebook or multi30k-en-fr; a file of lines of sentence, tab, translation; "
+    "'{source: FILE, target: FILE}', whose lines belong together; or '{dataset: NAME, source: COLUMN, target: COLUMN}'"
+)
+
+ModelArgument = Annotated[Path, typer.Argument(help="A model folder that `dikkat train` made.", show_default=False)]
+SentencesArgument = Annotated[list[str], typer.Argument(help="Sentences, each in quotes.", show_default=False)]
+BatchSizeOption = Annotated[
+    int, typer.Option(help="Sentences to translate at once. Larger: faster, more memory.", min=1, metavar="N")
+]
+EnsembleOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="A further model, which has its say in each translation; of the same tokenizers. May be given several "
+        "times. Slower, and mostly better.",
+        metavar="FOLDER",
+        show_default=False,
+    ),
+]
+CorpusOption = Annotated[
+    str | None, typer.Option(help=f"{_SPELLINGS}.", metavar="CORPUS", rich_help_panel="Corpus", show_default=False)
+]
+ValidationOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Pairs to judge the model by while it learns: a corpus, '{share: 0.05}' of the pairs, which is then "
+        "not learnt from, or none. \\[default: the corpus's own, or else '{share: 0.05}']",
+        metavar="CORPUS",
+        rich_help_panel="Corpus",
+        show_default=False,
+    ),
+]
+TestOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Pairs to score the trained model on: a corpus, or none. They are not learnt from. \\[default: none]",
+        metavar="CORPUS",
+        rich_help_panel="Corpus",
+        show_default=False,
+    ),
+]
 
 _SEARCH_HELP = {
     "beam": "Ways to go on with a translation that are followed at once, before one is chosen. 1: fastest. Larger: "

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dikkat.errors import InputError
 from dikkat.show import heatmaps, save, save_page
-from dikkat.translation import InputError, Translation
+from dikkat.translation import Translation
 
 if TYPE_CHECKING:
     from dikkat.translation.compare import Trial

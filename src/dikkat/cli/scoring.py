@@ -9,11 +9,21 @@ from typing import Annotated, Any
 import typer
 
 from dikkat.cli import lines
-from dikkat.cli.app import BatchSizeOption, Command, CorpusOption, EnsembleOption, app
-from dikkat.cli.options import FLAG, given, naming_options, search_given, search_options, with_options
+from dikkat.cli.app import FLAG, Command, app
+from dikkat.cli.options import (
+    BatchSizeOption,
+    CorpusOption,
+    EnsembleOption,
+    given,
+    naming_options,
+    search_given,
+    search_options,
+    with_options,
+)
 from dikkat.cli.tables import show_table
 from dikkat.cli.translating import load
-from dikkat.translation import InputError, Search, Translator, evaluate
+from dikkat.errors import InputError
+from dikkat.translation import Search, Translator, evaluate
 from dikkat.translation.corpus import Pair, read_lines
 from dikkat.translation.translator import Translates
 

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from dikkat.cli.app import Command, ModelArgument, SentencesArgument, app
+from dikkat.cli.app import Command, app
+from dikkat.cli.options import ModelArgument, SentencesArgument
 from dikkat.translation import Translator
 
 

@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dikkat.cli.app import Command, CorpusOption, TestOption, ValidationOption, app
-from dikkat.cli.options import FLAG, given, naming_options, setting_options, with_options
-from dikkat.translation import InputError, Settings, Translator, evaluate
+from dikkat.cli.app import FLAG, Command, app
+from dikkat.cli.options import (
+    CorpusOption,
+    TestOption,
+    ValidationOption,
+    given,
+    naming_options,
+    setting_options,
+    with_options,
+)
+from dikkat.errors import InputError
+from dikkat.translation import Settings, Translator, evaluate
 from dikkat.translation.checkpoint import check_writable
 from dikkat.translation.processes import processes
 

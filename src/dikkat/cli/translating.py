@@ -7,9 +7,18 @@ from typing import Annotated, Any
 import typer
 
 from dikkat.cli import lines
-from dikkat.cli.app import BatchSizeOption, Command, EnsembleOption, ModelArgument, app
-from dikkat.cli.options import FLAG, naming_options, search_given, search_options, with_options
-from dikkat.translation import InputError, Translator
+from dikkat.cli.app import FLAG, Command, app
+from dikkat.cli.options import (
+    BatchSizeOption,
+    EnsembleOption,
+    ModelArgument,
+    naming_options,
+    search_given,
+    search_options,
+    with_options,
+)
+from dikkat.errors import InputError
+from dikkat.translation import Translator
 from dikkat.translation.translator import Translates
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from numbers import Integral, Real
 from statistics import NormalDist
@@ -15,6 +16,7 @@ from scipy.sparse import csr_array, vstack
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from dikkat.regression import files
 from dikkat.regression.bandwidth import Rule, leave_one_out, rule_of_thumb
 from dikkat.regression.joined import Array, Joined, join
 from dikkat.regression.moments import Profile
@@ -323,6 +325,45 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         scale = _log_constant(smoother.profile, query.shape[1]) - np.log(self.bandwidth_).sum()
         density: Array = smoother.log_mass(query) - math.log(self._joined.weight.sum()) + scale
         return density.astype(self.X_train_.dtype)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save the fitted estimator in one `.safetensors` file, whole or not at all.
+
+        The training rows, their weights and the bandwidth are tensors, the settings JSON in the metadata: no code.
+
+        Args:
+            path: The file; its folder must exist, and a file there is replaced.
+
+        Raises:
+            NotFittedError: It is not fitted.
+            OSError: The system could not write; a file there is as it was.
+
+        Example:
+            >>> import tempfile
+            >>> path = f"{tempfile.mkdtemp()}/model.safetensors"
+            >>> NadarayaWatson(bandwidth=0.5).fit([[0.0], [1.0]], [2.0, 3.0]).save(path)
+            >>> NadarayaWatson.load(path).predict([[0.5]])
+            array([2.5])
+        """
+        files.save(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> NadarayaWatson:
+        """Load an estimator that `save` wrote, after checking everything in the file.
+
+        Args:
+            path: The file.
+
+        Returns:
+            An estimator that answers as the one that was saved, and goes on with `partial_fit`. It computes on the CPU,
+            since the device on which it was fitted may not be here; `set_params(device=...)` moves it.
+
+        Raises:
+            InputError: A `ValueError`: the file is damaged, not of this kind, or of another version; what it holds does
+                not fit together.
+            OSError: The system could not read.
+        """
+        return files.load(path)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

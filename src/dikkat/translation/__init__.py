@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from dikkat.errors import InputError
 from dikkat.translation.alignment import align, alignment_error_rate, read_links
 from dikkat.translation.corpora import NamedCorpus, named
 from dikkat.translation.corpus import (
@@ -16,7 +17,6 @@ from dikkat.translation.corpus import (
 )
 from dikkat.translation.errors import (
     CorpusError,
-    InputError,
     ModelFolderError,
     SettingsError,
     TrainingDivergedError,

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import torch
 
+from dikkat.errors import InputError
 from dikkat.translation.corpus import Pair, read_lines
-from dikkat.translation.errors import CorpusError, InputError
+from dikkat.translation.errors import CorpusError
 from dikkat.translation.model import collate
 from dikkat.translation.tokenizer import Tokenizer
 from dikkat.translation.translator import Translator

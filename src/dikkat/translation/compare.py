@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from dikkat.errors import InputError
 from dikkat.files import write_whole
 from dikkat.translation.corpus import Pair
-from dikkat.translation.errors import InputError
 from dikkat.translation.evaluation import evaluate
 from dikkat.translation.model import TranslationModel, collate
 from dikkat.translation.processes import processes

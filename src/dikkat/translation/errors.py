@@ -1,11 +1,9 @@
 from typing import TYPE_CHECKING
 
+from dikkat.errors import InputError
+
 if TYPE_CHECKING:
     from dikkat.translation.training import Training
-
-
-class InputError(ValueError):
-    """What a user gave cannot be used; the message says what came, what is allowed and what to do."""
 
 
 class CorpusError(InputError):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from dikkat.translation.errors import InputError
+from dikkat.errors import InputError
 
 if TYPE_CHECKING:
     from sacrebleu.significance import Result

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dikkat.errors import InputError
 from dikkat.files import write_whole
 from dikkat.translation import checkpoint
-from dikkat.translation.errors import InputError
 
 if TYPE_CHECKING:
     from dikkat.translation.translator import Translator

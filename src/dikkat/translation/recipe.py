@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 import yaml
 
+from dikkat.errors import InputError
 from dikkat.files import write_whole
-from dikkat.translation.errors import InputError
 from dikkat.translation.settings import Settings
 from dikkat.translation.sources import Source, nearest
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from dikkat.attention import Memory
+from dikkat.errors import InputError
 from dikkat.kernels.numba_search import Advance, Beams, Step, can_rank, rank
-from dikkat.translation.errors import InputError, SettingsError
+from dikkat.translation.errors import SettingsError
 from dikkat.translation.model import State, TranslationModel, collate, expected, pad
 from dikkat.translation.precision import Precision, check_precision
 from dikkat.translation.tokenizer import BEGIN, END, PAD, UNKNOWN

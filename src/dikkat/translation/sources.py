@@ -8,7 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from dikkat.translation.errors import CorpusError, InputError
+from dikkat.errors import InputError
+from dikkat.translation.errors import CorpusError
 
 Part = Literal["training", "validation", "test", "whole"]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dikkat.errors import InputError
 from dikkat.translation import checkpoint
 from dikkat.translation.corpus import MAX_CHARACTERS
-from dikkat.translation.errors import InputError
 from dikkat.translation.model import TranslationModel
 from dikkat.translation.search import DEFAULT, Hypothesis, Search, beam_search, forced_scores
 from dikkat.translation.settings import Settings

@@ -1,0 +1,370 @@
+"""`dikkat regress`."""
+
+import math
+import re
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from dikkat.cli.app import Command, app
+from dikkat.cli.tables import show_table
+from dikkat.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from dikkat.regression import NadarayaWatson
+    from dikkat.regression.diagnostics import LeftOut
+    from dikkat.regression.tables import Table
+
+MODEL, PREDICTIONS = "model.safetensors", "predictions"
+
+_POOLINGS = "average", "gaussian", "learned"  # as columns
+_CURVES = 8  # features that have a curve; more would be too small to read
+_FAR = 1e3  # times a feature's range: with this bandwidth all its values are as good as one
+_ARGUMENT = re.compile(r"^\w+(?=: came)")  # of the estimator, in its errors
+_OPTIONS = {"sample_weight": "weights"}  # those of another name
+_DATA, _MODEL, _RESULT = "Data", "Model", "Result"
+
+
+def _completed(*values: str) -> Any:
+    """The values that the shell completes."""
+    return lambda incomplete: [value for value in values if value.startswith(incomplete)]
+
+
+@app.command(
+    cls=Command,
+    epilog="Examples:\n\n"
+    "dikkat regress\n\n"
+    "dikkat regress homes.csv --target price --output homes\n\n"
+    "dikkat regress homes.csv --target price --feature area --feature age --order linear --predict new-homes.csv\n\n"
+    "dikkat regress homes.parquet --target price --kernel epanechnikov --bandwidth 12,5",
+)
+def regress(
+    table: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A file with a row for each case and a name for each column: .csv or .tsv, plain or .gz, or .parquet. "
+            "Without one, the textbook's experiment is made: fifty points, pooled in three ways.",
+            show_default=False,
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="The column to predict.", metavar="COLUMN", rich_help_panel=_DATA, show_default=False),
+    ] = None,
+    feature: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A column to predict it from. May be given several times. \\[default: all other columns of numbers]",
+            metavar="COLUMN",
+            rich_help_panel=_DATA,
+            show_default=False,
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="A column that says how much each row counts: 2 as if it were there twice, 0 as if it were not.",
+            metavar="COLUMN",
+            rich_help_panel=_DATA,
+            show_default=False,
+        ),
+    ] = None,
+    predict: Annotated[
+        Path | None,
+        typer.Option(
+            help="Another table with the same features, for whose rows the target is predicted. \\[default: the table "
+            "itself]",
+            metavar="TABLE",
+            rich_help_panel=_DATA,
+            show_default=False,
+        ),
+    ] = None,
+    kernel: Annotated[
+        str | None,
+        typer.Option(
+            help="How weight falls with distance: gaussian, over all rows; epanechnikov, triangular or boxcar, to "
+            "nothing at the bandwidth; average, not at all. \\[default: gaussian]",
+            metavar="NAME",
+            rich_help_panel=_MODEL,
+            show_default=False,
+            autocompletion=_completed("gaussian", "epanechnikov", "boxcar", "triangular", "average"),
+        ),
+    ] = None,
+    bandwidth: Annotated[
+        str | None,
+        typer.Option(
+            help="How far the kernel reaches, in the units of the features: a number, or one for each feature with "
+            "commas between; loo, that with the least error when each row is predicted from the others; or silverman "
+            "or scott, a rule of thumb, at once. \\[default: loo]",
+            metavar="NUMBERS",
+            rich_help_panel=_MODEL,
+            show_default=False,
+            autocompletion=_completed("loo", "silverman", "scott"),
+        ),
+    ] = None,
+    order: Annotated[
+        str | None,
+        typer.Option(
+            help="What is fitted around each place: constant, a mean; linear, a line, which follows slopes to the "
+            "edge of the data. \\[default: constant]",
+            metavar="NAME",
+            rich_help_panel=_MODEL,
+            show_default=False,
+            autocompletion=_completed("constant", "linear"),
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="The share of the weight that may be left out of a prediction, below 1. Larger: faster on large "
+            "tables. 0: exact. \\[default: 0]",
+            metavar="SHARE",
+            rich_help_panel=_MODEL,
+            show_default=False,
+        ),
+    ] = None,
+    out_of_reach: Annotated[
+        str | None,
+        typer.Option(
+            help="What is predicted where a kernel that ends reaches no row: nan, nothing; nearest, the nearest row. "
+            "\\[default: nan]",
+            metavar="NAME",
+            rich_help_panel=_MODEL,
+            show_default=False,
+            autocompletion=_completed("nan", "nearest"),
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Without a table: where the random numbers begin. \\[default: 0]",
+            min=0,
+            metavar="N",
+            rich_help_panel=_DATA,
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Where to put the model, the predictions and the pictures; files of a former run are replaced.",
+            metavar="FOLDER",
+            rich_help_panel=_RESULT,
+        ),
+    ] = Path("regression"),
+) -> None:
+    """Predict a column of a table from other columns by kernel regression, and see what it looks at.
+
+    A prediction is a weighted mean over the rows, in which near ones count most: attention. What is near is learned.
+    """
+    settings = {
+        name: value
+        for name, value in {
+            "kernel": kernel,
+            "bandwidth": None if bandwidth is None else _bandwidth(bandwidth),
+            "order": order,
+            "tolerance": tolerance,
+            "out_of_reach": out_of_reach,
+        }.items()
+        if value is not None
+    }
+    if table is None:
+        data = {"target": target, "feature": feature, "weights": weights, "predict": predict}
+        if given := [name for name, value in {**data, **settings}.items() if value is not None]:
+            raise InputError(
+                f"{_option(given[0])} is for a table: give one, as in dikkat regress TABLE --target COLUMN"
+            )
+        _experiment(seed or 0, _made(output))
+    elif seed is not None:
+        raise InputError("--seed is for the experiment, which takes no table: leave out one of them")
+    else:
+        _regression(settings, _Data.read(table, target, feature, weights, predict), _made(output))
+
+
+@dataclass(frozen=True)
+class _Data:
+    """The tables, and which columns of them are meant."""
+
+    rows: "Table"
+    asked: "Table"
+    target: str
+    features: list[str]
+    weights: str | None
+
+    @classmethod
+    def read(
+        cls, table: Path, target: str | None, features: list[str] | None, weights: str | None, predict: Path | None
+    ) -> "_Data":
+        from dikkat.regression.tables import Table
+
+        rows = Table(table)
+        if target is None:
+            raise InputError(f"say with --target which column of {table} to predict: {', '.join(rows.numeric())}")
+        used = [target] if weights is None else [target, weights]
+        features = features or [name for name in rows.numeric() if name not in used]
+        if not features:
+            raise InputError(f"{table}: there is no other column of numbers to predict {target!r} from")
+        if twice := [name for name in features if features.count(name) > 1 or name in used]:
+            raise InputError(
+                f"column {twice[0]!r} is given twice: each can be one of --target, --weights and --feature"
+            )
+        asked = rows if predict is None else Table(predict)
+        asked.check_new(_added(target))
+        return cls(rows, asked, target, features, weights)
+
+
+def _added(target: str) -> list[str]:
+    """The columns of predictions, and of standard deviations about them."""
+    return [f"{target}_predicted", f"{target}_std"]
+
+
+def _regression(settings: Mapping[str, Any], data: _Data, output: Path) -> None:
+    from dikkat.regression import NadarayaWatson
+    from dikkat.regression.diagnostics import leave_out
+
+    written = output / f"{PREDICTIONS}{data.asked.suffix}"
+    if written.resolve() in (data.rows.path.resolve(), data.asked.path.resolve()):
+        raise InputError(f"{written}: the predictions would replace the table itself; give another --output")
+    begin = time.perf_counter()
+    x, y = data.rows.frame(*data.features), data.rows.numbers(data.target)[:, 0]
+    asked = data.asked.frame(*data.features)
+    weight = None if data.weights is None else data.rows.numbers(data.weights)[:, 0]
+    with _naming_options():
+        model = NadarayaWatson(**settings).fit(x, y, weight)
+        predictions = dict(zip(_added(data.target), model.predict(asked, return_std=True), strict=True))
+    left_out = leave_out(model)
+    _describe(model, data, left_out)
+    print(f"seconds: {time.perf_counter() - begin:.1f}")
+    model.save(output / MODEL)
+    print(f"model: {output / MODEL}")
+    data.asked.write(written, predictions)
+    print(f"predictions: {written}")
+    _draw(model, data, left_out, output)
+
+
+def _describe(model: "NadarayaWatson", data: _Data, left_out: "LeftOut") -> None:
+    """How wide the kernel is, and how good the model."""
+    low, high = model.X_train_.min(0), model.X_train_.max(0)
+    reach = [_reach(model, sigma, spread) for sigma, spread in zip(model.bandwidth_, high - low, strict=True)]
+    ends = [[f"{end:.4g}" for end in ends] for ends in (low, high)]
+    show_table(["feature", "from", "to", "bandwidth"], list(zip(data.features, *ends, reach, strict=True)))
+    print(f"rows: {len(data.rows):,}")
+    if not math.isnan(left_out.error):
+        explained = "" if math.isnan(left_out.r2) else f"R² {left_out.r2:.3f}, "
+        print(f"leaving each row out: {explained}root mean squared error {math.sqrt(left_out.error):.4g}")
+    print(f"effective degrees of freedom: {model.effective_degrees_of_freedom():.1f}")
+
+
+def _reach(model: "NadarayaWatson", sigma: float, spread: float) -> str:
+    """A bandwidth, or what it means if it is so wide that the kernel makes no difference between the rows."""
+    if 0 < _FAR * spread < sigma:
+        return "a straight line" if model.order == "linear" else "no influence"
+    return f"{sigma:.4g}"
+
+
+def _draw(model: "NadarayaWatson", data: _Data, left_out: "LeftOut", output: Path) -> None:
+    from dikkat.regression import diagnostics, pictures
+
+    y, names = model.y_train_, data.features
+    ranges = np.ptp(model.X_train_, axis=0)
+    varying = np.flatnonzero(ranges > 0)
+    width = model.bandwidth_[varying] / ranges[varying]
+    narrowest = np.sort(varying[np.argsort(width, kind="stable")[:_CURVES]])
+    curves = [diagnostics.along(model, c, names[c]) for c in narrowest]
+    if len(names) == 1 and curves:
+        _save(pictures.draw_curve(curves[0], y, data.target), output / "fit")
+        among, order = diagnostics.among(model, model.X_train_[:, 0]), names[0]
+    else:
+        _save(pictures.draw_fit(left_out.predicted, y, curves, data.target), output / "fit")
+        among, order = diagnostics.among(model, left_out.predicted), f"predicted {data.target}"
+    _save(pictures.draw_attention(among, order), output / "attention")
+    if model.history_:
+        _save(pictures.draw_history(model.history_, names, ranges), output / "history")
+
+
+def _experiment(seed: int, output: Path) -> None:
+    from dikkat.regression import experiment, pictures
+    from dikkat.regression.diagnostics import leave_out
+    from dikkat.regression.tables import write_columns
+
+    done = experiment.run(seed)
+    rows = [
+        [each.name, _sigma(each.model), f"{leave_out(each.model).error:.4f}", f"{each.error:.4f}"]
+        for each in done.poolings
+    ]
+    print("y = 2 sin x + x^0.8 + noise of standard deviation 0.5, 50 training points; mean squared errors")
+    show_table(["", "bandwidth", "leaving each point out", "from the truth"], rows)
+    learned = done.poolings[-1].model
+    steps = [
+        [str(epoch), f"{step['bandwidth'][0]:.4g}", f"{step['error']:.4f}"]
+        for epoch, step in enumerate(learned.history_)
+    ]
+    print()
+    show_table(["epoch", "bandwidth", "leaving each point out"], steps)
+    learned.save(output / MODEL)
+    print(f"\nmodel: {output / MODEL}")
+    written = output / f"{PREDICTIONS}.csv"
+    predicted = {name: each.predicted for name, each in zip(_POOLINGS, done.poolings, strict=True)}
+    write_columns(written, {"x": done.at, "truth": done.truth, **predicted})
+    print(f"predictions: {written}")
+    _save(pictures.draw_experiment(done), output / "experiment")
+    _save(pictures.draw_history(learned.history_, ["x"], np.ptp(learned.X_train_, axis=0)), output / "history")
+
+
+def _sigma(model: "NadarayaWatson") -> str:
+    return f"{model.bandwidth_[0]:.4g}" if math.isfinite(model.bandwidth_[0]) else ""
+
+
+def _save(figure: "Figure", path: Path) -> None:
+    """As PNG and SVG."""
+    from dikkat.show import save
+
+    for ending in (".png", ".svg"):
+        save(figure, path.with_suffix(ending))
+    print(f"picture: {path}.png, {path.name}.svg")
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)  # before the work, not after it
+    return folder
+
+
+def _bandwidth(text: str) -> str | float | list[float]:
+    """A rule's name as it is; numbers as numbers."""
+    try:
+        numbers = [float(number) for number in text.split(",")]
+    except ValueError:
+        return text
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+@contextmanager
+def _naming_options() -> Iterator[None]:
+    """Errors and warnings about the estimator's arguments name the options instead."""
+    show = warnings.showwarning
+
+    def renamed(message: Warning | str, *rest: Any, **more: Any) -> None:
+        show(str(message).replace("out_of_reach='nearest'", "--out-of-reach nearest"), *rest, **more)
+
+    warnings.showwarning = renamed
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(_ARGUMENT.sub(lambda found: _option(_OPTIONS.get(found[0], found[0])), str(error))) from error
+    finally:
+        warnings.showwarning = show
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,133 @@
+"""How good a fitted model is, and what it says along one feature and among its own points."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from dikkat.regression.bandwidth import Criterion
+from dikkat.regression.joined import Array, join
+
+if TYPE_CHECKING:
+    from dikkat.regression.estimator import NadarayaWatson
+
+__all__ = ["Among", "Curve", "LeftOut", "along", "among", "leave_out"]
+
+_STEPS = 201  # places along a feature
+_POINTS = 200  # whose attention is shown
+
+
+class LeftOut(NamedTuple):
+    """Each training row predicted from the others; those at its own place are left out with it.
+
+    Attributes:
+        predicted: (n,), NaN for a row of weight 0.
+        error: The mean squared error; NaN where all rows are at one place.
+        r2: The share of the variance that these predictions explain, at most 1; NaN where there is no variance.
+    """
+
+    predicted: Array
+    error: float
+    r2: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Estimates along one feature, the others at their medians.
+
+    Attributes:
+        name: The feature.
+        at: (k,), its values, ascending.
+        estimate: (k,), NaN where no training row is within reach.
+        lower: (k,), the lower end of the 95 % band, NaN where it has none.
+        upper: (k,), the upper one.
+        data: (n,), the feature's values in the training rows.
+    """
+
+    name: str
+    at: Array
+    estimate: Array
+    lower: Array
+    upper: Array
+    data: Array
+
+
+class Among(NamedTuple):
+    """The attention of training points to each other.
+
+    Attributes:
+        weights: (k, k), both in one order; at most 200 points, spread evenly over all.
+        total: How many points there are.
+    """
+
+    weights: Array
+    total: int
+
+
+def leave_out(model: NadarayaWatson) -> LeftOut:
+    """Predict each training row from the others.
+
+    Args:
+        model: Fitted, to one target.
+    """
+    y, weight = model.y_train_, model.sample_weight_
+    joined = join(model.X_train_, y[:, None], weight)
+    predicted = np.full(len(y), np.nan)
+    if len(joined.x) == 1:
+        return LeftOut(predicted, math.nan, math.nan)
+    criterion = Criterion(joined, model.kernel, int(model.order == "linear"), torch.device(model.device))
+    left = criterion(np.log(_bandwidth(model))).left
+    at_place = np.empty(len(joined.x))
+    at_place[criterion.points.order.cpu().numpy()] = (left + criterion.points.value)[:, 0].cpu().numpy()
+    known = joined.place >= 0
+    predicted[known] = (at_place + joined.centre)[joined.place[known]]
+    error = float(np.average((y - predicted)[known] ** 2, weights=weight[known]))
+    variance = joined.variance()
+    return LeftOut(predicted, error, 1 - error / variance if variance > 0 else math.nan)
+
+
+def along(model: NadarayaWatson, feature: int, name: str) -> Curve:
+    """The estimate and its 95 % band as one feature goes from its least to its greatest value.
+
+    Args:
+        model: Fitted, to one target.
+        feature: The feature's place among the columns.
+        name: What it is called.
+    """
+    data = model.X_train_[:, feature]
+    places = np.tile(np.median(model.X_train_, axis=0), (_STEPS, 1))
+    places[:, feature] = np.linspace(data.min(), data.max(), _STEPS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a gap in the curve shows what the warning would say
+        lower, upper = model.confidence_band(places)
+        estimate = np.asarray(model.predict(places))
+    unknown = ~np.isfinite(upper - lower)  # where one row is alone, the band is infinite
+    lower[unknown] = upper[unknown] = math.nan
+    return Curve(name, places[:, feature], estimate, lower, upper, data)
+
+
+def among(model: NadarayaWatson, by: Array) -> Among:
+    """How much training points look at each other, under the model's kernel and bandwidth.
+
+    Args:
+        model: Fitted.
+        by: (n,), what the points are sorted by.
+    """
+    from sklearn.base import clone
+
+    rows = np.flatnonzero(model.sample_weight_ > 0)
+    order = rows[np.argsort(by[rows], kind="stable")]
+    chosen = order[np.linspace(0, len(order) - 1, min(len(order), _POINTS)).round().astype(int)]
+    few = clone(model).set_params(bandwidth=_bandwidth(model))
+    few.fit(model.X_train_[chosen], model.y_train_[chosen], model.sample_weight_[chosen])
+    return Among(np.asarray(few.attention_weights(model.X_train_[chosen])), len(order))
+
+
+def _bandwidth(model: NadarayaWatson) -> Array:
+    """A finite one; any will do for the kernel "average"."""
+    return np.where(np.isinf(model.bandwidth_), 1.0, model.bandwidth_)

@@ -1,0 +1,250 @@
+"""Pictures of a regression: the fit, the attention among its points, the search for a bandwidth, and the experiment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dikkat.show.fonts import families_for
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+    from dikkat.regression.diagnostics import Among, Curve
+    from dikkat.regression.experiment import Experiment
+    from dikkat.regression.joined import Array
+
+__all__ = ["draw_attention", "draw_curve", "draw_experiment", "draw_fit", "draw_history"]
+
+_POINTS = 2_000  # points that are drawn; more hide each other and make a large SVG
+_TICKS = 200  # marks on the edge of a panel that show where the data are
+_LONGEST = 32  # characters of a column's name
+_LEGEND = 10  # lines that have a colour and a name
+_WIDEST = 10.0  # bandwidth that is drawn, over the feature's range
+
+
+def draw_curve(curve: Curve, observed: Array, target: str) -> Figure:
+    """A regression on one feature: the points, the estimate, and its 95 % band.
+
+    Args:
+        curve: The estimate along the feature.
+        observed: (n,), the target in the training rows.
+        target: Its name.
+    """
+    figure = _figure(6.4, 4.2)
+    axes = figure.subplots()
+    shown = _some(len(observed), _POINTS)
+    label = "data" if len(shown) == len(observed) else f"{len(shown):,} of {len(observed):,} data points"
+    axes.plot(curve.data[shown], observed[shown], **_dots(len(shown)), label=label)
+    _band(axes, curve)
+    _limit(axes, observed, curve.estimate)
+    _name(axes, curve.name, target)
+    axes.legend(frameon=False)
+    return figure
+
+
+def draw_fit(predicted: Array, observed: Array, curves: Sequence[Curve], target: str) -> Figure:
+    """A regression on several features: predicted against observed values, and a curve for each feature.
+
+    Args:
+        predicted: (n,), each row's from the others.
+        observed: (n,).
+        curves: The estimate along some features, each with the others at their medians.
+        target: The target's name.
+    """
+    panels = 1 + len(curves)
+    columns = panels if panels < 4 else math.ceil(math.sqrt(panels))
+    rows = math.ceil(panels / columns)
+    figure = _figure(0.4 + 3.2 * columns, 0.4 + 2.9 * rows)
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in grid[panels:]:
+        axes.remove()
+    _draw_agreement(grid[0], predicted, observed, target)
+    for axes, curve in zip(grid[1:panels], curves, strict=True):
+        axes.sharey(grid[1])
+        _band(axes, curve)
+        _mark(axes, curve.data)
+        _name(axes, curve.name, target)
+    if curves:
+        _limit(grid[1], observed, *(curve.estimate for curve in curves))
+        grid[1].legend(frameon=False)
+        grid[1].set_title("the other features at their medians", fontsize=10)
+    return figure
+
+
+def draw_attention(found: Among, order: str) -> Figure:
+    """How much the estimate at each point looks at the value of each.
+
+    Args:
+        found: The weights.
+        order: The name of what both axes are sorted by.
+    """
+    count = len(found.weights)
+    points = f"{count:,} points" if count == found.total else f"{count:,} of the {found.total:,} points"
+    figure = _figure(5.6, 4.9)
+    axes = figure.subplots()
+    # Points that have hardly a neighbour look at themselves alone: they must not make all others pale.
+    strongest = float(np.quantile(found.weights.max(1), 0.9))
+    image = _heat(axes, found.weights, strongest)
+    axes.set_aspect("equal")
+    axes.set(xlabel="point looked at", ylabel="point estimated")
+    title = f"attention among {points}\nsorted by {order}"
+    axes.set_title(title, fontsize=10, fontfamily=families_for([title]), parse_math=False)
+    _colour_bar(figure, image, [axes], extend="max" if found.weights.max() > strongest else "neither")
+    return figure
+
+
+def draw_history(history: Sequence[Mapping[str, Any]], names: Sequence[str], ranges: Array) -> Figure:
+    """The leave-one-out error and the bandwidths by epoch.
+
+    Args:
+        history: The `history_` of an estimator: its first entry is the start, each other one a step that was taken.
+        names: Of the features, in the order of the bandwidths.
+        ranges: (d,), the range of each feature in the training rows.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    several = len(names) > 1
+    figure = _figure(9.0 + 1.2 * several, 3.6)
+    left, right = figure.subplots(1, 2)
+    left.plot([each["error"] for each in history], marker=".")
+    _name(left, "epoch", "leave-one-out mean squared error")
+    paths = np.array([each["bandwidth"] for each in history])
+    if several:  # in one unit; what is wider than the widest that is drawn makes hardly a difference any more
+        paths = np.minimum(paths / np.where(ranges > 0, ranges, 1.0), _WIDEST)
+    for path, name in zip(paths.T[:_LEGEND], names, strict=False):
+        right.plot(path, marker=".", label=_short(name))
+    right.plot(paths[:, _LEGEND:], color="0.7", linewidth=0.8)
+    _logarithmic(right)
+    _name(right, "epoch", "bandwidth σ / range" if several else f"bandwidth σ of {names[0]}")
+    if several:
+        _plain(figure.legend(loc="outside right center", frameon=False, fontsize=8).get_texts())
+    for axes in (left, right):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
+def draw_experiment(experiment: Experiment) -> Figure:
+    """The three ways side by side: above, the truth, the points and the predictions; below, the attention weights."""
+    poolings = experiment.poolings
+    figure = _figure(0.8 + 3.4 * len(poolings), 6.4)
+    above, below = figure.subplots(2, len(poolings), sharey="row", sharex="row")
+    highest = max(float(pooling.weights.max()) for pooling in poolings)
+    for pooling, axes, heat in zip(poolings, above, below, strict=True):
+        first = pooling is poolings[0]
+        axes.plot(experiment.x, experiment.y, **_dots(len(experiment.x)), label="training points")
+        axes.plot(experiment.at, experiment.truth, color="0.2", linestyle="--", label="truth")
+        axes.plot(experiment.at, pooling.predicted, color="C0", linewidth=2, label="prediction")
+        axes.set_title(f"{pooling.name}\nmean squared error {pooling.error:.3f}", fontsize=10)
+        _name(axes, "x", "y" if first else "")
+        image = heat.imshow(
+            pooling.weights, cmap="Reds", vmin=0.0, vmax=highest, aspect="auto", interpolation="nearest"
+        )
+        heat.set(xlabel="training points, sorted", ylabel="test points, sorted" if first else "")
+    figure.legend(*above[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+    _colour_bar(figure, image, list(below))
+    return figure
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _heat(axes: Axes, weights: Array, strongest: float) -> AxesImage:
+    """Weights as colours; the frame stays, since most of them are pale."""
+    return axes.imshow(weights, cmap="Reds", vmin=0.0, vmax=strongest, aspect="auto", interpolation="nearest")
+
+
+def _colour_bar(figure: Figure, image: AxesImage, axes: list[Axes], extend: str = "neither") -> None:
+    bar = figure.colorbar(image, ax=axes, aspect=24, pad=0.02, label="attention weight", extend=extend)
+    bar.outline.set_visible(False)
+
+
+def _limit(axes: Axes, *values: Array) -> None:
+    """As high as these values: a band may be far wider where there are few data."""
+    finite = np.concatenate([each[np.isfinite(each)] for each in values])
+    low, high = float(finite.min()), float(finite.max())
+    margin = 0.05 * (high - low) or 0.5
+    axes.set_ylim(low - margin, high + margin)
+
+
+def _draw_agreement(axes: Axes, predicted: Array, observed: Array, target: str) -> None:
+    shown = _some(len(observed), _POINTS)
+    axes.plot(predicted[shown], observed[shown], **_dots(len(shown)))
+    both = np.concatenate([predicted[np.isfinite(predicted)], observed])
+    axes.axline((float(both.mean()), float(both.mean())), slope=1, color="0.2", linestyle="--", linewidth=1)
+    few = "" if len(shown) == len(observed) else f", {len(shown):,} of {len(observed):,} rows"
+    axes.set_title(f"each row predicted from the others{few}", fontsize=10)
+    _name(axes, f"{_short(target)}, predicted", f"{_short(target)}, observed")
+
+
+def _band(axes: Axes, curve: Curve) -> None:
+    axes.fill_between(curve.at, curve.lower, curve.upper, color="C0", alpha=0.25, linewidth=0, label="95 % band")
+    axes.plot(curve.at, curve.estimate, color="C0", linewidth=2, label="estimate")
+
+
+def _mark(axes: Axes, data: Array) -> None:
+    """Ticks on the lower edge where the data are."""
+    shown = np.sort(data)[np.linspace(0, len(data) - 1, min(len(data), _TICKS)).astype(int)]
+    height = np.full(len(shown), 0.02)
+    axes.plot(shown, height, "|", color="0.4", markersize=6, alpha=0.5, transform=axes.get_xaxis_transform())
+
+
+def _dots(count: int) -> dict[str, Any]:
+    """The style of so many points."""
+    crowded = count > 300
+    return {
+        "linestyle": "none",
+        "marker": "o",
+        "markersize": 2.5 if crowded else 4,
+        "color": "0.45",
+        "alpha": 0.35 if crowded else 0.7,
+        "markeredgewidth": 0,
+    }
+
+
+def _name(axes: Axes, xlabel: str, ylabel: str) -> None:
+    """Labels as they are, whatever script they are in, and no box around the panel."""
+    families = families_for([xlabel, ylabel])
+    axes.set_xlabel(_short(xlabel), fontfamily=families, parse_math=False)  # a column "$5" is no formula
+    axes.set_ylabel(_short(ylabel), fontfamily=families, parse_math=False)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _logarithmic(axes: Axes) -> None:
+    """Both a few tenths and many powers of ten, in plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high < 100 * low:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high > 10 * low else range(1, 10)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _plain(texts: Sequence[Any]) -> None:
+    families = families_for([text.get_text() for text in texts])
+    for text in texts:
+        text.set(fontfamily=families, parse_math=False)
+
+
+def _short(name: str) -> str:
+    half = _LONGEST // 2
+    return name if len(name) <= _LONGEST else f"{name[:half]}…{name[-half + 1 :]}"
+
+
+def _some(count: int, most: int) -> NDArray[np.int64]:
+    """Which of so many points are drawn: all, or some at random, always the same."""
+    if count <= most:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(0).choice(count, most, replace=False))

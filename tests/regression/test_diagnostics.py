@@ -1,0 +1,108 @@
+import warnings
+
+import numpy as np
+import pytest
+
+from dikkat.regression import NadarayaWatson
+from dikkat.regression.diagnostics import along, among, leave_out
+
+KERNELS = {
+    "gaussian": lambda s: np.exp(-s / 2),
+    "epanechnikov": lambda s: np.clip(1 - s, 0, None),
+    "average": np.ones_like,
+}
+
+
+def estimate(query, x, y, weight, sigma, kernel, order):
+    """By the formula, with a least squares of NumPy's."""
+    delta = (x - query) / sigma
+    root = np.sqrt(weight * KERNELS[kernel]((delta**2).sum(1)))
+    if not root.any():
+        return np.nan
+    design = np.column_stack([np.ones(len(x)), *(delta.T if order == "linear" else [])])
+    return np.linalg.lstsq(design * root[:, None], y * root, rcond=None)[0][0]
+
+
+@pytest.mark.parametrize("order", ["constant", "linear"])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_each_row_is_predicted_from_those_at_other_places(kernel, order):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(31, 2)).round(1)
+    x[5:9] = x[2]
+    y = random.normal(size=31) + x[:, 0]
+    weight = random.uniform(0.5, 2, 31)
+    weight[[4, 6]] = 0
+    sigma = np.array([1.9, 2.3])
+    model = NadarayaWatson(kernel, bandwidth=sigma, order=order).fit(x, y, weight)
+    found = leave_out(model)
+    expected = []
+    for row in x:
+        others = (x != row).any(1)
+        expected.append(estimate(row, x[others], y[others], weight[others], sigma, kernel, order))
+    kept = weight > 0
+    assert np.isnan(found.predicted[~kept]).all()
+    np.testing.assert_allclose(found.predicted[kept], np.array(expected)[kept], rtol=1e-7)
+    error = np.average((y - expected)[kept] ** 2, weights=weight[kept])
+    assert found.error == pytest.approx(error, rel=1e-7)
+    variance = np.average((y - np.average(y, weights=weight)) ** 2, weights=weight)
+    assert found.r2 == pytest.approx(1 - error / variance, rel=1e-7)
+
+
+def test_the_error_is_the_one_that_was_minimised():
+    random = np.random.default_rng(3)
+    x = random.uniform(0, 5, (53, 1))
+    model = NadarayaWatson().fit(x, np.sin(x[:, 0]) + random.normal(0, 0.3, 53))
+    assert leave_out(model).error == pytest.approx(model.history_[-1]["error"], rel=1e-9)
+
+
+def test_nothing_is_left_of_one_place_and_nothing_to_explain_without_variance():
+    one = leave_out(NadarayaWatson(bandwidth=1.0).fit([[2.0], [2.0]], [1.0, 3.0]))
+    assert np.isnan([*one.predicted, one.error, one.r2]).all()
+    flat = leave_out(NadarayaWatson(bandwidth=1.0).fit([[1.0], [2.0], [4.0]], [3.0, 3.0, 3.0]))
+    assert flat.error == pytest.approx(0, abs=1e-20)
+    assert np.isnan(flat.r2)
+
+
+def test_along_a_feature_the_others_are_at_their_medians():
+    random = np.random.default_rng(1)
+    x = random.normal(size=(37, 3))
+    model = NadarayaWatson(bandwidth=0.8).fit(x, random.normal(size=37))
+    curve = along(model, 1, "b")
+    places = np.column_stack([np.full(201, np.median(x[:, 0])), curve.at, np.full(201, np.median(x[:, 2]))])
+    assert (curve.name, curve.at[0], curve.at[-1]) == ("b", x[:, 1].min(), x[:, 1].max())
+    np.testing.assert_array_equal(curve.estimate, model.predict(places))
+    np.testing.assert_array_equal(curve.upper, model.confidence_band(places)[1])
+    np.testing.assert_array_equal(curve.data, x[:, 1])
+
+
+def test_where_a_kernel_reaches_nobody_the_curve_has_a_gap_and_no_warning():
+    model = NadarayaWatson("boxcar", bandwidth=1.0).fit([[0.0], [0.5], [9.0]], [1.0, 2.0, 3.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        curve = along(model, 0, "x")
+    alone = curve.at > 8
+    assert np.isnan(curve.estimate[(curve.at > 2) & (curve.at < 7)]).all()
+    assert (curve.estimate[alone] == 3).all()
+    assert np.isnan(curve.lower[alone]).all()
+    assert np.isfinite(curve.lower[curve.at < 0.9]).all()
+
+
+@pytest.mark.parametrize(("rows", "shown"), [(23, 23), (1009, 200)])
+def test_attention_among_points_is_sorted_and_of_a_size_that_can_be_drawn(rows, shown):
+    random = np.random.default_rng(2)
+    x = random.uniform(0, 9, (rows, 1))
+    weight = np.ones(rows)
+    model = NadarayaWatson(bandwidth=1.3).fit(x, x[:, 0], weight)
+    weights, total = among(model, x[:, 0])
+    assert weights.shape == (shown, shown)
+    assert total == rows
+    ordered = np.sort(x[:, 0])
+    chosen = ordered[np.round(np.linspace(0, rows - 1, shown)).astype(int)]
+    kernel = np.exp(-(((chosen[:, None] - chosen) / 1.3) ** 2) / 2)
+    np.testing.assert_allclose(weights, kernel / kernel.sum(1, keepdims=True), rtol=1e-10)
+
+
+def test_rows_without_weight_are_not_among_the_points():
+    model = NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 3.0], [1.0, 0.0, 1.0])
+    weights, total = among(model, np.array([0.0, np.nan, 2.0]))
+    assert (weights.shape, total) == ((2, 2), 2)

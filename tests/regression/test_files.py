@@ -1,0 +1,210 @@
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from dikkat import files as whole
+from dikkat.errors import InputError
+from dikkat.regression import NadarayaWatson, files
+
+
+def data(rows=23, size=3, outputs=None, dtype=np.float64, seed=0):
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(rows, size)).astype(dtype)
+    return x, random.normal(size=rows if outputs is None else (rows, outputs)).astype(dtype)
+
+
+def model_file(path, change=None, tensors=None, metadata=None):
+    """A file like a saved one, with the content and the tensors changed."""
+    NadarayaWatson(bandwidth=[1.0, 2.0, 0.5]).fit(*data()).save(path)
+    with safe_open(path, framework="numpy") as file:
+        content = json.loads(file.metadata()["dikkat"])
+        held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    (change or (lambda content: None))(content)
+    held |= tensors or {}
+    held = {name: array for name, array in held.items() if array is not None}
+    save_file(held, path, {"dikkat": json.dumps(content)} if metadata is None else metadata)
+    return path
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("outputs", [None, 1, 2])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"bandwidth": 0.7, "order": "linear", "tolerance": 1e-6},
+        {"bandwidth": np.array([1.0, 2.0, 0.5]), "kernel": "epanechnikov", "out_of_reach": "nearest"},
+        {"kernel": "average"},
+    ],
+)
+def test_a_loaded_model_is_the_saved_one(tmp_path, settings, outputs, dtype):
+    x, y = data(outputs=outputs, dtype=dtype)
+    weight = np.random.default_rng(1).uniform(0, 2, len(x))
+    weight[4] = 0
+    model = NadarayaWatson(**settings).fit(x, y, weight)
+    model.save(tmp_path / "model.safetensors")
+    loaded = NadarayaWatson.load(tmp_path / "model.safetensors")
+    query = data(17, seed=2)[0]
+    for one, other in zip(model.predict(query, return_std=True), loaded.predict(query, return_std=True), strict=True):
+        np.testing.assert_array_equal(other, one)
+        assert one.dtype == other.dtype == dtype
+    for name in ("X_train_", "y_train_", "sample_weight_", "bandwidth_"):
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(model, name))
+    assert loaded.history_ == model.history_
+    assert vars(loaded).keys() == vars(model).keys()
+    np.testing.assert_array_equal(clone(loaded).bandwidth, model.bandwidth)
+    more = data(11, outputs=outputs, dtype=dtype, seed=3)
+    np.testing.assert_array_equal(loaded.partial_fit(*more).predict(query), model.partial_fit(*more).predict(query))
+
+
+def test_names_of_features_come_along(tmp_path):
+    x, y = data(size=2)
+    frame = pd.DataFrame(x, columns=["área", "age"])
+    NadarayaWatson(bandwidth=1.0).fit(frame, y).save(tmp_path / "model")
+    loaded = files.load(tmp_path / "model")
+    assert list(loaded.feature_names_in_) == ["área", "age"]
+    assert loaded.predict(frame).shape == (23,)
+    with pytest.raises(ValueError, match="feature names"):
+        loaded.predict(frame[["age", "área"]])
+
+
+def test_loading_searches_no_bandwidth_and_changes_nothing(tmp_path, monkeypatch):
+    x, y = data()
+    NadarayaWatson().fit(x, y).save(tmp_path / "one")
+    monkeypatch.setattr(NadarayaWatson, "_found_bandwidth", lambda *_: pytest.fail("the bandwidth is searched again"))
+    NadarayaWatson.load(tmp_path / "one").save(tmp_path / "two")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_a_model_that_is_not_fitted_is_not_saved(tmp_path):
+    with pytest.raises(NotFittedError):
+        NadarayaWatson().save(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_leaves_the_older_file(tmp_path, monkeypatch):
+    path = model_file(tmp_path / "model")
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(whole.os, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        NadarayaWatson().fit(*data(29)).save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_device_is_the_machines_and_not_the_files(tmp_path):
+    model = NadarayaWatson(bandwidth=1.0).fit(*data())
+    model.device = "cuda"  # as fitted elsewhere
+    model.save(tmp_path / "model")
+    assert NadarayaWatson.load(tmp_path / "model").device == "cpu"
+
+
+def put(**values):
+    return lambda content: content.update(values)
+
+
+def set_to(name, value):
+    return lambda content: content["settings"].update({name: value})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (put(format="another"), "not a model of kernel regression that dikkat saved"),
+        (put(version=2), "format version 2; this dikkat reads version 1. Use the dikkat that saved it, or fit again"),
+        (put(history=None), "settings, feature_names or history are missing"),
+        (put(history=[{"bandwidth": [1.0], "error": 0.5}]), "its history is not one of bandwidths and errors"),
+        (put(history=[{"bandwidth": 1.0, "error": 0.5}]), "its history is not one"),
+        (put(history=["x"]), "its history is not one"),
+        (put(settings={}), "has the settings ; expected are bandwidth, kernel, order, out_of_reach, tolerance"),
+        (set_to("kernel", "cosine"), "kernel: came 'cosine'"),
+        (set_to("bandwidth", -1.0), "bandwidth: came -1.0"),
+        (set_to("bandwidth", {"a": 1}), "bandwidth: came {'a': 1}"),
+        (set_to("tolerance", 1.0), "tolerance: came 1.0"),
+        (set_to("extra", 1), "has the settings bandwidth, extra, kernel"),
+        (put(feature_names=["a", "b"]), "feature_names must be 3 texts"),
+        (put(feature_names=["a", "b", 3]), "feature_names must be 3 texts"),
+    ],
+)
+def test_content_that_does_not_fit(tmp_path, change, message):
+    with pytest.raises(InputError, match=f"^{tmp_path / 'model'}: ") as caught:
+        files.load(model_file(tmp_path / "model", change))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"y_train_": None}, "y_train_ is missing"),
+        ({"extra": np.ones(2)}, "extra is not expected"),
+        ({"X_train_": np.ones(23)}, "X_train_ is float64 (23,) and must be (rows, features)"),
+        ({"X_train_": np.ones((0, 3))}, "X_train_ is float64 (0, 3)"),
+        ({"X_train_": np.ones((23, 3), np.int64)}, "X_train_ is int64"),
+        ({"y_train_": np.ones(19)}, "y_train_ is float64 (19,) and must be float64 (23,) or (23, outputs)"),
+        ({"y_train_": np.ones((23, 2, 1))}, "y_train_ is float64 (23, 2, 1)"),
+        ({"y_train_": np.ones(23, np.float32)}, "y_train_ is float32 (23,)"),
+        ({"sample_weight_": np.ones(19)}, "sample_weight_ is float64 (19,) and must be float64 (23,)"),
+        ({"bandwidth_": np.ones(2)}, "bandwidth_ is float64 (2,) and must be float64 (3,)"),
+        ({"X_train_": np.full((23, 3), np.nan)}, "X_train_ is not finite"),
+        ({"y_train_": np.full(23, np.inf)}, "y_train_ is not finite"),
+        ({"sample_weight_": -np.ones(23)}, "sample_weight_ must be at least 0"),
+        ({"sample_weight_": np.zeros(23)}, "sample_weight_ must be at least 0, and positive somewhere"),
+        ({"bandwidth_": np.array([1.0, 0.0, 1.0])}, "bandwidth_ must be positive and finite"),
+        ({"bandwidth_": np.array([1.0, np.inf, 1.0])}, "bandwidth_ must be positive and finite"),
+        ({"bandwidth_": np.array([1.0, np.nan, 1.0])}, "bandwidth_ must be positive and finite"),
+    ],
+)
+def test_tensors_that_do_not_fit(tmp_path, tensors, message):
+    with pytest.raises(InputError, match=f"^{tmp_path / 'model'}: ") as caught:
+        files.load(model_file(tmp_path / "model", tensors=tensors))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("metadata", [{}, {"format": "pt"}, {"dikkat": "[]"}])
+def test_a_safetensors_file_of_something_else(tmp_path, metadata):
+    path = model_file(tmp_path / "model", metadata=metadata)
+    with pytest.raises(InputError, match="not a model of kernel regression that dikkat saved"):
+        files.load(path)
+
+
+def test_metadata_that_are_no_json(tmp_path):
+    path = model_file(tmp_path / "model", metadata={"dikkat": "{"})
+    with pytest.raises(InputError, match="its metadata are not JSON"):
+        files.load(path)
+
+
+def test_damaged_and_missing_files(tmp_path):
+    path = model_file(tmp_path / "model")
+    whole_file = path.read_bytes()
+    for content in (b"", b"PK\x03\x04 a zip archive", whole_file[:-5], whole_file[:50]):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="truncated, damaged, or not a safetensors file"):
+            files.load(path)
+    with pytest.raises(FileNotFoundError):
+        files.load(tmp_path / "none")
+
+
+def test_another_process_loads_it(tmp_path):
+    x, y = data()
+    NadarayaWatson(bandwidth=1.0).fit(x, y).save(tmp_path / "model")
+    code = (
+        "import sys, numpy as np; from dikkat.regression import NadarayaWatson; "
+        "print(*NadarayaWatson.load(sys.argv[1]).predict(np.zeros((1, 3))))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "model")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
+    kernel = np.exp(-(x**2).sum(1) / 2)
+    assert float(done.stdout) == pytest.approx(kernel @ y / kernel.sum(), rel=1e-12)

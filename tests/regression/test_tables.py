@@ -1,0 +1,138 @@
+import csv
+import decimal
+import gzip
+import io
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dikkat.errors import InputError
+from dikkat.regression.tables import Table, write_columns
+
+HOMES = "city,area,price,sold\nParis,30,310.5,true\nLyon,50,240,false\n"
+
+
+@pytest.fixture
+def table(tmp_path):
+    def make(content, name="t.csv"):
+        data = content.encode() if isinstance(content, str) else content
+        (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return Table(tmp_path / name)
+
+    return make
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.CSV", "t.tsv", "t.csv.gz", "t.tsv.gz"])
+def test_text_tables(table, name):
+    read = table(HOMES.replace(",", "\t") if "tsv" in name else HOMES, name)
+    assert len(read) == 2
+    assert read.names == ["city", "area", "price", "sold"]
+    assert read.numeric() == ["area", "price", "sold"]
+    assert read.numbers("price", "area", "sold").tolist() == [[310.5, 30, 1], [240, 50, 0]]
+    assert read.suffix == name.lower()[1:5]
+
+
+def test_parquet_tables_of_every_type_of_number(tmp_path):
+    columns = {f"{kind}": pa.array([1, 2, 3], kind) for kind in (pa.int8(), pa.uint64(), pa.float32(), pa.float64())}
+    columns["decimal"] = pa.array([decimal.Decimal(number) for number in "123"])
+    columns["bool"] = pa.array([True, False, True])
+    columns["text"] = pa.array(["1", "2", "3"])
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    read = Table(tmp_path / "t.parquet")
+    assert read.numeric() == [name for name in columns if name != "text"]
+    found = read.numbers(*read.numeric())
+    assert found.dtype == np.float64
+    assert found[:, :-1].tolist() == [[i] * 5 for i in (1, 2, 3)]
+    assert found[:, -1].tolist() == [1, 0, 1]
+
+
+def test_a_frame_has_the_names(table):
+    frame = table(HOMES).frame("price", "area")
+    assert frame.column_names == ["price", "area"]
+    assert frame.to_pydict() == {"price": [310.5, 240.0], "area": [30.0, 50.0]}
+
+
+def test_integers_past_what_a_float_holds_are_rounded(table):
+    assert table("a\n9007199254740993\n1\n").numbers("a")[0, 0] == 9007199254740992.0
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "message"),
+    [
+        ("", ["a"], "cannot be read as lines of UTF-8 with commas"),
+        ("a,b\n", ["a"], "there are no rows in it; at least one is needed"),
+        ("a,b\n1,2\n3\n", ["a"], "Expected 2 columns, got 1"),
+        ("aged,b\n1,2\n", ["age"], "there is no column 'age'; did you mean 'aged'? There are: aged, b"),
+        ("q,b\n1,2\n", ["age"], "there is no column 'age'. There are: q, b"),
+        (",".join(f"c{i}" for i in range(13)) + "\n" + ",".join("1" * 13) + "\n", ["zz"], "c10, c11, …"),
+        ("a,a\n1,2\n", ["a"], "2 columns are called 'a'; rename all but one"),
+        ("a,b\nParis,2\n", ["a"], "column 'a' holds string ('Paris' in row 1); numbers are needed"),
+        ("a,b\n1,2\n-,3\n", ["a"], "column 'a' holds string ('-' in row 2); numbers are needed"),
+        ("a\n2020-01-31\n", ["a"], "column 'a' holds date32[day] ('2020-01-31' in row 1)"),
+        (
+            "a,b\n1,2\n,3\ninf,3\n",
+            ["b", "a"],
+            "column 'a' has 2 of 3 values missing, NaN or infinite, the first in row 2",
+        ),
+        ("a,b\nNaN,2\n,3\n", ["a"], "column 'a' has 2 of 2 values missing"),
+        ("é,b\n1,2\n".encode("latin-1"), ["b"], "cannot be read as lines of UTF-8"),
+    ],
+)
+def test_bad_tables_are_one_line_that_says_what_to_do(table, content, columns, message):
+    with pytest.raises(InputError) as caught:
+        table(content).numbers(*columns)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(str(caught.value).partition("t.csv")[0] + "t.csv: ")
+
+
+def test_other_kinds_of_files(tmp_path):
+    for name in ("t.xlsx", "t", "t.parquet.gz", "csv"):
+        with pytest.raises(InputError, match=r"allowed endings are \.csv, \.tsv"):
+            Table(tmp_path / name)
+    (tmp_path / "t.parquet").write_text(HOMES)
+    with pytest.raises(InputError, match="cannot be read as Parquet"):
+        Table(tmp_path / "t.parquet")
+    with pytest.raises(FileNotFoundError) as caught:
+        Table(tmp_path / "none.csv")
+    assert caught.value.filename == str(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.tsv", "out.parquet"])
+def test_a_table_is_written_with_columns_on_the_right(table, tmp_path, name):
+    table(HOMES).write(tmp_path / name, {"a": np.array([0.1, np.nan]), "b": np.array([1e-300, -2.0])})
+    path = tmp_path / name
+    frame = pd.read_parquet(path) if name.endswith("parquet") else pd.read_csv(path, sep="\t" if "tsv" in name else ",")
+    assert list(frame.columns) == ["city", "area", "price", "sold", "a", "b"]
+    assert frame["city"].tolist() == ["Paris", "Lyon"]
+    assert frame["sold"].tolist() == [True, False]
+    np.testing.assert_array_equal(frame["a"], [0.1, np.nan])
+    np.testing.assert_array_equal(frame["b"], [1e-300, -2.0])
+    written = Table(path).columns["a"]
+    assert written.null_count == 1
+
+
+def test_what_is_missing_is_an_empty_cell(tmp_path):
+    write_columns(tmp_path / "t.csv", {"x": np.array([1.5, np.nan, 2.0])})
+    assert (tmp_path / "t.csv").read_text().split("\n") == ['"x"', "1.5", "", "2", ""]
+    write_columns(tmp_path / "t.parquet", {"x": np.array([1.5, np.nan, 2.0])})
+    assert pq.read_table(tmp_path / "t.parquet")["x"].to_pylist() == [1.5, None, 2.0]
+
+
+def test_no_column_is_replaced(table, tmp_path):
+    read = table(HOMES)
+    with pytest.raises(InputError, match="there is a column 'area' already; rename it, or leave it out"):
+        read.write(tmp_path / "out.csv", {"area": np.zeros(2)})
+    assert not (tmp_path / "out.csv").exists()
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
+def test_every_number_comes_back_bit_for_bit(tmp_path_factory, numbers):
+    path = tmp_path_factory.mktemp("numbers") / "t.csv"
+    write_columns(path, {"a": np.array(numbers)})
+    assert [float(row[0]) for row in list(csv.reader(io.StringIO(path.read_text())))[1:]] == numbers
+    np.testing.assert_array_equal(Table(path).numbers("a")[:, 0], numbers)

@@ -1,0 +1,316 @@
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dikkat.cli import main
+from dikkat.regression import NadarayaWatson
+
+# What the extra "regression" does not bring, nor PyTorch.
+OTHERS = {"lightning", "tokenizers", "sacrebleu", "yaml", "httpx", "platformdirs", "huggingface_hub", "datasets"}
+OTHERS |= {"tensorboard", "tensorflow", "keras", "jax", "mxnet", "pandas", "polars"}
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Run `dikkat regress` in an empty folder; returns (status, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["dikkat", "regress", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        captured = capsys.readouterr()
+        return stopped.value.code or 0, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Pictures are laid out, and their files are empty."""
+
+    def save(figure, path):
+        if path.suffix == ".png":
+            figure.draw_without_rendering()
+        path.touch()
+
+    monkeypatch.setattr("dikkat.show.save", save)
+
+
+@pytest.fixture
+def homes(tmp_path):
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame(random.uniform(1, 9, (41, 2)).round(3), columns=["area", "age"])
+    frame["price"] = (frame["area"] ** 2 - frame["age"] + random.normal(0, 1, 41)).round(3)
+    frame["count"] = random.integers(0, 4, 41)
+    frame["town"] = "Lyon"
+    frame.to_csv(tmp_path / "homes.csv", index=False)
+    return frame
+
+
+def refused(result, message):
+    status, out, err = result
+    assert status == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("dikkat: ")
+    assert message in err
+
+
+def pictures(folder):
+    return sorted(path.name for path in folder.iterdir() if path.suffix in (".png", ".svg"))
+
+
+def both(*names):
+    return [f"{name}{ending}" for name in names for ending in (".png", ".svg")]
+
+
+def test_a_table_in_a_model_predictions_and_pictures_out(run, homes, tmp_path):
+    options = ["--feature", "area", "--feature", "age", "--bandwidth", "1.5,4", "--weights", "count"]
+    status, out, err = run("homes.csv", "--target", "price", *options, "-o", "made")
+    assert (status, err) == (0, "")
+    assert pictures(tmp_path / "made") == both("attention", "fit")
+    x, y, weight = homes[["area", "age"]].to_numpy(), homes["price"].to_numpy(), homes["count"].to_numpy()
+    kernel = weight * np.exp(-((((x[:, None] - x) / [1.5, 4]) ** 2).sum(2)) / 2)
+    kernel /= kernel.sum(1, keepdims=True)
+    written = pd.read_csv(tmp_path / "made/predictions.csv")
+    assert list(written.columns) == [*homes.columns, "price_predicted", "price_std"]
+    pd.testing.assert_frame_equal(written[homes.columns], homes)
+    np.testing.assert_allclose(written["price_predicted"], kernel @ y, rtol=1e-9)
+    np.testing.assert_allclose(written["price_std"], np.sqrt(kernel @ y**2 - (kernel @ y) ** 2), rtol=1e-6)
+    model = NadarayaWatson.load(tmp_path / "made/model.safetensors")
+    assert list(model.feature_names_in_) == ["area", "age"]
+    np.testing.assert_allclose(model.predict(homes[["area", "age"]]), written["price_predicted"], rtol=1e-12)
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[1] == ["area", f"{x[:, 0].min():.4g}", f"{x[:, 0].max():.4g}", "1.5"]
+    assert lines[3] == ["rows:", "41"]
+    others = ~(x[:, None] == x).all(2)
+    left_out = (kernel * others) @ y / (kernel * others).sum(1)
+    error = np.average((y - left_out) ** 2, weights=weight)
+    r2 = 1 - error / np.average((y - np.average(y, weights=weight)) ** 2, weights=weight)
+    assert f"leaving each row out: R² {r2:.3f}, root mean squared error {np.sqrt(error):.4g}\n" in out
+    assert f"effective degrees of freedom: {(np.diag(kernel)).sum():.1f}\n" in out
+    assert re.search(r"^seconds: \d+\.\d$", out, re.MULTILINE)
+
+
+def test_all_other_columns_of_numbers_are_the_features_and_the_bandwidth_is_found(run, quick, homes, tmp_path):
+    status, out, _ = run("homes.csv", "--target", "price")
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()[:4]] == ["feature", "area", "age", "count"]
+    assert pictures(tmp_path / "regression") == both("attention", "fit", "history")
+    model = NadarayaWatson.load("regression/model.safetensors")
+    expected = NadarayaWatson().fit(homes[["area", "age", "count"]], homes["price"])
+    np.testing.assert_array_equal(model.bandwidth_, expected.bandwidth_)
+    assert model.get_params() == NadarayaWatson().get_params()
+
+
+def test_every_option_of_the_model_reaches_it(run, quick, homes):
+    options = ["--kernel", "triangular", "--order", "linear", "--tolerance", 1e-4, "--out-of-reach", "nearest"]
+    status, _, _ = run("homes.csv", "--target", "price", "--feature", "area", "--bandwidth", "silverman", *options)
+    assert status == 0
+    assert NadarayaWatson.load("regression/model.safetensors").get_params() == {
+        "kernel": "triangular",
+        "bandwidth": "silverman",
+        "order": "linear",
+        "tolerance": 1e-4,
+        "out_of_reach": "nearest",
+        "device": "cpu",
+    }
+
+
+@pytest.mark.filterwarnings("default")  # as outside the tests
+def test_another_table_is_predicted_in_its_own_format(run, quick, homes, tmp_path):
+    pd.DataFrame({"id": ["a", "b", "c"], "area": [2.0, 5.0, 99.0]}).to_parquet("new.parquet")
+    options = ["--feature", "area", "--kernel", "boxcar", "--bandwidth", 1]
+    status, _, err = run("homes.csv", "--target", "price", *options, "--predict", "new.parquet")
+    assert status == 0
+    assert err.startswith("dikkat: 1 of 3 rows of X have no training row in reach of the boxcar kernel")
+    assert err.endswith("or --out-of-reach nearest\n")
+    written = pd.read_parquet("regression/predictions.parquet")
+    near = [homes["price"][(homes["area"] - place).abs() <= 1].mean() for place in (2.0, 5.0)]
+    np.testing.assert_allclose(written["price_predicted"], [*near, np.nan], rtol=1e-12)
+    assert written["id"].tolist() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "x,y\n1,2\n",
+        "x,y\n1,2\n1,3\n",
+        "x,y\n1,2\n2,2\n3,2\n",
+        "x,z,y\n1,5,2\n2,5,3\n4,5,1\n",
+        "x,y\n1,2\n2,3\n1e6,4\n",
+    ],
+    ids=["one row", "one place", "y equal", "a constant column", "an outlier"],
+)
+def test_tables_with_little_in_them(run, quick, tmp_path, table):
+    (tmp_path / "t.csv").write_text(table)
+    settings = ["--order", "linear", "--kernel", "epanechnikov"] if "5," in table or "1e6" in table else []
+    status, out, _ = run("t.csv", "--target", "y", *settings)
+    assert status == 0
+    assert "nan" not in out
+    assert {"attention.png", "fit.svg"} <= set(pictures(tmp_path / "regression"))
+
+
+def test_the_kernel_that_has_no_bandwidth(run, quick, homes):
+    status, out, _ = run("homes.csv", "--target", "price", "--feature", "area", "--kernel", "average")
+    assert status == 0
+    assert out.splitlines()[1].split()[-2:] == ["no", "influence"]
+    np.testing.assert_allclose(pd.read_csv("regression/predictions.csv")["price_predicted"], homes["price"].mean())
+
+
+def test_a_feature_without_influence_is_said_to_have_none(run, quick, tmp_path):
+    random = np.random.default_rng(4)
+    frame = pd.DataFrame(random.uniform(0, 1, (97, 2)), columns=["x", "noise"])
+    frame["y"] = np.sin(7 * frame["x"])
+    frame.to_csv("t.csv")
+    for order, meaning in (("constant", "no influence"), ("linear", "a straight line")):
+        features = ["--feature", "x", "--feature", "noise"]
+        _, out, _ = run("t.csv", "--target", "y", *features, "--bandwidth", "0.1,5000", "--order", order)
+        assert re.search(rf"^noise .*{meaning}$", out, re.MULTILINE)
+        assert re.search(r"^x .* 0\.1$", out, re.MULTILINE)
+
+
+def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
+    names = [f"x{i}" for i in range(12)]
+    values = np.random.default_rng(4).uniform(0, 1, (23, 13))
+    pd.DataFrame(values, columns=[*names, "y"]).to_csv("t.csv", index=False)
+    assert run("t.csv", "--target", "y", "--bandwidth", ",".join(str(2 ** (12 - i)) for i in range(12)))[0] == 0
+    svg = (tmp_path / "regression/fit.svg").read_text()
+    assert [name for name in names if f">{name}<" in svg] == names[4:]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "say with --target which column of homes.csv to predict: area, age, price, count"),
+        (["--target", "prise"], "homes.csv: there is no column 'prise'; did you mean 'price'?"),
+        (["--target", "town"], "homes.csv: column 'town' holds string ('Lyon' in row 1); numbers are needed"),
+        (["--target", "price", "--feature", "town"], "column 'town' holds string"),
+        (["--target", "price", "--feature", "price"], "column 'price' is given twice"),
+        (["--target", "price", "--weights", "area", "--feature", "area"], "column 'area' is given twice"),
+        (["--target", "price", "--kernel", "gausian"], "--kernel: came 'gausian'; allowed: 'gaussian'"),
+        (["--target", "price", "--bandwidth", "0"], "--bandwidth: came 0.0; allowed: a positive number"),
+        (["--target", "price", "--bandwidth", "1,2"], "--bandwidth: came with shape (2,); allowed: a number, or (3,)"),
+        (["--target", "price", "--bandwidth", "lo"], "--bandwidth: came 'lo'; allowed: 'silverman', 'scott', 'loo'"),
+        (["--target", "price", "--order", "cubic"], "--order: came 'cubic'"),
+        (["--target", "price", "--tolerance", "1"], "--tolerance: came 1.0"),
+        (["--target", "price", "--out-of-reach", "far"], "--out-of-reach: came 'far'"),
+        (["--target", "price", "--weights", "negative"], "--weights: came with -1.0"),
+        (["--target", "price", "--weights", "zero"], "--weights: came all zero"),
+        (["--target", "price", "--seed", "1"], "--seed is for the experiment"),
+        (["--target", "price", "--predict", "none.csv"], "none.csv: No such file or directory"),
+        (["--target", "price", "--predict", "new.csv"], "new.csv: there is no column 'area'"),
+        (["--target", "price", "-o", "homes.csv"], "homes.csv: File exists"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(run, homes, options, message):
+    more = {"negative": -1, "zero": 0} if "negative" in options or "zero" in options else {}
+    homes.assign(**more).to_csv("homes.csv", index=False)
+    pd.DataFrame({"size": [1.0]}).to_csv("new.csv", index=False)
+    refused(run("homes.csv", *options), message)
+
+
+def test_a_table_is_not_replaced_by_its_predictions(run, homes, tmp_path):
+    homes.to_csv("predictions.csv", index=False)
+    before = (tmp_path / "predictions.csv").read_bytes()
+    refused(run("predictions.csv", "--target", "price", "-o", "."), "the predictions would replace the table itself")
+    refused(run("homes.csv", "--target", "price", "--predict", "predictions.csv", "-o", "."), "would replace the table")
+    assert (tmp_path / "predictions.csv").read_bytes() == before
+    homes.assign(price_std=1).to_csv("homes.csv", index=False)
+    refused(run("homes.csv", "--target", "price"), "there is a column 'price_std' already")
+    (tmp_path / "one.csv").write_text("y\n1\n")
+    refused(run("one.csv", "--target", "y"), "there is no other column of numbers to predict 'y' from")
+
+
+def test_without_a_table_the_experiment_is_made(run, tmp_path):
+    status, out, err = run("-o", "made")
+    assert (status, err) == (0, "")
+    assert pictures(tmp_path / "made") == both("experiment", "history")
+    written = pd.read_csv("made/predictions.csv")
+    assert list(written.columns) == ["x", "truth", "average", "gaussian", "learned"]
+    model = NadarayaWatson.load("made/model.safetensors")
+    np.testing.assert_array_equal(model.predict(written[["x"]].to_numpy()), written["learned"])
+    errors = ((written[["average", "gaussian", "learned"]].T - written["truth"]) ** 2).mean(axis=1)
+    for error in errors:
+        assert f" {error:.4f}\n" in out
+    assert f"\n{len(model.history_) - 1} " in out
+
+
+def test_the_experiment_with_a_seed(run, quick, tmp_path):
+    for folder, seed in (("default", []), ("zero", ["--seed", 0]), ("one", ["--seed", 1])):
+        assert run("-o", folder, *seed)[0] == 0
+    default, zero, one = ((tmp_path / name / "predictions.csv").read_bytes() for name in ("default", "zero", "one"))
+    assert default == zero != one
+
+
+@pytest.mark.parametrize("option", ["--target", "--feature", "--weights", "--kernel", "--order", "--out-of-reach"])
+def test_options_for_a_table_need_one(run, option):
+    refused(run(option, "x"), f"{option} is for a table: give one")
+
+
+def test_help_fits_80_columns(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    status, page, _ = run("--help")
+    assert status == 0
+    assert max(map(len, page.splitlines())) <= 80
+    assert "Example" in page
+    assert "…" not in page
+    defaults = NadarayaWatson().get_params()
+    words = " ".join(page.replace("│", " ").split())
+    for name, default in defaults.items():
+        if name != "device":
+            shown = "0" if name == "tolerance" else default
+            assert re.search(rf"--{name.replace('_', '-')} .*?\[default: {shown}\]", words)
+
+
+def test_the_shell_completes_kernels():
+    variables = {"_DIKKAT_COMPLETE": "complete_bash", "COMP_WORDS": "dikkat regress --kernel ep", "COMP_CWORD": "3"}
+    command = [sys.executable, "-c", "import sys; sys.argv[0] = 'dikkat'; from dikkat.cli import main; main()"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables}, check=False)
+    assert done.stdout.split() == ["epanechnikov"]
+
+
+BLOCKED = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in {modules!r}:
+            raise ModuleNotFoundError("No module named " + name, name=name)
+
+sys.meta_path.insert(0, Blocked())
+from dikkat.cli import main
+main()
+"""
+
+
+def blocked(modules, *arguments):
+    """The command line in a fresh process where modules are not installed."""
+    command = [sys.executable, "-c", BLOCKED.format(modules=modules), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_it_needs_nothing_of_translation(homes, tmp_path):
+    output = ["--bandwidth", "scott", "-o", tmp_path / "made"]
+    done = blocked(OTHERS, "regress", tmp_path / "homes.csv", "--target", "price", *output)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert pictures(tmp_path / "made") == both("attention", "fit")
+
+
+def test_the_list_of_commands_needs_no_library_of_any():
+    done = blocked(OTHERS | {"sklearn", "scipy", "pyarrow", "safetensors", "matplotlib"}, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "regress" in done.stdout
+
+
+@pytest.mark.parametrize("module", ["sklearn", "typer", "matplotlib"])
+def test_a_missing_library_says_what_to_install(homes, tmp_path, module):
+    done = blocked({module}, "regress", tmp_path / "homes.csv", "--target", "price", "-o", tmp_path / "made")
+    assert done.returncode == 2
+    assert done.stderr == f"dikkat: {module} is not installed; run: pip install 'dikkat[regression]'\n"

@@ -173,6 +173,22 @@ def test_starts_from_a_sample_end_at_the_minimum_over_all(kernel, monkeypatch):
     np.testing.assert_allclose(found.bandwidth_, expected.bandwidth_, rtol=1e-5 if kernel == "gaussian" else 0.2)
 
 
+def test_the_whole_is_looked_at_a_few_times(monkeypatch):
+    """Each look is all pairs of rows."""
+    looks = []
+    for name in ("__call__", "gradient"):
+        method = getattr(Criterion, name)
+
+        def counted(self, at, method=method):
+            looks.append(len(self.x))
+            return method(self, at)
+
+        monkeypatch.setattr(Criterion, name, counted)
+    monkeypatch.setattr(bandwidth, "_PLACES", 250)
+    NadarayaWatson().fit(*_waves(1500, 1))
+    assert 4 <= looks.count(1500) <= 12
+
+
 def test_a_sample_is_spread_over_all():
     chosen = bandwidth._sample(10_007, 0, 1)
     assert len(chosen) == 1000

@@ -123,9 +123,8 @@ def _centred(found: Moments) -> _Centred | None:
 
 def _solve(centred: _Centred, right: Tensor) -> Tensor:
     """(S + Λ)⁻¹ times (n, d, k), by features of second moment 1. A feature without spread has slope 0."""
-    flat = centred.second <= 0
-    size = centred.second.masked_fill(flat, 1.0).sqrt()[..., None]
+    size = centred.second.masked_fill(centred.second <= 0, 1.0).sqrt()[..., None]
     least = 1e-10 if right.dtype == torch.float64 else 1e-5
-    system = centred.spread / size / size.mT + torch.diag_embed(torch.where(flat, 1.0, least).to(right.dtype))
+    system = centred.spread / size / size.mT + least * torch.eye(size.shape[1]).to(right)
     factor = torch.linalg.cholesky_ex(system).L
     return torch.cholesky_solve(right / size, factor) / size

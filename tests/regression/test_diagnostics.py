@@ -1,6 +1,7 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dikkat.regression import NadarayaWatson
@@ -87,19 +88,25 @@ def test_where_a_kernel_reaches_nobody_the_curve_has_a_gap_and_no_warning():
     assert np.isfinite(curve.lower[curve.at < 0.9]).all()
 
 
+@pytest.mark.parametrize("at_once", [7_000, 2**24])
 @pytest.mark.parametrize(("rows", "shown"), [(23, 23), (1009, 200)])
-def test_attention_among_points_is_sorted_and_of_a_size_that_can_be_drawn(rows, shown):
+def test_attention_among_points_is_sorted_and_summed_over_groups(rows, shown, at_once, monkeypatch):
+    monkeypatch.setattr("dikkat.regression.diagnostics._WEIGHTS", at_once)
     random = np.random.default_rng(2)
     x = random.uniform(0, 9, (rows, 1))
-    weight = np.ones(rows)
-    model = NadarayaWatson(bandwidth=1.3).fit(x, x[:, 0], weight)
-    weights, total = among(model, x[:, 0])
+    weight = random.uniform(0.5, 2, rows)
+    model = NadarayaWatson(bandwidth=0.3).fit(pd.DataFrame(x, columns=["x"]), x[:, 0], weight)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        weights, total = among(model, x[:, 0])
     assert weights.shape == (shown, shown)
     assert total == rows
-    ordered = np.sort(x[:, 0])
-    chosen = ordered[np.round(np.linspace(0, rows - 1, shown)).astype(int)]
-    kernel = np.exp(-(((chosen[:, None] - chosen) / 1.3) ** 2) / 2)
-    np.testing.assert_allclose(weights, kernel / kernel.sum(1, keepdims=True), rtol=1e-10)
+    groups = np.array_split(np.argsort(x[:, 0]), shown)
+    middle = np.array([x[group[len(group) // 2], 0] for group in groups])
+    kernel = weight * np.exp(-(((middle[:, None] - x[:, 0]) / 0.3) ** 2) / 2)
+    kernel /= kernel.sum(1, keepdims=True)
+    expected = np.column_stack([kernel[:, group].sum(1) for group in groups])
+    np.testing.assert_allclose(weights, expected, rtol=1e-9, atol=1e-15)
 
 
 def test_rows_without_weight_are_not_among_the_points():

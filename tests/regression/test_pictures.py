@@ -83,7 +83,7 @@ def test_attention_is_drawn_on_a_scale_that_single_points_do_not_spoil(tmp_path)
     image = figure.axes[0].images[0]
     np.testing.assert_array_equal(image.get_array(), weights)
     assert image.get_clim() == (0, pytest.approx(0.01))
-    assert "attention among 20 of the 57 points" in "".join(texts(figure, tmp_path / "a.svg"))
+    assert "attention among 57 points, in 20 groups" in "".join(texts(figure, tmp_path / "a.svg"))
     figure = pictures.draw_attention(Among(np.eye(3), 3), "x")
     assert figure.axes[0].images[0].get_clim() == (0, 1)
     assert figure.axes[0].get_title() == "attention among 3 points\nsorted by x"

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Among", "Curve", "LeftOut", "along", "among", "leave_out"]
 
 _STEPS = 201  # places along a feature
-_POINTS = 200  # whose attention is shown
+_GROUPS = 200  # of points whose attention is shown
+_WEIGHTS = 2**24  # that are held at once
 
 
 class LeftOut(NamedTuple):
@@ -58,10 +59,10 @@ class Curve:
 
 
 class Among(NamedTuple):
-    """The attention of training points to each other.
+    """The attention of training points to each other, all in one order; where there are many, in groups of neighbours.
 
     Attributes:
-        weights: (k, k), both in one order; at most 200 points, spread evenly over all.
+        weights: (k, k), of the middle point of each group on all points of each; a point is a group if they are few.
         total: How many points there are.
     """
 
@@ -112,20 +113,25 @@ def along(model: NadarayaWatson, feature: int, name: str) -> Curve:
 
 
 def among(model: NadarayaWatson, by: Array) -> Among:
-    """How much training points look at each other, under the model's kernel and bandwidth.
+    """How much training points look at each other.
 
     Args:
         model: Fitted.
         by: (n,), what the points are sorted by.
     """
-    from sklearn.base import clone
-
     rows = np.flatnonzero(model.sample_weight_ > 0)
     order = rows[np.argsort(by[rows], kind="stable")]
-    chosen = order[np.linspace(0, len(order) - 1, min(len(order), _POINTS)).round().astype(int)]
-    few = clone(model).set_params(bandwidth=_bandwidth(model))
-    few.fit(model.X_train_[chosen], model.y_train_[chosen], model.sample_weight_[chosen])
-    return Among(np.asarray(few.attention_weights(model.X_train_[chosen])), len(order))
+    groups = np.array_split(order, min(len(order), _GROUPS))
+    starts = np.cumsum([0, *map(len, groups[:-1])])
+    query = model.X_train_[[group[len(group) // 2] for group in groups]]
+    at_once = max(1, _WEIGHTS // len(model.X_train_))
+    weights = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # rows out of a frame have lost its names
+        for start in range(0, len(query), at_once):
+            sorted_weights = np.asarray(model.attention_weights(query[start : start + at_once]))[:, order]
+            weights.append(np.add.reduceat(sorted_weights, starts, axis=1))
+    return Among(np.concatenate(weights), len(order))
 
 
 def _bandwidth(model: NadarayaWatson) -> Array:

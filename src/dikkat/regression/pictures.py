@@ -86,14 +86,14 @@ def draw_attention(found: Among, order: str) -> Figure:
         order: The name of what both axes are sorted by.
     """
     count = len(found.weights)
-    points = f"{count:,} points" if count == found.total else f"{count:,} of the {found.total:,} points"
+    points = f"{found.total:,} points" + ("" if count == found.total else f", in {count:,} groups")
     figure = _figure(5.6, 4.9)
     axes = figure.subplots()
     # Points that have hardly a neighbour look at themselves alone: they must not make all others pale.
     strongest = float(np.quantile(found.weights.max(1), 0.9))
     image = _heat(axes, found.weights, strongest)
     axes.set_aspect("equal")
-    axes.set(xlabel="point looked at", ylabel="point estimated")
+    axes.set(xlabel="points looked at", ylabel="points estimated")
     title = f"attention among {points}\nsorted by {order}"
     axes.set_title(title, fontsize=10, fontfamily=families_for([title]), parse_math=False)
     _colour_bar(figure, image, [axes], extend="max" if found.weights.max() > strongest else "neither")
@@ -181,7 +181,7 @@ def _draw_agreement(axes: Axes, predicted: Array, observed: Array, target: str) 
     axes.plot(predicted[shown], observed[shown], **_dots(len(shown)))
     both = np.concatenate([predicted[np.isfinite(predicted)], observed])
     axes.axline((float(both.mean()), float(both.mean())), slope=1, color="0.2", linestyle="--", linewidth=1)
-    few = "" if len(shown) == len(observed) else f", {len(shown):,} of {len(observed):,} rows"
+    few = "" if len(shown) == len(observed) else f"\n{len(shown):,} of {len(observed):,} rows"
     axes.set_title(f"each row predicted from the others{few}", fontsize=10)
     _name(axes, f"{_short(target)}, predicted", f"{_short(target)}, observed")
 

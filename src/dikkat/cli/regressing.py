@@ -280,14 +280,15 @@ def _draw(model: "NadarayaWatson", data: _Data, left_out: "LeftOut", output: Pat
     ranges = np.ptp(model.X_train_, axis=0)
     varying = np.flatnonzero(ranges > 0)
     width = model.bandwidth_[varying] / ranges[varying]
-    narrowest = np.sort(varying[np.argsort(width, kind="stable")[:_CURVES]])
-    curves = [diagnostics.along(model, c, names[c]) for c in narrowest]
+    narrowest = varying[np.argsort(width, kind="stable")[:_CURVES]]
+    curves = [diagnostics.along(model, c, names[c]) for c in np.sort(narrowest)]
     if len(names) == 1 and curves:
         _save(pictures.draw_curve(curves[0], y, data.target), output / "fit")
-        among, order = diagnostics.among(model, model.X_train_[:, 0]), names[0]
     else:
         _save(pictures.draw_fit(left_out.predicted, y, curves, data.target), output / "fit")
-        among, order = diagnostics.among(model, left_out.predicted), f"predicted {data.target}"
+    # Along the feature by which attention tells the rows apart most.
+    most = int(narrowest[0]) if len(narrowest) else 0
+    among, order = diagnostics.among(model, model.X_train_[:, most]), names[most]
     _save(pictures.draw_attention(among, order), output / "attention")
     if model.history_:
         _save(pictures.draw_history(model.history_, names, ranges), output / "history")

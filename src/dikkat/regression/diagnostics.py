@@ -106,7 +106,7 @@ def along(model: NadarayaWatson, feature: int, name: str) -> Curve:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a gap in the curve shows what the warning would say
         lower, upper = model.confidence_band(places)
-        estimate = np.asarray(model.predict(places))
+        estimate = model.predict(places)
     unknown = ~np.isfinite(upper - lower)  # where one row is alone, the band is infinite
     lower[unknown] = upper[unknown] = math.nan
     return Curve(name, places[:, feature], estimate, lower, upper, data)

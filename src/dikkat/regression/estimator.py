@@ -7,7 +7,7 @@ import os
 import warnings
 from numbers import Integral, Real
 from statistics import NormalDist
-from typing import Any, Literal, Self, cast, get_args
+from typing import Any, Literal, Self, cast, get_args, overload
 
 import numpy as np
 import torch
@@ -148,6 +148,12 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self._keep(*(np.concatenate(pair) for pair in zip(old, (x, values, weight), strict=True)))
         return self
 
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[True]) -> tuple[Array, Array]: ...
+    @overload
+    def predict(self, X: ArrayLike, return_std: bool) -> Array | tuple[Array, Array]: ...
     def predict(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
         r"""The estimate at each query.
 

@@ -87,8 +87,10 @@ def test_a_table_in_a_model_predictions_and_pictures_out(run, homes, tmp_path):
     assert list(model.feature_names_in_) == ["area", "age"]
     np.testing.assert_allclose(model.predict(homes[["area", "age"]]), written["price_predicted"], rtol=1e-12)
     lines = [line.split() for line in out.splitlines()]
-    assert lines[1] == ["area", f"{x[:, 0].min():.4g}", f"{x[:, 0].max():.4g}", "1.5"]
-    assert lines[3] == ["rows:", "41"]
+    there = x[weight > 0]
+    assert 0 < len(there) < 41
+    assert lines[1] == ["area", f"{there[:, 0].min():.4g}", f"{there[:, 0].max():.4g}", "1.5"]
+    assert f"rows: 41, {len(there)} of them with weight\n" in out
     others = ~(x[:, None] == x).all(2)
     left_out = (kernel * others) @ y / (kernel * others).sum(1)
     error = np.average((y - left_out) ** 2, weights=weight)
@@ -174,6 +176,29 @@ def test_a_feature_without_influence_is_said_to_have_none(run, quick, tmp_path):
         _, out, _ = run("t.csv", "--target", "y", *features, "--bandwidth", "0.1,5000", "--order", order)
         assert re.search(rf"^noise .*{meaning}$", out, re.MULTILINE)
         assert re.search(r"^x .* 0\.1$", out, re.MULTILINE)
+
+
+def test_rows_of_weight_0_are_in_no_number_and_no_picture(run, homes, monkeypatch):
+    drawn = {}
+
+    def save(figure, path):
+        drawn[path.stem] = figure
+        path.touch()
+
+    monkeypatch.setattr("dikkat.show.save", save)
+    far = pd.DataFrame({"area": [700.0, 800.0], "age": [-900.0, 900.0], "price": [1e6, -1e6]})
+    pd.concat([homes.assign(weight=1), far.assign(weight=0)]).to_csv("more.csv", index=False)
+    features = ["--feature", "area", "--bandwidth", 1.5]
+    for options in (features, [*features, "--feature", "age", "--bandwidth", "1.5,4"]):
+        _, out, _ = run("homes.csv", "--target", "price", *options)
+        alone = {name: [axes.viewLim.bounds for axes in figure.axes] for name, figure in drawn.items()}
+        dots = [len(line.get_xdata()) for line in drawn["fit"].axes[0].lines]
+        _, more, _ = run("more.csv", "--target", "price", "--weights", "weight", *options)
+        expected = out.replace("rows: 41", "rows: 43, 41 of them with weight")
+        assert re.sub("seconds: .*", "", more) == re.sub("seconds: .*", "", expected)
+        assert [len(line.get_xdata()) for line in drawn["fit"].axes[0].lines] == dots
+        for name, limits in alone.items():
+            np.testing.assert_allclose([axes.viewLim.bounds for axes in drawn[name].axes], limits, rtol=1e-9)
 
 
 def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):

@@ -1,5 +1,6 @@
 import warnings
 
+import dense
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,25 +8,9 @@ import pytest
 from dikkat.regression import NadarayaWatson
 from dikkat.regression.diagnostics import along, among, leave_out
 
-KERNELS = {
-    "gaussian": lambda s: np.exp(-s / 2),
-    "epanechnikov": lambda s: np.clip(1 - s, 0, None),
-    "average": np.ones_like,
-}
 
-
-def estimate(query, x, y, weight, sigma, kernel, order):
-    """By the formula, with a least squares of NumPy's."""
-    delta = (x - query) / sigma
-    root = np.sqrt(weight * KERNELS[kernel]((delta**2).sum(1)))
-    if not root.any():
-        return np.nan
-    design = np.column_stack([np.ones(len(x)), *(delta.T if order == "linear" else [])])
-    return np.linalg.lstsq(design * root[:, None], y * root, rcond=None)[0][0]
-
-
-@pytest.mark.parametrize("order", ["constant", "linear"])
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("order", dense.ORDERS)
+@pytest.mark.parametrize("kernel", dense.KERNELS)
 def test_each_row_is_predicted_from_those_at_other_places(kernel, order):
     random = np.random.default_rng(0)
     x = random.normal(size=(31, 2)).round(1)
@@ -39,7 +24,7 @@ def test_each_row_is_predicted_from_those_at_other_places(kernel, order):
     expected = []
     for row in x:
         others = (x != row).any(1)
-        expected.append(estimate(row, x[others], y[others], weight[others], sigma, kernel, order))
+        expected.append(dense.fit(kernel, order, row, x[others], y[others], sigma, weight[others])[0])
     kept = weight > 0
     assert np.isnan(found.predicted[~kept]).all()
     np.testing.assert_allclose(found.predicted[kept], np.array(expected)[kept], rtol=1e-7)
@@ -107,6 +92,19 @@ def test_attention_among_points_is_sorted_and_summed_over_groups(rows, shown, at
     kernel /= kernel.sum(1, keepdims=True)
     expected = np.column_stack([kernel[:, group].sum(1) for group in groups])
     np.testing.assert_allclose(weights, expected, rtol=1e-9, atol=1e-15)
+
+
+def test_rows_without_weight_are_not_in_the_range_the_medians_and_the_data():
+    random = np.random.default_rng(5)
+    x, y = random.normal(size=(19, 2)), random.normal(size=19)
+    weight = np.ones(19)
+    weight[:6] = 0
+    x[:6] += 50
+    among_all = along(NadarayaWatson(bandwidth=0.8).fit(x, y, weight), 0, "a")
+    alone = along(NadarayaWatson(bandwidth=0.8).fit(x[6:], y[6:]), 0, "a")
+    np.testing.assert_array_equal(among_all.at, np.linspace(x[6:, 0].min(), x[6:, 0].max(), 201))
+    np.testing.assert_array_equal(among_all.data, x[6:, 0])
+    np.testing.assert_allclose(among_all.estimate, alone.estimate, rtol=1e-12)
 
 
 def test_rows_without_weight_are_not_among_the_points():

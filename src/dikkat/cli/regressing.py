@@ -255,11 +255,13 @@ def _regression(settings: Mapping[str, Any], data: _Data, output: Path) -> None:
 
 def _describe(model: "NadarayaWatson", data: _Data, left_out: "LeftOut") -> None:
     """How wide the kernel is, and how good the model."""
-    low, high = model.X_train_.min(0), model.X_train_.max(0)
+    there = model.sample_weight_ > 0
+    x = model.X_train_[there]
+    low, high = x.min(0), x.max(0)
     reach = [_reach(model, sigma, spread) for sigma, spread in zip(model.bandwidth_, high - low, strict=True)]
     ends = [[f"{end:.4g}" for end in ends] for ends in (low, high)]
     show_table(["feature", "from", "to", "bandwidth"], list(zip(data.features, *ends, reach, strict=True)))
-    print(f"rows: {len(data.rows):,}")
+    print(f"rows: {len(data.rows):,}" + ("" if there.all() else f", {len(x):,} of them with weight"))
     if not math.isnan(left_out.error):
         explained = "" if math.isnan(left_out.r2) else f"R² {left_out.r2:.3f}, "
         print(f"leaving each row out: {explained}root mean squared error {math.sqrt(left_out.error):.4g}")
@@ -276,8 +278,8 @@ def _reach(model: "NadarayaWatson", sigma: float, spread: float) -> str:
 def _draw(model: "NadarayaWatson", data: _Data, left_out: "LeftOut", output: Path) -> None:
     from dikkat.regression import diagnostics, pictures
 
-    y, names = model.y_train_, data.features
-    ranges = np.ptp(model.X_train_, axis=0)
+    there, names = model.sample_weight_ > 0, data.features
+    y, ranges = model.y_train_[there], np.ptp(model.X_train_[there], axis=0)
     varying = np.flatnonzero(ranges > 0)
     width = model.bandwidth_[varying] / ranges[varying]
     narrowest = varying[np.argsort(width, kind="stable")[:_CURVES]]
@@ -285,7 +287,7 @@ def _draw(model: "NadarayaWatson", data: _Data, left_out: "LeftOut", output: Pat
     if len(names) == 1 and curves:
         _save(pictures.draw_curve(curves[0], y, data.target), output / "fit")
     else:
-        _save(pictures.draw_fit(left_out.predicted, y, curves, data.target), output / "fit")
+        _save(pictures.draw_fit(left_out.predicted[there], y, curves, data.target), output / "fit")
     # Along the feature by which attention tells the rows apart most.
     most = int(narrowest[0]) if len(narrowest) else 0
     among, order = diagnostics.among(model, model.X_train_[:, most]), names[most]

@@ -47,7 +47,7 @@ class Curve:
         estimate: (k,), NaN where no training row is within reach.
         lower: (k,), the lower end of the 95 % band, NaN where it has none.
         upper: (k,), the upper one.
-        data: (n,), the feature's values in the training rows.
+        data: (n,), the feature's values in the training rows that have weight.
     """
 
     name: str
@@ -95,13 +95,16 @@ def leave_out(model: NadarayaWatson) -> LeftOut:
 def along(model: NadarayaWatson, feature: int, name: str) -> Curve:
     """The estimate and its 95 % band as one feature goes from its least to its greatest value.
 
+    A row of weight 0 is not there: it has no part in the range, the medians and the data.
+
     Args:
         model: Fitted, to one target.
         feature: The feature's place among the columns.
         name: What it is called.
     """
-    data = model.X_train_[:, feature]
-    places = np.tile(np.median(model.X_train_, axis=0), (_STEPS, 1))
+    rows = model.X_train_[model.sample_weight_ > 0]
+    data = rows[:, feature]
+    places = np.tile(np.median(rows, axis=0), (_STEPS, 1))
     places[:, feature] = np.linspace(data.min(), data.max(), _STEPS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a gap in the curve shows what the warning would say

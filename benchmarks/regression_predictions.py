@@ -1,4 +1,7 @@
-"""Predictions at a given bandwidth: whether all agree, how exact they are, how fast."""
+"""Predictions at a given bandwidth: whether all agree, how exact they are, how fast.
+
+Who is timed starts from the arrays each time: nothing that one call found out is left for the next.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,6 +26,7 @@ from regression_peers import (
     fda_regression,
     keops_compiled,
     ours,
+    ours_anew,
     sdpa,
     statsmodels_predictions,
     statsmodels_regression,
@@ -87,9 +91,8 @@ def dense(plan: Plan) -> Iterator[Record]:
         absent = []
     except Exception as error:  # no compiler, or none that it likes
         absent = [{"what": "speed", "who": "KeOps", "not_run": failure(error)}]
-    model = ours(data, 1.0, tolerance=0)
     own = judged(data, query, 1.0, plan)
-    entrants = [Entrant(OURS, partial(model.predict, query), own)]
+    entrants = [Entrant(OURS, ours_anew(data, query, 1.0, tolerance=0), own)]
     for who, way in ways.items():
         facts = {"compile_seconds": compiled[who]} if who in compiled else {}
         entrants.append(Entrant(who, partial(way, query, *data, 1.0), own, facts))
@@ -183,11 +186,11 @@ def narrow(plan: Plan) -> Iterator[Record]:
         (COMPACT, "epanechnikov", radius, 0.0, "float32"),
     ):
         wide, places = Data(*(array.astype(dtype) for array in data)), query.astype(dtype)
-        model = ours(wide, bandwidth, kernel=kernel, tolerance=tolerance)
+        run = ours_anew(wide, places, bandwidth, kernel=kernel, tolerance=tolerance)
         facts = {"kernel": kernel, "bandwidth": bandwidth, "tolerance": tolerance, "dtype": dtype}
         off = tolerance + (OFF if dtype == "float32" else 0.0)
         own = judged(wide, places, bandwidth, plan, kernel, off)
-        entrants.append(Entrant(who, partial(model.predict, places), own, facts))
+        entrants.append(Entrant(who, run, own, facts))
     yield from ({"what": "speed", **common, **record} for record in contest(entrants))
 
 
@@ -202,9 +205,8 @@ def linear(plan: Plan) -> Iterator[Record]:
     entrants = []
     for order in ORDERS:
         right = exact(order)(query[some], *data, np.ones(3))
-        model = ours(data, 1.0, order=order, tolerance=0)
         own = partial(judge, some, right, float(np.ptp(data.value)), 10 * OFF)
-        entrants.append(Entrant(order, partial(model.predict, query), own))
+        entrants.append(Entrant(order, ours_anew(data, query, 1.0, order=order, tolerance=0), own))
     common = {"what": "orders", "keys": count, "queries": count, "d": 3, "dtype": "float32"}
     yield from ({**common, "order": record["who"], **record, "who": OURS} for record in contest(entrants))
     yield from _for_scale(plan)
@@ -215,25 +217,20 @@ def _for_scale(plan: Plan) -> Iterator[Record]:
     keys, queries, width = plan.size(10_000, 300), plan.size(1_000, 40), 0.2
     data, query = cube(keys, 3), cube(queries, 3, seed=1).key
     for order in ORDERS:
-        model = ours(data, width, order=order, tolerance=0)
-        theirs = statsmodels_regression(data, np.full(3, width), order)
         right = exact(order)(query, *data, np.full(3, width))
         own = partial(judge, slice(None), right, float(np.ptp(data.value)), AGREE)
         entrants = [
-            Entrant(OURS, partial(model.predict, query), own),
-            Entrant(STATSMODELS, partial(statsmodels_predictions, theirs, query), own),
-            Entrant(FDA, _fda(data, width, order, query), own),
+            Entrant(OURS, ours_anew(data, query, width, order=order, tolerance=0), own),
+            Entrant(STATSMODELS, partial(_statsmodels, data, width, order, query), own),
+            Entrant(FDA, partial(_fda, data, width, order, query), own),
         ]
         common = {"what": "scale", "keys": keys, "queries": queries, "d": 3, "dtype": "float64", "order": order}
         yield from (common | record for record in contest(entrants))
 
 
-def _fda(data: Data, width: float, order: Order, query: Array) -> Callable[[], Array]:
-    made: list[Any] = []
+def _statsmodels(data: Data, width: float, order: Order, query: Array) -> Array:
+    return statsmodels_predictions(statsmodels_regression(data, np.full(data.key.shape[1], width), order), query)
 
-    def run() -> Array:
-        if not made:  # where it is not installed, that is said when it is asked
-            made.append(fda_regression(data, width, order))
-        return np.asarray(made[0].predict(query))
 
-    return run
+def _fda(data: Data, width: float, order: Order, query: Array) -> Array:
+    return np.asarray(fda_regression(data, width, order).predict(query))

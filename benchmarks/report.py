@@ -15,17 +15,30 @@ import torch
 RESULTS = Path(__file__).parent / "results"
 
 
+def _git(*words: str) -> str:
+    try:
+        done = subprocess.run(["git", *words], cwd=RESULTS.parent.parent, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # a machine that was sent the source tree alone
+        return ""
+    return done.stdout.strip()
+
+
+# Of the code that was imported: by the time that a long run writes its record, another commit may be checked out.
+COMMIT = (_git("rev-parse", "--short", "HEAD") or "unknown") + (
+    "+changes" if _git("status", "--porcelain", "src") else ""
+)
+
+
 def spread(samples: list[float]) -> dict[str, float]:
     """Median, minimum and maximum."""
     return {"median": statistics.median(samples), "min": min(samples), "max": max(samples), "runs": len(samples)}
 
 
 def environment(*packages: str) -> dict[str, Any]:
-    """Machine, versions, commit and date."""
+    """Machine, versions, the commit at the start of the run, and the date."""
     return {
         "date": datetime.date.today().isoformat(),
-        "commit": (_git("rev-parse", "--short", "HEAD") or "unknown")
-        + ("+changes" if _git("status", "--porcelain", "src") else ""),
+        "commit": COMMIT,
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
@@ -42,14 +55,6 @@ def write(name: str, results: Any, *packages: str, folder: Path = RESULTS) -> Pa
     path = folder / f"{name}-{made['date']}.json"
     path.write_text(json.dumps({"environment": made, "results": results}, indent=2, ensure_ascii=False) + "\n")
     return path
-
-
-def _git(*words: str) -> str:
-    try:
-        done = subprocess.run(["git", *words], cwd=RESULTS.parent.parent, capture_output=True, text=True, check=False)
-    except FileNotFoundError:  # a machine that was sent the source tree alone
-        return ""
-    return done.stdout.strip()
 
 
 def _version(name: str) -> str | None:

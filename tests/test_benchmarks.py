@@ -357,11 +357,16 @@ def test_the_regression_formulas_are_the_textbooks():
         assert line == pytest.approx(
             np.linalg.solve(design.T * weights @ design, design.T * weights @ value)[0], rel=1e-9
         )
-    errors = []
-    for at, row in enumerate(key):
-        others = [other for other in range(5) if not np.array_equal(key[other], row)]
-        errors.append(formulas.constant(row[None], key[others], value[others], width)[0] - value[at])
-    assert len(others) == 4
+    errors, counts = [], []
+    for at, (x, y) in enumerate(key):
+        near = {
+            other: np.exp(-(((a - x) / width[0]) ** 2 + ((b - y) / width[1]) ** 2) / 2)
+            for other, (a, b) in enumerate(key)
+            if (a, b) != (x, y)
+        }
+        errors.append(sum(near[other] * value[other] for other in near) / sum(near.values()) - value[at])
+        counts.append(len(near))
+    assert sorted(counts) == [3, 3, 4, 4, 4]
     assert formulas.left_out(key, value, width) == pytest.approx(np.mean(np.square(errors)), rel=1e-12)
     far = np.array([[900.0, 900.0]])
     assert formulas.constant(far, key, value, width)[0] == pytest.approx((4 + 8) / 2)  # the nearest, twice
@@ -383,6 +388,26 @@ def test_a_reach_holds_the_share_of_keys_and_weight_that_it_says(size):
     draws = np.linalg.norm(rng.random((400_000, size)) - rng.random((400_000, size)), axis=1)
     for distance in (0.1, 0.6, 1.0):
         assert data.within(distance, size) == pytest.approx((draws <= distance).mean(), rel=0.05)
+
+
+def test_what_is_timed_of_this_library_starts_from_the_arrays_each_time(monkeypatch):
+    import regression_peers as peers
+    from dikkat.regression import NadarayaWatson
+
+    key, value = np.array([[0.0], [1.0], [3.0]]), np.array([1.0, 2.0, 4.0])
+    run = peers.ours_anew((key, value), np.array([[0.5]]), 1.0, kernel="boxcar")
+    fits, fit = [], NadarayaWatson.fit
+    monkeypatch.setattr(NadarayaWatson, "fit", lambda self, *data: fits.append(self) or fit(self, *data))
+    assert [run(), run()] == [1.5, 1.5]
+    assert len({id(model) for model in fits}) == 2
+
+
+def test_a_record_names_the_commit_of_its_start(monkeypatch):
+    import report
+
+    began = report.environment()["commit"]
+    monkeypatch.setattr(report, "_git", lambda *words: "another")
+    assert report.environment()["commit"] == began
 
 
 def test_small_problems_are_as_nasty_as_they_say():
@@ -578,7 +603,8 @@ def test_the_least_of_the_curves_counts():
 
 def test_tables_are_counted_where_both_sides_ran():
     def scored(table, method, r2):
-        found = {"r2": {"mean": r2, "min": r2, "max": r2, "folds": 5}, "fit_seconds": _seconds(1.0)["seconds"]}
+        found = {"r2": {"mean": r2, "min": r2, "max": r2, "folds": 5}}
+        found |= {"fit_seconds": _seconds(1.0)["seconds"], "predict_seconds": _seconds(3.0)["seconds"]}
         return {"table": table, "method": method, "not_finite": 0, "rows": 10, "columns": 2} | found
 
     neighbours, ours = "k nearest neighbours", "dikkat, linear"
@@ -590,6 +616,9 @@ def test_tables_are_counted_where_both_sides_ran():
     assert "linear order, tables | most | 1 of 3 |" in made
     assert "not run: 5 of 5 folds: took more than 45 s" in made
     assert "| a (10 × 2) |" in made
+    fitting, predicting = made.split("fitting to four folds, seconds")[1].split("predicting the fifth, seconds")
+    assert "1 (1–2)" in fitting
+    assert "3 (3–6)" in predicting
 
 
 def test_the_regression_tables_are_written_between_their_markers(tmp_path):

@@ -290,6 +290,26 @@ def test_exp_and_log_of_vectors(kind: type) -> None:
     assert came[5] > np.exp(kind(end))
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_exp2_of_vectors(kind: type) -> None:
+    from dikkat.kernels import numba_vectors as vectors
+
+    assert np.finfo(np.longdouble).eps < np.finfo(np.float64).eps
+    info = np.finfo(kind)
+    least = info.minexp  # 2^least is the smallest normal number
+    random = np.random.default_rng(0)
+    x = np.concatenate([random.uniform(least + 1, 120, 4096), random.uniform(-1, 1, 4096), random.normal(0, 1e-9, 16)])
+    x = x.astype(kind)
+    exact = np.exp2(x.astype(np.longdouble))
+    assert np.max(np.abs(_over(vectors.exp2, x) - exact) / exact) <= 2 * info.eps
+    whole = np.arange(least + 1, least + 1 + 16 * (-least // 16 + 1)).astype(kind)
+    assert whole[-1] > 0
+    np.testing.assert_array_equal(_over(vectors.exp2, whole), np.exp2(whole))
+    below = np.full(16, -np.inf, kind)
+    below[:4] = least - 0.01, least - 40, 100 * least, info.min
+    assert (_over(vectors.exp2, below) == 0).all()
+
+
 # --- random shapes
 
 

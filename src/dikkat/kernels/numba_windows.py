@@ -18,7 +18,7 @@ import numpy as np
 from numba import carray
 
 from dikkat.kernels.numba_compile import Kernel, inlined, source_digest
-from dikkat.kernels.numba_moments import BINS, TILE
+from dikkat.kernels.numba_moments import BINS, PROFILES, TILE
 from dikkat.kernels.numba_vectors import (
     Pointer,
     Vector,
@@ -39,7 +39,7 @@ from dikkat.kernels.numba_vectors import (
     where,
 )
 
-GAUSSIAN, BOXCAR, EPANECHNIKOV, TRIANGULAR, AVERAGE = range(5)
+GAUSSIAN, BOXCAR, EPANECHNIKOV, TRIANGULAR, AVERAGE = range(len(PROFILES))
 MARGIN = 16
 # A box's distance and a pair's are rounded differently.
 SLACK = 1e-3

@@ -212,7 +212,7 @@ def _weights(
     call: Call, query: Pointer, key: Pointer, weight: Pointer, hidden: int, fixed: bool, peak: float, row: Pointer,
     delta: Pointer, scratch: Pointer, zero: Any,
 ) -> tuple[float, Vector, Vector, Vector, Vector]:  # fmt: skip
-    """A row's base from now on, and its weights of a tile. `hidden` is a place it must not see, if one of the tile's."""
+    """A row's base from now on, and its weights of a tile; `hidden` is a place that it must not see, if of the tile."""
     lanes = lanes_of(zero)
     keep = call.degree != 0 or fixed
     s0, s1, s2, s3 = _four(query, key, pointer(call.scale, zero), call.features, delta, keep, zero)

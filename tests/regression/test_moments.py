@@ -13,7 +13,7 @@ from torch import Tensor
 from dikkat.kernels import numba_moments
 from dikkat.kernels.common import State, merge
 from dikkat.regression import moments as module
-from dikkat.regression.moments import Moments, Points, Window, arrange, moments, sensitivity
+from dikkat.regression.moments import Moments, Points, Window, arrange, moments, sensitivity, weights
 
 KERNELS = {
     "gaussian": lambda r: np.exp(-(r**2) / 2),
@@ -141,6 +141,25 @@ def test_neighbours_in_memory_are_neighbours_in_space() -> None:
     groups = arrange(key, key, key[:, 0] + 1).key.reshape(-1, 32, 2)
     area = (groups.amax(1) - groups.amin(1)).prod(1).mean()
     assert area < 4 / 128
+
+
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("profile", KERNELS)
+def test_weights_are_what_their_formula_says(profile: str, squared: bool) -> None:
+    query, points, _ = problem()
+    window = Window(profile, bandwidth(3), squared=squared)  # type: ignore[arg-type]
+    found = weights(query, points, window)
+    assert np.allclose(array(found @ points.value), twin(query, points, window)["value"], rtol=1e-12, atol=1e-13)
+    reached = moments(query, points, window).lse > -math.inf
+    assert found.sum(1).allclose(reached.double(), rtol=1e-13)
+
+
+def test_weights_and_moments_agree_on_an_edge() -> None:
+    """6 and 8 are one bandwidth of 2 from each other: exactly, wherever the origin is."""
+    key = torch.tensor([[0.0], [1.0], [2.0], [5.0], [6.0], [8.0]], dtype=torch.float64)
+    points, window = arrange(key, key, torch.ones(6, dtype=torch.float64)), Window("boxcar", key.new_full((1,), 2.0))
+    assert weights(key[4:5], points, window).tolist() == [pytest.approx([0, 0, 0, 1 / 3, 1 / 3, 1 / 3])]
+    assert moments(key[4:5], points, window).value.item() == pytest.approx(19 / 3)
 
 
 @pytest.mark.parametrize("profile", KERNELS)

@@ -15,6 +15,8 @@ from dikkat.kernels.numba_attention import BYTES
 
 # Blocks of keys in a tile; queries of a task.
 TILE, ROWS = 4, 32
+# Numbers, of all of a task's sums.
+_SUMS = 2**15
 # Of distances, in which it is said how much lies beyond.
 BINS = 512
 PROFILES = ("gaussian", "boxcar", "epanechnikov", "triangular", "average")
@@ -101,7 +103,7 @@ def sensitivity(
     query: Tensor, points: Tiles, bandwidth: Tensor, lse: Tensor, row: Tensor, fit: Tensor, *, tolerance: float,
     exclude: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """`regression.moments.sensitivity`."""
+    """Σ_j w_j δ_jc² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), (n, d, v): u is a `row`, θ a `fit`."""
     size, values = points.key.shape[1], points.value.shape[1]
     call = _Call(query, points, "gaussian", bandwidth, False, tolerance, int(row.shape[1] > 1), exclude)
     # δ is larger by the unit there: so that u·z and zᵀθ come out the same, what they have of it is smaller.
@@ -134,7 +136,7 @@ class _Call:
         weight = points.weight.log2() if gaussian else points.weight
         shape = points.key.shape
         self.fields: dict[str, Any] = dict.fromkeys(_windows().WHOLE[1:], 0) | {
-            "queries": len(query), "rows": min(ROWS, len(query)), "features": shape[1], "values": points.value.shape[1],
+            "queries": len(query), "features": shape[1], "values": points.value.shape[1],
             "tiles": shape[0], "boxes": points.low.shape[1], "degree": degree, "squared": squared,
             "profile": PROFILES.index(profile),
             "tolerance": max(math.log2(tolerance) if tolerance else -math.inf, _LEAST[self._dtype]),
@@ -161,13 +163,15 @@ class _Call:
         if not len(found):
             return found
         lanes = BYTES // found.itemsize
-        tasks = -(-fields["queries"] // fields["rows"])
-        scratch = lanes * (fields["rows"] * columns + TILE * (1 + max(1, fields["values"]) + fields["features"]))
-        scratch += fields["boxes"] + 2 * BINS + -(-fields["rows"] // lanes) * lanes
+        # What is summed up for a task's rows stays near.
+        rows = max(1, min(ROWS, len(found), _SUMS // (lanes * columns)))
+        tasks = -(-len(found) // rows)
+        scratch = lanes * (rows * columns + TILE * (1 + max(1, fields["values"]) + fields["features"]))
+        scratch += fields["boxes"] + 2 * BINS + -(-rows // lanes) * lanes
         threads = min(tasks, torch.get_num_threads())
         self.point("scratch", torch.empty(threads, scratch, dtype=self._dtype))
         self.point("moments", found)
-        fields |= {"columns": columns, "tasks": tasks, "scratch_size": scratch}
+        fields |= {"rows": rows, "columns": columns, "tasks": tasks, "scratch_size": scratch}
         values = [fields[name] for name in (*module.WHOLE[1:], *module.REAL)]
         numba_threads.launch(module.windows(_NUMPY[self._dtype]), module.FORM, values, tasks)
         return found

@@ -18,7 +18,7 @@ import numpy as np
 from numba import carray
 
 from dikkat.kernels.numba_compile import Kernel, inlined, source_digest
-from dikkat.kernels.numba_moments import BINS, TILE
+from dikkat.kernels.numba_moments import BINS, PROFILES, TILE
 from dikkat.kernels.numba_vectors import (
     Pointer,
     Vector,
@@ -39,7 +39,7 @@ from dikkat.kernels.numba_vectors import (
     where,
 )
 
-GAUSSIAN, BOXCAR, EPANECHNIKOV, TRIANGULAR, AVERAGE = range(5)
+GAUSSIAN, BOXCAR, EPANECHNIKOV, TRIANGULAR, AVERAGE = range(len(PROFILES))
 MARGIN = 16
 # A box's distance and a pair's are rounded differently.
 SLACK = 1e-3
@@ -210,42 +210,36 @@ def _raise(peak: float, top: float, row: Pointer, columns: int, zero: Any) -> No
 @inlined
 def _weights(
     call: Call, query: Pointer, key: Pointer, weight: Pointer, hidden: int, fixed: bool, peak: float, row: Pointer,
-    delta: Pointer, weights: Pointer, zero: Any,
-) -> float:  # fmt: skip
-    """A row's weights of a tile; its base from now on. `hidden` is a place that the row must not see, if one of it."""
+    delta: Pointer, scratch: Pointer, zero: Any,
+) -> tuple[float, Vector, Vector, Vector, Vector]:  # fmt: skip
+    """A row's base from now on, and its weights of a tile; `hidden` is a place that it must not see, if of the tile."""
     lanes = lanes_of(zero)
     keep = call.degree != 0 or fixed
     s0, s1, s2, s3 = _four(query, key, pointer(call.scale, zero), call.features, delta, keep, zero)
     w0, w1, w2, w3 = load(weight, 0), load(weight, lanes), load(weight, 2 * lanes), load(weight, 3 * lanes)
-    inside = 0 <= hidden < TILE * lanes
-    if call.profile != GAUSSIAN:
-        store(weights, 0, _kernel(call, s0, w0, zero))
-        store(weights, lanes, _kernel(call, s1, w1, zero))
-        store(weights, 2 * lanes, _kernel(call, s2, w2, zero))
-        store(weights, 3 * lanes, _kernel(call, s3, w3, zero))
-        if inside:
-            weights[hidden] = 0
-        return zero
-    s0, s1, s2, s3 = w0 - s0, w1 - s1, w2 - s2, w3 - s3
-    if inside:
-        store(weights, 0, s0)
-        store(weights, lanes, s1)
-        store(weights, 2 * lanes, s2)
-        store(weights, 3 * lanes, s3)
-        weights[hidden] = -np.inf
-        s0, s1 = load(weights, 0), load(weights, lanes)
-        s2, s3 = load(weights, 2 * lanes), load(weights, 3 * lanes)
+    gaussian = call.profile == GAUSSIAN
+    if gaussian:
+        w0, w1, w2, w3 = w0 - s0, w1 - s1, w2 - s2, w3 - s3
+    else:
+        w0, w1 = _kernel(call, s0, w0, zero), _kernel(call, s1, w1, zero)
+        w2, w3 = _kernel(call, s2, w2, zero), _kernel(call, s3, w3, zero)
+    if 0 <= hidden < TILE * lanes:
+        store(scratch, 0, w0)
+        store(scratch, lanes, w1)
+        store(scratch, 2 * lanes, w2)
+        store(scratch, 3 * lanes, w3)
+        scratch[hidden] = -np.inf if gaussian else 0.0
+        w0, w1 = load(scratch, 0), load(scratch, lanes)
+        w2, w3 = load(scratch, 2 * lanes), load(scratch, 3 * lanes)
+    if not gaussian:
+        return peak, w0, w1, w2, w3
     if not fixed:
-        top = maximum(maximum(s0, s1), maximum(s2, s3))
+        top = maximum(maximum(w0, w1), maximum(w2, w3))
         if some(top > full(peak + MARGIN, zero)):
             before, peak = peak, largest(top)
             _raise(before, peak, row, call.columns, zero)
     base = full(peak if peak > -np.inf else zero, zero)
-    store(weights, 0, exp2(s0 - base))
-    store(weights, lanes, exp2(s1 - base))
-    store(weights, 2 * lanes, exp2(s2 - base))
-    store(weights, 3 * lanes, exp2(s3 - base))
-    return peak
+    return peak, exp2(w0 - base), exp2(w1 - base), exp2(w2 - base), exp2(w3 - base)
 
 
 # --- means
@@ -268,20 +262,27 @@ def _times(weights: Pointer, factor: Pointer, into: Pointer, zero: Any) -> None:
 
 
 @inlined
-def _add_moments(
+def _add_means(
+    call: Call, row: Pointer, value: Pointer, w0: Vector, w1: Vector, w2: Vector, w3: Vector, zero: Any
+) -> None:
+    """The columns Σ w and Σ w y."""
+    lanes = lanes_of(zero)
+    store(row, 0, load(row, 0) + ((w0 + w1) + (w2 + w3)))
+    for k in range(call.values):
+        place, own = k * TILE * lanes, (1 + k) * lanes
+        first = w0 * load(value, place) + w1 * load(value, place + lanes)
+        second = w2 * load(value, place + 2 * lanes) + w3 * load(value, place + 3 * lanes)
+        store(row, own, load(row, own) + (first + second))
+
+
+@inlined
+def _add_lines(
     call: Call, row: Pointer, value: Pointer, delta: Pointer, weights: Pointer, weighted: Pointer, zero: Any
 ) -> None:
-    """The columns: Σ w; Σ w y; and for degree 1 Σ w δ, Σ w δ δᵀ above the diagonal and on it, Σ w δ y."""
+    """After these the columns Σ w δ, Σ w δ δᵀ above the diagonal and on it, Σ w δ y, feature by feature."""
     lanes, size, values = lanes_of(zero), call.features, call.values
     wide = TILE * lanes
-    tile = (load(weights, 0) + load(weights, lanes)) + (load(weights, 2 * lanes) + load(weights, 3 * lanes))
-    store(row, 0, load(row, 0) + tile)
-    column = 1
-    for k in range(values):
-        _add(row, column, weights, at(value, k * wide), zero)
-        column += 1
-    if call.degree == 0:
-        return
+    column = 1 + values
     for c in range(size):
         own = at(delta, c * wide)
         _times(weights, own, weighted, zero)
@@ -341,13 +342,21 @@ def _tile(
             continue
         if call.exclude != 0:
             hidden = pointer(call.exclude, np.int64(0))[i0 + i] - t * wide
-        peaks[i] = _weights(
+        peaks[i], w0, w1, w2, w3 = _weights(
             call, at(query, i * call.features), key, weight, hidden, fixed, peaks[i], row, delta, weights, zero
         )
+        if not fixed:
+            _add_means(call, row, value, w0, w1, w2, w3, zero)
+            if call.degree == 0:
+                continue
+        store(weights, 0, w0)
+        store(weights, lanes, w1)
+        store(weights, 2 * lanes, w2)
+        store(weights, 3 * lanes, w3)
         if fixed:
             _add_sensitivity(call, i0 + i, row, value, delta, weights, weighted, zero)
         else:
-            _add_moments(call, row, value, delta, weights, weighted, zero)
+            _add_lines(call, row, value, delta, weights, weighted, zero)
 
 
 @inlined

@@ -24,6 +24,7 @@ from dikkat import scores
 from dikkat.attention import attention_state
 from dikkat.kernels import numba_moments
 from dikkat.kernels.common import State, log_profile, merge
+from dikkat.masking import softmax
 
 Profile = Literal["gaussian", "boxcar", "epanechnikov", "triangular", "average"]
 
@@ -172,6 +173,12 @@ def sensitivity(
     return _sensitivity(query, points, window, lse, row, fit, exclude)
 
 
+def weights(query: Tensor, points: Points, window: Window) -> Tensor:
+    """The weights themselves, (n, m), of the points in their order; 0 in the row of a query that no key reaches."""
+    _, scores = _scores(query, points, window, slice(None), slice(None), None)
+    return softmax(scores, None)[0]
+
+
 def _sensitivity(
     query: Tensor, points: Points, window: Window, lse: Tensor, row: Tensor, fit: Tensor, exclude: Tensor | None
 ) -> Tensor:
@@ -180,12 +187,12 @@ def _sensitivity(
     lse = lse.masked_fill(lse == -_INF, 0.0)
     for rows, cols in _tiles(query, points):
         delta, scores = _scores(query, points, window, rows, cols, exclude)
-        weights = (scores - lse[rows, None]).exp()
+        share = (scores - lse[rows, None]).exp()
         own = row[rows]
         lever = own[:, :1] + torch.einsum("nc,nmc->nm", own[:, 1:], delta[..., : own.shape[1] - 1])
         line = torch.einsum("ncv,nmc->nmv", fit[rows, 1:], delta[..., : own.shape[1] - 1])
         left = points.value[cols] - fit[rows, :1] - line
-        found[rows] += torch.einsum("nm,nmc,nmv->ncv", weights * lever, delta.square(), left)
+        found[rows] += torch.einsum("nm,nmc,nmv->ncv", share * lever, delta.square(), left)
     return found
 
 
@@ -212,11 +219,10 @@ def _merged(query: Tensor, points: Points, window: Window, degree: int, exclude:
     parts: dict[int, State] = {}
     for rows, cols in _tiles(query, points):
         delta, scores = _scores(query, points, window, rows, cols, exclude)
-        lse = scores.logsumexp(1)
-        weights = (scores - lse.masked_fill(lse == -_INF, 0.0)[:, None]).exp()
-        means = [weights @ points.value[cols]]
+        share, lse = softmax(scores, None)
+        means = [share @ points.value[cols]]
         if degree:
-            weighted = weights[..., None] * delta
+            weighted = share[..., None] * delta
             means += [
                 weighted.sum(1),
                 torch.einsum("nmc,nme->nce", weighted, delta).flatten(1),
@@ -241,7 +247,7 @@ def _scores(
     query: Tensor, points: Points, window: Window, rows: slice, cols: slice, exclude: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """δ and the logarithm of the weights of a tile."""
-    delta = (points.key[cols] - query[rows, None]) / window.bandwidth
+    delta = (points.key[cols] - query[rows, None]) * (1 / window.bandwidth)  # as the compiled kernels do
     square = delta.square().sum(-1)
     if window.profile == "average":
         scores = torch.zeros_like(square)

@@ -12,18 +12,10 @@ from scipy.sparse import csr_array
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from dikkat import scores
-from dikkat.attention import attention_weights
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import local_fit, noise_shares, residual_variance
-from dikkat.regression.moments import Moments, Points, Profile, Window, arrange, moments
+from dikkat.regression.moments import Moments, Points, Profile, Window, arrange, moments, weights
 
-_SCORES = {
-    "gaussian": scores.Gaussian,
-    "epanechnikov": scores.Epanechnikov,
-    "boxcar": scores.Boxcar,
-    "triangular": scores.Triangular,
-}
 _ELEMENTS = 2**23  # of what is held for some queries at once
 _DIGITS = 1e9  # of |lse|: beyond, its rounding shows in a difference of two
 _ALONE = 1e-5  # of the noise left in the residuals: with less, as many numbers are fitted as points have a say
@@ -122,17 +114,12 @@ class Smoother:
         return float((np.exp(np.log(self.joined.weight) - lse) * own).sum())
 
     def weights(self, query: Array, key: Array, weight: Array) -> Iterator[tuple[slice, Array]]:
-        """The attention of some queries at a time to rows (m, d) with weights (m,), in float64."""
-        centre = self.joined.x.mean(0, dtype=np.float64)
-
-        def tensor(array: Array) -> Tensor:
-            return torch.tensor(array, dtype=torch.float64, device=self.device)
-
-        score = scores.Average() if self.profile == "average" else _SCORES[self.profile](tensor(self.bandwidth))
-        keys, bias = tensor(key - centre), tensor(np.log(weight))
-        for rows in _slices(len(query), len(key)):
-            queries = tensor(query[rows] - centre)
-            yield rows, attention_weights(queries, keys, score=score, key_bias=bias).cpu().numpy()
+        """The attention of some queries at a time to rows (m, d) with weights (m,)."""
+        keys, counts = (torch.tensor(array, device=self.device) for array in (key, weight))
+        points = Points(keys, keys[:, :0], counts.to(keys), torch.arange(len(keys), device=self.device))
+        for rows in _slices(len(query), key.size):
+            queries = torch.tensor(query[rows], device=self.device)
+            yield rows, weights(queries, points, self._window(queries)).cpu().numpy()
 
     def nearest(self, query: Array) -> csr_array:
         """The shares (n, m) of the nearest places in the answer to each query: one, or all that are as near."""

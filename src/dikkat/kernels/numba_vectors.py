@@ -475,10 +475,19 @@ def exp(typingctx: Any, vector: Any) -> Any:
     return vector(vector), build
 
 
+_LN2 = 0.6931471805599453
+
+
 def _powers_of_two(terms: int) -> list[float]:
-    """Coefficients of 2^r for |r| ≤ ½, the constant term first: through the zeros of a Chebyshev polynomial."""
-    fitted = np.polynomial.Chebyshev.interpolate(np.exp2, terms - 1, domain=[-0.5, 0.5])
-    return [float(number) for number in fitted.convert(kind=np.polynomial.Polynomial).coef]
+    """Coefficients of 2^r for |r| ≤ ½, the constant term first: its series, and a polynomial for what follows.
+
+    The rest alone goes through the zeros of a Chebyshev polynomial: the whole would lose some bits on the way, and 2^0
+    would not be 1.
+    """
+    series = [_LN2**k / factorial(k) for k in range(terms + 8)]
+    rest = np.polynomial.Polynomial([0.0] * terms + series[terms:])
+    fitted = np.polynomial.Chebyshev.interpolate(rest, terms - 1, domain=[-0.5, 0.5])
+    return [float(a + b) for a, b in zip(series, fitted.convert(kind=np.polynomial.Polynomial).coef, strict=False)]
 
 
 @intrinsic

@@ -128,7 +128,9 @@ def _centred(found: Moments) -> _Centred | None:
 
 def _solve(centred: _Centred, right: Tensor) -> Tensor:
     """(S + Λ)⁻¹ times (n, d, k), by features of second moment 1. There is no slope without spread, nor far away."""
-    size = centred.second.masked_fill(centred.second <= 0, 1.0).sqrt()[..., None]
+    rounding = 32 * torch.finfo(right.dtype).eps * centred.second  # of a difference of squares, which S is
+    flat = centred.spread.diagonal(dim1=1, dim2=2) <= rounding
+    size = centred.second.masked_fill(flat, math.inf).sqrt()[..., None]
     least = 1e-10 if right.dtype == torch.float64 else 1e-5
     system = centred.spread / size / size.mT + least * torch.eye(size.shape[1]).to(right)
     factor = torch.linalg.cholesky_ex(system).L

@@ -289,7 +289,7 @@ def test_two_hundred_small_problems(kind, order):
         model = NadarayaWatson(order=order).fit(x, y)
         errors = [step["error"] for step in model.history_]
         assert (np.isfinite(model.bandwidth_) & (model.bandwidth_ > 0)).all(), seed
-        assert errors == sorted(errors, reverse=True), seed
+        assert (np.diff(errors) <= 1e-12 * errors[0]).all(), seed
         if order == "constant":
             assert errors[-1] == pytest.approx(_error_of_means(x, y, model.bandwidth_), rel=1e-6), seed
             rule = NadarayaWatson(bandwidth="silverman").fit(x, y).bandwidth_

@@ -1,3 +1,5 @@
+import re
+
 import dense
 import numpy as np
 import pandas as pd
@@ -87,16 +89,24 @@ def test_the_same_x_with_different_y(kernel, order):
 @BOTH
 @pytest.mark.parametrize("constant", [0.0, 0.1, 1e6])
 def test_a_constant_column(kernel, order, constant):
-    made = NadarayaWatson(kernel, bandwidth="scott", order=order)
-    plain = made.fit(X, Y).predict(X)
     both = np.hstack([X, np.full_like(X, constant)])
-    found = made.fit(both, Y)
-    np.testing.assert_allclose(found.bandwidth_[1:], np.inf if kernel == "average" else 1)
-    # With two features the rule is another; the answers must not be.
-    bandwidth = 0.7
-    plain = NadarayaWatson(kernel, bandwidth=bandwidth, order=order).fit(X, Y).predict(X)
-    found = NadarayaWatson(kernel, bandwidth=bandwidth, order=order).fit(both, Y).predict(both)
-    np.testing.assert_allclose(found, plain, rtol=1e-7, atol=1e-9)
+    found = NadarayaWatson(kernel, bandwidth=0.7, order=order).fit(both, Y).predict(both)
+    expected = NadarayaWatson(kernel, bandwidth=0.7, order=order).fit(X, Y).predict(X)
+    np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
+
+
+@EVERY
+@BOTH
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("constant", [0.0, -0.1, 1e6])
+@pytest.mark.parametrize("rule", ["scott", "loo"])
+def test_another_number_in_a_constant_column(kernel, order, dtype, constant, rule):
+    """It has no influence."""
+    both = np.hstack([X, np.full_like(X, constant)]).astype(dtype)
+    model = NadarayaWatson(kernel, bandwidth=rule, order=order).fit(both, Y)
+    expected = model.predict(both)
+    both[:, 1] += 7 * max(abs(constant), 1)
+    np.testing.assert_allclose(model.predict(both), expected, atol=1e-6 if dtype == np.float64 else 1e-4)
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])
@@ -114,9 +124,14 @@ def test_outliers_in_x(kernel, order, rule):
 @pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])
 @BOTH
 def test_outliers_in_y(kernel, order):
-    y = np.append(Y, 1e6)
-    model = NadarayaWatson(kernel, order=order, out_of_reach="nearest").fit(np.vstack([X, [[2.02]]]), y)
-    _sensible(model, X, -2e6, 2e6)
+    """The error is all its; still the bandwidth is no worse than any other, and the answers are by the formula."""
+    x, y = np.vstack([X, [[2.02]]]), np.append(Y, 1e6)
+    model = NadarayaWatson(kernel, order=order, out_of_reach="nearest").fit(x, y)
+    grid = [dense.leave_one_out_error(kernel, order, x, y, sigma) for sigma in np.geomspace(0.02, 40, 40)]
+    assert model.history_[-1]["error"] <= min(grid) * 1.001
+    np.testing.assert_allclose(model.predict(X), dense.predict(kernel, order, X, x, y, model.bandwidth_), rtol=1e-5)
+    if order == "constant":
+        _sensible(model, X, Y.min(), 1e6)
 
 
 @EVERY
@@ -136,17 +151,30 @@ def test_strings():
         NadarayaWatson().fit(X, ["Bursa"] * 23)
 
 
-@pytest.mark.parametrize("bandwidth", [0, 0.0, -1.0, np.nan, np.inf, [1.0, 0.0], [], "wide", None, True, object()])
+@pytest.mark.parametrize(
+    "bandwidth", [0, 0.0, -1.0, np.nan, np.inf, [1.0, 0.0], [], "wide", "0.5", None, True, object()]
+)
 def test_a_bandwidth_that_is_none(bandwidth):
-    with pytest.raises(ValueError, match=r"bandwidth: came .*; allowed: "):
+    message = r"bandwidth: came .*; allowed: a positive number in the units of X, .*'silverman', 'scott', 'loo'"
+    with pytest.raises(ValueError, match=message):
         NadarayaWatson(bandwidth=bandwidth).fit(np.hstack([X, X]), Y)
 
 
 def test_a_bandwidth_that_does_not_fit():
     with pytest.raises(ValueError, match=r"bandwidth: came with shape \(2,\); allowed: a number, or \(1,\)"):
         NadarayaWatson(bandwidth=[1.0, 2.0]).fit(X, Y)
-    with pytest.raises(ValueError, match=r"bandwidth: came 1e-60, which is 0 in float32"):
-        NadarayaWatson(bandwidth=1e-60).fit(X.astype(np.float32), Y)
+    for dtype, sigma in ((np.float32, 1e-60), (np.float32, 1e-40), (np.float32, 1e39), (np.float64, 1e-310)):
+        message = f"bandwidth: came {sigma}; allowed in {np.dtype(dtype)}, the dtype of X: from "
+        with pytest.raises(ValueError, match=re.escape(message)):
+            NadarayaWatson(bandwidth=sigma).fit(X.astype(dtype), Y)
+        least = float(np.finfo(dtype).tiny)
+        found = NadarayaWatson(bandwidth=least).fit(X.astype(dtype), Y).predict(X.astype(dtype))
+        np.testing.assert_allclose(found, Y, atol=1e-7)
+
+
+def test_y_beyond_the_dtype_of_x():
+    with pytest.raises(ValueError, match=r"y: came with 1e\+39; allowed in float32"):
+        NadarayaWatson().fit(X.astype(np.float32), np.append(Y[1:], 1e39))
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,18 @@ def test_one_bandwidth_for_all_features():
 
 
 @pytest.mark.parametrize("order", dense.ORDERS)
+def test_y_keeps_its_digits_beside_float32(order):
+    x, y, query, _ = _data(dtype=np.float32)
+    y = y.astype(float) + 1e9
+    model = NadarayaWatson(bandwidth=SIGMA, order=order).fit(x, y)
+    np.testing.assert_array_equal(model.y_train_, y)
+    deviation = model.predict(query, return_std=True)[1]
+    expected = NadarayaWatson(bandwidth=SIGMA, order=order).fit(x.astype(float), y).predict(query, return_std=True)[1]
+    np.testing.assert_allclose(deviation, expected, rtol=1e-4)
+    assert deviation.dtype == np.float32
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
 def test_an_offset_of_y_costs_no_digits(order):
     x, y, query, _ = _data()
     model = NadarayaWatson(bandwidth=SIGMA, order=order)
@@ -244,9 +256,9 @@ def test_far_from_all_data_the_nearest_answer(order, dtype, distance):
     model = NadarayaWatson(bandwidth=[1.0, 2.0], order=order).fit(x, [5.0, -2.0, 7.0])
     query = np.array([[-distance, 0.0], [distance, 0.0]], dtype)
     mean, deviation = model.predict(query, return_std=True)
-    if distance < 1e6:
-        np.testing.assert_allclose(mean, [5, 7], rtol=1e-3)
-    assert (np.isfinite(mean) & (mean >= -2.1) & (mean <= 7.1)).all()
+    told_apart = distance * np.finfo(dtype).eps < 1  # beyond, all rows are as near
+    np.testing.assert_allclose(model.predict(query), [5, 7] if told_apart else 10 / 3, rtol=1e-6)
+    assert (np.isfinite(mean) & (mean >= -2) & (mean <= 7)).all()
     assert (np.isfinite(deviation) & (deviation >= 0)).all()
     assert not np.isnan(model.confidence_band(query)).any()
     assert (model.effective_neighbors(query) >= 1).all()
@@ -343,6 +355,50 @@ def test_score_is_r2():
     left = np.average((y - model.predict(x)) ** 2, weights=weight)
     expected = 1 - left / np.average((y - np.average(y, weights=weight)) ** 2, weights=weight)
     assert model.score(x, y, sample_weight=weight) == pytest.approx(expected)
+
+
+def test_score_says_what_is_out_of_reach():
+    x, y, query, _ = _data()
+    model = NadarayaWatson("boxcar", bandwidth=SIGMA).fit(x, y)
+    far = np.vstack([x, query[:2] + 100])
+    with (
+        pytest.warns(UserWarning, match="in reach"),
+        pytest.raises(
+            ValueError, match=r"^out_of_reach: came 'nan', and 2 of 39 rows .* boxcar .*; allowed: 'nearest'"
+        ),
+    ):
+        model.score(far, np.append(y, [0.0, 0.0]))
+    assert np.isfinite(model.set_params(out_of_reach="nearest").score(far, np.append(y, [0.0, 0.0])))
+
+
+@pytest.mark.parametrize(
+    ("fitted", "changed"),
+    [({"kernel": "boxcar"}, {"kernel": "gaussian"}), ({"order": "constant"}, {"order": "linear"})],
+)
+def test_kernel_and_order_are_the_fitted_ones(fitted, changed, tmp_path):
+    """A change takes effect with the next fit, and is in no file before."""
+    x, y, query, _ = _data()
+    query[0] = 99
+    model = NadarayaWatson(bandwidth=SIGMA, **fitted).fit(x, y)
+    methods = ["predict", "confidence_band", "attention_weights", "effective_neighbors", "log_density"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = [getattr(model, name)(query) for name in methods]
+        model.set_params(**changed)
+        model.save(tmp_path / "model")
+        for other in (model, pickle.loads(pickle.dumps(model)), NadarayaWatson.load(tmp_path / "model")):
+            for name, answer in zip(methods, expected, strict=True):
+                np.testing.assert_array_equal(getattr(other, name)(query), answer)
+        anew = model.fit(x, y).predict(query)
+    np.testing.assert_array_equal(anew, NadarayaWatson(bandwidth=SIGMA, **changed).fit(x, y).predict(query))
+
+
+def test_what_was_given_may_change_afterwards():
+    x, y, query, weight = _data()
+    model = NadarayaWatson(bandwidth=SIGMA).fit(x, y, weight)
+    expected = model.predict(query)
+    x[:], y[:], weight[:] = 0, 0, 1
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(query), expected)
 
 
 def test_pickles_hold_no_torch_and_answer_the_same():

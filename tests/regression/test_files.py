@@ -41,7 +41,7 @@ def model_file(path, change=None, tensors=None, metadata=None):
     "settings",
     [
         {},
-        {"bandwidth": 0.7, "order": "linear", "tolerance": 1e-6},
+        {"bandwidth": np.float32(0.7), "order": "linear", "tolerance": np.float32(1e-6)},
         {"bandwidth": np.array([1.0, 2.0, 0.5]), "kernel": "epanechnikov", "out_of_reach": "nearest"},
         {"kernel": "average"},
     ],
@@ -163,6 +163,7 @@ def test_content_that_does_not_fit(tmp_path, change, message):
         ({"sample_weight_": -np.ones(23)}, "sample_weight_ must be at least 0"),
         ({"sample_weight_": np.zeros(23)}, "sample_weight_ must be at least 0, and positive somewhere"),
         ({"bandwidth_": np.array([1.0, 0.0, 1.0])}, "bandwidth_ must be positive and finite"),
+        ({"bandwidth_": np.array([1.0, 1e-310, 1.0])}, "bandwidth_ must be positive and finite in float64"),
         ({"bandwidth_": np.array([1.0, np.inf, 1.0])}, "bandwidth_ must be positive and finite"),
         ({"bandwidth_": np.array([1.0, np.nan, 1.0])}, "bandwidth_ must be positive and finite"),
     ],

@@ -85,6 +85,29 @@ def test_far_from_all_points_the_nearest_answers(dtype):
     np.testing.assert_allclose(fit.theta.numpy()[:, 1] / query, 0, atol=1e-3)
 
 
+@pytest.mark.parametrize("distance", [40.0, 100.0, 200.0])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_far_from_dense_points_there_is_no_line(distance, dtype):
+    """Their weights differ by little there: a slope from a thousandth of a bandwidth would go on for a hundred."""
+    query, random = np.array([[distance]], dtype), np.random.default_rng(0)
+    x, y = random.uniform(-0.01, 0, (ROWS, 1)).astype(dtype), random.normal(size=(ROWS, 1)).astype(dtype)
+    ones, sigma = np.ones(ROWS, dtype), np.ones(1, dtype)
+    found = _moments(x, np.hstack([y, y**2]), ones, query, sigma, "linear")
+    fit = local_fit(found)
+    square = ((x.astype(float) - query) ** 2)[:, 0] / 2
+    share = np.exp(square.min() - square)
+    share /= share.sum()
+    tolerance = 1e-9 if dtype == np.float64 else 2e-2  # of a square of 2 · 10⁴ the last digit in float32 is 0.002
+    np.testing.assert_allclose(fit.estimate.numpy()[0, 0], share @ y[:, 0], atol=tolerance)
+    assert (fit.theta.numpy()[:, 1:] == 0).all()
+    np.testing.assert_array_equal(fit.row.numpy(), [[1, 0]])
+    variance = residual_variance(_moments(x, y, ones, query, sigma, "linear"), fit, found.value[:, 1:])
+    np.testing.assert_allclose(variance[0, 0], share @ y[:, 0] ** 2 - (share @ y[:, 0]) ** 2, atol=5 * tolerance)
+    norm, left = noise_shares(found, _moments(x, y, ones, query, sigma, "linear", squared=True))
+    np.testing.assert_allclose(norm, (share**2).sum(), atol=tolerance)
+    np.testing.assert_allclose(left, 1 - (share**2).sum(), atol=tolerance)
+
+
 def test_one_point_answers_with_its_value():
     one = np.array([[2.0, 3.0]])
     fit = local_fit(

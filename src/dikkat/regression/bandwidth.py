@@ -9,6 +9,7 @@ the mean over the outputs where there are several. A place that no other reaches
 others, lest a bandwidth win by answering nothing.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -18,8 +19,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from dikkat.regression.joined import Array, Joined
-from dikkat.regression.local import LocalFit, local_fit
-from dikkat.regression.moments import Moments, Profile, Window, arrange, moments, sensitivity
+from dikkat.regression.local import local_fit
+from dikkat.regression.moments import Profile, Window, arrange, moments, sensitivity
 
 Rule = Literal["silverman", "scott"]
 Steps = list[tuple[Array, float]]
@@ -29,31 +30,53 @@ _STEPS = 60  # of one descent
 _FINE = 1e-13  # of the error: the bandwidth then has about six digits
 _ROUGH = 1e-5
 _FAR = 1e6  # times a feature's range: a bandwidth at which it counts no more
+_ELEMENTS = 2**23  # of the moments of some places at once
 
 
-def rule_of_thumb(joined: Joined, rule: Rule) -> Array:
+def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> Array:
     r"""One bandwidth a feature, from its spread and the number of rows alone.
 
-    $$ \sigma_c = a\, s_c\, n^{-1/(d + 4)}, \qquad a = \Big(\frac{4}{d + 2}\Big)^{1/(d + 4)} $$
+    $$ \sigma_c = k\, a\, s_c\, n^{-1/(d + 4)}, \qquad a = \Big(\frac{4}{d + 2}\Big)^{1/(d + 4)} $$
 
     for Silverman's rule and a = 1 for Scott's, with n the sum of the weights and $s_c$ the smaller of the standard
     deviation and the interquartile range over 1.349 (its ratio for a normal distribution), which an outlier does not
-    move.
+    move. The rules are the Gaussian kernel's, where k = 1; a kernel that ends gets the radius with which its standard
+    deviation along a feature is the Gaussian's: $k^2$ is d + 4 for Epanechnikov's, d + 2 for the boxcar and
+    $(d + 2)(d + 3)/(d + 1)$ for the triangular kernel.
 
     Args:
         joined: The training rows.
         rule: "silverman" or "scott".
+        profile: A kernel with a bandwidth.
 
     Returns:
-        (d,), positive and finite; 1 for a constant feature.
+        (d,), positive and finite in the dtype of the rows; for a constant feature so wide that it does not count.
 
     Source: Silverman 1986, sections 3.4.2 and 4.3.2; Scott 1992, chapter 6.
     """
     size = joined.x.shape[1]
-    factor = (4 / (size + 2)) ** (1 / (size + 4)) if rule == "silverman" else 1.0
+    factor = _radius(profile, size) * ((4 / (size + 2)) ** (1 / (size + 4)) if rule == "silverman" else 1.0)
     count = max(1.0, float(joined.weight.sum()))
     spread = np.array([_spread(column.astype(np.float64), joined.weight) for column in joined.x.T])
-    return _positive(np.where(spread > 0, factor * spread * count ** (-1 / (size + 4)), 1.0))
+    found = np.where(spread > 0, factor * spread * count ** (-1 / (size + 4)), _beyond(joined.x))
+    return _within_dtype(found, joined.x)
+
+
+def _radius(profile: Profile, size: int) -> float:
+    """The bandwidth with which a kernel in so many dimensions has the standard deviation 1 along each."""
+    squares = {
+        "gaussian": 1.0,
+        "epanechnikov": size + 4,
+        "boxcar": size + 2,
+        "triangular": (size + 2) * (size + 3) / (size + 1),
+    }
+    return math.sqrt(squares[profile])
+
+
+def _beyond(x: Array) -> Array:
+    """(d,): how wide the kernel is along constant features, so that another number there changes nothing either."""
+    wide: Array = _FAR * np.abs(x[0].astype(np.float64)).clip(1.0, 1e300)
+    return wide
 
 
 def _spread(column: Array, weight: Array) -> float:
@@ -72,9 +95,11 @@ def _spread(column: Array, weight: Array) -> float:
     return float((min(deviation, quartiles) if quartiles > 0 else deviation) * (high - low))
 
 
-def _positive(bandwidth: Array) -> Array:
-    limits = np.finfo(np.float64)
-    return np.clip(bandwidth, limits.tiny, limits.max)
+def _within_dtype(bandwidth: Array, x: Array) -> Array:
+    """Neither 0 nor infinite in the dtype of the rows."""
+    limits = np.finfo(x.dtype)
+    clipped: Array = np.clip(bandwidth, float(limits.tiny), float(limits.max))
+    return clipped
 
 
 def leave_one_out(joined: Joined, profile: Profile, degree: int, device: torch.device) -> tuple[Array, Steps]:
@@ -95,17 +120,17 @@ def leave_one_out(joined: Joined, profile: Profile, degree: int, device: torch.d
         The bandwidths (d,), and the accepted steps over all places, the start first, each with its error. No steps
         where there is nothing to choose by: all rows at one place, or all values equal.
     """
-    rule = rule_of_thumb(joined, "silverman")
     if len(joined.x) == 1 or joined.variance() == 0:
-        return rule, []
+        return rule_of_thumb(joined, "silverman", profile), []
     count, size = joined.x.shape
     chosen = _sample(count, degree, size)
     whole = Criterion(joined, profile, degree, device)
     part = whole if len(chosen) == count else Criterion(_some(joined, chosen), profile, degree, device)
     grow = np.log(count / len(chosen)) / (4 + size)
     search = _by_gradient if profile == "gaussian" else _by_lines
-    steps = search(part, whole, np.log(rule), grow, _box(joined))
-    return _positive(np.exp(steps[-1].t)), [(np.exp(step.t), step.error + whole.within) for step in steps]
+    found = search(part, whole, np.log(rule_of_thumb(joined, "silverman")), grow, _box(joined))
+    steps = [(_within_dtype(np.exp(step.t), joined.x), step.error + whole.within) for step in found]
+    return steps[-1][0], steps
 
 
 def _sample(count: int, degree: int, size: int) -> NDArray[np.intp]:
@@ -124,14 +149,32 @@ def _some(joined: Joined, chosen: NDArray[np.intp]) -> Joined:
 
 
 @dataclass(frozen=True)
-class _Trial:
+class _Step:
     """The criterion at one t; its error is the part that depends on t."""
 
     t: Array
     error: float
+
+
+@dataclass(frozen=True)
+class _Trial(_Step):
+    """With what the gradient there needs of each of n places.
+
+    Attributes:
+        left: (n, v), what is left of the values.
+        lse: (n,), of the moments.
+        row: (n, k), of the local fit.
+        theta: (n, k, v), of the local fit.
+    """
+
     left: torch.Tensor
-    found: Moments
-    fit: LocalFit
+    lse: torch.Tensor
+    row: torch.Tensor
+    theta: torch.Tensor
+
+    def step(self) -> _Step:
+        """Without, since a path has many steps."""
+        return _Step(self.t, self.error)
 
 
 class Criterion:
@@ -156,13 +199,24 @@ class Criterion:
 
     def __call__(self, t: Array) -> _Trial:
         """The error at σ = e^t, (d,)."""
-        found = moments(self.points.key, self.points, self._window(t), degree=self.degree, exclude=self.places)
-        fit = local_fit(found)
-        left = fit.estimate - self.points.value
-        lost = ~(torch.isfinite(left).all(1, keepdim=True) & torch.isfinite(found.lse)[:, None])
+        pieces = [self._fit(places, self._window(t)) for places in self.places.split(self._room())]
+        lse, row, theta = (torch.cat(piece) for piece in zip(*pieces, strict=True))
+        left = theta[:, 0] - self.points.value
+        lost = ~(torch.isfinite(left).all(1, keepdim=True) & torch.isfinite(lse)[:, None])
         left = torch.where(lost, self.others - self.points.value, left)
         error = float((self.share * left.square()).sum())
-        return _Trial(t, error, left, found, fit)
+        return _Trial(t, error, left, lse, row, theta)
+
+    def _fit(self, places: torch.Tensor, window: Window) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What is kept of some places: their moments are much larger than that."""
+        found = moments(self.points.key[places], self.points, window, degree=self.degree, exclude=places)
+        fit = local_fit(found)
+        return found.lse, fit.row, fit.theta
+
+    def _room(self) -> int:
+        """How many places' moments may be there at once."""
+        size, values = self.points.key.shape[1], self.points.value.shape[1]
+        return max(1, _ELEMENTS // (values + self.degree * size * (1 + size + values)))
 
     def gradient(self, trial: _Trial) -> tuple[Array, Array]:
         """Of the error with respect to t, (d,), and Gauss and Newton's guess at its second derivatives, (d, d)."""
@@ -170,9 +224,9 @@ class Criterion:
             self.points.key,
             self.points,
             self._window(trial.t),
-            trial.found.lse,
-            trial.fit.row,
-            trial.fit.theta,
+            trial.lse,
+            trial.row,
+            trial.theta,
             self.places,
         )
         change = torch.where(torch.isfinite(change), change, 0.0)
@@ -208,32 +262,31 @@ class _Box(NamedTuple):
 
 
 def _box(joined: Joined) -> _Box:
-    """A constant feature stays at the bandwidth 1."""
-    low, far, high = np.zeros((3, joined.x.shape[1]))
+    """A constant feature stays where it counts for nothing."""
+    limits = np.tile(_beyond(joined.x), (3, 1))
     for c, column in enumerate(joined.x.T):
         values = np.unique(column.astype(np.float64))
         if len(values) > 1:
-            low[c], far[c], high[c] = np.log(
-                _positive(np.array([np.diff(values).min() / 50, 3 * np.ptp(values), _FAR * np.ptp(values)]))
-            )
-    return _Box(low, far, high)
+            limits[:, c] = np.diff(values).min() / 50, 3 * np.ptp(values), _FAR * np.ptp(values)
+    return _Box(*np.log(_within_dtype(limits, joined.x)))
 
 
 class _Path(NamedTuple):
-    """The accepted steps of a descent, and what was learned of the second derivatives on it, (d, d)."""
+    """The accepted steps of a descent, where it is now, and what it learned of the second derivatives, (d, d)."""
 
-    steps: list[_Trial]
+    steps: list[_Step]
+    last: _Trial
     curve: Array
 
 
-def _by_gradient(part: Criterion, whole: Criterion, rule: Array, grow: float, box: _Box) -> list[_Trial]:
+def _by_gradient(part: Criterion, whole: Criterion, rule: Array, grow: float, box: _Box) -> list[_Step]:
     """For the Gaussian kernel, which is smooth."""
     rough = _rough(part, rule + grow, box)
     if part is whole:
-        fine = [_descend(whole, path.steps[-1], box, _FINE, path.curve) for path in rough[:2]]
+        fine = [_descend(whole, path.last, box, _FINE, path.curve) for path in rough[:2]]
         start, end = min(zip(rough, fine, strict=False), key=lambda pair: _last_error(pair[1]))
         return [*start.steps, *end.steps[1:]]
-    trials = [(whole(box.clip(path.steps[-1].t - grow)), path.curve) for path in rough[:3]]
+    trials = ((whole(box.clip(path.last.t - grow)), path.curve) for path in rough[:3])
     first, curve = min(trials, key=lambda pair: pair[0].error)
     return _descend(whole, first, box, _FINE, curve * np.exp(-4 * grow)).steps
 
@@ -242,7 +295,7 @@ def _rough(part: Criterion, rule: Array, box: _Box) -> list[_Path]:
     """Where descents from the starts come to, the lowest first."""
     distinct: list[_Path] = []
     for path in sorted((_descend(part, start, box, _ROUGH) for start in _starts(part, rule, box)), key=_last_error):
-        if all(np.abs(path.steps[-1].t - other.steps[-1].t).max() > 0.1 for other in distinct):
+        if all(np.abs(path.last.t - other.last.t).max() > 0.1 for other in distinct):
             distinct.append(path)
     return distinct
 
@@ -267,12 +320,12 @@ def _starts(part: Criterion, rule: Array, box: _Box) -> list[_Trial]:
     return starts
 
 
-def _error(trial: _Trial) -> float:
-    return trial.error
+def _error(step: _Step) -> float:
+    return step.error
 
 
 def _last_error(path: _Path) -> float:
-    return path.steps[-1].error
+    return path.last.error
 
 
 def _descend(criterion: Criterion, start: _Trial, box: _Box, tolerance: float, curve: Array | None = None) -> _Path:
@@ -280,12 +333,11 @@ def _descend(criterion: Criterion, start: _Trial, box: _Box, tolerance: float, c
 
     Source: Nocedal and Wright 2006, sections 3.5 and 18.3 (the damped update).
     """
-    steps = [start]
+    trial, steps = start, [start.step()]
     slope, guess = criterion.gradient(start)
     if curve is None:
         curve = guess + (1e-3 * np.trace(guess) + 1e-9 * criterion.variance) * np.eye(len(slope))
     for _ in range(_STEPS):
-        trial = steps[-1]
         step = _newton(trial.t, slope, curve, box)
         gain = -float(slope @ step)
         if gain <= tolerance * (trial.error + 1e-6 * criterion.variance):
@@ -295,9 +347,9 @@ def _descend(criterion: Criterion, start: _Trial, box: _Box, tolerance: float, c
             break
         after, _ = criterion.gradient(following)
         curve = _updated(curve, following.t - trial.t, after - slope)
-        steps.append(following)
-        slope = after
-    return _Path(steps, curve)
+        steps.append(following.step())
+        trial, slope = following, after
+    return _Path(steps, trial, curve)
 
 
 def _newton(t: Array, slope: Array, curve: Array, box: _Box) -> Array:
@@ -332,26 +384,29 @@ def _updated(curve: Array, step: Array, change: Array) -> Array:
     return curve - np.outer(along, along) / bend + np.outer(change, change) / float(step @ change)
 
 
-def _by_lines(part: Criterion, whole: Criterion, rule: Array, grow: float, box: _Box) -> list[_Trial]:
+def _by_lines(part: Criterion, whole: Criterion, rule: Array, grow: float, box: _Box) -> list[_Step]:
     """For a kernel that ends somewhere: in the Gaussian kernel's proportions, and then along each feature."""
     size = len(rule)
-    shape = rule if size == 1 else _rough(part.smooth(), rule + grow, box)[0].steps[-1].t - grow
+    smooth = rule if size == 1 else _rough(part.smooth(), rule + grow, box)[0].last.t - grow
+    shape = smooth + math.log(_radius(part.profile, size))
     together = np.ones(size)
     reach = np.log(np.sqrt(size)) + (box.far - np.minimum(shape, box.far)).max()  # every point reaches every other
-    best = _along(part, part(box.clip(shape + grow)), together, box, np.linspace(-3.5, max(reach, 0), 16))
-    for c, feature in enumerate(np.eye(size) if size > 1 else ()):
-        best = _along(part, best, feature, box, np.array([-1.2, -0.4, 0.4, 1.2, max(box.far[c] - best.t[c], 2)]))
-    start = best if part is whole else whole(box.clip(best.t - grow))
+    best = _along(part, part(box.clip(shape + grow)).step(), together, box, np.linspace(-3.5, max(reach, 0), 16))
+    for c in np.flatnonzero(box.low < box.high) if size > 1 else ():
+        best = _along(
+            part, best, np.eye(size)[c], box, np.array([-1.2, -0.4, 0.4, 1.2, max(box.far[c] - best.t[c], 2)])
+        )
+    start = best if part is whole else whole(box.clip(best.t - grow)).step()
     final = _along(whole, start, together, box, np.array([-0.4, 0.0, 0.4]))
     return [start, final] if final.error < start.error else [start]
 
 
-def _along(criterion: Criterion, start: _Trial, direction: Array, box: _Box, steps: Array) -> _Trial:
+def _along(criterion: Criterion, start: _Step, direction: Array, box: _Box, steps: Array) -> _Step:
     """The best point of a line: of a grid, and then by golden sections and parabolas in the best cells of it."""
     seen = [start]
 
     def error(step: float) -> float:
-        seen.append(criterion(box.clip(start.t + step * direction)))
+        seen.append(criterion(box.clip(start.t + step * direction)).step())
         return seen[-1].error
 
     steps = np.sort(steps)

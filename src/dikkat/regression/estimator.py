@@ -14,6 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, vstack
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from dikkat.regression import files
@@ -43,7 +44,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         kernel: K as a function of the scaled distance r: "gaussian", e^(−r²/2); "epanechnikov", 1 − r² below 1;
             "triangular", 1 − r below 1; "boxcar", 1 up to 1; "average", 1 everywhere, which has no bandwidth.
         bandwidth: σ in the units of X: a positive number, or (d,) numbers, one for each feature; "silverman" or
-            "scott", rules of thumb from the features' spreads; or "loo": for each feature the one with the least
+            "scott", rules of thumb from the features' spreads (a kernel that ends gets the radius with which its
+            standard deviation is that of the rules' Gaussian); or "loo": for each feature the one with the least
             leave-one-out squared error, where all rows at the same place are left out together. Over several outputs
             that is the mean error: outputs of different units should be brought to one.
         order: "constant" or "linear".
@@ -55,14 +57,17 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         device: Where to compute, as PyTorch names it: "cpu", "cuda" or "cuda:1".
 
     Attributes:
-        bandwidth_: (d,), float64: σ; infinite for the kernel "average".
+        bandwidth_: (d,), float64: σ; infinite for the kernel "average". Of a constant feature, found by a rule or
+            "loo", so wide that the feature does not count: 10⁶ times its value, or 10⁶ where that is below 1.
+        kernel_: The kernel that answers: what `kernel` was in `fit`.
+        order_: The order that answers: what `order` was in `fit`.
         history_: For "loo" the accepted steps of the search, the start first: {"bandwidth": (d,) list, "error": the
             leave-one-out mean squared error}; empty otherwise, and where there is nothing to choose by.
         n_features_in_: d.
         feature_names_in_: (d,), where X was a frame whose columns have names.
         n_outputs_: Number of outputs.
         X_train_: (n, d), the training rows, float32 if they came so and float64 otherwise; as are all answers.
-        y_train_: (n,) or (n, outputs), as y came.
+        y_train_: (n,) or (n, outputs), as y came; float64.
         sample_weight_: (n,).
 
     Source: Nadaraya 1964; Watson 1964; the linear order and its bias: Fan 1992; the bandwidth: Li and Racine 2007,
@@ -182,6 +187,34 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         if not reached.all():
             mean[~reached], deviation[~reached] = self._nearest(query, ~reached)
         return (self._output(mean), self._output(deviation)) if return_std else self._output(mean)
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        r"""R², $1 - \sum_i w_i (y_i - \hat y_i)^2 / \sum_i w_i (y_i - \bar y)^2$, the mean over the outputs.
+
+        Args:
+            X: (n, d).
+            y: (n,) or (n, outputs), what should have been predicted.
+            sample_weight: (n,), or None.
+
+        Returns:
+            1 for perfect predictions, 0 for those of the mean.
+
+        Raises:
+            ValueError: As for `predict`; with `out_of_reach="nan"` rows that no training row reaches.
+
+        Example:
+            >>> model = NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0]], [2.0, 4.0])
+            >>> round(model.score([[0.5], [9.0], [-9.0]], [3.0, 4.0, 2.0]), 2)
+            1.0
+        """
+        predicted = self.predict(X)
+        if lost := int(np.isnan(predicted).reshape(len(predicted), -1).any(1).sum()):
+            raise ValueError(
+                f"out_of_reach: came {self.out_of_reach!r}, and {lost} of {len(predicted)} rows of X have no training "
+                f"row in reach of the {self.kernel_} kernel, and so no prediction to score; allowed: 'nearest', or a "
+                "wider bandwidth"
+            )
+        return float(r2_score(y, predicted, sample_weight=sample_weight))
 
     def confidence_band(self, X: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
         r"""Pointwise confidence intervals for the smoothed regression function.
@@ -392,6 +425,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def _keep(self, x: Array, y: Array, weight: Array) -> None:
         """Take these rows as the training rows, and find the bandwidth."""
         self.X_train_, self.y_train_, self.sample_weight_ = x, y, weight
+        self.kernel_, self.order_ = self.kernel, self.order
         self.n_outputs_ = 1 if y.ndim == 1 else y.shape[1]
         joined = join(x, y.reshape(len(y), -1), weight)
         self.bandwidth_, self.history_ = self._found_bandwidth(joined)
@@ -403,7 +437,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             joined = join(self.X_train_, self.y_train_.reshape(len(self.y_train_), -1), self.sample_weight_)
         self._joined = joined
         self._smoother = Smoother(
-            joined, self.kernel, self._degree(), self.bandwidth_, float(self.tolerance), torch.device(self.device)
+            joined, self.kernel_, self._degree(), self.bandwidth_, float(self.tolerance), torch.device(self.device)
         )
 
     def _current(self) -> Smoother:
@@ -415,7 +449,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return self._smoother
 
     def _degree(self) -> int:
-        return 1 if self.order == "linear" else 0
+        return 1 if self.order_ == "linear" else 0
 
     def _found_bandwidth(self, joined: Joined) -> tuple[Array, list[dict[str, Any]]]:
         size = joined.x.shape[1]
@@ -423,7 +457,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             return np.full(size, np.inf), []
         if isinstance(self.bandwidth, str):
             if self.bandwidth != "loo":
-                return rule_of_thumb(joined, cast(Rule, self.bandwidth)), []
+                return rule_of_thumb(joined, cast(Rule, self.bandwidth), self.kernel), []
             found, steps = leave_one_out(joined, self.kernel, self._degree(), torch.device(self.device))
             return found, [{"bandwidth": sigma.tolist(), "error": error} for sigma, error in steps]
         given = np.asarray(self.bandwidth, dtype=np.float64)
@@ -431,17 +465,27 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             raise ValueError(
                 f"bandwidth: came with shape {given.shape}; allowed: a number, or ({size},), one for each feature"
             )
-        if not (given.astype(joined.x.dtype) > 0).all():
-            raise ValueError(f"bandwidth: came {self.bandwidth!r}, which is 0 in {joined.x.dtype}; allowed: more")
+        limits = np.finfo(joined.x.dtype)
+        if not ((given >= limits.tiny) & (given <= limits.max)).all():
+            raise ValueError(
+                f"bandwidth: came {self.bandwidth!r}; allowed in {limits.dtype}, the dtype of X: from {limits.tiny} to "
+                f"{limits.max}. Bring X to another unit"
+            )
         return np.full(size, given), []
 
     def _validated(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, reset: bool
     ) -> tuple[Array, Array, Array]:
         x, values = validate_data(
-            self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True, reset=reset
+            self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True, reset=reset, copy=True
         )
-        return x, values.astype(x.dtype), _weights(sample_weight, x)
+        values = values.astype(np.float64)
+        largest, limit = np.abs(values).max(), np.finfo(x.dtype).max
+        if largest > limit:
+            raise ValueError(
+                f"y: came with {largest}; allowed in {x.dtype}, the dtype of X and the answers: to {limit}"
+            )
+        return x, values, _weights(sample_weight, x)
 
     def _query(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
@@ -455,14 +499,14 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def _answers_lost(self) -> bool:
         """Whether a query with no weight gets the nearest row's answer: two kernels have a weight everywhere."""
-        return self.kernel in ("gaussian", "average") or self.out_of_reach == "nearest"
+        return self.kernel_ in ("gaussian", "average") or self.out_of_reach == "nearest"
 
     def _nearest(self, query: Array, lost: NDArray[np.bool_]) -> tuple[Array, Array]:
         """Mean and deviation for the queries that have no weight: the nearest rows', or NaN after a warning."""
         if self._answers_lost():
             return self._current().nearest_spread(query[lost])
         warnings.warn(
-            f"{lost.sum()} of {len(lost)} rows of X have no training row in reach of the {self.kernel} kernel and get "
+            f"{lost.sum()} of {len(lost)} rows of X have no training row in reach of the {self.kernel_} kernel and get "
             "NaN; choose a wider bandwidth, the Gaussian kernel or out_of_reach='nearest'",
             UserWarning,
             stacklevel=3,
@@ -488,10 +532,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         _one_of("kernel", self.kernel, get_args(Profile))
         _one_of("order", self.order, get_args(Order))
         _one_of("out_of_reach", self.out_of_reach, get_args(OutOfReach))
-        if isinstance(self.bandwidth, str):
-            _one_of("bandwidth", self.bandwidth, (*get_args(Rule), "loo"))
-        else:
-            _check_positive(self.bandwidth)
+        _check_bandwidth(self.bandwidth)
         if not isinstance(self.tolerance, Real) or not 0 <= self.tolerance < 1:
             raise ValueError(f"tolerance: came {self.tolerance!r}; allowed: a number of at least 0 and below 1")
         _check_device(self.device)
@@ -512,7 +553,7 @@ def _weights(given: ArrayLike | None, x: Array) -> Array:
         return np.ones(len(x), dtype=x.dtype)
     if isinstance(given, Real):
         given = np.full(len(x), given)
-    weight: Array = check_array(given, ensure_2d=False, dtype=x.dtype, input_name="sample_weight")
+    weight: Array = check_array(given, ensure_2d=False, dtype=x.dtype, copy=True, input_name="sample_weight")
     if weight.shape != (len(x),):
         raise ValueError(f"sample_weight: came with shape {weight.shape}; allowed: ({len(x)},), one for each row of X")
     if (weight < 0).any():
@@ -527,15 +568,18 @@ def _one_of(name: str, given: object, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{name}: came {given!r}; allowed: {', '.join(map(repr, allowed))}")
 
 
-def _check_positive(bandwidth: object) -> None:
+def _check_bandwidth(bandwidth: object) -> None:
+    names = (*get_args(Rule), "loo")
+    if isinstance(bandwidth, str) and bandwidth in names:
+        return
     try:
         sigma = np.asarray(bandwidth, dtype=np.float64)
     except (TypeError, ValueError):
         sigma = np.array(np.nan)
-    if isinstance(bandwidth, bool) or not sigma.size or not (np.isfinite(sigma) & (sigma > 0)).all():
+    if isinstance(bandwidth, bool | str) or not sigma.size or not (np.isfinite(sigma) & (sigma > 0)).all():
         raise ValueError(
-            f"bandwidth: came {bandwidth!r}; allowed: a positive number in the units of X, one for each feature, "
-            f"{', '.join(map(repr, get_args(Rule)))} or 'loo'"
+            f"bandwidth: came {bandwidth!r}; allowed: a positive number in the units of X, one for each feature, or "
+            f"one of {', '.join(map(repr, names))}"
         )
 
 

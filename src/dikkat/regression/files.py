@@ -107,6 +107,7 @@ def _restored(
     """The estimator with what it had learned, the way that unpickling gives it back."""
     y = tensors["y_train_"]
     learned = {**tensors, "history_": history, "n_outputs_": 1 if y.ndim == 1 else y.shape[1]}
+    learned |= {"kernel_": model.kernel, "order_": model.order}
     learned["n_features_in_"] = tensors["X_train_"].shape[1]
     if names is not None:
         learned["feature_names_in_"] = np.array(names, dtype=object)
@@ -115,9 +116,11 @@ def _restored(
 
 
 def _settings(estimator: NadarayaWatson) -> dict[str, Any]:
-    """What the constructor was given, as JSON has it; not the device, which is the machine's."""
+    """The settings as JSON has them, of a fitted one those that its answers have; not the device, the machine's own."""
     settings: dict[str, Any] = estimator.get_params()
     del settings["device"]
+    settings |= {name: getattr(estimator, f"{name}_", settings[name]) for name in ("kernel", "order")}
+    settings["tolerance"] = float(settings["tolerance"])
     if not isinstance(settings["bandwidth"], str):
         settings["bandwidth"] = np.asarray(settings["bandwidth"], np.float64).tolist()
     return settings
@@ -164,8 +167,8 @@ def _misfits(tensors: dict[str, Array], names: list[str] | None, kernel: object)
     if x.ndim != 2 or 0 in x.shape or x.dtype not in _DTYPES:
         return [f"X_train_ is {_described(x)} and must be (rows, features) in float32 or float64, with some of both"]
     rows, size = x.shape
-    if y.shape not in ((rows,), (rows, *y.shape[1:2])) or 0 in y.shape or y.dtype != x.dtype:
-        faults.append(f"y_train_ is {_described(y)} and must be {x.dtype} ({rows},) or ({rows}, outputs)")
+    if y.shape not in ((rows,), (rows, *y.shape[1:2])) or 0 in y.shape or y.dtype != np.float64:
+        faults.append(f"y_train_ is {_described(y)} and must be float64 ({rows},) or ({rows}, outputs)")
     if weight.shape != (rows,) or weight.dtype != x.dtype:
         faults.append(f"sample_weight_ is {_described(weight)} and must be {x.dtype} ({rows},)")
     if bandwidth.shape != (size,) or bandwidth.dtype != np.float64:
@@ -175,8 +178,10 @@ def _misfits(tensors: dict[str, Array], names: list[str] | None, kernel: object)
     faults += [f"{name} is not finite" for name in _TENSORS[:3] if not np.isfinite(tensors[name]).all()]
     if not (weight >= 0).all() or not weight.any():
         faults.append("sample_weight_ must be at least 0, and positive somewhere")
-    if not (bandwidth > 0).all() or np.isinf(bandwidth).any() != (kernel == "average"):
-        faults.append("bandwidth_ must be positive and finite, or infinite for the kernel 'average'")
+    limits = np.finfo(x.dtype)
+    fits = np.isinf(bandwidth) if kernel == "average" else (bandwidth >= limits.tiny) & (bandwidth <= limits.max)
+    if not (fits & (bandwidth > 0)).all():
+        faults.append(f"bandwidth_ must be positive and finite in {x.dtype}, or infinite for the kernel 'average'")
     return faults
 
 

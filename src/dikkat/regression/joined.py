@@ -16,7 +16,8 @@ class Joined(NamedTuple):
         y: (m, v), float64: the weighted mean of the values there, less `centre`.
         within: (m, v), float64: their weighted variance about that mean.
         weight: (m,), float64: the sum of the rows' weights, positive.
-        centre: (v,), float64: the weighted mean of all values, without which squares keep their digits.
+        centre: (v,), float64: the weighted mean of all values, without which squares keep their digits; of equal
+            values exactly that value.
         place: (n,) integers: where each row went; −1 for a row of weight 0.
     """
 
@@ -48,7 +49,7 @@ def join(x: Array, y: Array, weight: Array) -> Joined:
     first = values[starts]  # as the origin, so that equal values have that very mean
     means = first + mean(values - first[label])
     within = mean((values - means[label]) ** 2)
-    centre = np.average(means, axis=0, weights=total)
+    centre = means[0] + np.average(means - means[0], axis=0, weights=total)
     place = np.full(len(x), -1, dtype=np.intp)
     place[kept] = label
     return Joined(ordered[starts], means - centre, within, total, centre, place)

@@ -487,7 +487,8 @@ def _powers_of_two(terms: int) -> list[float]:
     series = [_LN2**k / factorial(k) for k in range(terms + 8)]
     rest = np.polynomial.Polynomial([0.0] * terms + series[terms:])
     fitted = np.polynomial.Chebyshev.interpolate(rest, terms - 1, domain=[-0.5, 0.5])
-    return [float(a + b) for a, b in zip(series, fitted.convert(kind=np.polynomial.Polynomial).coef, strict=False)]
+    rest_terms = fitted.convert(kind=np.polynomial.Polynomial).coef.tolist()
+    return [a + b for a, b in zip(series, rest_terms, strict=False)]
 
 
 @intrinsic

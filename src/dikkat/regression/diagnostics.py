@@ -81,7 +81,7 @@ def leave_out(model: NadarayaWatson) -> LeftOut:
     predicted = np.full(len(y), np.nan)
     if len(joined.x) == 1:
         return LeftOut(predicted, math.nan, math.nan)
-    criterion = Criterion(joined, model.kernel, int(model.order == "linear"), torch.device(model.device))
+    criterion = Criterion(joined, model.kernel_, int(model.order_ == "linear"), torch.device(model.device))
     left = criterion(np.log(_bandwidth(model))).left
     at_place = np.empty(len(joined.x))
     at_place[criterion.points.order.cpu().numpy()] = (left + criterion.points.value)[:, 0].cpu().numpy()

@@ -179,11 +179,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             (array([3., 4.]), array([1., 0.]))
         """
         query, smoother = self._query(X), self._current()
-        if return_std:
-            mean, deviation, reached = smoother.spread(query)
-        else:
-            mean, reached = smoother.estimate(query)
-            deviation = np.empty_like(mean)
+        mean, reached = smoother.estimate(query)
+        deviation = smoother.deviation(query) if return_std else np.empty_like(mean)
         if not reached.all():
             mean[~reached], deviation[~reached] = self._nearest(query, ~reached)
         return (self._output(mean), self._output(deviation)) if return_std else self._output(mean)

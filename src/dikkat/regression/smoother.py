@@ -56,16 +56,14 @@ class Smoother:
         mean, lse = self._by_parts(query, self._points, work)
         return mean + self.joined.centre, np.isfinite(lse) & np.isfinite(mean).all(1)
 
-    def spread(self, query: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
-        """The estimates and the standard deviations about them, both (n, v), and who has them, (n,)."""
+    def deviation(self, query: Array) -> Array:
+        """The standard deviations about the estimates, (n, v)."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             found, square = self._moments_of_squares(part)
-            fit = local_fit(found)
-            return fit.estimate, residual_variance(found, fit, square).sqrt(), found.lse
+            return (residual_variance(found, local_fit(found), square).sqrt(),)
 
-        mean, deviation, lse = self._by_parts(query, self._squares, work)
-        return mean + self.joined.centre, deviation, np.isfinite(lse) & np.isfinite(mean).all(1)
+        return self._by_parts(query, self._squares, work)[0]
 
     def standard_error(self, query: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
         """The estimates and their standard errors, both (n, v), and who has them, (n,).

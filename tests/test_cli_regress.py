@@ -224,7 +224,7 @@ def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
         (["--target", "price", "--bandwidth", "1,2"], "--bandwidth: came with shape (2,); allowed: a number, or (3,)"),
         (
             ["--target", "price", "--bandwidth", "lo"],
-            "--bandwidth: came 'lo'; allowed: a positive number in the units of X, one for each feature, or one of 'silverman'",
+            "--bandwidth: came 'lo'; allowed: a positive number in the units of X, one for each",
         ),
         (["--target", "price", "--order", "cubic"], "--order: came 'cubic'"),
         (["--target", "price", "--tolerance", "1"], "--tolerance: came 1.0"),

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from report import spread
-from turns import TooLongError, at_most
+from turns import TooLongError, at_most, nothing
 
 Record = dict[str, Any]
 T = TypeVar("T")
@@ -37,18 +37,21 @@ class Entrant:
     run: Computes the answer.
     judge: What is to be said of an answer; with a `not_run` where it is off.
     facts: What else is to be said.
+    before: Done before each run, and not part of what is timed.
     """
 
     who: str
     run: Callable[[], np.ndarray]
     judge: Callable[[np.ndarray], Record]
     facts: Record = field(default_factory=dict)
+    before: Callable[[], object] = nothing
 
 
 def contest(entrants: Sequence[Entrant]) -> list[Record]:
     """A record for each, with `seconds` where there is a right answer, and `not_run` where there is none."""
     records, samples = [], {}
     for entrant in entrants:
+        entrant.before()
         took, answer, why = attempt(entrant.run, LONGEST)
         record = {"who": entrant.who, **entrant.facts}
         record |= {"not_run": why} if answer is None else entrant.judge(answer)
@@ -60,6 +63,7 @@ def contest(entrants: Sequence[Entrant]) -> list[Record]:
     ready = [entrant for entrant in entrants if samples.get(entrant.who) == []]
     for _ in range(ROUNDS):
         for entrant in ready:
+            entrant.before()
             start = time.perf_counter()
             entrant.run()
             samples[entrant.who].append(time.perf_counter() - start)

@@ -38,6 +38,24 @@ def ours_anew(data: tuple[Array, Array], query: Array, bandwidth: Any, **setting
     return lambda: np.asarray(NadarayaWatson(bandwidth=bandwidth, **settings).fit(*data).predict(query))
 
 
+class FirstPrediction:
+    """Of an estimator that has just been fitted, so that the order of its rows is not yet known."""
+
+    def __init__(self, data: tuple[Array, Array], query: Array, bandwidth: Any, **settings: Any) -> None:
+        from dikkat.regression import NadarayaWatson
+
+        self._data, self._query, self.fit_seconds = data, query, list[float]()
+        self._model = NadarayaWatson(bandwidth=bandwidth, **settings)
+
+    def fit(self) -> None:
+        start = time.perf_counter()
+        self._model.fit(*self._data)
+        self.fit_seconds.append(time.perf_counter() - start)
+
+    def predict(self) -> Array:
+        return np.asarray(self._model.predict(self._query))
+
+
 # statsmodels ---------------------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from regression_peers import (
     ORDERS,
     OURS,
     STATSMODELS,
+    FirstPrediction,
     Order,
     Pool,
     chunked_cdist,
@@ -31,6 +32,7 @@ from regression_peers import (
     statsmodels_predictions,
     statsmodels_regression,
 )
+from report import spread
 
 Array = np.ndarray
 AGREE = 1e-6
@@ -175,7 +177,7 @@ def narrow(plan: Plan) -> Iterator[Record]:
         "share_of_keys": keys,
         "share_of_weight_beyond": 1 - weight,
     }
-    entrants = []
+    entrants, firsts = [], {}
     for who, kernel, bandwidth, tolerance, dtype in (
         (ALL, "gaussian", 1.0, 0.0, "float32"),
         ("gaussian, 1 %, tolerance 0", "gaussian", width, 0.0, "float32"),
@@ -186,12 +188,13 @@ def narrow(plan: Plan) -> Iterator[Record]:
         (COMPACT, "epanechnikov", radius, 0.0, "float32"),
     ):
         wide, places = Data(*(array.astype(dtype) for array in data)), query.astype(dtype)
-        run = ours_anew(wide, places, bandwidth, kernel=kernel, tolerance=tolerance)
+        first = firsts[who] = FirstPrediction(wide, places, bandwidth, kernel=kernel, tolerance=tolerance)
         facts = {"kernel": kernel, "bandwidth": bandwidth, "tolerance": tolerance, "dtype": dtype}
         off = tolerance + (OFF if dtype == "float32" else 0.0)
         own = judged(wide, places, bandwidth, plan, kernel, off)
-        entrants.append(Entrant(who, run, own, facts))
-    yield from ({"what": "speed", **common, **record} for record in contest(entrants))
+        entrants.append(Entrant(who, first.predict, own, facts, before=first.fit))
+    for record in contest(entrants):
+        yield {"what": "speed", **common, **record, "fit_seconds": spread(firsts[record["who"]].fit_seconds)}
 
 
 # Linear, and for scale -----------------------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ GOALS: list[tuple[str, str, Callable[[Stages], str]]] = [
     ("fit and predict 100,000 × 100,000, d = 3, float32, against SDPA on padded features", "≥ 1×", _against(SDPA)),
     ("… against KeOps, the faster of its ways", "≥ 3×", _against(KEOPS, f"{KEOPS}, softmax")),
     ("… error at range/σ = 1,000 over the budget, 2 × plain float32's + 4·eps·largest value", "≤ 1×", _exactness),
-    ("… reaching 1 %, tolerance 1e-6, against all keys", "≥ 10×", _narrower(ALL, BOUNDED)),
+    ("predict, reaching 1 %, tolerance 1e-6, against all keys", "≥ 10×", _narrower(ALL, BOUNDED)),
     ("… its error in float64, as a share of the range", "≤ 1e-6", _bounded),
     ("… Epanechnikov, reaching 1 %, against all keys", "", _narrower(ALL_COMPACT, COMPACT)),
     ("10 million keys, d = 2, 10,000 queries, peak memory of the process", "< 8 GiB", _peak),
@@ -241,11 +241,11 @@ def _narrow(records: list[Record]) -> Iterable[str]:
             f"{100 * record['share_of_keys']:.3g} % of the keys and all but {record['share_of_weight_beyond']:.1e} "
             "of the weight, on average."
         )
-    head = ["kernel and reach", "tolerance", "dtype", "fit and predict, s", "error of range"]
-    rows = [
-        [record["who"], f"{record['tolerance']:g}", record["dtype"], _cell(record), _error(record)]
-        for record in _some(records, what="speed")
-    ]
+    head = ["kernel and reach", "tolerance", "dtype", "fit, s", "first prediction, s", "error of range"]
+    rows = []
+    for record in _some(records, what="speed"):
+        fit = f"{record['fit_seconds']['median']:.3g}"
+        rows.append([record["who"], f"{record['tolerance']:g}", record["dtype"], fit, _cell(record), _error(record)])
     yield markdown(head, rows)
 
 

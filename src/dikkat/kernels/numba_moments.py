@@ -167,7 +167,7 @@ class _Call:
         rows = max(1, min(ROWS, len(found), _SUMS // (lanes * columns)))
         tasks = -(-len(found) // rows)
         scratch = lanes * (rows * columns + TILE * (1 + max(1, fields["values"]) + fields["features"]))
-        scratch += fields["boxes"] + 2 * BINS + -(-rows // lanes) * lanes
+        scratch += fields["boxes"] + BINS + module.PRICES + 2 * rows
         threads = min(tasks, torch.get_num_threads())
         self.point("scratch", torch.empty(threads, scratch, dtype=self._dtype))
         self.point("moments", found)

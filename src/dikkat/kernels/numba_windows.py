@@ -45,6 +45,8 @@ MARGIN = 16
 SLACK = 1e-3
 # Squared distances, in bandwidths, of the tiles that a query meets first.
 NEAR = 1.0
+# Steps of them beyond the reach that have a price; the last is that of all beyond.
+PRICES = 32
 
 WHOLE = (
     "counters", "tasks", "rows", "queries", "features", "values", "tiles", "boxes", "columns", "degree", "profile",
@@ -110,34 +112,31 @@ def _width(call: Call) -> float:
 
 
 @inlined
-def _bin_masses(call: Call, near: Pointer, heads: Pointer, tails: Pointer, zero: Any) -> None:
-    """What lies before each bin; and what may weigh from it on, Σ mass 2^−(distance − the bin's) over the tiles."""
+def _bin_masses(call: Call, near: Pointer, tails: Pointer, zero: Any) -> None:
+    """What may weigh from each bin on: Σ mass 2^−(distance − the bin's) over the tiles."""
     mass, width = pointer(call.mass, zero), _width(call)
     for b in range(BINS):
         tails[b] = zero
     for t in range(call.tiles):
         tails[int(min(near[t] / width, BINS - 1.0))] += mass[t]
-    head = zero
-    for b in range(BINS):
-        heads[b] = head
-        head += tails[b]
     shrink = 2.0**-width
     for b in range(BINS - 2, -1, -1):
         tails[b] += shrink * tails[b + 1]
 
 
 @inlined
-def _reach(
-    call: Call, rows: int, peaks: Pointer, sums: Pointer, heads: Pointer, tails: Pointer, zero: Any
-) -> tuple[float, float]:
-    """The squared distances from which on tiles are left out, of all rows and of one, by what each row has met so far.
+def _reach(call: Call, rows: int, peaks: Pointer, sums: Pointer, tails: Pointer, prices: Pointer, zero: Any) -> float:
+    """The squared distance from which on tiles may be left out, by what each row has met so far.
 
-    What is left out for all may weigh half of what is allowed, and for a row as much of those nearer to the others.
+    What is left out for all rows may weigh half of what is allowed; and for one row as much, of tiles that are nearer
+    to the others. Of that half, what weighs 1 so many whole steps beyond the reach takes a part: its price.
     """
+    for b in range(PRICES):
+        prices[b] = zero
     if call.profile == AVERAGE:
-        return np.inf, np.inf
+        return np.inf
     if call.profile != GAUSSIAN:
-        return 1 + SLACK, 1 + SLACK
+        return 1 + SLACK
     least = np.inf
     for i in range(rows):
         met = total(load(sums, i * call.columns * lanes_of(zero))) if call.lse == 0 else 1.0
@@ -151,9 +150,12 @@ def _reach(
         else:
             low = middle + 1
     if low == BINS:
-        return np.inf, np.inf
-    alone = math.log2(heads[low]) - allowed if heads[low] > 0 else 0.0
-    return low * width * (1 + SLACK), alone * (1 + SLACK)
+        return np.inf
+    reach = low * width * (1 + SLACK)
+    prices[0] = 2.0 ** min(-low * width - allowed, 100.0)
+    for b in range(1, PRICES):
+        prices[b] = prices[b - 1] / 2
+    return reach
 
 
 # --- weights
@@ -328,18 +330,24 @@ def _add_sensitivity(
 
 @inlined
 def _tile(
-    call: Call, t: int, i0: int, rows: int, fixed: bool, reach: float, query: Pointer, peaks: Pointer, sums: Pointer,
-    delta: Pointer, weights: Pointer, weighted: Pointer, zero: Any,
+    call: Call, t: int, i0: int, rows: int, fixed: bool, reach: float, prices: Pointer, spent: Pointer, query: Pointer,
+    peaks: Pointer, sums: Pointer, delta: Pointer, weights: Pointer, weighted: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """What a tile adds to those of some rows that it is in reach of."""
+    """What a tile adds to some rows, but those out of whose reach it is, as long as they can pay for leaving it out."""
     lanes = lanes_of(zero)
     wide = TILE * lanes
     key = at(pointer(call.key, zero), t * wide * call.features)
     value, weight = at(pointer(call.value, zero), t * wide * call.values), at(pointer(call.weight, zero), t * wide)
+    mass = pointer(call.mass, zero)[t]
     for i in range(rows):
         hidden, row = -1, at(sums, i * call.columns * lanes)
-        if reach < np.inf and not _apart(call, at(query, i * call.features), t, zero) < reach:
-            continue
+        if reach < np.inf:
+            beyond = _apart(call, at(query, i * call.features), t, zero) - reach
+            if not beyond < 0:
+                price = mass * prices[int(min(beyond, PRICES - 1.0))]
+                if spent[i] + price <= 1:
+                    spent[i] += price
+                    continue
         if call.exclude != 0:
             hidden = pointer(call.exclude, np.int64(0))[i0 + i] - t * wide
         peaks[i], w0, w1, w2, w3 = _weights(
@@ -394,9 +402,10 @@ def windows(zero: Any) -> Any:
         weighted = at(weights, wide)
         delta = at(weighted, wide * max(1, call.values))
         near = at(delta, wide * size)
-        heads = at(near, call.boxes)
-        tails = at(heads, BINS)
-        peaks = at(tails, BINS)
+        tails = at(near, call.boxes)
+        prices = at(tails, BINS)
+        peaks = at(prices, PRICES)
+        spent = at(peaks, call.rows)
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
@@ -408,21 +417,25 @@ def windows(zero: Any) -> Any:
                 store(sums, place, full(0, zero))
             for i in range(rows):
                 peaks[i] = pointer(call.lse, zero)[i0 + i] if fixed else (-np.inf if call.profile == GAUSSIAN else zero)
+            for i in range(rows):
+                spent[i] = zero
             nearest, farthest = _distances(call, query, rows, near, zero)
             if call.profile == GAUSSIAN:
-                _bin_masses(call, near, heads, tails, zero)
-            met, limit, reach, alone = 0, max(NEAR, near[nearest]), np.inf, np.inf
+                _bin_masses(call, near, tails, zero)
+            met, limit, reach = 0, max(NEAR, near[nearest]), np.inf
             for far in range(2):
                 for t in range(call.tiles):
                     if not near[t] < reach or (near[t] > limit) != (far == 1):
                         continue
                     # Where all tiles are in reach of all rows, it need not be looked at for each.
-                    own = alone if farthest > alone else np.inf
-                    _tile(call, t, i0, rows, fixed, own, query, peaks, sums, delta, weights, weighted, zero)
+                    own = reach if farthest > reach else np.inf
+                    _tile(
+                        call, t, i0, rows, fixed, own, prices, spent, query, peaks, sums, delta, weights, weighted, zero
+                    )
                     met += 1
                     if far == 1 and met & (met - 1) == 0 and not fixed:
-                        reach, alone = _reach(call, rows, peaks, sums, heads, tails, zero)
-                reach, alone = _reach(call, rows, peaks, sums, heads, tails, zero)
+                        reach = _reach(call, rows, peaks, sums, tails, prices, zero)
+                reach = _reach(call, rows, peaks, sums, tails, prices, zero)
             for i in range(rows):
                 _finish(call, i0 + i, peaks[i], at(sums, i * call.columns * lanes), fixed, zero)
 

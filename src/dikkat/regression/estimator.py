@@ -427,6 +427,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         joined = join(x, y.reshape(len(y), -1), weight)
         self.bandwidth_, self.history_ = self._found_bandwidth(joined)
         self._prepare(joined)
+        self._smoother.arrange()
 
     def _prepare(self, joined: Joined | None = None) -> None:
         """Build what is derived from the training rows and the bandwidth, and is kept in no file."""

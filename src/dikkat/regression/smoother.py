@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 from scipy.spatial import cKDTree
 from torch import Tensor
 
+from dikkat.kernels import numba_moments
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import local_fit, noise_shares, residual_variance
 from dikkat.regression.moments import Moments, Points, Profile, Window, arrange, moments, weights
@@ -45,6 +46,11 @@ class Smoother:
         self.joined, self.profile, self.degree = joined, profile, degree
         self.tolerance, self.device = tolerance, device
         self.bandwidth = np.ones_like(bandwidth) if profile == "average" else bandwidth  # its line needs some unit
+
+    def arrange(self) -> None:
+        """Order the rows now, and not when the first query comes."""
+        if numba_moments.runs(self._points.key):
+            self._points.tiles  # noqa: B018  (a cached property)
 
     def estimate(self, query: Array) -> tuple[Array, NDArray[np.bool_]]:
         """The estimates (n, v) and who has one, (n,); computed in the dtype of the rows."""

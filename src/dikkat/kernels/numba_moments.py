@@ -168,6 +168,7 @@ class _Call:
         tasks = -(-len(found) // rows)
         scratch = lanes * (rows * columns + TILE * (1 + max(1, fields["values"]) + fields["features"]))
         scratch += fields["boxes"] + BINS + module.PRICES + 2 * rows
+        scratch += -(-rows // lanes) * lanes * (1 + fields["features"])
         threads = min(tasks, torch.get_num_threads())
         self.point("scratch", torch.empty(threads, scratch, dtype=self._dtype))
         self.point("moments", found)

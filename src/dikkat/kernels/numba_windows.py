@@ -94,15 +94,33 @@ def _distances(call: Call, query: Pointer, rows: int, near: Pointer, zero: Any) 
 
 
 @inlined
-def _apart(call: Call, query: Pointer, t: int, zero: Any) -> float:
-    """The squared distance, in bandwidths, of a tile's box from one row."""
-    scale, low, high = pointer(call.scale, zero), pointer(call.low, zero), pointer(call.high, zero)
-    square = zero
+def _padded(call: Call, zero: Any) -> int:
+    """The rows of a task in whole vectors."""
+    lanes = lanes_of(zero)
+    return (call.rows + lanes - 1) // lanes * lanes
+
+
+@inlined
+def _turn(call: Call, query: Pointer, rows: int, across: Pointer, zero: Any) -> None:
+    """Some rows feature by feature, so that the lanes are rows; the last again where there are no more."""
+    padded = _padded(call, zero)
     for c in range(call.features):
-        place, q = c * call.boxes + t, query[c]
-        gap = max(max(low[place] - q, q - high[place]), zero) * scale[c]
-        square += gap * gap
-    return square
+        for i in range(padded):
+            across[c * padded + i] = query[min(i, rows - 1) * call.features + c]
+
+
+@inlined
+def _apart(call: Call, across: Pointer, t: int, apart: Pointer, zero: Any) -> None:
+    """The squared distance, in bandwidths, of a tile's box from each row."""
+    scale, low, high = pointer(call.scale, zero), pointer(call.low, zero), pointer(call.high, zero)
+    lanes, padded, nothing = lanes_of(zero), _padded(call, zero), full(0, zero)
+    for i in range(0, padded, lanes):
+        square = nothing
+        for c in range(call.features):
+            place, q = c * call.boxes + t, load(across, c * padded + i)
+            gap = maximum(maximum(spread(low, place) - q, q - spread(high, place)), nothing) * spread(scale, c)
+            square += gap * gap
+        store(apart, i, square)
 
 
 @inlined
@@ -330,8 +348,9 @@ def _add_sensitivity(
 
 @inlined
 def _tile(
-    call: Call, t: int, i0: int, rows: int, fixed: bool, reach: float, prices: Pointer, spent: Pointer, query: Pointer,
-    peaks: Pointer, sums: Pointer, delta: Pointer, weights: Pointer, weighted: Pointer, zero: Any,
+    call: Call, t: int, i0: int, rows: int, fixed: bool, reach: float, across: Pointer, apart: Pointer, prices: Pointer,
+    spent: Pointer, query: Pointer, peaks: Pointer, sums: Pointer, delta: Pointer, weights: Pointer, weighted: Pointer,
+    zero: Any,
 ) -> None:  # fmt: skip
     """What a tile adds to some rows, but those out of whose reach it is, as long as they can pay for leaving it out."""
     lanes = lanes_of(zero)
@@ -339,10 +358,12 @@ def _tile(
     key = at(pointer(call.key, zero), t * wide * call.features)
     value, weight = at(pointer(call.value, zero), t * wide * call.values), at(pointer(call.weight, zero), t * wide)
     mass = pointer(call.mass, zero)[t]
+    if reach < np.inf:
+        _apart(call, across, t, apart, zero)
     for i in range(rows):
         hidden, row = -1, at(sums, i * call.columns * lanes)
         if reach < np.inf:
-            beyond = _apart(call, at(query, i * call.features), t, zero) - reach
+            beyond = apart[i] - reach
             if not beyond < 0:
                 price = mass * prices[int(min(beyond, PRICES - 1.0))]
                 if spent[i] + price <= 1:
@@ -406,6 +427,8 @@ def windows(zero: Any) -> Any:
         prices = at(tails, BINS)
         peaks = at(prices, PRICES)
         spent = at(peaks, call.rows)
+        apart = at(spent, call.rows)
+        across = at(apart, _padded(call, zero))
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
@@ -419,6 +442,7 @@ def windows(zero: Any) -> Any:
                 peaks[i] = pointer(call.lse, zero)[i0 + i] if fixed else (-np.inf if call.profile == GAUSSIAN else zero)
             for i in range(rows):
                 spent[i] = zero
+            _turn(call, query, rows, across, zero)
             nearest, farthest = _distances(call, query, rows, near, zero)
             if call.profile == GAUSSIAN:
                 _bin_masses(call, near, tails, zero)
@@ -430,8 +454,9 @@ def windows(zero: Any) -> Any:
                     # Where all tiles are in reach of all rows, it need not be looked at for each.
                     own = reach if farthest > reach else np.inf
                     _tile(
-                        call, t, i0, rows, fixed, own, prices, spent, query, peaks, sums, delta, weights, weighted, zero
-                    )
+                        call, t, i0, rows, fixed, own, across, apart, prices, spent, query, peaks, sums, delta,
+                        weights, weighted, zero,
+                    )  # fmt: skip
                     met += 1
                     if far == 1 and met & (met - 1) == 0 and not fixed:
                         reach = _reach(call, rows, peaks, sums, tails, prices, zero)

@@ -571,7 +571,7 @@ def test_the_goals_of_regression_are_ratios_of_medians():
     assert "against SDPA on padded features | ≥ 1× | 1.5× |" in made
     assert "| … against KeOps, the faster of its ways | ≥ 3× | 4.5× |" in made
     assert "| KeOps | not run: disagrees with float64 |  |  |  |" in made
-    assert "| … reaching 1 %, tolerance 1e-6, against all keys | ≥ 10× |  |" in made
+    assert "| predict, reaching 1 %, tolerance 1e-6, against all keys | ≥ 10× |  |" in made
 
 
 def test_errors_are_held_against_the_budget_and_what_is_not_finite_is_counted():

@@ -45,7 +45,7 @@ class Recipe:
         >>> recipe.with_values({"epoch": 3})
         Traceback (most recent call last):
             ...
-        dikkat.translation.errors.InputError: epoch: no such key of a recipe; did you mean epochs?
+        dikkat.errors.InputError: epoch: no such key of a recipe; did you mean epochs?
     """
 
     corpus: Source | None = None

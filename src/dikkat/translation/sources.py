@@ -57,7 +57,7 @@ first=600)
         >>> Source.parse("phrasebok")
         Traceback (most recent call last):
             ...
-        dikkat.translation.errors.InputError: phrasebok: no such corpus; did you mean phrasebook?
+        dikkat.errors.InputError: phrasebok: no such corpus; did you mean phrasebook?
     """
 
     name: str | None = None

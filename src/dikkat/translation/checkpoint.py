@@ -4,8 +4,9 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -87,27 +88,57 @@ def save(folder: str | Path, model: TranslationModel, settings: Settings, source
         ModelFolderError: something else than a model is there.
         OSError: the system could not write; the message says that nothing was saved, and an older model is untouched.
     """
+    write(folder, Contents(dict(model.state_dict()), settings, source, target))
+
+
+class Contents(NamedTuple):
+    """What a model folder holds, of whatever framework the model is.
+
+    Attributes:
+        tensors: the weights, on any device, under the names that they have in `TranslationModel`.
+        settings: what the model was built with.
+        source: the source language's tokenizer.
+        target: the target language's tokenizer.
+    """
+
+    tensors: Mapping[str, Tensor]
+    settings: Settings
+    source: Tokenizer
+    target: Tokenizer
+
+
+def write(folder: str | Path, contents: Contents) -> None:
+    """Save a model folder whole or not at all: `save`, of any framework.
+
+    Args:
+        folder: as in `save`.
+        contents: what it will hold.
+
+    Raises:
+        ModelFolderError: as in `save`.
+        OSError: as in `save`.
+    """
     folder = _absolute(Path(folder))
     _recover(folder)
     check_replaceable(folder)
     try:
-        _save(folder, model, settings, source, target)
+        _write(folder, contents)
     except OSError as error:
         older = "; the older model there is as it was" if folder.exists() else ""
         raise OSError(error.errno, f"the model was not saved: {error.strerror}{older}", str(folder)) from error
 
 
-def _save(folder: Path, model: TranslationModel, settings: Settings, source: Tokenizer, target: Tokenizer) -> None:
+def _write(folder: Path, contents: Contents) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    content = json.dumps({"format": FORMAT, "version": VERSION, "settings": settings.to_dict()}, indent=2) + "\n"
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    settings = {"format": FORMAT, "version": VERSION, "settings": contents.settings.to_dict()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in contents.tensors.items()}
     aside = _aside(folder)
     try:
         aside.mkdir()
         write_whole(aside / WEIGHTS, dump_tensors(tensors, metadata={"format": "pt"}))
-        write_whole(aside / SETTINGS, content)
-        write_whole(aside / SOURCE, source.to_json())
-        write_whole(aside / TARGET, target.to_json())
+        write_whole(aside / SETTINGS, json.dumps(settings, indent=2) + "\n")
+        write_whole(aside / SOURCE, contents.source.to_json())
+        write_whole(aside / TARGET, contents.target.to_json())
         _take_name(aside, folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -126,7 +157,28 @@ def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tok
         ModelFolderError: no such folder; a file missing, truncated or damaged; another version; a tensor missing, too
             many or of another shape; a pickle in place of the weights.
     """
-    folder = Path(folder)
+    model, contents = _read(Path(folder))
+    model.load_state_dict(contents.tensors, assign=True)
+    return model.eval(), contents.settings, contents.source, contents.target
+
+
+def read(folder: str | Path) -> Contents:
+    """What a model folder holds, after checking everything in it: `load`, for any framework.
+
+    Args:
+        folder: what `save` or `write` wrote.
+
+    Returns:
+        Weights on the CPU that are a `TranslationModel`'s of these settings and vocabularies, and all the rest.
+
+    Raises:
+        ModelFolderError: as in `load`.
+    """
+    return _read(Path(folder))[1]
+
+
+def _read(folder: Path) -> tuple[TranslationModel, Contents]:
+    """The checked contents, and the network that they fit, as yet without memory."""
     _recover(_absolute(folder))
     if not folder.is_dir():
         raise ModelFolderError(f"{folder}: no such model folder. `dikkat train --output {folder}` makes one")
@@ -140,8 +192,7 @@ def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tok
     except SettingsError as error:
         raise ModelFolderError(f"{folder}: {error}") from error
     _check_tensors(model.state_dict(), tensors, folder / WEIGHTS)
-    model.load_state_dict(tensors, assign=True)
-    return model.eval(), settings, source, target
+    return model, Contents(tensors, settings, source, target)
 
 
 class _NoInitialValues(TorchFunctionMode):

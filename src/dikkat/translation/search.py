@@ -3,17 +3,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
-from typing import Any, get_args
+from typing import Any, Protocol, Self, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dikkat.attention import Memory
 from dikkat.errors import InputError
 from dikkat.kernels.numba_search import Advance, Beams, Step, can_rank, rank
 from dikkat.translation.errors import SettingsError
-from dikkat.translation.model import State, TranslationModel, collate, expected, pad
+from dikkat.translation.model import Batch, collate, expected, pad
 from dikkat.translation.precision import Precision, check_precision
 from dikkat.translation.tokenizer import BEGIN, END, PAD, UNKNOWN
 
@@ -144,7 +143,61 @@ def _check_real(name: str, value: object, least: float, most: float) -> None:
 
 
 Table = np.ndarray[Any, Any]
-Models = TranslationModel | Sequence[TranslationModel]
+
+
+class Looked(Protocol):
+    """What a model has read: the memory that `Reads.encode` returns."""
+
+    def select(self, rows: Tensor) -> "Looked":
+        """That of some rows, (R,) int64."""
+
+
+class Outputs(Protocol):
+    """An output layer for the many steps of a search."""
+
+    bias: Tensor
+
+    def products(self, features: Any) -> Tensor:
+        """Unnormalised log-probabilities less the bias, (R, V), until the next call."""
+
+
+class Reads(Protocol):
+    """What a search needs of a model: `TranslationModel` is one, and those of other frameworks are.
+
+    Attributes:
+        attends: whether there is attention.
+        output_bias: (V,), of the target vocabulary.
+    """
+
+    attends: bool
+
+    @property
+    def output_bias(self) -> Tensor:
+        """(V,)."""
+
+    def eval(self) -> Self:
+        """The model in evaluation mode."""
+
+    def encode(self, source: Tensor, lengths: Tensor) -> tuple[Any, Any]:
+        """(B, S) token numbers -> the memory, which can `select`, and the state before the first step."""
+
+    def step_features(self, previous: Tensor, memory: Any, state: Any) -> tuple[Any, Tensor, Any]:
+        """(R,) tokens before -> what the output layer reads; the attention weights (R, S); the next state."""
+
+    def output_layer(self, precision: Precision) -> Outputs:
+        """The output layer."""
+
+    def select(self, state: Any, rows: Tensor) -> Any:
+        """The state of some rows, (R,) int64."""
+
+    def features(self, batch: Batch) -> Tensor:
+        """What `scores` makes scores of, (N, e), at the N real positions of given translations."""
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Unnormalised log-probabilities (N, V)."""
+
+
+Models = Reads | Sequence[Reads]
 DEFAULT = Search()
 GREEDY = Search(beam=1)
 
@@ -309,7 +362,7 @@ def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[
     return [float(each.sum()) for each in torch.cat(gains).split(batch.target_lengths.tolist())]
 
 
-def _together(models: Models) -> list[TranslationModel]:
+def _together(models: Models) -> list[Reads]:
     """Models that go together, in evaluation mode."""
     together = list(models) if isinstance(models, Sequence) else [models]
     if not together:
@@ -335,14 +388,12 @@ class _Readers:
         attend: whether one of them has attention.
     """
 
-    def __init__(
-        self, models: Sequence[TranslationModel], numbers: Tensor, lengths: Tensor, precision: Precision
-    ) -> None:
+    def __init__(self, models: Sequence[Reads], numbers: Tensor, lengths: Tensor, precision: Precision) -> None:
         self._models = models
         self._outputs = [model.output_layer(precision) for model in models]
         read = [model.encode(numbers, lengths) for model in models]
-        self._memories: list[Memory] = [memory for memory, _ in read]
-        self._states: list[State] = [state for _, state in read]
+        self._memories: list[Looked] = [memory for memory, _ in read]
+        self._states = [state for _, state in read]
         self.attend = any(model.attends for model in models)
         self.device = numbers.device
 

@@ -10,7 +10,7 @@ from dikkat.errors import InputError
 from dikkat.translation import checkpoint
 from dikkat.translation.corpus import MAX_CHARACTERS
 from dikkat.translation.model import TranslationModel
-from dikkat.translation.search import DEFAULT, Hypothesis, Search, beam_search, forced_scores
+from dikkat.translation.search import DEFAULT, Hypothesis, Reads, Search, beam_search, forced_scores
 from dikkat.translation.settings import Settings
 from dikkat.translation.tokenizer import UNKNOWN, Encoded, Tokenizer
 
@@ -49,7 +49,7 @@ class Translates:
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
 
-    def _models(self) -> tuple[TranslationModel, ...]:
+    def _models(self) -> tuple[Reads, ...]:
         raise NotImplementedError
 
     def translate(

@@ -1,0 +1,75 @@
+"""Weights under PyTorch's names, whatever framework they are of: NumPy arrays, safetensors files, and their checks."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dikkat.files import write_whole
+
+Array = np.ndarray[Any, Any]
+Tensors = Mapping[str, Array]
+
+
+def read(source: Tensors | str | os.PathLike[str]) -> Tensors:
+    """Weights that came as they are, or as the name of a safetensors file.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: a file that is damaged or of another format.
+    """
+    if isinstance(source, Mapping):
+        return source
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    path = Path(source)
+    try:
+        loaded: dict[str, Array] = load(path.read_bytes())
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise ValueError(f"{path}: truncated, damaged or no safetensors file ({error})") from error
+    return loaded
+
+
+def write(tensors: Tensors, path: str | os.PathLike[str]) -> None:
+    """Write a safetensors file, whole or not at all.
+
+    Raises:
+        OSError: the system could not write; an older file is as it was.
+    """
+    from safetensors.numpy import save
+
+    content = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    write_whole(path, save(content, metadata={"format": "pt"}))
+
+
+def check(expected: Mapping[str, tuple[int, ...]], found: Tensors, name: str = "tensors") -> None:
+    """Whether the weights are those of a layer.
+
+    Args:
+        expected: each weight's shape, by name.
+        found: the weights.
+        name: what to call them in the message.
+
+    Raises:
+        ValueError: one is missing, one is too many, or the shapes differ; the message names it and both shapes.
+
+    Example:
+        >>> check({"W_q.weight": (3, 5)}, {"W_q.weight": np.zeros((3, 7))})
+        Traceback (most recent call last):
+            ...
+        ValueError: tensors: W_q.weight came with shape (3, 7); allowed: (3, 5). They are of a layer of other sizes
+    """
+    faults = [f"{each} {shape} is missing" for each, shape in expected.items() if each not in found]
+    faults += [f"{each} {tuple(found[each].shape)} is not expected" for each in sorted(found) if each not in expected]
+    faults += [
+        f"{each} came with shape {tuple(found[each].shape)}; allowed: {tuple(shape)}"
+        for each, shape in expected.items()
+        if each in found and tuple(found[each].shape) != tuple(shape)
+    ]
+    if faults:
+        raise ValueError(
+            f"{name}: {'; '.join(faults[:5])}{' …' if faults[5:] else ''}. They are of a layer of other sizes"
+        )

@@ -168,8 +168,11 @@ class Pictures:
         if panels.ndim != 4:
             raise ValueError(f"matrices: came with shape {panels.shape}; allowed: (rows, columns, queries, keys)")
         rows, columns = panels.shape[:2]
-        figure, grid = plt.subplots(rows, columns, figsize=figsize, sharex=True, sharey=True, squeeze=False)
-        scale = {"vmin": panels.min(), "vmax": panels.max()} if panels.size else {}
+        figure, grid = plt.subplots(
+            rows, columns, figsize=figsize, sharex=True, sharey=True, squeeze=False, layout="constrained"
+        )
+        finite = panels[np.isfinite(panels)]
+        scale = {"vmin": finite.min(), "vmax": finite.max()} if finite.size else {}
         for index, axes in enumerate(grid.flat):
             row, column = divmod(index, columns)
             image = axes.imshow(panels[row, column], cmap=cmap, **scale)
@@ -184,7 +187,7 @@ def _empty_axes(figsize: Size) -> "Axes":
     if plt.get_fignums() and not plt.gca().has_data():
         axes: Axes = plt.gca()
         return axes
-    new: Axes = plt.figure(figsize=figsize).gca()
+    new: Axes = plt.figure(figsize=figsize, layout="constrained").gca()
     return new
 
 
@@ -243,7 +246,7 @@ class Animator:
         figsize: Size = (3.5, 2.5),
     ) -> None:
         use_svg_display()
-        self.fig, axes = plt.subplots(nrows, ncols, figsize=figsize, squeeze=False)
+        self.fig, axes = plt.subplots(nrows, ncols, figsize=figsize, squeeze=False, layout="constrained")
         self.axes = list(axes.flat)
         self.X: list[list[float]] | None = None
         self.Y: list[list[float]] | None = None
@@ -351,7 +354,7 @@ class ProgressBoard:
     def _begin(self) -> _Growing:
         use_svg_display()
         if self.axes is None:
-            self.axes = (plt.figure(figsize=self.figsize) if self.fig is None else self.fig).gca()
+            self.axes = (plt.figure(figsize=self.figsize, layout="constrained") if self.fig is None else self.fig).gca()
         self.fig = self.axes.figure
         set_axes(self.axes, self.xlabel, self.ylabel, self.xlim, self.ylim, self.xscale, self.yscale, legend=None)
         return _Growing(self.fig)

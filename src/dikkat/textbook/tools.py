@@ -1,5 +1,6 @@
 """Small tools of the textbook's code: timers, sums, checks, and classes that grow from cell to cell."""
 
+import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -7,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-__all__ = ["Accumulator", "HyperParameters", "Tab", "Timer", "add_to_class", "check_len", "check_shape"]
+__all__ = ["Accumulator", "HyperParameters", "Timer", "add_to_class", "check_len", "check_shape", "first_that_takes"]
 
 T = TypeVar("T")
 
@@ -141,12 +142,21 @@ def check_shape(a: Any, shape: Sequence[int]) -> None:
         raise ValueError(f"a: came with shape {tuple(a.shape)}; it should be {tuple(shape)}")
 
 
-class Tab:
-    """What the second generation's cells ask which framework they run in: `tab.selected("pytorch", "jax")`."""
+def first_that_takes(args: Sequence[Any], kwargs: dict[str, Any], *functions: Callable[..., T]) -> T:
+    """Call the first function that takes these arguments: one constructor for the signatures of both generations.
 
-    def __init__(self, framework: str) -> None:
-        self.framework = framework
+    Raises:
+        TypeError: none takes them.
 
-    def selected(self, *frameworks: str) -> bool:
-        """Whether this one is among them."""
-        return self.framework in frameworks
+    Example:
+        >>> first_that_takes((8,), {"dropout": 0.1}, lambda a, b, c: a, lambda size, dropout: (None, size, dropout))
+        (None, 8, 0.1)
+    """
+    for function in functions:
+        try:
+            inspect.signature(function).bind(*args, **kwargs)
+        except TypeError:
+            continue
+        return function(*args, **kwargs)
+    allowed = " or ".join(str(inspect.signature(function)) for function in functions)
+    raise TypeError(f"came {args} and {kwargs}; allowed: {allowed}")

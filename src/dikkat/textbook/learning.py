@@ -116,8 +116,9 @@ class LearningTrainer(HyperParameters):
         self.prepare_model(model)
         self.optim = model.configure_optimizers()
         self.epoch = self.train_batch_idx = self.val_batch_idx = 0
-        for self.epoch in range(self.max_epochs):
+        while self.epoch < self.max_epochs:
             self.fit_epoch()
+            self.epoch += 1
 
     def fit_epoch(self) -> None:
         """Go through the data once; the framework's own."""

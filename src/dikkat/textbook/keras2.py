@@ -21,8 +21,8 @@ if "keras" in sys.modules and sys.modules["keras"].backend.backend() != "tensorf
     )
 os.environ |= {"TF_USE_LEGACY_KERAS": "1", "KERAS_BACKEND": "tensorflow"}
 
-import tensorflow as tf  # noqa: E402 - what it reads when it is imported is set above
-import tf_keras  # noqa: E402
+import tensorflow as tf
+import tf_keras
 
 if tf.keras.layers.Layer is not tf_keras.layers.Layer:
     raise ImportError(

@@ -26,8 +26,32 @@ from dikkat.textbook.tools import HyperParameters, Timer, add_to_class, check_le
 from dikkat.frameworks.keras.attention import compare, hide
 from dikkat.frameworks.keras.masking import check_restrictions, softmax, visible
 
+__all__ = [  # noqa: RUF022 - by kind
+    # arrays
+    "abs", "arange", "argmax", "astype", "batch_matmul", "concat", "cos", "cosh", "exp", "expand_dims", "eye",
+    "float32", "int32", "int64", "linspace", "log", "matmul", "meshgrid", "normal", "numpy", "ones", "ones_like",
+    "rand", "reduce_mean", "reduce_sum", "repeat", "reshape", "sigmoid", "sin", "sinh", "size", "stack", "tanh", "tensor",
+    "to", "transpose", "zeros", "zeros_like",
+    # devices
+    "cpu", "gpu", "num_gpus", "try_all_gpus", "try_gpu",
+    # pictures and tools
+    "Accumulator", "Animator", "HyperParameters", "ProgressBoard", "Timer", "add_to_class", "check_len", "check_shape",
+    "plot", "plt", "set_axes", "set_figsize", "show_heatmaps", "use_svg_display",
+    # attention
+    "AdditiveAttention", "DotProductAttention", "MultiHeadAttention", "NWKernelRegression", "PositionalEncoding",
+    "masked_softmax", "sequence_mask", "transpose_output", "transpose_qkv",
+    # text
+    "MTFraEng", "Vocab", "bleu", "build_array_nmt", "load_array", "load_data_nmt", "preprocess_nmt", "read_data_nmt",
+    "tokenize_nmt", "truncate_pad",
+    # translators
+    "AttentionDecoder", "Decoder", "Encoder", "EncoderDecoder", "GRU", "MaskedSoftmaxCELoss", "Seq2Seq",
+    "Seq2SeqAttentionDecoder", "Seq2SeqEncoder", "grad_clipping", "predict_seq2seq", "train_seq2seq",
+    # learning
+    "DataModule", "Module", "Trainer", "nn_Module",
+]  # fmt: skip
+
 Tensor = Any
-Layer, Model, Dense = tf.keras.layers.Layer, tf.keras.Model, tf.keras.layers.Dense
+Keras = Any  # a layer or a model
 
 # --- arrays
 
@@ -55,9 +79,10 @@ reshape, transpose, concat, stack = tf.reshape, tf.transpose, tf.concat, tf.stac
 expand_dims, repeat, astype = tf.expand_dims, tf.repeat, tf.cast
 matmul = batch_matmul = tf.matmul
 reduce_sum, reduce_mean, argmax = tf.reduce_sum, tf.reduce_mean, tf.argmax
-sin, cos, tan, sinh, cosh, tanh = tf.sin, tf.cos, tf.tan, tf.sinh, tf.cosh, tf.tanh
-exp, log, abs, sigmoid = tf.exp, tf.math.log, tf.abs, tf.sigmoid  # noqa: A001 - the textbook's name
+sin, cos, sinh, cosh, tanh = tf.sin, tf.cos, tf.sinh, tf.cosh, tf.tanh
+exp, log, abs, sigmoid = tf.exp, tf.math.log, tf.abs, tf.sigmoid
 int32, int64, float32 = tf.int32, tf.int64, tf.float32
+nn_Module = tf.keras.Model  # noqa: N816 - the book's name
 
 
 def _whole(name: str, x: Tensor) -> Tensor:
@@ -86,17 +111,20 @@ plot, show_heatmaps = _pictures.plot, _pictures.show_heatmaps
 
 
 class Animator(pictures.Animator):
-    __doc__ = pictures.Animator.__doc__
+    """Curves that grow while a model learns: `dikkat.textbook.pictures.Animator` of tensors."""
+
     as_array = staticmethod(numpy)
 
 
 class ProgressBoard(pictures.ProgressBoard):
-    __doc__ = pictures.ProgressBoard.__doc__
+    """A board of curves: `dikkat.textbook.pictures.ProgressBoard` of tensors."""
+
     as_array = staticmethod(numpy)
 
 
 class Accumulator(tools.Accumulator):
-    __doc__ = tools.Accumulator.__doc__
+    """Sums of n figures: `dikkat.textbook.tools.Accumulator` of tensors."""
+
     as_array = staticmethod(numpy)
 
 
@@ -160,7 +188,7 @@ def sequence_mask(X: Tensor, valid_len: Tensor, value: float = 0) -> Tensor:
     """
     X, lens = tf.convert_to_tensor(X), _whole("valid_len", valid_len)
     inside = tf.sequence_mask(lens, X.shape[1])
-    return tf.where(tf.reshape(inside, (*inside.shape, *[1] * (len(X.shape) - 2))), X, tf.cast(value, X.dtype))
+    return tf.where(tf.reshape(inside, (-1, X.shape[1], *[1] * (len(X.shape) - 2))), X, tf.cast(value, X.dtype))
 
 
 def masked_softmax(X: Tensor, valid_lens: Tensor | None) -> Tensor:
@@ -180,7 +208,7 @@ def masked_softmax(X: Tensor, valid_lens: Tensor | None) -> Tensor:
         [[[0.5, 0.5, 0.0, 0.0]], [[0.0, 0.0, 0.0, 0.0]]]
     """
     X = tf.convert_to_tensor(X)
-    return softmax(X, _shown(X.shape[:-2], *X.shape[-2:], valid_lens))
+    return softmax(X, _shown(X.shape[:-2], X.shape[-2], X.shape[-1], valid_lens))
 
 
 def _shown(lead: Sequence[int], queries: int, keys: int, valid_lens: Tensor | None) -> Tensor | None:
@@ -190,7 +218,7 @@ def _shown(lead: Sequence[int], queries: int, keys: int, valid_lens: Tensor | No
     return visible(len(lead), queries, keys, valid_lens=lens)
 
 
-class _Attention(Layer):
+class _Attention(tf.keras.layers.Layer):
     """What the layers share: they keep the weights of the last call as `attention_weights`."""
 
     def __init__(self, dropout: float, **kwargs: Any) -> None:
@@ -265,9 +293,9 @@ class AdditiveAttention(_Attention):
         return compare(self.W_q(queries), projected, pair="additive", weight=self.w_v.kernel[:, 0])
 
 
-def _projection(inputs: int, features: int, bias: bool = False) -> Layer:
+def _projection(inputs: int, features: int, bias: bool = False) -> Keras:
     """A linear layer that is there at once, so that inputs of another size are refused."""
-    layer = Dense(features, use_bias=bias)
+    layer = tf.keras.layers.Dense(features, use_bias=bias)
     layer.build((inputs,))
     return layer
 
@@ -293,7 +321,7 @@ class DotProductAttention(_Attention):
         return compare(queries / queries.shape[-1] ** 0.5, projected, pair="inner")
 
 
-class MultiHeadAttention(Layer):
+class MultiHeadAttention(tf.keras.layers.Layer):
     """Several scaled dot-product attentions beside each other, each on its share of the projected features.
 
     Args:
@@ -372,7 +400,7 @@ def transpose_output(X: Tensor, num_heads: int) -> Tensor:
     return tf.reshape(joined, (rows // num_heads, length, num_heads * X.shape[-1]))
 
 
-class NWKernelRegression(Layer):
+class NWKernelRegression(tf.keras.layers.Layer):
     """Nadaraya-Watson regression with a Gaussian kernel whose width is learned: scores −((q − k) w)² / 2.
 
     Attributes:
@@ -408,7 +436,7 @@ class NWKernelRegression(Layer):
         return tf.reduce_sum(self.attention_weights * values, -1)
 
 
-class PositionalEncoding(Layer):
+class PositionalEncoding(tf.keras.layers.Layer):
     """Adds to each position sines and cosines of its number, of falling frequencies.
 
     Args:
@@ -451,7 +479,7 @@ class Encoded(NamedTuple):
     state: list[Tensor]
 
 
-class Encoder(Layer):
+class Encoder(tf.keras.layers.Layer):
     """The base of encoders: `call(X, *args)` returns what a decoder's `init_state` takes."""
 
     def call(self, X: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -459,7 +487,7 @@ class Encoder(Layer):
         raise NotImplementedError
 
 
-class Decoder(Layer):
+class Decoder(tf.keras.layers.Layer):
     """The base of decoders: `init_state(encoded, *args)`, and `call(X, state)`, which returns outputs and a state.
 
     A subclass may be of either generation: where its `init_state` turns the encoder's outputs, they come to it as
@@ -488,7 +516,11 @@ def _of_either_generation(init_state: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(enc_outputs, Encoded):
             outputs, state = enc_outputs
             # Whether it turns them is seen on a small batch whose size is not its number of steps.
-            trial = init_state(self, (tf.zeros((2, 3, outputs.shape[-1])), [tf.zeros((2, each.shape[-1])) for each in state]), *(None for _ in args))
+            trial = init_state(
+                self,
+                (tf.zeros((2, 3, outputs.shape[-1])), [tf.zeros((2, each.shape[-1])) for each in state]),
+                *(None for _ in args),
+            )
             if any(isinstance(part, tf.Tensor) and part.shape[:2] == (3, 2) for part in trial):
                 enc_outputs = tf.transpose(outputs, (1, 0, 2)), state
         return init_state(self, enc_outputs, *args)
@@ -505,19 +537,19 @@ class AttentionDecoder(Decoder):
         raise NotImplementedError
 
 
-def _cells(num_hiddens: int, inputs: Sequence[int]) -> list[Layer]:
+def _cells(num_hiddens: int, inputs: Sequence[int]) -> list[Keras]:
     cells = [tf.keras.layers.GRUCell(num_hiddens) for _ in inputs]
     for cell, features in zip(cells, inputs, strict=True):
         cell.build((None, features))
     return cells
 
 
-def _gates(cell: Layer, inputs: Tensor) -> Tensor:
+def _gates(cell: Keras, inputs: Tensor) -> Tensor:
     """The inputs' share of a cell's gates, for all steps at once: it does not depend on the state."""
     return inputs @ cell.kernel + cell.bias[0]
 
 
-def _advance(cell: Layer, gates: Tensor, state: Tensor) -> Tensor:
+def _advance(cell: Keras, gates: Tensor, state: Tensor) -> Tensor:
     """One step of a cell, from the inputs' share of its gates: Keras's order is update, reset, candidate."""
     update, reset, candidate = tf.split(gates, 3, -1)
     inner_update, inner_reset, inner = tf.split(state @ cell.recurrent_kernel + cell.bias[1], 3, -1)
@@ -525,7 +557,7 @@ def _advance(cell: Layer, gates: Tensor, state: Tensor) -> Tensor:
     return kept * state + (1 - kept) * tf.tanh(candidate + tf.sigmoid(reset + inner_reset) * inner)
 
 
-class GRU(Layer):
+class GRU(tf.keras.layers.Layer):
     """A stack of gated recurrent units over (steps, batch, features), the second generation's layout.
 
     Args:
@@ -559,7 +591,7 @@ class GRU(Layer):
         Args:
             X: (steps, batch, features).
             state: before the first step, (batch, num_hiddens) a layer; None: zeros.
-            valid_len: (batch,) integers: from there on the state stays as it is, and the outputs are 0. None: all count.
+            valid_len: (batch,) integers: from there on the state stays and the outputs are 0. None: all count.
             training: whether features are dropped.
 
         Returns:
@@ -649,7 +681,7 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
         self.embedding = tf.keras.layers.Embedding(vocab_size, embed_size)
         self.cells = _cells(num_hiddens, [num_hiddens + embed_size, *[num_hiddens] * (num_layers - 1)])
         self.dropout = tf.keras.layers.Dropout(dropout)
-        self.dense = Dense(vocab_size)
+        self.dense = tf.keras.layers.Dense(vocab_size)
         self._attention_weights: list[Tensor] = []
 
     def init_state(self, enc_outputs: Any, enc_valid_lens: Tensor | None, *args: Any) -> tuple[Any, ...]:
@@ -663,7 +695,9 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
         outputs, hidden_state = enc_outputs
         return outputs, hidden_state, enc_valid_lens
 
-    def call(self, X: Tensor, state: Any, training: Any = None) -> tuple[Tensor, list[Any]]:
+    def call(  # type: ignore[override]
+        self, X: Tensor, state: Any, training: Any = None
+    ) -> tuple[Tensor, list[Any]]:
         """Decode.
 
         Args:
@@ -722,7 +756,7 @@ def _ids(array: text.Ids) -> Tensor:
 
 
 def build_array_nmt(lines: Sequence[Sequence[str]], vocab: Vocab, num_steps: int) -> tuple[Tensor, Tensor]:
-    """Sentences as token ids (sentences, num_steps) and their lengths (sentences,): `dikkat.textbook.text`'s, tensors."""
+    """Sentences as token ids (sentences, num_steps) and their lengths (sentences,): `dikkat.textbook.text`'s."""
     ids, lens = text.build_array_nmt(lines, vocab, num_steps)
     return _ids(ids), _ids(lens)
 
@@ -759,14 +793,14 @@ def grad_clipping(grads: Sequence[Tensor], theta: float) -> list[Tensor]:
     """Gradients, all shrunk together to norm `theta` where it is larger.
 
     Example:
-        >>> [gradient.numpy().round(1).tolist() for gradient in grad_clipping([tf.constant([3.0, 4.0])], 1)]
-        [[0.6, 0.8]]
+        >>> [tf.norm(gradient).numpy().round(3) for gradient in grad_clipping([tf.constant([3.0, 4.0])], 1)] == [1]
+        True
     """
     clipped, _ = tf.clip_by_global_norm([tf.convert_to_tensor(each) for each in grads], float(theta))
     return clipped
 
 
-class EncoderDecoder(Model):
+class EncoderDecoder(tf.keras.Model):
     """An encoder and a decoder.
 
     Args:
@@ -774,7 +808,7 @@ class EncoderDecoder(Model):
         decoder: a `Decoder`.
     """
 
-    def __init__(self, encoder: Layer, decoder: Layer, **kwargs: Any) -> None:
+    def __init__(self, encoder: Keras, decoder: Keras, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.encoder, self.decoder = encoder, decoder
 
@@ -785,7 +819,7 @@ class EncoderDecoder(Model):
 
 
 def train_seq2seq(
-    net: Model, data_iter: Iterable[Any], lr: float, num_epochs: int, tgt_vocab: Vocab, device: Any
+    net: Keras, data_iter: Iterable[Any], lr: float, num_epochs: int, tgt_vocab: Vocab, device: Any
 ) -> None:
     """Train a translator with Adam, gradients clipped to norm 1; it draws the loss and prints it, with the speed.
 
@@ -813,7 +847,7 @@ def train_seq2seq(
     with _on(device):
         # A decoder of the reader's goes step by step in Python, over tensors that a graph does not have.
         own = type(net.decoder) is Seq2SeqAttentionDecoder and type(net.encoder) is Seq2SeqEncoder
-        run = tf.function(step, reduce_retracing=True) if own else step
+        run = tf.function(step, autograph=False, reduce_retracing=True) if own else step
         for epoch in range(1, num_epochs + 1):
             timer, metric = Timer(), Accumulator(2)
             for batch in data_iter:
@@ -824,7 +858,7 @@ def train_seq2seq(
 
 
 def predict_seq2seq(
-    net: Model,
+    net: Keras,
     src_sentence: str,
     src_vocab: Vocab,
     tgt_vocab: Vocab,
@@ -853,9 +887,9 @@ def predict_seq2seq(
 
 
 def _likeliest(
-    net: Model, sources: Tensor, lens: Tensor, begin: Tensor, num_steps: int, end: int | None = None
+    net: Keras, sources: Tensor, lens: Tensor, begin: Tensor, num_steps: int, end: int | None = None
 ) -> tuple[Tensor, list[Any]]:
-    """The likeliest token at each step, (batch, steps), until all are `end`; the decoder's `attention_weights`, a step."""
+    """The likeliest token at each step, (batch, steps), until all are `end`; the decoder's weights after each."""
     state = net.decoder.init_state(net.encoder(sources, lens, training=False), lens)
     said, looked_at = [begin], []
     while len(said) <= num_steps and (len(said) == 1 or end is None or bool(tf.reduce_any(said[-1] != end))):
@@ -868,7 +902,7 @@ def _likeliest(
 # --- the second generation's models
 
 
-class Module(learning.LearningModel, Model):
+class Module(learning.LearningModel, tf.keras.Model):
     """A Keras model that draws how it learns; `net` is its network, unless it has a `forward` or `call` of its own.
 
     Args:
@@ -881,14 +915,20 @@ class Module(learning.LearningModel, Model):
         self.save_hyperparameters()
         self.board = ProgressBoard()
 
-    def forward(self, X: Tensor) -> Any:
-        """What `net` makes of X."""
-        return self.net(X)
+    def forward(self, X: Tensor, *args: Any) -> Any:
+        """What `net` makes of the inputs."""
+        return self.net(X, *args)
 
-    def call(self, *inputs: Any, training: bool | None = None) -> Any:
-        """What `forward` makes of the inputs; `training` is kept as an attribute for it."""
-        self.training = training
-        return self.forward(*inputs)
+    def call(self, X: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """What `forward` makes of the inputs; `training` among the others is kept as an attribute for it."""
+        self.training = kwargs.get("training")
+        return self.forward(X, *args)
+
+    def training_step(self, batch: Sequence[Any]) -> Any:
+        """The loss of a batch, whose last array is what to say; it is drawn."""
+        loss = self.loss(self(*batch[:-1], training=True), batch[-1])
+        self.plot("loss", loss, train=True)
+        return loss
 
     def configure_optimizers(self) -> Any:
         """Stochastic gradient descent with the learning rate `lr`."""
@@ -919,19 +959,19 @@ class Seq2Seq(EncoderDecoder, Module):
         lr: Adam's learning rate.
     """
 
-    def __init__(self, encoder: Layer, decoder: Layer, tgt_pad: int, lr: float) -> None:
+    def __init__(self, encoder: Keras, decoder: Keras, tgt_pad: int, lr: float) -> None:
         Module.__init__(self)
         self.encoder, self.decoder, self.tgt_pad, self.lr = encoder, decoder, tgt_pad, lr
 
-    def call(self, enc_X: Tensor, dec_X: Tensor, *args: Any, training: bool | None = None) -> Tensor:
+    def call(self, enc_X: Tensor, dec_X: Tensor, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
         """The decoder's scores, (batch, steps, tokens)."""
-        scores, _ = super().call(enc_X, dec_X, *args, training=training)
+        scores, _ = EncoderDecoder.call(self, enc_X, dec_X, *args, **kwargs)
         return scores
 
     def loss(self, Y_hat: Tensor, Y: Tensor) -> Tensor:
         """The cross-entropy of the targets that are no padding: their mean."""
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(_whole("Y", Y), Y_hat)
-        real = tf.cast(Y != self.tgt_pad, losses.dtype)
+        real = tf.cast(tf.not_equal(Y, self.tgt_pad), losses.dtype)
         return tf.reduce_sum(losses * real) / tf.reduce_sum(real)
 
     def configure_optimizers(self) -> Any:
@@ -959,7 +999,13 @@ class Seq2Seq(EncoderDecoder, Module):
 
 
 class Trainer(learning.LearningTrainer):
-    __doc__ = learning.LearningTrainer.__doc__
+    """Goes through the data, epoch by epoch, where TensorFlow puts it: on the first GPU if there is one.
+
+    Args:
+        max_epochs: how often.
+        num_gpus: taken for the other frameworks' sake; `try_gpu` as a context says more here.
+        gradient_clip_val: the norm to which a batch's gradients are shrunk; 0: not at all.
+    """
 
     def fit_epoch(self) -> None:
         """Go through the data once, then through those to validate with."""

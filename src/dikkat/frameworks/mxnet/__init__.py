@@ -31,13 +31,25 @@ from dikkat.frameworks.mxnet.layers import (  # noqa: E402
     SelfAttention,
 )
 from dikkat.frameworks.mxnet.masking import masked_softmax  # noqa: E402
+from dikkat.frameworks.mxnet.recurrent import (  # noqa: E402
+    AttentionalGRU,
+    AttentionalLSTM,
+    Covered,
+    GRUEncoder,
+    LSTMEncoder,
+)
 
 __all__ = [
     "AdditiveAttention",
+    "AttentionalGRU",
+    "AttentionalLSTM",
     "AverageAttention",
     "BilinearAttention",
+    "Covered",
     "DotProductAttention",
+    "GRUEncoder",
     "KernelAttention",
+    "LSTMEncoder",
     "MaskedSoftmax",
     "MultiHeadAttention",
     "SelfAttention",

@@ -9,13 +9,13 @@ import numpy
 _HOW = "it has its last release, 1.9.1, on Python 3.11 or older with numpy==1.23.5, best in an environment of its own"
 
 
-def check_python(version: tuple[int, ...]) -> None:
+def check_python(version: tuple[int, int]) -> None:
     """Whether MXNet can run on this Python.
 
     Raises:
         ImportError: it cannot; the message says which it needs.
     """
-    if tuple(version[:2]) > (3, 11):
+    if version > (3, 11):
         raise ImportError(
             f"dikkat.frameworks.mxnet: Python is {version[0]}.{version[1]}, and MXNet needs 3.11 or older: {_HOW}. "
             "Make one with python3.11 -m venv, and pip install 'dikkat[mxnet]' there"
@@ -52,7 +52,7 @@ def import_mxnet() -> None:
     Raises:
         ImportError: it cannot be had here; the message says why, and what to do.
     """
-    check_python(sys.version_info)
+    check_python(sys.version_info[:2])
     check_numpy(numpy.__version__)
     if find_spec("mxnet") is None:
         raise ImportError(f"dikkat.frameworks.mxnet: there is no MXNet here: pip install 'dikkat[mxnet]'; {_HOW}")

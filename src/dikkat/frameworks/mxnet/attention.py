@@ -158,9 +158,7 @@ def attention_weights(
     return attend(query, key, nothing, score=score, valid_lens=valid_lens, return_weights=True, **restricted)[1]
 
 
-def compare(
-    query: Array, key: Array, *, pair: Pair, weight: Array | None = None, profile: Profile = "gaussian"
-) -> Array:
+def compare(query: Array, key: Array, *, pair: Pair, weight: Array = None, profile: Profile = "gaussian") -> Array:
     """The scores of projected queries and keys: one of the three pair functions.
 
     Args:

@@ -16,7 +16,7 @@ import numpy
 from mxnet import np, npx
 
 Array = Any  # mxnet.np.ndarray
-Booleans = numpy.ndarray[Any, numpy.dtype[numpy.bool_]]
+Booleans = Any  # numpy.ndarray of booleans
 Shape = tuple[int, ...]
 
 _FLOATS = ("float16", "float32", "float64")

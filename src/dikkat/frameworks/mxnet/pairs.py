@@ -141,12 +141,12 @@ class _Additive(_Function):
     def prepare(self, query: Array, key: Array) -> None:
         self._splits = all(float(np.abs(each).max()) <= _LARGEST for each in (query, key))
 
-    def block(self, query: Array, key: Array, weight: Array) -> Array:  # type: ignore[override]
+    def block(self, query: Array, key: Array, weight: Array) -> Array:
         if not self._splits:
             return np.dot(np.tanh(np.expand_dims(query, 2) + np.expand_dims(key, 1)), weight)
         return weight.sum() - 2 * np.dot(self._powers_and_reciprocals(query, key)[1], weight)
 
-    def block_gradient(self, gradient: Array, query: Array, key: Array, weight: Array) -> tuple[Array, Array, Array]:  # type: ignore[override]
+    def block_gradient(self, gradient: Array, query: Array, key: Array, weight: Array) -> tuple[Array, Array, Array]:
         if self._splits:
             powers, reciprocals = self._powers_and_reciprocals(query, key)
             by_weight = gradient.sum() - 2 * np.dot(gradient.reshape(-1), reciprocals.reshape(-1, len(weight)))
@@ -168,11 +168,11 @@ class _Additive(_Function):
 
 
 class _SquaredDistance(_Function):
-    def block(self, query: Array, key: Array) -> Array:  # type: ignore[override]
+    def block(self, query: Array, key: Array) -> Array:
         difference = np.expand_dims(query, 2) - np.expand_dims(key, 1)
         return np.dot(np.square(difference), np.ones((query.shape[-1],), dtype=query.dtype, ctx=query.ctx))
 
-    def block_gradient(self, gradient: Array, query: Array, key: Array) -> tuple[Array, Array]:  # type: ignore[override]
+    def block_gradient(self, gradient: Array, query: Array, key: Array) -> tuple[Array, Array]:
         by_query, by_key = _both_ways(gradient, np.expand_dims(query, 2) - np.expand_dims(key, 1))
         return 2 * by_query, -2 * by_key
 

@@ -48,6 +48,10 @@ class Score(Block):
         """The weight v of each feature, (h,), for `additive`; None for the others."""
         return None
 
+    def key_features(self, key_size: int) -> int:
+        """h, of keys with `key_size` features; to be told where a projection changes their number."""
+        return key_size
+
 
 class Average(Score):
     """Every key scores 0, so that the output is the mean of the visible values.
@@ -73,6 +77,10 @@ class Average(Score):
     def project_key(self, key: Array) -> Array:
         """Zeros, (..., m, 1)."""
         return np.zeros((*key.shape[:-1], 1), dtype=key.dtype, ctx=key.ctx)
+
+    def key_features(self, key_size: int) -> int:
+        """One."""
+        return 1
 
 
 class Dot(Score):
@@ -196,6 +204,10 @@ class VectorSum(Score):
         share = self.w_v(key, "key")
         return np.concatenate([np.ones_like(share), share], axis=-1)
 
+    def key_features(self, key_size: int) -> int:
+        """Two."""
+        return 2
+
 
 class Additive(Score):
     """Σ_h v_h tanh((W_q q)_h + (W_k k)_h).
@@ -236,6 +248,10 @@ class Additive(Score):
     def pair_weight(self) -> Array:
         """v, (h,)."""
         return self.w_v.weight.data().reshape(-1)
+
+    def key_features(self, key_size: int) -> int:
+        """`num_hiddens`."""
+        return self.W_k.outputs
 
 
 class _Distance(Score):

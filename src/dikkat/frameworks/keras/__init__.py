@@ -9,6 +9,16 @@ from dikkat.frameworks.keras import backend  # noqa: F401 - first, since it says
 # isort: split
 from dikkat.frameworks.keras.attention import attend, attention_weights, compare, pool
 from dikkat.frameworks.keras.blocks import Block, Linear, load_tensors, save_tensors, tensors
+from dikkat.frameworks.keras.layers import (
+    AdditiveAttention,
+    AverageAttention,
+    BilinearAttention,
+    DotProductAttention,
+    KernelAttention,
+    MaskedSoftmax,
+    MultiHeadAttention,
+    SelfAttention,
+)
 from dikkat.frameworks.keras.masking import masked_softmax, visible
 from dikkat.frameworks.keras.scores import (
     Additive,
@@ -27,17 +37,25 @@ from dikkat.frameworks.keras.scores import (
 
 __all__ = [
     "Additive",
+    "AdditiveAttention",
     "Average",
+    "AverageAttention",
     "Bilinear",
+    "BilinearAttention",
     "Block",
     "Boxcar",
     "Cosine",
     "Dot",
+    "DotProductAttention",
     "Epanechnikov",
     "Gaussian",
+    "KernelAttention",
     "Linear",
+    "MaskedSoftmax",
+    "MultiHeadAttention",
     "ScaledDot",
     "Score",
+    "SelfAttention",
     "Triangular",
     "VectorSum",
     "attend",

@@ -290,7 +290,10 @@ class AdditiveAttention(_Attention):
 
     def scores(self, queries: Tensor, projected: Tensor) -> Tensor:
         """Σ_h v_h tanh((W_q q)_h + k'_h)."""
-        return compare(self.W_q(queries), projected, pair="additive", weight=self.w_v.kernel[:, 0])
+        queries, weight = self.W_q(queries), self.w_v.kernel[:, 0]
+        if queries.shape[1] == 1:  # a decoder's step: the features of all pairs are as many as those of the keys
+            return tf.reduce_sum(tf.tanh(queries + projected) * weight, -1)[:, None]
+        return compare(queries, projected, pair="additive", weight=weight)
 
 
 def _projection(inputs: int, features: int, bias: bool = False) -> Keras:

@@ -30,8 +30,8 @@ __all__ = [  # noqa: RUF022 - by kind
     # arrays
     "abs", "arange", "argmax", "astype", "batch_matmul", "concat", "cos", "cosh", "exp", "expand_dims", "eye",
     "float32", "int32", "int64", "linspace", "log", "matmul", "meshgrid", "normal", "numpy", "ones", "ones_like",
-    "rand", "reduce_mean", "reduce_sum", "repeat", "reshape", "sigmoid", "sin", "sinh", "size", "stack", "tanh", "tensor",
-    "to", "transpose", "zeros", "zeros_like",
+    "rand", "reduce_mean", "reduce_sum", "repeat", "reshape", "sigmoid", "sin", "sinh", "size", "stack", "tanh",
+    "tensor", "to", "transpose", "zeros", "zeros_like",
     # devices
     "cpu", "gpu", "num_gpus", "try_all_gpus", "try_gpu",
     # pictures and tools

@@ -70,7 +70,7 @@ int32, int64, float32 = np.int32, np.int64, np.float32
 nn_Module = nn.Block  # noqa: N816 - the book's name
 _method = np.ndarray
 numpy, reshape, to, astype, repeat = (
-    _method.asnumpy, _method.reshape, _method.as_in_context, _method.astype, _method.repeat
+    _method.asnumpy, _method.reshape, _method.as_in_ctx, _method.astype, _method.repeat
 )  # fmt: skip
 reduce_sum, reduce_mean, argmax, swapaxes = _method.sum, _method.mean, _method.argmax, _method.swapaxes
 
@@ -403,7 +403,7 @@ class PositionalEncoding(nn.Block):
 
     def forward(self, X: Array) -> Array:
         """(B, n, d) -> (B, n, d)."""
-        return self.dropout(X + self.P[:, : X.shape[1]].as_in_context(X.ctx))
+        return self.dropout(X + self.P[:, : X.shape[1]].as_in_ctx(X.ctx))
 
 
 # --- text
@@ -720,7 +720,7 @@ def train_seq2seq(net: Any, data_iter: Any, lr: float, num_epochs: int, tgt_voca
         timer.start()
         metric.reset()
         for batch in data_iter:
-            X, X_lens, Y, Y_lens = (each.as_in_context(device) for each in batch)
+            X, X_lens, Y, Y_lens = (each.as_in_ctx(device) for each in batch)
             begin = np.full((len(Y), 1), tgt_vocab["<bos>"], dtype=Y.dtype, ctx=device)
             with autograd.record():
                 scores, _ = net(X, np.concatenate([begin, Y[:, :-1]], axis=1), X_lens)
@@ -775,7 +775,7 @@ def predict_seq2seq(
     """
     end = tgt_vocab["<eos>"]
     arrays = build_array_nmt([src_sentence.lower().split()], src_vocab, num_steps)
-    sources, lens = (each.as_in_context(device) for each in arrays)
+    sources, lens = (each.as_in_ctx(device) for each in arrays)
     begin = np.full((1, 1), tgt_vocab["<bos>"], dtype="int32", ctx=device)
     said, looked_at = _likeliest(net, sources, lens, begin, num_steps, end)
     words = [word for word in said[0].tolist() if word != end]
@@ -868,7 +868,7 @@ class Seq2Seq(Module):
         Returns:
             Token ids (B, num_steps), and the decoder's `attention_weights` after each step, if they were asked for.
         """
-        sources, inputs, lens, _ = (each.as_in_context(device) for each in batch)
+        sources, inputs, lens, _ = (each.as_in_ctx(device) for each in batch)
         said, looked_at = _likeliest(self, sources, lens, inputs[:, :1], num_steps)
         return _from_numpy(said), looked_at if save_attention_weights else []
 
@@ -890,7 +890,7 @@ class Trainer(learning.LearningTrainer):
 
     def prepare_batch(self, batch: Sequence[Array]) -> list[Array]:
         """A batch on the model's device."""
-        return [each.as_in_context(self.device) for each in batch]
+        return [each.as_in_ctx(self.device) for each in batch]
 
     def fit_epoch(self) -> None:
         """Go through the data once, then through those to validate with."""

@@ -714,7 +714,7 @@ def train_seq2seq(net: Any, data_iter: Any, lr: float, num_epochs: int, tgt_voca
     net.initialize(init.Xavier(), force_reinit=True, ctx=device)
     trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": lr})
     loss = MaskedSoftmaxCELoss()
-    animator = Animator(xlabel="epoch", ylabel="loss", xlim=[1, num_epochs])
+    animator = Animator(xlabel="epoch", ylabel="loss", xlim=[0, num_epochs])
     timer, metric = Timer(), Accumulator(2)
     for epoch in range(num_epochs):
         timer.start()

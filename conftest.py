@@ -1,5 +1,15 @@
-"""What can be run here: MXNet has an environment of its own, of `make test-mxnet`."""
+"""What is tested where: each framework in a process of its own, since Keras has one backend in a process.
 
-from importlib.util import find_spec
+KERAS_BACKEND=jax python -m pytest tests/frameworks/keras src/dikkat/frameworks/keras
+"""
 
-collect_ignore = [] if find_spec("mxnet") else ["src/dikkat/frameworks/mxnet", "tests/frameworks/mxnet"]
+import importlib.util
+import os
+
+collect_ignore_glob = []
+if "KERAS_BACKEND" not in os.environ:
+    collect_ignore_glob += ["tests/frameworks/keras/*", "src/dikkat/frameworks/keras/*"]
+if importlib.util.find_spec("mxnet") is None:
+    collect_ignore_glob += ["tests/frameworks/mxnet/*", "src/dikkat/frameworks/mxnet/*", "src/dikkat/textbook/mxnet.py"]
+if os.environ.get("TF_USE_LEGACY_KERAS") != "1":
+    collect_ignore_glob += ["src/dikkat/textbook/tensorflow.py"]

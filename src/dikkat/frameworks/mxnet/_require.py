@@ -1,10 +1,12 @@
-"""MXNet as it can still be had, or a message that says what is in its way."""
+"""MXNet as it can still be had, or a message that says what is in its way.
 
+As a script it looks at the machine alone, before anything is installed.
+"""
+
+import ctypes
 import sys
 import warnings
 from importlib.util import find_spec
-
-import numpy
 
 _HOW = "it has its last release, 1.9.1, on Python 3.11 or older with numpy==1.23.5, best in an environment of its own"
 
@@ -46,6 +48,20 @@ def explain(error: OSError) -> ImportError:
     )
 
 
+def check_machine() -> None:
+    """Whether MXNet can run on this Python and system.
+
+    Raises:
+        ImportError: it cannot; the message says what is missing.
+    """
+    check_python(sys.version_info[:2])
+    for library in ("libgomp.so.1", "libquadmath.so.0") if sys.platform == "linux" else ():
+        try:
+            ctypes.CDLL(library)
+        except OSError as error:
+            raise explain(error) from error
+
+
 def import_mxnet() -> None:
     """Import MXNet.
 
@@ -53,6 +69,8 @@ def import_mxnet() -> None:
         ImportError: it cannot be had here; the message says why, and what to do.
     """
     check_python(sys.version_info[:2])
+    import numpy
+
     check_numpy(numpy.__version__)
     if find_spec("mxnet") is None:
         raise ImportError(f"dikkat.frameworks.mxnet: there is no MXNet here: pip install 'dikkat[mxnet]'; {_HOW}")
@@ -62,3 +80,10 @@ def import_mxnet() -> None:
             import mxnet  # noqa: F401
     except OSError as error:
         raise explain(error) from error
+
+
+if __name__ == "__main__":
+    try:
+        check_machine()
+    except ImportError as missing:
+        sys.exit(str(missing))

@@ -1,6 +1,6 @@
 """The front door: compare a query with every key, normalise over the keys, average the values; as `dikkat.attend`."""
 
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, get_args
 
 import numpy
 from mxnet import np, npx
@@ -173,7 +173,7 @@ def compare(query: Array, key: Array, *, pair: Pair, weight: Array = None, profi
 
     Raises:
         TypeError: no arrays, or a weight that is missing or too many.
-        ValueError: shapes that do not fit, or no such pair function.
+        ValueError: shapes that do not fit, or no such pair function or profile.
 
     Example:
         >>> from mxnet import np, npx
@@ -199,6 +199,8 @@ def compare(query: Array, key: Array, *, pair: Pair, weight: Array = None, profi
         if weight.shape != query.shape[-1:]:
             raise ValueError(f"weight: came with shape {weight.shape}; allowed: {query.shape[-1:]}, one a feature")
         return pairs.additive(query, key, cast(weight, kind))
+    if profile not in get_args(Profile):
+        raise ValueError(f"profile: came {profile!r}; allowed: {', '.join(map(repr, get_args(Profile)))}")
     if pair == "distance":
         return log_profile(profile, pairs.squared_distance(query, key))
     raise ValueError(f"pair: came {pair!r}; allowed: 'inner', 'additive', 'distance'")

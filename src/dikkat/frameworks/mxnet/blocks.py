@@ -144,7 +144,7 @@ def tensors(layer: gluon.Block) -> dict[str, numpy.ndarray[Any, Any]]:
         >>> {name: tensor.shape for name, tensor in tensors(layer).items()}
         {'weight': (5, 3), 'bias': (5,)}
     """
-    return {name: parameter.data().asnumpy() for name, parameter in _named(layer).items()}
+    return {name: parameter.data().asnumpy() for name, parameter in named_parameters(layer).items()}
 
 
 def load_tensors(layer: gluon.Block, source: files.Tensors | str | os.PathLike[str]) -> None:
@@ -168,7 +168,7 @@ def load_tensors(layer: gluon.Block, source: files.Tensors | str | os.PathLike[s
         array([[1., 1., 1.],
                [1., 1., 1.]])
     """
-    named, found = _named(layer), files.read(source)
+    named, found = named_parameters(layer), files.read(source)
     files.check({name: tuple(parameter.shape) for name, parameter in named.items()}, found)
     for name, parameter in named.items():
         if not _is_initialized(parameter):
@@ -191,11 +191,16 @@ def save_tensors(layer: gluon.Block, path: str | os.PathLike[str]) -> None:
     files.write(tensors(layer), path)
 
 
-def _named(layer: gluon.Block, prefix: str = "") -> dict[str, Any]:
-    """Parameters by the names of the attributes that lead to them."""
+def named_parameters(layer: gluon.Block, prefix: str = "") -> dict[str, Any]:
+    """A layer's parameters, by the names of the attributes that lead to them: those that they have in PyTorch.
+
+    Args:
+        layer: any Gluon block.
+        prefix: what comes before every name.
+    """
     named = {f"{prefix}{name}": parameter for name, parameter in layer._reg_params.items()}
     for name, child in layer._children.items():
-        named |= _named(child, f"{prefix}{name}.")
+        named |= named_parameters(child, f"{prefix}{name}.")
     return named
 
 

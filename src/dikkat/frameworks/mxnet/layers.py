@@ -396,8 +396,8 @@ def _attend_heads(
 def _batched(limit: Any) -> Any:
     """A restriction of one sentence as that of a batch of one."""
     if isinstance(limit, int) and not isinstance(limit, bool):
-        return np.array(limit)[None]
-    return limit[None] if isinstance(limit, np.ndarray) else limit
+        return np.array([limit])
+    return limit.reshape(1, *limit.shape) if isinstance(limit, np.ndarray) else limit
 
 
 def _or(name: str, size: int | None, default: int) -> int:

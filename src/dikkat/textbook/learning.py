@@ -22,7 +22,6 @@ class LearningModel(HyperParameters):
         plot_valid_per_epoch: points an epoch of what validation says.
     """
 
-    new_board: Callable[[], ProgressBoard] = ProgressBoard
     board: ProgressBoard
     trainer: "LearningTrainer"
     plot_train_per_epoch: int

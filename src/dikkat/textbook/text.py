@@ -205,11 +205,17 @@ def load_data_nmt(num_steps: int, num_examples: int | None = 600) -> tuple[tuple
         The arrays of the sources, their lengths, the targets and their lengths; the vocabularies of both languages,
         whose words occur as often as `raw_corpus` says.
     """
-    source, target = tokenize_nmt(preprocess_nmt(read_data_nmt()), num_examples)
+    source, target = _words(read_data_nmt(), num_examples)
     source_vocab, target_vocab = (Vocab(lines, raw_corpus().min_freq, [PAD, BEGIN, END]) for lines in (source, target))
     sources, source_lens = build_array_nmt(source, source_vocab, num_steps)
     targets, target_lens = build_array_nmt(target, target_vocab, num_steps)
     return (sources, source_lens, targets, target_lens), source_vocab, target_vocab
+
+
+def _words(text: str, num_examples: int | None) -> tuple[list[list[str]], list[list[str]]]:
+    """Raw text as words; of a long one only the pairs that are wanted are prepared."""
+    lines = [line for line in text.split("\n") if line.count("\t") == 1][: num_examples or None]
+    return tokenize_nmt(preprocess_nmt("\n".join(lines)))
 
 
 def parallel_arrays(
@@ -239,7 +245,7 @@ def parallel_arrays(
         >>> source.shape, lens, vocab.to_tokens(source[0])
         ((1, 4), array([3]), ['go', '.', '<eos>', '<pad>'])
     """
-    source, target = tokenize_nmt(preprocess_nmt(text), num_examples)
+    source, target = _words(text, num_examples)
     source_vocab = source_vocab or Vocab(source, min_freq, [PAD, BEGIN, END])
     target_vocab = target_vocab or Vocab(target, min_freq, [PAD, BEGIN, END])
     sources, lens = build_array_nmt(source, source_vocab, num_steps)

@@ -41,9 +41,9 @@ from dikkat.textbook.tools import HyperParameters, Timer, add_to_class, check_le
 __all__ = [  # noqa: RUF022  (by kind)
     # arrays
     "abs", "arange", "argmax", "astype", "batch_matmul", "concat", "cos", "cosh", "exp", "expand_dims", "eye",
-    "float32", "int32", "linspace", "log", "matmul", "meshgrid", "normal", "numpy", "ones", "ones_like", "rand", "randn",
-    "reduce_mean", "reduce_sum", "repeat", "reshape", "sigmoid", "sin", "sinh", "size", "stack", "swapaxes", "tanh",
-    "tensor", "to", "transpose", "zeros", "zeros_like",
+    "float32", "int32", "linspace", "log", "matmul", "meshgrid", "normal", "numpy", "ones", "ones_like", "rand",
+    "randn", "reduce_mean", "reduce_sum", "repeat", "reshape", "sigmoid", "sin", "sinh", "size", "stack", "swapaxes",
+    "tanh", "tensor", "to", "transpose", "zeros", "zeros_like",
     # devices
     "cpu", "gpu", "num_gpus", "try_all_gpus", "try_gpu",
     # pictures and tools

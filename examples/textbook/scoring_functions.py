@@ -161,7 +161,8 @@ def main(output: Path) -> None:
     names = ["scaled dot", "additive", "vector sum"]
     for name, each in zip(names, weights, strict=True):
         print(f"{name}: between two queries, a weight changes by up to {(each - each[:1]).abs().max():.2f}")
-    save(heatmaps(torch.stack(weights)[None], titles=names, xlabel="key", ylabel="query"), output / "scoring-vector-sum.png")
+    figure = heatmaps(torch.stack(weights)[None], titles=names, xlabel="key", ylabel="query")
+    save(figure, output / "scoring-vector-sum.png")
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def draw_arrows(axes: Axes, vectors: Tensor, names: list[str], *, faint: bool = 
             )
     axes.update_datalim([(0, 0), *vectors.tolist()])
     axes.autoscale_view()
-    axes.margins(0.16)
+    axes.margins(0.22)
     axes.set_aspect("equal", adjustable="datalim")
     axes.axhline(0, color="0.85", linewidth=0.8, zorder=0)
     axes.axvline(0, color="0.85", linewidth=0.8, zorder=0)
@@ -134,11 +134,14 @@ def draw_mixture(mixed: Tensor, names: list[str]) -> Figure:
 
 def draw_query_key_value(layer: dikkat.SelfAttention, names: list[str]) -> Figure:
     """X and its three projections, as arrows."""
-    ways = {"X": X, "Q = X W_qᵀ": layer.W_q(X), "K = X W_kᵀ": layer.W_k(X), "V = X W_vᵀ": layer.W_v(X)}
+    ways = {"$X$": X} | {
+        rf"${name.upper()} = X W_{name}^\top$": projection(X)
+        for name, projection in (("q", layer.W_q), ("k", layer.W_k), ("v", layer.W_v))
+    }
     figure = Figure(figsize=(13, 3.8), layout="constrained")
     for axes, (title, vectors) in zip(figure.subplots(1, 4), ways.items(), strict=True):
         draw_arrows(axes, vectors.detach(), names)
-        axes.set_title(title, fontsize=10)
+        axes.set_title(title)
     return figure
 
 
@@ -186,7 +189,7 @@ def draw_shuffled(layer: dikkat.SelfAttention, names: list[str]) -> Figure:
             panels += [weights[0], their_weights[0]]
             kind = "with places" if place.any() else "without places"
             print(f"shuffled, {kind}: a character's output changes by up to {(output[ORDER] - other).abs().max():.2f}")
-    return heatmaps(
+    figure = heatmaps(
         torch.stack(panels)[None],
         queries=[names, shuffled] * 2,
         keys=[names, shuffled] * 2,
@@ -195,6 +198,9 @@ def draw_shuffled(layer: dikkat.SelfAttention, names: list[str]) -> Figure:
         titles=["in order", "shuffled: the same", "in order, with places", "shuffled: others"],
         figsize=(11, 3.2),
     )
+    for axes in figure.axes[: len(panels)]:
+        axes.tick_params(labelsize=12)
+    return figure
 
 
 def main(output: Path) -> None:

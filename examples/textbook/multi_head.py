@@ -137,7 +137,7 @@ def questions(count: int) -> tuple[Tensor, Tensor]:
     return rows, torch.stack([neighbours, rows[:, :1].expand_as(rows)], dim=-1)
 
 
-def train(num_heads: int, steps: int = 600) -> Trained:
+def train(num_heads: int, steps: int = 400) -> Trained:
     """Learn both answers from rows that are drawn anew for each step; judge by a thousand others."""
     torch.manual_seed(3)
     reader = Reader(num_heads)

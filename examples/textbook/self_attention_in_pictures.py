@@ -83,15 +83,14 @@ def draw_arrows(axes: Axes, vectors: Tensor, names: list[str], *, faint: bool = 
         style = {"arrowstyle": "->", "color": colour, "linewidth": 1.2 if faint else 2, "alpha": 0.35 if faint else 1}
         axes.annotate("", vector, (0, 0), arrowprops={**style, "shrinkA": 0, "shrinkB": 0})
         if not faint:
-            length = math.hypot(*vector)
-            place = tuple(11 * part / length for part in vector)  # beyond the tip, in its direction
-            axes.annotate(
+            x, y = (part / math.hypot(*vector) for part in vector)
+            axes.annotate(  # beyond the tip, in its direction
                 name,
                 vector,
-                xytext=place,
+                xytext=(5 * x, 5 * y),
                 textcoords="offset points",
-                ha="center",
-                va="center",
+                ha="left" if x > 0.4 else "right" if x < -0.4 else "center",
+                va="bottom" if y > 0.4 else "top" if y < -0.4 else "center",
                 color=colour,
                 fontsize=12,
                 fontfamily=families_for([name]),

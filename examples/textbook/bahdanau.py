@@ -9,11 +9,11 @@ The chapter's exercises exchange one part at a time, and so does this program: G
 score for the scaled dot product. All four ways are trained alike; the table says what each costs and what it learns.
 
 - `bahdanau-heatmaps.png`: what the GRU with the additive score looked at in each of the four sentences, one row a
-  French word. Look for rows whose darkest cell is the English word that they translate. With so few and so short
-  pairs the encoder's last states give much away already, so not all are.
+  French word. Look for rows that share an English word, as *il est* does *He's*, and for one that goes back to a
+  word, as *moi* may to *I'm*. Pairs as short as these can be learnt from the encoder's last state alone, so that many
+  a row is undecided.
 - `bahdanau-comparison.png`: the loss by round and by second, and how many French words and marks a second each way
-  learns from.
-  Lines that lie together by round and apart by second are ways that learn alike and cost differently.
+  learns from. Lines that lie together by round and apart by second are ways that learn alike and cost differently.
 
 Takes some minutes on one core; `--quick` makes eight rounds, after which nothing is learnt well.
 """

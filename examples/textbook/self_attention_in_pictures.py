@@ -97,7 +97,7 @@ def draw_arrows(axes: Axes, vectors: Tensor, names: list[str], *, faint: bool = 
             )
     axes.update_datalim([(0, 0), *vectors.tolist()])
     axes.autoscale_view()
-    axes.margins(0.22)
+    axes.margins(0.3)
     axes.set_aspect("equal", adjustable="datalim")
     axes.axhline(0, color="0.85", linewidth=0.8, zorder=0)
     axes.axvline(0, color="0.85", linewidth=0.8, zorder=0)

@@ -22,16 +22,23 @@ def functions(chapter):
     return runpy.run_path(str(FOLDER / f"{chapter}.py"))
 
 
+@pytest.fixture(autouse=True)
+def as_before():
+    """Random numbers and threads stay as they were; two threads would wait for each other at every small product."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.random.fork_rng():
+        yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def run(monkeypatch, capsys, tmp_path):
-    """Run a chapter as from a shell, and leave random numbers and threads as they were; returns what it printed."""
+    """Run a chapter as from a shell; returns what it printed."""
 
     def call(chapter, *options):
         monkeypatch.setattr(sys, "argv", [f"{chapter}.py", "--output", str(tmp_path / "figures"), *options])
-        threads = torch.get_num_threads()
-        with torch.random.fork_rng():
-            runpy.run_path(str(FOLDER / f"{chapter}.py"), run_name="__main__")
-        torch.set_num_threads(threads)
+        runpy.run_path(str(FOLDER / f"{chapter}.py"), run_name="__main__")
         return capsys.readouterr().out
 
     return call
@@ -108,8 +115,7 @@ def test_scoring_functions(run, tmp_path):
 
 
 def test_the_bound_of_an_additive_score_holds():
-    with torch.random.fork_rng():
-        additive, dot, bound = functions("scoring_functions")["sharpness"](torch.logspace(-1, 3, 5)).values()
+    additive, dot, bound = functions("scoring_functions")["sharpness"](torch.logspace(-1, 3, 5)).values()
     assert (additive < bound).all()
     assert dot[-1] > bound[-1]
     assert additive[-1] == pytest.approx(additive[-2].item(), rel=0.05)  # longer keys no longer matter
@@ -129,9 +135,7 @@ def test_multi_head(run, tmp_path):
 
 
 def test_two_heads_share_the_work():
-    train = functions("multi_head")["train"]
-    with torch.random.fork_rng():
-        heads = train(2).weights.numpy()
+    heads = functions("multi_head")["train"](2).weights.numpy()
     first = np.eye(8)[[0] * 8]
     before = np.eye(8)[[0, *range(7)]]
     ways = sorted((np.abs(heads[0] - first).max(), np.abs(heads[0] - before).max()))

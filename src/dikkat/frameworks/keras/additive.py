@@ -65,7 +65,8 @@ def _scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
     def run(step: Callable[[Parts, Tensor], Tensor], one: Tensor, other: Tensor, first: Tensor) -> Tensor:
         parts = [_parted(each, _TOGETHER) for each in (one, other, weight)]
         start = first + ops.zeros_like(_outer(query[..., 0], key[..., 0], ops.add))
-        return ops.fori_loop(0, parts[0].shape[0], lambda i, total: step([part[i] for part in parts], total), start)
+        steps = -(-weight.shape[0] // _TOGETHER)
+        return ops.fori_loop(0, steps, lambda i, total: step([part[i] for part in parts], total), start)
 
     return ops.cond(
         _safe(query, key),

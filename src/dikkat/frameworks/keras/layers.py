@@ -78,7 +78,8 @@ class _Attention(Block):
 
     def build(self, query_shape: Shape, key_shape: Shape) -> None:
         """Make the score's parameters, for queries and keys of these shapes."""
-        self.score.build(query_shape, key_shape)
+        if not self.score.built:
+            self.score.build(query_shape, key_shape)
 
     def call(
         self,
@@ -477,7 +478,8 @@ class MultiHeadAttention(Block):
             self.add_weight(name="in_proj_bias", shape=(sum(goes),), initializer="zeros") if self.bias else None
         )
         self.out_proj.build((None, None, self.value_dim))
-        self.score.build(*[(None, None, self.key_dim // self.num_heads)] * 2)
+        if not self.score.built:  # one from a file is
+            self.score.build(*[(None, None, self.key_dim // self.num_heads)] * 2)
 
     def _matrix(self, name: str, rows: int, columns: int) -> Any:
         return self.add_weight(name=name, shape=(rows, columns), initializer="glorot_uniform")

@@ -121,7 +121,7 @@ def softmax(scores: Any, shown: Any = None) -> Any:
     """
     if shown is not None:
         scores = ops.where(shown, scores, -float("inf"))
-    if shape_of(scores)[-1] == 0:
+    if 0 in shape_of(scores):  # of which there is no maximum
         return scores
     peak = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
     share = ops.exp(scores - ops.where(peak == -float("inf"), 0.0, peak))

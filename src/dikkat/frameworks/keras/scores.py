@@ -465,6 +465,8 @@ def _sigma(bandwidth: Any) -> np.ndarray[Any, Any]:
 def _unit(vector: Any) -> Any:
     """v / ‖v‖, 0 for v = 0, in float32 or wider. Scaled by the largest entry first, so that no square overflows."""
     vector = ops.cast(vector, wide(vector))
+    if 0 in shape_of(vector):  # of which there is no maximum
+        return vector
     peak = ops.stop_gradient(ops.max(ops.abs(vector), axis=-1, keepdims=True))
     vector = vector / ops.where(peak == 0, 1.0, peak)
     square = ops.sum(ops.square(vector), axis=-1, keepdims=True)

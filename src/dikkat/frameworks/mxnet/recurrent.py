@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 import numpy
 from mxnet import autograd, init, np, npx
 
+from dikkat.frameworks.mxnet import sequence
 from dikkat.frameworks.mxnet.attention import compare, drop, pool, product
 from dikkat.frameworks.mxnet.blocks import Block
 from dikkat.frameworks.mxnet.masking import (
     Array,
     Booleans,
+    Shape,
     cast,
     check_array,
     check_features,
@@ -23,10 +25,27 @@ from dikkat.frameworks.mxnet.masking import (
     whole_numbers,
     wide,
 )
-from dikkat.frameworks.mxnet.scores import Score, check_score
+from dikkat.frameworks.mxnet.scores import (
+    Additive,
+    Average,
+    Bilinear,
+    Dot,
+    ScaledDot,
+    Score,
+    VectorSum,
+    check_score,
+)
 from dikkat.recurrent.stack import check_probability, check_stack
 
 _GATES = {"gru": 3, "lstm": 4}
+_AFFINE = (
+    Additive,
+    Average,
+    Bilinear,
+    Dot,
+    ScaledDot,
+    VectorSum,
+)  # of a state, by no distance: one function does all steps
 _SHUT = 1e6  # a gate's sigmoid of this is 1, and of its negative 0, whatever else is added to it
 
 
@@ -373,7 +392,7 @@ class _Attentional(_Parameters):
         if real is not None:
             inputs = where(real[..., None], inputs, 0.0)
         steps = self._steps(inputs, memory, before)
-        found = [np.stack(each, axis=1) for each in (steps.outputs, steps.contexts, steps.weights)]
+        found = [steps.states[-1], steps.contexts, steps.weights]
         if real is not None:
             found = [where(real[..., None], each, 0.0) for each in found]
         outputs, contexts, weights = found
@@ -401,8 +420,8 @@ class _Attentional(_Parameters):
         check_array("inputs", inputs)
         inputs = np.expand_dims(inputs, 1)
         steps = self._steps(inputs, memory, self._check(inputs, memory, state))
-        weights = steps.weights[0] if return_weights else None
-        return steps.outputs[0], steps.contexts[0], weights, self._joined(_last(steps, None))
+        weights = steps.weights[:, 0] if return_weights else None
+        return steps.states[-1, :, 0], steps.contexts[:, 0], weights, self._joined(_last(steps, None))
 
     def select(self, state: Any, rows: Array) -> Any:
         """The state of some of the sequences, in any order and number: how a beam search reorders.
@@ -422,27 +441,76 @@ class _Attentional(_Parameters):
         return np.take(state, _rows(rows, state.shape[1]), axis=1)
 
     def _steps(self, inputs: Array, memory: Memory, before: _State) -> "_Steps":
-        """All steps, one by one."""
+        """All steps: as one function where that can be, in a loop where not."""
         weights = _Weights(self)
         # The inputs' share of the first layer's gates does not depend on the state: one product for all steps.
         gates = _linear(inputs, weights.of_inputs, weights.first_bias)
+        tensors = [inputs, memory.key, memory.value, before.hidden]
+        if (
+            type(memory.score) in _AFFINE
+            and not self.coverage
+            and {numpy.dtype(each.dtype) for each in tensors} == {numpy.dtype(gates.dtype)}
+            and all(each.ctx.device_type == "cpu" for each in tensors)
+        ):
+            return self._as_one(gates, weights, memory, before)
+        return self._loop(gates, weights, memory, before)
+
+    def _as_one(self, gates: Array, weights: "_Weights", memory: Memory, before: _State) -> "_Steps":
+        """All steps as one function."""
+        score = memory.score
+        query_weight, query_bias = _query_map(score, self.hidden_size, gates)
+        if query_weight.shape[0] != memory.key.shape[-1]:
+            raise ValueError(
+                f"the memory's keys have {memory.key.shape[-1]} features and the queries of {type(score).__name__} "
+                f"{query_weight.shape[0]}; both must have as many"
+            )
+        tensors = {"gates": gates, "key": memory.key, "value": memory.value, "hidden": before.hidden}
+        if before.cell is not None:
+            tensors["cell"] = before.cell
+        tensors |= {"query_weight": query_weight, "query_bias": query_bias, "context_weight": weights.of_context}
+        if score.pair == "additive":
+            tensors["pair_weight"] = score.pair_weight()
+        for layer in range(self.num_layers):
+            sides = {"hidden": weights.of_hidden[layer]} | ({"below": weights.of_below[layer]} if layer else {})
+            for side, (weight, bias) in sides.items():
+                tensors |= {f"{side}_weight_{layer}": weight, f"{side}_bias_{layer}": bias}
+        batch, steps = gates.shape[:2]
+        plan = sequence.Plan(
+            self.mode,
+            score.pair,
+            self.num_layers,
+            memory.shown,
+            _kept(self.dropout, (self.num_layers - 1, batch, steps, self.hidden_size), gates),
+            _kept(self.weight_dropout, (batch, steps, memory.key.shape[1]), gates),
+        )
+        states, contexts, looked_at, *cells = sequence.run(plan, tensors)
+        return _Steps(states, contexts, looked_at, cells[0] if cells else None, None)
+
+    def _loop(self, gates: Array, weights: "_Weights", memory: Memory, before: _State) -> "_Steps":
+        """All steps, one by one, for every score and with coverage."""
         hidden, coverage = list(before.hidden), before.coverage
         cells = None if before.cell is None else list(before.cell)
-        steps = _Steps([], [], [], [], [], [])
-        shown = None if memory.shown is None else np.array(memory.shown[:, None], dtype="bool", ctx=inputs.ctx)
-        for step in range(inputs.shape[1]):
+        shown = None if memory.shown is None else np.array(memory.shown[:, None], dtype="bool", ctx=gates.ctx)
+        made: list[tuple[Array, ...]] = []
+        for step in range(gates.shape[1]):
             context, looked_at = self._look(hidden[-1], memory, shown, coverage)
             first = gates[:, step] + _linear(context, weights.of_context, None)
             hidden, cells = self._advance(first, weights, hidden, cells)
+            made.append((np.stack(hidden), context, looked_at))
+            if cells is not None:
+                made[-1] += (np.stack(cells),)
             if coverage is not None:
                 coverage = coverage + looked_at
-            steps.outputs.append(hidden[-1])
-            steps.contexts.append(context)
-            steps.weights.append(looked_at)
-            steps.hidden.append(hidden)
-            steps.cells.append(cells)
-            steps.coverage.append(coverage)
-        return steps
+                made[-1] += (coverage,)
+        stacked = [np.stack(each, axis=-2) for each in zip(*made, strict=True)]
+        states, contexts, looked = stacked[:3]
+        return _Steps(
+            states,
+            contexts,
+            looked,
+            None if cells is None else stacked[3],
+            None if coverage is None else stacked[-1],
+        )
 
     def _look(self, query: Array, memory: Memory, shown: Array | None, coverage: Array | None) -> tuple[Array, Array]:
         """One query a sequence: (B, h) -> contexts (B, c) and weights (B, m) before dropout."""
@@ -612,14 +680,13 @@ class AttentionalLSTM(_Attentional):
 
 
 class _Steps(NamedTuple):
-    """What each step made."""
+    """What all steps made: states and cells (layers, B, T, h), contexts (B, T, c), weights and coverage (B, T, m)."""
 
-    outputs: list[Array]
-    contexts: list[Array]
-    weights: list[Array]
-    hidden: list[list[Array]]
-    cells: list[list[Array] | None]
-    coverage: list[Array | None]
+    states: Array
+    contexts: Array
+    weights: Array
+    cells: Array | None
+    coverage: Array | None
 
 
 class _Weights:
@@ -636,20 +703,35 @@ class _Weights:
 
 def _last(steps: _Steps, real: Any) -> _State:
     """The state after each sequence's last step."""
-    lasts = None
-    if real is not None:
-        chosen = numpy.arange(real.shape[1]) == real.sum(1)[:, None] - 1
-        like = steps.outputs[0]
-        lasts = np.array(chosen[:, None], dtype=like.dtype, ctx=like.ctx)
+    if real is None:
+        return _State(
+            *(None if each is None else each[..., -1, :] for each in (steps.states, steps.cells, steps.coverage))
+        )
+    chosen = numpy.arange(real.shape[1]) == real.sum(1)[:, None] - 1
 
-    def ended(each: list[Array]) -> Array:
-        if lasts is None:
-            return each[-1]
-        return product(cast(lasts, each[0].dtype), np.stack(each, axis=1)).reshape(each[0].shape)
+    def ended(each: Array | None) -> Array | None:
+        if each is None:
+            return None
+        return product(np.array(chosen[:, None], dtype=each.dtype, ctx=each.ctx), each)[..., 0, :]
 
-    hidden = np.stack([ended(list(each)) for each in zip(*steps.hidden, strict=True)])
-    cell = None if steps.cells[0] is None else np.stack([ended(list(each)) for each in zip(*steps.cells, strict=True)])
-    return _State(hidden, cell, None if steps.coverage[0] is None else ended(steps.coverage))
+    return _State(ended(steps.states), ended(steps.cells), ended(steps.coverage))
+
+
+def _query_map(score: Score, size: int, like: Array) -> tuple[Array, Array]:
+    """The matrix (a, h) and the bias (a,) that make a query of a state, of a score whose queries are affine in it."""
+    if isinstance(score, Additive | Bilinear):
+        weight = score.W_q.weight.data()
+        return weight, np.zeros((weight.shape[0],), dtype=like.dtype, ctx=like.ctx)
+    bias = score.project_query(np.zeros((1, size), dtype=like.dtype, ctx=like.ctx))
+    basis = score.project_query(np.eye(size, dtype=like.dtype, ctx=like.ctx)) - bias
+    return basis.T, bias.reshape(-1)
+
+
+def _kept(dropout: float, shape: Shape, like: Array) -> Any:
+    """What a dropout multiplies with, in NumPy; None where nothing is dropped."""
+    if not dropout or not autograd.is_training():
+        return None
+    return drop(np.ones(shape, dtype=like.dtype, ctx=like.ctx), dropout).asnumpy()
 
 
 def _gru(gates: Array, recurrent: Array, state: Array) -> Array:

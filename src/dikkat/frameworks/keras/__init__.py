@@ -10,6 +10,7 @@ from dikkat.frameworks.keras import backend  # noqa: F401 - first, since it says
 from dikkat.frameworks.keras.attention import attend, attention_weights, compare, pool
 from dikkat.frameworks.keras.blocks import Block, Linear, load_tensors, save_tensors, tensors
 from dikkat.frameworks.keras.masking import masked_softmax, visible
+from dikkat.frameworks.keras.recurrent import AttentionalGRU, AttentionalLSTM, Covered, GRUEncoder, LSTMEncoder, Memory
 from dikkat.frameworks.keras.scores import (
     Additive,
     Average,
@@ -24,20 +25,38 @@ from dikkat.frameworks.keras.scores import (
     Triangular,
     VectorSum,
 )
+from dikkat.frameworks.keras.translation import (
+    Embedding,
+    SentencePairs,
+    TokenCrossEntropy,
+    TranslationModel,
+    Translator,
+)
 
 __all__ = [
     "Additive",
+    "AttentionalGRU",
+    "AttentionalLSTM",
     "Average",
     "Bilinear",
     "Block",
     "Boxcar",
     "Cosine",
+    "Covered",
     "Dot",
+    "Embedding",
     "Epanechnikov",
+    "GRUEncoder",
     "Gaussian",
+    "LSTMEncoder",
     "Linear",
+    "Memory",
     "ScaledDot",
     "Score",
+    "SentencePairs",
+    "TokenCrossEntropy",
+    "TranslationModel",
+    "Translator",
     "Triangular",
     "VectorSum",
     "attend",

@@ -350,7 +350,7 @@ def functional(cell):
     encoder, decoder = ENCODERS[cell][1](HIDDEN // 2), DECODERS[cell][1](HIDDEN, scores.Additive(HIDDENS))
     embedding = keras.layers.Embedding(13, INPUT, mask_zero=True)
     outputs, state = encoder(embedding(source))
-    states, contexts, _, _ = decoder(embedding(target), outputs, state)
+    states, contexts, _, _ = decoder(embedding(target), outputs, state, return_weights=True)
     joined = keras.layers.Concatenate()([states, contexts])
     return keras.Model([source, target], keras.layers.Dense(13)(joined))
 
@@ -407,7 +407,7 @@ def test_errors_of_decoders():
     raises(ValueError, "(layers, batch, hidden) = (1, 5, 4)", lambda: layer(inputs, memory, state[..., :2]))
     raises(ValueError, "allowed is one tensor", lambda: layer(inputs, memory, (state, state)))
     raises(ValueError, "of 2 sequences", lambda: layer(inputs, memory.select(np.array([0, 1])), state))
-    raises(ValueError, "must have 4", lambda: layer(inputs, encoded[..., :3], state))
+    raises(ValueError, "it must have 4", lambda: layer(inputs, encoded[..., :3], state))
     raises(ValueError, "from 0 to the 7", lambda: layer.prepare(encoded, np.full(BATCH, 8)))
     _, covering = decoders("gru", "additive", coverage=True)
     raises(ValueError, "what begin makes", lambda: covering(inputs, memory, state))

@@ -361,6 +361,7 @@ class _Attentional(_Cells):
         self.hidden_size, self.num_layers = hidden_size, num_layers
         self.dropout, self.weight_dropout, self.coverage, self.seed = dropout, weight_dropout, coverage, seed
         self.score = score
+        self.supports_masking = True
         self.seed_generator = keras.random.SeedGenerator(seed) if dropout or weight_dropout else None
 
     def build(self, inputs_shape: Sequence[int], memory_shape: Any) -> None:
@@ -401,6 +402,8 @@ class _Attentional(_Cells):
             The memory that `call` and `step` look at; `memory.select(rows)` reorders its batch.
         """
         encoded = ops.convert_to_tensor(encoded)
+        if self.built:
+            self._check_context("encoded", encoded)
         self._build_attention(encoded.shape[-1])
         if valid_lens is None:
             valid_lens = ops.full((ops.shape(encoded)[0],), ops.shape(encoded)[1], dtype="int32")
@@ -445,7 +448,8 @@ class _Attentional(_Cells):
             inputs_mask: (B, T) booleans, True at the steps that there are, the first ones; Keras passes it on.
             memory_mask: (B, m) booleans, True at the real positions of encoded sequences, the first ones; Keras passes
                 it on. A memory has its own lengths.
-            return_weights: whether to return what each step looked at.
+            return_weights: whether to return what each step looked at; Keras's functional API, in which a layer's
+                outputs are tensors and never None, takes the layer with them alone.
             training: whether anything is dropped.
 
         Returns:
@@ -522,6 +526,10 @@ class _Attentional(_Cells):
             return tuple(ops.take(each, rows, axis=1) for each in state)
         return ops.take(state, rows, axis=1)
 
+    def compute_mask(self, inputs: Any, previous_mask: Any) -> Any:
+        """The outputs and the contexts have the inputs' mask."""
+        return previous_mask, previous_mask
+
     def compute_output_spec(
         self,
         inputs: Any,
@@ -590,15 +598,17 @@ class _Attentional(_Cells):
                 f"inputs have shape {tuple(inputs.shape)}; they must be (batch, steps, {self.input_size}), "
                 "with at least one step"
             )
-        if memory.value.shape[-1] != self.context_size:
-            raise ValueError(
-                f"the memory's values have {memory.value.shape[-1]} features; they must have {self.context_size}, as "
-                "those that this was built with"
-            )
+        self._check_context("memory", memory.value)
         if not _same((inputs.shape[0],), (memory.value.shape[0],)):
             raise ValueError(
                 f"the memory is of {memory.value.shape[0]} sequences and the inputs are of {inputs.shape[0]}; both "
                 "must be as many"
+            )
+
+    def _check_context(self, name: str, values: Any) -> None:
+        if values.shape[-1] != self.context_size:
+            raise ValueError(
+                f"{name} came with {values.shape[-1]} features; it must have {self.context_size}, as this was built"
             )
 
     def _state(self, state: State, inputs: Any) -> _State:

@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PEERS := .venv-peers/bin
-SOURCES := src tests benchmarks examples docs
+SOURCES := src tests benchmarks examples docs conftest.py
+KERAS_TESTS := tests/frameworks/keras src/dikkat/frameworks/keras
 
 .PHONY: demo test check install peers bench clean
 .DEFAULT_GOAL := demo
@@ -13,6 +14,8 @@ demo: install  ## Train a translator on the phrasebook, score it, and show what 
 test: install  ## All tests, with the examples of the docstrings, README and docs.
 	$(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal tests/interpreted
+	for backend in tensorflow jax torch; do \
+	  KERAS_BACKEND=$$backend $(BIN)/python -m pytest -q --numprocesses=2 $(KERAS_TESTS) || exit 1; done
 
 check: install  ## Linter, strict types, docs build.
 	$(BIN)/ruff check $(SOURCES)

@@ -9,6 +9,16 @@ from dikkat.frameworks.keras import backend  # noqa: F401 - first, since it says
 # isort: split
 from dikkat.frameworks.keras.attention import attend, attention_weights, compare, pool
 from dikkat.frameworks.keras.blocks import Block, Linear, load_tensors, save_tensors, tensors
+from dikkat.frameworks.keras.layers import (
+    AdditiveAttention,
+    AverageAttention,
+    BilinearAttention,
+    DotProductAttention,
+    KernelAttention,
+    MaskedSoftmax,
+    MultiHeadAttention,
+    SelfAttention,
+)
 from dikkat.frameworks.keras.masking import masked_softmax, visible
 from dikkat.frameworks.keras.recurrent import AttentionalGRU, AttentionalLSTM, Covered, GRUEncoder, LSTMEncoder, Memory
 from dikkat.frameworks.keras.scores import (
@@ -35,24 +45,32 @@ from dikkat.frameworks.keras.translation import (
 
 __all__ = [
     "Additive",
+    "AdditiveAttention",
     "AttentionalGRU",
     "AttentionalLSTM",
     "Average",
+    "AverageAttention",
     "Bilinear",
+    "BilinearAttention",
     "Block",
     "Boxcar",
     "Cosine",
     "Covered",
     "Dot",
+    "DotProductAttention",
     "Embedding",
     "Epanechnikov",
     "GRUEncoder",
     "Gaussian",
+    "KernelAttention",
     "LSTMEncoder",
     "Linear",
+    "MaskedSoftmax",
     "Memory",
+    "MultiHeadAttention",
     "ScaledDot",
     "Score",
+    "SelfAttention",
     "SentencePairs",
     "TokenCrossEntropy",
     "TranslationModel",

@@ -80,6 +80,7 @@ def attend(
         Bahdanau, Cho and Bengio 2015, section 3.1; Vaswani et al. 2017, section 3.2.
 
     Example:
+        >>> from keras import ops
         >>> from dikkat.frameworks.keras import ScaledDot
         >>> q, k, v = ops.zeros((2, 1, 5)), ops.zeros((2, 3, 5)), ops.reshape(range(6), (2, 3, 1))
         >>> output = attend(q, k, ops.cast(v, "float32"), score=ScaledDot(), valid_lens=ops.array([2, 3]))
@@ -126,6 +127,7 @@ def attention_weights(query: Any, key: Any, *, score: Score, **limits: Any) -> A
         ValueError: As in `attend`.
 
     Example:
+        >>> from keras import ops
         >>> from dikkat.frameworks.keras import Dot
         >>> weights = attention_weights(ops.zeros((1, 2)), ops.zeros((4, 2)), score=Dot(), valid_lens=2)
         >>> ops.convert_to_numpy(weights).tolist()
@@ -159,6 +161,7 @@ def compare(query: Any, key: Any, *, pair: str, weight: Any = None, profile: str
         ValueError: Different numbers of features, or no such pair function.
 
     Example:
+        >>> from keras import ops
         >>> scores = compare(ops.ones((2, 3)), ops.ones((5, 3)), pair="inner")
         >>> tuple(scores.shape), float(scores[0, 0])
         ((2, 5), 3.0)
@@ -197,6 +200,7 @@ def pool(
         The output (..., n, d_v) and the weights (..., n, m) before dropout, in the dtype of `value`.
 
     Example:
+        >>> from keras import ops
         >>> output, weights = pool(ops.zeros((2, 4)), ops.ones((4, 3)))
         >>> tuple(output.shape), float(weights[0, 0])
         ((2, 3), 0.25)

@@ -53,38 +53,37 @@ class Linear(Block):
     Args:
         features: Features that come out.
         use_bias: Whether there is a b.
+        bias_initializer: The name of a Keras initializer for b; as W if None.
         **options: Keras's `name`, `dtype` and `trainable`.
 
     Attributes:
         weight: W, (features, features in), uniform in ±1/√(features in) at first.
-        bias: b, (features,), likewise; None without.
+        bias: b, (features,), likewise unless said otherwise; None without.
 
     Example:
+        >>> from keras import ops
         >>> layer = Linear(3)
         >>> tuple(layer(ops.zeros((2, 5))).shape), tuple(layer.weight.shape)
         ((2, 3), (3, 5))
     """
 
-    arguments = ("features", "use_bias")
+    arguments = ("features", "use_bias", "bias_initializer")
 
-    def __init__(self, features: int, use_bias: bool = True, **options: Any) -> None:
+    def __init__(
+        self, features: int, use_bias: bool = True, bias_initializer: str | None = None, **options: Any
+    ) -> None:
         super().__init__(**options)
-        self.features, self.use_bias = features, use_bias
+        self.features, self.use_bias, self.bias_initializer = features, use_bias, bias_initializer
         self.supports_masking = True
 
     def build(self, x_shape: tuple[int | None, ...]) -> None:
         """Make W and b for inputs (..., features in)."""
         size = x_shape[-1]
         bound = max(1, size or 0) ** -0.5
-        initial = keras.initializers.RandomUniform(-bound, bound)
-        self.weight = self.add_weight(name="weight", shape=(self.features, size), initializer=initial)
-        self.bias = (
-            self.add_weight(
-                name="bias", shape=(self.features,), initializer=keras.initializers.RandomUniform(-bound, bound)
-            )
-            if self.use_bias
-            else None
-        )
+        uniform = keras.initializers.RandomUniform
+        self.weight = self.add_weight(name="weight", shape=(self.features, size), initializer=uniform(-bound, bound))
+        initial = self.bias_initializer or uniform(-bound, bound)
+        self.bias = self.add_weight(name="bias", shape=(self.features,), initializer=initial) if self.use_bias else None
 
     def call(self, x: Any) -> Any:
         """(..., features in) -> (..., features)."""

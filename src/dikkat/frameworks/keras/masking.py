@@ -51,8 +51,7 @@ def check_restrictions(
             )
         _check_range("valid_lens", valid_lens, 0, keys, "a length among the keys")
     if mask is not None:
-        _check_kind("mask", mask, "bool")
-        _check_fit("mask", mask, (*lead, queries, keys))
+        check_mask("mask", mask, (*lead, queries, keys))
     if key_bias is not None:
         _check_kind("key_bias", key_bias, "float")
         _check_fit("key_bias", key_bias, (*lead, keys))
@@ -90,6 +89,7 @@ def visible(
         all pairs take part.
 
     Example:
+        >>> from keras import ops
         >>> visible(1, 1, 3, valid_lens=ops.array([2, 0])).shape == (2, 1, 3)
         True
     """
@@ -156,6 +156,7 @@ def masked_softmax(scores: Any, valid_lens: Any = None) -> Any:
         Zhang et al., *Dive into Deep Learning*, section "Attention Scoring Functions", masked softmax.
 
     Example:
+        >>> from keras import ops
         >>> weights = masked_softmax(ops.zeros((1, 2, 4)), ops.array([2]))
         >>> ops.convert_to_numpy(weights)[0, 0].tolist()
         [0.5, 0.5, 0.0, 0.0]
@@ -204,6 +205,12 @@ def _check_fit(name: str, tensor: Any, shape: Shape) -> None:
         have not in (1, None, want) and want is not None for have, want in zip(came, own, strict=True)
     ):
         raise ValueError(f"{name}: came with shape {came}; allowed: one that broadcasts to {shape}")
+
+
+def check_mask(name: str, mask: Any, shape: Shape) -> None:
+    """Whether a mask is of booleans that broadcast to a shape."""
+    _check_kind(name, mask, "bool")
+    _check_fit(name, mask, shape)
 
 
 _KINDS = {

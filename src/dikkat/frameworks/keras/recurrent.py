@@ -1,7 +1,7 @@
 """Recurrent networks with attention: encoders that never read padding, and decoders that attend."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import keras
@@ -700,7 +700,11 @@ class _Steps:
             weight = ops.cast(self.decoder.coverage_weight.value, key.dtype)
             key = key + ops.cast(ops.expand_dims(coverage, -1), key.dtype) * weight
         query = score.project_query(ops.expand_dims(ops.cast(before.hidden[-1], self.narrow), 1))
-        scores = compare(query, key, pair=score.pair, weight=score.pair_weight(), profile=score.profile)
+        if score.pair == "additive":
+            operands = (ops.cast(each, self.wide) for each in (query, key, score.pair_weight()))
+            scores = ops.expand_dims(_additive(*operands), 1)
+        else:
+            scores = compare(query, key, pair=score.pair, profile=score.profile)
         context, weights = pool(scores, self.memory.value, self.visible)
         if kept is not None:
             context = product(weights * ops.cast(ops.expand_dims(kept, 1), kind(weights)), self.memory.value)
@@ -727,6 +731,28 @@ class _Steps:
         """A product in the dtype of the weights; states, on which all later ones build, stay wide."""
         result = product(ops.cast(features, kernel.dtype), kernel)
         return ops.cast(result if bias is None else result + bias, self.wide)
+
+
+@ops.custom_gradient
+def _additive(query: Any, key: Any, weight: Any) -> tuple[Any, Callable[..., Any]]:
+    """Σ_h v_h tanh(q_h + k_h) of one query a sequence: (B, 1, h), (B, m, h), (h,) -> (B, m).
+
+    The features of one query's pairs take no more memory than the keys, so they are compared all at once; but those of
+    every step together would, so the gradient computes them again.
+    """
+
+    def gradient(*arguments: Any, upstream: Any = None) -> tuple[Any, Any, Any]:
+        # Where the framework hands the upstream gradient over by its place, it comes alone.
+        (upstream,) = arguments if upstream is None else (upstream,)
+        upstream = ops.expand_dims(upstream, -1)
+        argument = query + key
+        # 1 − tanh² would have no digits left where tanh is saturated.
+        small = ops.exp(-2 * ops.abs(argument))
+        of_key = upstream * weight * (4 * small / ops.square(1 + small))
+        of_weight = ops.sum(upstream * ops.tanh(argument), axis=(0, 1))
+        return ops.sum(of_key, axis=1, keepdims=True), of_key, of_weight
+
+    return product(ops.tanh(query + key), ops.expand_dims(weight, -1))[..., 0], gradient
 
 
 def _same(shape: Sequence[int | None], expected: Sequence[int | None]) -> bool:

@@ -51,6 +51,19 @@ class Score(Block):
         return None
 
 
+class _Alike(Score):
+    """A score of queries and keys with the same features."""
+
+    def build(self, query_shape: Shape, key_shape: Shape) -> None:
+        """Check the sizes."""
+        sizes = query_shape[-1], key_shape[-1]
+        if sizes[0] != sizes[1]:
+            raise ValueError(
+                f"query, key: came with {sizes[0]} and {sizes[1]} features; allowed by {type(self).__name__}: the same "
+                "number (for different sizes: Bilinear, Additive)"
+            )
+
+
 @registered
 class Average(Score):
     """Every key scores 0, so that the output is the mean of the visible values.
@@ -60,6 +73,7 @@ class Average(Score):
     Source: *Dive into Deep Learning*, section "Attention Pooling by Similarity", the constant kernel.
 
     Example:
+        >>> from keras import ops
         >>> from dikkat.frameworks.keras import attend
         >>> value = ops.array([[1.0], [3.0]])
         >>> float(attend(ops.zeros((1, 3)), ops.zeros((2, 5)), value, score=Average())[0, 0])
@@ -78,12 +92,13 @@ class Average(Score):
 
 
 @registered
-class Dot(Score):
+class Dot(_Alike):
     """⟨q, k⟩.
 
     Source: Luong, Pham and Manning 2015, section 3.1, "dot".
 
     Example:
+        >>> from keras import ops
         >>> from dikkat.frameworks.keras import attention_weights
         >>> round(float(attention_weights(ops.eye(2), ops.eye(2), score=Dot())[0, 0]), 4)
         0.7311
@@ -93,12 +108,13 @@ class Dot(Score):
 
 
 @registered
-class ScaledDot(Score):
+class ScaledDot(_Alike):
     """⟨q, k⟩ / √d, with d the number of features: its variance is 1 where the features' is.
 
     Source: Vaswani et al. 2017, section 3.2.1.
 
     Example:
+        >>> from keras import ops
         >>> from dikkat.frameworks.keras import attention_weights
         >>> x = 2 * ops.eye(4)[:2]
         >>> round(float(attention_weights(x, x, score=ScaledDot())[0, 0]), 4)
@@ -119,6 +135,7 @@ class Bilinear(Score):
     Source: Luong, Pham and Manning 2015, section 3.1, "general".
 
     Example:
+        >>> from keras import ops
         >>> score = Bilinear()
         >>> score.build((None, 5), (None, 3))
         >>> tuple(score.project_query(ops.zeros((7, 5))).shape)
@@ -129,7 +146,7 @@ class Bilinear(Score):
 
     def build(self, query_shape: Shape, key_shape: Shape) -> None:
         """Make W_q, (d_k, d_q)."""
-        self.W_q = Linear(_size("key", key_shape), use_bias=False, dtype=self.dtype_policy)
+        self.W_q = Linear(size_of("key", key_shape), use_bias=False, dtype=self.dtype_policy)
         self.W_q.build(query_shape)
 
     def project_query(self, query: Any) -> Any:
@@ -138,12 +155,13 @@ class Bilinear(Score):
 
 
 @registered
-class Cosine(Score):
+class Cosine(_Alike):
     """⟨q, k⟩ / (‖q‖ ‖k‖); a zero vector scores 0.
 
     Source: Graves, Wayne and Danihelka 2014, section 3.3.1, content addressing (with strength 1).
 
     Example:
+        >>> from keras import ops
         >>> ops.convert_to_numpy(Cosine().project_key(ops.array([[3.0, 4.0]]))).round(4).tolist()
         [[0.6000000238418579, 0.800000011920929]]
     """
@@ -160,12 +178,13 @@ class Cosine(Score):
 
 
 @registered
-class VectorSum(Score):
+class VectorSum(_Alike):
     """v·(q + k). The query's share is the same for all keys and cancels in the softmax: it cannot attend.
 
     Source: an exercise of *Dive into Deep Learning*, "Attention Scoring Functions".
 
     Example:
+        >>> from keras import ops
         >>> from dikkat.frameworks.keras import attention_weights
         >>> query, key = ops.reshape(ops.arange(6.0), (2, 3)), ops.eye(5, 3)
         >>> weights = ops.convert_to_numpy(attention_weights(query, key, score=VectorSum()))
@@ -181,6 +200,7 @@ class VectorSum(Score):
 
     def build(self, query_shape: Shape, key_shape: Shape) -> None:
         """Make v, (1, d)."""
+        super().build(query_shape, key_shape)
         self.w_v.build(query_shape)
 
     def project_query(self, query: Any) -> Any:
@@ -205,6 +225,7 @@ class Additive(Score):
     Source: Bahdanau, Cho and Bengio 2015, section 3.1 and appendix A.1.2.
 
     Example:
+        >>> from keras import ops
         >>> score = Additive(num_hiddens=7)
         >>> score.build((None, 5), (None, 3))
         >>> tuple(score.project_key(ops.zeros((2, 11, 3))).shape), tuple(score.pair_weight().shape)
@@ -240,11 +261,11 @@ class Additive(Score):
         return self.w_v.weight[0]
 
 
-class _Distance(Score):
+class _Distance(_Alike):
     """g(‖q − k‖² / σ²): what the four kernels share."""
 
     pair = "distance"
-    arguments = ("learnable",)
+    arguments: ClassVar[tuple[str, ...]] = ("learnable",)
 
     def __init__(self, bandwidth: float | Sequence[float] = 1.0, learnable: bool = False, **options: Any) -> None:
         super().__init__(**options)
@@ -257,16 +278,18 @@ class _Distance(Score):
 
     def build(self, query_shape: Shape, key_shape: Shape) -> None:
         """Make σ, () or (d,): its logarithm where it is learned."""
+        super().build(query_shape, key_shape)
         if self.learnable:
             self.log_bandwidth = self._constant("log_bandwidth", np.log(self._sigma), trainable=True)
         else:
             self.fixed_bandwidth = self._constant("fixed_bandwidth", self._sigma, trainable=False)
 
     def _constant(self, name: str, values: Any, trainable: bool) -> Any:
-        """A variable that stays as precise as it is kept, in mixed precision too."""
+        """A variable in float32 or wider, in half and mixed precision too."""
         return self.add_weight(
             name=name,
             shape=values.shape,
+            dtype="float64" if self.variable_dtype == "float64" else "float32",
             initializer=lambda shape, dtype=None: ops.cast(values, dtype),
             trainable=trainable,
             autocast=False,
@@ -309,6 +332,7 @@ class Gaussian(_Distance):
     Source: Nadaraya 1964; Watson 1964.
 
     Example:
+        >>> from keras import ops
         >>> from dikkat.frameworks.keras import attention_weights
         >>> x = ops.array([[0.0], [2.0]])
         >>> round(float(attention_weights(x, x, score=Gaussian(bandwidth=2.0))[0, 0]), 4)
@@ -326,6 +350,7 @@ class Boxcar(_Distance):
         **options: Keras's `name`, `dtype` and `trainable`.
 
     Example:
+        >>> from keras import ops
         >>> from dikkat.frameworks.keras import attention_weights
         >>> x = ops.array([[0.0], [1.0], [5.0]])
         >>> ops.convert_to_numpy(attention_weights(x[:1], x, score=Boxcar(bandwidth=1.0))).tolist()
@@ -351,6 +376,7 @@ class Epanechnikov(_Distance):
     Source: Epanechnikov 1969.
 
     Example:
+        >>> from keras import ops
         >>> from dikkat.frameworks.keras import attention_weights
         >>> x = ops.array([[0.0], [1.0], [5.0]])
         >>> weights = attention_weights(x[:1], x, score=Epanechnikov(bandwidth=2.0))
@@ -371,6 +397,7 @@ class Triangular(_Distance):
         **options: Keras's `name`, `dtype` and `trainable`.
 
     Example:
+        >>> from keras import ops
         >>> from dikkat.frameworks.keras import attention_weights
         >>> x = ops.array([[0.0], [1.0], [5.0]])
         >>> weights = attention_weights(x[:1], x, score=Triangular(bandwidth=2.0))
@@ -401,13 +428,19 @@ def log_profile(profile: str, square: Any) -> Any:
 
 def linear(layer: Linear, features: Any, name: str) -> Any:
     """A linear layer's output, after a check that names the tensor."""
-    came, allowed = shape_of(features), layer.weight.shape[-1]
-    if came[-1] != allowed:
-        raise ValueError(f"{name}: came with {came[-1]} features (shape {came}); allowed: {allowed}, as this was built")
+    check_features(name, shape_of(features), layer.weight.shape[-1])
     return layer(features)
 
 
-def _size(name: str, shape: Shape) -> int:
+def check_features(name: str, shape: Shape, allowed: int) -> None:
+    """Whether a tensor has the number of features that something was built for."""
+    if shape[-1] != allowed:
+        raise ValueError(
+            f"{name}: came with {shape[-1]} features (shape {shape}); allowed: {allowed}, as this was built"
+        )
+
+
+def size_of(name: str, shape: Shape) -> int:
     """The number of features, which must be known when parameters are made."""
     size = shape[-1]
     if size is None:

@@ -1,0 +1,15 @@
+"""What is tested where: each framework in a process of its own, since Keras has one backend in a process.
+
+KERAS_BACKEND=jax python -m pytest tests/frameworks/keras src/dikkat/frameworks/keras
+"""
+
+import importlib.util
+import os
+
+collect_ignore_glob = []
+if "KERAS_BACKEND" not in os.environ:
+    collect_ignore_glob += ["tests/frameworks/keras/*", "src/dikkat/frameworks/keras/*"]
+if importlib.util.find_spec("mxnet") is None:
+    collect_ignore_glob += ["tests/frameworks/mxnet/*", "src/dikkat/frameworks/mxnet/*", "src/dikkat/textbook/mxnet.py"]
+if os.environ.get("TF_USE_LEGACY_KERAS") != "1":
+    collect_ignore_glob += ["src/dikkat/textbook/tensorflow.py"]

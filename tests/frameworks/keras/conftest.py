@@ -1,6 +1,11 @@
-"""These tests run in a process for each backend: `KERAS_BACKEND=jax pytest tests/frameworks/keras`."""
+import pytest
 
-import os
+# Of the frameworks' own making, by the line of theirs or NumPy's that says it.
+_THEIRS = ["ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"]
 
-# Keras takes its backend when it is imported, once and for all; without a choice nothing here is imported.
-collect_ignore_glob = [] if os.environ.get("KERAS_BACKEND") else ["*.py"]
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "keras" in item.path.parts:
+            for warning in _THEIRS:
+                item.add_marker(pytest.mark.filterwarnings(warning))

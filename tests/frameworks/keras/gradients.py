@@ -71,11 +71,13 @@ def _jax(function: Any, total: Any, tensors: Tensors, variables: Tensors) -> tup
 
     def run(tensors: Tensors, values: Tensors) -> tuple[Any, Tensors]:
         with keras.StatelessScope(state_mapping=[(variables[name], value) for name, value in values.items()]):
-            outputs = function(tensors)
+            outputs = function({name: tensors[name] for name in order})
         return total(outputs), outputs
 
+    order = list(tensors)  # JAX sorts dictionaries
     values = {name: variable.value for name, variable in variables.items()}
-    (_, outputs), gradients = jax.value_and_grad(run, argnums=(0, 1), has_aux=True)(tensors, values)
+    # Compiled as one: operation by operation, each would be compiled for each shape.
+    (_, outputs), gradients = jax.jit(jax.value_and_grad(run, argnums=(0, 1), has_aux=True))(tensors, values)
     return outputs, gradients[0] | gradients[1]
 
 

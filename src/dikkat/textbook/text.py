@@ -129,7 +129,7 @@ def raw_corpus() -> RawCorpus:
     try:
         pairs, min_freq = named("tatoeba-fra-eng").whole, 2
         print("The sentences are those of the textbook: tatoeba-fra-eng.")
-    except (CorpusError, OSError) as error:
+    except (CorpusError, OSError, ImportError) as error:
         pairs, min_freq = PairCorpus(phrasebook.pairs()), 1
         print(f"The sentences are those of dikkat's phrasebook, since tatoeba-fra-eng cannot be had: {error}")
     return RawCorpus("".join(f"{english}\t{french}\n" for english, french in pairs), min_freq)

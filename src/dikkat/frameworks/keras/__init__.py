@@ -20,6 +20,7 @@ from dikkat.frameworks.keras.layers import (
     SelfAttention,
 )
 from dikkat.frameworks.keras.masking import masked_softmax, visible
+from dikkat.frameworks.keras.recurrent import AttentionalGRU, AttentionalLSTM, Covered, GRUEncoder, LSTMEncoder, Memory
 from dikkat.frameworks.keras.scores import (
     Additive,
     Average,
@@ -34,10 +35,19 @@ from dikkat.frameworks.keras.scores import (
     Triangular,
     VectorSum,
 )
+from dikkat.frameworks.keras.translation import (
+    Embedding,
+    SentencePairs,
+    TokenCrossEntropy,
+    TranslationModel,
+    Translator,
+)
 
 __all__ = [
     "Additive",
     "AdditiveAttention",
+    "AttentionalGRU",
+    "AttentionalLSTM",
     "Average",
     "AverageAttention",
     "Bilinear",
@@ -45,17 +55,26 @@ __all__ = [
     "Block",
     "Boxcar",
     "Cosine",
+    "Covered",
     "Dot",
     "DotProductAttention",
+    "Embedding",
     "Epanechnikov",
+    "GRUEncoder",
     "Gaussian",
     "KernelAttention",
+    "LSTMEncoder",
     "Linear",
     "MaskedSoftmax",
+    "Memory",
     "MultiHeadAttention",
     "ScaledDot",
     "Score",
     "SelfAttention",
+    "SentencePairs",
+    "TokenCrossEntropy",
+    "TranslationModel",
+    "Translator",
     "Triangular",
     "VectorSum",
     "attend",

@@ -1,0 +1,68 @@
+"""dikkat for Apache MXNet 1.9.1: the layers of the PyTorch library as Gluon blocks over `mxnet.np` and `mxnet.npx`.
+
+Names, arguments, shapes, results and weights are those of `dikkat`; `mxnet.npx.set_np()` comes first, once a program.
+Since `mxnet.np.array([2, 3])` is float32, whole numbers are taken as lengths and token numbers in that dtype too.
+
+Example:
+    >>> from mxnet import np, npx
+    >>> from dikkat.frameworks import mxnet as dikkat_mxnet
+    >>> npx.set_np()
+    >>> layer = dikkat_mxnet.AdditiveAttention(key_size=3, query_size=5, num_hiddens=7)
+    >>> layer.initialize()
+    >>> layer(np.zeros((2, 1, 5)), np.zeros((2, 11, 3)), np.zeros((2, 11, 13)), np.array([2, 6])).shape
+    (2, 1, 13)
+"""
+
+from dikkat.frameworks.mxnet._require import import_mxnet
+
+import_mxnet()
+
+from dikkat.frameworks.mxnet import scores  # noqa: E402  (only where MXNet can be had)
+from dikkat.frameworks.mxnet.attention import attend, attention_weights, compare, pool  # noqa: E402
+from dikkat.frameworks.mxnet.blocks import load_tensors, save_tensors, tensors  # noqa: E402
+from dikkat.frameworks.mxnet.layers import (  # noqa: E402
+    AdditiveAttention,
+    AverageAttention,
+    BilinearAttention,
+    DotProductAttention,
+    KernelAttention,
+    MaskedSoftmax,
+    MultiHeadAttention,
+    SelfAttention,
+)
+from dikkat.frameworks.mxnet.masking import masked_softmax  # noqa: E402
+from dikkat.frameworks.mxnet.recurrent import (  # noqa: E402
+    AttentionalGRU,
+    AttentionalLSTM,
+    Covered,
+    GRUEncoder,
+    LSTMEncoder,
+)
+from dikkat.frameworks.mxnet.translation import TranslationModel, Translator  # noqa: E402
+
+__all__ = [
+    "AdditiveAttention",
+    "AttentionalGRU",
+    "AttentionalLSTM",
+    "AverageAttention",
+    "BilinearAttention",
+    "Covered",
+    "DotProductAttention",
+    "GRUEncoder",
+    "KernelAttention",
+    "LSTMEncoder",
+    "MaskedSoftmax",
+    "MultiHeadAttention",
+    "SelfAttention",
+    "TranslationModel",
+    "Translator",
+    "attend",
+    "attention_weights",
+    "compare",
+    "load_tensors",
+    "masked_softmax",
+    "pool",
+    "save_tensors",
+    "scores",
+    "tensors",
+]

@@ -1,0 +1,189 @@
+"""The pair functions that compare features one by one: differentiated by hand, and in blocks, where pairs are many.
+
+MXNet's own differentiation keeps several arrays of (batch, queries, keys, features). Here the backward pass computes
+them again, a block at a time.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mxnet import autograd, np, util
+
+from dikkat.frameworks.mxnet.masking import Array, Shape
+
+_FEW = 2**16  # pair-features; MXNet takes about as long to call a function of Python's as to differentiate so many
+_BLOCK = 2**20  # pair-features at once: a few megabytes
+_LARGEST = 43.0  # of the features: e^(2q) · e^(2k) of larger ones may be 0 · ∞
+_ALMOST_INFINITE = 1e38  # of float32; the reciprocal of anything larger rounds to nothing
+
+
+def additive(query: Array, key: Array, weight: Array) -> Array:
+    """Σ_h v_h tanh(q_h + k_h).
+
+    Args:
+        query: (..., n, h), float32 or float64.
+        key: (..., m, h), of the same dtype and leading dimensions that broadcast.
+        weight: v, (h,), of the same dtype.
+
+    Returns:
+        (..., n, m).
+    """
+    if _pairs(query, key) <= _FEW:
+        return np.dot(np.tanh(np.expand_dims(query, -2) + np.expand_dims(key, -3)), weight)
+    return _blockwise(_Additive, query, key, weight)
+
+
+def squared_distance(query: Array, key: Array) -> Array:
+    """‖q − k‖², from the differences themselves.
+
+    Args:
+        query: (..., n, h), float32 or float64.
+        key: (..., m, h), of the same dtype and leading dimensions that broadcast.
+
+    Returns:
+        (..., n, m).
+    """
+    if _pairs(query, key) <= _FEW:
+        return np.square(np.expand_dims(query, -2) - np.expand_dims(key, -3)).sum(-1)
+    return _blockwise(_SquaredDistance, query, key)
+
+
+def _pairs(query: Array, key: Array) -> int:
+    rows = 1
+    for size in _lead(query, key):
+        rows *= size
+    return rows * query.shape[-2] * key.shape[-2] * query.shape[-1]
+
+
+def _lead(query: Array, key: Array) -> Shape:
+    return tuple(max(pair) for pair in zip(query.shape[:-2], key.shape[:-2], strict=True))
+
+
+def _blockwise(kind: "type[_Additive | _SquaredDistance]", query: Array, key: Array, *weights: Array) -> Array:
+    lead = _lead(query, key)
+    tensors = [np.broadcast_to(each, (*lead, *each.shape[-2:])).reshape(-1, *each.shape[-2:]) for each in (query, key)]
+    tensors += weights
+    shapes = [tensor.shape for tensor in tensors]
+    # As one array: where one of several needs no gradient, MXNet 1.9.1 leaves those that follow it without theirs.
+    together = np.concatenate([tensor.reshape(-1) for tensor in tensors])
+    return kind(shapes)(together).reshape(*lead, query.shape[-2], key.shape[-2])
+
+
+class _Function(autograd.Function):
+    """A function of queries (R, n, h) and keys (R, m, h), in one array with what else it needs, to scores (R, n, m)."""
+
+    def __init__(self, shapes: Sequence[Shape]) -> None:
+        super().__init__()
+        self._shapes = shapes
+        self._together: Array = None
+
+    def forward(self, together: Array) -> Array:
+        self._together = together
+        query, key, *weights = self._parts()
+        self.prepare(query, key)
+        scores = np.empty((*query.shape[:2], key.shape[1]), dtype=query.dtype, ctx=query.ctx)
+        for rows, queries in self._blocks():
+            scores[rows, queries] = self.block(query[rows, queries], key[rows], *weights)
+        return scores
+
+    def backward(self, gradient: Any) -> Any:
+        with util.np_shape(True), util.np_array(True):  # another thread, where the user's choice does not hold
+            gradient = gradient.as_np_ndarray()
+            parts = self._parts()
+            query, key, *weights = parts
+            found = [np.zeros_like(part) for part in parts]
+            for rows, queries in self._blocks():
+                by_query, by_key, *by_weights = self.block_gradient(
+                    gradient[rows, queries], query[rows, queries], key[rows], *weights
+                )
+                found[0][rows, queries] = by_query
+                found[1][rows] = found[1][rows] + by_key
+                for total, part in zip(found[2:], by_weights, strict=True):
+                    total += part
+            return np.concatenate([each.reshape(-1) for each in found]).as_nd_ndarray()
+
+    def prepare(self, query: Array, key: Array) -> None:
+        """What is decided once for all blocks."""
+
+    def block(self, query: Array, key: Array, *weights: Array) -> Array:
+        """Scores (r, n, m) of some rows and queries."""
+        raise NotImplementedError
+
+    def block_gradient(self, gradient: Array, query: Array, key: Array, *weights: Array) -> tuple[Array, ...]:
+        """The gradients by query, key and the weights, from (r, n, m)."""
+        raise NotImplementedError
+
+    def _parts(self) -> list[Array]:
+        parts, start = [], 0
+        for shape in self._shapes:
+            size = 1
+            for length in shape:
+                size *= length
+            parts.append(self._together[start : start + size].reshape(shape))
+            start += size
+        return parts
+
+    def _blocks(self) -> Iterator[tuple[slice, slice]]:
+        (rows, queries, features), (_, keys, _) = self._shapes[:2]
+        at_once = max(1, _BLOCK // (keys * features))
+        rows_at_once = max(1, at_once // queries)
+        for row in range(0, rows, rows_at_once):
+            for query in range(0, queries, at_once):
+                yield slice(row, row + rows_at_once), slice(query, query + at_once)
+
+
+class _Additive(_Function):
+    """tanh x = 1 − 2r with r = 1/(1 + p), p = e^(2q) · e^(2k); its derivative is 4·p·r².
+
+    The exponentials are those of n + m vectors, not of n · m.
+    """
+
+    def prepare(self, query: Array, key: Array) -> None:
+        self._splits = all(float(np.abs(each).max()) <= _LARGEST for each in (query, key))
+
+    def block(self, query: Array, key: Array, weight: Array) -> Array:
+        if not self._splits:
+            return np.dot(np.tanh(np.expand_dims(query, 2) + np.expand_dims(key, 1)), weight)
+        return weight.sum() - 2 * np.dot(self._powers_and_reciprocals(query, key)[1], weight)
+
+    def block_gradient(self, gradient: Array, query: Array, key: Array, weight: Array) -> tuple[Array, Array, Array]:
+        if self._splits:
+            powers, reciprocals = self._powers_and_reciprocals(query, key)
+            by_weight = gradient.sum() - 2 * np.dot(gradient.reshape(-1), reciprocals.reshape(-1, len(weight)))
+            powers *= reciprocals
+            powers *= reciprocals
+            slopes, scale = powers, 4 * weight
+        else:
+            tanh = np.tanh(np.expand_dims(query, 2) + np.expand_dims(key, 1))
+            by_weight = np.dot(gradient.reshape(-1), tanh.reshape(-1, len(weight)))
+            slopes, scale = 1 - np.square(tanh), weight
+        by_query, by_key = _both_ways(gradient, slopes)
+        return by_query * scale, by_key * scale, by_weight
+
+    @staticmethod
+    def _powers_and_reciprocals(query: Array, key: Array) -> tuple[Array, Array]:
+        powers = np.expand_dims(np.exp(2 * query), 2) * np.expand_dims(np.exp(2 * key), 1)
+        powers = np.minimum(powers, _ALMOST_INFINITE)
+        return powers, np.reciprocal(powers + 1)
+
+
+class _SquaredDistance(_Function):
+    def block(self, query: Array, key: Array) -> Array:
+        difference = np.expand_dims(query, 2) - np.expand_dims(key, 1)
+        return np.dot(np.square(difference), np.ones((query.shape[-1],), dtype=query.dtype, ctx=query.ctx))
+
+    def block_gradient(self, gradient: Array, query: Array, key: Array) -> tuple[Array, Array]:
+        by_query, by_key = _both_ways(gradient, np.expand_dims(query, 2) - np.expand_dims(key, 1))
+        return 2 * by_query, -2 * by_key
+
+
+def _both_ways(gradient: Array, slopes: Array) -> tuple[Array, Array]:
+    """Σ_j g_ij s_ij and Σ_i g_ij s_ij: (r, n, m), (r, n, m, h) -> (r, n, h), (r, m, h).
+
+    As matrix products: MXNet takes ten times as long to sum over an inner axis.
+    """
+    rows, queries, keys, features = slopes.shape
+    by_query = np.matmul(np.expand_dims(gradient, 2), slopes).reshape(rows, queries, features)
+    weighted = (np.expand_dims(gradient, 3) * slopes).reshape(rows, queries, keys * features)
+    ones = np.ones((rows, 1, queries), dtype=slopes.dtype, ctx=slopes.ctx)
+    return by_query, np.matmul(ones, weighted).reshape(rows, keys, features)

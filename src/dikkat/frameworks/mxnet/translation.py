@@ -1,0 +1,466 @@
+"""The translator of `dikkat.translation` as a Gluon block: the same folders, the same search, the same translations.
+
+It needs the libraries of `dikkat.translation` beside MXNet: `pip install 'dikkat[mxnet,textbook]'` has those that are
+used here.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import mxnet
+import numpy
+import torch
+from mxnet import autograd, gluon, init, np, npx
+
+from dikkat.frameworks.mxnet import scores
+from dikkat.frameworks.mxnet.attention import drop
+from dikkat.frameworks.mxnet.blocks import Block, Linear, linear, load_tensors, tensors
+from dikkat.frameworks.mxnet.masking import Array, whole_numbers
+from dikkat.frameworks.mxnet.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder, Memory
+from dikkat.translation import checkpoint
+from dikkat.translation import model as core
+from dikkat.translation.errors import SettingsError
+from dikkat.translation.model import Batch
+from dikkat.translation.precision import Precision
+from dikkat.translation.settings import ScoreName, Settings
+from dikkat.translation.tokenizer import Tokenizer
+from dikkat.translation.translator import Translates
+
+__all__ = ["TranslationModel", "Translator", "clip_gradients", "collate"]
+
+
+def collate(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], ctx: Any = None) -> Batch:
+    """A batch of (source, target) token numbers, the target's ends put on.
+
+    Args:
+        pairs: at least one.
+        ctx: where the arrays are to be, an `mxnet.Context`; None: the current one.
+
+    Returns:
+        A `dikkat.translation.model.Batch` of MXNet arrays.
+
+    Example:
+        >>> from mxnet import npx
+        >>> npx.set_np()
+        >>> collate([([5, 6, 7], [8]), ([9], [4, 5])]).target_lengths
+        array([2, 3], dtype=int64)
+    """
+    return _batch(core.collate(pairs), ctx or mxnet.current_context())
+
+
+def clip_gradients(layer: gluon.Block, max_norm: float) -> float:
+    """Scale a layer's gradients down, all by the same factor, so that their norm together is at most `max_norm`.
+
+    What `gluon.utils.clip_global_norm` does for MXNet's older arrays: on those of `mxnet.np` it fails.
+
+    Args:
+        layer: after `backward`.
+        max_norm: greater than 0.
+
+    Returns:
+        The norm before.
+
+    Raises:
+        ValueError: a `max_norm` that is not positive.
+    """
+    if not max_norm > 0:
+        raise ValueError(f"max_norm: came {max_norm}; allowed: a number greater than 0")
+    trained = [each for each in layer.collect_params().values() if each.grad_req != "null"]
+    gradients = [gradient for parameter in trained for gradient in parameter.list_grad()]
+    norm = math.sqrt(sum(float(np.square(gradient).sum()) for gradient in gradients))
+    if norm > max_norm:
+        for gradient in gradients:
+            gradient *= max_norm / norm
+    return norm
+
+
+class _Embedding(Block):
+    """Vectors of token numbers, `weight` (V, e) as in `torch.nn.Embedding`."""
+
+    def __init__(self, tokens: int, size: int) -> None:
+        super().__init__()
+        self.tokens, self.size = tokens, size
+        # As output weights, unit variance would begin with scores of the size of the square root of e.
+        self.make("weight", (tokens, size), init.Normal(size**-0.5))
+
+    def forward(self, numbers: Array) -> Array:
+        found = whole_numbers("token numbers", numbers)
+        if found.size and not 0 <= found.min() <= found.max() < self.tokens:
+            raise ValueError(f"token numbers: came {found.min()} to {found.max()}; allowed: 0 to {self.tokens - 1}")
+        return npx.embedding(numbers, self.weight.data(), input_dim=self.tokens, output_dim=self.size)
+
+
+class TranslationModel(Block):
+    r"""The network: embeddings, a recurrent encoder, a bridge, an attentional recurrent decoder, a readout.
+
+    As `dikkat.translation.TranslationModel`, of which it has the weights, settings and meanings. A dropout acts in
+    training mode (`autograd.record`) only.
+
+    Args:
+        settings: the sizes, the cell, the score and what there is beside.
+        source_size: tokens of the source vocabulary.
+        target_size: tokens of the target vocabulary; with three-way tied embeddings as many.
+
+    Attributes:
+        attends: whether there is attention. Without it the weights of a step, of one position, say nothing.
+
+    Raises:
+        SettingsError: three-way tied embeddings of two vocabularies.
+
+    Example:
+        Training, for which a mean loss needs no further scale (`trainer.step(1)`):
+
+        >>> from mxnet import autograd, gluon, npx
+        >>> npx.set_np()
+        >>> model = TranslationModel(Settings(embedding_size=3, hidden_size=4), source_size=11, target_size=13)
+        >>> model.initialize()
+        >>> trainer = gluon.Trainer(model.collect_params(), "adam", {"learning_rate": 0.01})
+        >>> batch = collate([([5, 6, 7], [8]), ([9], [4, 5])])
+        >>> for epoch in range(2):
+        ...     with autograd.record():
+        ...         loss = model.loss(batch)
+        ...     loss.backward()
+        ...     norm = clip_gradients(model, 1.0)
+        ...     trainer.step(1)
+        >>> model(batch).shape  # five tokens to predict, ends included
+        (5, 13)
+    """
+
+    def __init__(self, settings: Settings, source_size: int, target_size: int) -> None:
+        super().__init__()
+        embedding, hidden, layers = settings.embedding_size, settings.hidden_size, settings.num_layers
+        between = settings.dropout if layers > 1 else 0.0
+        self._one_table = settings.tied_embeddings == "three"
+        if not self._one_table:
+            self.source_embedding = _Embedding(source_size, embedding)
+        elif source_size != target_size:
+            raise SettingsError(
+                f"tied_embeddings is 'three', and the source vocabulary has {source_size} tokens and the target "
+                f"vocabulary {target_size}; they must be one vocabulary: train one tokenizer on both languages, or "
+                "use tied_embeddings 'two'"
+            )
+        self.target_embedding = _Embedding(target_size, embedding)
+        self._lstm = settings.cell == "lstm"
+        self.encoder = (LSTMEncoder if self._lstm else GRUEncoder)(
+            embedding,
+            hidden // 2 if settings.bidirectional else hidden,
+            layers,
+            bidirectional=settings.bidirectional,
+            dropout=between,
+        )
+        self.bridge = Linear(hidden, hidden)
+        if self._lstm:
+            self.cell_bridge = Linear(hidden, hidden)
+        self.decoder = (AttentionalLSTM if self._lstm else AttentionalGRU)(
+            embedding,
+            hidden,
+            hidden,
+            _score(settings),
+            layers,
+            between,
+            weight_dropout=settings.attention_dropout,
+            coverage=settings.coverage,
+        )
+        self.readout = Linear(hidden + hidden + embedding, embedding)
+        self._own_output = settings.tied_embeddings == "none"
+        if self._own_output:
+            self.make("output_weight", (target_size, embedding), init.Normal(embedding**-0.5))
+        self.make("output_bias", (target_size,), init.Zero())
+        self.dropout, self.word_dropout = settings.dropout, settings.word_dropout
+        self.attends = settings.score != "none"
+
+    def encode(self, source: Array, lengths: Array) -> tuple[Memory, Any]:
+        """What the decoder looks at, and its first state.
+
+        Args:
+            source: (B, S) token numbers, of any dtype of numbers; those behind a length have no effect.
+            lengths: (B,) whole numbers, from 1 to S.
+
+        Returns:
+            The memory, its keys projected, of S positions, or of one without attention; the decoder's state before the
+            first step.
+
+        Raises:
+            ValueError: a token number that the vocabulary has not, or lengths that do not fit.
+        """
+        table = self.target_embedding if self._one_table else self.source_embedding
+        outputs, final = self.encoder(self._embed(table, source), lengths)
+        states, cells = final if self._lstm else (final, None)
+        looked_at, valid_lens = (outputs, lengths) if self.attends else (np.expand_dims(states[-1], 1), None)
+        memory = self.decoder.prepare(self._drop(looked_at, self.dropout), valid_lens)
+        first = np.tanh(self.bridge(states))
+        return memory, self.decoder.begin(first if cells is None else (first, self.cell_bridge(cells)), memory)
+
+    def forward(self, batch: Batch) -> Array:
+        """Scores of every next token, given the true ones before it.
+
+        Args:
+            batch: N target tokens in all, ends included, as `collate` makes it.
+
+        Returns:
+            (N, target tokens): unnormalised log-probabilities at the real positions alone, sentence after sentence.
+        """
+        return self.scores(self.features(batch))
+
+    def features(self, batch: Batch) -> Array:
+        """What the output layer makes scores of.
+
+        Args:
+            batch: N target tokens in all, ends included.
+
+        Returns:
+            (N, e): the readout at the real positions alone, sentence after sentence.
+        """
+        memory, state = self.encode(batch.source, batch.source_lengths)
+        previous = self._embed(self.target_embedding, batch.target[:, :-1])
+        states, contexts, _, _ = self.decoder(previous, memory, state, lengths=batch.target_lengths)
+        real = _real(batch)
+        return self._readout(*(np.take(_flat(each), real, axis=0) for each in (states, contexts, previous)))
+
+    def loss(self, batch: Batch, *, label_smoothing: float = 0.0, reduction: Literal["mean", "sum"] = "mean") -> Array:
+        """Cross-entropy of the next tokens, given the true ones before them.
+
+        Args:
+            batch: N target tokens in all, ends included.
+            label_smoothing: part of the true token's probability that is spread over all tokens, from 0 to 1.
+            reduction: `"mean"` over the N tokens, or their `"sum"`.
+
+        Returns:
+            The loss in nats, a scalar.
+
+        Raises:
+            ValueError: a label smoothing or a reduction that is none.
+        """
+        if not 0.0 <= label_smoothing <= 1.0:
+            raise ValueError(f"label_smoothing: came {label_smoothing}; allowed: 0 to 1")
+        if reduction not in ("mean", "sum"):
+            raise ValueError(f"reduction: came {reduction!r}; allowed: 'mean', 'sum'")
+        logarithms = npx.log_softmax(self(batch), axis=-1)
+        wanted = np.take(batch.target[:, 1:].reshape(-1), _real(batch), axis=0)
+        losses = -(1 - label_smoothing) * npx.pick(logarithms, wanted, axis=-1)
+        if label_smoothing:
+            losses = losses - label_smoothing * logarithms.mean(-1)
+        return losses.mean() if reduction == "mean" else losses.sum()
+
+    def step(self, previous: Array, memory: Memory, state: Any) -> tuple[Array, Array, Any]:
+        """Scores of the next token, step by step.
+
+        Args:
+            previous: (B,) the token numbers before.
+            memory: from `encode`.
+            state: from `encode` or the step before.
+
+        Returns:
+            Unnormalised log-probabilities (B, target tokens); where the model looked, (B, S), or (B, 1) without
+            attention; the next state.
+        """
+        features, weights, state = self.step_features(previous, memory, state)
+        return self.scores(features), weights, state
+
+    def step_features(self, previous: Array, memory: Memory, state: Any) -> tuple[Array, Array, Any]:
+        """`step` up to the output layer: the readout (B, e) in place of the scores."""
+        embedded = self._embed(self.target_embedding, previous)
+        states, contexts, weights, state = self.decoder.step(embedded, memory, state, return_weights=True)
+        return self._readout(states, contexts, embedded), weights, state
+
+    def scores(self, features: Array) -> Array:
+        """The output layer: (N, e) -> unnormalised log-probabilities (N, target tokens)."""
+        weight = self.output_weight if self._own_output else self.target_embedding.weight
+        return linear(features, weight.data(), self.output_bias.data(), "features")
+
+    def select(self, state: Any, rows: Array) -> Any:
+        """The decoder's state of these rows of a batch, (R,), in their order; a row may come several times."""
+        return self.decoder.select(state, rows)
+
+    def _embed(self, table: _Embedding, numbers: Array) -> Array:
+        """Embeddings with features of variance 1 at the start of training."""
+        embedded = self._drop(table(numbers) * math.sqrt(table.size), self.dropout)
+        if self.word_dropout and autograd.is_training():
+            whole = np.ones((*numbers.shape, 1), dtype=embedded.dtype, ctx=embedded.ctx)
+            embedded = embedded * drop(whole, self.word_dropout)
+        return embedded
+
+    def _readout(self, states: Array, contexts: Array, previous: Array) -> Array:
+        joined = np.concatenate([states, contexts, previous], axis=-1)
+        return self._drop(np.tanh(self.readout(joined)), self.dropout)
+
+    @staticmethod
+    def _drop(tensor: Array, probability: float) -> Array:
+        return drop(tensor, probability) if autograd.is_training() else tensor
+
+
+@dataclass(frozen=True)
+class Translator(Translates):
+    """A trained model with its tokenizers: sentences in, translations out; `translate` and all others as in PyTorch.
+
+    Attributes:
+        model: the network.
+        settings: what it was built and trained with.
+        source_tokenizer: of the language it reads.
+        target_tokenizer: of the language it writes.
+
+    Example:
+        >>> from mxnet import npx
+        >>> npx.set_np()
+        >>> from dikkat.translation import Settings, Tokenizer
+        >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
+        >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
+        >>> settings = Settings(embedding_size=4, hidden_size=4)
+        >>> model = TranslationModel(settings, len(english), len(french))
+        >>> model.initialize()
+        >>> translation, nothing = Translator(model, settings, english, french).translate(["Go.", ""])
+        >>> translation.source_tokens, nothing.target
+        (['Go', '.'], '')
+    """
+
+    model: TranslationModel
+    settings: Settings
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Translator":
+        """Load a model folder of any framework, onto the CPU.
+
+        Args:
+            folder: what `save`, that of another framework, or `dikkat train` wrote.
+
+        Raises:
+            ModelFolderError: anything in it is missing, damaged or does not fit; the message says what.
+        """
+        contents = checkpoint.read(folder)
+        model = TranslationModel(contents.settings, len(contents.source), len(contents.target))
+        load_tensors(model, {name: tensor.numpy() for name, tensor in contents.tensors.items()})
+        return cls(model, contents.settings, contents.source, contents.target)
+
+    def save(self, folder: str | Path) -> None:
+        """Save a model folder, which loads in every framework, whole or not at all.
+
+        Args:
+            folder: where; a model folder of that name is replaced, anything else is not.
+
+        Raises:
+            ModelFolderError: something else than a model is there.
+            OSError: the system could not write; an older model is as it was.
+        """
+        weights = {name: torch.from_numpy(each) for name, each in tensors(self.model).items()}
+        contents = checkpoint.Contents(weights, self.settings, self.source_tokenizer, self.target_tokenizer)
+        checkpoint.write(folder, contents)
+
+    def _models(self) -> tuple["_Reader", ...]:
+        return (_Reader(self.model),)
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """A memory, for a search."""
+
+    memory: Memory
+
+    def select(self, rows: torch.Tensor) -> "_Looked":
+        """That of some rows."""
+        return _Looked(self.memory.select(_array(rows, self.memory.key.ctx)))
+
+
+class _Outputs:
+    """The output layer, for a search."""
+
+    def __init__(self, model: TranslationModel) -> None:
+        self._model = model
+        self.bias = torch.zeros(model.output_bias.shape)  # the products have it already
+
+    def products(self, features: Array) -> torch.Tensor:
+        """(R, e) -> (R, V)."""
+        return _tensor(self._model.scores(features))
+
+
+class _Reader:
+    """A model as a search wants it: what `dikkat.translation.search.Reads` says, with tensors of PyTorch outside."""
+
+    def __init__(self, model: TranslationModel) -> None:
+        self._model = model
+        self._ctx = model.output_bias.list_ctx()[0]
+        self.attends = model.attends
+
+    @property
+    def output_bias(self) -> torch.Tensor:
+        return _tensor(self._model.output_bias.data())
+
+    def eval(self) -> Self:
+        return self  # a Gluon block is in training where it is recorded, and nowhere else
+
+    def encode(self, source: torch.Tensor, lengths: torch.Tensor) -> tuple[_Looked, Any]:
+        with autograd.pause():
+            memory, state = self._model.encode(_array(source, self._ctx), _array(lengths, self._ctx))
+        return _Looked(memory), state
+
+    def step_features(self, previous: torch.Tensor, memory: _Looked, state: Any) -> tuple[Array, torch.Tensor, Any]:
+        with autograd.pause():
+            features, weights, state = self._model.step_features(_array(previous, self._ctx), memory.memory, state)
+        return features, _tensor(weights), state
+
+    def output_layer(self, precision: Precision) -> _Outputs:
+        if precision != "float32":
+            raise SettingsError(f"precision is {precision!r}; arrays of mxnet.np have no bfloat16: use float32")
+        return _Outputs(self._model)
+
+    def select(self, state: Any, rows: torch.Tensor) -> Any:
+        return self._model.select(state, _array(rows, self._ctx))
+
+    def features(self, batch: Batch) -> torch.Tensor:
+        with autograd.pause():
+            return _tensor(self._model.features(_batch(batch, self._ctx)))
+
+    def scores(self, features: torch.Tensor) -> torch.Tensor:
+        with autograd.pause():
+            return _tensor(self._model.scores(_array(features, self._ctx)))
+
+
+def _tensor(array: Array) -> torch.Tensor:
+    return torch.from_numpy(array.asnumpy())
+
+
+def _array(tensor: torch.Tensor, ctx: Any) -> Array:
+    values = tensor.cpu().numpy()
+    return np.array(values, dtype=values.dtype, ctx=ctx)
+
+
+def _batch(batch: Batch, ctx: Any) -> Batch:
+    names = ("source", "source_lengths", "target", "target_lengths")
+    return batch._replace(**{name: _array(getattr(batch, name), ctx) for name in names})
+
+
+def _real(batch: Batch) -> Array:
+    """(N,): the positions of which the next token is to be predicted, among all B · T."""
+    lengths = whole_numbers("target_lengths", batch.target_lengths)
+    (positions,) = (numpy.arange(batch.target.shape[1] - 1) < lengths[:, None]).reshape(-1).nonzero()
+    target: Array = batch.target
+    return np.array(positions, dtype="int64", ctx=target.ctx)
+
+
+def _flat(sequences: Array) -> Array:
+    return sequences.reshape(-1, sequences.shape[-1])
+
+
+def _score(settings: Settings) -> scores.Score:
+    """The score of a name; the queries, which are states, and the keys have `hidden_size` features."""
+    size = settings.hidden_size
+    reach = math.sqrt(size)  # as in PyTorch: a kernel reaches most keys at first
+    makers: dict[ScoreName, Callable[[], scores.Score]] = {
+        "additive": lambda: scores.Additive(size, size, size),
+        "dot": scores.Dot,
+        "scaled_dot": scores.ScaledDot,
+        "bilinear": lambda: scores.Bilinear(size, size),
+        "cosine": scores.Cosine,
+        "gaussian": lambda: scores.Gaussian(reach, learnable=True),
+        "boxcar": lambda: scores.Boxcar(reach),
+        "epanechnikov": lambda: scores.Epanechnikov(reach, learnable=True),
+        "triangular": lambda: scores.Triangular(reach, learnable=True),
+        "vector_sum": lambda: scores.VectorSum(size),
+        "average": scores.Average,
+        "none": scores.Average,  # of the one position that there is
+    }
+    return makers[settings.score]()

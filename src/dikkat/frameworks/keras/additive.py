@@ -65,8 +65,7 @@ def _scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
     def run(step: Callable[[Parts, Tensor], Tensor], one: Tensor, other: Tensor, first: Tensor) -> Tensor:
         parts = [_parted(each, _TOGETHER) for each in (one, other, weight)]
         start = first + ops.zeros_like(_outer(query[..., 0], key[..., 0], ops.add))
-        steps = -(-weight.shape[0] // _TOGETHER)
-        return ops.fori_loop(0, steps, lambda i, total: step([part[i] for part in parts], total), start)
+        return ops.fori_loop(0, parts[0].shape[0], lambda i, total: step([part[i] for part in parts], total), start)
 
     return ops.cond(
         _safe(query, key),
@@ -127,6 +126,6 @@ def _outer(query: Tensor, key: Tensor, combine: Callable[[Tensor, Tensor], Tenso
 
 def _parted(x: Tensor, together: int) -> Tensor:
     """(..., h) -> (steps, features of a step, ...), with features of 0 at the end."""
-    moved = ops.moveaxis(x, -1, 0)
-    padded = ops.pad(moved, [[0, -moved.shape[0] % together]] + [[0, 0]] * (len(x.shape) - 1))
-    return ops.reshape(padded, (-1, together, *ops.shape(moved)[1:]))
+    moved, steps = ops.moveaxis(x, -1, 0), -(-x.shape[-1] // together)
+    padded = ops.pad(moved, [[0, steps * together - x.shape[-1]]] + [[0, 0]] * (len(x.shape) - 1))
+    return ops.reshape(padded, (steps, together, *ops.shape(moved)[1:]))

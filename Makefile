@@ -6,6 +6,7 @@ MXNET_PYTHON ?= $(shell command -v python3.11 || command -v python3)
 MXNET := .venv-mxnet/bin
 SOURCES := src tests benchmarks examples docs conftest.py
 KERAS_TESTS := tests/frameworks/keras src/dikkat/frameworks/keras
+KERAS_2_TESTS := tests/textbook/test_textbook_tensorflow.py src/dikkat/textbook/keras2.py src/dikkat/textbook/tensorflow.py
 
 .PHONY: demo test test-mxnet check install peers bench clean
 .DEFAULT_GOAL := demo
@@ -17,7 +18,8 @@ test: install  ## All tests, with the examples of the docstrings, README and doc
 	$(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal tests/interpreted
 	for backend in tensorflow jax torch; do \
-	  KERAS_BACKEND=$$backend $(BIN)/python -m pytest -q --numprocesses=2 $(KERAS_TESTS) || exit 1; done
+	  KERAS_BACKEND=$$backend $(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal $(KERAS_TESTS) || exit 1; done
+	TF_USE_LEGACY_KERAS=1 KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q --numprocesses=2 $(KERAS_2_TESTS)
 
 test-mxnet: .venv-mxnet/installed  ## The tests of MXNet, which wants Python 3.11 and an old NumPy, in an environment of its own.
 	$(MXNET)/python -m pytest -q tests/frameworks/mxnet src/dikkat/frameworks/mxnet
@@ -59,4 +61,4 @@ install: .venv/installed  ## The environment, for everything here.
 	touch $@
 
 clean:  ## Remove the environment and everything made.
-	rm -rf .venv .venv-peers .venv-mxnet site demo
+	rm -rf .venv .venv-peers .venv-mxnet site demo textbook-figures

@@ -3,8 +3,9 @@
     python benchmarks/keras_additive.py [--seconds 60]
 
 Each backend has a process of its own; both layers run in it, in turn, on the same inputs, (8, 256, 256, 128) in
-float32, on a CPU. Keras's layer compares what it is given; ours projects first, here by the identity, so that both compute the
-same. Memory is what a call adds to the process at its peak, after a first call, in a process for each layer.
+float32, on a CPU. Keras's layer compares what it is given; ours projects first, here by the identity, so that both
+compute the same. Memory is what a call adds to the process at its peak, after a first call, in a process for each
+layer.
 """
 
 import argparse

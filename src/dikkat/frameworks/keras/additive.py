@@ -126,6 +126,6 @@ def _outer(query: Tensor, key: Tensor, combine: Callable[[Tensor, Tensor], Tenso
 
 def _parted(x: Tensor, together: int) -> Tensor:
     """(..., h) -> (steps, features of a step, ...), with features of 0 at the end."""
-    moved = ops.moveaxis(x, -1, 0)
-    padded = ops.pad(moved, [[0, -moved.shape[0] % together]] + [[0, 0]] * (len(x.shape) - 1))
-    return ops.reshape(padded, (-1, together, *ops.shape(moved)[1:]))
+    moved, steps = ops.moveaxis(x, -1, 0), -(-x.shape[-1] // together)
+    padded = ops.pad(moved, [[0, steps * together - x.shape[-1]]] + [[0, 0]] * (len(x.shape) - 1))
+    return ops.reshape(padded, (steps, together, *ops.shape(moved)[1:]))

@@ -38,6 +38,7 @@ from dikkat.frameworks.mxnet.recurrent import (  # noqa: E402
     GRUEncoder,
     LSTMEncoder,
 )
+from dikkat.frameworks.mxnet.translation import TranslationModel, Translator  # noqa: E402
 
 __all__ = [
     "AdditiveAttention",
@@ -53,6 +54,8 @@ __all__ = [
     "MaskedSoftmax",
     "MultiHeadAttention",
     "SelfAttention",
+    "TranslationModel",
+    "Translator",
     "attend",
     "attention_weights",
     "compare",

@@ -1,0 +1,89 @@
+"""Attention in Keras 3, written once, on TensorFlow, JAX and PyTorch.
+
+Masks by exclusion, rows without a key, lengths and the rest of the contract are those of `dikkat.attend`; parameters
+have PyTorch's names and layouts, so that `load_tensors` takes any framework's weights.
+"""
+
+from dikkat.frameworks.keras import backend  # noqa: F401 - first, since it says what is missing
+
+# isort: split
+from dikkat.frameworks.keras.attention import attend, attention_weights, compare, pool
+from dikkat.frameworks.keras.blocks import Block, Linear, load_tensors, save_tensors, tensors
+from dikkat.frameworks.keras.layers import (
+    AdditiveAttention,
+    AverageAttention,
+    BilinearAttention,
+    DotProductAttention,
+    KernelAttention,
+    MaskedSoftmax,
+    MultiHeadAttention,
+    SelfAttention,
+)
+from dikkat.frameworks.keras.masking import masked_softmax, visible
+from dikkat.frameworks.keras.recurrent import AttentionalGRU, AttentionalLSTM, Covered, GRUEncoder, LSTMEncoder, Memory
+from dikkat.frameworks.keras.scores import (
+    Additive,
+    Average,
+    Bilinear,
+    Boxcar,
+    Cosine,
+    Dot,
+    Epanechnikov,
+    Gaussian,
+    ScaledDot,
+    Score,
+    Triangular,
+    VectorSum,
+)
+from dikkat.frameworks.keras.translation import (
+    Embedding,
+    SentencePairs,
+    TokenCrossEntropy,
+    TranslationModel,
+    Translator,
+)
+
+__all__ = [
+    "Additive",
+    "AdditiveAttention",
+    "AttentionalGRU",
+    "AttentionalLSTM",
+    "Average",
+    "AverageAttention",
+    "Bilinear",
+    "BilinearAttention",
+    "Block",
+    "Boxcar",
+    "Cosine",
+    "Covered",
+    "Dot",
+    "DotProductAttention",
+    "Embedding",
+    "Epanechnikov",
+    "GRUEncoder",
+    "Gaussian",
+    "KernelAttention",
+    "LSTMEncoder",
+    "Linear",
+    "MaskedSoftmax",
+    "Memory",
+    "MultiHeadAttention",
+    "ScaledDot",
+    "Score",
+    "SelfAttention",
+    "SentencePairs",
+    "TokenCrossEntropy",
+    "TranslationModel",
+    "Translator",
+    "Triangular",
+    "VectorSum",
+    "attend",
+    "attention_weights",
+    "compare",
+    "load_tensors",
+    "masked_softmax",
+    "pool",
+    "save_tensors",
+    "tensors",
+    "visible",
+]

@@ -1,0 +1,271 @@
+"""The front door: compare a query with every key, normalise over the keys, average the values."""
+
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from dikkat.frameworks.keras.additive import additive
+from dikkat.frameworks.keras.backend import product, wide
+from dikkat.frameworks.keras.masking import (
+    Shape,
+    as_tensor,
+    check_restrictions,
+    features,
+    probability,
+    shape_of,
+    softmax,
+    visible,
+)
+from dikkat.frameworks.keras.scores import Score, log_profile
+
+
+class Call(NamedTuple):
+    """What is known of a call's sizes beforehand: leading dimensions, queries and keys; None where it is not."""
+
+    lead: Shape
+    queries: int | None
+    keys: int | None
+
+
+def attend(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    score: Score,
+    valid_lens: Any = None,
+    mask: Any = None,
+    causal: bool = False,
+    key_bias: Any = None,
+    exclude: Any = None,
+    dropout: float = 0.0,
+    seed_generator: Any = None,
+    return_weights: bool = False,
+) -> Any:
+    r"""Attention: for each query the average of the values, weighted by how its score with their keys compares.
+
+    $$ o_i = \sum_j w_{ij} v_j, \qquad
+       w_{ij} = \frac{[j \in V_i]\, e^{a(q_i, k_j) + b_j}}{\sum_{l \in V_i} e^{a(q_i, k_l) + b_l}} $$
+
+    V_i are the keys that query i may see: the intersection of all restrictions. A row that sees no key has weights 0,
+    output 0 and gradient 0. Keys that no query of a batch element sees have no effect, whatever they hold.
+
+    Leading dimensions broadcast; heads are the last of them, (B, H, n, d). Float16 and bfloat16 are accumulated in
+    float32. Values of `valid_lens` and `exclude` are checked where they can be read: in eager tensors on the CPU.
+
+    Args:
+        query: (..., n, d_q), floating point.
+        key: (..., m, d_k).
+        value: (..., m, d_v).
+        score: The scoring function a, of `dikkat.frameworks.keras.scores`; built for these sizes if it is not yet.
+        valid_lens: (B,) or (B, n) integers in 0 ... m, aligned with the first leading dimension and shared by the heads
+            (without leading dimensions: a scalar or (n,)): key j takes part where j < valid_len.
+        mask: Booleans that broadcast to (..., n, m); True takes part.
+        causal: Query i sees keys j <= i + m − n.
+        key_bias: (..., m), b, added to the scores: the log of a sample weight. −∞ hides a key.
+        exclude: (..., n) integers: one key index that a row must not see, −1 for none (leave-one-out).
+        dropout: The probability in 0 ... 1 that a normalised weight is set to 0; the others grow by 1/(1 − dropout).
+        seed_generator: A `keras.random.SeedGenerator` for the dropout; Keras's own global one if None.
+        return_weights: Whether to return the weights too, as they are before dropout.
+
+    Returns:
+        (..., n, d_v) in the dtype of `value`; with `return_weights` the pair (output, weights (..., n, m)).
+
+    Raises:
+        TypeError: An argument of the wrong kind or dtype.
+        ValueError: Shapes or values that do not fit.
+
+    Source:
+        Bahdanau, Cho and Bengio 2015, section 3.1; Vaswani et al. 2017, section 3.2.
+
+    Example:
+        >>> from keras import ops
+        >>> from dikkat.frameworks.keras import ScaledDot
+        >>> q, k, v = ops.zeros((2, 1, 5)), ops.zeros((2, 3, 5)), ops.reshape(range(6), (2, 3, 1))
+        >>> output = attend(q, k, ops.cast(v, "float32"), score=ScaledDot(), valid_lens=ops.array([2, 3]))
+        >>> ops.convert_to_numpy(output).ravel().tolist()
+        [0.5, 4.0]
+    """
+    query, key, value = features("query", query), features("key", key), features("value", value)
+    limits = {
+        "valid_lens": as_tensor(valid_lens),
+        "mask": as_tensor(mask),
+        "causal": causal,
+        "key_bias": as_tensor(key_bias),
+        "exclude": as_tensor(exclude),
+    }
+    check_score(score)
+    call = check_call(query, key, value, **limits)
+    if not score.built:
+        score.build(shape_of(query), shape_of(key))
+    shown = visible(len(call.lead), ops.shape(query)[-2], ops.shape(key)[-2], **limits)
+    # Before the projections: a hidden NaN would reach their weights' gradients as 0 · NaN.
+    query, key, value = hide(query, key, value, shown)
+    query, key, weight = score.project_query(query), score.project_key(key), score.pair_weight()
+    scores = compare(query, key, pair=score.pair, weight=weight, profile=score.profile)
+    if key_bias is not None:
+        scores = scores + ops.expand_dims(ops.cast(limits["key_bias"], scores.dtype), -2)
+    output, weights = pool(scores, value, shown, dropout=dropout, seed_generator=seed_generator)
+    return (output, weights) if return_weights else output
+
+
+def attention_weights(query: Any, key: Any, *, score: Score, **limits: Any) -> Any:
+    """The weights alone.
+
+    Args:
+        query: As in `attend`, and so are all others.
+        key: (..., m, d_k).
+        score: The scoring function.
+        **limits: `valid_lens`, `mask`, `causal`, `key_bias`, `exclude`.
+
+    Returns:
+        (..., n, m) in the dtype of `query`; each row sums to 1, or to 0 where it sees no key.
+
+    Raises:
+        TypeError: As in `attend`.
+        ValueError: As in `attend`.
+
+    Example:
+        >>> from keras import ops
+        >>> from dikkat.frameworks.keras import Dot
+        >>> weights = attention_weights(ops.zeros((1, 2)), ops.zeros((4, 2)), score=Dot(), valid_lens=2)
+        >>> ops.convert_to_numpy(weights).tolist()
+        [[0.5, 0.5, 0.0, 0.0]]
+    """
+    query, key = features("query", query), features("key", key)
+    nothing = ops.cast(key[..., :0], query.dtype)
+    return attend(query, key, nothing, score=score, return_weights=True, **limits)[1]
+
+
+def compare(query: Any, key: Any, *, pair: str, weight: Any = None, profile: str = "gaussian") -> Any:
+    r"""The pair functions, of queries and keys that are projected.
+
+    | pair | score |
+    | --- | --- |
+    | `inner` | ⟨q, k⟩ |
+    | `additive` | Σ_h v_h tanh(q_h + k_h) |
+    | `distance` | g(‖q − k‖²), with g the `profile` |
+
+    Args:
+        query: (..., n, h).
+        key: (..., m, h).
+        pair: One of the three.
+        weight: v, (h,): for `additive` only.
+        profile: For `distance` only: "gaussian", "boxcar", "epanechnikov" or "triangular".
+
+    Returns:
+        Scores (..., n, m), float32 or float64.
+
+    Raises:
+        ValueError: Different numbers of features, or no such pair function.
+
+    Example:
+        >>> from keras import ops
+        >>> scores = compare(ops.ones((2, 3)), ops.ones((5, 3)), pair="inner")
+        >>> tuple(scores.shape), float(scores[0, 0])
+        ((2, 5), 3.0)
+    """
+    if pair not in ("inner", "additive", "distance"):
+        raise ValueError(f"pair: came {pair!r}; allowed: 'inner', 'additive', 'distance'")
+    sizes = shape_of(query)[-1], shape_of(key)[-1]
+    if sizes[0] != sizes[1]:
+        raise ValueError(
+            f"query, key: came with {sizes[0]} and {sizes[1]} features after projection; allowed: the same number (for "
+            "different sizes: Bilinear, Additive)"
+        )
+    kind = wide(query, key)
+    query, key = ops.cast(query, kind), ops.cast(key, kind)
+    if pair == "inner":
+        return product(query, ops.swapaxes(key, -1, -2))
+    if pair == "additive":
+        return additive(query, key, ops.cast(weight, kind))
+    difference = ops.expand_dims(query, -2) - ops.expand_dims(key, -3)
+    return log_profile(profile, ops.sum(ops.square(difference), axis=-1))
+
+
+def pool(
+    scores: Any, value: Any, shown: Any = None, *, dropout: float = 0.0, seed_generator: Any = None
+) -> tuple[Any, Any]:
+    """Normalise over the visible keys and average the values.
+
+    Args:
+        scores: (..., n, m), as `compare` returns them; a score of −∞ hides a key.
+        value: (..., m, d_v).
+        shown: Broadcastable to (..., n, m), or None: what `visible` returns.
+        dropout: The probability in 0 ... 1 that a weight is set to 0 in the average.
+        seed_generator: For the dropout.
+
+    Returns:
+        The output (..., n, d_v) and the weights (..., n, m) before dropout, in the dtype of `value`.
+
+    Example:
+        >>> from keras import ops
+        >>> output, weights = pool(ops.zeros((2, 4)), ops.ones((4, 3)))
+        >>> tuple(output.shape), float(weights[0, 0])
+        ((2, 3), 0.25)
+    """
+    weights = softmax(scores, shown)
+    kept = keras.random.dropout(weights, probability(dropout), seed=seed_generator) if dropout else weights
+    kind = wide(kept, value)
+    output = product(ops.cast(kept, kind), ops.cast(value, kind))
+    return ops.cast(output, value.dtype), ops.cast(weights, value.dtype)
+
+
+def hide(query: Any, key: Any, value: Any, shown: Any) -> tuple[Any, Any, Any]:
+    """With 0 for the queries that see no key, and for the keys and values that no query sees.
+
+    Args:
+        query: (..., n, d_q).
+        key: (..., m, d_k).
+        value: (..., m, d_v).
+        shown: What `visible` returns.
+    """
+    if shown is None:
+        return query, key, value
+    live = ops.expand_dims(ops.any(shown, axis=-1), -1)
+    seen = ops.expand_dims(ops.any(shown, axis=-2), -1)
+    return ops.where(live, query, 0.0), ops.where(seen, key, 0.0), ops.where(seen, value, 0.0)
+
+
+def check_score(score: Any) -> None:
+    """A score is an instance of `Score`."""
+    if not isinstance(score, Score):
+        is_class = isinstance(score, type)
+        hint = ": make one, with its brackets" if is_class and issubclass(score, Score) else ""
+        came = score.__name__ if is_class else repr(score) if isinstance(score, str) else type(score).__name__
+        raise TypeError(f"score: came {came}; allowed: an instance of a dikkat.frameworks.keras.Score{hint}")
+
+
+def check_call(query: Any, key: Any, value: Any, **limits: Any) -> Call:
+    """The sizes of a call, checked, with its restrictions.
+
+    Raises:
+        TypeError: As in `attend`.
+        ValueError: As in `attend`.
+    """
+    rows = shape_of(key)[-2], shape_of(value)[-2]
+    if None not in rows and rows[0] != rows[1]:
+        raise ValueError(
+            f"value: came with {rows[1]} rows (shape {shape_of(value)}); allowed: {rows[0]}, one for each key (shape "
+            f"{shape_of(key)})"
+        )
+    named = {"query": query, "key": key, "value": value}
+    lead = _leading({name: shape_of(tensor) for name, tensor in named.items()})
+    call = Call(lead, shape_of(query)[-2], rows[0])
+    check_restrictions(*call, **limits)
+    return call
+
+
+def _leading(named: dict[str, Shape]) -> Shape:
+    """The leading dimensions that shapes broadcast to; None where one is not known and no other decides."""
+    shapes = [shape[:-2] for shape in named.values()]
+    rank = max(len(shape) for shape in shapes)
+    lead: list[int | None] = []
+    for sizes in zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True):
+        sure = {size for size in sizes if size not in (1, None)}
+        if len(sure) > 1:
+            came = ", ".join(f"{name} {shape}" for name, shape in named.items())
+            raise ValueError(f"came with shapes {came}; allowed: leading dimensions that broadcast")
+        lead.append(sure.pop() if sure else None if None in sizes else 1)
+    return tuple(lead)

@@ -1,0 +1,189 @@
+"""Layers whose parameters are attributes with PyTorch's names, so that one file of weights loads everywhere."""
+
+import os
+from typing import Any, ClassVar, Self
+
+import keras
+from keras import ops
+
+from dikkat.frameworks.keras.backend import Array, product
+from dikkat.frameworks.tensors import Tensors, check, read, write
+
+registered = keras.saving.register_keras_serializable(package="dikkat")
+
+
+class Block(keras.layers.Layer):
+    """A Keras layer that keeps its constructor's arguments as attributes of the same names.
+
+    Attributes:
+        arguments: Their names; `get_config` writes them, layers among them with their own configuration.
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ()
+
+    def get_config(self) -> dict[str, Any]:
+        """What the constructor needs to make this layer again."""
+        own = {name: getattr(self, name) for name in self.arguments}
+        return super().get_config() | {
+            name: keras.saving.serialize_keras_object(value) if isinstance(value, keras.layers.Layer) else value
+            for name, value in own.items()
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """The reverse of `get_config`."""
+        made = {
+            name: keras.saving.deserialize_keras_object(value) if name in cls.arguments and _is_layer(value) else value
+            for name, value in config.items()
+        }
+        layer: Self = super().from_config(made)
+        return layer
+
+
+def _is_layer(value: Any) -> bool:
+    return isinstance(value, dict) and "class_name" in value
+
+
+@registered
+class Linear(Block):
+    r"""W x + b, with PyTorch's layout and initial values.
+
+    $$ y = x W^\top + b $$
+
+    Args:
+        features: Features that come out.
+        use_bias: Whether there is a b.
+        bias_initializer: The name of a Keras initializer for b; as W if None.
+        **options: Keras's `name`, `dtype` and `trainable`.
+
+    Attributes:
+        weight: W, (features, features in), uniform in ±1/√(features in) at first.
+        bias: b, (features,), likewise unless said otherwise; None without.
+
+    Example:
+        >>> from keras import ops
+        >>> layer = Linear(3)
+        >>> tuple(layer(ops.zeros((2, 5))).shape), tuple(layer.weight.shape)
+        ((2, 3), (3, 5))
+    """
+
+    arguments = ("features", "use_bias", "bias_initializer")
+
+    def __init__(
+        self, features: int, use_bias: bool = True, bias_initializer: str | None = None, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.features, self.use_bias, self.bias_initializer = features, use_bias, bias_initializer
+        self.supports_masking = True
+
+    def build(self, x_shape: tuple[int | None, ...]) -> None:
+        """Make W and b for inputs (..., features in)."""
+        size = x_shape[-1]
+        bound = max(1, size or 0) ** -0.5
+        uniform = keras.initializers.RandomUniform
+        self.weight = self.add_weight(name="weight", shape=(self.features, size), initializer=uniform(-bound, bound))
+        initial = self.bias_initializer or uniform(-bound, bound)
+        self.bias = self.add_weight(name="bias", shape=(self.features,), initializer=initial) if self.use_bias else None
+
+    def call(self, x: Any) -> Any:
+        """(..., features in) -> (..., features)."""
+        out = product(x, ops.transpose(self.weight))
+        return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
+
+    def compute_output_shape(self, x_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """(..., features)."""
+        return (*x_shape[:-1], self.features)
+
+
+def parameters(layer: Any, prefix: str = "") -> dict[str, Any]:
+    """A layer's variables by PyTorch's names: the walk over its public attributes and those of its layers.
+
+    Args:
+        layer: Any Keras layer or model.
+        prefix: What stands before each name.
+
+    Returns:
+        `keras.Variable` by name, `score.W_q.weight` for example.
+    """
+    # On PyTorch a Keras layer is a torch module too, which keeps the layers in it apart.
+    attributes = vars(layer) | vars(layer).get("_modules", {})
+    found: dict[str, Any] = {}
+    for name, value in attributes.items():
+        if name.startswith("_"):
+            continue
+        if isinstance(value, keras.Variable):
+            found[prefix + name] = value
+        elif isinstance(value, keras.layers.Layer):
+            found |= parameters(value, f"{prefix}{name}.")
+    return found
+
+
+def tensors(layer: Any) -> dict[str, Array]:
+    """A layer's weights as NumPy arrays, under the names, layouts and shapes that they have in PyTorch.
+
+    Args:
+        layer: A layer or model that is built: called once, or `build` with its input shapes.
+
+    Returns:
+        Arrays by name.
+
+    Raises:
+        ValueError: The layer is not built.
+
+    Example:
+        >>> layer = Linear(3)
+        >>> layer.build((None, 5))
+        >>> {name: array.shape for name, array in tensors(layer).items()}
+        {'weight': (3, 5), 'bias': (3,)}
+    """
+    return {name: ops.convert_to_numpy(variable) for name, variable in _built(layer).items()}
+
+
+def load_tensors(layer: Any, source: Tensors | str | os.PathLike[str]) -> None:
+    """Give a layer the weights of another one, of whatever framework.
+
+    Args:
+        layer: A layer or model that is built.
+        source: Arrays by name, or the name of a safetensors file.
+
+    Raises:
+        FileNotFoundError: No such file.
+        ValueError: The layer is not built; or a weight is missing, or too many, or of another shape: the message names
+            it and both shapes, and the layer is as it was.
+
+    Example:
+        >>> layer, other = Linear(3), Linear(3)
+        >>> layer.build((None, 5)), other.build((None, 5))
+        (None, None)
+        >>> load_tensors(layer, tensors(other))
+    """
+    variables = _built(layer)
+    found = read(source)
+    check({name: tuple(variable.shape) for name, variable in variables.items()}, found)
+    for name, variable in variables.items():
+        variable.assign(ops.cast(found[name], variable.dtype))
+
+
+def save_tensors(layer: Any, path: str | os.PathLike[str]) -> None:
+    """Write a layer's weights as a safetensors file, which every framework loads.
+
+    Args:
+        layer: A layer or model that is built.
+        path: Of the file, which appears whole or not at all.
+
+    Raises:
+        OSError: The system could not write.
+        ValueError: The layer is not built.
+    """
+    write(tensors(layer), path)
+
+
+def _built(layer: Any) -> dict[str, Any]:
+    if not isinstance(layer, keras.layers.Layer):
+        raise TypeError(f"layer: came {type(layer).__name__}; allowed: a Keras layer or model")
+    if not layer.built:
+        raise ValueError(
+            f"layer: {type(layer).__name__} is not built, so its weights have no shapes yet; call it once, or call "
+            "its `build` with the shapes of its inputs"
+        )
+    return parameters(layer)

@@ -1,0 +1,474 @@
+"""Scoring functions: how a query is compared with a key.
+
+Every one is a *projection*, done once per query and once per key, followed by one of three *pair functions*, which
+`dikkat.frameworks.keras.compare` computes:
+
+| pair | score of a pair | scoring functions |
+| --- | --- | --- |
+| `inner` | ⟨q', k'⟩ | average, dot, scaled dot, bilinear, cosine, vector sum |
+| `additive` | Σ_h v_h tanh(q'_h + k'_h) | additive |
+| `distance` | g(‖q' − k'‖²) | Gaussian, boxcar, Epanechnikov, triangular |
+
+Sizes of queries and keys come when a score is built, as everywhere in Keras: a query is (..., n, d_q), a key
+(..., m, d_k); projected, both have h features. Parameters have the names of `dikkat.scores`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from keras import ops
+
+from dikkat.frameworks.keras.backend import wide
+from dikkat.frameworks.keras.blocks import Block, Linear, registered
+from dikkat.frameworks.keras.masking import Shape, shape_of, whole
+
+
+class Score(Block):
+    """What every scoring function supplies; parameters live here.
+
+    Attributes:
+        pair: Which pair function compares the projected query and key.
+        profile: For `distance` only: which g, a log-kernel of the squared scaled distance s.
+    """
+
+    pair: ClassVar[str]
+    profile: ClassVar[str] = "gaussian"
+
+    def build(self, query_shape: Shape, key_shape: Shape) -> None:
+        """Make the parameters, for queries and keys of these shapes."""
+
+    def project_query(self, query: Any) -> Any:
+        """(..., n, d_q) -> (..., n, h)."""
+        return query
+
+    def project_key(self, key: Any) -> Any:
+        """(..., m, d_k) -> (..., m, h)."""
+        return key
+
+    def pair_weight(self) -> Any:
+        """The weight v of each feature, (h,), for `additive`; None for the others."""
+        return None
+
+
+class _Alike(Score):
+    """A score of queries and keys with the same features."""
+
+    def build(self, query_shape: Shape, key_shape: Shape) -> None:
+        """Check the sizes."""
+        sizes = query_shape[-1], key_shape[-1]
+        if sizes[0] != sizes[1]:
+            raise ValueError(
+                f"query, key: came with {sizes[0]} and {sizes[1]} features; allowed by {type(self).__name__}: the same "
+                "number (for different sizes: Bilinear, Additive)"
+            )
+
+
+@registered
+class Average(Score):
+    """Every key scores 0, so that the output is the mean of the visible values.
+
+    Queries and keys may have any number of features; neither has a gradient.
+
+    Source: *Dive into Deep Learning*, section "Attention Pooling by Similarity", the constant kernel.
+
+    Example:
+        >>> from keras import ops
+        >>> from dikkat.frameworks.keras import attend
+        >>> value = ops.array([[1.0], [3.0]])
+        >>> float(attend(ops.zeros((1, 3)), ops.zeros((2, 5)), value, score=Average())[0, 0])
+        2.0
+    """
+
+    pair = "inner"
+
+    def project_query(self, query: Any) -> Any:
+        """Zeros, (..., n, 1)."""
+        return ops.zeros_like(query[..., :1])
+
+    def project_key(self, key: Any) -> Any:
+        """Zeros, (..., m, 1)."""
+        return ops.zeros_like(key[..., :1])
+
+
+@registered
+class Dot(_Alike):
+    """⟨q, k⟩.
+
+    Source: Luong, Pham and Manning 2015, section 3.1, "dot".
+
+    Example:
+        >>> from keras import ops
+        >>> from dikkat.frameworks.keras import attention_weights
+        >>> round(float(attention_weights(ops.eye(2), ops.eye(2), score=Dot())[0, 0]), 4)
+        0.7311
+    """
+
+    pair = "inner"
+
+
+@registered
+class ScaledDot(_Alike):
+    """⟨q, k⟩ / √d, with d the number of features: its variance is 1 where the features' is.
+
+    Source: Vaswani et al. 2017, section 3.2.1.
+
+    Example:
+        >>> from keras import ops
+        >>> from dikkat.frameworks.keras import attention_weights
+        >>> x = 2 * ops.eye(4)[:2]
+        >>> round(float(attention_weights(x, x, score=ScaledDot())[0, 0]), 4)
+        0.8808
+    """
+
+    pair = "inner"
+
+    def project_query(self, query: Any) -> Any:
+        """q / √d."""
+        return query / float(np.sqrt(max(1, query.shape[-1])))
+
+
+@registered
+class Bilinear(Score):
+    """kᵀ W_q q, for queries and keys of different sizes.
+
+    Source: Luong, Pham and Manning 2015, section 3.1, "general".
+
+    Example:
+        >>> from keras import ops
+        >>> score = Bilinear()
+        >>> score.build((None, 5), (None, 3))
+        >>> tuple(score.project_query(ops.zeros((7, 5))).shape)
+        (7, 3)
+    """
+
+    pair = "inner"
+
+    def build(self, query_shape: Shape, key_shape: Shape) -> None:
+        """Make W_q, (d_k, d_q)."""
+        self.W_q = Linear(size_of("key", key_shape), use_bias=False, dtype=self.dtype_policy)
+        self.W_q.build(query_shape)
+
+    def project_query(self, query: Any) -> Any:
+        """W_q q, (..., n, d_k)."""
+        return linear(self.W_q, query, "query")
+
+
+@registered
+class Cosine(_Alike):
+    """⟨q, k⟩ / (‖q‖ ‖k‖); a zero vector scores 0.
+
+    Source: Graves, Wayne and Danihelka 2014, section 3.3.1, content addressing (with strength 1).
+
+    Example:
+        >>> from keras import ops
+        >>> ops.convert_to_numpy(Cosine().project_key(ops.array([[3.0, 4.0]]))).round(4).tolist()
+        [[0.6000000238418579, 0.800000011920929]]
+    """
+
+    pair = "inner"
+
+    def project_query(self, query: Any) -> Any:
+        """q / ‖q‖."""
+        return _unit(query)
+
+    def project_key(self, key: Any) -> Any:
+        """k / ‖k‖."""
+        return _unit(key)
+
+
+@registered
+class VectorSum(_Alike):
+    """v·(q + k). The query's share is the same for all keys and cancels in the softmax: it cannot attend.
+
+    Source: an exercise of *Dive into Deep Learning*, "Attention Scoring Functions".
+
+    Example:
+        >>> from keras import ops
+        >>> from dikkat.frameworks.keras import attention_weights
+        >>> query, key = ops.reshape(ops.arange(6.0), (2, 3)), ops.eye(5, 3)
+        >>> weights = ops.convert_to_numpy(attention_weights(query, key, score=VectorSum()))
+        >>> bool(abs(weights[0] - weights[1]).max() < 1e-6)
+        True
+    """
+
+    pair = "inner"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.w_v = Linear(1, use_bias=False, dtype=self.dtype_policy)
+
+    def build(self, query_shape: Shape, key_shape: Shape) -> None:
+        """Make v, (1, d)."""
+        super().build(query_shape, key_shape)
+        self.w_v.build(query_shape)
+
+    def project_query(self, query: Any) -> Any:
+        """(v·q, 1): with the key's (1, v·k), the inner product is the whole sum."""
+        share = linear(self.w_v, query, "query")
+        return ops.concatenate([share, ops.ones_like(share)], axis=-1)
+
+    def project_key(self, key: Any) -> Any:
+        """(1, v·k)."""
+        share = linear(self.w_v, key, "key")
+        return ops.concatenate([ops.ones_like(share), share], axis=-1)
+
+
+@registered
+class Additive(Score):
+    """Σ_h v_h tanh((W_q q)_h + (W_k k)_h).
+
+    Args:
+        num_hiddens: h.
+        **options: Keras's `name`, `dtype` and `trainable`.
+
+    Source: Bahdanau, Cho and Bengio 2015, section 3.1 and appendix A.1.2.
+
+    Example:
+        >>> from keras import ops
+        >>> score = Additive(num_hiddens=7)
+        >>> score.build((None, 5), (None, 3))
+        >>> tuple(score.project_key(ops.zeros((2, 11, 3))).shape), tuple(score.pair_weight().shape)
+        ((2, 11, 7), (7,))
+    """
+
+    pair = "additive"
+    arguments = ("num_hiddens",)
+
+    def __init__(self, num_hiddens: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.num_hiddens = whole("num_hiddens", num_hiddens)
+        self.W_k = Linear(self.num_hiddens, use_bias=False, dtype=self.dtype_policy)
+        self.W_q = Linear(self.num_hiddens, use_bias=False, dtype=self.dtype_policy)
+        self.w_v = Linear(1, use_bias=False, dtype=self.dtype_policy)
+
+    def build(self, query_shape: Shape, key_shape: Shape) -> None:
+        """Make W_q, (h, d_q), W_k, (h, d_k), and v, (1, h)."""
+        self.W_k.build(key_shape)
+        self.W_q.build(query_shape)
+        self.w_v.build((None, self.num_hiddens))
+
+    def project_query(self, query: Any) -> Any:
+        """W_q q."""
+        return linear(self.W_q, query, "query")
+
+    def project_key(self, key: Any) -> Any:
+        """W_k k."""
+        return linear(self.W_k, key, "key")
+
+    def pair_weight(self) -> Any:
+        """v, (h,)."""
+        return self.w_v.weight[0]
+
+
+class _Distance(_Alike):
+    """g(‖q − k‖² / σ²): what the four kernels share."""
+
+    pair = "distance"
+    arguments: ClassVar[tuple[str, ...]] = ("learnable",)
+
+    def __init__(self, bandwidth: float | Sequence[float] = 1.0, learnable: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        self._sigma = _sigma(bandwidth)
+        self.learnable = learnable
+
+    def get_config(self) -> dict[str, Any]:
+        """The bandwidth that it was made with; a learned one is among the weights."""
+        return super().get_config() | {"bandwidth": self._sigma.tolist()}
+
+    def build(self, query_shape: Shape, key_shape: Shape) -> None:
+        """Make σ, () or (d,): its logarithm where it is learned."""
+        super().build(query_shape, key_shape)
+        if self.learnable:
+            self.log_bandwidth = self._constant("log_bandwidth", np.log(self._sigma), trainable=True)
+        else:
+            self.fixed_bandwidth = self._constant("fixed_bandwidth", self._sigma, trainable=False)
+
+    def _constant(self, name: str, values: Any, trainable: bool) -> Any:
+        """A variable in float32 or wider, in half and mixed precision too."""
+        return self.add_weight(
+            name=name,
+            shape=values.shape,
+            dtype="float64" if self.variable_dtype == "float64" else "float32",
+            initializer=lambda shape, dtype=None: ops.cast(values, dtype),
+            trainable=trainable,
+            autocast=False,
+        )
+
+    @property
+    def bandwidth(self) -> Any:
+        """σ, in the units of the data: () or (d,)."""
+        return ops.exp(self.log_bandwidth) if self.learnable else ops.convert_to_tensor(self.fixed_bandwidth)
+
+    def project_query(self, query: Any) -> Any:
+        """q / σ, in float32 or wider: a difference of two rounded halves has few digits left."""
+        return self._scale(query, "query")
+
+    def project_key(self, key: Any) -> Any:
+        """k / σ, likewise."""
+        return self._scale(key, "key")
+
+    def _scale(self, features: Any, name: str) -> Any:
+        size = shape_of(features)[-1]
+        if self._sigma.ndim and len(self._sigma) != size:
+            raise ValueError(f"{name}: came with {size} features; allowed: {len(self._sigma)}, one for each bandwidth")
+        kind = wide(features)
+        return ops.cast(features, kind) / ops.cast(self.bandwidth, kind)
+
+
+@registered
+class Gaussian(_Distance):
+    """−½ ‖(q − k)/σ‖².
+
+    Args:
+        bandwidth: σ, in the units of the data: a positive number, or one for each feature.
+        learnable: Whether σ is trained; it is then kept as its logarithm, and stays positive.
+        **options: Keras's `name`, `dtype` and `trainable`.
+
+    Raises:
+        TypeError: A bandwidth that is no number.
+        ValueError: A bandwidth that is not positive and finite, or of the wrong shape.
+
+    Source: Nadaraya 1964; Watson 1964.
+
+    Example:
+        >>> from keras import ops
+        >>> from dikkat.frameworks.keras import attention_weights
+        >>> x = ops.array([[0.0], [2.0]])
+        >>> round(float(attention_weights(x, x, score=Gaussian(bandwidth=2.0))[0, 0]), 4)
+        0.6225
+    """
+
+
+@registered
+class Boxcar(_Distance):
+    """0 where ‖(q − k)/σ‖ ≤ 1, −∞ beyond: the mean of the values within reach.
+
+    Args:
+        bandwidth: σ, in the units of the data: a positive number, or one for each feature. It cannot be learned by
+            gradient, which is 0 wherever it exists.
+        **options: Keras's `name`, `dtype` and `trainable`.
+
+    Example:
+        >>> from keras import ops
+        >>> from dikkat.frameworks.keras import attention_weights
+        >>> x = ops.array([[0.0], [1.0], [5.0]])
+        >>> ops.convert_to_numpy(attention_weights(x[:1], x, score=Boxcar(bandwidth=1.0))).tolist()
+        [[0.5, 0.5, 0.0]]
+    """
+
+    profile = "boxcar"
+    arguments = ()
+
+    def __init__(self, bandwidth: float | Sequence[float] = 1.0, **options: Any) -> None:
+        super().__init__(bandwidth, **options)
+
+
+@registered
+class Epanechnikov(_Distance):
+    """log(1 − s) with s = ‖(q − k)/σ‖² below 1, −∞ beyond.
+
+    Args:
+        bandwidth: σ, in the units of the data: a positive number, or one for each feature.
+        learnable: Whether σ is trained.
+        **options: Keras's `name`, `dtype` and `trainable`.
+
+    Source: Epanechnikov 1969.
+
+    Example:
+        >>> from keras import ops
+        >>> from dikkat.frameworks.keras import attention_weights
+        >>> x = ops.array([[0.0], [1.0], [5.0]])
+        >>> weights = attention_weights(x[:1], x, score=Epanechnikov(bandwidth=2.0))
+        >>> round(float(weights[0, 0]), 4), float(weights[0, 2])
+        (0.5714, 0.0)
+    """
+
+    profile = "epanechnikov"
+
+
+@registered
+class Triangular(_Distance):
+    """log(1 − r) with r = ‖(q − k)/σ‖ below 1, −∞ beyond.
+
+    Args:
+        bandwidth: σ, in the units of the data: a positive number, or one for each feature.
+        learnable: Whether σ is trained.
+        **options: Keras's `name`, `dtype` and `trainable`.
+
+    Example:
+        >>> from keras import ops
+        >>> from dikkat.frameworks.keras import attention_weights
+        >>> x = ops.array([[0.0], [1.0], [5.0]])
+        >>> weights = attention_weights(x[:1], x, score=Triangular(bandwidth=2.0))
+        >>> round(float(weights[0, 0]), 4), float(weights[0, 2])
+        (0.6667, 0.0)
+    """
+
+    profile = "triangular"
+
+
+def log_profile(profile: str, square: Any) -> Any:
+    """g(s): the logarithm of a kernel as a function of the squared scaled distance; −∞ outside its support.
+
+    The comparisons are so that NaN stays NaN, and the inner `where`s keep the outer branch's gradient finite.
+    """
+    if profile == "gaussian":
+        return -0.5 * square
+    if profile == "boxcar":
+        return ops.where(square > 1, -float("inf"), 0.0 * square)
+    if profile == "triangular":
+        at_zero = square == 0
+        square = ops.where(at_zero, 0.0, ops.sqrt(ops.where(at_zero, 1.0, square)))
+    elif profile != "epanechnikov":
+        raise ValueError(f"profile: came {profile!r}; allowed: 'gaussian', 'boxcar', 'epanechnikov', 'triangular'")
+    outside = square >= 1
+    return ops.where(outside, -float("inf"), ops.log1p(-ops.where(outside, 0.0, square)))
+
+
+def linear(layer: Linear, features: Any, name: str) -> Any:
+    """A linear layer's output, after a check that names the tensor."""
+    check_features(name, shape_of(features), layer.weight.shape[-1])
+    return layer(features)
+
+
+def check_features(name: str, shape: Shape, allowed: int) -> None:
+    """Whether a tensor has the number of features that something was built for."""
+    if shape[-1] != allowed:
+        raise ValueError(
+            f"{name}: came with {shape[-1]} features (shape {shape}); allowed: {allowed}, as this was built"
+        )
+
+
+def size_of(name: str, shape: Shape) -> int:
+    """The number of features, which must be known when parameters are made."""
+    size = shape[-1]
+    if size is None:
+        raise ValueError(f"{name}: came with shape {shape}; allowed: one whose number of features, the last, is known")
+    return size
+
+
+def _sigma(bandwidth: Any) -> np.ndarray[Any, Any]:
+    try:
+        sigma = np.asarray(bandwidth, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"bandwidth: came {bandwidth!r}; allowed: a positive number, or one for each feature") from None
+    if sigma.ndim > 1:
+        raise ValueError(f"bandwidth: came with shape {sigma.shape}; allowed: a number, or (d,), one a feature")
+    if not sigma.size or not bool((np.isfinite(sigma) & (sigma > 0)).all()):
+        raise ValueError(
+            f"bandwidth: came {sigma.tolist()}; allowed: positive finite numbers, in the units of the data"
+        )
+    return sigma
+
+
+def _unit(vector: Any) -> Any:
+    """v / ‖v‖, 0 for v = 0, in float32 or wider. Scaled by the largest entry first, so that no square overflows."""
+    vector = ops.cast(vector, wide(vector))
+    if 0 in shape_of(vector):  # of which there is no maximum
+        return vector
+    peak = ops.stop_gradient(ops.max(ops.abs(vector), axis=-1, keepdims=True))
+    vector = vector / ops.where(peak == 0, 1.0, peak)
+    square = ops.sum(ops.square(vector), axis=-1, keepdims=True)
+    # Not held above a small number: that would give the zero vector a gradient of 1/small.
+    return vector / ops.sqrt(ops.where(square == 0, 1.0, square))

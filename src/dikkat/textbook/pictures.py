@@ -1,0 +1,360 @@
+"""The textbook's pictures, in notebooks and in scripts.
+
+matplotlib loads when something is drawn, and its style stays as it is: `set_figsize` alone changes a setting, which is
+what it is for. In a notebook, curves that grow while a model learns show themselves and grow in place. In a script all
+figures are those of `plt`, to be shown with `plt.show()` or saved.
+
+A framework's module makes subclasses of the classes here that say, with `as_array`, how its arrays become NumPy's.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Animator", "Pictures", "ProgressBoard", "plt", "set_axes", "set_figsize", "use_svg_display"]
+
+Size = tuple[float, float]
+Limits = Sequence[float] | None
+AsArray = Callable[[Any], Any]
+
+_FORMATS = ("-", "m--", "g-.", "r:")
+
+
+class _Pyplot:
+    """`matplotlib.pyplot`, imported when it is first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("matplotlib.pyplot"), name)
+
+    def __dir__(self) -> list[str]:
+        return dir(importlib.import_module("matplotlib.pyplot"))
+
+
+plt: Any = _Pyplot()
+
+
+def _in_notebook() -> bool:
+    shell = sys.modules.get("IPython")
+    return shell is not None and hasattr(shell.get_ipython(), "kernel")
+
+
+def use_svg_display() -> None:
+    """In a notebook, show figures as SVG, which stays sharp; elsewhere there is nothing to set."""
+    if _in_notebook():
+        importlib.import_module("matplotlib_inline.backend_inline").set_matplotlib_formats("svg")
+
+
+def set_figsize(figsize: Size = (3.5, 2.5)) -> None:
+    """Width and height of figures from now on, in inches."""
+    use_svg_display()
+    plt.rcParams["figure.figsize"] = figsize
+
+
+def set_axes(
+    axes: "Axes",
+    xlabel: str | None,
+    ylabel: str | None,
+    xlim: Limits,
+    ylim: Limits,
+    xscale: str,
+    yscale: str,
+    legend: Sequence[str] | None,
+) -> None:
+    """Labels, limits and scales of axes, with a grid, and a legend where there are names for it."""
+    axes.set(xlabel=xlabel or "", ylabel=ylabel or "", xscale=xscale, yscale=yscale)
+    if xlim is not None:
+        axes.set_xlim(*xlim)
+    if ylim is not None:
+        axes.set_ylim(*ylim)
+    if legend:
+        axes.legend(legend)
+    axes.grid(True)
+
+
+class Pictures:
+    """`plot` and `show_heatmaps` for a framework's arrays.
+
+    Args:
+        as_array: makes a framework's array NumPy's.
+    """
+
+    def __init__(self, as_array: AsArray = np.asarray) -> None:
+        self.as_array = as_array
+
+    def plot(
+        self,
+        X: Any,
+        Y: Any = None,
+        xlabel: str | None = None,
+        ylabel: str | None = None,
+        legend: Sequence[str] | None = None,
+        xlim: Limits = None,
+        ylim: Limits = None,
+        xscale: str = "linear",
+        yscale: str = "linear",
+        fmts: Sequence[str] = _FORMATS,
+        figsize: Size = (3.5, 2.5),
+        axes: "Axes | None" = None,
+    ) -> None:
+        """Draw curves.
+
+        Args:
+            X: one sequence of places, or one for each curve; without Y, the heights themselves.
+            Y: one sequence of heights, or one for each curve.
+            xlabel: under the picture.
+            ylabel: beside it.
+            legend: names of the curves.
+            xlim: left and right end.
+            ylim: lower and upper end.
+            xscale: `"linear"`, `"log"` ...
+            yscale: likewise.
+            fmts: how the curves are drawn, one after the other, and again from the first.
+            figsize: width and height of a new figure, in inches.
+            axes: where to draw, in place of what stands there. None: on a new figure, or the current axes if they are
+                empty.
+
+        Raises:
+            ValueError: as many places as heights are needed, for one curve or for each.
+        """
+        use_svg_display()
+        places, heights = ([], self._curves(X)) if Y is None else (self._curves(X), self._curves(Y))
+        if len(places) not in (0, 1, len(heights)):
+            raise ValueError(f"X: came with {len(places)} sequences; allowed: 1, or one for each of Y's {len(heights)}")
+        axes = _empty_axes(figsize) if axes is None else axes
+        axes.cla()
+        for index, height in enumerate(heights):
+            place = [places[index if len(places) > 1 else 0]] if places else []
+            axes.plot(*place, height, fmts[index % len(fmts)])
+        set_axes(axes, xlabel, ylabel, xlim, ylim, xscale, yscale, legend)
+
+    def _curves(self, given: Any) -> list[Any]:
+        """One curve as a list of one; a list of curves, or the rows of a matrix, as they are."""
+        if isinstance(given, list | tuple):
+            curves = [self.as_array(each) for each in given]
+            return [np.array(curves)] if all(each.ndim == 0 for each in curves) else curves
+        array = self.as_array(given)
+        return [array] if array.ndim == 1 else list(array)
+
+    def show_heatmaps(
+        self,
+        matrices: Any,
+        xlabel: str,
+        ylabel: str,
+        titles: Sequence[str] | None = None,
+        figsize: Size = (2.5, 2.5),
+        cmap: str = "Reds",
+    ) -> None:
+        """Draw a grid of matrices, with one colour scale for all.
+
+        Args:
+            matrices: (rows of panels, columns of panels, queries, keys).
+            xlabel: what the keys are.
+            ylabel: what the queries are.
+            titles: one for each column of panels.
+            figsize: width and height, in inches.
+            cmap: the name of a colour map.
+
+        Raises:
+            ValueError: not four dimensions.
+        """
+        use_svg_display()
+        panels = self.as_array(matrices)
+        if panels.ndim != 4:
+            raise ValueError(f"matrices: came with shape {panels.shape}; allowed: (rows, columns, queries, keys)")
+        rows, columns = panels.shape[:2]
+        figure, grid = plt.subplots(
+            rows, columns, figsize=figsize, sharex=True, sharey=True, squeeze=False, layout="constrained"
+        )
+        finite = panels[np.isfinite(panels)]
+        scale = {"vmin": finite.min(), "vmax": finite.max()} if finite.size else {}
+        for index, axes in enumerate(grid.flat):
+            row, column = divmod(index, columns)
+            image = axes.imshow(panels[row, column], cmap=cmap, **scale)
+            axes.set(xlabel=xlabel if row == rows - 1 else "", ylabel=ylabel if column == 0 else "")
+            if titles:
+                axes.set_title(titles[column])
+        figure.colorbar(image, ax=grid, shrink=0.6)
+
+
+def _empty_axes(figsize: Size) -> "Axes":
+    """The current axes, if nothing is drawn there yet, otherwise those of a new figure."""
+    if plt.get_fignums() and not plt.gca().has_data():
+        axes: Axes = plt.gca()
+        return axes
+    new: Axes = plt.figure(figsize=figsize, layout="constrained").gca()
+    return new
+
+
+class _Growing:
+    """A figure that is drawn again and again: in a notebook in its place, in a script when somebody looks."""
+
+    def __init__(self, figure: Any) -> None:
+        self.figure, self.handle = figure, None
+        if _in_notebook():  # which would show what pyplot still holds a second time, at the end of the cell
+            plt.close(figure)
+
+    def show(self) -> None:
+        if not _in_notebook():
+            return
+        if self.handle is None:
+            self.handle = importlib.import_module("IPython.display").display(self.figure, display_id=True)
+        else:
+            self.handle.update(self.figure)
+
+
+class Animator:
+    """Curves that grow while a model learns.
+
+    Args:
+        xlabel: under the picture.
+        ylabel: beside it.
+        legend: names of the curves.
+        xlim: left and right end.
+        ylim: lower and upper end.
+        xscale: `"linear"`, `"log"` ...
+        yscale: likewise.
+        fmts: how the curves are drawn.
+        nrows: rows of axes; the curves are on the first of all.
+        ncols: columns of axes.
+        figsize: width and height, in inches.
+
+    Attributes:
+        X: the curves' places so far, a list for each curve; None before the first.
+        Y: their heights.
+    """
+
+    as_array: AsArray = staticmethod(np.asarray)
+
+    def __init__(
+        self,
+        xlabel: str | None = None,
+        ylabel: str | None = None,
+        legend: Sequence[str] | None = None,
+        xlim: Limits = None,
+        ylim: Limits = None,
+        xscale: str = "linear",
+        yscale: str = "linear",
+        fmts: Sequence[str] = _FORMATS,
+        nrows: int = 1,
+        ncols: int = 1,
+        figsize: Size = (3.5, 2.5),
+    ) -> None:
+        use_svg_display()
+        self.fig, axes = plt.subplots(nrows, ncols, figsize=figsize, squeeze=False, layout="constrained")
+        self.axes = list(axes.flat)
+        self.X: list[list[float]] | None = None
+        self.Y: list[list[float]] | None = None
+        self.fmts, self.legend = fmts, legend or []
+        set_axes(self.axes[0], xlabel, ylabel, xlim, ylim, xscale, yscale, None)
+        self._growing = _Growing(self.fig)
+
+    def add(self, x: Any, y: Any) -> None:
+        """Add a point to each curve.
+
+        Args:
+            x: the place, or one for each curve.
+            y: the height, or one for each curve; a curve whose place or height is None gets no point.
+        """
+        heights = list(y) if isinstance(y, list | tuple) else [y]
+        places = list(x) if isinstance(x, list | tuple) else [x] * len(heights)
+        if self.X is None or self.Y is None:
+            self.X, self.Y = [[] for _ in heights], [[] for _ in heights]
+            for index in range(len(heights)):
+                self.axes[0].plot([], [], self.fmts[index % len(self.fmts)])
+            if self.legend:
+                self.axes[0].legend(self.legend)
+        curves = zip(places, heights, self.X, self.Y, self.axes[0].lines, strict=True)
+        for place, height, so_far, heights_so_far, line in curves:
+            if place is not None and height is not None:
+                so_far.append(float(self.as_array(place)))
+                heights_so_far.append(float(self.as_array(height)))
+                line.set_data(so_far, heights_so_far)
+        self.axes[0].relim()
+        self.axes[0].autoscale_view()
+        self._growing.show()
+
+
+class ProgressBoard:
+    """A board on which the second generation's models draw how they learn: a curve a label.
+
+    Args:
+        xlabel: under the picture.
+        ylabel: beside it.
+        xlim: left and right end.
+        ylim: lower and upper end.
+        xscale: `"linear"`, `"log"` ...
+        yscale: likewise.
+        ls: how the curves are drawn, one after the other.
+        colors: likewise.
+        fig: a figure to draw on; None: a new one, at the first point.
+        axes: axes to draw on, of that figure; None: its own.
+        figsize: width and height, in inches.
+        display: whether anything is drawn.
+
+    Attributes:
+        data: the points that are drawn, (x, y) pairs by their curve's label.
+    """
+
+    as_array: AsArray = staticmethod(np.asarray)
+
+    def __init__(
+        self,
+        xlabel: str | None = None,
+        ylabel: str | None = None,
+        xlim: Limits = None,
+        ylim: Limits = None,
+        xscale: str = "linear",
+        yscale: str = "linear",
+        ls: Sequence[str] = ("-", "--", "-.", ":"),
+        colors: Sequence[str] = ("C0", "C1", "C2", "C3"),
+        fig: Any = None,
+        axes: Any = None,
+        figsize: Size = (3.5, 2.5),
+        display: bool = True,
+    ) -> None:
+        self.xlabel, self.ylabel, self.xlim, self.ylim = xlabel, ylabel, xlim, ylim
+        self.xscale, self.yscale, self.ls, self.colors = xscale, yscale, ls, colors
+        self.fig, self.axes, self.figsize, self.display = fig, axes, figsize, display
+        self.data: dict[str, list[tuple[float, float]]] = {}
+        self._waiting: dict[str, list[tuple[float, float]]] = {}
+        self._lines: dict[str, Any] = {}
+        self._growing: _Growing | None = None
+
+    def draw(self, x: Any, y: Any, label: str, every_n: int = 1) -> None:
+        """Add a point to a curve: the mean of every `every_n` that come."""
+        waiting = self._waiting.setdefault(label, [])
+        waiting.append((float(self.as_array(x)), float(self.as_array(y))))
+        if len(waiting) < every_n:
+            return
+        points = self.data.setdefault(label, [])
+        points.append(tuple(np.mean(waiting, axis=0).tolist()))
+        waiting.clear()
+        if self.display:
+            self._draw(label, points)
+
+    def _draw(self, label: str, points: list[tuple[float, float]]) -> None:
+        if self._growing is None:
+            self._growing = self._begin()
+        if label not in self._lines:
+            index = len(self._lines)
+            style, color = self.ls[index % len(self.ls)], self.colors[index % len(self.colors)]
+            (self._lines[label],) = self.axes.plot([], [], linestyle=style, color=color, label=label)
+            self.axes.legend()
+        self._lines[label].set_data(*zip(*points, strict=True))
+        self.axes.relim()
+        self.axes.autoscale_view()
+        self._growing.show()
+
+    def _begin(self) -> _Growing:
+        use_svg_display()
+        if self.axes is None:
+            self.axes = (plt.figure(figsize=self.figsize, layout="constrained") if self.fig is None else self.fig).gca()
+        self.fig = self.axes.figure
+        set_axes(self.axes, self.xlabel, self.ylabel, self.xlim, self.ylim, self.xscale, self.yscale, legend=None)
+        return _Growing(self.fig)

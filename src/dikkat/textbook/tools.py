@@ -1,0 +1,162 @@
+"""Small tools of the textbook's code: timers, sums, checks, and classes that grow from cell to cell."""
+
+import inspect
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+__all__ = ["Accumulator", "HyperParameters", "Timer", "add_to_class", "check_len", "check_shape", "first_that_takes"]
+
+T = TypeVar("T")
+
+
+class Timer:
+    """Times of several runs, in seconds; it starts when it is made.
+
+    Attributes:
+        times: of the runs so far.
+
+    Example:
+        >>> timer = Timer()
+        >>> timer.stop() >= 0, timer.sum() == timer.avg() == timer.cumsum()[-1]
+        (True, True)
+    """
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.start()
+
+    def start(self) -> None:
+        """Begin a run."""
+        self.began = time.perf_counter()
+
+    def stop(self) -> float:
+        """End the run, and return what it took."""
+        self.times.append(time.perf_counter() - self.began)
+        return self.times[-1]
+
+    def avg(self) -> float:
+        """The runs' mean."""
+        return sum(self.times) / len(self.times)
+
+    def sum(self) -> float:
+        """The runs' sum."""
+        return sum(self.times)
+
+    def cumsum(self) -> list[float]:
+        """The sum up to each run."""
+        total: list[float] = np.cumsum(self.times).tolist()
+        return total
+
+
+class Accumulator:
+    """Sums of n figures.
+
+    Example:
+        >>> metric = Accumulator(2)
+        >>> metric.add(3, 0.5)
+        >>> metric.add(4, 0.25)
+        >>> metric[0], metric[1]
+        (7.0, 0.75)
+    """
+
+    as_array: Callable[[Any], Any] = staticmethod(np.asarray)  # what makes a framework's array NumPy's
+
+    def __init__(self, n: int) -> None:
+        self.data = [0.0] * n
+
+    def add(self, *args: Any) -> None:
+        """Add one number, or array of one, to each sum."""
+        self.data = [total + float(self.as_array(value)) for total, value in zip(self.data, args, strict=True)]
+
+    def reset(self) -> None:
+        """Begin again at 0."""
+        self.data = [0.0] * len(self.data)
+
+    def __getitem__(self, idx: int) -> float:
+        return self.data[idx]
+
+
+class HyperParameters:
+    """A base of classes whose constructors keep their arguments as attributes.
+
+    Example:
+        >>> class Model(HyperParameters):
+        ...     def __init__(self, width, depth=2):
+        ...         self.save_hyperparameters(ignore=["depth"])
+        >>> Model(3).width, Model(3).hparams
+        (3, {'width': 3})
+    """
+
+    def save_hyperparameters(self, ignore: Sequence[str] = ()) -> None:
+        """Keep the arguments of the function that calls this, but those named in `ignore`: `self.x`, `self.hparams`."""
+        caller = sys._getframe(1).f_locals
+        left_out = ("self", *ignore)
+        self.hparams = {
+            name: value for name, value in caller.items() if name not in left_out and not name.startswith("_")
+        }
+        for name, value in self.hparams.items():
+            setattr(self, name, value)
+
+
+def add_to_class(Class: type) -> Callable[[T], T]:
+    """A decorator that makes a function a method of a class that is there already.
+
+    Example:
+        >>> class Model:
+        ...     pass
+        >>> @add_to_class(Model)
+        ... def double(self, x):
+        ...     return 2 * x
+        >>> Model().double(3)
+        6
+    """
+
+    def add(method: T) -> T:
+        setattr(Class, method.__name__, method)  # type: ignore[attr-defined]
+        return method
+
+    return add
+
+
+def check_len(a: Any, n: int) -> None:
+    """Check the length of a sequence.
+
+    Raises:
+        ValueError: it is not n.
+    """
+    if len(a) != n:
+        raise ValueError(f"a: came with length {len(a)}; it should be {n}")
+
+
+def check_shape(a: Any, shape: Sequence[int]) -> None:
+    """Check the shape of an array.
+
+    Raises:
+        ValueError: it is another one.
+    """
+    if tuple(a.shape) != tuple(shape):
+        raise ValueError(f"a: came with shape {tuple(a.shape)}; it should be {tuple(shape)}")
+
+
+def first_that_takes(args: Sequence[Any], kwargs: dict[str, Any], *functions: Callable[..., T]) -> T:
+    """Call the first function that takes these arguments: one constructor for the signatures of both generations.
+
+    Raises:
+        TypeError: none takes them.
+
+    Example:
+        >>> first_that_takes((8,), {"dropout": 0.1}, lambda a, b, c: a, lambda size, dropout: (None, size, dropout))
+        (None, 8, 0.1)
+    """
+    for function in functions:
+        try:
+            inspect.signature(function).bind(*args, **kwargs)
+        except TypeError:
+            continue
+        return function(*args, **kwargs)
+    allowed = " or ".join(str(inspect.signature(function)) for function in functions)
+    raise TypeError(f"came {args} and {kwargs}; allowed: {allowed}")

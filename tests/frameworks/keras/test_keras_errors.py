@@ -1,0 +1,152 @@
+"""What comes wrong is named: what came, and what is allowed. Layers raise the same types as functions."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from dikkat.frameworks import keras as dikkat
+from dikkat.frameworks.keras import backend
+
+X = np.ones((2, 3, 5), np.float32)
+LONGER = np.ones((2, 7, 5), np.float32)
+WIDER = np.ones((2, 3, 11), np.float32)
+
+
+def attend(query: Any = X, key: Any = X, value: Any = X, score: Any = None, **limits: Any) -> Any:
+    return dikkat.attend(query, key, value, score=dikkat.Dot() if score is None else score, **limits)
+
+
+def dot(query: Any = X, key: Any = X, value: Any = X, **limits: Any) -> Any:
+    return dikkat.DotProductAttention()(query, key, value, **limits)
+
+
+def heads(query: Any = X, key: Any = X, value: Any = X, **limits: Any) -> Any:
+    return dikkat.MultiHeadAttention(5, 1)(query, key, value, **limits)
+
+
+def built(layer: Any, *shapes: tuple[int, ...]) -> Any:
+    layer.build(*shapes)
+    return layer
+
+
+BAD_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
+    "value: came with 7 rows": (lambda: attend(value=LONGER), r"allowed: 3, one for each key"),
+    "query, key: came with 5 and 11 features": (lambda: attend(key=WIDER), "Bilinear, Additive"),
+    "came with shapes query": (lambda: attend(X, X[:1].repeat(3, 0), X), "leading dimensions that broadcast"),
+    "query: came with shape": (lambda: attend(X[0, 0]), r"\(5,\); allowed: \(..., length, features\)"),
+    "valid_lens: came 4": (lambda: attend(valid_lens=np.array([4, 0])), "0 to 3, a length among the keys"),
+    "valid_lens: came -1": (lambda: heads(valid_lens=np.array([2, -1])), "0 to 3"),
+    "valid_lens: came with shape": (lambda: dot(valid_lens=np.array([1, 2, 3])), r"allowed: \(2,\).*or \(2, 3\)"),
+    "mask: came with shape": (lambda: attend(mask=np.ones((3, 2), bool)), r"\(3, 2\).*broadcasts to \(2, 3, 3\)"),
+    "attention_mask: came with shape": (lambda: dot(attention_mask=np.ones((2, 3, 7), bool)), r"to \(2, 3, 3\)"),
+    "key_mask: came with shape": (lambda: dot(key_mask=np.ones((2, 7), bool)), r"to \(2, 3\)"),
+    "query_mask: came with shape": (lambda: heads(query_mask=np.ones((7,), bool)), r"to \(2, 3\)"),
+    "key_bias: came with shape": (lambda: heads(key_bias=np.ones((2, 7), "f")), r"broadcasts to \(2, 1, 3\)"),
+    "exclude: came 3": (lambda: dot(exclude=np.array([[0, 3, -1]])), "-1 to 2, the index of a key"),
+    "exclude: came with shape": (lambda: attend(exclude=np.zeros((2, 7), int)), r"broadcasts to \(2, 3\)"),
+    "dropout: came 1.5": (lambda: dikkat.DotProductAttention(dropout=1.5), "from 0 to 1"),
+    "num_hiddens: came 0": (lambda: dikkat.AdditiveAttention(0), "at least 1"),
+    "value_dim, num_heads: came 5 and 2": (lambda: dikkat.SelfAttention(4, 5, 2), "a multiple of the second"),
+    "bandwidth: came 0.0": (lambda: dikkat.KernelAttention(0.0), "positive finite numbers"),
+    "bandwidth: came with shape": (lambda: dikkat.Gaussian([[1.0]]), "one a feature"),
+    "query: came with 5 features; allowed: 2": (lambda: attend(score=dikkat.Gaussian([1.0, 2.0])), "each bandwidth"),
+    "query: came with 11 features": (lambda: dikkat.MultiHeadAttention(5, 1)(WIDER, X, X), "allowed: 5"),
+    "query, key, value: came with shapes": (lambda: heads(X[0], X[0], X[0]), r"each \(B, length, features\)"),
+    "key: came with 11 features": (
+        lambda: dikkat.attend(X, WIDER, X, score=built(dikkat.Additive(3), X.shape, X.shape)),
+        "allowed: 5, as this was built",
+    ),
+    "pair: came 'outer'": (lambda: dikkat.compare(X, X, pair="outer"), "'inner', 'additive', 'distance'"),
+    "profile: came 'tent'": (lambda: dikkat.compare(X, X, pair="distance", profile="tent"), "'triangular'"),
+    "layer: Linear is not built": (lambda: dikkat.tensors(dikkat.Linear(3)), "call it once"),
+    "weight came with shape": (
+        lambda: dikkat.load_tensors(built(dikkat.Linear(3), (2, 5)), {"weight": np.ones((3, 7)), "bias": np.ones(3)}),
+        r"\(3, 7\); allowed: \(3, 5\)",
+    ),
+    "bias .* is missing": (
+        lambda: dikkat.load_tensors(built(dikkat.Linear(3), (2, 5)), {"weight": np.ones((3, 5))}),
+        "of other sizes",
+    ),
+}
+
+
+@pytest.mark.parametrize("came", BAD_VALUES)
+def test_bad_values(came: str) -> None:
+    call, allowed = BAD_VALUES[came]
+    with pytest.raises(ValueError, match=rf"(?s){came}.*{allowed}"):
+        call()
+
+
+BAD_TYPES: dict[str, tuple[Callable[[], Any], str]] = {
+    "query: came with dtype int32": (lambda: attend(X.astype(np.int32)), "float16, bfloat16, float32, float64"),
+    "valid_lens: came with dtype float32": (lambda: attend(valid_lens=np.ones(2, "f")), "an integer type"),
+    "valid_lens: came with dtype bool": (lambda: attend(valid_lens=np.ones(2, bool)), "an integer type"),
+    "mask: came with dtype float32": (lambda: attend(mask=np.ones((3, 3), "f")), "bool, True where a pair takes part"),
+    "attention_mask: came with dtype int32": (lambda: heads(attention_mask=np.ones((3, 3), np.int32)), "bool"),
+    "key_bias: came with dtype int32": (lambda: attend(key_bias=np.ones((2, 3), np.int32)), "floating-point"),
+    "exclude: came with dtype float32": (lambda: attend(exclude=np.ones((2, 3), "f")), "an integer type"),
+    "causal: came int": (lambda: attend(causal=1), "True or False"),
+    "score: came Dot;": (lambda: attend(score=dikkat.Dot), "make one, with its brackets"),
+    "score: came 'dot'": (lambda: dikkat.MultiHeadAttention(4, 2, score="dot"), "an instance of"),
+    "dropout: came str": (lambda: dikkat.DotProductAttention("half"), "a number from 0 to 1"),
+    "num_hiddens: came 2.0": (lambda: dikkat.Additive(2.0), "a whole number"),
+    "bandwidth: came 'wide'": (lambda: dikkat.Gaussian("wide"), "a positive number"),
+    "layer: came list": (lambda: dikkat.tensors([]), "a Keras layer or model"),
+}
+
+
+@pytest.mark.parametrize("came", BAD_TYPES)
+def test_bad_types(came: str) -> None:
+    call, allowed = BAD_TYPES[came]
+    with pytest.raises(TypeError, match=rf"(?s){came}.*{allowed}"):
+        call()
+
+
+def test_a_failed_load_leaves_the_layer_as_it_was() -> None:
+    layer = built(dikkat.Linear(3), (2, 5))
+    before = dikkat.tensors(layer)
+    with pytest.raises(ValueError, match="bias came with shape"):
+        dikkat.load_tensors(layer, {"weight": np.ones((3, 5)), "bias": np.ones(5)})
+    np.testing.assert_array_equal(dikkat.tensors(layer)["weight"], before["weight"])
+
+
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="runs eagerly, where values can be read")
+def test_where_no_value_can_be_read_lengths_are_cut() -> None:
+    scores, lens = keras.Input((None, None)), keras.Input((), dtype="int32")
+    model = keras.Model([scores, lens], dikkat.MaskedSoftmax()(scores, lens))
+    found = model.predict([X, np.array([-4, 9], np.int32)], verbose=0)
+    np.testing.assert_allclose(found, [np.zeros((3, 5)), np.full((3, 5), 0.2)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["openvino", "numpy"])
+def test_a_backend_that_is_not_served_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", name)
+    with pytest.raises(ImportError, match=f"KERAS_BACKEND: came '{name}'; allowed: tensorflow, jax, torch"):
+        importlib.reload(backend)
+    monkeypatch.delenv("KERAS_BACKEND")  # Keras's own file says so
+    monkeypatch.setattr(keras.backend, "backend", lambda: name)
+    with pytest.raises(ImportError, match=f"KERAS_BACKEND: came '{name}'; allowed: tensorflow, jax, torch"):
+        importlib.reload(backend)
+
+
+def test_without_keras_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "keras", None)
+    with pytest.raises(ImportError, match=r"pip install 'dikkat\[keras\]'"):
+        importlib.reload(backend)
+
+
+def test_without_a_backend_the_extras_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Missing:
+        def find_spec(self, name: str, *others: Any) -> None:
+            if name == "keras":
+                raise ModuleNotFoundError("No module named 'jax'", name="jax")
+
+    monkeypatch.delitem(sys.modules, "keras")
+    monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
+    with pytest.raises(ImportError, match=r"does not find jax.*'dikkat\[tensorflow\]' or 'dikkat\[jax\]'"):
+        importlib.reload(backend)

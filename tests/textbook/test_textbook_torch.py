@@ -1,0 +1,583 @@
+import inspect
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dikkat.textbook import torch as d2l
+from dikkat.translation import bleu_k
+
+FOUR = {
+    "go .": "va !",
+    "i lost .": "j'ai perdu .",
+    "he's calm .": "il est calme .",
+    "i'm home .": "je suis chez moi .",
+}
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def softmax_over(scores, lens):
+    """Weights by the formula, in float64; a row without a key is 0."""
+    scores = np.asarray(scores, np.float64)
+    lens = np.asarray(lens, int)
+    lens = lens[:, None] if lens.ndim == 1 else lens
+    kept = np.arange(scores.shape[-1]) < lens[..., None]
+    highest = np.where(kept, scores, -np.inf).max(-1, keepdims=True)
+    shares = np.where(kept, np.exp(np.where(kept, scores - highest, -np.inf)), 0)
+    total = shares.sum(-1, keepdims=True)
+    return np.divide(shares, total, out=np.zeros_like(shares), where=total > 0)
+
+
+def close(found, expected, **tolerances):
+    np.testing.assert_allclose(found.detach().numpy(), expected, **({"rtol": 1e-5, "atol": 1e-6} | tolerances))
+
+
+# --- arrays
+
+
+def test_array_helpers_are_the_frameworks():
+    x = torch.arange(6.0).reshape(2, 3)
+    assert torch.equal(d2l.reshape(d2l.arange(6.0), (2, 3)), x)
+    assert torch.equal(d2l.transpose(x), x.T)
+    assert torch.equal(d2l.concat([x, x], 0), torch.vstack([x, x]))
+    assert torch.equal(d2l.reduce_sum(x, 0), x.sum(0))
+    assert torch.equal(d2l.reduce_mean(x, 1), x.mean(1))
+    assert torch.equal(d2l.matmul(x, d2l.eye(3)), x)
+    assert torch.equal(d2l.expand_dims(x, 1), x[:, None])
+    assert torch.equal(d2l.swapaxes(x, 0, 1), x.T)
+    assert torch.equal(d2l.repeat(x, 2, 1), torch.vstack([x, x]))
+    assert torch.equal(d2l.argmax(x, 1), torch.tensor([2, 2]))
+    assert d2l.astype(d2l.abs(x) < 2, d2l.float32).tolist() == [[1, 1, 0], [0, 0, 0]]
+    assert (d2l.size(x), d2l.ones((2, 1)).shape, d2l.zeros(3).sum()) == (6, (2, 1), 0)
+    assert d2l.normal(0, 1, (2, 3)).shape == (2, 3)
+    assert d2l.numpy(nn.Parameter(x)).tolist() == x.tolist()
+    assert d2l.numpy(x.bfloat16()).dtype == np.float32
+    assert d2l.batch_matmul(d2l.ones((2, 1, 4)), d2l.ones((2, 4, 6))).shape == (2, 1, 6)
+
+
+def test_every_name_is_there():
+    assert all(getattr(d2l, name) is not None for name in d2l.__all__)
+    assert len(set(d2l.__all__)) == len(d2l.__all__)
+
+
+def test_devices_are_tried():
+    assert d2l.try_gpu(100) == torch.device("cpu")
+    assert d2l.num_gpus() == torch.cuda.device_count()
+    assert d2l.gpu(1) == torch.device("cuda:1")
+    assert d2l.try_all_gpus() == ([d2l.gpu(i) for i in range(d2l.num_gpus())] or [d2l.cpu()])
+
+
+# --- attention
+
+
+@pytest.mark.parametrize("lens", [[2, 0, 5], [[1, 2, 0, 5, 3, 4, 1], [5] * 7, [0] * 7]])
+@pytest.mark.parametrize("kind", [torch.int64, torch.float32])
+@pytest.mark.parametrize("shift", [0.0, -1e7])
+def test_masked_softmax(lens, kind, shift):
+    scores = torch.randn(3, 7, 5, dtype=torch.float64) + shift
+    before = scores.clone()
+    found = d2l.masked_softmax(scores, torch.tensor(lens, dtype=kind))
+    close(found, softmax_over(before, lens), rtol=1e-9, atol=1e-12)
+    assert torch.equal(scores, before)
+
+
+def test_masked_softmax_without_lengths_and_with_longer_ones():
+    scores = torch.randn(2, 3, 5)
+    assert torch.equal(d2l.masked_softmax(scores, None), torch.softmax(scores, -1))
+    close(d2l.masked_softmax(scores, torch.tensor([7, 5])), softmax_over(scores, [5, 5]))
+
+
+def test_lengths_are_whole_and_not_negative():
+    with pytest.raises(ValueError, match="valid_lens"):
+        d2l.masked_softmax(torch.zeros(2, 3, 5), torch.tensor([1.5, 2]))
+    with pytest.raises(ValueError, match="valid_lens"):
+        d2l.masked_softmax(torch.zeros(2, 3, 5), torch.tensor([-1, 2]))
+
+
+def test_sequence_mask_leaves_what_it_is_given():
+    X = torch.arange(1.0, 7).reshape(2, 3)
+    assert d2l.sequence_mask(X, torch.tensor([1, 2])).tolist() == [[1, 0, 0], [4, 5, 0]]
+    assert d2l.sequence_mask(X[..., None].expand(2, 3, 2), torch.tensor([1.0, 3.0]), value=-1)[0].tolist() == [
+        [1, 1], [-1, -1], [-1, -1],
+    ]  # fmt: skip
+    assert X.tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+def additive(attention, queries, keys, values, lens):
+    W_q, W_k, w_v = (layer.weight.detach().double().numpy() for layer in (attention.W_q, attention.W_k, attention.w_v))
+    q, k = queries.double().numpy() @ W_q.T, keys.double().numpy() @ W_k.T
+    weights = softmax_over(np.tanh(q[:, :, None] + k[:, None]) @ w_v[0], lens)
+    return weights @ values.double().numpy(), weights
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: d2l.AdditiveAttention(2, 11, 7, 0.1),
+        lambda: d2l.AdditiveAttention(key_size=2, query_size=11, num_hiddens=7, dropout=0.1),
+        lambda: d2l.AdditiveAttention(7, 0.1),
+        lambda: d2l.AdditiveAttention(num_hiddens=7, dropout=0.1),
+    ],
+)
+def test_additive_attention_of_both_generations(make):
+    attention = make().eval()
+    queries, keys, values, lens = torch.randn(3, 1, 11), torch.randn(3, 5, 2), torch.randn(3, 5, 13), [2, 0, 5]
+    output = attention(queries, keys, values, torch.tensor(lens))
+    expected, weights = additive(attention, queries, keys, values, lens)
+    close(output, expected)
+    close(attention.attention_weights, weights)
+    assert {name: tuple(each.shape) for name, each in attention.state_dict().items()} == {
+        "W_k.weight": (7, 2), "W_q.weight": (7, 11), "w_v.weight": (1, 7),
+    }  # fmt: skip
+
+
+def test_a_lazy_layer_trains_with_an_optimizer_that_was_made_before_its_first_call():
+    attention = d2l.AdditiveAttention(7, 0.0)
+    optimizer = torch.optim.SGD(attention.parameters(), lr=1.0)
+    queries, keys = torch.randn(3, 1, 11), torch.randn(3, 5, 2)
+    attention(queries, keys, torch.randn(3, 5, 13), None).square().sum().backward()
+    before = [each.clone() for each in attention.parameters()]
+    optimizer.step()
+    assert all(not torch.equal(old, new) for old, new in zip(before, attention.parameters(), strict=True))
+
+
+def test_attention_says_which_arguments_it_takes():
+    with pytest.raises(TypeError, match=r"num_hiddens, dropout.*or.*num_hiddens, dropout"):
+        d2l.AdditiveAttention(1, 2, 3)
+    with pytest.raises(TypeError, match="num_heads"):
+        d2l.MultiHeadAttention(8, heads=2, dropout=0.1)
+
+
+def test_dot_product_attention():
+    attention = d2l.DotProductAttention(dropout=0.5).eval()
+    queries, keys, values = torch.randn(3, 7, 11), torch.randn(3, 5, 11), torch.randn(3, 5, 2)
+    output = attention(queries, keys, values, torch.tensor([2.0, 1.0, 5.0]))
+    mask = torch.arange(5) < torch.tensor([2, 1, 5])[:, None, None]
+    close(output, F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask).numpy())
+    scores = queries @ keys.mT / math.sqrt(11)
+    close(attention.attention_weights, softmax_over(scores, [2, 1, 5]))
+
+
+def test_dropout_acts_in_training_and_not_on_the_weights_that_are_kept():
+    attention = d2l.DotProductAttention(0.5)
+    x = torch.ones(2, 1, 3)
+    values = torch.eye(31).expand(2, 31, 31)
+    output = attention(x, x.expand(2, 31, 3), values)
+    assert set((output * 31).round().unique().tolist()) == {0, 2}
+    close(attention.attention_weights, np.full((2, 1, 31), 1 / 31))
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_multi_head_attention(lazy):
+    ours = (d2l.MultiHeadAttention(6, 2, 0.5) if lazy else d2l.MultiHeadAttention(5, 3, 7, 6, 2, dropout=0.5)).eval()
+    queries, keys, values = torch.randn(3, 4, 3), torch.randn(3, 11, 5), torch.randn(3, 11, 7)
+    lens = torch.tensor([2, 11, 5])
+    output = ours(queries, keys, values, lens)
+    theirs = nn.MultiheadAttention(6, 2, bias=False, batch_first=True)
+    theirs.load_state_dict({"in_proj_weight": torch.cat([torch.eye(6)] * 3), "out_proj.weight": ours.W_o.weight})
+    projected = ours.W_q(queries), ours.W_k(keys), ours.W_v(values)
+    expected, weights = theirs(
+        *projected, key_padding_mask=torch.arange(11) >= lens[:, None], average_attn_weights=False
+    )
+    close(output, expected.detach().numpy())
+    close(ours.attention.attention_weights, weights.detach().flatten(0, 1).numpy())
+    assert ours.W_q.bias is None
+
+
+def test_multi_head_attention_with_biases_and_lengths_of_each_query():
+    attention = d2l.MultiHeadAttention(6, 3, 0.0, bias=True)
+    X = torch.randn(2, 5, 4)
+    attention(X, X, X, torch.tensor([[1, 2, 3, 4, 5], [5, 0, 1, 1, 2]]))
+    weights = attention.attention.attention_weights
+    assert (weights > 0).sum(-1).tolist() == [[1, 2, 3, 4, 5]] * 3 + [[5, 0, 1, 1, 2]] * 3
+    assert all(layer.bias.shape == (6,) for layer in (attention.W_q, attention.W_k, attention.W_v, attention.W_o))
+
+
+def test_heads_are_parted_and_joined():
+    X = torch.arange(2 * 3 * 8.0).reshape(2, 3, 8)
+    parted = d2l.transpose_qkv(X, 4)
+    assert parted.shape == (8, 3, 2)
+    assert torch.equal(parted[4 + 1], X[1, :, 2:4])  # the second head of the second of the batch
+    assert torch.equal(d2l.transpose_output(parted, 4), X)
+    attention = d2l.MultiHeadAttention(8, 4, 0.0)
+    assert torch.equal(attention.transpose_output(attention.transpose_qkv(X)), X)
+
+
+def test_kernel_regression_with_flat_arrays():
+    net = d2l.NWKernelRegression()
+    queries, keys, values = torch.randn(5), torch.randn(5, 7), torch.randn(5, 7)
+    output = net(queries, keys, values)
+    w = net.w.item()
+    scores = -(((queries[:, None] - keys).double().numpy() * w) ** 2) / 2
+    weights = softmax_over(scores[None], [7])[0]
+    close(output, (weights * values.numpy()).sum(1))
+    close(net.attention_weights, weights)
+    assert output.shape == (5,)
+    shared = net(queries, keys[0], values[0])
+    close(shared, net(queries, keys[:1].expand(5, 7), values[:1].expand(5, 7)).detach().numpy())
+    output.sum().backward()
+    assert net.w.grad.shape == (1,)
+
+
+@pytest.mark.parametrize("size", [6, 7])
+def test_positions_are_waves(size):
+    encoding = d2l.PositionalEncoding(size, 0, max_len=50)
+    j = np.arange(size)
+    angles = np.arange(50)[:, None] / 10000 ** (2 * (j // 2) / size)
+    expected = np.where(j % 2 == 0, np.sin(angles), np.cos(angles))
+    close(encoding.P[0], expected, atol=1e-5)
+    X = torch.randn(2, 11, size)
+    close(encoding(X), X.numpy() + expected[:11], atol=1e-5)
+    assert not encoding.state_dict()
+
+
+# --- translators
+
+
+def test_an_encoder_that_is_given_lengths_reads_no_padding():
+    encoder = d2l.Seq2SeqEncoder(vocab_size=13, embed_size=5, num_hiddens=7, num_layers=2, dropout=0.5).eval()
+    X, lens = torch.randint(13, (3, 11)), torch.tensor([11, 4, 1])
+    outputs, state = encoder(X, lens)
+    assert outputs.shape == (11, 3, 7)
+    assert state.shape == (2, 3, 7)
+    changed = torch.where(torch.arange(11) < lens[:, None], X, 12)
+    for found, again in zip((outputs, state), encoder(changed, lens), strict=True):
+        assert torch.equal(found, again)
+    assert not outputs[4:, 1].any()
+    close(state[-1, 1], outputs[3, 1].detach().numpy())
+
+
+def test_an_encoder_without_lengths_is_a_gru():
+    encoder = d2l.Seq2SeqEncoder(13, 5, 7, 2).eval()
+    theirs = nn.GRU(5, 7, 2)
+    theirs.load_state_dict(encoder.rnn.gru.state_dict())
+    X = torch.randint(13, (3, 11))
+    expected = theirs(encoder.embedding(X).transpose(0, 1))
+    for given in (X, X.float()):
+        for found, wanted in zip(encoder(given), expected, strict=True):
+            close(found, wanted.detach().numpy())
+    with pytest.raises(ValueError, match="whole"):
+        encoder(X + 0.5)
+
+
+def test_a_gru_is_a_gru():
+    ours = d2l.GRU(5, 7, 1, dropout=0.3)
+    outputs, state = ours(torch.randn(3, 2, 5))
+    assert outputs.shape == (3, 2, 7)
+    assert torch.equal(outputs[-1], state[-1])
+
+
+def stepwise(decoder, X, encoded, hidden, lens):
+    """The decoder's scores and weights, step by step with PyTorch's own GRU and the formula of the attention."""
+    size = decoder.rnn.hidden_size
+    gru = nn.GRU(decoder.rnn.input_size + size, size, decoder.rnn.num_layers)
+    gru.load_state_dict({name: each for name, each in decoder.rnn.state_dict().items() if not name.startswith("score")})
+    scores, weights = [], []
+    for token in X.T:
+        context, looked_at = additive(decoder.rnn.score, hidden[-1][:, None].detach(), encoded, encoded, lens)
+        x = torch.cat([decoder.embedding(token), torch.from_numpy(context[:, 0]).float()], dim=-1)
+        output, hidden = gru(x[None], hidden)
+        scores.append(decoder.dense(output[0]))
+        weights.append(looked_at)
+    return torch.stack(scores, 1).detach().numpy(), weights, hidden
+
+
+def test_the_decoder_looks_before_every_step():
+    decoder = d2l.Seq2SeqAttentionDecoder(vocab_size=13, embed_size=5, num_hiddens=7, num_layers=2, dropout=0.4).eval()
+    encoded, hidden, lens = torch.randn(11, 3, 7), torch.randn(2, 3, 7), torch.tensor([11, 4, 1])
+    X = torch.randint(13, (3, 6))
+    state = decoder.init_state((encoded, hidden), lens)
+    scores, after = decoder(X, state)
+    expected, weights, last = stepwise(decoder, X, encoded.transpose(0, 1), hidden, lens)
+    close(scores, expected, rtol=1e-4, atol=1e-5)
+    assert len(decoder.attention_weights) == 6
+    for found, wanted in zip(decoder.attention_weights, weights, strict=True):
+        assert found.shape == (3, 1, 11)
+        close(found, wanted, rtol=1e-4)
+    assert (len(after), after[0].shape, after[1][0].shape) == (3, (3, 11, 7), (3, 7))
+    close(after[1], last.detach().numpy(), rtol=1e-4, atol=1e-5)
+    first, middle = decoder(X[:, :2], state)
+    second, _ = decoder(X[:, 2:].float(), middle)  # goes on where it stopped
+    close(torch.cat([first, second], dim=1), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_decoder_begins_with_what_the_encoder_found():
+    net = d2l.EncoderDecoder(d2l.Seq2SeqEncoder(13, 5, 7, 2), d2l.Seq2SeqAttentionDecoder(13, 5, 7, 2)).eval()
+    X, dec_X, lens = torch.randint(13, (3, 11)), torch.randint(13, (3, 4)), torch.tensor([3, 11, 5])
+    Y, _ = net(X, dec_X, lens)
+    expected, _ = net.decoder(dec_X, net.decoder.init_state(net.encoder(X, lens), lens))
+    assert torch.equal(Y, expected)
+    state = net.decoder.init_state(net.encoder(X), None)
+    assert net.decoder(dec_X, state)[0].shape == (3, 4, 13)
+
+
+def test_interfaces_are_there_to_be_filled():
+    assert issubclass(d2l.AttentionDecoder, d2l.Decoder)
+    with pytest.raises(NotImplementedError):
+        d2l.Encoder()(torch.zeros(1))
+    with pytest.raises(NotImplementedError):
+        d2l.Decoder().init_state(None)
+    with pytest.raises(NotImplementedError):
+        d2l.AttentionDecoder().attention_weights  # noqa: B018
+
+
+def test_the_loss_of_what_is_said():
+    pred, label, lens = torch.randn(3, 4, 5), torch.randint(5, (3, 4)), torch.tensor([4, 2, 0])
+    logs = pred.double().log_softmax(-1).numpy()
+    each = -np.take_along_axis(logs, label[..., None].numpy(), -1)[..., 0]
+    expected = (each * (np.arange(4) < lens[:, None].numpy())).sum(1) / 4
+    close(d2l.MaskedSoftmaxCELoss()(pred, label, lens), expected)
+    close(d2l.MaskedSoftmaxCELoss()(pred, label.float(), lens.float()), expected)
+
+
+def test_gradients_are_shrunk_together():
+    net = nn.Linear(2, 1)
+    net.weight.grad, net.bias.grad = torch.tensor([[3.0, 0.0]]), torch.tensor([4.0])
+    d2l.grad_clipping(net, 10)
+    assert net.bias.grad.tolist() == [4]
+    d2l.grad_clipping(net, 1)
+    close(net.weight.grad, [[0.6, 0]])
+    close(net.bias.grad, [0.8])
+    holder = type("Holder", (), {"params": list(net.parameters())})()
+    d2l.grad_clipping(holder, 0.5)
+    close(net.bias.grad, [0.4])
+
+
+def test_matrices_are_drawn_anew_and_biases_stay():
+    net = nn.Sequential(nn.Linear(3, 500), nn.LazyLinear(2))
+    net[0].weight.data.fill_(9)
+    net[0].bias.data.fill_(9)
+    net.apply(d2l.init_seq2seq)
+    bound = math.sqrt(6 / 503)
+    assert 0.9 * bound < net[0].weight.abs().max() <= bound
+    assert (net[0].bias == 9).all()
+    gru = nn.GRU(3, 5)
+    gru.weight_hh_l0.data.fill_(9)
+    gru.apply(d2l.init_seq2seq)
+    assert gru.weight_hh_l0.abs().max() <= math.sqrt(6 / 20)
+
+
+def test_batches_hold_all_rows_once():
+    X = torch.arange(11)
+    batches = list(d2l.load_array((X, X * 2), 4))
+    assert [len(x) for x, _ in batches] == [4, 4, 3]
+    assert all(torch.equal(2 * x, y) for x, y in batches)
+    drawn = torch.cat([x for x, _ in batches])
+    assert sorted(drawn.tolist()) == X.tolist() != drawn.tolist()
+    in_order = d2l.load_array((X,), 4, is_train=False)
+    assert len(in_order) == 3
+    assert torch.equal(torch.cat([x for (x,) in in_order]), X)
+
+
+def test_sentences_become_tensors():
+    vocab = d2l.Vocab([["a", "b"]], reserved_tokens=["<pad>", "<eos>"])
+    ids, lens = d2l.build_array_nmt([["a"], ["b", "a", "b"]], vocab, 3)
+    assert ids.tolist() == [[3, 2, 1], [4, 3, 4]]
+    assert lens.tolist() == [2, 3]
+
+
+def test_pairs_are_loaded_in_batches(phrasebook):
+    batches, source_vocab, target_vocab = d2l.load_data_nmt(batch_size=64, num_steps=10)
+    assert len(batches) == 10
+    X, X_lens, Y, Y_lens = next(iter(batches))
+    assert X.shape == Y.shape == (64, 10)
+    assert X_lens.shape == Y_lens.shape == (64,)
+    assert X.max() < len(source_vocab)
+    assert Y.max() < len(target_vocab)
+
+
+class OwnDecoder(d2l.AttentionDecoder):
+    """As a reader writes it: a loop over attention and a cell."""
+
+    def __init__(self, vocab_size, embed_size, num_hiddens, attention):
+        super().__init__()
+        self.attention = attention
+        self.embedding = nn.Embedding(vocab_size, embed_size)
+        self.cell = nn.GRUCell(embed_size + num_hiddens, num_hiddens)
+        self.dense = nn.Linear(num_hiddens, vocab_size)
+
+    def init_state(self, enc_outputs, enc_valid_lens, *args):
+        outputs, hidden = enc_outputs
+        return outputs.permute(1, 0, 2), hidden[-1], enc_valid_lens
+
+    def forward(self, X, state):
+        encoded, hidden, lens = state
+        outputs, self._weights = [], []
+        for x in self.embedding(X).permute(1, 0, 2):
+            context = self.attention(hidden.unsqueeze(1), encoded, encoded, lens)
+            hidden = self.cell(torch.cat([x, context[:, 0]], -1), hidden)
+            outputs.append(self.dense(hidden))
+            self._weights.append(self.attention.attention_weights)
+        return torch.stack(outputs, 1), [encoded, hidden, lens]
+
+    @property
+    def attention_weights(self):
+        return self._weights
+
+
+@pytest.mark.parametrize("kind", ["drop-in", "own, lazy", "own, dot"])
+def test_four_sentences_are_learnt(kind, phrasebook, figures, capsys):
+    """The textbook's experiment in small: the pairs up to the last of its sentences, one batch of them."""
+    batches, source_vocab, target_vocab = d2l.load_data_nmt(batch_size=18, num_steps=10, num_examples=18)
+    if kind == "drop-in":
+        decoder = d2l.Seq2SeqAttentionDecoder(len(target_vocab), 32, 32, 2, 0.1)
+    else:
+        attention = {
+            "own, lazy": lambda: d2l.AdditiveAttention(32, 0.1),
+            "own, dot": lambda: d2l.DotProductAttention(0.1),
+        }[kind]()
+        decoder = OwnDecoder(len(target_vocab), 32, 32, attention)
+    net = d2l.EncoderDecoder(d2l.Seq2SeqEncoder(len(source_vocab), 32, 32, 2, 0.1), decoder)
+    d2l.train_seq2seq(net, batches, 0.01, 60, target_vocab, d2l.cpu())
+    assert "tokens/sec on cpu" in capsys.readouterr().out
+    for english, french in FOUR.items():
+        said, weights = d2l.predict_seq2seq(net, english, source_vocab, target_vocab, 10, d2l.cpu(), True)
+        assert bleu_k(said, french, 2) == 1
+        assert len(weights) == len(french.split()) + 1  # <eos> too
+        pictured = d2l.reshape(d2l.concat([step[0][0][0] for step in weights], 0), (1, 1, -1, 10))
+        assert (pictured[..., len(english.split()) + 1 :] == 0).all()
+        close(pictured.sum(-1), np.ones((1, 1, len(weights))))
+        d2l.show_heatmaps(pictured.cpu(), xlabel="Key positions", ylabel="Query positions")
+    assert d2l.predict_seq2seq(net, "go .", source_vocab, target_vocab, 10, d2l.cpu())[1] == []
+
+
+def test_a_sentence_longer_than_the_steps_is_cut(phrasebook):
+    _, source_vocab, target_vocab = d2l.load_data_nmt(18, 3, 18)
+    net = d2l.EncoderDecoder(
+        d2l.Seq2SeqEncoder(len(source_vocab), 5, 7, 1), d2l.Seq2SeqAttentionDecoder(len(target_vocab), 5, 7, 1)
+    )
+    said, _ = d2l.predict_seq2seq(net, "go go go go go .", source_vocab, target_vocab, 3, d2l.cpu())
+    assert len(said.split()) <= 3
+
+
+# --- learning
+
+
+def test_a_module_learns_and_draws(figures):
+    class Line(d2l.Module):
+        def __init__(self, lr):
+            super().__init__(plot_train_per_epoch=1)
+            self.save_hyperparameters()
+            self.net = nn.LazyLinear(1)
+
+        def loss(self, y_hat, y):
+            return (y_hat - y).square().mean()
+
+    class Points(d2l.DataModule):
+        def __init__(self, batch_size):
+            super().__init__()
+            self.save_hyperparameters()
+            self.X = torch.linspace(-1, 1, 24)[:, None]
+
+        def get_dataloader(self, train):
+            return self.get_tensorloader((self.X, 3 * self.X + 1), train, slice(0, 16) if train else slice(16, None))
+
+    model, data, trainer = Line(lr=0.1), Points(batch_size=4), d2l.Trainer(max_epochs=30)
+    model.apply_init([data.X], d2l.init_seq2seq)
+    trainer.fit(model, data)
+    close(model.net.weight, [[3]], atol=0.3)
+    close(model.net.bias, [1], atol=0.3)
+    assert (trainer.train_batch_idx, trainer.val_batch_idx, trainer.epoch) == (120, 60, 30)
+    assert [len(model.board.data[key]) for key in ("train_loss", "val_loss")] == [30, 30]
+    assert model.board.data["val_loss"][-1][0] == 30
+    assert (model.lr, model.trainer, model.board.xlim) == (0.1, trainer, [0, 30])
+
+
+def test_a_module_draws_for_a_trainer():
+    with pytest.raises(RuntimeError, match="trainer"):
+        d2l.Module().plot("loss", torch.tensor(1.0), train=True)
+    with pytest.raises(NotImplementedError):
+        d2l.DataModule().train_dataloader()
+
+
+def test_a_trainer_clips():
+    class Steep(d2l.Module):
+        def __init__(self):
+            super().__init__()
+            self.w, self.lr = nn.Parameter(torch.zeros(1)), 1.0
+
+        def forward(self, X):
+            return X * self.w
+
+        def loss(self, y_hat, y):
+            return 1000 * y_hat.sum()
+
+    class One(d2l.DataModule):
+        def get_dataloader(self, train):
+            return d2l.load_array((torch.ones(1), torch.ones(1)), 1) if train else None
+
+    model = Steep()
+    model.board.display = False
+    d2l.Trainer(max_epochs=1, gradient_clip_val=0.5).fit(model, One())
+    close(model.w, [-0.5], atol=1e-4)
+
+
+def test_the_second_generation_translates(phrasebook, figures):
+    data = d2l.MTFraEng(batch_size=18, num_train=18, num_val=5)
+    assert data.num_steps == 9
+    assert [len(part) for part in (data.train_dataloader(), data.val_dataloader())] == [1, 1]
+    encoder = d2l.Seq2SeqEncoder(len(data.src_vocab), 32, 32, 2, 0.1)
+    decoder = d2l.Seq2SeqAttentionDecoder(len(data.tgt_vocab), 32, 32, 2, 0.1)
+    model = d2l.Seq2Seq(encoder, decoder, tgt_pad=data.tgt_vocab["<pad>"], lr=0.01)
+    d2l.Trainer(max_epochs=60, gradient_clip_val=1, num_gpus=1).fit(model, data)
+    preds, none = model.predict_step(data.build(list(FOUR), list(FOUR.values())), d2l.cpu(), data.num_steps)
+    assert preds.shape == (4, 9)
+    assert none == []
+    for pred, french in zip(preds, FOUR.values(), strict=True):
+        said = data.tgt_vocab.to_tokens(pred)
+        assert said[: said.index("<eos>")] == french.split()
+    _, weights = model.predict_step(data.build(["go ."], ["va !"]), d2l.cpu(), data.num_steps, True)
+    assert d2l.concat([step[0][0][0] for step in weights], 0).shape == (9 * 9,)
+    with pytest.raises(ValueError, match="tgt_sentences"):
+        data.build(["go ."], [])
+
+
+def test_the_loss_of_the_second_generation_counts_no_padding():
+    model = d2l.Seq2Seq(nn.Identity(), nn.Identity(), tgt_pad=1, lr=0.1)
+    Y_hat, Y = torch.randn(2, 3, 5), torch.tensor([[2, 3, 1], [4, 1, 1]])
+    logs = Y_hat.double().log_softmax(-1).numpy()
+    close(model.loss(Y_hat, Y), -(logs[0, 0, 2] + logs[0, 1, 3] + logs[1, 0, 4]) / 3)
+
+
+SIGNATURES = {
+    "masked_softmax": "X, valid_lens",
+    "sequence_mask": "X, valid_len, value=0",
+    "DotProductAttention": "dropout",
+    "PositionalEncoding": "num_hiddens, dropout, max_len=1000",
+    "Seq2SeqEncoder": "vocab_size, embed_size, num_hiddens, num_layers, dropout=0",
+    "Seq2SeqAttentionDecoder": "vocab_size, embed_size, num_hiddens, num_layers, dropout=0",
+    "EncoderDecoder": "encoder, decoder",
+    "GRU": "num_inputs, num_hiddens, num_layers, dropout=0",
+    "load_array": "data_arrays, batch_size, is_train=True",
+    "load_data_nmt": "batch_size, num_steps, num_examples=600",
+    "build_array_nmt": "lines, vocab, num_steps",
+    "tokenize_nmt": "text, num_examples=None",
+    "truncate_pad": "line, num_steps, padding_token",
+    "bleu": "pred_seq, label_seq, k",
+    "Vocab": "tokens=None, min_freq=0, reserved_tokens=None",
+    "train_seq2seq": "net, data_iter, lr, num_epochs, tgt_vocab, device",
+    "predict_seq2seq": "net, src_sentence, src_vocab, tgt_vocab, num_steps, device, save_attention_weights=False",
+    "grad_clipping": "net, theta",
+    "show_heatmaps": "matrices, xlabel, ylabel, titles=None, figsize=(2.5, 2.5), cmap='Reds'",
+    "transpose_qkv": "X, num_heads",
+    "transpose_output": "X, num_heads",
+    "Module": "plot_train_per_epoch=2, plot_valid_per_epoch=1",
+    "DataModule": "root='../data', num_workers=4",
+    "Trainer": "max_epochs, num_gpus=0, gradient_clip_val=0",
+    "MTFraEng": "batch_size, num_steps=9, num_train=512, num_val=128",
+    "Seq2Seq": "encoder, decoder, tgt_pad, lr",
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures_are_the_books(name):
+    parameters = inspect.signature(getattr(d2l, name)).parameters.values()
+    plain = [each.replace(annotation=inspect.Parameter.empty) for each in parameters]
+    assert str(inspect.Signature(plain)) == f"({SIGNATURES[name]})"

@@ -389,7 +389,7 @@ def _attend_heads(
         key_bias=limits.get("key_bias"),
         dropout=dropout,
     )
-    output, weights = join_heads(output), cast(weights, value.dtype)
+    output = join_heads(output)
     return (output[0], weights[0]) if alone else (output, weights)
 
 

@@ -15,7 +15,7 @@ Shapes: a query is (..., n, d_q), a key (..., m, d_k); projected, both have h fe
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, get_args
+from typing import ClassVar, get_args
 
 import numpy
 from mxnet import np

@@ -270,7 +270,8 @@ class _Inner:
 class _Additive:
     """Σ_h v_h tanh(q_h + k_jh), with tanh x = 1 − 2r, r = 1/(1 + p), p = e^(2q) · e^(2k), whose slope is 4·p·r².
 
-    The keys' exponentials are those of all steps. Of features too large for them the slope is 4s/(1 + s)², s = e^(−2|x|).
+    The keys' exponentials are those of all steps. Of features too large for them the slope is 4s/(1 + s)² with
+    s = e^(−2|x|).
     """
 
     def __init__(self, tensors: Mapping[str, Numbers]) -> None:

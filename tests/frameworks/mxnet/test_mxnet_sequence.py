@@ -91,7 +91,9 @@ def test_a_small_slope_of_a_step_keeps_its_digits(largest: float) -> None:
     weight = _numbers(4).astype("float32")
     look = sequence._Additive({"key": query[:, None], "pair_weight": weight})
     by_query = look.gradient(query, numpy.ones((1, 1), "float32"), look.zeros())
-    numpy.testing.assert_allclose(by_query, weight / numpy.cosh(2.0 * query) ** 2, rtol=1e-5, atol=1e-37)
+    numpy.testing.assert_allclose(
+        by_query, weight / numpy.cosh(2 * query.astype("float64")) ** 2, rtol=1e-5, atol=1e-37
+    )
 
 
 def test_exponentials_whose_product_overflows() -> None:

@@ -13,6 +13,7 @@ What differs from the book, because it is right:
 - lengths and token ids may be integral floats; a length above the number of keys means all of them.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -271,25 +272,33 @@ class AdditiveAttention(_Attention, Additive):
         So the formula as it stands is faster here than the kernels for many, and their checks.
         """
         calls.check_call(keys, values, self)
-        visible = None
+        hidden = None
         if valid_lens is not None:
             lens = _lengths(valid_lens, keys.shape[1])
-            visible = restrict(keys.shape[:1], 1, keys.shape[1], keys.device, valid_lens=lens).visible()
-        if visible is not None:
-            hidden = ~visible
+            hidden = _behind(keys, lens)
+        if hidden is not None and not _finite(query, keys, values):
             # Before the projections: a hidden NaN would reach their weights' gradients as 0 · NaN.
-            same = values is keys
-            keys = keys.masked_fill(hidden.mT, 0)
-            values = keys if same else values.masked_fill(hidden.mT, 0)
             query = query.masked_fill(hidden.all(-1, keepdim=True), 0)
+            keys, values = keys.masked_fill(hidden.mT, 0), values.masked_fill(hidden.mT, 0)
         features = torch.tanh(self.project_query(query) + self.project_key(keys))
-        scores = self.w_v(features).mT
-        if visible is None:
+        scores = (features @ self.pair_weight())[:, None]
+        if hidden is None:
             weights = F.softmax(scores, dim=-1)
         else:
             weights = F.softmax(scores.masked_fill(hidden, -torch.inf), dim=-1).masked_fill(hidden, 0)
         self.attention_weights = weights
         return torch.bmm(self.dropout(weights), values)
+
+
+def _behind(keys: Tensor, valid_lens: Tensor) -> Tensor:
+    """(B, 1, m) booleans: the keys behind each length, which is one of each of the batch."""
+    limits = restrict(keys.shape[:1], 1, keys.shape[1], keys.device, valid_lens=valid_lens)
+    return torch.arange(keys.shape[1], device=keys.device) >= cast(Tensor, limits.lens)[..., None]
+
+
+def _finite(*tensors: Tensor) -> bool:
+    """Whether all numbers are seen to be finite, by their sum: no more than a few microseconds."""
+    return can_read_values(*tensors) and all(math.isfinite(each.detach().sum()) for each in tensors)
 
 
 def _linear(name: str, size: int | None, num_hiddens: int, bias: bool = False) -> nn.Linear:

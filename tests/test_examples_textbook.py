@@ -55,7 +55,7 @@ def check_figures(folder, *names):
 
 def after(text, label):
     """The number behind a label."""
-    found = re.search(re.escape(label) + r"\s*(-?[\d.,]*\d)", text)
+    found = re.search(re.escape(label) + r"\s*(-?[\d.,]*\d(?:e[-+]\d+)?)", text)
     assert found, (label, text)
     return float(found[1].replace(",", ""))
 

@@ -203,8 +203,7 @@ def test_what_is_hidden_has_no_effect(make, queries):
 
 
 @pytest.mark.parametrize("lens", [[2, 1, 5], [[2], [1], [5]], None])
-def test_one_query_has_the_gradients_of_many(lens):
-    """A query alone, and the same query three times, whose gradients are to be three times as large."""
+def test_one_query_has_the_gradients_of_the_formula(lens):
     attention = d2l.AdditiveAttention(2, 11, 7, 0.0)
     query, keys, values = torch.randn(3, 1, 11), torch.randn(3, 5, 2), torch.randn(3, 5, 13)
     attention(query, keys, values, None if lens is None else torch.tensor(lens)).square().sum().backward()

@@ -5,8 +5,8 @@
 The phrasebook's first 600 pairs, batches of 64, 10 steps, 32 features, 2 layers, dropout 0.1, learning rate 0.005: what
 the model says of the four sentences, their mean BLEU-2, and how many target tokens a second it has learnt from. FOLDER
 is a checkout of the book's repository of its first generation, d2l-zh, which is run on the same arrays: the loop of its
-library and the decoder of its chapter, and that decoder on the drop-in. PYTHON is the interpreter of the environment that
-`make test-mxnet` builds.
+library and the decoder of its chapter, and that decoder on the drop-in. PYTHON is the interpreter of the environment
+that `make test-mxnet` builds.
 """
 
 import argparse
@@ -112,13 +112,8 @@ def run(framework: str, seed: int, epochs: int, book: Path | None) -> dict[str, 
     }
     scores = [names.bleu(translations[sentence], right, k=2) for sentence, right in SENTENCES.items()]
     mean = round(statistics.mean(scores), 4)
-    return {
-        "tokens a second": float(found[1]),
-        "BLEU-2": mean,
-        "seed": seed,
-        "translations": translations,
-        **of_mxnet(framework),
-    }
+    measured = {"tokens a second": float(found[1]), "BLEU-2": mean, "seed": seed, "translations": translations}
+    return measured | of_mxnet(framework)
 
 
 def not_the_corpus(name: str) -> Any:

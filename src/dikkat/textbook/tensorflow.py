@@ -784,8 +784,8 @@ class MaskedSoftmaxCELoss(tf.keras.losses.Loss):
 
     Example:
         >>> loss = MaskedSoftmaxCELoss(tf.constant([0, 5]))
-        >>> loss(tf.zeros((2, 5)), tf.zeros((2, 5, 7))).numpy() == np.log([1, 7], dtype="float32")
-        array([ True,  True])
+        >>> print(loss(tf.zeros((2, 5)), tf.zeros((2, 5, 7))).numpy().round(3))
+        [0.    1.946]
     """
 
     def __init__(self, valid_len: Tensor) -> None:

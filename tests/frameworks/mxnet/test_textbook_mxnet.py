@@ -292,13 +292,13 @@ def test_a_step_of_the_decoder_is_that_of_the_formula():
 
 
 class Glance(d2l.AttentionDecoder):
-    """A decoder of a reader's own: it moves one cell on a word, and then looks at the sentence with the new state."""
+    """A decoder of a reader's own: it moves one layer on a word, and then looks at the sentence with the new state."""
 
     def __init__(self, words, width, second=False):
         super().__init__()
         self.second, self.glances = second, []
         self.words = nn.Embedding(words, 3)
-        self.cell = rnn.GRUCell(width)
+        self.layer = rnn.GRU(width)
         self.looking = d2l.AdditiveAttention(11, 0.25)
         self.choice = nn.Dense(words)
 
@@ -310,7 +310,7 @@ class Glance(d2l.AttentionDecoder):
     def forward(self, tokens, state):
         said, self.glances, top, sentence = [], [], state["top"], state["sentence"]
         for place in range(tokens.shape[1]):
-            top, _ = self.cell(self.words(tokens[:, place]), [top])
+            (top,), _ = self.layer(self.words(tokens[:, place : place + 1].T), [top.reshape(1, len(top), -1)])
             seen = self.looking(top.reshape(len(top), 1, -1), sentence, sentence, state["lens"])
             said.append(self.choice(np.concatenate([seen[:, 0], top], axis=-1)))
             self.glances.append(self.looking.attention_weights)
@@ -488,8 +488,8 @@ NAMES = """
     set_axes set_figsize use_svg_display Animator Accumulator Timer cpu gpu num_gpus try_gpu try_all_gpus tensor zeros
     ones zeros_like ones_like eye normal rand randn arange linspace meshgrid reshape concat stack transpose expand_dims
     repeat reduce_sum reduce_mean argmax astype to numpy size matmul batch_matmul swapaxes sin cos sinh cosh tanh exp
-    log abs sigmoid int32 int64 float32 nn_Module Module DataModule Trainer MTFraEng Seq2Seq ProgressBoard HyperParameters add_to_class
-    check_len check_shape
+    log abs sigmoid int32 int64 float32 nn_Module Module DataModule Trainer MTFraEng Seq2Seq ProgressBoard
+    HyperParameters add_to_class check_len check_shape
 """
 
 

@@ -526,7 +526,7 @@ def _of_either_generation(init_state: Callable[..., Any]) -> Callable[..., Any]:
             # Whether it turns them is seen on a small batch, whose size is not its number of steps, with its lengths.
             small = tf.zeros((2, 3, outputs.shape[-1])), [tf.zeros((2, each.shape[-1])) for each in state]
             trial = init_state(self, small, *(each if each is None else tf.constant([3, 1]) for each in args))
-            if any(isinstance(part, tf.Tensor) and part.shape[:2] == (3, 2) for part in trial):
+            if any(tf.is_tensor(part) and part.shape[:2] == (3, 2) for part in tf.nest.flatten(trial)):
                 enc_outputs = tf.transpose(outputs, (1, 0, 2)), state
         return init_state(self, enc_outputs, *args)
 

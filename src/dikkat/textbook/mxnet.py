@@ -343,8 +343,8 @@ class MultiHeadAttention(nn.Block):
         queries, keys, values = hide(queries, keys, values, shown)
         projected = self.W_q(queries), self.W_k(keys), self.W_v(values)
         each_head = None if shown is None else shown.repeat(self.num_heads, axis=0)
-        output = self.attention.average(*(self.transpose_qkv(each) for each in projected), each_head)
-        return self.W_o(self.transpose_output(output))
+        queries, keys, values = (self.transpose_qkv(each) for each in projected)
+        return self.W_o(self.transpose_output(self.attention.average(queries, keys, values, each_head)))
 
     def transpose_qkv(self, X: Array) -> Array:
         """`transpose_qkv` with this layer's heads."""

@@ -641,9 +641,7 @@ class Seq2SeqEncoder(Encoder):
         self.embedding = tf.keras.layers.Embedding(vocab_size, embed_size)
         self.rnn = GRU(num_hiddens, num_layers, dropout)
 
-    def call(  # type: ignore[override]
-        self, X: Tensor, valid_len: Tensor | None = None, *args: Any, training: Any = None
-    ) -> Encoded:
+    def call(self, X: Tensor, valid_len: Tensor | None = None, *args: Any, training: Any = None) -> Encoded:
         """Encode.
 
         Args:

@@ -520,7 +520,8 @@ def test_four_sentences_are_learnt(kind, phrasebook, figures, capsys):
         said, weights = d2l.predict_seq2seq(net, english, source_vocab, target_vocab, 10, d2l.cpu(), True)
         assert bleu_k(said, french, 2) == 1
         assert len(weights) == len(french.split()) + 1  # <eos> too
-        pictured = d2l.reshape(d2l.concat([step[0][0][0] for step in weights], 0), (1, 1, -1, 10))
+        pictured = d2l.stack([step[0] for step in weights], 2)  # of one step, one sentence and one query each
+        assert pictured.shape == (1, 1, len(weights), 10)
         assert (pictured[..., len(english.split()) + 1 :] == 0).all()
         close(pictured.sum(-1), np.ones((1, 1, len(weights))))
         d2l.show_heatmaps(pictured.cpu(), xlabel="Key positions", ylabel="Query positions")
@@ -563,7 +564,7 @@ def test_a_module_learns_and_draws(figures):
     trainer.fit(model, data)
     close(model.net.weight, [[3]], atol=0.3)
     close(model.net.bias, [1], atol=0.3)
-    assert (trainer.train_batch_idx, trainer.val_batch_idx, trainer.epoch) == (120, 60, 30)
+    assert (trainer.steps, trainer.progress) == (120, 30)
     assert [len(model.board.data[key]) for key in ("train_loss", "val_loss")] == [30, 30]
     assert model.board.data["val_loss"][-1][0] == 30
     assert (model.lr, model.trainer, model.board.xlim) == (0.1, trainer, [0, 30])
@@ -614,7 +615,7 @@ def test_the_second_generation_translates(phrasebook, figures):
         said = data.tgt_vocab.to_tokens(pred)
         assert said[: said.index("<eos>")] == french.split()
     _, weights = model.predict_step(data.build(["go ."], ["va !"]), d2l.cpu(), data.num_steps, True)
-    assert d2l.concat([step[0][0][0] for step in weights], 0).shape == (9 * 9,)
+    assert [tuple(seen.shape) for step in weights for seen in step] == [(1, 1, 9)] * 9
     with pytest.raises(ValueError, match="tgt_sentences"):
         data.build(["go ."], [])
 

@@ -238,10 +238,10 @@ class AdditiveAttention(_Attention, Additive):
         **kwargs: likewise.
 
     Example:
-        >>> attention = AdditiveAttention(num_hiddens=8, dropout=0.1)
-        >>> queries, keys, values = torch.zeros(2, 1, 20), torch.ones(2, 10, 2), torch.ones(2, 10, 4)
-        >>> attention(queries, keys, values, torch.tensor([2, 6])).shape, attention.attention_weights.shape
-        (torch.Size([2, 1, 4]), torch.Size([2, 1, 10]))
+        >>> attention = AdditiveAttention(num_hiddens=19, dropout=0.25)
+        >>> queries, keys, values = torch.zeros(5, 3, 17), torch.ones(5, 7, 11), torch.ones(5, 7, 13)
+        >>> attention(queries, keys, values, torch.tensor([7, 1, 4, 0, 3])).shape, attention.attention_weights.shape
+        (torch.Size([5, 3, 13]), torch.Size([5, 3, 7]))
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -350,9 +350,9 @@ class MultiHeadAttention(nn.Module):
         ValueError: `num_hiddens` is no multiple of `num_heads`.
 
     Example:
-        >>> attention, X = MultiHeadAttention(100, 5, 0.5), torch.ones(2, 4, 100)
-        >>> attention(X, X, X, torch.tensor([3, 2])).shape
-        torch.Size([2, 4, 100])
+        >>> attention, X = MultiHeadAttention(21, 3, 0.25), torch.ones(5, 7, 11)
+        >>> attention(X, X, X, torch.tensor([7, 1, 4, 0, 3])).shape
+        torch.Size([5, 7, 21])
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -867,26 +867,20 @@ class Trainer(learning.LearningTrainer):
         """A batch on the model's device."""
         return [each.to(self.device) for each in batch]
 
-    def fit_epoch(self) -> None:
-        """Go through the data once, then through those to validate with."""
+    def step(self, batch: Sequence[Tensor]) -> None:
+        """Learn from a batch."""
         self.model.train()
-        for batch in self.train_dataloader:
-            loss = self.model.training_step(self.prepare_batch(batch))
-            self.optim.zero_grad()
-            loss.backward()
-            if self.gradient_clip_val > 0:
-                self.clip_gradients(self.gradient_clip_val, self.model)
-            self.optim.step()
-            self.train_batch_idx += 1
-        self.model.eval()
-        for batch in self.val_dataloader or ():
-            with torch.no_grad():
-                self.model.validation_step(self.prepare_batch(batch))
-            self.val_batch_idx += 1
+        self.optimizer.zero_grad()
+        self.model.training_step(batch).backward()
+        if self.gradient_clip_val:
+            grad_clipping(self.model, self.gradient_clip_val)
+        self.optimizer.step()
 
-    def clip_gradients(self, grad_clip_val: float, model: nn.Module) -> None:
-        """Shrink the gradients to a norm, if it is larger."""
-        grad_clipping(model, grad_clip_val)
+    def judge(self, batch: Sequence[Tensor]) -> None:
+        """Validate with a batch."""
+        self.model.eval()
+        with torch.no_grad():
+            super().judge(batch)
 
 
 class Seq2Seq(EncoderDecoder, Module):

@@ -109,7 +109,14 @@ def test_dot_product_attention(lens):
     np.testing.assert_allclose(output, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("make", [lambda: d2l.DotProductAttention(0), lambda: d2l.AdditiveAttention(7, 7, 13, 0)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: d2l.DotProductAttention(0),
+        lambda: d2l.AdditiveAttention(7, 7, 13, 0),
+        lambda: d2l.MultiHeadAttention(7, 7, 11, 15, 3, 0),
+    ],
+)
 def test_what_is_hidden_has_no_effect(make):
     attention, lens = make(), tf.constant([2, 0])
     arrays = [normal(BATCH, QUERIES, FEATURES), normal(BATCH, KEYS, FEATURES), normal(BATCH, KEYS, VALUES)]
@@ -120,7 +127,7 @@ def test_what_is_hidden_has_no_effect(make):
     with tf.GradientTape() as tape:
         output = attention(*tensors, lens)
     np.testing.assert_array_equal(output, expected)
-    np.testing.assert_array_equal(output[1], np.zeros((QUERIES, VALUES)))
+    np.testing.assert_array_equal(output[1], np.zeros(output.shape[1:]))
     for gradient in tape.gradient(output, [*tensors, *attention.trainable_variables]):
         assert np.isfinite(gradient).all()
 

@@ -65,7 +65,7 @@ def _blockwise(kind: "type[_Additive | _SquaredDistance]", query: Array, key: Ar
     tensors += weights
     shapes = [tensor.shape for tensor in tensors]
     # As one array: where one of several needs no gradient, MXNet 1.9.1 leaves those that follow it without theirs.
-    together = np.concatenate([tensor.reshape(-1) for tensor in tensors])
+    together = np.concatenate(tensors, axis=None)
     return kind(shapes)(together).reshape(*lead, query.shape[-2], key.shape[-2])
 
 
@@ -100,7 +100,7 @@ class _Function(autograd.Function):
                 found[1][rows] = found[1][rows] + by_key
                 for total, part in zip(found[2:], by_weights, strict=True):
                     total += part
-            return np.concatenate([each.reshape(-1) for each in found]).as_nd_ndarray()
+            return np.concatenate(found, axis=None).as_nd_ndarray()
 
     def prepare(self, query: Array, key: Array) -> None:
         """What is decided once for all blocks."""

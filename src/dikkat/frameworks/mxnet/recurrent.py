@@ -147,13 +147,13 @@ class _Network(_Parameters):
         weights, biases = [], []
         shut = self._shut(inputs)
         for end in ("", "_reverse")[: self.directions]:
-            weights += [np.concatenate([self.weight("weight_ih", layer, end), shut], axis=1).reshape(-1)]
-            weights += [self.weight("weight_hh", layer, end).reshape(-1)]
+            weights += [np.concatenate([self.weight("weight_ih", layer, end), shut], axis=1)]
+            weights += [self.weight("weight_hh", layer, end)]
             biases += [self.weight("bias_ih", layer, end), self.weight("bias_hh", layer, end)]
         zeros = np.zeros((self.directions, len(inputs), self.hidden_size), dtype=inputs.dtype, ctx=inputs.ctx)
         outputs, _, *cell = npx.rnn(
             inputs.swapaxes(0, 1),
-            np.concatenate(weights + biases),
+            np.concatenate(weights + biases, axis=None),
             *(zeros,) * (1 if self.mode == "gru" else 2),
             state_size=self.hidden_size,
             num_layers=1,
@@ -389,14 +389,8 @@ class _Attentional(_Parameters):
         """
         before = self._check(inputs, memory, state)
         real = None if lengths is None else _real(lengths, inputs, "steps")
-        if real is not None:
-            inputs = where(real[..., None], inputs, 0.0)
-        steps = self._steps(inputs, memory, before)
-        found = [steps.states[-1], steps.contexts, steps.weights]
-        if real is not None:
-            found = [where(real[..., None], each, 0.0) for each in found]
-        outputs, contexts, weights = found
-        return outputs, contexts, weights if return_weights else None, self._joined(_last(steps, real))
+        outputs, contexts, weights, last = self._run(inputs, memory, before, real)
+        return outputs, contexts, weights if return_weights else None, self._joined(last)
 
     def step(
         self, inputs: Array, memory: Memory, state: Any, *, return_weights: bool = False
@@ -419,9 +413,9 @@ class _Attentional(_Parameters):
         """
         check_array("inputs", inputs)
         inputs = np.expand_dims(inputs, 1)
-        steps = self._steps(inputs, memory, self._check(inputs, memory, state))
-        weights = steps.weights[:, 0] if return_weights else None
-        return steps.states[-1, :, 0], steps.contexts[:, 0], weights, self._joined(_last(steps, None))
+        found = self._run(inputs, memory, self._check(inputs, memory, state), None)
+        outputs, contexts, weights = (each[:, 0] for each in found[:3])
+        return outputs, contexts, weights if return_weights else None, self._joined(found[3])
 
     def select(self, state: Any, rows: Array) -> Any:
         """The state of some of the sequences, in any order and number: how a beam search reorders.
@@ -440,54 +434,55 @@ class _Attentional(_Parameters):
             return tuple(self.select(each, rows) for each in state)
         return np.take(state, _rows(rows, state.shape[1]), axis=1)
 
-    def _steps(self, inputs: Array, memory: Memory, before: _State) -> "_Steps":
-        """All steps: as one function where that can be, in a loop where not."""
-        weights = _Weights(self)
-        # The inputs' share of the first layer's gates does not depend on the state: one product for all steps.
-        gates = _linear(inputs, weights.of_inputs, weights.first_bias)
+    def _run(self, inputs: Array, memory: Memory, before: _State, real: Any) -> tuple[Array, Array, Array, _State]:
+        """All steps: as one function where that can be, in a loop where not; as `forward` returns them."""
         tensors = [inputs, memory.key, memory.value, before.hidden]
         if (
             type(memory.score) in _AFFINE
             and not self.coverage
-            and {numpy.dtype(each.dtype) for each in tensors} == {numpy.dtype(gates.dtype)}
+            and {numpy.dtype(each.dtype) for each in tensors} == {numpy.dtype(inputs.dtype)}
             and all(each.ctx.device_type == "cpu" for each in tensors)
         ):
-            return self._as_one(gates, weights, memory, before)
-        return self._loop(gates, weights, memory, before)
+            return self._as_one(inputs, memory, before, real)
+        return self._loop(inputs, memory, before, real)
 
-    def _as_one(self, gates: Array, weights: "_Weights", memory: Memory, before: _State) -> "_Steps":
+    def _as_one(self, inputs: Array, memory: Memory, before: _State, real: Any) -> tuple[Array, Array, Array, _State]:
         """All steps as one function."""
         score = memory.score
-        query_weight, query_bias = _query_map(score, self.hidden_size, gates)
+        query_weight, query_bias = _query_map(score, self.hidden_size, inputs)
         if query_weight.shape[0] != memory.key.shape[-1]:
             raise ValueError(
                 f"the memory's keys have {memory.key.shape[-1]} features and the queries of {type(score).__name__} "
                 f"{query_weight.shape[0]}; both must have as many"
             )
-        tensors = {"gates": gates, "key": memory.key, "value": memory.value, "hidden": before.hidden}
-        if before.cell is not None:
-            tensors["cell"] = before.cell
-        tensors |= {"query_weight": query_weight, "query_bias": query_bias, "context_weight": weights.of_context}
-        if score.pair == "additive":
-            tensors["pair_weight"] = score.pair_weight()
+        tensors = {"inputs": inputs, "key": memory.key, "value": memory.value, "hidden": before.hidden}
+        tensors |= {"cell": before.cell, "query_weight": query_weight, "query_bias": query_bias}
+        tensors["pair_weight"] = score.pair_weight()
         for layer in range(self.num_layers):
-            sides = {"hidden": weights.of_hidden[layer]} | ({"below": weights.of_below[layer]} if layer else {})
-            for side, (weight, bias) in sides.items():
-                tensors |= {f"{side}_weight_{layer}": weight, f"{side}_bias_{layer}": bias}
-        batch, steps = gates.shape[:2]
+            for side, name in (("below", "ih"), ("hidden", "hh")):
+                tensors[f"{side}_weight_{layer}"] = self.weight(f"weight_{name}", layer)
+                tensors[f"{side}_bias_{layer}"] = self.weight(f"bias_{name}", layer)
+        batch, steps = inputs.shape[:2]
         plan = sequence.Plan(
             self.mode,
             score.pair,
             self.num_layers,
             memory.shown,
-            _kept(self.dropout, (self.num_layers - 1, batch, steps, self.hidden_size), gates),
-            _kept(self.weight_dropout, (batch, steps, memory.key.shape[1]), gates),
+            _kept(self.dropout, (self.num_layers - 1, batch, steps, self.hidden_size), inputs),
+            _kept(self.weight_dropout, (batch, steps, memory.key.shape[1]), inputs),
+            real,
         )
-        states, contexts, looked_at, *cells = sequence.run(plan, tensors)
-        return _Steps(states, contexts, looked_at, cells[0] if cells else None, None)
+        found = sequence.run(plan, {name: each for name, each in tensors.items() if each is not None})
+        outputs, contexts, looked_at, *last = found
+        return outputs, contexts, looked_at, _State(last[0], last[1] if len(last) == 2 else None, None)
 
-    def _loop(self, gates: Array, weights: "_Weights", memory: Memory, before: _State) -> "_Steps":
+    def _loop(self, inputs: Array, memory: Memory, before: _State, real: Any) -> tuple[Array, Array, Array, _State]:
         """All steps, one by one, for every score and with coverage."""
+        if real is not None:
+            inputs = where(real[..., None], inputs, 0.0)
+        weights = _Weights(self)
+        # The inputs' share of the first layer's gates does not depend on the state: one product for all steps.
+        gates = _linear(inputs, weights.of_inputs, weights.first_bias)
         hidden, coverage = list(before.hidden), before.coverage
         cells = None if before.cell is None else list(before.cell)
         shown = None if memory.shown is None else np.array(memory.shown[:, None], dtype="bool", ctx=gates.ctx)
@@ -503,14 +498,16 @@ class _Attentional(_Parameters):
                 coverage = coverage + looked_at
                 made[-1] += (coverage,)
         stacked = [np.stack(each, axis=-2) for each in zip(*made, strict=True)]
-        states, contexts, looked = stacked[:3]
-        return _Steps(
-            states,
-            contexts,
-            looked,
-            None if cells is None else stacked[3],
-            None if coverage is None else stacked[-1],
+        shown_steps = [stacked[0][-1], *stacked[1:3]]
+        if real is not None:
+            shown_steps = [where(real[..., None], each, 0.0) for each in shown_steps]
+        last = _State(
+            _last(stacked[0], real),
+            None if cells is None else _last(stacked[3], real),
+            None if coverage is None else _last(stacked[-1], real),
         )
+        outputs, contexts, looked = shown_steps
+        return outputs, contexts, looked, last
 
     def _look(self, query: Array, memory: Memory, shown: Array | None, coverage: Array | None) -> tuple[Array, Array]:
         """One query a sequence: (B, h) -> contexts (B, c) and weights (B, m) before dropout."""
@@ -679,16 +676,6 @@ class AttentionalLSTM(_Attentional):
     kind = "lstm"
 
 
-class _Steps(NamedTuple):
-    """What all steps made: states and cells (layers, B, T, h), contexts (B, T, c), weights and coverage (B, T, m)."""
-
-    states: Array
-    contexts: Array
-    weights: Array
-    cells: Array | None
-    coverage: Array | None
-
-
 class _Weights:
     """A decoder's weights as a step needs them, fetched once for all steps."""
 
@@ -701,27 +688,18 @@ class _Weights:
         self.of_below = [(network.weight("weight_ih", each), network.weight("bias_ih", each)) for each in layers]
 
 
-def _last(steps: _Steps, real: Any) -> _State:
-    """The state after each sequence's last step."""
+def _last(steps: Array, real: Any) -> Array:
+    """Each sequence's last step: (..., B, T, h) -> (..., B, h)."""
     if real is None:
-        return _State(
-            *(None if each is None else each[..., -1, :] for each in (steps.states, steps.cells, steps.coverage))
-        )
+        return steps[..., -1, :]
     chosen = numpy.arange(real.shape[1]) == real.sum(1)[:, None] - 1
-
-    def ended(each: Array | None) -> Array | None:
-        if each is None:
-            return None
-        return product(np.array(chosen[:, None], dtype=each.dtype, ctx=each.ctx), each)[..., 0, :]
-
-    return _State(ended(steps.states), ended(steps.cells), ended(steps.coverage))
+    return product(np.array(chosen[:, None], dtype=steps.dtype, ctx=steps.ctx), steps)[..., 0, :]
 
 
-def _query_map(score: Score, size: int, like: Array) -> tuple[Array, Array]:
-    """The matrix (a, h) and the bias (a,) that make a query of a state, of a score whose queries are affine in it."""
+def _query_map(score: Score, size: int, like: Array) -> tuple[Array, Array | None]:
+    """The matrix (a, h) and the bias (a,), if any, that make a query of a state, of a score that is affine in it."""
     if isinstance(score, Additive | Bilinear):
-        weight = score.W_q.weight.data()
-        return weight, np.zeros((weight.shape[0],), dtype=like.dtype, ctx=like.ctx)
+        return score.W_q.weight.data(), None
     bias = score.project_query(np.zeros((1, size), dtype=like.dtype, ctx=like.ctx))
     basis = score.project_query(np.eye(size, dtype=like.dtype, ctx=like.ctx)) - bias
     return basis.T, bias.reshape(-1)

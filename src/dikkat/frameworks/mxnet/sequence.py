@@ -6,7 +6,7 @@ to compute. Notation: T steps, B sequences, m positions, L layers of h features,
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy
 from mxnet import autograd, np, util
@@ -23,20 +23,22 @@ class Plan:
     """What a run does, beside the tensors.
 
     Attributes:
-        mode: which cells.
-        pair: which pair function; `distance` has no place here.
+        mode: which cells, "gru" or "lstm".
+        pair: which pair function, "inner" or "additive".
         layers: L.
         shown: (B, m) booleans, the positions that may be looked at; None: all.
         features: (L − 1, B, T, h), what features between layers are multiplied with; None: nothing.
         weights: (B, T, m), what attention weights are multiplied with; None: nothing.
+        real: (B, T) booleans, the steps that each sequence has, its first ones; None: all.
     """
 
-    mode: Literal["gru", "lstm"]
-    pair: Literal["inner", "additive"]
+    mode: str
+    pair: str
     layers: int
     shown: Numbers | None
     features: Numbers | None
     weights: Numbers | None
+    real: Numbers | None
 
 
 def run(plan: Plan, tensors: Mapping[str, Array]) -> list[Array]:
@@ -44,20 +46,21 @@ def run(plan: Plan, tensors: Mapping[str, Array]) -> list[Array]:
 
     Args:
         plan: what to do.
-        tensors: of one dtype: `gates` (B, T, G), the inputs' share of the first layer's gates; `key` (B, m, a); `value`
-            (B, m, c); `hidden` (L, B, h), and `cell` of an LSTM; `query_weight` (a, h); `query_bias` (a,);
-            `pair_weight` (a,), if additive; `context_weight` (G, c); for layer l `hidden_weight_l` (G, h) and
-            `hidden_bias_l` (G,), and from the second on `below_weight_l` (G, h) and `below_bias_l` (G,).
+        tensors: of one dtype: `inputs` (B, T, e); `key` (B, m, a); `value` (B, m, c); `hidden` (L, B, h), and `cell` of
+            an LSTM; `query_weight` (a, h), and perhaps `query_bias` (a,); `pair_weight` (a,), if additive;
+            `below_weight_l` (G, e + c or h), `below_bias_l` (G,), `hidden_weight_l` (G, h) and `hidden_bias_l` (G,) for
+            layer l.
 
     Returns:
-        States (L, B, T, h); contexts (B, T, c); weights (B, T, m), before dropout; of an LSTM cells (L, B, T, h).
+        The top layer's states (B, T, h), contexts (B, T, c) and weights (B, T, m), before dropout, all 0 where a
+        sequence is over; the last states (L, B, h), and of an LSTM the last cells.
     """
-    like = tensors["gates"]
+    like = tensors["inputs"]
     if not autograd.is_recording():
         found = _Steps(plan, {name: each.asnumpy() for name, each in tensors.items()}).forward()
         return [np.array(each, dtype=like.dtype, ctx=like.ctx) for each in found]
     # As one array: where one of several needs no gradient, MXNet 1.9.1 leaves those that follow it without theirs.
-    together = np.concatenate([each.reshape(-1) for each in tensors.values()])
+    together = np.concatenate(list(tensors.values()), axis=None)
     return list(_Recorded(plan, {name: each.shape for name, each in tensors.items()})(together))
 
 
@@ -104,31 +107,42 @@ class _Steps:
 
     def _forward(self) -> list[Numbers]:
         tensors, plan = self._tensors, self._plan
-        gates, value = tensors["gates"].swapaxes(0, 1), tensors["value"]
-        steps, kind = len(gates), gates.dtype
-        self._states = numpy.empty((steps + 1, *tensors["hidden"].shape), kind)
-        self._states[0] = tensors["hidden"]
+        inputs, value, hidden = tensors["inputs"].swapaxes(0, 1), tensors["value"], tensors["hidden"]
+        if plan.real is not None:
+            inputs = numpy.where(plan.real.T[..., None], inputs, 0)
+        steps, batch, size = inputs.shape
+        into, onto = tensors["below_weight_0"][:, :size], tensors["below_weight_0"][:, size:]
+        gates = inputs @ into.T + tensors["below_bias_0"]
+        self._inputs, self._of_context = inputs, onto
+        self._states = numpy.empty((steps + 1, *hidden.shape), inputs.dtype)
+        self._states[0] = hidden
         self._cells = numpy.empty_like(self._states) if plan.mode == "lstm" else None
         if self._cells is not None:
             self._cells[0] = tensors["cell"]
-        self._queries = numpy.empty((steps, gates.shape[1], tensors["key"].shape[-1]), kind)
-        self._weights = numpy.empty((steps, *value.shape[:2]), kind)
-        self._contexts = numpy.empty((steps, len(value), value.shape[-1]), kind)
+        self._queries = numpy.empty((steps, batch, tensors["key"].shape[-1]), inputs.dtype)
+        self._weights = numpy.empty((steps, *value.shape[:2]), inputs.dtype)
+        self._contexts = numpy.empty((steps, batch, value.shape[-1]), inputs.dtype)
         self._saved: list[list[Any]] = []
         for step in range(steps):
-            query = self._states[step, -1] @ tensors["query_weight"].T + tensors["query_bias"]
+            query = self._states[step, -1] @ tensors["query_weight"].T + tensors.get("query_bias", 0)
             self._queries[step] = query
             self._weights[step] = self._softmax(self._look.scores(query))
-            kept = self._kept(step)
-            self._contexts[step] = numpy.matmul(kept[:, None], value)[:, 0]
-            first = gates[step] + self._contexts[step] @ tensors["context_weight"].T
+            self._contexts[step] = numpy.matmul(self._kept(step)[:, None], value)[:, 0]
+            first = gates[step] + self._contexts[step] @ onto.T
             self._saved.append([self._layer(step, layer, first) for layer in range(plan.layers)])
+        found = [self._shown(each) for each in (self._states[1:, -1], self._contexts, self._weights)]
+        ends = [each[self._lasts() + 1, :, range(batch)] for each in (self._states, self._cells) if each is not None]
+        return [each.swapaxes(0, 1) for each in [*found, *ends]]
 
-        def by_sequence(array: Numbers) -> Numbers:
-            return numpy.moveaxis(array, 0, -2)
+    def _shown(self, steps: Numbers) -> Numbers:
+        """With 0 where a sequence is over, (T, B, ...)."""
+        return steps if self._plan.real is None else numpy.where(self._plan.real.T[..., None], steps, 0)
 
-        found = [by_sequence(self._states[1:]), by_sequence(self._contexts), by_sequence(self._weights)]
-        return found if self._cells is None else [*found, by_sequence(self._cells[1:])]
+    def _lasts(self) -> Numbers:
+        """(B,): each sequence's last step."""
+        steps, batch = self._inputs.shape[:2]
+        lasts: Numbers = numpy.full(batch, steps) if self._plan.real is None else self._plan.real.sum(1)
+        return lasts - 1
 
     def _layer(self, step: int, layer: int, first: Numbers) -> Any:
         """One layer's step; what its gradient needs."""
@@ -163,22 +177,26 @@ class _Steps:
 
     def _backward(self, gradients: Sequence[Numbers]) -> dict[str, Numbers]:
         plan, tensors = self._plan, self._tensors
-        of_states, of_contexts, of_weights, *of_cells = (numpy.moveaxis(each, -2, 0) for each in gradients)
-        steps, layers, batch, size = of_states.shape
-        gates = tensors["gates"].shape[-1]
+        of_outputs, of_contexts, of_weights = (self._shown(each.swapaxes(0, 1)) for each in gradients[:3])
+        of_ends = [each.swapaxes(0, 1) for each in gradients[3:]]
+        steps, batch, size = of_outputs.shape
+        lasts = self._lasts()
         # By the input's and the state's side of every layer's gates, the queries and the contexts of every step.
-        self._by_input = numpy.empty((layers, steps, batch, gates), of_states.dtype)
+        gates = len(tensors["below_bias_0"])
+        self._by_input = numpy.empty((plan.layers, steps, batch, gates), of_outputs.dtype)
         self._by_recurrent = numpy.empty_like(self._by_input)
         by_query, by_context = numpy.empty_like(self._queries), numpy.empty_like(self._contexts)
-        state = numpy.zeros((layers, batch, size), of_states.dtype)
+        state = numpy.zeros((plan.layers, batch, size), of_outputs.dtype)
         cell = None if self._cells is None else numpy.zeros_like(state)
         for step in reversed(range(steps)):
-            state += of_states[step]
-            if cell is not None:
-                cell += of_cells[0][step]
-            for layer in reversed(range(layers)):
+            state[-1] += of_outputs[step]
+            ended = lasts == step
+            for total, of_end in zip((state, cell), of_ends, strict=False):
+                if total is not None and ended.any():
+                    total[:, ended] += of_end[ended].swapaxes(0, 1)
+            for layer in reversed(range(plan.layers)):
                 self._layer_gradient(step, layer, state, cell)
-            by_context[step] = self._by_input[0, step] @ tensors["context_weight"] + of_contexts[step]
+            by_context[step] = self._by_input[0, step] @ self._of_context + of_contexts[step]
             by_kept = numpy.matmul(tensors["value"], by_context[step][:, :, None])[..., 0]
             by_weight = by_kept if plan.weights is None else by_kept * plan.weights[:, step]
             by_weight = by_weight + of_weights[step]
@@ -188,21 +206,22 @@ class _Steps:
             state[-1] += by_query[step] @ tensors["query_weight"]
         kept = self._weights if plan.weights is None else self._weights * plan.weights.swapaxes(0, 1)
         found = {
-            "gates": self._by_input[0].swapaxes(0, 1),
+            "inputs": (self._by_input[0] @ tensors["below_weight_0"][:, : self._inputs.shape[-1]]).swapaxes(0, 1),
             "value": numpy.matmul(kept.transpose(1, 2, 0), by_context.swapaxes(0, 1)),
             "hidden": state,
             "query_weight": _outer(by_query, self._states[:-1, -1]),
             "query_bias": by_query.sum((0, 1)),
-            "context_weight": _outer(self._by_input[0], self._contexts),
             **self._look.gradients(),
         }
-        for layer in range(layers):
-            found[f"hidden_weight_{layer}"] = _outer(self._by_recurrent[layer], self._states[:-1, layer])
-            found[f"hidden_bias_{layer}"] = self._by_recurrent[layer].sum((0, 1))
+        for layer in range(plan.layers):
             if layer:
                 below = numpy.stack([self._below(step, layer) for step in range(steps)])
-                found[f"below_weight_{layer}"] = _outer(self._by_input[layer], below)
-                found[f"below_bias_{layer}"] = self._by_input[layer].sum((0, 1))
+            else:
+                below = numpy.concatenate([self._inputs, self._contexts], -1)
+            found[f"below_weight_{layer}"] = _outer(self._by_input[layer], below)
+            found[f"below_bias_{layer}"] = self._by_input[layer].sum((0, 1))
+            found[f"hidden_weight_{layer}"] = _outer(self._by_recurrent[layer], self._states[:-1, layer])
+            found[f"hidden_bias_{layer}"] = self._by_recurrent[layer].sum((0, 1))
         return found if cell is None else found | {"cell": cell}
 
     def _layer_gradient(self, step: int, layer: int, state: Numbers, cell: Numbers | None) -> None:
@@ -331,7 +350,7 @@ def _gru_gradient(by_state: Numbers, _: None, saved: Any) -> tuple[Numbers, Numb
     return by_input, by_recurrent, by_state * update, None
 
 
-def _lstm(gates: Numbers, recurrent: Numbers, state: Numbers, cell: Numbers) -> tuple[Numbers, Numbers, Any]:
+def _lstm(gates: Numbers, recurrent: Numbers, state: Numbers, cell: Any) -> tuple[Numbers, Numbers, Any]:
     """The new state and cell, from both sides of the gates i, f, g, o."""
     into, forget, candidate, out = numpy.split(gates + recurrent, 4, -1)
     into, forget, candidate, out = _sigmoid(into), _sigmoid(forget), numpy.tanh(candidate), _sigmoid(out)
@@ -340,7 +359,7 @@ def _lstm(gates: Numbers, recurrent: Numbers, state: Numbers, cell: Numbers) -> 
     return out * bounded, new, (into, forget, candidate, out, bounded, cell)
 
 
-def _lstm_gradient(by_state: Numbers, by_cell: Numbers, saved: Any) -> tuple[Numbers, Numbers, Any, Numbers]:
+def _lstm_gradient(by_state: Numbers, by_cell: Any, saved: Any) -> tuple[Numbers, Numbers, Any, Numbers]:
     """By both sides of the gates, which are added, and by the cell before."""
     into, forget, candidate, out, bounded, cell = saved
     by_new = by_cell + by_state * out * (1 - bounded * bounded)

@@ -33,7 +33,7 @@ def test_a_case(case: Case) -> None:
 
 def run(case: Case) -> tuple[dict[str, Array], dict[str, Array]]:
     layer = made(case)
-    if not layer.built:
+    if case.layer != "masked_softmax":
         shapes = {f"{name}_shape": array.shape for name, array in case.inputs.items()}
         layer.build(**{name: shapes[name] for name in signature(layer.build).parameters})
     dikkat.load_tensors(layer, case.tensors)

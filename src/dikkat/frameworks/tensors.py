@@ -46,7 +46,7 @@ def write(tensors: Tensors, path: str | os.PathLike[str]) -> None:
     """
     from safetensors.numpy import save
 
-    content = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    content = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
     write_whole(path, save(content, metadata={"format": "pt"}))
 
 
@@ -62,10 +62,10 @@ def check(expected: Mapping[str, tuple[int, ...]], found: Tensors, name: str = "
         ValueError: one is missing, one is too many, or the shapes differ; the message names it and both shapes.
 
     Example:
-        >>> check({"W_q.weight": (3, 5)}, {"W_q.weight": np.zeros((3, 7))})
+        >>> check({"W_q": (3, 5)}, {"W_q": np.zeros((3, 7))})
         Traceback (most recent call last):
             ...
-        ValueError: tensors: W_q.weight came with shape (3, 7); allowed: (3, 5). They are of another layer, or of one of other sizes
+        ValueError: tensors: W_q came with shape (3, 7); allowed: (3, 5). They are of another layer, or of one of other sizes
     """
     faults = [f"{each} {shape} is missing" for each, shape in expected.items() if each not in found]
     faults += [f"{each} {tuple(found[each].shape)} is not expected" for each in sorted(found) if each not in expected]
@@ -76,5 +76,6 @@ def check(expected: Mapping[str, tuple[int, ...]], found: Tensors, name: str = "
     ]
     if faults:
         raise ValueError(
-            f"{name}: {'; '.join(faults[:5])}{' …' if faults[5:] else ''}. They are of another layer, or of one of other sizes"
+            f"{name}: {'; '.join(faults[:5])}{' …' if faults[5:] else ''}. They are of another layer, or of one of "
+            "other sizes"
         )

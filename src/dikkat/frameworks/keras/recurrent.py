@@ -1,7 +1,7 @@
 """Recurrent networks with attention: encoders that never read padding, and decoders that attend."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import keras

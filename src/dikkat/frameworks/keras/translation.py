@@ -14,7 +14,7 @@ from keras import ops
 from torch import Tensor
 
 from dikkat.frameworks.keras import scores
-from dikkat.frameworks.keras.backend import Array, kind, product, readable, wide
+from dikkat.frameworks.keras.backend import Array, product, readable
 from dikkat.frameworks.keras.blocks import Block, Linear, load_tensors, registered, tensors
 from dikkat.frameworks.keras.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder, Memory, State
 from dikkat.translation import checkpoint

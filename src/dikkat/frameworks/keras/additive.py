@@ -66,7 +66,7 @@ def additive(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
     if query.shape[:-2] != key.shape[:-2]:  # brought together here, where differentiation takes them apart again
         query = query + ops.zeros_like(key[..., :1, :1])
         key = key + ops.zeros_like(query[..., :1, :1])
-    return (_few if _are_few(query, key) else _many)(query, key, weight)
+    return (at_once if _are_few(query, key) else _in_a_loop)(query, key, weight)
 
 
 def _are_few(query: Tensor, key: Tensor) -> bool:
@@ -161,8 +161,9 @@ def _gradient(query: Tensor, key: Tensor, weight: Tensor, upstream: Tensor) -> P
     return tuple(ops.moveaxis(each, 0, -1) for each in found)
 
 
-_few = differentiated(_scores_at_once, _gradient_at_once)
-_many = differentiated(_scores, _gradient)
+at_once = differentiated(_scores_at_once, _gradient_at_once)
+"""`additive` of few pairs, whose features stand in memory, but not from the forward to the backward."""
+_in_a_loop = differentiated(_scores, _gradient)
 
 
 def _safe(query: Tensor, key: Tensor) -> Tensor:

@@ -364,7 +364,7 @@ class _Attentional(_Cells):
         self.supports_masking = True
         self.seed_generator = keras.random.SeedGenerator(seed) if dropout or weight_dropout else None
 
-    def build(self, inputs_shape: Sequence[int], memory_shape: Any) -> None:
+    def build(self, inputs_shape: Sequence[int | None], memory_shape: Any) -> None:
         """Make the weights, for inputs (B, T, e) and a memory or encoded sequences (B, m, c)."""
         values = memory_shape.value if isinstance(memory_shape, Memory) else memory_shape
         self.build_sizes(inputs_shape[-1], values[-1])

@@ -33,10 +33,10 @@ def test_a_case(case: Case) -> None:
 
 def run(case: Case) -> tuple[dict[str, Array], dict[str, Array]]:
     layer = made(case)
-    if case.layer != "masked_softmax":
+    if case.layer != "masked_softmax":  # which has no weights
         shapes = {f"{name}_shape": array.shape for name, array in case.inputs.items()}
         layer.build(**{name: shapes[name] for name in signature(layer.build).parameters})
-    dikkat.load_tensors(layer, case.tensors)
+        dikkat.load_tensors(layer, case.tensors)
     given = {("attention_mask" if name == "mask" else name): each for name, each in case.given.items()}
 
     def function(tensors: Tensors) -> Tensors:

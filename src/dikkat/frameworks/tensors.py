@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from dikkat.files import write_whole
 
@@ -16,6 +17,8 @@ Tensors = Mapping[str, Array]
 def read(source: Tensors | str | os.PathLike[str]) -> Tensors:
     """Weights that came as they are, or as the name of a safetensors file.
 
+    What is bfloat16 in a file comes as float32, since NumPy has no such type.
+
     Raises:
         FileNotFoundError: no such file.
         ValueError: a file that is damaged or of another format.
@@ -23,14 +26,16 @@ def read(source: Tensors | str | os.PathLike[str]) -> Tensors:
     if isinstance(source, Mapping):
         return source
     from safetensors import SafetensorError
-    from safetensors.numpy import load
+    from safetensors.torch import load
 
     path = Path(source)
     try:
-        loaded: dict[str, Array] = load(path.read_bytes())
+        loaded = load(path.read_bytes())
     except (SafetensorError, ValueError, KeyError) as error:
         raise ValueError(f"{path}: truncated, damaged or no safetensors file ({error})") from error
-    return loaded
+    return {
+        name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy() for name, tensor in loaded.items()
+    }
 
 
 def write(tensors: Tensors, path: str | os.PathLike[str]) -> None:
@@ -41,7 +46,7 @@ def write(tensors: Tensors, path: str | os.PathLike[str]) -> None:
     """
     from safetensors.numpy import save
 
-    content = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    content = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
     write_whole(path, save(content, metadata={"format": "pt"}))
 
 
@@ -57,10 +62,10 @@ def check(expected: Mapping[str, tuple[int, ...]], found: Tensors, name: str = "
         ValueError: one is missing, one is too many, or the shapes differ; the message names it and both shapes.
 
     Example:
-        >>> check({"W_q.weight": (3, 5)}, {"W_q.weight": np.zeros((3, 7))})
+        >>> check({"W_q": (3, 5)}, {"W_q": np.zeros((3, 7))})
         Traceback (most recent call last):
             ...
-        ValueError: tensors: W_q.weight came with shape (3, 7); allowed: (3, 5). They are of a layer of other sizes
+        ValueError: tensors: W_q came with shape (3, 7); allowed: (3, 5). Another layer has them, or one of other sizes
     """
     faults = [f"{each} {shape} is missing" for each, shape in expected.items() if each not in found]
     faults += [f"{each} {tuple(found[each].shape)} is not expected" for each in sorted(found) if each not in expected]
@@ -71,5 +76,32 @@ def check(expected: Mapping[str, tuple[int, ...]], found: Tensors, name: str = "
     ]
     if faults:
         raise ValueError(
-            f"{name}: {'; '.join(faults[:5])}{' …' if faults[5:] else ''}. They are of a layer of other sizes"
+            f"{name}: {'; '.join(faults[:5])}{' …' if faults[5:] else ''}. They are of another layer, or of one of "
+            "other sizes"
         )
+
+
+def bandwidths(bandwidth: Any) -> Array:
+    """A kernel's bandwidth, checked.
+
+    Args:
+        bandwidth: a number, or (d,), one for each feature.
+
+    Returns:
+        () or (d,), float64, so that a fixed bandwidth is exact for every dtype of data.
+
+    Raises:
+        TypeError: no numbers.
+        ValueError: numbers that are not positive and finite, or of another shape.
+    """
+    try:
+        sigma = np.array(bandwidth, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"bandwidth: came {bandwidth!r}; allowed: a positive number, or one for each feature") from None
+    if sigma.ndim > 1:
+        raise ValueError(f"bandwidth: came with shape {sigma.shape}; allowed: a number, or (d,), one a feature")
+    if not sigma.size or not bool((np.isfinite(sigma) & (sigma > 0)).all()):
+        raise ValueError(
+            f"bandwidth: came {sigma.tolist()}; allowed: positive finite numbers, in the units of the data"
+        )
+    return sigma

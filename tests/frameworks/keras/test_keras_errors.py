@@ -16,6 +16,16 @@ X = np.ones((2, 3, 5), np.float32)
 LONGER = np.ones((2, 7, 5), np.float32)
 WIDER = np.ones((2, 3, 11), np.float32)
 
+INPUT = keras.Input((5,))
+
+
+class Pairless(dikkat.Score):
+    """It does not say how it compares."""
+
+
+class Profiled(dikkat.Gaussian):
+    profile = "tent"
+
 
 def attend(query: Any = X, key: Any = X, value: Any = X, score: Any = None, **limits: Any) -> Any:
     return dikkat.attend(query, key, value, score=dikkat.Dot() if score is None else score, **limits)
@@ -62,6 +72,18 @@ BAD_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
         "allowed: 5, as this was built",
     ),
     "pair: came 'outer'": (lambda: dikkat.compare(X, X, pair="outer"), "'inner', 'additive', 'distance'"),
+    "weight: came with shape": (
+        lambda: dikkat.compare(X, X, pair="additive", weight=np.ones(3, "f")),
+        r"\(3,\); allowed: \(5,\), one a feature",
+    ),
+    "layer: no public attribute of Sequential leads to its weight": (
+        lambda: dikkat.tensors(built(keras.Sequential([dikkat.Linear(3)]), (2, 5))),
+        "weight.*as attributes of their own",
+    ),
+    "layer: no public attribute of Functional leads to its weight": (
+        lambda: dikkat.load_tensors(keras.Model(INPUT, dikkat.Linear(3)(INPUT)), {}),
+        "weight.*as attributes of their own",
+    ),
     "profile: came 'tent'": (lambda: dikkat.compare(X, X, pair="distance", profile="tent"), "'triangular'"),
     "layer: Linear is not built": (lambda: dikkat.tensors(dikkat.Linear(3)), "call it once"),
     "weight came with shape": (
@@ -70,7 +92,7 @@ BAD_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "bias .* is missing": (
         lambda: dikkat.load_tensors(built(dikkat.Linear(3), (2, 5)), {"weight": np.ones((3, 5))}),
-        "of other sizes",
+        "of another layer, or of one of other sizes",
     ),
 }
 
@@ -93,6 +115,18 @@ BAD_TYPES: dict[str, tuple[Callable[[], Any], str]] = {
     "causal: came int": (lambda: attend(causal=1), "True or False"),
     "score: came Dot;": (lambda: attend(score=dikkat.Dot), "make one, with its brackets"),
     "score: came 'dot'": (lambda: dikkat.MultiHeadAttention(4, 2, score="dot"), "an instance of"),
+    "score: Pairless.pair came None": (lambda: attend(score=Pairless()), "'inner', 'additive', 'distance'"),
+    "score: Profiled.profile came 'tent'": (
+        lambda: dikkat.MultiHeadAttention(4, 2, score=Profiled()),
+        "'gaussian', 'boxcar'",
+    ),
+    "key: came with dtype float16": (lambda: attend(key=X.astype("float16")), "float32, that of query"),
+    "value: came with dtype float32": (
+        lambda: attend(X.astype("float16"), X.astype("float16")),
+        "float16, that of query",
+    ),
+    "weight: came NoneType": (lambda: dikkat.compare(X, X, pair="additive"), r"v, \(h,\), for pair 'additive'"),
+    "weight: came ndarray": (lambda: dikkat.compare(X, X, pair="inner", weight=np.ones(5, "f")), "None for others"),
     "dropout: came str": (lambda: dikkat.DotProductAttention("half"), "a number from 0 to 1"),
     "num_hiddens: came 2.0": (lambda: dikkat.Additive(2.0), "a whole number"),
     "bandwidth: came 'wide'": (lambda: dikkat.Gaussian("wide"), "a positive number"),

@@ -15,6 +15,9 @@ from keras import ops
 
 import dikkat as in_torch
 from dikkat.frameworks import keras as dikkat
+from dikkat.translation import Settings
+from dikkat.translation import TranslationModel as InTorch
+from dikkat.translation.model import collate
 
 B, N, M, D_Q, D_K, D_V, H = 2, 3, 5, 7, 11, 13, 17
 
@@ -215,6 +218,34 @@ def test_keys_shared_by_a_batch_are_hidden_from_those_who_do_not_see_them() -> N
     assert np.isnan(output[1]).all()
 
 
+@pytest.mark.parametrize("mask", [np.array([True, False, True, True, False]), np.array(True), np.array(False)])
+def test_a_mask_of_few_dimensions(mask: Array) -> None:
+    query, key, value = arrays((B, N, D_Q), (B, M, D_Q), (B, M, D_V))
+    true = in_torch.attend(
+        *(torch.tensor(each).double() for each in (query, key, value)),
+        score=in_torch.scores.Dot(),
+        mask=torch.tensor(np.broadcast_to(mask, (N, M))),
+    )
+    np.testing.assert_allclose(
+        numpy(dikkat.attend(query, key, value, score=dikkat.Dot(), mask=mask)), true.numpy(), atol=2e-6
+    )
+    layer, tensors = dikkat.DotProductAttention(), map(ops.convert_to_tensor, (query, key, value))
+    np.testing.assert_allclose(
+        numpy(layer(*tensors, attention_mask=ops.convert_to_tensor(mask))), true.numpy(), atol=2e-6
+    )
+
+
+def test_additive_scores_where_denominators_are_as_large_as_they_get() -> None:
+    """One of them e^59.8, so that their product overflows beside another as large, and not beside a small one."""
+    query = np.array([[15.0, -5.0, 15.0, 15.0, -15.0, 0.5, 0.1, -0.4]], np.float32)
+    key = np.array([[14.9, -5.0, 14.9, 14.9, 14.9, -0.2, 14.9, -14.9]], np.float32)
+    weight = np.array([0.5, -2.0, 1.5, 1.0, -1.0, 3.0, 0.7, 1.3], np.float32)
+    for order in (np.arange(8), np.array([0, 5, 1, 2, 4, 3, 6, 7]), np.array([5, 3, 0, 4, 2, 6, 7, 1])):
+        found = dikkat.compare(query[:, order], key[:, order], pair="additive", weight=weight[order])
+        true = (weight * np.tanh(query.astype(np.float64) + key)).sum()
+        np.testing.assert_allclose(numpy(found), [[true]], atol=3e-6)
+
+
 def test_no_keys_no_queries_and_no_batch() -> None:
     query, key, value = ops.ones((B, N, D_Q)), ops.ones((B, 0, D_Q)), ops.ones((B, 0, D_V))
     output, weights = dikkat.attend(query, key, value, score=dikkat.Dot(), return_weights=True)
@@ -275,14 +306,26 @@ def test_a_layer_is_made_again_from_its_configuration(layer: Any) -> None:
 MODEL = """
 import sys, numpy, keras
 import dikkat.frameworks.keras
-model = keras.saving.load_model(sys.argv[1])
-given = numpy.load(sys.argv[2])
-numpy.save(sys.argv[3], model.predict([given["query"], given["key"], given["value"], given["lens"]], verbose=0))
+for name in sys.argv[2:]:
+    model = keras.saving.load_model(f"{name}.keras")
+    numpy.save(f"{name}-{sys.argv[1]}.npy", model.predict(dict(numpy.load(f"{name}.npz")), verbose=0))
+    model.save(f"{name}-{sys.argv[1]}.keras")
 """
 
 
-def test_a_saved_model_opens_here_and_under_another_backend(tmp_path: Path) -> None:
-    """A chain of layers, against the same chain in PyTorch."""
+def translator() -> tuple[Any, dict[str, Array], Array, Array]:
+    """A translation model, a batch, what PyTorch's model makes of it, and where that is to be found."""
+    settings = Settings(embedding_size=3, hidden_size=5, dropout=0.0)
+    module = InTorch(settings, 11, 13).double().eval()
+    model = dikkat.TranslationModel(settings, 11, 13)
+    dikkat.load_tensors(model, {name: each.numpy() for name, each in module.state_dict().items()})
+    pairs = [([5, 6, 7, 8, 5], [4, 9, 10]), ([9], [5, 11])]
+    ((inputs, labels),) = dikkat.SentencePairs(pairs, seed=None)
+    return model, inputs, module(collate(pairs)).detach().numpy(), labels != 0
+
+
+def test_saved_models_open_here_and_under_another_backend(tmp_path: Path) -> None:
+    """A chain of layers, and a translation model, against the same in PyTorch; and what is saved there opens here."""
     pairs = [twins(pair) for pair in layers()[:2]]
     heads = dikkat.MultiHeadAttention(D_V, 1, score=dikkat.Gaussian(2.0, learnable=True))
     inputs = [keras.Input((None, size), name=name) for name, size in (("query", D_Q), ("key", D_K), ("value", D_V))]
@@ -291,21 +334,50 @@ def test_a_saved_model_opens_here_and_under_another_backend(tmp_path: Path) -> N
     last = heads(found[0], found[1], found[1])
     module = in_torch.MultiHeadAttention(D_V, 1, score=in_torch.scores.Gaussian(2.0, learnable=True))
     dikkat.load_tensors(heads, {name: each.numpy() for name, each in module.state_dict().items()})
-    keras.Model([*inputs, lens], last).save(tmp_path / "model.keras")
+    keras.Model([*inputs, lens], last).save(tmp_path / "chain.keras")
 
     counts = np.array([0, 3])
     between = [expected(each, *qkv(), valid_lens=counts) for _, each in pairs]
     true = expected(module.double(), between[0], between[1], between[1])
     given = dict(zip(("query", "key", "value"), qkv(), strict=True)) | {"lens": counts.astype(np.int32)}
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(again.predict(list(given.values()), verbose=0), true, atol=5e-6)
+    model, batch, logits, real = translator()
+    model.save(tmp_path / "translation.keras")
+
+    def check(found: dict[str, Array], where: str) -> None:
+        np.testing.assert_allclose(found["chain"], true, atol=5e-6, err_msg=where)
+        np.testing.assert_allclose(found["translation"][real], logits, atol=5e-6, err_msg=where)
+
+    def opened(end: str = "") -> dict[str, Array]:
+        files = {name: keras.saving.load_model(tmp_path / f"{name}{end}.keras") for name in ("chain", "translation")}
+        return {name: each.predict(given if name == "chain" else batch, verbose=0) for name, each in files.items()}
+
+    check(opened(), "here")
     if keras.backend.backend() == "tensorflow":  # once is enough
-        np.savez(tmp_path / "given.npz", **given)
+        np.savez(tmp_path / "chain.npz", **given)
+        np.savez(tmp_path / "translation.npz", **batch)
+        names = [str(tmp_path / name) for name in ("chain", "translation")]
         for other in ("jax", "torch"):
-            names = [str(tmp_path / name) for name in ("model.keras", "given.npz", f"{other}.npy")]
             environment = os.environ | {"KERAS_BACKEND": other, "PYTHONPATH": os.pathsep.join(sys.path)}
-            subprocess.run([sys.executable, "-c", MODEL, *names], check=True, env=environment, timeout=300)
-            np.testing.assert_allclose(np.load(names[2]), true, atol=5e-6, err_msg=other)
+            subprocess.run([sys.executable, "-c", MODEL, other, *names], check=True, env=environment, timeout=300)
+            check({name: np.load(tmp_path / f"{name}-{other}.npy") for name in ("chain", "translation")}, other)
+            check(opened(f"-{other}"), f"saved under {other}")
+
+
+def test_bfloat16_weights_as_a_file(tmp_path: Path) -> None:
+    """From PyTorch, and from here to there."""
+    from safetensors.torch import load_file, save_file
+
+    module = torch.nn.Linear(5, 3, dtype=torch.bfloat16)
+    save_file(module.state_dict(), tmp_path / "torch.safetensors")
+    for dtype in ("bfloat16", "float32"):
+        layer = dikkat.Linear(3, dtype=dtype)
+        layer.build((None, 5))
+        dikkat.load_tensors(layer, tmp_path / "torch.safetensors")
+        dikkat.save_tensors(layer, tmp_path / "keras.safetensors")
+        for found in (dikkat.tensors(layer), load_file(tmp_path / "keras.safetensors")):
+            for name, each in module.state_dict().items():
+                assert found[name].dtype in (np.float32, torch.float32)
+                np.testing.assert_array_equal(found[name], each.float().numpy())
 
 
 def test_weights_as_a_file(tmp_path: Path) -> None:

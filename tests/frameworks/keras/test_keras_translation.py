@@ -128,7 +128,8 @@ def test_dropouts():
         kept, first, second = trained(**settings)
         assert (first != kept).any()
         assert (first != second).any()
-    # Nearly all words dropped: what is left of the scores is nearly the same, whatever the words were.
+    # All words dropped, by this seed: what is left of the scores is the same, whatever the words were.
+    keras.utils.set_random_seed(1)
     model = TranslationModel(dataclasses.replace(BASE, num_layers=2, word_dropout=0.999), 11, 13, dtype=DTYPE)
     load_tensors(model, weights)
     with torch.no_grad():

@@ -18,7 +18,34 @@ Tensor = Any
 Parts = Any  # a query's, a key's and the weight's
 
 _TOGETHER = 16  # features of a step of the forward; even
-_SAFE = 30.0  # max|q| + max|k| up to which two denominators may be multiplied: e^120 would overflow, e^(2·60) does not
+# max|q| + max|k| up to which two denominators may be multiplied, each below 1 + e^60. In float32 their product can
+# overflow, and two reciprocals become 0; but only where it is beyond e^88, both denominators are beyond e^28, and what
+# is lost is below e^-28 of a weight.
+_SAFE = 30.0
+
+
+def differentiated(
+    forward: Callable[..., Tensor], gradient: Callable[..., tuple[Tensor, ...]]
+) -> Callable[..., Tensor]:
+    """A function with a gradient of its own.
+
+    Args:
+        forward: From tensors to a tensor.
+        gradient: From the same tensors and the upstream gradient to the gradient of each.
+    """
+
+    @ops.custom_gradient
+    def function(*tensors: Tensor) -> tuple[Tensor, Callable[..., Any]]:
+        def backward(*arguments: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, ...]:
+            # Where the framework hands the upstream gradient over by its place, it comes alone.
+            (upstream,) = arguments if upstream is None else (upstream,)
+            return gradient(*tensors, upstream)
+
+        return forward(*tensors), backward
+
+    wrapped: Callable[..., Tensor] = function
+    return wrapped
+
 
 _FEW = 2**16  # pairs times features, up to which all are computed at once
 
@@ -39,18 +66,7 @@ def additive(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
     if query.shape[:-2] != key.shape[:-2]:  # brought together here, where differentiation takes them apart again
         query = query + ops.zeros_like(key[..., :1, :1])
         key = key + ops.zeros_like(query[..., :1, :1])
-    return _additive(query, key, weight)
-
-
-@ops.custom_gradient
-def _additive(query: Tensor, key: Tensor, weight: Tensor) -> tuple[Tensor, Callable[..., Any]]:
-    def gradient(*arguments: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        # Where the framework hands the upstream gradient over by its place, it comes alone.
-        (upstream,) = arguments if upstream is None else (upstream,)
-        return (_gradient_at_once if few else _gradient)(query, key, weight, upstream)
-
-    few = _are_few(query, key)
-    return (_scores_at_once if few else _scores)(query, key, weight), gradient
+    return (at_once if _are_few(query, key) else _in_a_loop)(query, key, weight)
 
 
 def _are_few(query: Tensor, key: Tensor) -> bool:
@@ -143,6 +159,11 @@ def _gradient(query: Tensor, key: Tensor, weight: Tensor, upstream: Tensor) -> P
         lambda: run(plain, query, key),
     )
     return tuple(ops.moveaxis(each, 0, -1) for each in found)
+
+
+at_once = differentiated(_scores_at_once, _gradient_at_once)
+"""`additive` of few pairs, whose features stand in memory, but not from the forward to the backward."""
+_in_a_loop = differentiated(_scores, _gradient)
 
 
 def _safe(query: Tensor, key: Tensor) -> Tensor:

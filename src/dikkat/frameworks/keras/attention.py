@@ -1,23 +1,25 @@
 """The front door: compare a query with every key, normalise over the keys, average the values."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import keras
 from keras import ops
 
+from dikkat.calls import probability
 from dikkat.frameworks.keras.additive import additive
-from dikkat.frameworks.keras.backend import product, wide
+from dikkat.frameworks.keras.backend import kind, product, wide
 from dikkat.frameworks.keras.masking import (
     Shape,
     as_tensor,
     check_restrictions,
     features,
-    probability,
+    same,
     shape_of,
     softmax,
     visible,
 )
 from dikkat.frameworks.keras.scores import Score, log_profile
+from dikkat.scores import Pair, Profile
 
 
 class Call(NamedTuple):
@@ -158,7 +160,8 @@ def compare(query: Any, key: Any, *, pair: str, weight: Any = None, profile: str
         Scores (..., n, m), float32 or float64.
 
     Raises:
-        ValueError: Different numbers of features, or no such pair function.
+        TypeError: A weight that is missing or too many.
+        ValueError: Different numbers of features, or no such pair function or profile.
 
     Example:
         >>> from keras import ops
@@ -166,20 +169,25 @@ def compare(query: Any, key: Any, *, pair: str, weight: Any = None, profile: str
         >>> tuple(scores.shape), float(scores[0, 0])
         ((2, 5), 3.0)
     """
-    if pair not in ("inner", "additive", "distance"):
-        raise ValueError(f"pair: came {pair!r}; allowed: 'inner', 'additive', 'distance'")
+    if pair not in get_args(Pair):
+        raise ValueError(f"pair: came {pair!r}; allowed: {', '.join(map(repr, get_args(Pair)))}")
     sizes = shape_of(query)[-1], shape_of(key)[-1]
     if sizes[0] != sizes[1]:
         raise ValueError(
             f"query, key: came with {sizes[0]} and {sizes[1]} features after projection; allowed: the same number (for "
             "different sizes: Bilinear, Additive)"
         )
-    kind = wide(query, key)
-    query, key = ops.cast(query, kind), ops.cast(key, kind)
+    if (weight is None) == (pair == "additive"):
+        raise TypeError(f"weight: came {type(weight).__name__}; allowed: v, (h,), for pair 'additive', None for others")
+    dtype = wide(query, key)
+    query, key = ops.cast(query, dtype), ops.cast(key, dtype)
     if pair == "inner":
         return product(query, ops.swapaxes(key, -1, -2))
     if pair == "additive":
-        return additive(query, key, ops.cast(weight, kind))
+        weight = as_tensor(weight)
+        if not same(shape_of(weight), sizes[:1]):
+            raise ValueError(f"weight: came with shape {shape_of(weight)}; allowed: {sizes[:1]}, one a feature")
+        return additive(query, key, ops.cast(weight, dtype))
     difference = ops.expand_dims(query, -2) - ops.expand_dims(key, -3)
     return log_profile(profile, ops.sum(ops.square(difference), axis=-1))
 
@@ -207,8 +215,8 @@ def pool(
     """
     weights = softmax(scores, shown)
     kept = keras.random.dropout(weights, probability(dropout), seed=seed_generator) if dropout else weights
-    kind = wide(kept, value)
-    output = product(ops.cast(kept, kind), ops.cast(value, kind))
+    dtype = wide(kept, value)
+    output = product(ops.cast(kept, dtype), ops.cast(value, dtype))
     return ops.cast(output, value.dtype), ops.cast(weights, value.dtype)
 
 
@@ -229,12 +237,22 @@ def hide(query: Any, key: Any, value: Any, shown: Any) -> tuple[Any, Any, Any]:
 
 
 def check_score(score: Any) -> None:
-    """A score is an instance of `Score`."""
+    """A score is an instance of `Score` that says of itself what it must.
+
+    Raises:
+        TypeError: It is none, or has no such pair function or profile.
+    """
     if not isinstance(score, Score):
         is_class = isinstance(score, type)
         hint = ": make one, with its brackets" if is_class and issubclass(score, Score) else ""
         came = score.__name__ if is_class else repr(score) if isinstance(score, str) else type(score).__name__
         raise TypeError(f"score: came {came}; allowed: an instance of a dikkat.frameworks.keras.Score{hint}")
+    for name, allowed in (("pair", get_args(Pair)), ("profile", get_args(Profile))):
+        came = getattr(score, name, None)
+        if came not in allowed:
+            raise TypeError(
+                f"score: {type(score).__name__}.{name} came {came!r}; allowed: {', '.join(map(repr, allowed))}"
+            )
 
 
 def check_call(query: Any, key: Any, value: Any, **limits: Any) -> Call:
@@ -251,6 +269,9 @@ def check_call(query: Any, key: Any, value: Any, **limits: Any) -> Call:
             f"{shape_of(key)})"
         )
     named = {"query": query, "key": key, "value": value}
+    for name, tensor in named.items():
+        if kind(tensor) != kind(query):
+            raise TypeError(f"{name}: came with dtype {kind(tensor)}; allowed: {kind(query)}, that of query")
     lead = _leading({name: shape_of(tensor) for name, tensor in named.items()})
     call = Call(lead, shape_of(query)[-2], rows[0])
     check_restrictions(*call, **limits)

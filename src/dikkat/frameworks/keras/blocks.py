@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 import keras
 from keras import ops
 
-from dikkat.frameworks.keras.backend import Array, product
+from dikkat.frameworks.keras.backend import Array, product, wide
 from dikkat.frameworks.tensors import Tensors, check, read, write
 
 registered = keras.saving.register_keras_serializable(package="dikkat")
@@ -125,10 +125,10 @@ def tensors(layer: Any) -> dict[str, Array]:
         layer: A layer or model that is built: called once, or `build` with its input shapes.
 
     Returns:
-        Arrays by name.
+        Arrays by name; those in half precision as float32, since NumPy has no bfloat16.
 
     Raises:
-        ValueError: The layer is not built.
+        ValueError: The layer is not built, or has a weight to which no attribute leads.
 
     Example:
         >>> layer = Linear(3)
@@ -136,7 +136,7 @@ def tensors(layer: Any) -> dict[str, Array]:
         >>> {name: array.shape for name, array in tensors(layer).items()}
         {'weight': (3, 5), 'bias': (3,)}
     """
-    return {name: ops.convert_to_numpy(variable) for name, variable in _built(layer).items()}
+    return {name: ops.convert_to_numpy(ops.cast(variable, wide(variable))) for name, variable in _built(layer).items()}
 
 
 def load_tensors(layer: Any, source: Tensors | str | os.PathLike[str]) -> None:
@@ -148,8 +148,8 @@ def load_tensors(layer: Any, source: Tensors | str | os.PathLike[str]) -> None:
 
     Raises:
         FileNotFoundError: No such file.
-        ValueError: The layer is not built; or a weight is missing, or too many, or of another shape: the message names
-            it and both shapes, and the layer is as it was.
+        ValueError: The layer is not built, or has a weight to which no attribute leads; or a weight is missing, too
+            many, or of another shape: the message names it and both shapes, and the layer is as it was.
 
     Example:
         >>> layer, other = Linear(3), Linear(3)
@@ -186,4 +186,13 @@ def _built(layer: Any) -> dict[str, Any]:
             f"layer: {type(layer).__name__} is not built, so its weights have no shapes yet; call it once, or call "
             "its `build` with the shapes of its inputs"
         )
-    return parameters(layer)
+    found = parameters(layer)
+    reached = {id(variable) for variable in found.values()}
+    for weight in layer.weights:
+        if id(weight) not in reached:
+            raise ValueError(
+                f"layer: no public attribute of {type(layer).__name__} leads to its weight {weight.path}, which so has "
+                "no name; allowed: layers that keep their weights and layers as attributes of their own (not in lists, "
+                "as keras.Sequential does): take these one by one"
+            )
+    return found

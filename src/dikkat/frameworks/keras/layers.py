@@ -14,6 +14,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from dikkat.calls import probability
 from dikkat.frameworks.keras.attention import Call, attend, check_call, check_score, hide
 from dikkat.frameworks.keras.backend import product
 from dikkat.frameworks.keras.blocks import Block, Linear, registered
@@ -24,10 +25,8 @@ from dikkat.frameworks.keras.masking import (
     check_restrictions,
     features,
     masked_softmax,
-    probability,
     shape_of,
     visible,
-    whole,
 )
 from dikkat.frameworks.keras.scores import (
     Additive,
@@ -40,6 +39,7 @@ from dikkat.frameworks.keras.scores import (
     linear,
     size_of,
 )
+from dikkat.scores import whole
 
 Masks = tuple[Any, Any, Any, Any]  # of pairs, of queries, of keys, of values
 

@@ -1,7 +1,6 @@
 """Which keys a query may see, and the softmax over them."""
 
 from functools import reduce
-from numbers import Integral
 from typing import Any
 
 import keras
@@ -44,7 +43,7 @@ def check_restrictions(
     if valid_lens is not None:
         _check_kind("valid_lens", valid_lens, "int")
         allowed = [lead[:1], (*lead[:1], queries)]
-        if not any(_same(shape_of(valid_lens), shape) for shape in allowed):
+        if not any(same(shape_of(valid_lens), shape) for shape in allowed):
             raise ValueError(
                 f"valid_lens: came with shape {shape_of(valid_lens)}; allowed: {allowed[0]} (one length a batch "
                 f"element) or {allowed[1]} (one a query), aligned with the first leading dimension, for all heads"
@@ -104,7 +103,10 @@ def visible(
     if causal:
         parts.append(key <= ops.expand_dims(ops.arange(queries, dtype="int32"), -1) + (keys - queries))
     if mask is not None:
-        parts.append(ops.convert_to_tensor(mask))
+        mask = ops.convert_to_tensor(mask)
+        while len(shape_of(mask)) < 2:  # whoever asks which keys are seen, or by whom, counts on both axes
+            mask = ops.expand_dims(mask, 0)
+        parts.append(mask)
     if key_bias is not None:
         parts.append(ops.expand_dims(key_bias != -float("inf"), -2))
     if exclude is not None:
@@ -191,7 +193,7 @@ def features(name: str, tensor: Any) -> Any:
     return tensor
 
 
-def _same(shape: Shape, other: Shape) -> bool:
+def same(shape: Shape, other: Shape) -> bool:
     """Whether two shapes may be equal, as far as they are known."""
     return len(shape) == len(other) and all(
         have is None or want is None or have == want for have, want in zip(shape, other, strict=True)
@@ -233,21 +235,3 @@ def _check_range(name: str, tensor: Any, low: int, high: int | None, meaning: st
     wrong = values[(values < low) | (values > high)]
     if wrong.size:
         raise ValueError(f"{name}: came {wrong.flat[0]}; allowed: {low} to {high}, {meaning}")
-
-
-def whole(name: str, size: Any) -> int:
-    """A whole number of at least 1."""
-    if isinstance(size, bool) or not isinstance(size, Integral):
-        raise TypeError(f"{name}: came {size!r} ({type(size).__name__}); allowed: a whole number of at least 1")
-    if size < 1:
-        raise ValueError(f"{name}: came {size}; allowed: a whole number of at least 1")
-    return int(size)
-
-
-def probability(dropout: Any) -> float:
-    """A number from 0 to 1."""
-    if isinstance(dropout, bool) or not isinstance(dropout, int | float):
-        raise TypeError(f"dropout: came {type(dropout).__name__}; allowed: a number from 0 to 1")
-    if not 0.0 <= dropout <= 1.0:
-        raise ValueError(f"dropout: came {dropout}; allowed: a number from 0 to 1")
-    return float(dropout)

@@ -1,15 +1,17 @@
 """Recurrent networks with attention: encoders that never read padding, and decoders that attend."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import keras
 from keras import ops
 
+from dikkat.frameworks.keras.additive import at_once
 from dikkat.frameworks.keras.attention import compare, pool
 from dikkat.frameworks.keras.backend import kind, product, readable, wide
 from dikkat.frameworks.keras.blocks import Block, registered
+from dikkat.frameworks.keras.masking import same
 from dikkat.frameworks.keras.scores import Score
 from dikkat.frameworks.keras.sequences import scan
 from dikkat.recurrent.stack import check_probability, check_stack
@@ -254,7 +256,7 @@ def real_positions(tensor: Any, lengths: Any, mask: Any, name: str) -> Any:
         mask = ops.convert_to_tensor(mask)
         if kind(mask) != "bool":
             raise TypeError(f"the mask of {name} has dtype {kind(mask)}; it must be of booleans")
-        if not _same(mask.shape, tensor.shape[:2]):
+        if not same(mask.shape, tensor.shape[:2]):
             raise ValueError(
                 f"the mask of {name} has shape {tuple(mask.shape)}; it must be (batch, positions) = "
                 f"{tuple(tensor.shape[:2])}"
@@ -285,10 +287,8 @@ def checked_lengths(lengths: Any, tensor: Any, name: str, of: str, least: int) -
     lengths = ops.convert_to_tensor(lengths)
     if "int" not in kind(lengths):
         raise TypeError(f"{name} have dtype {kind(lengths)}; they must be integers")
-    if not _same(lengths.shape, tensor.shape[:1]):
-        raise ValueError(
-            f"{name} have shape {tuple(lengths.shape)}; they must be (batch,) = {tuple(tensor.shape[:1])}"
-        )
+    if not same(lengths.shape, tensor.shape[:1]):
+        raise ValueError(f"{name} have shape {tuple(lengths.shape)}; they must be (batch,) = {tuple(tensor.shape[:1])}")
     if readable(lengths) and tensor.shape[1] is not None:
         values = ops.convert_to_numpy(lengths)
         if ((values < least) | (values > tensor.shape[1])).any():
@@ -599,7 +599,7 @@ class _Attentional(_Cells):
                 "with at least one step"
             )
         self._check_context("memory", memory.value)
-        if not _same((inputs.shape[0],), (memory.value.shape[0],)):
+        if not same((inputs.shape[0],), (memory.value.shape[0],)):
             raise ValueError(
                 f"the memory is of {memory.value.shape[0]} sequences and the inputs are of {inputs.shape[0]}; both "
                 "must be as many"
@@ -631,13 +631,11 @@ class _Attentional(_Cells):
             )
         expected = (self.num_layers, inputs.shape[0], self.hidden_size)
         for each in parts:
-            if not _same(each.shape, expected):
+            if not same(each.shape, expected):
                 raise ValueError(
                     f"the state has shape {tuple(each.shape)}; allowed is (layers, batch, hidden) = {expected}"
                 )
-        hidden, *cell = (
-            [ops.cast(each[layer], wide(inputs)) for layer in range(self.num_layers)] for each in parts
-        )
+        hidden, *cell = ([ops.cast(each[layer], wide(inputs)) for layer in range(self.num_layers)] for each in parts)
         return _State(hidden, cell[0] if cell else [], coverage)
 
     def _joined(self, state: _State, dtype: Any) -> State:
@@ -701,8 +699,8 @@ class _Steps:
             key = key + ops.cast(ops.expand_dims(coverage, -1), key.dtype) * weight
         query = score.project_query(ops.expand_dims(ops.cast(before.hidden[-1], self.narrow), 1))
         if score.pair == "additive":
-            operands = (ops.cast(each, self.wide) for each in (query, key, score.pair_weight()))
-            scores = ops.expand_dims(_additive(*operands), 1)
+            # One query has as many pairs as keys, so that exponentials instead of tanh would save nothing.
+            scores = at_once(*(ops.cast(each, self.wide) for each in (query, key, score.pair_weight())))
         else:
             scores = compare(query, key, pair=score.pair, profile=score.profile)
         context, weights = pool(scores, self.memory.value, self.visible)
@@ -731,34 +729,6 @@ class _Steps:
         """A product in the dtype of the weights; states, on which all later ones build, stay wide."""
         result = product(ops.cast(features, kernel.dtype), kernel)
         return ops.cast(result if bias is None else result + bias, self.wide)
-
-
-@ops.custom_gradient
-def _additive(query: Any, key: Any, weight: Any) -> tuple[Any, Callable[..., Any]]:
-    """Σ_h v_h tanh(q_h + k_h) of one query a sequence: (B, 1, h), (B, m, h), (h,) -> (B, m).
-
-    The features of one query's pairs take no more memory than the keys, so they are compared all at once; but those of
-    every step together would, so the gradient computes them again.
-    """
-
-    def gradient(*arguments: Any, upstream: Any = None) -> tuple[Any, Any, Any]:
-        # Where the framework hands the upstream gradient over by its place, it comes alone.
-        (upstream,) = arguments if upstream is None else (upstream,)
-        upstream = ops.expand_dims(upstream, -1)
-        argument = query + key
-        # 1 − tanh² would have no digits left where tanh is saturated.
-        small = ops.exp(-2 * ops.abs(argument))
-        of_key = upstream * weight * (4 * small / ops.square(1 + small))
-        of_weight = ops.sum(upstream * ops.tanh(argument), axis=(0, 1))
-        return ops.sum(of_key, axis=1, keepdims=True), of_key, of_weight
-
-    return product(ops.tanh(query + key), ops.expand_dims(weight, -1))[..., 0], gradient
-
-
-def _same(shape: Sequence[int | None], expected: Sequence[int | None]) -> bool:
-    """Whether shapes agree where both are known."""
-    pairs = zip(shape, expected, strict=False)
-    return len(shape) == len(expected) and all(None in pair or pair[0] == pair[1] for pair in pairs)
 
 
 @registered

@@ -21,7 +21,8 @@ from keras import ops
 
 from dikkat.frameworks.keras.backend import wide
 from dikkat.frameworks.keras.blocks import Block, Linear, registered
-from dikkat.frameworks.keras.masking import Shape, shape_of, whole
+from dikkat.frameworks.keras.masking import Shape, shape_of
+from dikkat.scores import whole
 
 
 class Score(Block):

@@ -14,7 +14,7 @@ from keras import ops
 from torch import Tensor
 
 from dikkat.frameworks.keras import scores
-from dikkat.frameworks.keras.backend import Array, kind, product, readable, wide
+from dikkat.frameworks.keras.backend import Array, product, readable
 from dikkat.frameworks.keras.blocks import Block, Linear, load_tensors, registered, tensors
 from dikkat.frameworks.keras.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder, Memory, State
 from dikkat.translation import checkpoint
@@ -100,9 +100,7 @@ class TranslationModel(keras.Model):
         >>> history = model.fit(SentencePairs([([5, 6, 7], [8]), ([9], [4, 5])]), epochs=1, verbose=0)
     """
 
-    def __init__(
-        self, settings: Settings | dict[str, Any], source_size: int, target_size: int, **options: Any
-    ) -> None:
+    def __init__(self, settings: Settings | dict[str, Any], source_size: int, target_size: int, **options: Any) -> None:
         super().__init__(**options)
         self.supports_masking = True
         self.settings = settings = settings if isinstance(settings, Settings) else Settings.from_dict(settings)
@@ -410,7 +408,9 @@ class SentencePairs(keras.utils.PyDataset):
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         for index, (source, _) in enumerate(pairs):
             if not len(source):
-                raise ValueError(f"pairs[{index}] has a source without tokens, to which nothing can be said: leave it out")
+                raise ValueError(
+                    f"pairs[{index}] has a source without tokens, to which nothing can be said: leave it out"
+                )
         order = sorted(range(len(pairs)), key=lambda index: (-len(pairs[index][1]), -len(pairs[index][0])))
         self._pairs, self._multiple = pairs, multiple
         self._batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
@@ -526,6 +526,8 @@ class _Reader:
 
     def features(self, batch: Batch) -> Tensor:
         """What `scores` makes scores of, (N, e), at the N real positions of given translations."""
+        # Once for all the parts in which `scores` comes to read them.
+        self._output = _to_torch(self.model.output_table().value).t(), self.output_bias
         target = _from_torch(batch.target, _size(len(batch.target)), _size(batch.target.shape[1]))
         features = self._features(*self._source(batch.source, batch.source_lengths), target)
         positions = torch.arange(batch.target.shape[1] - 1)
@@ -534,7 +536,8 @@ class _Reader:
 
     def scores(self, features: Tensor) -> Tensor:
         """Unnormalised log-probabilities (N, V)."""
-        return torch.addmm(self.output_bias, features, _to_torch(self.model.output_table().value).t())
+        table, bias = self._output
+        return torch.addmm(bias, features, table)
 
     def _source(self, source: Tensor, lengths: Tensor) -> tuple[Any, Any]:
         rows, positions = _size(len(source)), _size(source.shape[1])

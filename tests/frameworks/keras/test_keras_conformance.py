@@ -38,7 +38,8 @@ def run(case: Case) -> tuple[dict[str, Array], dict[str, Array]]:
     elif case.layer != "masked_softmax":
         shapes = {f"{name}_shape": array.shape for name, array in case.inputs.items()}
         layer.build(**{name: shapes[name] for name in signature(layer.build).parameters})
-    dikkat.load_tensors(layer, case.tensors)
+    if case.tensors:
+        dikkat.load_tensors(layer, case.tensors)
     given = {("attention_mask" if name == "mask" else name): each for name, each in case.given.items()}
 
     def function(tensors: Tensors) -> Tensors:

@@ -62,10 +62,10 @@ def check(expected: Mapping[str, tuple[int, ...]], found: Tensors, name: str = "
         ValueError: one is missing, one is too many, or the shapes differ; the message names it and both shapes.
 
     Example:
-        >>> check({"W_q": (3, 5)}, {"W_q": np.zeros((3, 7))})
+        >>> check({"v": (1, 5)}, {"v": np.zeros((1, 7))}, name="file")
         Traceback (most recent call last):
             ...
-        ValueError: tensors: W_q came with shape (3, 7); allowed: (3, 5). They are of another layer, or of one of other sizes
+        ValueError: file: v came with shape (1, 7); allowed: (1, 5). They are of another layer, or of one of other sizes
     """
     faults = [f"{each} {shape} is missing" for each, shape in expected.items() if each not in found]
     faults += [f"{each} {tuple(found[each].shape)} is not expected" for each in sorted(found) if each not in expected]

@@ -223,11 +223,11 @@ def test_a_mask_of_few_dimensions(mask: Array) -> None:
     query, key, value = arrays((B, N, D_Q), (B, M, D_Q), (B, M, D_V))
     true = in_torch.attend(
         *(torch.tensor(each).double() for each in (query, key, value)),
-        score=in_torch.scores.Dot(),
+        score=in_torch.scores.ScaledDot(),
         mask=torch.tensor(np.broadcast_to(mask, (N, M))),
     )
     np.testing.assert_allclose(
-        numpy(dikkat.attend(query, key, value, score=dikkat.Dot(), mask=mask)), true.numpy(), atol=2e-6
+        numpy(dikkat.attend(query, key, value, score=dikkat.ScaledDot(), mask=mask)), true.numpy(), atol=2e-6
     )
     layer, tensors = dikkat.DotProductAttention(), map(ops.convert_to_tensor, (query, key, value))
     np.testing.assert_allclose(
@@ -315,7 +315,7 @@ for name in sys.argv[2:]:
 
 def translator() -> tuple[Any, dict[str, Array], Array, Array]:
     """A translation model, a batch, what PyTorch's model makes of it, and where that is to be found."""
-    settings = Settings(embedding_size=3, hidden_size=5, dropout=0.0)
+    settings = Settings(embedding_size=3, hidden_size=4, dropout=0.0)
     module = InTorch(settings, 11, 13).double().eval()
     model = dikkat.TranslationModel(settings, 11, 13)
     dikkat.load_tensors(model, {name: each.numpy() for name, each in module.state_dict().items()})

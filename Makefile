@@ -37,12 +37,15 @@ check: install  ## Linter, strict types, docs build.
 	$(BIN)/mypy
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-bench: install peers  ## Measure, and write benchmarks/results/ and the tables of docs/benchmarks.md.
+bench: install peers demo .venv-mxnet/installed  ## Measure, and write benchmarks/results/ and the tables of docs/benchmarks.md.
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/phrasebook.py
 	PYTHONPATH=src $(PEERS)/python benchmarks/additive.py
 	PYTHONPATH=src $(PEERS)/python benchmarks/stress.py --write
 	PYTHONPATH=src $(PEERS)/python benchmarks/regression.py
+	$(BIN)/python benchmarks/keras_additive.py
+	$(BIN)/python benchmarks/cross_loading.py --model demo/model --mxnet $(MXNET)/python
+	$(BIN)/python benchmarks/textbook_experiment.py --mxnet $(MXNET)/python
 
 peers: .venv-peers/installed  ## The environment of the benchmarks, with TensorFlow, JAX, KeOps, statsmodels and scikit-fda (3 GB).
 

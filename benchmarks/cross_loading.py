@@ -47,6 +47,10 @@ def main() -> None:
     for name, each in results.items():
         print(name, json.dumps(each))
     print(write("cross-loading", results, "keras", "tensorflow", "jax"))
+    if options.mxnet is None:
+        print("MXNet was left out: --mxnet names its interpreter")
+    if not all(each["identical"] == each["of"] and each["saved and loaded in PyTorch"] for each in results.values()):
+        raise SystemExit("the frameworks differ")
 
 
 def runs(framework: str, options: argparse.Namespace) -> bool:

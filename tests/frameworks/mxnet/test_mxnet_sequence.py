@@ -69,6 +69,21 @@ def test_the_gradient_is_that_of_differences(mode: str, pair: str, scale: float)
         assert (gradients[name] * direction).sum() == pytest.approx(slope, rel=2e-6, abs=1e-6), name
 
 
+def test_exponentials_whose_product_overflows() -> None:
+    plan = sequence.Plan("gru", "additive", L, None, None, None, None)
+    tensors = {name: each.astype("float32") for name, each in _tensors("gru", "additive", 1.0).items()}
+    tensors["key"][0], tensors["query_bias"][:] = 42, 42
+    tensors["query_weight"] /= 1000  # e^84 · e^84 is more than float32 has; neither of them is
+    run = sequence._Steps(plan, tensors)
+    outputs = run.forward()
+    exact = sequence._Steps(plan, {name: each.astype("float64") for name, each in tensors.items()})
+    for found, expected in zip(outputs, exact.forward(), strict=True):
+        numpy.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    gradients = run.backward(outputs)
+    for name, expected in exact.backward(outputs).items():
+        numpy.testing.assert_allclose(gradients[name], expected, rtol=0, atol=1e-5 * max(1, abs(expected).max()))
+
+
 def test_features_and_weights_that_are_dropped() -> None:
     """A weight's share of the context goes with it; what the first layer says does not come to the second."""
     plan = sequence.Plan("gru", "inner", L, None, numpy.zeros((1, B, T, H)), numpy.zeros((B, T, M)), None)

@@ -4,9 +4,11 @@ $$ \sum_h v_h \tanh(q_h + k_h) = \sum_h v_h - 2 \sum_h \frac{v_h}{1 + p_h}, \qqu
 
 The exponentials belong to the query and to the key: they are computed n + m times, not n·m times. Two reciprocals fold
 into one, u/a + v/b = (u·b + v·a)/(a·b). A loop goes over the features, some at a step, and carries the scores; the
-backward goes over them once more. So what stands in memory is of the size of the scores, and never (…, n, m, h).
+backward goes over them once more. So what stands in memory is of the size of the scores, and never (…, n, m, h). Few
+numbers are computed all at once: there a loop takes longer, and above all longer to compile.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +22,7 @@ _TOGETHER = 16  # features of a step of the forward; even
 # overflow, and two reciprocals become 0; but only where it is beyond e^88, both denominators are beyond e^28, and what
 # is lost is below e^-28 of a weight.
 _SAFE = 30.0
+_FEW = 2**16  # pairs times features, up to which all are computed at once
 
 
 def differentiated(
@@ -54,14 +57,51 @@ def additive(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
         weight: v, (h,), of the same dtype.
 
     Returns:
-        (..., n, m), of that dtype. The gradient is computed by a second scan, from the same three tensors.
+        (..., n, m), of that dtype. The gradient is computed anew, from the same three tensors.
 
     Source: Bahdanau, Cho and Bengio 2015, appendix A.1.2.
     """
     if query.shape[:-2] != key.shape[:-2]:  # brought together here, where differentiation takes them apart again
         query = query + ops.zeros_like(key[..., :1, :1])
         key = key + ops.zeros_like(query[..., :1, :1])
-    return _additive(query, key, weight)
+    return (at_once if _are_few(query, key) else _in_a_loop)(query, key, weight)
+
+
+def at_once(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
+    """As `additive`, of all features at once: for few numbers, and for a decoder, which has one query at a step.
+
+    There the pairs' features take no more memory than the keys', and with n = 1 the n·m values of tanh are hardly more
+    than n + m exponentials. Over many steps they would take more: so the gradient computes them again.
+    """
+    return _at_once(query, key, weight)
+
+
+def _are_few(query: Tensor, key: Tensor) -> bool:
+    """Whether there are few numbers; what is known at the first call alone may be many."""
+    sizes = (*query.shape, key.shape[-2])
+    return None not in sizes and math.prod(sizes) <= _FEW
+
+
+def _scores_at_once(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
+    return ops.sum(weight * ops.tanh(_pairs(query, key)), -1)
+
+
+def _gradient_at_once(query: Tensor, key: Tensor, weight: Tensor, upstream: Tensor) -> Parts:
+    argument, upstream = _pairs(query, key), ops.expand_dims(upstream, -1)
+    share = upstream * weight * _slope(argument)
+    of_weight = ops.reshape(upstream * ops.tanh(argument), (-1, weight.shape[0]))
+    return ops.sum(share, -2), ops.sum(share, -3), ops.sum(of_weight, 0)
+
+
+def _pairs(query: Tensor, key: Tensor) -> Tensor:
+    """(..., n, h) and (..., m, h) -> (..., n, m, h)."""
+    return ops.expand_dims(query, -2) + ops.expand_dims(key, -3)
+
+
+def _slope(argument: Tensor) -> Tensor:
+    """Of tanh; 1 − tanh² would have no digits left where tanh is saturated."""
+    small = ops.exp(-2 * ops.abs(argument))
+    return 4 * small / ((1 + small) * (1 + small))
 
 
 def _scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
@@ -107,9 +147,7 @@ def _gradient(query: Tensor, key: Tensor, weight: Tensor, upstream: Tensor) -> P
     def plain(parts: Parts) -> Parts:
         one, other, v = parts
         argument = _outer(one, other, ops.add)
-        # 1 − tanh² would have no digits left where tanh is saturated.
-        small = ops.exp(-2 * ops.abs(argument))
-        share = upstream * v * 4 * small / ((1 + small) * (1 + small))
+        share = upstream * v * _slope(argument)
         return ops.sum(share, -1), ops.sum(share, -2), ops.sum(upstream * ops.tanh(argument))
 
     def run(step: Callable[[Parts], Parts], one: Tensor, other: Tensor) -> Parts:
@@ -130,7 +168,7 @@ def _gradient(query: Tensor, key: Tensor, weight: Tensor, upstream: Tensor) -> P
     return tuple(ops.moveaxis(each, 0, -1) for each in found)
 
 
-_additive = differentiated(_scores, _gradient)
+_at_once, _in_a_loop = differentiated(_scores_at_once, _gradient_at_once), differentiated(_scores, _gradient)
 
 
 def _safe(query: Tensor, key: Tensor) -> Tensor:

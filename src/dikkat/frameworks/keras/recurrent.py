@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import keras
 from keras import ops
 
-from dikkat.frameworks.keras.additive import differentiated
+from dikkat.frameworks.keras.additive import at_once
 from dikkat.frameworks.keras.attention import compare, pool
 from dikkat.frameworks.keras.backend import kind, product, readable, wide
 from dikkat.frameworks.keras.blocks import Block, registered
@@ -700,7 +700,7 @@ class _Steps:
         query = score.project_query(ops.expand_dims(ops.cast(before.hidden[-1], self.narrow), 1))
         if score.pair == "additive":
             operands = (ops.cast(each, self.wide) for each in (query, key, score.pair_weight()))
-            scores = ops.expand_dims(_additive(*operands), 1)
+            scores = at_once(*operands)
         else:
             scores = compare(query, key, pair=score.pair, profile=score.profile)
         context, weights = pool(scores, self.memory.value, self.visible)
@@ -729,27 +729,6 @@ class _Steps:
         """A product in the dtype of the weights; states, on which all later ones build, stay wide."""
         result = product(ops.cast(features, kernel.dtype), kernel)
         return ops.cast(result if bias is None else result + bias, self.wide)
-
-
-def _one_by_one(query: Any, key: Any, weight: Any) -> Any:
-    return product(ops.tanh(query + key), ops.expand_dims(weight, -1))[..., 0]
-
-
-def _one_by_one_gradient(query: Any, key: Any, weight: Any, upstream: Any) -> tuple[Any, Any, Any]:
-    upstream = ops.expand_dims(upstream, -1)
-    argument = query + key
-    # 1 − tanh² would have no digits left where tanh is saturated.
-    small = ops.exp(-2 * ops.abs(argument))
-    of_key = upstream * weight * (4 * small / ops.square(1 + small))
-    of_weight = ops.sum(upstream * ops.tanh(argument), axis=(0, 1))
-    return ops.sum(of_key, axis=1, keepdims=True), of_key, of_weight
-
-
-# Σ_h v_h tanh(q_h + k_h) of one query a sequence: (B, 1, h), (B, m, h), (h,) -> (B, m). With n = 1 there are n·m tanh
-# and n + m exponentials, so that doing without tanh would save nothing. The features of one query's pairs take no more
-# memory than the keys, so they are compared all at once; but those of every step together would, so the gradient
-# computes them again.
-_additive = differentiated(_one_by_one, _one_by_one_gradient)
 
 
 @registered

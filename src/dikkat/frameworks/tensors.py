@@ -62,10 +62,10 @@ def check(expected: Mapping[str, tuple[int, ...]], found: Tensors, name: str = "
         ValueError: one is missing, one is too many, or the shapes differ; the message names it and both shapes.
 
     Example:
-        >>> check({"v": (5,)}, {"v": np.zeros(7)})
+        >>> check({"v": (1, 5)}, {"v": np.zeros((1, 7))}, name="file")
         Traceback (most recent call last):
             ...
-        ValueError: tensors: v came with shape (7,); allowed: (5,). They are of another layer, or of one of other sizes
+        ValueError: file: v came with shape (1, 7); allowed: (1, 5). They are of another layer, or of one of other sizes
     """
     faults = [f"{each} {shape} is missing" for each, shape in expected.items() if each not in found]
     faults += [f"{each} {tuple(found[each].shape)} is not expected" for each in sorted(found) if each not in expected]
@@ -79,29 +79,3 @@ def check(expected: Mapping[str, tuple[int, ...]], found: Tensors, name: str = "
             f"{name}: {'; '.join(faults[:5])}{' …' if faults[5:] else ''}. They are of another layer, or of one of "
             "other sizes"
         )
-
-
-def bandwidths(bandwidth: Any) -> Array:
-    """A kernel's bandwidth, checked.
-
-    Args:
-        bandwidth: a number, or (d,), one for each feature.
-
-    Returns:
-        () or (d,), float64, so that a fixed bandwidth is exact for every dtype of data.
-
-    Raises:
-        TypeError: no numbers.
-        ValueError: numbers that are not positive and finite, or of another shape.
-    """
-    try:
-        sigma = np.array(bandwidth, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise TypeError(f"bandwidth: came {bandwidth!r}; allowed: a positive number, or one for each feature") from None
-    if sigma.ndim > 1:
-        raise ValueError(f"bandwidth: came with shape {sigma.shape}; allowed: a number, or (d,), one a feature")
-    if not sigma.size or not bool((np.isfinite(sigma) & (sigma > 0)).all()):
-        raise ValueError(
-            f"bandwidth: came {sigma.tolist()}; allowed: positive finite numbers, in the units of the data"
-        )
-    return sigma

@@ -22,6 +22,7 @@ _TOGETHER = 16  # features of a step of the forward; even
 # overflow, and two reciprocals become 0; but only where it is beyond e^88, both denominators are beyond e^28, and what
 # is lost is below e^-28 of a weight.
 _SAFE = 30.0
+_FEW = 2**16  # pairs times features, up to which all are computed at once
 
 
 def differentiated(
@@ -47,9 +48,6 @@ def differentiated(
     return wrapped
 
 
-_FEW = 2**16  # pairs times features, up to which all are computed at once
-
-
 def additive(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
     r"""Σ_h v_h tanh(q_h + k_h) of every query with every key.
 
@@ -67,6 +65,15 @@ def additive(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
         query = query + ops.zeros_like(key[..., :1, :1])
         key = key + ops.zeros_like(query[..., :1, :1])
     return (at_once if _are_few(query, key) else _in_a_loop)(query, key, weight)
+
+
+def at_once(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
+    """As `additive`, of all features at once: for few numbers, and for a decoder, which has one query at a step.
+
+    There the pairs' features take no more memory than the keys', and with n = 1 the n·m values of tanh are hardly more
+    than n + m exponentials. Over many steps they would take more: so the gradient computes them again.
+    """
+    return _at_once(query, key, weight)
 
 
 def _are_few(query: Tensor, key: Tensor) -> bool:
@@ -161,9 +168,7 @@ def _gradient(query: Tensor, key: Tensor, weight: Tensor, upstream: Tensor) -> P
     return tuple(ops.moveaxis(each, 0, -1) for each in found)
 
 
-at_once = differentiated(_scores_at_once, _gradient_at_once)
-"""`additive` of few pairs, whose features stand in memory, but not from the forward to the backward."""
-_in_a_loop = differentiated(_scores, _gradient)
+_at_once, _in_a_loop = differentiated(_scores_at_once, _gradient_at_once), differentiated(_scores, _gradient)
 
 
 def _safe(query: Tensor, key: Tensor) -> Tensor:

@@ -148,7 +148,7 @@ def load_tensors(layer: Any, source: Tensors | str | os.PathLike[str]) -> None:
 
     Raises:
         FileNotFoundError: No such file.
-        ValueError: The layer is not built, or has a weight to which no attribute leads; or a weight is missing, too
+        ValueError: The layer is not built, or has a weight to which no attribute leads; or a weight is missing, or too
             many, or of another shape: the message names it and both shapes, and the layer is as it was.
 
     Example:

@@ -364,7 +364,7 @@ class _Attentional(_Cells):
         self.supports_masking = True
         self.seed_generator = keras.random.SeedGenerator(seed) if dropout or weight_dropout else None
 
-    def build(self, inputs_shape: Sequence[int | None], memory_shape: Any) -> None:
+    def build(self, inputs_shape: Sequence[int], memory_shape: Any) -> None:
         """Make the weights, for inputs (B, T, e) and a memory or encoded sequences (B, m, c)."""
         values = memory_shape.value if isinstance(memory_shape, Memory) else memory_shape
         self.build_sizes(inputs_shape[-1], values[-1])
@@ -699,8 +699,8 @@ class _Steps:
             key = key + ops.cast(ops.expand_dims(coverage, -1), key.dtype) * weight
         query = score.project_query(ops.expand_dims(ops.cast(before.hidden[-1], self.narrow), 1))
         if score.pair == "additive":
-            # One query has as many pairs as keys, so that exponentials instead of tanh would save nothing.
-            scores = at_once(*(ops.cast(each, self.wide) for each in (query, key, score.pair_weight())))
+            operands = (ops.cast(each, self.wide) for each in (query, key, score.pair_weight()))
+            scores = at_once(*operands)
         else:
             scores = compare(query, key, pair=score.pair, profile=score.profile)
         context, weights = pool(scores, self.memory.value, self.visible)

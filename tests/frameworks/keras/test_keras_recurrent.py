@@ -40,7 +40,10 @@ SCORES = {
         lambda: dikkat.scores.Epanechnikov(9.0, learnable=True),
         lambda **o: scores.Epanechnikov(9.0, True, **o),
     ),
-    "triangular": (lambda: dikkat.scores.Triangular(9.0, learnable=True), lambda **o: scores.Triangular(9.0, True, **o)),
+    "triangular": (
+        lambda: dikkat.scores.Triangular(9.0, learnable=True),
+        lambda **o: scores.Triangular(9.0, True, **o),
+    ),
     "vector_sum": (lambda: dikkat.scores.VectorSum(HIDDEN), scores.VectorSum),
     "average": (dikkat.scores.Average, scores.Average),
 }
@@ -145,9 +148,7 @@ def test_masks_go_through_layers():
     reference, layer = encoders("gru", 1, True)
     numbers = np.where(np.arange(POSITIONS) < SOURCE_LENGTHS[:, None], 5, 0)
     embedded = embedding(numbers)
-    expected, _ = reference(
-        torch.from_numpy(numpy(embedded)), torch.from_numpy(SOURCE_LENGTHS), impl="reference"
-    )
+    expected, _ = reference(torch.from_numpy(numpy(embedded)), torch.from_numpy(SOURCE_LENGTHS), impl="reference")
     outputs, _ = layer(embedded)
     near(outputs, expected, max(BOUND, 1e-6))
     # And on, to what reads the outputs.
@@ -284,9 +285,7 @@ def test_dropout_of_the_decoder(cell):
     for options in ({"dropout": 1.0}, {"weight_dropout": 1.0}):
         reference, layer = decoders(cell, "additive", 2, **options)
         memory = reference.prepare(parts["encoded"])
-        expected = reference.train()(
-            parts["inputs"], memory, of_cells(parts), return_weights=True, impl="reference"
-        )
+        expected = reference.train()(parts["inputs"], memory, of_cells(parts), return_weights=True, impl="reference")
         found = layer(values["inputs"], values["encoded"], of_cells(values), return_weights=True, training=True)
         for name, each in named(*expected).items():
             near(named(*found)[name], each)

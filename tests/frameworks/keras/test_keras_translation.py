@@ -243,9 +243,7 @@ def test_mixed_precision_translates(tmp_path):
     found, wanted = (each.translate(SENTENCES[:1])[0] for each in (half, reference))
     assert found.target_tokens[:2] == wanted.target_tokens[:2]
     half.save(tmp_path / "half")
-    assert torch.equal(
-        ReferenceTranslator.load(tmp_path / "half").model.output_bias, reference.model.output_bias
-    )
+    assert torch.equal(ReferenceTranslator.load(tmp_path / "half").model.output_bias, reference.model.output_bias)
 
 
 def test_a_model_of_another_size(tmp_path):

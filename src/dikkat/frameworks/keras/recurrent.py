@@ -72,7 +72,7 @@ class _Network(_Cells):
         super().__init__(**options)
         self.gates, self.hidden_size, self.num_layers, self.ends = gates, hidden_size, num_layers, tuple(ends)
 
-    def build(self, input_shape: Sequence[int]) -> None:
+    def build(self, input_shape: Sequence[Any]) -> None:
         """Make the weights."""
         columns = [input_shape[-1]] + [len(self.ends) * self.hidden_size] * (self.num_layers - 1)
         self.add_cells(self.gates, self.hidden_size, columns, self.ends)
@@ -165,7 +165,7 @@ class _Encoder(Block):
         network = _Network(self.gates, hidden_size, num_layers, ends, dtype=self.dtype_policy, name=self.part)
         setattr(self, self.part, network)
 
-    def build(self, input_shape: Sequence[int]) -> None:
+    def build(self, input_shape: Sequence[Any]) -> None:
         """Make the weights, for inputs (B, S, e)."""
         if len(input_shape) != 3 or input_shape[-1] is None:
             raise ValueError(f"inputs have shape {tuple(input_shape)}; they must be (batch, positions, features)")
@@ -582,13 +582,13 @@ class _Attentional(_Cells):
         if not training:
             return None, None
         steps, batch = ops.shape(inputs)[:2]
-        shapes = {
-            (steps, batch, ops.shape(memory.key)[1]): self.weight_dropout,
-            (steps, self.num_layers - 1, batch, self.hidden_size): self.dropout,
-        }
+        wanted = (
+            ((steps, batch, ops.shape(memory.key)[1]), self.weight_dropout),
+            ((steps, self.num_layers - 1, batch, self.hidden_size), self.dropout),
+        )
         weights, features = (
             keras.random.dropout(ops.ones(shape, dtype=wide(inputs)), rate, seed=self.seed_generator) if rate else None
-            for shape, rate in shapes.items()
+            for shape, rate in wanted
         )
         return weights, features
 

@@ -582,13 +582,13 @@ class _Attentional(_Cells):
         if not training:
             return None, None
         steps, batch = ops.shape(inputs)[:2]
-        shapes = {
-            (steps, batch, ops.shape(memory.key)[1]): self.weight_dropout,
-            (steps, self.num_layers - 1, batch, self.hidden_size): self.dropout,
-        }
+        wanted = (
+            ((steps, batch, ops.shape(memory.key)[1]), self.weight_dropout),
+            ((steps, self.num_layers - 1, batch, self.hidden_size), self.dropout),
+        )
         weights, features = (
             keras.random.dropout(ops.ones(shape, dtype=wide(inputs)), rate, seed=self.seed_generator) if rate else None
-            for shape, rate in shapes.items()
+            for shape, rate in wanted
         )
         return weights, features
 
@@ -699,7 +699,9 @@ class _Steps:
             # Behind a length the coverage is 0, as the weights are.
             weight = ops.cast(self.decoder.coverage_weight.value, key.dtype)
             key = key + ops.cast(ops.expand_dims(coverage, -1), key.dtype) * weight
-        query = score.project_query(ops.expand_dims(ops.cast(before.hidden[-1], self.narrow), 1))
+        # As one row a sequence: XLA cannot compile the gradient of TensorFlow's product of three and two dimensions in
+        # a loop.
+        query = ops.expand_dims(score.project_query(ops.cast(before.hidden[-1], self.narrow)), 1)
         if score.pair == "additive":
             operands = (ops.cast(each, self.wide) for each in (query, key, score.pair_weight()))
             scores = ops.expand_dims(_additive(*operands), 1)
@@ -752,7 +754,7 @@ def _additive(query: Any, key: Any, weight: Any) -> tuple[Any, Callable[..., Any
         of_weight = ops.sum(upstream * ops.tanh(argument), axis=(0, 1))
         return ops.sum(of_key, axis=1, keepdims=True), of_key, of_weight
 
-    return product(ops.tanh(query + key), ops.expand_dims(weight, -1))[..., 0], gradient
+    return ops.sum(ops.tanh(query + key) * weight, axis=-1), gradient
 
 
 def _same(shape: Sequence[int | None], expected: Sequence[int | None]) -> bool:

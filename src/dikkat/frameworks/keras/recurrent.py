@@ -697,7 +697,9 @@ class _Steps:
             # Behind a length the coverage is 0, as the weights are.
             weight = ops.cast(self.decoder.coverage_weight.value, key.dtype)
             key = key + ops.cast(ops.expand_dims(coverage, -1), key.dtype) * weight
-        query = score.project_query(ops.expand_dims(ops.cast(before.hidden[-1], self.narrow), 1))
+        # As one row a sequence: XLA cannot compile the gradient of TensorFlow's product of three and two dimensions in
+        # a loop.
+        query = ops.expand_dims(score.project_query(ops.cast(before.hidden[-1], self.narrow)), 1)
         if score.pair == "additive":
             operands = (ops.cast(each, self.wide) for each in (query, key, score.pair_weight()))
             scores = at_once(*operands)

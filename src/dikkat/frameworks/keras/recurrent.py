@@ -582,13 +582,13 @@ class _Attentional(_Cells):
         if not training:
             return None, None
         steps, batch = ops.shape(inputs)[:2]
-        shapes = {
-            (steps, batch, ops.shape(memory.key)[1]): self.weight_dropout,
-            (steps, self.num_layers - 1, batch, self.hidden_size): self.dropout,
-        }
+        wanted = (
+            ((steps, batch, ops.shape(memory.key)[1]), self.weight_dropout),
+            ((steps, self.num_layers - 1, batch, self.hidden_size), self.dropout),
+        )
         weights, features = (
             keras.random.dropout(ops.ones(shape, dtype=wide(inputs)), rate, seed=self.seed_generator) if rate else None
-            for shape, rate in shapes.items()
+            for shape, rate in wanted
         )
         return weights, features
 
@@ -697,7 +697,9 @@ class _Steps:
             # Behind a length the coverage is 0, as the weights are.
             weight = ops.cast(self.decoder.coverage_weight.value, key.dtype)
             key = key + ops.cast(ops.expand_dims(coverage, -1), key.dtype) * weight
-        query = score.project_query(ops.expand_dims(ops.cast(before.hidden[-1], self.narrow), 1))
+        # As one row a sequence: XLA cannot compile the gradient of TensorFlow's product of three and two dimensions in
+        # a loop.
+        query = ops.expand_dims(score.project_query(ops.cast(before.hidden[-1], self.narrow)), 1)
         if score.pair == "additive":
             operands = (ops.cast(each, self.wide) for each in (query, key, score.pair_weight()))
             scores = at_once(*operands)

@@ -470,7 +470,7 @@ class _Within(keras.layers.Layer):
     """A model's method as a call of Keras's, so that it runs in the model's precision."""
 
     def __init__(self, method: Callable[..., Any], dtype: Any) -> None:
-        super().__init__(dtype=dtype)
+        super().__init__(dtype=dtype, name="search")
         self.method = method
 
     def call(self, *args: Any) -> Any:

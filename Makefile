@@ -22,7 +22,7 @@ test: install  ## All tests, with the examples of the docstrings, README and doc
 	TF_USE_LEGACY_KERAS=1 KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q --numprocesses=2 $(KERAS_2_TESTS)
 
 test-mxnet: .venv-mxnet/installed  ## The tests of MXNet, which wants Python 3.11 and an old NumPy, in an environment of its own.
-	$(MXNET)/python -m pytest -q tests/frameworks/mxnet src/dikkat/frameworks/mxnet
+	$(MXNET)/python -m pytest -q tests/frameworks/mxnet src/dikkat/frameworks/mxnet src/dikkat/textbook/mxnet.py
 
 .venv-mxnet/installed: pyproject.toml constraints-mxnet.txt
 	$(MXNET_PYTHON) src/dikkat/frameworks/mxnet/_require.py

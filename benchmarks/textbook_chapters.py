@@ -96,7 +96,7 @@ def cells(text: str, framework: str) -> list[str]:
 
 
 def measure(name: str, code: list[str], options: argparse.Namespace) -> dict[str, object]:
-    folder = options.output / f"{options.book.resolve().parent.name}-{options.framework}" / name
+    folder = options.output / f"{options.book.resolve().name}-{options.framework}" / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cells.json").write_text(json.dumps({"tab": TABS[options.framework], "cells": code}), encoding="utf-8")
     environment = os.environ | {"MPLBACKEND": "Agg"}

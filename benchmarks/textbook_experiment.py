@@ -5,15 +5,18 @@
 The phrasebook's first 600 pairs, batches of 64, 10 steps, 32 features, 2 layers, dropout 0.1, learning rate 0.005: what
 the model says of the four sentences, their mean BLEU-2, and how many target tokens a second it has learnt from. FOLDER
 is a checkout of the book's repository of its first generation, d2l-zh, which is run on the same arrays: the loop of its
-library and the decoder of its chapter. PYTHON is the interpreter of the environment that `make test-mxnet` builds.
+library and the decoder of its chapter, and that decoder on the drop-in. PYTHON is the interpreter of the environment
+that `make test-mxnet` builds.
 """
 
 import argparse
 import contextlib
+import importlib.metadata
 import importlib.util
 import io
 import json
 import os
+import platform
 import re
 import statistics
 import subprocess
@@ -21,6 +24,9 @@ import sys
 import types
 from pathlib import Path
 from typing import Any
+
+from dikkat.textbook import text
+from dikkat.translation import CorpusError
 
 SENTENCES = {
     "go .": "va !",
@@ -36,7 +42,8 @@ UNNEEDED = {
     "IPython": "display",
     "matplotlib_inline": "backend_inline",
 }
-FRAMEWORKS = ("book", "torch", "tensorflow", "mxnet")
+FRAMEWORKS = ("book", "chapter", "torch", "tensorflow", "mxnet")
+OF_THE_BOOK = ("book", "chapter")  # which need its checkout
 
 
 def main() -> None:
@@ -56,7 +63,7 @@ def main() -> None:
     results: dict[str, list[Any]] = {}
     for seed in range(options.seeds):  # in turn, so that whatever else the machine does hits all alike
         for framework in FRAMEWORKS:
-            if (framework == "book" and not options.book) or (framework == "mxnet" and not options.mxnet):
+            if (framework in OF_THE_BOOK and not options.book) or (framework == "mxnet" and not options.mxnet):
                 continue
             found = in_a_process(framework, seed, options)
             results.setdefault(framework, []).append(found)
@@ -70,7 +77,7 @@ def main() -> None:
 def in_a_process(framework: str, seed: int, options: argparse.Namespace) -> Any:
     python = str(options.mxnet) if framework == "mxnet" else sys.executable
     words = ["--framework", framework, "--seed", str(seed), "--epochs", str(options.epochs)]
-    if framework == "book":
+    if framework in OF_THE_BOOK:
         words += ["--book", str(options.book)]
     environment = os.environ | {"MPLBACKEND": "agg", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run([python, __file__, *words], check=True, stdout=subprocess.PIPE, text=True, env=environment)
@@ -78,11 +85,12 @@ def in_a_process(framework: str, seed: int, options: argparse.Namespace) -> Any:
 
 
 def run(framework: str, seed: int, epochs: int, book: Path | None) -> dict[str, Any]:
-    if framework == "book":
+    text.named = not_the_corpus  # the phrasebook, whatever is in the cache
+    if framework in OF_THE_BOOK:
         from dikkat.textbook import torch as names
 
         assert book is not None
-        library: Any = library_of(book)
+        library: Any = library_of(book) if framework == "book" else names
         decoder = chapter_decoder(book, library)
     else:
         library = names = __import__(f"dikkat.textbook.{framework}", fromlist=["plt"])
@@ -104,7 +112,20 @@ def run(framework: str, seed: int, epochs: int, book: Path | None) -> dict[str, 
     }
     scores = [names.bleu(translations[sentence], right, k=2) for sentence, right in SENTENCES.items()]
     mean = round(statistics.mean(scores), 4)
-    return {"tokens a second": float(found[1]), "BLEU-2": mean, "seed": seed, "translations": translations}
+    measured = {"tokens a second": float(found[1]), "BLEU-2": mean, "seed": seed, "translations": translations}
+    return measured | of_mxnet(framework)
+
+
+def not_the_corpus(name: str) -> Any:
+    raise CorpusError(f"{name}: this experiment is of the phrasebook")
+
+
+def of_mxnet(framework: str) -> dict[str, Any]:
+    """The versions of MXNet's interpreter, which are not those of the one that writes the record."""
+    if framework != "mxnet":
+        return {}
+    versions = {name: importlib.metadata.version(name) for name in ("mxnet", "numpy")}
+    return {"versions": {"python": platform.python_version()} | versions}
 
 
 def seeded(framework: str, seed: int) -> None:

@@ -89,7 +89,7 @@ def compare_with_torch() -> None:
         nothing, _ = theirs(query, key, key, key_padding_mask=torch.ones(2, 7, dtype=torch.bool))
         empty = ours(query, key, key, torch.tensor([0, 0]))
     off = (empty - ours.out_proj.bias).abs().max()
-    print(f"a sentence without a word: torch says {nothing[0, 0, 0]:.0f}; here heads say 0: off the bias by {off:.0f}")
+    print(f"a sentence without a word: torch says {nothing[0, 0, 0]:.0f}; here heads say 0: off the bias by {off:.0e}")
 
 
 def draw_masks() -> Figure:
@@ -108,7 +108,7 @@ def draw_masks() -> Figure:
     }
     with torch.no_grad():
         weights = [layer(x, x, x, return_weights=True, **limits)[1][0, 0] for limits in ways.values()]
-    print(f"nobody looks ahead: {float(weights[2].triu(1).sum()):.0f} of the weight is on later words")
+    print(f"nobody looks ahead: {float(weights[2].triu(1).sum()):.0e} of the weight is on later words")
     return heatmaps(
         torch.stack(weights)[None], queries=WORDS, keys=WORDS, xlabel="looked at", ylabel="looks", titles=list(ways)
     )

@@ -33,7 +33,7 @@ LENGTHS = torch.tensor([2, 6])
 
 def values() -> Tensor:
     """0 ... 39 as ten values of four numbers, for both sentences: (2, 10, 4)."""
-    return torch.arange(40.0).reshape(1, 10, 4).repeat(2, 1, 1)
+    return torch.arange(40.0).view(10, 4).expand(2, -1, -1)
 
 
 def show_masked_softmax() -> None:

@@ -3,6 +3,7 @@
 It runs in a process of its own: TF_USE_LEGACY_KERAS=1 python -m pytest tests/textbook/test_textbook_tensorflow.py
 """
 
+import inspect
 import math
 import runpy
 import sys
@@ -158,16 +159,17 @@ def test_heads_are_split_and_joined():
     np.testing.assert_array_equal(d2l.transpose_output(split, 5), X)
 
 
-def test_kernel_regression():
+@pytest.mark.parametrize("shape", [(QUERIES, KEYS), (KEYS,)])
+def test_kernel_regression(shape):
     net = d2l.NWKernelRegression()
-    queries, keys, values = normal(QUERIES), normal(QUERIES, KEYS), normal(QUERIES, KEYS)
+    queries, keys, values = normal(QUERIES), normal(*shape), normal(*shape, seed=1)
     w = float(net.w[0])
     weights = softmax(-(((queries[:, None] - keys) * w) ** 2) / 2, np.ones((QUERIES, KEYS), bool))
-    np.testing.assert_allclose(net(queries, keys, values), (weights * values).sum(-1), atol=1e-5)
-    np.testing.assert_allclose(net.attention_weights, weights, atol=1e-6)
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(net(queries, keys, values))
-    (gradient,) = tape.gradient(loss, net.trainable_variables)
+        output = net(queries, keys, values)
+    np.testing.assert_allclose(output, (weights * values).sum(-1), atol=1e-5)
+    np.testing.assert_allclose(net.attention_weights, weights, atol=1e-6)
+    (gradient,) = tape.gradient(output, net.trainable_variables)
     assert gradient.shape == (1,)
     assert abs(float(gradient[0])) > 0
 
@@ -278,50 +280,77 @@ def test_a_step_of_the_decoder_is_that_of_the_formula():
     np.testing.assert_allclose(scores[:, 0], linear(decoder.dense, x.detach().numpy()), atol=1e-5)
 
 
-class OfTheReader(d2l.AttentionDecoder):
-    """A decoder as a reader writes one, with Keras's own recurrence; `turns` says of which generation."""
+class Glance(d2l.AttentionDecoder):
+    """A decoder of a reader's own: it moves one cell on a word, and then looks at the sentence with the new state."""
 
-    def __init__(self, vocab_size, embed_size, num_hiddens, num_layers, turns):
+    def __init__(self, words, width, steps_first=False):
         super().__init__()
-        self.turns, self.seen = turns, []
-        self.attention = d2l.AdditiveAttention(num_hiddens, num_hiddens, num_hiddens, 0.1)
-        self.embedding = tf.keras.layers.Embedding(vocab_size, embed_size)
-        cells = [tf.keras.layers.GRUCell(num_hiddens) for _ in range(num_layers)]
-        self.rnn = tf.keras.layers.RNN(tf.keras.layers.StackedRNNCells(cells), return_sequences=True, return_state=True)
-        self.dense = tf.keras.layers.Dense(vocab_size)
+        self.steps_first, self.glances = steps_first, []
+        self.words = tf.keras.layers.Embedding(words, 3)
+        self.cell = tf.keras.layers.GRUCell(width)
+        self.looking = d2l.AdditiveAttention(width, width, 11, 0.25)
+        self.choice = tf.keras.layers.Dense(words)
 
-    def init_state(self, enc_outputs, enc_valid_lens, *args):
-        outputs, hidden_state = enc_outputs
-        return (tf.transpose(outputs, (1, 0, 2)) if self.turns else outputs), hidden_state, enc_valid_lens
+    def init_state(self, found, lens):
+        sentence, (*_, top) = found
+        if lens is not None:
+            assert lens.shape == top.shape[:1]
+        return {"sentence": tf.einsum("tbh->bth", sentence) if self.steps_first else sentence, "lens": lens, "top": top}
 
-    def call(self, X, state, **kwargs):
-        encoded, hidden, lens = state
-        outputs, self.seen = [], []
-        for x in tf.transpose(self.embedding(X), perm=(1, 0, 2)):
-            context = self.attention(tf.expand_dims(hidden[-1], axis=1), encoded, encoded, lens, **kwargs)
-            together = tf.concat((context, tf.expand_dims(x, axis=1)), axis=-1)
-            output, *hidden = self.rnn(together, hidden, **kwargs)
-            outputs.append(output)
-            self.seen.append(self.attention.attention_weights)
-        return self.dense(tf.concat(outputs, axis=1)), [encoded, hidden, lens]
+    def call(self, tokens, state, training=None):
+        said, self.glances, top = [], [], state["top"]
+        for place in range(tokens.shape[1]):
+            _, top = self.cell(self.words(tokens[:, place]), top)
+            sentence = state["sentence"]
+            seen = self.looking(top[:, None], sentence, sentence, state["lens"], training=training)
+            said.append(self.choice(tf.concat([seen[:, 0], top], -1)))
+            self.glances.append(self.looking.attention_weights)
+        return tf.stack(said, 1), state | {"top": top}
 
     @property
     def attention_weights(self):
-        return self.seen
+        return self.glances
 
 
-@pytest.mark.parametrize("turns", [False, True])
-@pytest.mark.parametrize(("batch", "steps"), [(4, 7), (5, 5), (1, 1)])
-def test_decoders_of_both_generations_get_what_they_expect(turns, batch, steps):
+@pytest.mark.parametrize("steps_first", [False, True])
+@pytest.mark.parametrize("lens", [False, True])
+@pytest.mark.parametrize(("batch", "steps"), [(5, 7), (3, 3), (1, 1)])
+def test_decoders_of_both_generations_get_what_they_expect(steps_first, lens, batch, steps):
     encoder, _ = translator()
-    decoder = OfTheReader(19, 5, HIDDENS, 2, turns)
+    decoder = Glance(19, HIDDENS, steps_first)
     X = tf.constant(np.random.default_rng(0).integers(17, size=(batch, steps)))
-    encoded = encoder(X, training=False)
-    state = decoder.init_state(encoded, None)
-    np.testing.assert_array_equal(state[0], encoded.outputs)
-    output, state = decoder(tf.zeros((batch, 3)), state, training=False)
-    assert output.shape == (batch, 3, 19)
-    assert [each.shape.as_list() for each in decoder.attention_weights] == [[batch, 1, steps]] * 3
+    lens = tf.fill((batch,), 1) if lens else None
+    encoded = encoder(X, lens)
+    state = decoder.init_state(encoded, lens)
+    np.testing.assert_array_equal(state["sentence"], encoded.outputs)
+    scores, _ = decoder(tf.zeros((batch, 2)), state)
+    assert scores.shape == (batch, 2, 19)
+    assert [each.shape.as_list() for each in decoder.attention_weights] == [[batch, 1, steps]] * 2
+
+
+def test_a_decoder_reads_nothing_behind_the_lengths():
+    """An encoder of a reader's own may leave anything there."""
+    encoder, decoder = translator()
+    X, lens = tf.constant([[3, 4, 5, 1], [6, 7, 8, 9]]), tf.constant([3, 4])
+    outputs, state = encoder(X, lens)
+    broken = tf.Variable(tf.where(tf.sequence_mask(lens, 4)[..., None], outputs, np.nan))
+    tokens = tf.constant([[2, 5], [2, 7]])
+    expected, _ = decoder(tokens, decoder.init_state((outputs, state), lens))
+    with tf.GradientTape() as tape:
+        scores, _ = decoder(tokens, decoder.init_state((broken, state), lens))
+    np.testing.assert_array_equal(scores, expected)
+    for gradient in tape.gradient(scores, [broken, *decoder.attention.trainable_variables]):
+        assert np.isfinite(gradient).all()
+
+
+def test_before_the_first_call_nothing_was_looked_at():
+    assert translator()[1].attention_weights == []
+
+
+def test_an_encoder_takes_further_arguments_as_the_base_does():
+    encoder, _ = translator()
+    X, lens = tf.constant([[3, 4, 5]]), tf.constant([2])
+    np.testing.assert_array_equal(encoder(X, lens, "more", training=True).outputs, encoder(X, lens).outputs)
 
 
 # --- training
@@ -354,15 +383,15 @@ def test_the_first_generation_learns_to_translate(sentences, capsys):
         "va !", "j'ai perdu .", "il est calme .", "je suis chez moi .",
     ]  # fmt: skip
     _, weights = d2l.predict_seq2seq(net, "go .", source_vocab, target_vocab, 7, True)
-    assert len(weights) == 3  # two words and the end
-    drawn = d2l.reshape(d2l.concat([step[0][0][0] for step in weights], 0), (1, 1, -1, 7))
-    np.testing.assert_allclose(tf.reduce_sum(drawn[..., :3], -1), np.ones((1, 1, 3)), atol=1e-6)
+    looked_at = np.array(weights)  # two words and the end, of one step, one sentence and one query each
+    assert looked_at.shape == (3, 1, 1, 1, 7)
+    np.testing.assert_allclose(looked_at[..., :3].sum(-1), np.ones((3, 1, 1, 1)), atol=1e-6)
 
 
 def test_a_readers_decoder_is_trained_too(sentences, capsys):
     tf.random.set_seed(0)
     batches, _, target_vocab = d2l.load_data_nmt(batch_size=4, num_steps=7)
-    net = d2l.EncoderDecoder(d2l.Seq2SeqEncoder(17, 8, 8, 1), OfTheReader(len(target_vocab), 8, 8, 1, turns=False))
+    net = d2l.EncoderDecoder(d2l.Seq2SeqEncoder(17, 8, 8, 1), Glance(len(target_vocab), 8))
     losses = []
     for _ in range(2):
         d2l.train_seq2seq(net, batches, 0.02, 5, target_vocab, d2l.cpu())
@@ -373,6 +402,7 @@ def test_a_readers_decoder_is_trained_too(sentences, capsys):
 def test_the_second_generation_learns(sentences):
     tf.random.set_seed(0)
     data = d2l.MTFraEng(batch_size=2, num_steps=7, num_train=4, num_val=0)
+    assert len(data.arrays[0]) == 4  # the fixture's sentences
     sizes = {"embed_size": 16, "num_hiddens": 16, "num_layers": 1}
     encoder = d2l.Seq2SeqEncoder(len(data.src_vocab), **sizes)
     decoder = d2l.Seq2SeqAttentionDecoder(len(data.tgt_vocab), **sizes)
@@ -433,6 +463,7 @@ def test_a_module_of_the_readers_own():
     np.testing.assert_allclose(model.net.kernel, [[2], [-3]], atol=0.05)
     assert set(model.board.data) == {"train_loss", "val_loss"}
     assert model.lr == 0.1
+    assert (trainer.steps, trainer.progress) == (80, 20)
     with pytest.raises(NotImplementedError):
         d2l.Module().loss(1, 2)
 
@@ -455,8 +486,60 @@ def test_arrays():
     assert d2l.try_all_gpus() == [d2l.try_gpu()] == ["/CPU:0"]
 
 
+NAMES = """
+    masked_softmax sequence_mask AdditiveAttention DotProductAttention MultiHeadAttention transpose_qkv transpose_output
+    NWKernelRegression PositionalEncoding Encoder Decoder AttentionDecoder EncoderDecoder GRU Seq2SeqEncoder
+    Seq2SeqAttentionDecoder MaskedSoftmaxCELoss Vocab read_data_nmt preprocess_nmt tokenize_nmt truncate_pad
+    build_array_nmt load_data_nmt load_array train_seq2seq predict_seq2seq bleu grad_clipping show_heatmaps plot plt
+    set_axes set_figsize use_svg_display Animator Accumulator Timer cpu gpu num_gpus try_gpu try_all_gpus tensor zeros
+    ones zeros_like ones_like eye normal rand arange linspace meshgrid reshape concat stack transpose expand_dims repeat
+    reduce_sum reduce_mean argmax astype to numpy size matmul batch_matmul sin cos sinh cosh tanh exp log abs sigmoid
+    int32 int64 float32 nn_Module Module DataModule Trainer MTFraEng Seq2Seq ProgressBoard HyperParameters add_to_class
+    check_len check_shape
+"""
+
+
 def test_every_name_is_there():
-    assert all(hasattr(d2l, name) for name in d2l.__all__)
+    assert sorted(d2l.__all__) == sorted(NAMES.split())
+    assert [name for name in NAMES.split() if not hasattr(d2l, name)] == []
+
+
+SIGNATURES = {
+    "masked_softmax": "X, valid_lens",
+    "sequence_mask": "X, valid_len, value=0",
+    "AdditiveAttention": "key_size, query_size, num_hiddens, dropout, **kwargs",
+    "DotProductAttention": "dropout, **kwargs",
+    "MultiHeadAttention": "key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias=False, **kwargs",
+    "transpose_qkv": "X, num_heads",
+    "transpose_output": "X, num_heads",
+    "NWKernelRegression": "**kwargs",
+    "PositionalEncoding": "num_hiddens, dropout, max_len=1000, **kwargs",
+    "Seq2SeqEncoder": "vocab_size, embed_size, num_hiddens, num_layers, dropout=0, **kwargs",
+    "Seq2SeqAttentionDecoder": "vocab_size, embed_size, num_hiddens, num_layers, dropout=0, **kwargs",
+    "EncoderDecoder": "encoder, decoder, **kwargs",
+    "GRU": "num_hiddens, num_layers, dropout=0, **kwargs",
+    "MaskedSoftmaxCELoss": "valid_len",
+    "load_array": "data_arrays, batch_size, is_train=True",
+    "load_data_nmt": "batch_size, num_steps, num_examples=600",
+    "build_array_nmt": "lines, vocab, num_steps",
+    "train_seq2seq": "net, data_iter, lr, num_epochs, tgt_vocab, device",
+    "predict_seq2seq": "net, src_sentence, src_vocab, tgt_vocab, num_steps, save_attention_weights=False",
+    "grad_clipping": "grads, theta",
+    "show_heatmaps": "matrices, xlabel, ylabel, titles=None, figsize=(2.5, 2.5), cmap='Reds'",
+    "Module": "plot_train_per_epoch=2, plot_valid_per_epoch=1",
+    "DataModule": "root='../data', num_workers=4",
+    "Trainer": "max_epochs, num_gpus=0, gradient_clip_val=0",
+    "MTFraEng": "batch_size, num_steps=9, num_train=512, num_val=128",
+    "Seq2Seq": "encoder, decoder, tgt_pad, lr",
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures_are_the_books(name):
+    made = getattr(d2l, name)
+    signature = inspect.signature(made.__init__ if isinstance(made, type) else made)
+    plain = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+    assert str(inspect.Signature([each for each in plain if each.name != "self"])) == f"({SIGNATURES[name]})"
 
 
 class Other:

@@ -62,16 +62,29 @@ def test_array_helpers_are_the_frameworks():
     assert d2l.batch_matmul(d2l.ones((2, 1, 4)), d2l.ones((2, 4, 6))).shape == (2, 1, 6)
 
 
+NAMES = """
+    masked_softmax sequence_mask AdditiveAttention DotProductAttention MultiHeadAttention transpose_qkv transpose_output
+    NWKernelRegression Encoder Decoder AttentionDecoder EncoderDecoder Seq2SeqEncoder Seq2SeqAttentionDecoder
+    MaskedSoftmaxCELoss Vocab read_data_nmt preprocess_nmt tokenize_nmt truncate_pad build_array_nmt load_data_nmt
+    load_array train_seq2seq predict_seq2seq bleu grad_clipping show_heatmaps plot plt Animator Accumulator Timer
+    try_gpu tensor zeros ones normal arange reshape concat reduce_sum astype expand_dims transpose
+""".split()  # noqa: SIM905  (by line, so that it can be read)
+
+
 def test_every_name_is_there():
+    assert set(NAMES) <= set(d2l.__all__)
     assert all(getattr(d2l, name) is not None for name in d2l.__all__)
     assert len(set(d2l.__all__)) == len(d2l.__all__)
 
 
-def test_devices_are_tried():
-    assert d2l.try_gpu(100) == torch.device("cpu")
-    assert d2l.num_gpus() == torch.cuda.device_count()
-    assert d2l.gpu(1) == torch.device("cuda:1")
-    assert d2l.try_all_gpus() == ([d2l.gpu(i) for i in range(d2l.num_gpus())] or [d2l.cpu()])
+@pytest.mark.parametrize("count", [0, 2])
+def test_devices_are_tried(count, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    cpu, gpus = torch.device("cpu"), [torch.device("cuda:0"), torch.device("cuda:1")]
+    assert d2l.num_gpus() == count
+    assert [d2l.try_gpu(), d2l.try_gpu(1), d2l.try_gpu(2)] == ([*gpus, cpu] if count else [cpu] * 3)
+    assert d2l.try_all_gpus() == (gpus if count else [cpu])
+    assert (d2l.cpu(), d2l.gpu(1)) == (cpu, gpus[1])
 
 
 # --- attention
@@ -99,6 +112,13 @@ def test_lengths_are_whole_and_not_negative():
         d2l.masked_softmax(torch.zeros(2, 3, 5), torch.tensor([1.5, 2]))
     with pytest.raises(ValueError, match="valid_lens"):
         d2l.masked_softmax(torch.zeros(2, 3, 5), torch.tensor([-1, 2]))
+    for wrong in (1.5, math.inf, math.nan):
+        with pytest.raises(ValueError, match=f"valid_len: came with {wrong}"):
+            d2l.sequence_mask(torch.zeros(2, 3), torch.tensor([2.0, wrong]))
+    attention, x = d2l.AdditiveAttention(3, 3, 7, 0.0), torch.zeros(2, 1, 3)
+    for wrong in ([-1, 1], [1.5, 1], [1, 1, 1]):
+        with pytest.raises(ValueError, match="valid_lens"):
+            attention(x, x, x, torch.tensor(wrong))
 
 
 def test_sequence_mask_leaves_what_it_is_given():
@@ -153,6 +173,56 @@ def test_attention_says_which_arguments_it_takes():
         d2l.AdditiveAttention(1, 2, 3)
     with pytest.raises(TypeError, match="num_heads"):
         d2l.MultiHeadAttention(8, heads=2, dropout=0.1)
+
+
+@pytest.mark.parametrize("queries", [1, 7])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: d2l.AdditiveAttention(11, 11, 5, 0.0),
+        lambda: d2l.DotProductAttention(0.0),
+        lambda: d2l.MultiHeadAttention(11, 11, 13, 6, 3, 0.0),
+    ],
+)
+def test_what_is_hidden_has_no_effect(make, queries):
+    attention, lens = make(), torch.tensor([2, 0])
+    plain = [torch.randn(2, queries, 11), torch.randn(2, 5, 11), torch.randn(2, 5, 13)]
+    expected = attention(*plain, lens)
+    behind = torch.arange(5) >= lens[:, None, None]
+    given = [torch.where(lens[:, None, None] == 0, torch.nan, plain[0])]
+    given += [torch.where(behind.mT, torch.nan, each) for each in plain[1:]]
+    tensors = [each.requires_grad_() for each in given]
+    output = attention(*tensors, lens)
+    assert torch.equal(output, expected)
+    assert not output[1].any()
+    output.square().sum().backward()
+    for each in (*tensors, *attention.parameters()):
+        assert each.grad.isfinite().all()
+    for gradient, each in zip((tensors[1].grad, tensors[2].grad), plain[1:], strict=True):
+        assert not gradient.masked_select(behind.mT.expand_as(each)).any()
+
+
+@pytest.mark.parametrize("lens", [[2, 1, 5], [[2], [1], [5]], None])
+def test_one_query_has_the_gradients_of_the_formula(lens):
+    attention = d2l.AdditiveAttention(2, 11, 7, 0.0)
+    query, keys, values = torch.randn(3, 1, 11), torch.randn(3, 5, 2), torch.randn(3, 5, 13)
+    attention(query, keys, values, None if lens is None else torch.tensor(lens)).square().sum().backward()
+    found = [each.grad.clone() for each in attention.parameters()]
+    attention.zero_grad()
+    q, k = query @ attention.W_q.weight.T, keys @ attention.W_k.weight.T
+    scores = (torch.tanh(q + k) @ attention.w_v.weight[0])[:, None]
+    if lens is not None:
+        scores = scores.masked_fill(torch.arange(5) >= torch.tensor(lens).reshape(-1, 1, 1), -torch.inf)
+    (scores.softmax(-1) @ values).square().sum().backward()
+    for each, parameter in zip(found, attention.parameters(), strict=True):
+        close(each, parameter.grad.numpy(), atol=1e-5)
+
+
+def test_sizes_are_checked_when_a_layer_is_made():
+    with pytest.raises(ValueError, match="num_hiddens: came 7"):
+        d2l.MultiHeadAttention(7, 2, 0.0)
+    with pytest.raises(ValueError, match="key_size"):
+        d2l.AdditiveAttention(0, 20, 8, 0.1)
 
 
 def test_dot_product_attention():
@@ -226,13 +296,13 @@ def test_kernel_regression_with_flat_arrays():
     assert net.w.grad.shape == (1,)
 
 
-@pytest.mark.parametrize("size", [6, 7])
+@pytest.mark.parametrize("size", [6, 7, 32])
 def test_positions_are_waves(size):
-    encoding = d2l.PositionalEncoding(size, 0, max_len=50)
+    encoding = d2l.PositionalEncoding(size, 0, max_len=1000)
     j = np.arange(size)
-    angles = np.arange(50)[:, None] / 10000 ** (2 * (j // 2) / size)
+    angles = np.arange(1000)[:, None] / 10000 ** (2 * (j // 2) / size)
     expected = np.where(j % 2 == 0, np.sin(angles), np.cos(angles))
-    close(encoding.P[0], expected, atol=1e-5)
+    close(encoding.P[0], expected, rtol=0, atol=1e-7)
     X = torch.randn(2, 11, size)
     close(encoding(X), X.numpy() + expected[:11], atol=1e-5)
     assert not encoding.state_dict()
@@ -250,6 +320,8 @@ def test_an_encoder_that_is_given_lengths_reads_no_padding():
     changed = torch.where(torch.arange(11) < lens[:, None], X, 12)
     for found, again in zip((outputs, state), encoder(changed, lens), strict=True):
         assert torch.equal(found, again)
+    with pytest.raises(ValueError, match="valid_len"):
+        encoder(X, torch.tensor([11, 0, 1]))
     assert not outputs[4:, 1].any()
     close(state[-1, 1], outputs[3, 1].detach().numpy())
 
@@ -294,6 +366,7 @@ def test_the_decoder_looks_before_every_step():
     encoded, hidden, lens = torch.randn(11, 3, 7), torch.randn(2, 3, 7), torch.tensor([11, 4, 1])
     X = torch.randint(13, (3, 6))
     state = decoder.init_state((encoded, hidden), lens)
+    assert decoder.attention_weights == []
     scores, after = decoder(X, state)
     expected, weights, last = stepwise(decoder, X, encoded.transpose(0, 1), hidden, lens)
     close(scores, expected, rtol=1e-4, atol=1e-5)
@@ -335,6 +408,12 @@ def test_the_loss_of_what_is_said():
     expected = (each * (np.arange(4) < lens[:, None].numpy())).sum(1) / 4
     close(d2l.MaskedSoftmaxCELoss()(pred, label, lens), expected)
     close(d2l.MaskedSoftmaxCELoss()(pred, label.float(), lens.float()), expected)
+    weight = torch.rand(5)
+    weighted = (each * weight.double().numpy()[label] * (np.arange(4) < lens[:, None].numpy())).sum(1) / 4
+    close(d2l.MaskedSoftmaxCELoss(weight=weight)(pred, label, lens), weighted)
+    smooth = 0.7 * each - 0.3 * logs.mean(-1)
+    smoothed = (smooth * (np.arange(4) < lens[:, None].numpy())).sum(1) / 4
+    close(d2l.MaskedSoftmaxCELoss(label_smoothing=0.3)(pred, label, lens), smoothed)
 
 
 def test_gradients_are_shrunk_together():
@@ -441,7 +520,8 @@ def test_four_sentences_are_learnt(kind, phrasebook, figures, capsys):
         said, weights = d2l.predict_seq2seq(net, english, source_vocab, target_vocab, 10, d2l.cpu(), True)
         assert bleu_k(said, french, 2) == 1
         assert len(weights) == len(french.split()) + 1  # <eos> too
-        pictured = d2l.reshape(d2l.concat([step[0][0][0] for step in weights], 0), (1, 1, -1, 10))
+        pictured = d2l.stack([step[0] for step in weights], 2)  # of one step, one sentence and one query each
+        assert pictured.shape == (1, 1, len(weights), 10)
         assert (pictured[..., len(english.split()) + 1 :] == 0).all()
         close(pictured.sum(-1), np.ones((1, 1, len(weights))))
         d2l.show_heatmaps(pictured.cpu(), xlabel="Key positions", ylabel="Query positions")
@@ -484,7 +564,7 @@ def test_a_module_learns_and_draws(figures):
     trainer.fit(model, data)
     close(model.net.weight, [[3]], atol=0.3)
     close(model.net.bias, [1], atol=0.3)
-    assert (trainer.train_batch_idx, trainer.val_batch_idx, trainer.epoch) == (120, 60, 30)
+    assert (trainer.steps, trainer.progress) == (120, 30)
     assert [len(model.board.data[key]) for key in ("train_loss", "val_loss")] == [30, 30]
     assert model.board.data["val_loss"][-1][0] == 30
     assert (model.lr, model.trainer, model.board.xlim) == (0.1, trainer, [0, 30])
@@ -526,6 +606,7 @@ def test_the_second_generation_translates(phrasebook, figures):
     encoder = d2l.Seq2SeqEncoder(len(data.src_vocab), 32, 32, 2, 0.1)
     decoder = d2l.Seq2SeqAttentionDecoder(len(data.tgt_vocab), 32, 32, 2, 0.1)
     model = d2l.Seq2Seq(encoder, decoder, tgt_pad=data.tgt_vocab["<pad>"], lr=0.01)
+    assert isinstance(model, d2l.EncoderDecoder)
     d2l.Trainer(max_epochs=60, gradient_clip_val=1, num_gpus=1).fit(model, data)
     preds, none = model.predict_step(data.build(list(FOUR), list(FOUR.values())), d2l.cpu(), data.num_steps)
     assert preds.shape == (4, 9)
@@ -534,7 +615,7 @@ def test_the_second_generation_translates(phrasebook, figures):
         said = data.tgt_vocab.to_tokens(pred)
         assert said[: said.index("<eos>")] == french.split()
     _, weights = model.predict_step(data.build(["go ."], ["va !"]), d2l.cpu(), data.num_steps, True)
-    assert d2l.concat([step[0][0][0] for step in weights], 0).shape == (9 * 9,)
+    assert [tuple(seen.shape) for step in weights for seen in step] == [(1, 1, 9)] * 9
     with pytest.raises(ValueError, match="tgt_sentences"):
         data.build(["go ."], [])
 

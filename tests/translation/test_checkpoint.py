@@ -89,6 +89,27 @@ def test_a_model_with_any_score_is_saved_and_loaded(translator, tmp_path, score)
     assert loaded.translate(["Go."])[0].score == own.translate(["Go."])[0].score
 
 
+@pytest.mark.parametrize("kind", [torch.float16, torch.float32, torch.float64])
+def test_a_model_of_any_dtype_is_saved_in_that_of_every_model(translator, tmp_path, kind):
+    settings = dataclasses.replace(translator.settings, score="boxcar")
+    sizes = len(translator.source_tokenizer), len(translator.target_tokenizer)
+    model = TranslationModel(settings, *sizes)
+    expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert {tensor.dtype for tensor in expected.values()} == {torch.float32, torch.float64}
+    dataclasses.replace(translator, model=model.to(kind), settings=settings).save(tmp_path / "model")
+    found = Translator.load(tmp_path / "model").model.state_dict()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor.to(kind).to(tensor.dtype)), name
+
+
+def test_weights_of_other_settings_are_not_saved(translator, tmp_path):
+    settings = dataclasses.replace(translator.settings, score="bilinear")
+    other = dataclasses.replace(translator, settings=settings)
+    with pytest.raises(ModelFolderError, match=r"model: .*decoder\.score\.W_k\.weight .* is not expected"):
+        other.save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
 def test_any_tool_can_read_the_weights(folder):
     tensors = load_file(folder / "model.safetensors")
     assert {"decoder.weight_ih_l0", "decoder.score.W_q.weight", "encoder.gru.weight_hh_l0_reverse"} <= set(tensors)

@@ -79,3 +79,29 @@ def check(expected: Mapping[str, tuple[int, ...]], found: Tensors, name: str = "
             f"{name}: {'; '.join(faults[:5])}{' …' if faults[5:] else ''}. They are of another layer, or of one of "
             "other sizes"
         )
+
+
+def bandwidths(bandwidth: Any) -> Array:
+    """A kernel's bandwidth, checked.
+
+    Args:
+        bandwidth: a number, or (d,), one for each feature.
+
+    Returns:
+        () or (d,), float64, so that a fixed bandwidth is exact for every dtype of data.
+
+    Raises:
+        TypeError: no numbers.
+        ValueError: numbers that are not positive and finite, or of another shape.
+    """
+    try:
+        sigma = np.array(bandwidth, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"bandwidth: came {bandwidth!r}; allowed: a positive number, or one for each feature") from None
+    if sigma.ndim > 1:
+        raise ValueError(f"bandwidth: came with shape {sigma.shape}; allowed: a number, or (d,), one a feature")
+    if not sigma.size or not bool((np.isfinite(sigma) & (sigma > 0)).all()):
+        raise ValueError(
+            f"bandwidth: came {sigma.tolist()}; allowed: positive finite numbers, in the units of the data"
+        )
+    return sigma

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from dikkat.textbook import text
 from dikkat.textbook.pictures import ProgressBoard
-from dikkat.textbook.text import Ids, parallel_arrays, raw_corpus
+from dikkat.textbook.text import Ids, parallel_arrays
 from dikkat.textbook.tools import HyperParameters
 
 __all__ = ["FrenchFromEnglish", "LearningData", "LearningModel", "LearningTrainer"]
@@ -41,26 +42,30 @@ class LearningModel(HyperParameters):
         Raises:
             RuntimeError: no trainer fits this model.
         """
-        if getattr(self, "trainer", None) is None:
+        trainer = getattr(self, "trainer", None)
+        if trainer is None:
             raise RuntimeError("the model has no trainer; plot is for the steps of Trainer.fit")
-        if train:
-            place = self.trainer.train_batch_idx / self.trainer.num_train_batches
-            every = self.trainer.num_train_batches // self.plot_train_per_epoch
-        else:
-            place = self.trainer.epoch + 1
-            every = self.trainer.num_val_batches // self.plot_valid_per_epoch
-        self.board.xlabel = "epoch"
-        self.board.draw(place, value, ("train_" if train else "val_") + key, every_n=every)
+        kind, batches, points = (
+            ("train", trainer.train_batches, self.plot_train_per_epoch)
+            if train
+            else ("val", trainer.val_batches, self.plot_valid_per_epoch)
+        )
+        self.board.draw(trainer.progress, value, f"{kind}_{key}", every_n=len(batches) // points)
 
     def training_step(self, batch: Sequence[Any]) -> Any:
         """The loss of a batch, whose last array is what to say; it is drawn."""
-        loss = self.loss(self(*batch[:-1]), batch[-1])  # type: ignore[operator]
-        self.plot("loss", loss, train=True)
-        return loss
+        return self.drawn_loss(batch, train=True)
 
     def validation_step(self, batch: Sequence[Any]) -> None:
         """Draw the loss of a batch."""
-        self.plot("loss", self.loss(self(*batch[:-1]), batch[-1]), train=False)  # type: ignore[operator]
+        self.drawn_loss(batch, train=False)
+
+    def drawn_loss(self, batch: Sequence[Any], train: bool, **kwargs: Any) -> Any:
+        """What both steps share; `kwargs` go to the model with all arrays of the batch but the last."""
+        *inputs, wanted = batch
+        loss = self.loss(self(*inputs, **kwargs), wanted)  # type: ignore[operator]
+        self.plot("loss", loss, train)
+        return loss
 
 
 class LearningData(HyperParameters):
@@ -83,12 +88,19 @@ class LearningData(HyperParameters):
 
 
 class LearningTrainer(HyperParameters):
-    """Goes through the data, epoch by epoch.
+    """Goes through the data, epoch by epoch; a framework says what `step` and `judge` do with a batch.
 
     Args:
         max_epochs: how often.
         num_gpus: how many GPUs to use, of those that there are.
         gradient_clip_val: the norm to which a batch's gradients are shrunk; 0: not at all.
+
+    Attributes:
+        model: what is trained.
+        optimizer: the model's own.
+        train_batches: to learn from.
+        val_batches: to validate with.
+        steps: batches learned from so far.
     """
 
     max_epochs: int
@@ -97,31 +109,50 @@ class LearningTrainer(HyperParameters):
     def __init__(self, max_epochs: int, num_gpus: int = 0, gradient_clip_val: float = 0) -> None:
         self.save_hyperparameters()
 
-    def prepare_data(self, data: Any) -> None:
-        """Take the batches."""
-        self.train_dataloader, self.val_dataloader = data.train_dataloader(), data.val_dataloader()
-        self.num_train_batches = len(self.train_dataloader)
-        self.num_val_batches = 0 if self.val_dataloader is None else len(self.val_dataloader)
-
-    def prepare_model(self, model: Any) -> None:
-        """Take the model."""
-        model.trainer = self
-        model.board.xlim = [0, self.max_epochs]
-        self.model = model
+    @property
+    def progress(self) -> float:
+        """Epochs so far, the part of the present one among them."""
+        return self.steps / len(self.train_batches)
 
     def fit(self, model: Any, data: Any) -> None:
         """Train a model on data."""
         self.prepare_data(data)
         self.prepare_model(model)
-        self.optim = model.configure_optimizers()
-        self.epoch = self.train_batch_idx = self.val_batch_idx = 0
-        while self.epoch < self.max_epochs:
+        for _ in range(self.max_epochs):
             self.fit_epoch()
-            self.epoch += 1
+
+    def prepare_data(self, data: Any) -> None:
+        """Take the batches; a kind that the data does not have is of none."""
+        self.steps = 0
+        self.train_batches, self.val_batches = (
+            () if batches is None else batches for batches in (data.train_dataloader(), data.val_dataloader())
+        )
+
+    def prepare_model(self, model: Any) -> None:
+        """Take the model, and what it learns with."""
+        self.model, self.optimizer = model, model.configure_optimizers()
+        model.trainer = self
+        model.board.xlabel, model.board.xlim = "epoch", [0, self.max_epochs]
+
+    def prepare_batch(self, batch: Sequence[Any]) -> Sequence[Any]:
+        """A batch where the model is."""
+        return batch
 
     def fit_epoch(self) -> None:
-        """Go through the data once; the framework's own."""
+        """Go through the data once: learn from the one kind of batches, then validate with the other."""
+        for batch in self.train_batches:
+            self.step(self.prepare_batch(batch))
+            self.steps += 1
+        for batch in self.val_batches:
+            self.judge(self.prepare_batch(batch))
+
+    def step(self, batch: Sequence[Any]) -> None:
+        """Learn from a batch; the framework's own."""
         raise NotImplementedError
+
+    def judge(self, batch: Sequence[Any]) -> None:
+        """Validate with a batch, from which nothing is learned."""
+        self.model.validation_step(batch)
 
 
 class FrenchFromEnglish:
@@ -148,7 +179,7 @@ class FrenchFromEnglish:
     def __init__(self, batch_size: int, num_steps: int = 9, num_train: int = 512, num_val: int = 128) -> None:
         super().__init__()
         self.batch_size, self.num_steps, self.num_train, self.num_val = batch_size, num_steps, num_train, num_val
-        corpus = raw_corpus()
+        corpus = text.raw_corpus()
         arrays, self.src_vocab, self.tgt_vocab = parallel_arrays(
             corpus.text, num_steps, num_train + num_val, min_freq=corpus.min_freq
         )
@@ -156,8 +187,8 @@ class FrenchFromEnglish:
 
     def get_dataloader(self, train: bool) -> Any:
         """Batches of one of the two parts."""
-        part = slice(0, self.num_train) if train else slice(self.num_train, None)
-        return self.get_tensorloader(self.arrays, train, part)
+        begin, pairs = (0, self.num_train) if train else (self.num_train, self.num_val)
+        return self.get_tensorloader(self.arrays, train, slice(begin, begin + pairs))
 
     def build(self, src_sentences: Sequence[str], tgt_sentences: Sequence[str]) -> tuple[Any, ...]:
         """The arrays of other sentences, by the same vocabularies.
@@ -169,6 +200,7 @@ class FrenchFromEnglish:
             raise ValueError(
                 f"tgt_sentences: came {len(tgt_sentences)}; allowed: {len(src_sentences)}, as many as src_sentences"
             )
-        text = "\n".join(f"{source}\t{target}" for source, target in zip(src_sentences, tgt_sentences, strict=True))
-        arrays, _, _ = parallel_arrays(text, self.num_steps, None, self.src_vocab, self.tgt_vocab)
+        pairs = zip(src_sentences, tgt_sentences, strict=True)
+        lines = "\n".join(f"{source}\t{target}" for source, target in pairs)
+        arrays, _, _ = parallel_arrays(lines, self.num_steps, None, self.src_vocab, self.tgt_vocab)
         return tuple(self.as_tensor(array) for array in arrays)

@@ -167,9 +167,10 @@ def sequence_mask(X: Array, valid_len: Array, value: float = 0) -> Array:
 
     Example:
         >>> npx.set_np()
-        >>> sequence_mask(np.array([[1, 2, 3], [4, 5, 6]]), np.array([1, 2]))
-        array([[1., 0., 0.],
-               [4., 5., 0.]])
+        >>> sequence_mask(np.array([[7, 7], [8, 8], [9, 9]]), np.array([0, 2, 1]), value=-1)
+        array([[-1., -1.],
+               [ 8.,  8.],
+               [ 9., -1.]])
     """
     inside = onp.arange(X.shape[1]) < whole_numbers("valid_len", valid_len)[:, None]
     return where(inside.reshape(*inside.shape, *[1] * (X.ndim - 2)), X, value)
@@ -196,31 +197,11 @@ def _dense(num_hiddens: int, bias: bool = False, inputs: int = 0) -> Any:
     return nn.Dense(num_hiddens, use_bias=bias, flatten=False, in_units=inputs)
 
 
-class AdditiveAttention(nn.Block):
-    """Additive attention: Σ_h v_h tanh((W_q q)_h + (W_k k)_h); its sizes are those of the first call.
+class _Attention(nn.Block):
+    """What the layers share: they keep the weights of the last call as `attention_weights`."""
 
-    Args:
-        num_hiddens: features of the projections.
-        dropout: the probability with which a weight is dropped, in training.
-        **kwargs: those of every block.
-
-    Attributes:
-        attention_weights: the last call's, before dropout; (B, n, m).
-
-    Source: Bahdanau, Cho and Bengio 2015, section 3.1.
-
-    Example:
-        >>> npx.set_np()
-        >>> attention = AdditiveAttention(num_hiddens=8, dropout=0.1)
-        >>> attention.initialize()
-        >>> queries, keys, values = np.zeros((2, 1, 20)), np.ones((2, 10, 2)), np.ones((2, 10, 4))
-        >>> attention(queries, keys, values, np.array([2, 6])).shape, attention.attention_weights.shape
-        ((2, 1, 4), (2, 1, 10))
-    """
-
-    def __init__(self, num_hiddens: int, dropout: float, **kwargs: Any) -> None:
+    def __init__(self, dropout: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.W_k, self.W_q, self.w_v = _dense(num_hiddens), _dense(num_hiddens), _dense(1, inputs=num_hiddens)
         self.dropout = dropout
 
     def forward(self, queries: Array, keys: Array, values: Array, valid_lens: Array | None = None) -> Array:
@@ -235,17 +216,59 @@ class AdditiveAttention(nn.Block):
         Returns:
             (B, n, d_v).
         """
-        length = keys.shape[1]
-        shown = visible(queries.shape[:1], queries.shape[1], length, valid_lens=_lens(valid_lens, length))
-        queries, keys, values = hide(queries, keys, values, shown)
-        weight = self.w_v.weight.data(queries.ctx)[0]
-        scores = dikkat.compare(self.W_q(queries), self.W_k(keys), pair="additive", weight=weight)
+        shown = _shown(queries, keys, valid_lens)
+        return self.average(*hide(queries, keys, values, shown), shown)
+
+    def average(self, queries: Array, keys: Array, values: Array, shown: Any) -> Array:
+        """The mean of the values by the softmax of the scores that are shown, of arrays whose hidden rows are 0."""
         dropout = self.dropout if autograd.is_training() else 0.0
-        output, self.attention_weights = dikkat.pool(scores, values, shown, dropout=dropout)
+        output, self.attention_weights = dikkat.pool(self.scores(queries, keys), values, shown, dropout=dropout)
         return output
 
+    def scores(self, queries: Array, keys: Array) -> Array:
+        """The scores (B, n, m); the layer's own."""
+        raise NotImplementedError
 
-class DotProductAttention(nn.Block):
+
+def _shown(queries: Array, keys: Array, valid_lens: Array | None) -> Any:
+    """Which keys each query may see, NumPy booleans (B, n or 1, m); None: all."""
+    length = keys.shape[1]
+    return visible(queries.shape[:1], queries.shape[1], length, valid_lens=_lens(valid_lens, length))
+
+
+class AdditiveAttention(_Attention):
+    """Additive attention: Σ_h v_h tanh((W_q q)_h + (W_k k)_h); its sizes are those of the first call.
+
+    Args:
+        num_hiddens: features of the projections.
+        dropout: the probability with which a weight is dropped, in training.
+        **kwargs: those of every block.
+
+    Attributes:
+        attention_weights: the last call's, before dropout; (B, n, m).
+
+    Source: Bahdanau, Cho and Bengio 2015, section 3.1.
+
+    Example:
+        >>> npx.set_np()
+        >>> attention = AdditiveAttention(num_hiddens=19, dropout=0.25)
+        >>> attention.initialize()
+        >>> queries, keys, values = np.zeros((5, 3, 17)), np.ones((5, 7, 11)), np.ones((5, 7, 13))
+        >>> attention(queries, keys, values, np.array([7, 1, 4, 0, 3])).shape, attention.attention_weights.shape
+        ((5, 3, 13), (5, 3, 7))
+    """
+
+    def __init__(self, num_hiddens: int, dropout: float, **kwargs: Any) -> None:
+        super().__init__(dropout, **kwargs)
+        self.W_k, self.W_q, self.w_v = _dense(num_hiddens), _dense(num_hiddens), _dense(1, inputs=num_hiddens)
+
+    def scores(self, queries: Array, keys: Array) -> Array:
+        """Σ_h v_h tanh((W_q q)_h + (W_k k)_h)."""
+        weight = self.w_v.weight.data(queries.ctx)[0]
+        return dikkat.compare(self.W_q(queries), self.W_k(keys), pair="additive", weight=weight)
+
+
+class DotProductAttention(_Attention):
     """Scaled dot-product attention.
 
     Args:
@@ -263,22 +286,9 @@ class DotProductAttention(nn.Block):
         (2, 1, 7)
     """
 
-    def __init__(self, dropout: float, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.dropout = dropout
-
-    def forward(self, queries: Array, keys: Array, values: Array, valid_lens: Array | None = None) -> Array:
-        """Attend: queries (B, n, d), keys (B, m, d), else as in `AdditiveAttention`."""
-        output, self.attention_weights = dikkat.attend(
-            queries,
-            keys,
-            values,
-            score=dikkat.scores.ScaledDot(),
-            valid_lens=_lens(valid_lens, keys.shape[1]),
-            dropout=self.dropout if autograd.is_training() else 0.0,
-            return_weights=True,
-        )
-        return output
+    def scores(self, queries: Array, keys: Array) -> Array:
+        """⟨q, k⟩ / √d."""
+        return dikkat.compare(dikkat.scores.ScaledDot().project_query(queries), keys, pair="inner")
 
 
 def transpose_qkv(X: Array, num_heads: int) -> Array:
@@ -314,10 +324,10 @@ class MultiHeadAttention(nn.Block):
 
     Example:
         >>> npx.set_np()
-        >>> attention, X = MultiHeadAttention(100, 5, 0.5), np.ones((2, 4, 100))
+        >>> attention, X = MultiHeadAttention(21, 3, 0.25), np.ones((5, 7, 11))
         >>> attention.initialize()
-        >>> attention(X, X, X, np.array([3, 2])).shape
-        (2, 4, 100)
+        >>> attention(X, X, X, np.array([7, 1, 4, 0, 3])).shape
+        (5, 7, 21)
     """
 
     def __init__(self, num_hiddens: int, num_heads: int, dropout: float, use_bias: bool = False, **kwargs: Any) -> None:
@@ -329,13 +339,12 @@ class MultiHeadAttention(nn.Block):
 
     def forward(self, queries: Array, keys: Array, values: Array, valid_lens: Array | None = None) -> Array:
         """(B, n, ·), (B, m, ·), (B, m, ·) and lengths (B,) or (B, n) -> (B, n, num_hiddens)."""
-        length = keys.shape[1]
-        shown = visible(queries.shape[:1], queries.shape[1], length, valid_lens=_lens(valid_lens, length))
+        shown = _shown(queries, keys, valid_lens)
         queries, keys, values = hide(queries, keys, values, shown)
         projected = self.W_q(queries), self.W_k(keys), self.W_v(values)
-        lens = None if valid_lens is None else valid_lens.repeat(self.num_heads, axis=0)
-        output = self.attention(*(self.transpose_qkv(each) for each in projected), lens)
-        return self.W_o(self.transpose_output(output))
+        each_head = None if shown is None else shown.repeat(self.num_heads, axis=0)
+        queries, keys, values = (self.transpose_qkv(each) for each in projected)
+        return self.W_o(self.transpose_output(self.attention.average(queries, keys, values, each_head)))
 
     def transpose_qkv(self, X: Array) -> Array:
         """`transpose_qkv` with this layer's heads."""
@@ -357,7 +366,7 @@ class NWKernelRegression(nn.Block):
         >>> npx.set_np()
         >>> net = NWKernelRegression()
         >>> net.initialize()
-        >>> net(np.zeros(3), np.ones((3, 5)), np.ones((3, 5))).shape, net.attention_weights.shape
+        >>> net(np.zeros(3), np.ones(5), np.ones(5)).shape, net.attention_weights.shape
         ((3,), (3, 5))
     """
 
@@ -370,16 +379,17 @@ class NWKernelRegression(nn.Block):
 
         Args:
             queries: (n,).
-            keys: (n, m), those of each query.
+            keys: (n, m), those of each query; or (m,), of all.
             values: likewise.
 
         Returns:
             (n,).
         """
-        w = self.w.data(queries.ctx)
-        scores = dikkat.compare(queries.reshape(-1, 1, 1) * w, np.expand_dims(keys, -1) * w, pair="distance")
-        output, weights = dikkat.pool(scores, np.expand_dims(values, -1))
-        self.attention_weights = weights.reshape(keys.shape)
+        w, shape = self.w.data(queries.ctx), (queries.size, keys.shape[-1], 1)
+        keys, values = (np.broadcast_to(np.expand_dims(each, -1), shape) for each in (keys, values))
+        scores = dikkat.compare(queries.reshape(-1, 1, 1) * w, keys * w, pair="distance")
+        output, weights = dikkat.pool(scores, values)
+        self.attention_weights = weights[:, 0]
         return output.reshape(-1)
 
 
@@ -497,7 +507,12 @@ class EncoderDecoder(nn.Block):
 
     def forward(self, enc_X: Array, dec_X: Array, *args: Any) -> Any:
         """The decoder's outputs and its state; further arguments, such as lengths, go to both."""
-        return self.decoder(dec_X, self.decoder.init_state(self.encoder(enc_X, *args), *args))
+        return _translated(self, enc_X, dec_X, *args)
+
+
+def _translated(net: Any, enc_X: Array, dec_X: Array, *args: Any) -> Any:
+    """What the decoder of a net makes of `dec_X` and of what its encoder makes of `enc_X`."""
+    return net.decoder(dec_X, net.decoder.init_state(net.encoder(enc_X, *args), *args))
 
 
 class GRU(nn.Block):
@@ -510,11 +525,11 @@ class GRU(nn.Block):
 
     Example:
         >>> npx.set_np()
-        >>> gru = GRU(5, 2)
+        >>> gru = GRU(5, 3)
         >>> gru.initialize()
-        >>> outputs, state = gru(np.zeros((7, 3, 11)))
+        >>> outputs, state = gru(np.zeros((7, 2, 11)))
         >>> outputs.shape, state.shape
-        ((7, 3, 5), (2, 3, 5))
+        ((7, 2, 5), (3, 2, 5))
     """
 
     def __init__(self, num_hiddens: int, num_layers: int, dropout: float = 0) -> None:
@@ -565,9 +580,10 @@ class Seq2SeqEncoder(_Ready, Encoder):
 
     Example:
         >>> npx.set_np()
-        >>> outputs, state = Seq2SeqEncoder(vocab_size=10, embed_size=8, num_hiddens=16, num_layers=2)(np.zeros((4, 7)))
+        >>> encoder = Seq2SeqEncoder(vocab_size=23, embed_size=7, num_hiddens=13, num_layers=3)
+        >>> outputs, state = encoder(np.ones((5, 11)), np.array([11, 2, 1, 7, 3]))
         >>> outputs.shape, len(state), state[0].shape
-        ((7, 4, 16), 1, (2, 4, 16))
+        ((11, 5, 13), 1, (3, 5, 13))
     """
 
     def __init__(
@@ -607,12 +623,12 @@ class Seq2SeqAttentionDecoder(_Ready, AttentionDecoder):
 
     Example:
         >>> npx.set_np()
-        >>> encoder = Seq2SeqEncoder(vocab_size=10, embed_size=8, num_hiddens=16, num_layers=2)
-        >>> decoder = Seq2SeqAttentionDecoder(vocab_size=11, embed_size=8, num_hiddens=16, num_layers=2)
-        >>> X = np.zeros((4, 7))
-        >>> output, state = decoder(X, decoder.init_state(encoder(X), None))
-        >>> output.shape, len(state), state[0].shape, state[1][0].shape, len(decoder.attention_weights)
-        ((4, 7, 11), 3, (4, 7, 16), (2, 4, 16), 7)
+        >>> encoder = Seq2SeqEncoder(vocab_size=23, embed_size=7, num_hiddens=13, num_layers=1)
+        >>> decoder = Seq2SeqAttentionDecoder(vocab_size=29, embed_size=5, num_hiddens=13, num_layers=1)
+        >>> sources, lens = np.ones((2, 11)), np.array([11, 3])
+        >>> scores, _ = decoder(np.ones((2, 3)), decoder.init_state(encoder(sources, lens), lens))
+        >>> scores.shape, [each.shape for each in decoder.attention_weights]
+        ((2, 3, 29), [(2, 1, 11), (2, 1, 11), (2, 1, 11)])
     """
 
     def __init__(
@@ -630,6 +646,7 @@ class Seq2SeqAttentionDecoder(_Ready, AttentionDecoder):
             weight_dropout=dropout,
         )
         self.dense = _dense(vocab_size, bias=True, inputs=num_hiddens)
+        self.looked_at: Any = ()  # (steps, B, m) of the last call
         self.initialize(init.Xavier())
 
     def init_state(self, enc_outputs: Any, enc_valid_lens: Array | None = None, *args: Any) -> tuple[Any, ...]:
@@ -650,23 +667,27 @@ class Seq2SeqAttentionDecoder(_Ready, AttentionDecoder):
         encoded, hidden, lens = state
         memory = self.rnn.prepare(encoded, _lens(lens, encoded.shape[1]))
         before = hidden[0] if isinstance(hidden, list) else hidden
-        outputs, _, self._looked_at, after = self.rnn(self.embedding(_ids("X", X)), memory, before, return_weights=True)
+        outputs, _, weights, after = self.rnn(self.embedding(_ids("X", X)), memory, before, return_weights=True)
+        self.looked_at = weights.swapaxes(0, 1)
         return self.dense(outputs), [encoded, States([after]), lens]
 
     @property
     def attention_weights(self) -> list[Array]:
         """What each step of the last call looked at, (B, 1, m) each."""
-        return [self._looked_at[:, step : step + 1] for step in range(self._looked_at.shape[1])]
+        return [np.expand_dims(each, 1) for each in self.looked_at]
 
 
-class MaskedSoftmaxCELoss(gluon.loss.SoftmaxCELoss):
+class MaskedSoftmaxCELoss(nn.Block):
     """Cross-entropy of the labels that are no padding.
 
     Example:
         >>> npx.set_np()
-        >>> MaskedSoftmaxCELoss()(np.ones((3, 4, 10)), np.ones((3, 4)), np.array([4, 2, 0])).round(2)
-        array([2.3 , 1.15, 0.  ])
+        >>> MaskedSoftmaxCELoss()(np.zeros((2, 5, 7)), np.zeros((2, 5)), np.array([0, 5])).round(2)
+        array([0.  , 1.95])
     """
+
+    def __init__(self) -> None:
+        super().__init__()
 
     def forward(self, pred: Array, label: Array, valid_len: Array) -> Array:
         """The sum over each sequence's real tokens, divided by all its positions.
@@ -737,18 +758,20 @@ def train_seq2seq(net: Any, data_iter: Any, lr: float, num_epochs: int, tgt_voca
 
 
 def _likeliest(
-    net: Any, sources: Array, lens: Array, begin: Array, num_steps: int, end: int | None = None
+    net: Any, sources: Array, lens: Array, begin: Array, num_steps: int, end: int | None, keep: bool
 ) -> tuple[onp.ndarray[Any, Any], list[Any]]:
-    """The likeliest token at each step, (batch, steps), until all are `end`; the decoder's weights after each."""
+    """The likeliest token at each step, (batch, steps), until all are `end`; the decoder's weights after each, kept."""
     state = net.decoder.init_state(net.encoder(sources, lens), lens)
-    said, looked_at = begin, []
-    found: list[Any] = []
-    while len(found) < num_steps and not (found and end is not None and (found[-1] == end).all()):
-        scores, state = net.decoder(said, state)
-        said = scores.argmax(axis=2).astype("int32")
-        found.append(said.asnumpy())
-        looked_at.append(getattr(net.decoder, "attention_weights", None))
-    return onp.concatenate(found, axis=1), looked_at
+    token, said, looked_at = begin, [], []
+    for _ in range(num_steps):
+        scores, state = net.decoder(token, state)
+        token = scores.argmax(axis=2).astype("int32")
+        said.append(token.asnumpy())
+        if keep:
+            looked_at.append(net.decoder.attention_weights)
+        if end is not None and (said[-1] == end).all():
+            break
+    return onp.concatenate(said, axis=1), looked_at
 
 
 def predict_seq2seq(
@@ -778,9 +801,9 @@ def predict_seq2seq(
     arrays = build_array_nmt([src_sentence.lower().split()], src_vocab, num_steps)
     sources, lens = (each.as_in_ctx(device) for each in arrays)
     begin = np.full((1, 1), tgt_vocab["<bos>"], dtype="int32", ctx=device)
-    said, looked_at = _likeliest(net, sources, lens, begin, num_steps, end)
+    said, looked_at = _likeliest(net, sources, lens, begin, num_steps, end, keep=save_attention_weights)
     words = [word for word in said[0].tolist() if word != end]
-    return " ".join(tgt_vocab.to_tokens(words)), looked_at if save_attention_weights else []
+    return " ".join(tgt_vocab.to_tokens(words)), looked_at
 
 
 # --- learning, in the second generation's way
@@ -842,7 +865,7 @@ class Seq2Seq(Module):
 
     def forward(self, enc_X: Array, dec_X: Array, *args: Any) -> Array:
         """The decoder's scores, (B, T, tokens)."""
-        scores, _ = EncoderDecoder.forward(self, enc_X, dec_X, *args)
+        scores, _ = _translated(self, enc_X, dec_X, *args)
         return scores
 
     def loss(self, Y_hat: Array, Y: Array) -> Array:
@@ -870,8 +893,9 @@ class Seq2Seq(Module):
             Token ids (B, num_steps), and the decoder's `attention_weights` after each step, if they were asked for.
         """
         sources, inputs, lens, _ = (each.as_in_ctx(device) for each in batch)
-        said, looked_at = _likeliest(self, sources, lens, inputs[:, :1], num_steps)
-        return _from_numpy(said), looked_at if save_attention_weights else []
+        begin, keep = inputs[:, :1], save_attention_weights
+        said, looked_at = _likeliest(self, sources, lens, begin, num_steps, None, keep)
+        return _from_numpy(said), looked_at
 
 
 class Trainer(learning.LearningTrainer):
@@ -893,20 +917,11 @@ class Trainer(learning.LearningTrainer):
         """A batch on the model's device."""
         return [each.as_in_ctx(self.device) for each in batch]
 
-    def fit_epoch(self) -> None:
-        """Go through the data once, then through those to validate with."""
-        for batch in self.train_dataloader:
-            with autograd.record():
-                loss = self.model.training_step(self.prepare_batch(batch))
-            loss.backward()
-            if self.gradient_clip_val > 0:
-                self.clip_gradients(self.gradient_clip_val, self.model)
-            self.optim.step(1)
-            self.train_batch_idx += 1
-        for batch in self.val_dataloader or ():
-            self.model.validation_step(self.prepare_batch(batch))
-            self.val_batch_idx += 1
-
-    def clip_gradients(self, grad_clip_val: float, model: Any) -> None:
-        """`grad_clipping` of a model."""
-        grad_clipping(model, grad_clip_val)
+    def step(self, batch: Sequence[Array]) -> None:
+        """Learn from a batch."""
+        with autograd.record():
+            loss = self.model.training_step(batch)
+        loss.backward()
+        if self.gradient_clip_val:
+            grad_clipping(self.model, self.gradient_clip_val)
+        self.optimizer.step(1)

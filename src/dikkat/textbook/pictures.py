@@ -68,10 +68,9 @@ def set_axes(
 ) -> None:
     """Labels, limits and scales of axes, with a grid, and a legend where there are names for it."""
     axes.set(xlabel=xlabel or "", ylabel=ylabel or "", xscale=xscale, yscale=yscale)
-    if xlim is not None:
-        axes.set_xlim(*xlim)
-    if ylim is not None:
-        axes.set_ylim(*ylim)
+    for limits, set_limits in ((xlim, axes.set_xlim), (ylim, axes.set_ylim)):
+        if limits is not None and limits[0] != limits[1]:  # from the first epoch to the first there is no width
+            set_limits(*limits)
     if legend:
         axes.legend(legend)
     axes.grid(True)
@@ -252,6 +251,7 @@ class Animator:
         self.Y: list[list[float]] | None = None
         self.fmts, self.legend = fmts, legend or []
         set_axes(self.axes[0], xlabel, ylabel, xlim, ylim, xscale, yscale, None)
+        self._lines: list[Any] = []
         self._growing = _Growing(self.fig)
 
     def add(self, x: Any, y: Any) -> None:
@@ -266,10 +266,10 @@ class Animator:
         if self.X is None or self.Y is None:
             self.X, self.Y = [[] for _ in heights], [[] for _ in heights]
             for index in range(len(heights)):
-                self.axes[0].plot([], [], self.fmts[index % len(self.fmts)])
+                self._lines += self.axes[0].plot([], [], self.fmts[index % len(self.fmts)])
             if self.legend:
                 self.axes[0].legend(self.legend)
-        curves = zip(places, heights, self.X, self.Y, self.axes[0].lines, strict=True)
+        curves = zip(places, heights, self.X, self.Y, self._lines, strict=True)
         for place, height, so_far, heights_so_far, line in curves:
             if place is not None and height is not None:
                 so_far.append(float(self.as_array(place)))

@@ -23,8 +23,9 @@ from dikkat.textbook.text import Vocab, bleu, preprocess_nmt, read_data_nmt, tok
 from dikkat.textbook.tools import HyperParameters, Timer, add_to_class, check_len, check_shape
 
 # isort: split
+from dikkat.frameworks.keras import masking
 from dikkat.frameworks.keras.attention import compare, hide
-from dikkat.frameworks.keras.masking import check_restrictions, softmax, visible
+from dikkat.frameworks.keras.masking import check_restrictions, visible
 
 __all__ = [  # noqa: RUF022 - by kind
     # arrays
@@ -182,9 +183,10 @@ def sequence_mask(X: Tensor, valid_len: Tensor, value: float = 0) -> Tensor:
         value: what stands there.
 
     Example:
-        >>> sequence_mask(tf.constant([[1, 2, 3], [4, 5, 6]]), tf.constant([1, 2])).numpy()
-        array([[1, 0, 0],
-               [4, 5, 0]], dtype=int32)
+        >>> sequence_mask(tf.constant([[7, 7], [8, 8], [9, 9]]), tf.constant([0, 2, 1]), value=-1).numpy()
+        array([[-1, -1],
+               [ 8,  8],
+               [ 9, -1]], dtype=int32)
     """
     X, lens = tf.convert_to_tensor(X), _whole("valid_len", valid_len)
     inside = tf.sequence_mask(lens, X.shape[1])
@@ -192,7 +194,7 @@ def sequence_mask(X: Tensor, valid_len: Tensor, value: float = 0) -> Tensor:
 
 
 def masked_softmax(X: Tensor, valid_lens: Tensor | None) -> Tensor:
-    """The softmax over the keys that are valid; all 0 in a row that has none.
+    """`dikkat.frameworks.keras.masked_softmax`: over the keys that are valid; all 0 in a row that has none.
 
     Args:
         X: (batch, queries, keys) scores.
@@ -208,7 +210,7 @@ def masked_softmax(X: Tensor, valid_lens: Tensor | None) -> Tensor:
         [[[0.5, 0.5, 0.0, 0.0]], [[0.0, 0.0, 0.0, 0.0]]]
     """
     X = tf.convert_to_tensor(X)
-    return softmax(X, _shown(X.shape[:-2], X.shape[-2], X.shape[-1], valid_lens))
+    return masking.masked_softmax(X, _lens(valid_lens, X.shape[-1]))
 
 
 def _shown(lead: Sequence[int], queries: int, keys: int, valid_lens: Tensor | None) -> Tensor | None:
@@ -254,7 +256,7 @@ class _Attention(tf.keras.layers.Layer):
 
     def average(self, scores: Tensor, values: Tensor, shown: Tensor | None, training: bool | None) -> Tensor:
         """The mean of the values by the softmax of the scores that are shown."""
-        self.attention_weights = softmax(scores, shown)
+        self.attention_weights = masking.softmax(scores, shown)
         return self.dropout(self.attention_weights, training=training) @ values
 
 
@@ -274,9 +276,10 @@ class AdditiveAttention(_Attention):
     Source: Bahdanau, Cho and Bengio 2015, section 3.1.
 
     Example:
-        >>> attention = AdditiveAttention(key_size=3, query_size=5, num_hiddens=7, dropout=0.1)
-        >>> attention(tf.ones((2, 1, 5)), tf.ones((2, 11, 3)), tf.ones((2, 11, 13)), tf.constant([2, 6])).shape
-        TensorShape([2, 1, 13])
+        >>> attention = AdditiveAttention(key_size=11, query_size=17, num_hiddens=19, dropout=0.25)
+        >>> queries, keys, values = tf.zeros((5, 3, 17)), tf.ones((5, 7, 11)), tf.ones((5, 7, 13))
+        >>> attention(queries, keys, values, tf.constant([7, 1, 4, 0, 3])).shape
+        TensorShape([5, 3, 13])
     """
 
     def __init__(self, key_size: int, query_size: int, num_hiddens: int, dropout: float, **kwargs: Any) -> None:
@@ -345,10 +348,10 @@ class MultiHeadAttention(tf.keras.layers.Layer):
     Source: Vaswani et al. 2017, section 3.2.2.
 
     Example:
-        >>> attention = MultiHeadAttention(10, 10, 10, 10, num_heads=5, dropout=0.5)
-        >>> X = tf.ones((2, 4, 10))
-        >>> attention(X, X, X, tf.constant([3, 2]), training=False).shape
-        TensorShape([2, 4, 10])
+        >>> attention = MultiHeadAttention(11, 11, 11, 21, num_heads=3, dropout=0.25)
+        >>> X = tf.ones((5, 7, 11))
+        >>> attention(X, X, X, tf.constant([7, 1, 4, 0, 3]), training=False).shape
+        TensorShape([5, 7, 21])
     """
 
     def __init__(
@@ -375,9 +378,11 @@ class MultiHeadAttention(tf.keras.layers.Layer):
         """Attend: as in `AdditiveAttention`; returns (batch, queries, num_hiddens)."""
         shown = _shown(queries.shape[:-2], queries.shape[-2], keys.shape[-2], valid_lens)
         queries, keys, values = hide(queries, keys, values, shown)
-        heads = (self.transpose_qkv(each) for each in (self.W_q(queries), self.W_k(keys), self.W_v(values)))
-        lens = None if valid_lens is None else tf.repeat(valid_lens, self.num_heads, axis=0)
-        return self.W_o(self.transpose_output(self.attention(*heads, lens, training=training)))
+        projected = self.W_q(queries), self.W_k(keys), self.W_v(values)
+        queries, keys, values = (self.transpose_qkv(each) for each in projected)
+        shown = None if shown is None else tf.repeat(shown, self.num_heads, axis=0)
+        averages = self.attention.average(self.attention.scores(queries, keys), values, shown, training)
+        return self.W_o(self.transpose_output(averages))
 
     def transpose_qkv(self, X: Tensor) -> Tensor:
         """(batch, length, num_hiddens) -> (batch * num_heads, length, num_hiddens / num_heads)."""
@@ -427,15 +432,15 @@ class NWKernelRegression(tf.keras.layers.Layer):
 
         Args:
             queries: (queries,).
-            keys: (queries, keys): each query has its own.
-            values: (queries, keys).
+            keys: (queries, keys), those of each query; or (keys,), of all.
+            values: likewise.
 
         Returns:
             (queries,).
         """
         queries = tf.reshape(queries, (-1, 1, 1))
         scores = compare(queries * self.w, keys[..., None] * self.w, pair="distance")
-        self.attention_weights = softmax(scores)[:, 0]
+        self.attention_weights = masking.softmax(scores)[:, 0]
         return tf.reduce_sum(self.attention_weights * values, -1)
 
 
@@ -518,13 +523,10 @@ def _of_either_generation(init_state: Callable[..., Any]) -> Callable[..., Any]:
     def init(self: Decoder, enc_outputs: Any, *args: Any) -> Any:
         if isinstance(enc_outputs, Encoded):
             outputs, state = enc_outputs
-            # Whether it turns them is seen on a small batch whose size is not its number of steps.
-            trial = init_state(
-                self,
-                (tf.zeros((2, 3, outputs.shape[-1])), [tf.zeros((2, each.shape[-1])) for each in state]),
-                *(None for _ in args),
-            )
-            if any(isinstance(part, tf.Tensor) and part.shape[:2] == (3, 2) for part in trial):
+            # Whether it turns them is seen on a small batch, whose size is not its number of steps, with its lengths.
+            small = tf.zeros((2, 3, outputs.shape[-1])), [tf.zeros((2, each.shape[-1])) for each in state]
+            trial = init_state(self, small, *(each if each is None else tf.constant([3, 1]) for each in args))
+            if any(tf.is_tensor(part) and part.shape[:2] == (3, 2) for part in tf.nest.flatten(trial)):
                 enc_outputs = tf.transpose(outputs, (1, 0, 2)), state
         return init_state(self, enc_outputs, *args)
 
@@ -571,9 +573,9 @@ class GRU(tf.keras.layers.Layer):
     Source: Cho et al. 2014, section 2.3, with the reset gate after the recurrent product.
 
     Example:
-        >>> outputs, state = GRU(num_hiddens=5, num_layers=2)(tf.ones((7, 3, 11)))
+        >>> outputs, state = GRU(num_hiddens=5, num_layers=3)(tf.ones((7, 2, 11)))
         >>> outputs.shape, len(state), state[0].shape
-        (TensorShape([7, 3, 5]), 2, TensorShape([3, 5]))
+        (TensorShape([7, 2, 5]), 3, TensorShape([2, 5]))
     """
 
     def __init__(self, num_hiddens: int, num_layers: int, dropout: float = 0, **kwargs: Any) -> None:
@@ -626,10 +628,10 @@ class Seq2SeqEncoder(Encoder):
         dropout: the probability to drop a feature between them, in training.
 
     Example:
-        >>> encoder = Seq2SeqEncoder(vocab_size=10, embed_size=8, num_hiddens=16, num_layers=2)
-        >>> outputs, state = encoder(tf.zeros((4, 7)), training=False)
+        >>> encoder = Seq2SeqEncoder(vocab_size=23, embed_size=7, num_hiddens=13, num_layers=3)
+        >>> outputs, state = encoder(tf.ones((5, 11)), tf.constant([11, 2, 1, 7, 3]))
         >>> outputs.shape, len(state), state[0].shape
-        (TensorShape([4, 7, 16]), 2, TensorShape([4, 16]))
+        (TensorShape([5, 11, 13]), 3, TensorShape([5, 13]))
     """
 
     def __init__(
@@ -639,12 +641,13 @@ class Seq2SeqEncoder(Encoder):
         self.embedding = tf.keras.layers.Embedding(vocab_size, embed_size)
         self.rnn = GRU(num_hiddens, num_layers, dropout)
 
-    def call(self, X: Tensor, valid_len: Tensor | None = None, training: Any = None) -> Encoded:
+    def call(self, X: Tensor, valid_len: Tensor | None = None, *args: Any, training: Any = None) -> Encoded:
         """Encode.
 
         Args:
             X: (batch, steps) token ids.
             valid_len: (batch,) whole numbers: each sentence's own tokens, the state after which is returned. None: all.
+            *args: taken, as the base does; there is nothing in it for this encoder.
             training: whether features are dropped.
         """
         embedded = self.embedding(tf.transpose(_whole("X", X)))
@@ -668,12 +671,12 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
     Source: Bahdanau, Cho and Bengio 2015, section 3; as in *Dive into Deep Learning*, section "Bahdanau Attention".
 
     Example:
-        >>> encoder = Seq2SeqEncoder(vocab_size=10, embed_size=8, num_hiddens=16, num_layers=2)
-        >>> decoder = Seq2SeqAttentionDecoder(vocab_size=11, embed_size=8, num_hiddens=16, num_layers=2)
-        >>> X = tf.zeros((4, 7))
-        >>> output, state = decoder(X, decoder.init_state(encoder(X), None))
-        >>> output.shape, len(state), state[0].shape, len(state[1]), len(decoder.attention_weights)
-        (TensorShape([4, 7, 11]), 3, TensorShape([4, 7, 16]), 2, 7)
+        >>> encoder = Seq2SeqEncoder(vocab_size=23, embed_size=7, num_hiddens=13, num_layers=1)
+        >>> decoder = Seq2SeqAttentionDecoder(vocab_size=29, embed_size=5, num_hiddens=13, num_layers=1)
+        >>> sources, lens = tf.ones((2, 11)), tf.constant([11, 3])
+        >>> scores, _ = decoder(tf.ones((2, 3)), decoder.init_state(encoder(sources, lens), lens))
+        >>> scores.shape, [each.shape.as_list() for each in decoder.attention_weights]
+        (TensorShape([2, 3, 29]), [[2, 1, 11], [2, 1, 11], [2, 1, 11]])
     """
 
     def __init__(
@@ -712,8 +715,9 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
             Scores of the next tokens (batch, steps, vocab_size), and the state after the last step.
         """
         encoded, hidden_state, lens = state
-        shown = _shown(encoded.shape[:1], 1, encoded.shape[1], lens)
-        projected, now = self.attention.project_key(encoded), list(hidden_state)
+        shown, now = _shown(encoded.shape[:1], 1, encoded.shape[1], lens), list(hidden_state)
+        _, encoded, _ = hide(now[-1][:, None], encoded, encoded, shown)
+        projected = self.attention.project_key(encoded)
         features, first = encoded.shape[-1], self.cells[0]
         embedded = self.embedding(tf.transpose(_whole("X", X)))
         outputs, weights = [], []
@@ -777,9 +781,9 @@ class MaskedSoftmaxCELoss(tf.keras.losses.Loss):
         valid_len: (batch,) whole numbers: each sentence's own tokens. Padding counts as 0.
 
     Example:
-        >>> loss = MaskedSoftmaxCELoss(tf.constant([4, 2, 0]))
-        >>> loss(tf.ones((3, 4)), tf.ones((3, 4, 10))).numpy().round(2).tolist()
-        [2.299999952316284, 1.149999976158142, 0.0]
+        >>> loss = MaskedSoftmaxCELoss(tf.constant([0, 5]))
+        >>> print(loss(tf.zeros((2, 5)), tf.zeros((2, 5, 7))).numpy().round(3))
+        [0.    1.946]
     """
 
     def __init__(self, valid_len: Tensor) -> None:
@@ -882,24 +886,29 @@ def predict_seq2seq(
         The translation, and the decoder's `attention_weights` after each step, or nothing.
     """
     sources, lens = build_array_nmt([src_sentence.lower().split()], src_vocab, num_steps)
-    said, looked_at = _likeliest(net, sources, lens, tf.constant([[tgt_vocab["<bos>"]]]), num_steps, tgt_vocab["<eos>"])
+    begin, end = tf.constant([[tgt_vocab["<bos>"]]]), tgt_vocab["<eos>"]
+    said, looked_at = _likeliest(net, sources, lens, begin, num_steps, end, keep=save_attention_weights)
     words = said[0].numpy().tolist()
-    if words[-1] == tgt_vocab["<eos>"]:
+    if words[-1] == end:
         words.pop()
-    return " ".join(tgt_vocab.to_tokens(words)), looked_at if save_attention_weights else []
+    return " ".join(tgt_vocab.to_tokens(words)), looked_at
 
 
 def _likeliest(
-    net: Keras, sources: Tensor, lens: Tensor, begin: Tensor, num_steps: int, end: int | None = None
+    net: Keras, sources: Tensor, lens: Tensor, begin: Tensor, num_steps: int, end: int | None, keep: bool
 ) -> tuple[Tensor, list[Any]]:
-    """The likeliest token at each step, (batch, steps), until all are `end`; the decoder's weights after each."""
+    """The likeliest token at each step, (batch, steps), until all are `end`; the decoder's weights after each, kept."""
     state = net.decoder.init_state(net.encoder(sources, lens, training=False), lens)
-    said, looked_at = [begin], []
-    while len(said) <= num_steps and (len(said) == 1 or end is None or bool(tf.reduce_any(said[-1] != end))):
-        scores, state = net.decoder(said[-1], state, training=False)
-        said.append(tf.argmax(scores, axis=2, output_type=tf.int32))
-        looked_at.append(getattr(net.decoder, "attention_weights", None))
-    return tf.concat(said[1:], 1), looked_at
+    token, said, looked_at = begin, [], []
+    for _ in range(num_steps):
+        scores, state = net.decoder(token, state, training=False)
+        token = tf.argmax(scores, axis=2, output_type=tf.int32)
+        said.append(token)
+        if keep:
+            looked_at.append(net.decoder.attention_weights)
+        if end is not None and bool(tf.reduce_all(token == end)):
+            break
+    return tf.concat(said, 1), looked_at
 
 
 # --- the second generation's models
@@ -929,9 +938,7 @@ class Module(learning.LearningModel, tf.keras.Model):
 
     def training_step(self, batch: Sequence[Any]) -> Any:
         """The loss of a batch, whose last array is what to say; it is drawn."""
-        loss = self.loss(self(*batch[:-1], training=True), batch[-1])
-        self.plot("loss", loss, train=True)
-        return loss
+        return self.drawn_loss(batch, train=True, training=True)
 
     def configure_optimizers(self) -> Any:
         """Stochastic gradient descent with the learning rate `lr`."""
@@ -997,8 +1004,7 @@ class Seq2Seq(EncoderDecoder, Module):
         """
         sources, inputs, lens, _ = batch
         with _on(device):
-            said, looked_at = _likeliest(self, sources, lens, inputs[:, :1], num_steps)
-        return said, looked_at if save_attention_weights else []
+            return _likeliest(self, sources, lens, inputs[:, :1], num_steps, None, keep=save_attention_weights)
 
 
 class Trainer(learning.LearningTrainer):
@@ -1010,21 +1016,11 @@ class Trainer(learning.LearningTrainer):
         gradient_clip_val: the norm to which a batch's gradients are shrunk; 0: not at all.
     """
 
-    def fit_epoch(self) -> None:
-        """Go through the data once, then through those to validate with."""
-        for batch in self.train_dataloader:
-            with tf.GradientTape() as tape:
-                loss = self.model.training_step(batch)
-            weights = self.model.trainable_variables
-            gradients = tape.gradient(loss, weights)
-            if self.gradient_clip_val > 0:
-                gradients = self.clip_gradients(self.gradient_clip_val, gradients)
-            self.optim.apply_gradients(zip(gradients, weights, strict=True))
-            self.train_batch_idx += 1
-        for batch in self.val_dataloader or ():
-            self.model.validation_step(batch)
-            self.val_batch_idx += 1
-
-    def clip_gradients(self, grad_clip_val: float, grads: Sequence[Tensor]) -> list[Tensor]:
-        """`grad_clipping` of some gradients."""
-        return grad_clipping(grads, grad_clip_val)
+    def step(self, batch: Sequence[Tensor]) -> None:
+        """Learn from a batch."""
+        with tf.GradientTape() as tape:
+            loss = self.model.training_step(batch)
+        weights = self.model.trainable_variables
+        found = tape.gradient(loss, weights)
+        slopes = grad_clipping(found, self.gradient_clip_val) if self.gradient_clip_val else found
+        self.optimizer.apply_gradients(zip(slopes, weights, strict=True))

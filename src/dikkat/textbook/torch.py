@@ -17,17 +17,21 @@ import math
 from collections.abc import Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
 import dikkat
+from dikkat import calls
 from dikkat.layers import join_heads, split_heads
+from dikkat.masking import can_read_values, restrict
 from dikkat.recurrent import AttentionalGRU, GRUEncoder
-from dikkat.scores import Additive, ScaledDot, Score
+from dikkat.scores import Additive, ScaledDot, Score, whole
 from dikkat.textbook import learning, pictures, text, tools
 from dikkat.textbook.pictures import plt, set_axes, set_figsize, use_svg_display
+from dikkat.textbook.positions import positions
 from dikkat.textbook.text import (
     Vocab,
     bleu,
@@ -84,7 +88,7 @@ def numpy(x: Tensor) -> Any:
 
 
 def _as_array(x: Any) -> Any:
-    return numpy(x) if isinstance(x, Tensor) else pictures.Pictures().as_array(x)
+    return numpy(x) if isinstance(x, Tensor) else np.asarray(x)
 
 
 def _whole(name: str, numbers: Tensor) -> Tensor:
@@ -94,10 +98,10 @@ def _whole(name: str, numbers: Tensor) -> Tensor:
         ValueError: a number that is not whole.
     """
     if numbers.is_floating_point():
-        if not torch.equal(numbers, numbers.round()):
-            raise ValueError(f"{name}: came with numbers that are not whole; allowed: integers, or floats like 3.0")
-        numbers = numbers.long()
-    return numbers
+        wrong = numbers[numbers.frac() != 0]  # NaN and infinities among them, whose fraction is NaN
+        if wrong.numel():
+            raise ValueError(f"{name}: came with {wrong[0].item()}; allowed: whole numbers, as integers or as floats")
+    return numbers.long()
 
 
 # --- devices
@@ -162,8 +166,11 @@ def sequence_mask(X: Tensor, valid_len: Tensor, value: float = 0) -> Tensor:
         X: (B, T, ...).
         valid_len: (B,).
         value: what is to stand there.
+
+    Raises:
+        ValueError: a length that is not whole.
     """
-    behind = torch.arange(X.shape[1], device=X.device) >= valid_len[:, None]
+    behind = torch.arange(X.shape[1], device=X.device) >= _whole("valid_len", valid_len)[:, None]
     return X.masked_fill(behind.reshape(*behind.shape, *[1] * (X.ndim - 2)), value)
 
 
@@ -182,8 +189,8 @@ def masked_softmax(X: Tensor, valid_lens: Tensor | None) -> Tensor:
     return F.softmax(X, dim=-1) if valid_lens is None else dikkat.masked_softmax(X, _lengths(valid_lens, X.shape[-1]))
 
 
-def _lengths(valid_lens: Tensor, keys: int) -> Tensor:
-    return _whole("valid_lens", valid_lens).clamp(max=keys)
+def _lengths(valid_lens: Tensor, keys: int, name: str = "valid_lens") -> Tensor:
+    return _whole(name, valid_lens).clamp(max=keys)
 
 
 class _Attention(Score):
@@ -231,10 +238,10 @@ class AdditiveAttention(_Attention, Additive):
         **kwargs: likewise.
 
     Example:
-        >>> attention = AdditiveAttention(num_hiddens=8, dropout=0.1)
-        >>> queries, keys, values = torch.zeros(2, 1, 20), torch.ones(2, 10, 2), torch.ones(2, 10, 4)
-        >>> attention(queries, keys, values, torch.tensor([2, 6])).shape, attention.attention_weights.shape
-        (torch.Size([2, 1, 4]), torch.Size([2, 1, 10]))
+        >>> attention = AdditiveAttention(num_hiddens=19, dropout=0.25)
+        >>> queries, keys, values = torch.zeros(5, 3, 17), torch.ones(5, 7, 11), torch.ones(5, 7, 13)
+        >>> attention(queries, keys, values, torch.tensor([7, 1, 4, 0, 3])).shape, attention.attention_weights.shape
+        (torch.Size([5, 3, 13]), torch.Size([5, 3, 7]))
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -242,10 +249,11 @@ class AdditiveAttention(_Attention, Additive):
             args,
             kwargs,
             lambda key_size, query_size, num_hiddens, dropout: (key_size, query_size, num_hiddens, dropout),
-            lambda num_hiddens, dropout: (0, 0, num_hiddens, dropout),
+            lambda num_hiddens, dropout: (None, None, num_hiddens, dropout),
         )
         Score.__init__(self)
-        self.W_k, self.W_q = _linear(key_size, num_hiddens), _linear(query_size, num_hiddens)
+        self.W_k = _linear("key_size", key_size, num_hiddens)
+        self.W_q = _linear("query_size", query_size, num_hiddens)
         self.w_v = nn.Linear(num_hiddens, 1, bias=False)
         self.dropout = nn.Dropout(dropout)
 
@@ -253,12 +261,51 @@ class AdditiveAttention(_Attention, Additive):
         """Attend; the arguments are those of every attention here."""
         for layer, features in ((self.W_q, queries), (self.W_k, keys)):
             _settle(layer, features)
+        alike = queries.ndim == keys.ndim == values.ndim == 3 and len(queries) == len(keys) == len(values)
+        if alike and queries.shape[1] == 1 and queries.dtype in (torch.float32, torch.float64):
+            return self._step(queries, keys, values, valid_lens)
         return super().forward(queries, keys, values, valid_lens)
 
+    def _step(self, query: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None) -> Tensor:
+        """What a decoder's loop calls for each word: of one query there are no more pairs than keys to keep.
 
-def _linear(size: int, num_hiddens: int, bias: bool = False) -> nn.Linear:
-    """A linear layer; of size 0 one that takes its size from the first input."""
-    return nn.Linear(size, num_hiddens, bias=bias) if size else nn.LazyLinear(num_hiddens, bias=bias)
+        So the formula as it stands is faster here than the kernels for many, and their checks.
+        """
+        calls.check_call(keys, values, self)
+        hidden = None
+        if valid_lens is not None:
+            lens = _lengths(valid_lens, keys.shape[1])
+            hidden = _behind(keys, lens)
+        if hidden is not None and not _finite(query, keys, values):
+            # Before the projections: a hidden NaN would reach their weights' gradients as 0 · NaN.
+            query = query.masked_fill(hidden.all(-1, keepdim=True), 0)
+            keys, values = keys.masked_fill(hidden.mT, 0), values.masked_fill(hidden.mT, 0)
+        features = torch.tanh(self.project_query(query) + self.project_key(keys))
+        scores = (features @ self.pair_weight())[:, None]
+        if hidden is None:
+            weights = F.softmax(scores, dim=-1)
+        else:
+            weights = F.softmax(scores.masked_fill(hidden, -torch.inf), dim=-1).masked_fill(hidden, 0)
+        self.attention_weights = weights
+        return torch.bmm(self.dropout(weights), values)
+
+
+def _behind(keys: Tensor, valid_lens: Tensor) -> Tensor:
+    """(B, 1, m) booleans: the keys behind each length, which is one of each of the batch."""
+    limits = restrict(keys.shape[:1], 1, keys.shape[1], keys.device, valid_lens=valid_lens)
+    return torch.arange(keys.shape[1], device=keys.device) >= cast(Tensor, limits.lens)[..., None]
+
+
+def _finite(*tensors: Tensor) -> bool:
+    """Whether all numbers are seen to be finite, by their sum: no more than a few microseconds."""
+    return can_read_values(*tensors) and all(math.isfinite(each.detach().sum()) for each in tensors)
+
+
+def _linear(name: str, size: int | None, num_hiddens: int, bias: bool = False) -> nn.Linear:
+    """A linear layer; of no size one that takes its size from the first input."""
+    if size is None:
+        return nn.LazyLinear(num_hiddens, bias=bias)
+    return nn.Linear(whole(name, size), num_hiddens, bias=bias)
 
 
 def _settle(layer: nn.Linear, features: Tensor) -> None:
@@ -299,10 +346,13 @@ class MultiHeadAttention(nn.Module):
         *args: those of either generation.
         **kwargs: likewise.
 
+    Raises:
+        ValueError: `num_hiddens` is no multiple of `num_heads`.
+
     Example:
-        >>> attention, X = MultiHeadAttention(100, 5, 0.5), torch.ones(2, 4, 100)
-        >>> attention(X, X, X, torch.tensor([3, 2])).shape
-        torch.Size([2, 4, 100])
+        >>> attention, X = MultiHeadAttention(21, 3, 0.25), torch.ones(5, 7, 11)
+        >>> attention(X, X, X, torch.tensor([7, 1, 4, 0, 3])).shape
+        torch.Size([5, 7, 21])
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -313,14 +363,27 @@ class MultiHeadAttention(nn.Module):
             lambda key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias=False: (
                 (query_size, key_size, value_size), num_hiddens, num_heads, dropout, bias,
             ),
-            lambda num_hiddens, num_heads, dropout, bias=False: ((0, 0, 0), num_hiddens, num_heads, dropout, bias),
+            lambda num_hiddens, num_heads, dropout, bias=False: ((None,) * 3, num_hiddens, num_heads, dropout, bias),
         )  # fmt: skip
+        if whole("num_hiddens", num_hiddens) % whole("num_heads", self.num_heads):
+            raise ValueError(f"num_hiddens: came {num_hiddens}; allowed: a multiple of num_heads, {self.num_heads}")
         self.attention = DotProductAttention(dropout)
-        self.W_q, self.W_k, self.W_v = (_linear(size, num_hiddens, bias) for size in sizes)
+        names = ("query_size", "key_size", "value_size")
+        self.W_q, self.W_k, self.W_v = (
+            _linear(name, size, num_hiddens, bias) for name, size in zip(names, sizes, strict=True)
+        )
         self.W_o = nn.Linear(num_hiddens, num_hiddens, bias=bias)
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None) -> Tensor:
         """(B, n, ·), (B, m, ·), (B, m, ·) and lengths (B,) or (B, n) -> (B, n, num_hiddens)."""
+        if valid_lens is not None:
+            valid_lens = _lengths(valid_lens, keys.shape[-2])
+            # Before the projections: a hidden NaN would reach their weights' gradients as 0 · NaN.
+            limits = restrict(
+                queries.shape[:-2], queries.shape[-2], keys.shape[-2], queries.device, valid_lens=valid_lens
+            )
+            queries = calls.hide(queries, limits.live())
+            keys, values = (calls.hide(each, limits.seen()) for each in (keys, values))
         projected = self.W_q(queries), self.W_k(keys), self.W_v(values)
         output = self.attention(*(split_heads(each, self.num_heads) for each in projected), valid_lens)
         self.attention.attention_weights = self.attention.attention_weights.flatten(0, 1)
@@ -401,10 +464,7 @@ class PositionalEncoding(nn.Module):
     def __init__(self, num_hiddens: int, dropout: float, max_len: int = 1000) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
-        pairs = torch.arange((num_hiddens + 1) // 2) * (2 / num_hiddens)
-        angles = torch.arange(max_len)[:, None] * torch.exp(-math.log(10000) * pairs)
-        waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
-        self.register_buffer("P", waves[None, :, :num_hiddens], persistent=False)
+        self.register_buffer("P", torch.from_numpy(positions(num_hiddens, max_len)), persistent=False)
 
     def forward(self, X: Tensor) -> Tensor:
         """(B, n, d) -> (B, n, d)."""
@@ -534,18 +594,28 @@ class Seq2SeqEncoder(Encoder):
         self.rnn = GRUEncoder(embed_size, num_hiddens, num_layers, False, _between(num_layers, dropout))
         self.apply(init_seq2seq)
 
-    def forward(self, X: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    def forward(self, X: Tensor, valid_len: Tensor | None = None, *args: Any) -> tuple[Tensor, Tensor]:
         """Encode.
 
         Args:
             X: (B, T) token ids.
-            *args: lengths (B,); without them, or with None, all are read.
+            valid_len: (B,), how many of them are read; None: all.
+            *args: what else `EncoderDecoder` gives to both, of which an encoder makes nothing.
 
         Returns:
             The top layer's states (T, B, h), 0 behind a length; each layer's last state (layers, B, h).
+
+        Raises:
+            ValueError: a length that is not whole, or less than 1.
         """
-        lens = next((_lengths(each, X.shape[1]) for each in args[:1] if each is not None), None)
-        lens = torch.full((len(X),), X.shape[1]) if lens is None else lens
+        if valid_len is None:
+            lens = torch.full((len(X),), X.shape[1])
+        else:
+            lens = _lengths(valid_len, X.shape[1], "valid_len")
+            if lens.numel() and can_read_values(lens) and int(lens.min()) < 1:
+                raise ValueError(
+                    f"valid_len: came with {int(lens.min())}; allowed: at least 1, for a state to end with"
+                )
         outputs, state = self.rnn(self.embedding(_whole("X", X)), lens)
         return outputs.transpose(0, 1), state
 
@@ -561,8 +631,6 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
         dropout: the probability with which an attention weight, or a feature between layers, is dropped, in training.
     """
 
-    _looked_at: Tensor
-
     def __init__(self, vocab_size: int, embed_size: int, num_hiddens: int, num_layers: int, dropout: float = 0) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, embed_size)
@@ -576,6 +644,7 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
             weight_dropout=dropout,
         )
         self.dense = nn.Linear(num_hiddens, vocab_size)
+        self._looked_at = torch.empty(0, 0, 0)
         self.apply(init_seq2seq)
 
     def init_state(
@@ -603,12 +672,21 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
 
     @property
     def attention_weights(self) -> list[Tensor]:
-        """What each step of the last call looked at, (B, 1, m) each."""
+        """What each step of the last call looked at, (B, 1, m) each; of none before the first call."""
         return list(self._looked_at.unsqueeze(2).unbind(1))
 
 
 class MaskedSoftmaxCELoss(nn.CrossEntropyLoss):
-    """Cross-entropy of the labels that are no padding."""
+    """Cross-entropy of the labels that are no padding.
+
+    Args:
+        weight: (vocab_size,), what a token's loss counts; None: all 1.
+        ignore_index: a label that does not count wherever it stands.
+        label_smoothing: the part of each label that is shared out among all tokens, 0 to 1.
+    """
+
+    def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, label_smoothing: float = 0.0) -> None:
+        super().__init__(weight, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing)
 
     def forward(self, pred: Tensor, label: Tensor, valid_len: Tensor) -> Tensor:  # type: ignore[override]
         """The sum over each sequence's real tokens, divided by all its positions.
@@ -621,7 +699,7 @@ class MaskedSoftmaxCELoss(nn.CrossEntropyLoss):
         Returns:
             (B,).
         """
-        losses = F.cross_entropy(pred.transpose(1, 2), _whole("label", label), reduction="none")
+        losses = super().forward(pred.transpose(1, 2), _whole("label", label))
         return sequence_mask(losses, valid_len).mean(dim=1)
 
 
@@ -702,19 +780,26 @@ def predict_seq2seq(
     """
     net.eval()
     sources, lens = (each.to(device) for each in build_array_nmt([src_sentence.lower().split()], src_vocab, num_steps))
-    encoder, decoder = cast(nn.Module, net.encoder), cast(Any, net.decoder)
-    state = decoder.init_state(encoder(sources, lens), lens)
-    said, looked_at = torch.tensor([[tgt_vocab["<bos>"]]], device=device), []
-    words: list[int] = []
+    begin, end = torch.tensor([[tgt_vocab["<bos>"]]], device=device), tgt_vocab["<eos>"]
+    said, looked_at = _likeliest(net, sources, lens, begin, num_steps, save_attention_weights, end)
+    words = said[0].tolist()
+    return " ".join(tgt_vocab.to_tokens(words[:-1] if words[-1] == end else words)), looked_at
+
+
+def _likeliest(
+    net: Any, sources: Tensor, lens: Tensor, begin: Tensor, num_steps: int, keep: bool, end: int | None = None
+) -> tuple[Tensor, list[Any]]:
+    """The likeliest token at each step, (B, steps), until all are `end`; what the decoder looked at, if it is kept."""
+    state = net.decoder.init_state(net.encoder(sources, lens), lens)
+    said, looked_at = [begin], []
     for _ in range(num_steps):
-        scores, state = decoder(said, state)
-        said = scores.argmax(dim=2)
-        if save_attention_weights:
-            looked_at.append(decoder.attention_weights)
-        if said.item() == tgt_vocab["<eos>"]:
+        scores, state = net.decoder(said[-1], state)
+        said.append(scores.argmax(dim=2))
+        if keep:
+            looked_at.append(net.decoder.attention_weights)
+        if end is not None and bool((said[-1] == end).all()):
             break
-        words.append(int(said.item()))
-    return " ".join(tgt_vocab.to_tokens(words)), looked_at
+    return torch.cat(said[1:], dim=1), looked_at
 
 
 # --- learning, in the second generation's way
@@ -782,29 +867,23 @@ class Trainer(learning.LearningTrainer):
         """A batch on the model's device."""
         return [each.to(self.device) for each in batch]
 
-    def fit_epoch(self) -> None:
-        """Go through the data once, then through those to validate with."""
+    def step(self, batch: Sequence[Tensor]) -> None:
+        """Learn from a batch."""
         self.model.train()
-        for batch in self.train_dataloader:
-            loss = self.model.training_step(self.prepare_batch(batch))
-            self.optim.zero_grad()
-            loss.backward()
-            if self.gradient_clip_val > 0:
-                self.clip_gradients(self.gradient_clip_val, self.model)
-            self.optim.step()
-            self.train_batch_idx += 1
+        self.optimizer.zero_grad()
+        self.model.training_step(batch).backward()
+        if self.gradient_clip_val:
+            grad_clipping(self.model, self.gradient_clip_val)
+        self.optimizer.step()
+
+    def judge(self, batch: Sequence[Tensor]) -> None:
+        """Validate with a batch."""
         self.model.eval()
-        for batch in self.val_dataloader or ():
-            with torch.no_grad():
-                self.model.validation_step(self.prepare_batch(batch))
-            self.val_batch_idx += 1
-
-    def clip_gradients(self, grad_clip_val: float, model: nn.Module) -> None:
-        """Shrink the gradients to a norm, if it is larger."""
-        grad_clipping(model, grad_clip_val)
+        with torch.no_grad():
+            super().judge(batch)
 
 
-class Seq2Seq(Module):
+class Seq2Seq(EncoderDecoder, Module):
     """A translator that `Trainer` trains with Adam.
 
     Args:
@@ -815,13 +894,12 @@ class Seq2Seq(Module):
     """
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module, tgt_pad: int, lr: float) -> None:
-        super().__init__()
+        super().__init__(encoder, decoder)
         self.save_hyperparameters()
 
     def forward(self, enc_X: Tensor, dec_X: Tensor, *args: Any) -> Any:
         """The decoder's scores (B, T, vocab_size), without its state."""
-        decoder = cast(Any, self.decoder)
-        return decoder(dec_X, decoder.init_state(cast(nn.Module, self.encoder)(enc_X, *args), *args))[0]
+        return super().forward(enc_X, dec_X, *args)[0]
 
     def loss(self, Y_hat: Tensor, Y: Tensor) -> Tensor:
         """The mean cross-entropy of the tokens that are no padding."""
@@ -848,12 +926,4 @@ class Seq2Seq(Module):
         """
         self.to(device).eval()
         sources, targets, lens = (each.to(device) for each in batch[:3])
-        decoder = cast(Any, self.decoder)
-        state = decoder.init_state(cast(nn.Module, self.encoder)(sources, lens), lens)
-        said, looked_at = [targets[:, :1]], []
-        for _ in range(num_steps):
-            scores, state = decoder(said[-1], state)
-            said.append(scores.argmax(dim=2))
-            if save_attention_weights:
-                looked_at.append(decoder.attention_weights)
-        return torch.cat(said[1:], dim=1), looked_at
+        return _likeliest(self, sources, lens, targets[:, :1], num_steps, save_attention_weights)

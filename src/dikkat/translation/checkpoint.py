@@ -4,7 +4,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,7 +85,7 @@ def save(folder: str | Path, model: TranslationModel, settings: Settings, source
         target: the target language's tokenizer.
 
     Raises:
-        ModelFolderError: something else than a model is there.
+        ModelFolderError: something else than a model is there, or the weights are not of these settings.
         OSError: the system could not write; the message says that nothing was saved, and an older model is untouched.
     """
     write(folder, Contents(dict(model.state_dict()), settings, source, target))
@@ -95,7 +95,7 @@ class Contents(NamedTuple):
     """What a model folder holds, of whatever framework the model is.
 
     Attributes:
-        tensors: the weights, on any device, under the names that they have in `TranslationModel`.
+        tensors: the weights, on any device and in any dtype, under the names that they have in `TranslationModel`.
         settings: what the model was built with.
         source: the source language's tokenizer.
         target: the target language's tokenizer.
@@ -110,6 +110,9 @@ class Contents(NamedTuple):
 def write(folder: str | Path, contents: Contents) -> None:
     """Save a model folder whole or not at all: `save`, of any framework.
 
+    The weights are written in the dtypes that `TranslationModel` gives them, whatever the model computes in: a folder
+    of others would not load.
+
     Args:
         folder: as in `save`.
         contents: what it will hold.
@@ -119,10 +122,16 @@ def write(folder: str | Path, contents: Contents) -> None:
         OSError: as in `save`.
     """
     folder = _absolute(Path(folder))
+    expected = _skeleton(contents.settings, contents.source, contents.target).state_dict()
+    weights = {
+        name: tensor.detach().to("cpu", expected[name].dtype if name in expected else tensor.dtype).contiguous()
+        for name, tensor in contents.tensors.items()
+    }
+    _refuse(_misfits(expected, weights), folder)
     _recover(folder)
     check_replaceable(folder)
     try:
-        _write(folder, contents)
+        _write(folder, contents._replace(tensors=weights))
     except OSError as error:
         older = "; the older model there is as it was" if folder.exists() else ""
         raise OSError(error.errno, f"the model was not saved: {error.strerror}{older}", str(folder)) from error
@@ -131,11 +140,10 @@ def write(folder: str | Path, contents: Contents) -> None:
 def _write(folder: Path, contents: Contents) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     settings = {"format": FORMAT, "version": VERSION, "settings": contents.settings.to_dict()}
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in contents.tensors.items()}
     aside = _aside(folder)
     try:
         aside.mkdir()
-        write_whole(aside / WEIGHTS, dump_tensors(tensors, metadata={"format": "pt"}))
+        write_whole(aside / WEIGHTS, dump_tensors(dict(contents.tensors), metadata={"format": "pt"}))
         write_whole(aside / SETTINGS, json.dumps(settings, indent=2) + "\n")
         write_whole(aside / SOURCE, contents.source.to_json())
         write_whole(aside / TARGET, contents.target.to_json())
@@ -186,13 +194,17 @@ def _read(folder: Path) -> tuple[TranslationModel, Contents]:
     source, target = Tokenizer.load(folder / SOURCE), Tokenizer.load(folder / TARGET)
     tensors = _load_tensors(folder / WEIGHTS)
     try:
-        # Settings from outside must not reserve memory before the weights agree with them.
-        with torch.device("meta"), _NoInitialValues():
-            model = TranslationModel(settings, len(source), len(target))
+        model = _skeleton(settings, source, target)
     except SettingsError as error:
         raise ModelFolderError(f"{folder}: {error}") from error
     _check_tensors(model.state_dict(), tensors, folder / WEIGHTS)
     return model, Contents(tensors, settings, source, target)
+
+
+def _skeleton(settings: Settings, source: Tokenizer, target: Tokenizer) -> TranslationModel:
+    """The network without memory: settings from outside must not reserve any before the weights agree with them."""
+    with torch.device("meta"), _NoInitialValues():
+        return TranslationModel(settings, len(source), len(target))
 
 
 class _NoInitialValues(TorchFunctionMode):
@@ -292,7 +304,13 @@ def _load_tensors(path: Path) -> dict[str, Tensor]:
         raise ModelFolderError(f"{path}: truncated or damaged ({error}). Copy the folder again") from error
 
 
-def _check_tensors(expected: dict[str, Tensor], found: dict[str, Tensor], path: Path) -> None:
+def _check_tensors(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], path: Path) -> None:
+    infinite = [f"{name} holds values that are not finite" for name in expected if not _finite(found.get(name))]
+    _refuse(_misfits(expected, found) + infinite, path)
+
+
+def _misfits(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
+    """What is missing, too many, or of another dtype or shape."""
     faults = [f"{name} {_described(expected[name])} is missing" for name in expected if name not in found]
     faults += [f"{name} {_described(found[name])} is not expected" for name in sorted(found) if name not in expected]
     faults += [
@@ -300,7 +318,10 @@ def _check_tensors(expected: dict[str, Tensor], found: dict[str, Tensor], path: 
         for name, tensor in expected.items()
         if name in found and _described(found[name]) != _described(tensor)
     ]
-    faults += [f"{name} holds values that are not finite" for name in expected if not _finite(found.get(name))]
+    return faults
+
+
+def _refuse(faults: Sequence[str], path: Path) -> None:
     if faults:
         raise ModelFolderError(
             f"{path}: {'; '.join(faults[:5])}{' …' if faults[5:] else ''}. The weights belong to other settings or "

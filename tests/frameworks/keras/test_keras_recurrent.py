@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from gradients import differentiate, numpy
-from keras import ops
 
 import dikkat
 from dikkat import recurrent
@@ -192,7 +191,7 @@ def decoders(cell, score, num_layers=1, **options):
 
 def given(cell, num_layers=1):
     names = ("state", "cell") if cell == "lstm" else ("state",)
-    shapes = {name: (num_layers, BATCH, HIDDEN) for name in names}
+    shapes = dict.fromkeys(names, (num_layers, BATCH, HIDDEN))
     return draws(7, inputs=(BATCH, STEPS, INPUT), encoded=(BATCH, POSITIONS, CONTEXT), **shapes)
 
 
@@ -320,7 +319,7 @@ def test_memory_masks_and_input_masks():
 @pytest.mark.parametrize(("policy", "bound"), [("mixed_float16", 4e-3), ("mixed_bfloat16", 3e-2)])
 @pytest.mark.parametrize("cell", list(DECODERS))
 def test_mixed_precision(cell, policy, bound):
-    reference, layer = encoders(cell, 2, True)
+    reference, _ = encoders(cell, 2, True)
     inputs = draws(1, inputs=(BATCH, POSITIONS, INPUT))["inputs"]
     half = ENCODERS[cell][1](HIDDEN, 2, dtype=policy)
     half.build((None, None, INPUT))

@@ -96,6 +96,12 @@ def test_dropout_acts_on_weights_in_training_alone(dropout: float) -> None:
         numpy.testing.assert_allclose(dropped[dropped > 0], 2 / 1000, rtol=1e-5)
 
 
+def test_weights_come_in_the_dtype_of_the_values() -> None:
+    value = np.array([[1.0], [3.0]], dtype="float16")
+    output, weights = dikkat_mxnet.pool(np.zeros((1, 2)), value)
+    assert (str(output.dtype), str(weights.dtype)) == ("float16", "float16")
+
+
 def test_nothing_to_look_at_and_nobody_who_looks() -> None:
     for queries, keys in ((3, 0), (0, 7), (0, 0)):
         for layer in (dikkat_mxnet.DotProductAttention(), dikkat_mxnet.AdditiveAttention(5, 5, 11)):

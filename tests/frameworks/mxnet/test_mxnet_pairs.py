@@ -65,11 +65,17 @@ def test_additive_scores_where_tanh_is_saturated(largest: float) -> None:
     _assert_close(_compared(pairs.additive, _additive, [query, key, _numbers(7)]))
 
 
-def test_a_small_slope_keeps_its_digits() -> None:
-    """4·p·r² and not 4(r − r²), which has none left at 9."""
-    query, key = numpy.full((1, 1, 1), 4.5), numpy.full((1, 1, 1), 4.5)
-    (_, (by_query, expected), *_) = _compared(pairs.additive, _additive, [query, key, numpy.ones(1)])
-    numpy.testing.assert_allclose(by_query, expected, rtol=1e-5)
+@pytest.mark.parametrize("few", [0, 2**16])
+@pytest.mark.parametrize("largest", [0.0, 50.0])  # above 43 the exponentials are not split
+def test_a_small_slope_keeps_its_digits(few: int, largest: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4·p·r² and neither 4(r − r²) nor 1 − tanh², which have none left at ±9; nor is the slope lost at 0."""
+    monkeypatch.setattr(pairs, "_FEW", few)
+    query = numpy.array([[[4.5, -4.5, 0.0, largest]]])
+    found = _compared(pairs.additive, _additive, [query, query.copy(), _numbers(4)])
+    for by_feature, _ in found[1:3]:
+        slopes = _numbers(1, 1, 1) * _numbers(4) / numpy.cosh(2 * query) ** 2
+        numpy.testing.assert_allclose(by_feature, slopes, rtol=1e-5, atol=1e-37)
+    _assert_close(found)
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64"])

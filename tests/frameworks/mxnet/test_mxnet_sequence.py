@@ -69,6 +69,33 @@ def test_the_gradient_is_that_of_differences(mode: str, pair: str, scale: float)
         assert (gradients[name] * direction).sum() == pytest.approx(slope, rel=2e-6, abs=1e-6), name
 
 
+@pytest.mark.parametrize("score", [scores.Dot, lambda: scores.Additive(H, H, A)])
+def test_a_second_backward_pass_gives_the_same_gradients(score: Any) -> None:
+    layer = dikkat_mxnet.AttentionalGRU(E, H, H, score(), L)
+    layer.initialize()
+    inputs, encoded, state = (np.array(_numbers(*each), dtype="float32") for each in ((B, T, E), (B, M, H), (L, B, H)))
+    encoded.attach_grad()
+    with autograd.record():
+        outputs = layer(inputs, layer.prepare(encoded), state)[0]
+    learned = [encoded.grad, *(each.grad() for each in layer.collect_params().values())]
+    outputs.backward(retain_graph=True)
+    once = [each.asnumpy() for each in learned]
+    outputs.backward()
+    for again, expected in zip(learned, once, strict=True):
+        numpy.testing.assert_array_equal(again.asnumpy(), expected)
+
+
+@pytest.mark.parametrize("largest", [0.0, 50.0])  # above 43 the exponentials are not split
+def test_a_small_slope_of_a_step_keeps_its_digits(largest: float) -> None:
+    query = numpy.array([[4.5, -4.5, 0.0, largest]], dtype="float32")
+    weight = _numbers(4).astype("float32")
+    look = sequence._Additive({"key": query[:, None], "pair_weight": weight})
+    by_query = look.gradient(query, numpy.ones((1, 1), "float32"), look.zeros())
+    numpy.testing.assert_allclose(
+        by_query, weight / numpy.cosh(2 * query.astype("float64")) ** 2, rtol=1e-5, atol=1e-37
+    )
+
+
 def test_exponentials_whose_product_overflows() -> None:
     plan = sequence.Plan("gru", "additive", L, None, None, None, None)
     tensors = {name: each.astype("float32") for name, each in _tensors("gru", "additive", 1.0).items()}

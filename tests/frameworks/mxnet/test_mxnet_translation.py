@@ -123,6 +123,20 @@ def test_it_trains_on_and_goes_back_to_pytorch(changes: dict[str, Any], tmp_path
     assert theirs.settings == ours.settings
 
 
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
+def test_a_model_of_any_dtype_is_saved_for_all(kind: str, tmp_path: Path) -> None:
+    theirs = _translator(steps=0, score="boxcar")  # whose bandwidth is float64
+    theirs.save(tmp_path / "model")
+    ours = Translator.load(tmp_path / "model")
+    ours.model.cast(kind)
+    ours.save(tmp_path / "again")
+    expected, found = theirs.model.state_dict(), translation.Translator.load(tmp_path / "again").model.state_dict()
+    tolerance = 2e-3 if kind == "float16" else 1e-7
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype
+        torch.testing.assert_close(found[name], tensor, rtol=tolerance, atol=tolerance)
+
+
 def test_dropouts_act_in_training_alone() -> None:
     for name in ("dropout", "attention_dropout", "word_dropout"):
         settings = Settings(embedding_size=6, hidden_size=8, **{"dropout": 0.0, name: 0.5})

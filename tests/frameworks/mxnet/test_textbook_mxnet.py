@@ -1,5 +1,6 @@
 """The textbook's helper library on MXNet, beside NumPy in float64 and PyTorch's own modules."""
 
+import inspect
 import math
 
 import matplotlib
@@ -171,9 +172,10 @@ def test_heads_are_split_and_joined():
     close(d2l.transpose_output(split, 5), X)
 
 
-def test_kernel_regression():
+@pytest.mark.parametrize("shape", [(QUERIES, KEYS), (KEYS,)])
+def test_kernel_regression(shape):
     net = begun(d2l.NWKernelRegression())
-    queries, keys, values = normal(QUERIES), normal(QUERIES, KEYS), normal(QUERIES, KEYS)
+    queries, keys, values = normal(QUERIES), normal(*shape), normal(*shape, seed=1)
     w = float(net.w.data())
     weights = softmax(-(((queries[:, None] - keys) * w) ** 2) / 2, onp.ones((QUERIES, KEYS), bool))
     with autograd.record():
@@ -213,16 +215,15 @@ def as_torch(block, layer):
 
 def test_gru():
     gru, inputs = begun(d2l.GRU(HIDDENS, num_layers=2)), normal(7, 3, VALUES)
-    outputs, state = gru(np.array(inputs))
+    gru(np.array(inputs))  # which makes its weights
     peer = torch.nn.GRU(VALUES, HIDDENS, num_layers=2)
-    named = {name: each.data().asnumpy() for name, each in gru.rnn.collect_params().items()}
     for layer in range(2):
-        for ours, theirs in (("i2h_weight", "weight_ih"), ("h2h_weight", "weight_hh")):
-            getattr(peer, f"{theirs}_l{layer}").data = torch.tensor(
-                next(value for name, value in named.items() if name.endswith(f"l{layer}_{ours}"))
-            )
-        for bias in ("bias_ih", "bias_hh"):  # where Gluon begins
-            getattr(peer, f"{bias}_l{layer}").data.zero_()
+        for ours, theirs in (("i2h", "ih"), ("h2h", "hh")):
+            for kind in ("weight", "bias"):
+                value = normal(*getattr(peer, f"{kind}_{theirs}_l{layer}").shape, seed=layer) / 2
+                getattr(gru.rnn, f"l{layer}_{ours}_{kind}").set_data(np.array(value))
+                getattr(peer, f"{kind}_{theirs}_l{layer}").data = torch.tensor(value)
+    outputs, state = gru(np.array(inputs))
     expected, expected_state = peer(torch.tensor(inputs))
     close(outputs, expected.detach())
     close(state, expected_state.detach())
@@ -290,54 +291,63 @@ def test_a_step_of_the_decoder_is_that_of_the_formula():
     close(scores[:, 0], linear(decoder.dense, x.detach().numpy()))
 
 
-class OfTheReader(d2l.AttentionDecoder):
-    """A decoder as a reader writes one, with Gluon's own recurrence, of either generation."""
+class Glance(d2l.AttentionDecoder):
+    """A decoder of a reader's own: it moves one layer on a word, and then looks at the sentence with the new state."""
 
-    def __init__(self, vocab_size, embed_size, num_hiddens, num_layers, generation):
+    def __init__(self, words, width, second=False):
         super().__init__()
-        self.generation, self.seen = generation, []
-        self.attention = d2l.AdditiveAttention(num_hiddens, 0.1)
-        self.embedding = nn.Embedding(vocab_size, embed_size)
-        self.rnn = rnn.GRU(num_hiddens, num_layers)
-        self.dense = nn.Dense(vocab_size, flatten=False)
-        if generation == 2:
-            self.initialize(init.Xavier())
+        self.second, self.glances = second, []
+        self.words = nn.Embedding(words, 3)
+        self.layer = rnn.GRU(width)
+        self.looking = d2l.AdditiveAttention(11, 0.25)
+        self.choice = nn.Dense(words)
 
-    def init_state(self, enc_outputs, enc_valid_lens, *args):
-        outputs, hidden_state = enc_outputs
-        return outputs.swapaxes(0, 1), hidden_state, enc_valid_lens
+    def init_state(self, found, lens):
+        sentence, below = found
+        top = below[-1] if self.second else below[0][-1]
+        return {"sentence": sentence.transpose(1, 0, 2), "lens": lens, "top": top}
 
-    def forward(self, X, state):
-        encoded, hidden, lens = state
-        outputs, self.seen = [], []
-        for x in self.embedding(X).swapaxes(0, 1):
-            top = hidden[0][-1] if self.generation == 1 else hidden[-1]
-            context = self.attention(np.expand_dims(top, axis=1), encoded, encoded, lens)
-            together = np.concatenate((context, np.expand_dims(x, axis=1)), axis=-1)
-            output, hidden = self.rnn(together.swapaxes(0, 1), hidden)
-            hidden = hidden if self.generation == 1 else hidden[0]
-            outputs.append(output)
-            self.seen.append(self.attention.attention_weights)
-        return self.dense(np.concatenate(outputs, axis=0)).swapaxes(0, 1), [encoded, hidden, lens]
+    def forward(self, tokens, state):
+        said, self.glances, top, sentence = [], [], state["top"], state["sentence"]
+        for place in range(tokens.shape[1]):
+            (top,), _ = self.layer(self.words(tokens[:, place : place + 1].T), [top.reshape(1, len(top), -1)])
+            seen = self.looking(top.reshape(len(top), 1, -1), sentence, sentence, state["lens"])
+            said.append(self.choice(np.concatenate([seen[:, 0], top], axis=-1)))
+            self.glances.append(self.looking.attention_weights)
+        return np.stack(said, axis=1), {**state, "top": top}
 
     @property
     def attention_weights(self):
-        return self.seen
+        return self.glances
 
 
-@pytest.mark.parametrize("generation", [1, 2])
-def test_decoders_of_both_generations_get_what_they_expect(generation):
-    encoder, _ = translator()
-    decoder = OfTheReader(19, 5, HIDDENS, 2, generation)
-    if generation == 1:
-        encoder.initialize()
-        decoder.initialize()
-    state = decoder.init_state(encoder(np.zeros((4, 7))), None)
-    output, state = decoder(np.zeros((4, 3)), state)
-    assert output.shape == (4, 3, 19)
-    assert state[0].shape == (4, 7, HIDDENS)
-    assert state[1][0].shape == ((2, 4, HIDDENS) if generation == 1 else (4, HIDDENS))
-    assert [each.shape for each in decoder.attention_weights] == [(4, 1, 7)] * 3
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize("lens", [None, [7, 2, 5]])
+def test_decoders_of_both_generations_get_what_they_expect(second, lens):
+    encoder, decoder = translator()[0], begun(Glance(19, HIDDENS, second))
+    outputs, states = encoder(np.ones((3, 7)), given(lens))
+    state = decoder.init_state((outputs, states), given(lens))
+    close(state["sentence"], outputs.asnumpy().swapaxes(0, 1))
+    close(state["top"], states[0].asnumpy()[-1])
+    scores, _ = decoder(np.zeros((3, 2)), state)
+    assert scores.shape == (3, 2, 19)
+    assert [each.shape for each in decoder.attention_weights] == [(3, 1, 7)] * 2
+
+
+def test_a_decoder_reads_nothing_behind_the_lengths():
+    """An encoder of a reader's own may leave anything there."""
+    encoder, decoder = translator()
+    lens, tokens = np.array([3, 4]), np.array([[2, 5], [2, 7]])
+    outputs, state = encoder(np.array([[3, 4, 5, 1], [6, 7, 8, 9]]), lens)
+    expected, _ = decoder(tokens, decoder.init_state((outputs, state), lens))
+    broken = outputs.copy()
+    broken[3, 0] = onp.nan
+    found, _ = decoder(tokens, decoder.init_state((broken, state), lens))
+    onp.testing.assert_array_equal(found.asnumpy(), expected.asnumpy())
+
+
+def test_before_the_first_call_nothing_was_looked_at():
+    assert translator()[1].attention_weights == []
 
 
 # --- training
@@ -366,14 +376,15 @@ def test_the_first_generation_learns_to_translate(sentences, capsys):
         "va !", "j'ai perdu .", "il est calme .", "je suis chez moi .",
     ]  # fmt: skip
     _, weights = d2l.predict_seq2seq(net, "go .", *ask, True)
-    assert len(weights) == 3  # two words and the end
-    drawn = d2l.reshape(d2l.concat([step[0][0][0] for step in weights], 0), (1, 1, -1, 7))
-    close(drawn[..., :3].sum(-1), onp.ones((1, 1, 3)))
+    assert [len(step) for step in weights] == [1, 1, 1]  # two words and the end
+    looked_at = onp.stack([step[0].asnumpy() for step in weights])
+    assert looked_at.shape == (3, 1, 1, 7)
+    close(looked_at[..., :3].sum(-1), onp.ones((3, 1, 1)))
 
 
 def test_a_readers_decoder_is_trained_too(sentences, capsys):
     batches, _, target_vocab = d2l.load_data_nmt(batch_size=4, num_steps=7)
-    net = d2l.EncoderDecoder(d2l.Seq2SeqEncoder(17, 8, 8, 1), OfTheReader(len(target_vocab), 8, 8, 1, generation=1))
+    net = d2l.EncoderDecoder(d2l.Seq2SeqEncoder(17, 8, 8, 1), Glance(len(target_vocab), 8))
     losses = []
     for epochs in (1, 20):
         d2l.train_seq2seq(net, batches, 0.02, epochs, target_vocab, d2l.cpu())
@@ -383,6 +394,7 @@ def test_a_readers_decoder_is_trained_too(sentences, capsys):
 
 def test_the_second_generation_learns(sentences):
     data = d2l.MTFraEng(batch_size=2, num_steps=7, num_train=4, num_val=0)
+    assert len(data.arrays[0]) == 4  # the fixture's sentences
     sizes = {"embed_size": 16, "num_hiddens": 16, "num_layers": 1}
     encoder = d2l.Seq2SeqEncoder(len(data.src_vocab), **sizes)
     decoder = d2l.Seq2SeqAttentionDecoder(len(data.tgt_vocab), **sizes)
@@ -449,6 +461,7 @@ def test_a_module_of_the_readers_own():
     close(model.net.weight.data(), [[2, -3]], 0.05)
     assert set(model.board.data) == {"train_loss", "val_loss"}
     assert model.lr == 0.1
+    assert (trainer.steps, trainer.progress) == (80, 20)
 
 
 # --- arrays and the rest
@@ -467,5 +480,57 @@ def test_arrays():
     assert d2l.try_all_gpus() == [d2l.try_gpu()]
 
 
+NAMES = """
+    masked_softmax sequence_mask AdditiveAttention DotProductAttention MultiHeadAttention transpose_qkv transpose_output
+    NWKernelRegression PositionalEncoding Encoder Decoder AttentionDecoder EncoderDecoder GRU Seq2SeqEncoder
+    Seq2SeqAttentionDecoder MaskedSoftmaxCELoss Vocab read_data_nmt preprocess_nmt tokenize_nmt truncate_pad
+    build_array_nmt load_data_nmt load_array train_seq2seq predict_seq2seq bleu grad_clipping show_heatmaps plot plt
+    set_axes set_figsize use_svg_display Animator Accumulator Timer cpu gpu num_gpus try_gpu try_all_gpus tensor zeros
+    ones zeros_like ones_like eye normal rand randn arange linspace meshgrid reshape concat stack transpose expand_dims
+    repeat reduce_sum reduce_mean argmax astype to numpy size matmul batch_matmul swapaxes sin cos sinh cosh tanh exp
+    log abs sigmoid int32 int64 float32 nn_Module Module DataModule Trainer MTFraEng Seq2Seq ProgressBoard
+    HyperParameters add_to_class check_len check_shape
+"""
+
+
 def test_every_name_is_there():
-    assert all(hasattr(d2l, name) for name in d2l.__all__)
+    assert sorted(d2l.__all__) == sorted(NAMES.split())
+    assert [name for name in NAMES.split() if not hasattr(d2l, name)] == []
+
+
+SIGNATURES = {
+    "masked_softmax": "X, valid_lens",
+    "sequence_mask": "X, valid_len, value=0",
+    "AdditiveAttention": "num_hiddens, dropout, **kwargs",
+    "DotProductAttention": "dropout, **kwargs",
+    "MultiHeadAttention": "num_hiddens, num_heads, dropout, use_bias=False, **kwargs",
+    "transpose_qkv": "X, num_heads",
+    "transpose_output": "X, num_heads",
+    "NWKernelRegression": "**kwargs",
+    "PositionalEncoding": "num_hiddens, dropout, max_len=1000",
+    "Seq2SeqEncoder": "vocab_size, embed_size, num_hiddens, num_layers, dropout=0, **kwargs",
+    "Seq2SeqAttentionDecoder": "vocab_size, embed_size, num_hiddens, num_layers, dropout=0, **kwargs",
+    "EncoderDecoder": "encoder, decoder, **kwargs",
+    "GRU": "num_hiddens, num_layers, dropout=0",
+    "MaskedSoftmaxCELoss": "",
+    "load_array": "data_arrays, batch_size, is_train=True",
+    "load_data_nmt": "batch_size, num_steps, num_examples=600",
+    "build_array_nmt": "lines, vocab, num_steps",
+    "train_seq2seq": "net, data_iter, lr, num_epochs, tgt_vocab, device",
+    "predict_seq2seq": "net, src_sentence, src_vocab, tgt_vocab, num_steps, device, save_attention_weights=False",
+    "grad_clipping": "net, theta",
+    "show_heatmaps": "matrices, xlabel, ylabel, titles=None, figsize=(2.5, 2.5), cmap='Reds'",
+    "Module": "plot_train_per_epoch=2, plot_valid_per_epoch=1",
+    "DataModule": "root='../data', num_workers=4",
+    "Trainer": "max_epochs, num_gpus=0, gradient_clip_val=0",
+    "MTFraEng": "batch_size, num_steps=9, num_train=512, num_val=128",
+    "Seq2Seq": "encoder, decoder, tgt_pad, lr",
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures_are_the_books(name):
+    made = getattr(d2l, name)
+    signature = inspect.signature(made.__init__ if isinstance(made, type) else made)
+    plain = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+    assert str(inspect.Signature([each for each in plain if each.name != "self"])) == f"({SIGNATURES[name]})"

@@ -72,7 +72,7 @@ class _Network(_Cells):
         super().__init__(**options)
         self.gates, self.hidden_size, self.num_layers, self.ends = gates, hidden_size, num_layers, tuple(ends)
 
-    def build(self, input_shape: Sequence[int]) -> None:
+    def build(self, input_shape: Sequence[Any]) -> None:
         """Make the weights."""
         columns = [input_shape[-1]] + [len(self.ends) * self.hidden_size] * (self.num_layers - 1)
         self.add_cells(self.gates, self.hidden_size, columns, self.ends)
@@ -165,7 +165,7 @@ class _Encoder(Block):
         network = _Network(self.gates, hidden_size, num_layers, ends, dtype=self.dtype_policy, name=self.part)
         setattr(self, self.part, network)
 
-    def build(self, input_shape: Sequence[int]) -> None:
+    def build(self, input_shape: Sequence[Any]) -> None:
         """Make the weights, for inputs (B, S, e)."""
         if len(input_shape) != 3 or input_shape[-1] is None:
             raise ValueError(f"inputs have shape {tuple(input_shape)}; they must be (batch, positions, features)")

@@ -22,6 +22,7 @@ from keras import ops
 from dikkat.frameworks.keras.backend import wide
 from dikkat.frameworks.keras.blocks import Block, Linear, registered
 from dikkat.frameworks.keras.masking import Shape, shape_of
+from dikkat.frameworks.tensors import bandwidths
 from dikkat.scores import whole
 
 
@@ -270,7 +271,7 @@ class _Distance(_Alike):
 
     def __init__(self, bandwidth: float | Sequence[float] = 1.0, learnable: bool = False, **options: Any) -> None:
         super().__init__(**options)
-        self._sigma = _sigma(bandwidth)
+        self._sigma = bandwidths(bandwidth)
         self.learnable = learnable
 
     def get_config(self) -> dict[str, Any]:
@@ -447,20 +448,6 @@ def size_of(name: str, shape: Shape) -> int:
     if size is None:
         raise ValueError(f"{name}: came with shape {shape}; allowed: one whose number of features, the last, is known")
     return size
-
-
-def _sigma(bandwidth: Any) -> np.ndarray[Any, Any]:
-    try:
-        sigma = np.asarray(bandwidth, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise TypeError(f"bandwidth: came {bandwidth!r}; allowed: a positive number, or one for each feature") from None
-    if sigma.ndim > 1:
-        raise ValueError(f"bandwidth: came with shape {sigma.shape}; allowed: a number, or (d,), one a feature")
-    if not sigma.size or not bool((np.isfinite(sigma) & (sigma > 0)).all()):
-        raise ValueError(
-            f"bandwidth: came {sigma.tolist()}; allowed: positive finite numbers, in the units of the data"
-        )
-    return sigma
 
 
 def _unit(vector: Any) -> Any:

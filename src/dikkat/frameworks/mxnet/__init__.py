@@ -17,9 +17,13 @@ from dikkat.frameworks.mxnet._require import import_mxnet
 
 import_mxnet()
 
-from dikkat.frameworks.mxnet import scores  # noqa: E402  (only where MXNet can be had)
-from dikkat.frameworks.mxnet.attention import attend, attention_weights, compare, pool  # noqa: E402
-from dikkat.frameworks.mxnet.blocks import load_tensors, save_tensors, tensors  # noqa: E402
+from dikkat.frameworks.mxnet.attention import (  # noqa: E402  (only where MXNet can be had)
+    attend,
+    attention_weights,
+    compare,
+    pool,
+)
+from dikkat.frameworks.mxnet.blocks import Block, Linear, load_tensors, save_tensors, tensors  # noqa: E402
 from dikkat.frameworks.mxnet.layers import (  # noqa: E402
     AdditiveAttention,
     AverageAttention,
@@ -30,39 +34,71 @@ from dikkat.frameworks.mxnet.layers import (  # noqa: E402
     MultiHeadAttention,
     SelfAttention,
 )
-from dikkat.frameworks.mxnet.masking import masked_softmax  # noqa: E402
+from dikkat.frameworks.mxnet.masking import masked_softmax, visible  # noqa: E402
 from dikkat.frameworks.mxnet.recurrent import (  # noqa: E402
     AttentionalGRU,
     AttentionalLSTM,
     Covered,
     GRUEncoder,
     LSTMEncoder,
+    Memory,
 )
-from dikkat.frameworks.mxnet.translation import TranslationModel, Translator  # noqa: E402
+from dikkat.frameworks.mxnet.scores import (  # noqa: E402
+    Additive,
+    Average,
+    Bilinear,
+    Boxcar,
+    Cosine,
+    Dot,
+    Epanechnikov,
+    Gaussian,
+    ScaledDot,
+    Score,
+    Triangular,
+    VectorSum,
+)
+from dikkat.frameworks.mxnet.translation import TranslationModel, Translator, clip_gradients, collate  # noqa: E402
 
 __all__ = [
+    "Additive",
     "AdditiveAttention",
     "AttentionalGRU",
     "AttentionalLSTM",
+    "Average",
     "AverageAttention",
+    "Bilinear",
     "BilinearAttention",
+    "Block",
+    "Boxcar",
+    "Cosine",
     "Covered",
+    "Dot",
     "DotProductAttention",
+    "Epanechnikov",
     "GRUEncoder",
+    "Gaussian",
     "KernelAttention",
     "LSTMEncoder",
+    "Linear",
     "MaskedSoftmax",
+    "Memory",
     "MultiHeadAttention",
+    "ScaledDot",
+    "Score",
     "SelfAttention",
     "TranslationModel",
     "Translator",
+    "Triangular",
+    "VectorSum",
     "attend",
     "attention_weights",
+    "clip_gradients",
+    "collate",
     "compare",
     "load_tensors",
     "masked_softmax",
     "pool",
     "save_tensors",
-    "scores",
     "tensors",
+    "visible",
 ]

@@ -116,7 +116,7 @@ def attend(
         key_bias=key_bias,
         dropout=dropout,
     )
-    return (output, cast(weights, value.dtype)) if return_weights else output
+    return (output, weights) if return_weights else output
 
 
 def attention_weights(
@@ -218,7 +218,7 @@ def pool(
         dropout: the probability in 0 ... 1 that a normalised weight is set to 0.
 
     Returns:
-        Output (..., n, d_v) in the dtype of `value`; weights (..., n, m) before dropout, float32 or float64.
+        Output (..., n, d_v) and weights (..., n, m) before dropout, both in the dtype of `value`.
 
     Example:
         >>> from mxnet import np, npx
@@ -229,7 +229,7 @@ def pool(
     kind = wide(scores, value)
     weights = softmax(cast(scores, kind), shown)
     kept = drop(weights, probability(dropout))
-    return cast(product(kept, cast(value, kind)), value.dtype), weights
+    return cast(product(kept, cast(value, kind)), value.dtype), cast(weights, value.dtype)
 
 
 def drop(tensor: Array, probability: float) -> Array:
@@ -260,7 +260,7 @@ def attend_projected(
     """Attention of projected queries and keys, of as many leading dimensions as `lead`, with 0 where nobody sees them.
 
     Returns:
-        Output in the dtype of `value`, and the weights, float32 or float64.
+        Output and weights, in the dtype of `value`.
     """
     if shown is not None:
         key, value = (apart(each, shown.any(-2)) for each in (key, value))

@@ -14,7 +14,7 @@ from mxnet import autograd, init, np
 from dikkat.calls import probability
 from dikkat.frameworks.mxnet.attention import Restricted, attend, attend_projected, check_call, hide
 from dikkat.frameworks.mxnet.blocks import Block, Linear, linear
-from dikkat.frameworks.mxnet.masking import Array, cast, masked_softmax, visible
+from dikkat.frameworks.mxnet.masking import Array, masked_softmax, visible
 from dikkat.frameworks.mxnet.scores import Additive, Average, Bilinear, Gaussian, ScaledDot, Score, check_score
 from dikkat.scores import whole
 
@@ -389,7 +389,7 @@ def _attend_heads(
         key_bias=limits.get("key_bias"),
         dropout=dropout,
     )
-    output, weights = join_heads(output), cast(weights, value.dtype)
+    output = join_heads(output)
     return (output[0], weights[0]) if alone else (output, weights)
 
 

@@ -15,13 +15,14 @@ Shapes: a query is (..., n, d_q), a key (..., m, d_k); projected, both have h fe
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, get_args
+from typing import ClassVar, get_args
 
 import numpy
 from mxnet import np
 
 from dikkat.frameworks.mxnet.blocks import Block, Linear, Values
 from dikkat.frameworks.mxnet.masking import Array, cast, where, wide
+from dikkat.frameworks.tensors import bandwidths
 from dikkat.scores import Pair, Profile, whole
 
 
@@ -261,7 +262,7 @@ class _Distance(Score):
 
     def __init__(self, bandwidth: float | Sequence[float] | Array = 1.0, learnable: bool = False) -> None:
         super().__init__()
-        sigma = _sigma(bandwidth)
+        sigma = bandwidths(bandwidth.asnumpy() if isinstance(bandwidth, np.ndarray) else bandwidth)
         self.learnable = learnable
         if learnable:
             self.make("log_bandwidth", sigma.shape, Values(numpy.log(sigma)))
@@ -383,21 +384,6 @@ def log_profile(profile: Profile, square: Array) -> Array:
         square = where(apart, np.sqrt(where(apart, square, 1.0)), 0.0)
     inside = square < 1
     return where(inside, np.log1p(-where(inside, square, 0.0)), -numpy.inf)
-
-
-def _sigma(bandwidth: Any) -> Any:
-    """The bandwidth, checked, in NumPy's float64."""
-    try:
-        sigma = numpy.array(bandwidth.asnumpy() if isinstance(bandwidth, np.ndarray) else bandwidth, dtype=float)
-    except (TypeError, ValueError):
-        raise TypeError(f"bandwidth: came {bandwidth!r}; allowed: a positive number, or one for each feature") from None
-    if sigma.ndim > 1:
-        raise ValueError(f"bandwidth: came with shape {sigma.shape}; allowed: a number, or (d,), one a feature")
-    if not sigma.size or not (numpy.isfinite(sigma) & (sigma > 0)).all():
-        raise ValueError(
-            f"bandwidth: came {sigma.tolist()}; allowed: positive finite numbers, in the units of the data"
-        )
-    return sigma
 
 
 def _unit(vector: Array) -> Array:

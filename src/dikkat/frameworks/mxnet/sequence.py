@@ -188,6 +188,7 @@ class _Steps:
         by_query, by_context = numpy.empty_like(self._queries), numpy.empty_like(self._contexts)
         state = numpy.zeros((plan.layers, batch, size), of_outputs.dtype)
         cell = None if self._cells is None else numpy.zeros_like(state)
+        sums = self._look.zeros()
         for step in reversed(range(steps)):
             state[-1] += of_outputs[step]
             ended = lasts == step
@@ -202,7 +203,7 @@ class _Steps:
             by_weight = by_weight + of_weights[step]
             weights = self._weights[step]
             by_score = weights * (by_weight - (weights * by_weight).sum(-1, keepdims=True))
-            by_query[step] = self._look.gradient(self._queries[step], by_score)
+            by_query[step] = self._look.gradient(self._queries[step], by_score, sums)
             state[-1] += by_query[step] @ tensors["query_weight"]
         kept = self._weights if plan.weights is None else self._weights * plan.weights.swapaxes(0, 1)
         found = {
@@ -211,7 +212,7 @@ class _Steps:
             "hidden": state,
             "query_weight": _outer(by_query, self._states[:-1, -1]),
             "query_bias": by_query.sum((0, 1)),
-            **self._look.gradients(),
+            **self._look.gradients(sums),
         }
         for layer in range(plan.layers):
             if layer:
@@ -245,35 +246,42 @@ class _Inner:
 
     def __init__(self, tensors: Mapping[str, Numbers]) -> None:
         self._key = tensors["key"]
-        self._by_key = numpy.zeros_like(self._key)
+
+    def zeros(self) -> dict[str, Numbers]:
+        """Sums over the steps, which every backward pass begins anew: one may follow another."""
+        return {"key": numpy.zeros_like(self._key)}
 
     def scores(self, query: Numbers) -> Numbers:
         """(B, a) -> (B, m)."""
         scores: Numbers = numpy.matmul(self._key, query[:, :, None])[..., 0]
         return scores
 
-    def gradient(self, query: Numbers, by_score: Numbers) -> Numbers:
+    def gradient(self, query: Numbers, by_score: Numbers, sums: dict[str, Numbers]) -> Numbers:
         """(B, a), (B, m) -> by the query (B, a); those by all else add up."""
-        self._by_key += by_score[..., None] * query[:, None]
+        sums["key"] += by_score[..., None] * query[:, None]
         by_query: Numbers = numpy.matmul(by_score[:, None], self._key)[:, 0]
         return by_query
 
-    def gradients(self) -> dict[str, Numbers]:
+    def gradients(self, sums: dict[str, Numbers]) -> dict[str, Numbers]:
         """By the tensors."""
-        return {"key": self._by_key}
+        return sums
 
 
 class _Additive:
     """Σ_h v_h tanh(q_h + k_jh), with tanh x = 1 − 2r, r = 1/(1 + p), p = e^(2q) · e^(2k), whose slope is 4·p·r².
 
-    The keys' exponentials are those of all steps.
+    The keys' exponentials are those of all steps. Of features too large for them the slope is 4s/(1 + s)² with
+    s = e^(−2|x|).
     """
 
     def __init__(self, tensors: Mapping[str, Numbers]) -> None:
         self._key, self._weight = tensors["key"], tensors["pair_weight"]
         self._small = bool(numpy.abs(self._key).max(initial=0) <= _LARGEST)
         self._powers = numpy.exp(2 * self._key) if self._small else self._key
-        self._by_key, self._by_weight = numpy.zeros_like(self._key), numpy.zeros_like(self._weight)
+
+    def zeros(self) -> dict[str, Numbers]:
+        """As in `_Inner`."""
+        return {"key": numpy.zeros_like(self._key), "pair_weight": numpy.zeros_like(self._weight)}
 
     def scores(self, query: Numbers) -> Numbers:
         """(B, a) -> (B, m)."""
@@ -282,7 +290,7 @@ class _Additive:
             return scores
         return self._weight.sum() - 2 * (self._reciprocals(self._pairs(query)) @ self._weight)
 
-    def gradient(self, query: Numbers, by_score: Numbers) -> Numbers:
+    def gradient(self, query: Numbers, by_score: Numbers, sums: dict[str, Numbers]) -> Numbers:
         """(B, a), (B, m) -> by the query (B, a); those by all else add up."""
         features = len(self._weight)
         if self._splits(query):
@@ -291,19 +299,20 @@ class _Additive:
             slopes *= reciprocals
             slopes *= reciprocals
             slopes *= 4
-            self._by_weight += by_score.sum() - 2 * (by_score.reshape(-1) @ reciprocals.reshape(-1, features))
+            sums["pair_weight"] += by_score.sum() - 2 * (by_score.reshape(-1) @ reciprocals.reshape(-1, features))
         else:
-            tanh = numpy.tanh(query[:, None] + self._key)
-            self._by_weight += by_score.reshape(-1) @ tanh.reshape(-1, features)
-            slopes = 1 - numpy.square(tanh)
+            pairs = query[:, None] + self._key
+            sums["pair_weight"] += by_score.reshape(-1) @ numpy.tanh(pairs).reshape(-1, features)
+            shares = numpy.exp(-2 * numpy.abs(pairs))
+            slopes = 4 * shares / numpy.square(1 + shares)
         slopes *= by_score[..., None]
-        self._by_key += slopes
+        sums["key"] += slopes
         by_query: Numbers = slopes.sum(1) * self._weight
         return by_query
 
-    def gradients(self) -> dict[str, Numbers]:
+    def gradients(self, sums: dict[str, Numbers]) -> dict[str, Numbers]:
         """By the tensors."""
-        return {"key": self._by_key * self._weight, "pair_weight": self._by_weight}
+        return sums | {"key": sums["key"] * self._weight}
 
     def _splits(self, query: Numbers) -> bool:
         return self._small and bool(numpy.abs(query).max(initial=0) <= _LARGEST)

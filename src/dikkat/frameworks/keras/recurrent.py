@@ -748,7 +748,7 @@ class GRUEncoder(_Encoder):
         bidirectional: whether a second GRU reads backwards; its features follow those of the first.
         dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
         seed: where the random numbers of dropout begin; None: anywhere.
-        options: Keras's own: `name`, `dtype`, `trainable`.
+        **options: Keras's own: `name`, `dtype`, `trainable`.
 
     Attributes:
         output_size: features of an output, c: `hidden_size`, or twice that in both directions.
@@ -780,7 +780,7 @@ class LSTMEncoder(_Encoder):
         bidirectional: whether a second LSTM reads backwards; its features follow those of the first.
         dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
         seed: where the random numbers of dropout begin; None: anywhere.
-        options: Keras's own: `name`, `dtype`, `trainable`.
+        **options: Keras's own: `name`, `dtype`, `trainable`.
 
     Attributes:
         output_size: features of an output, c: `hidden_size`, or twice that in both directions.
@@ -825,7 +825,7 @@ class AttentionalGRU(_Attentional):
         coverage: whether the comparison takes in how much each position was looked at before. The state before the
             first step is then what `begin` makes.
         seed: where the random numbers of dropout begin; None: anywhere.
-        options: Keras's own: `name`, `dtype`, `trainable`.
+        **options: Keras's own: `name`, `dtype`, `trainable`.
 
     Raises:
         ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
@@ -867,7 +867,7 @@ class AttentionalLSTM(_Attentional):
         coverage: whether the comparison takes in how much each position was looked at before. The state before the
             first step is then what `begin` makes.
         seed: where the random numbers of dropout begin; None: anywhere.
-        options: Keras's own: `name`, `dtype`, `trainable`.
+        **options: Keras's own: `name`, `dtype`, `trainable`.
 
     Raises:
         ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.

@@ -49,12 +49,8 @@ def _tensorflow(
 
     def body(index: Any, carry: Tensors, written: Tensors) -> tuple[Any, Tensors, Tensors]:
         after = step(carry, tuple(each.read(index) for each in read))
-        # zip stops at the last one that is wanted.
-        return (
-            index + 1,
-            after,
-            tuple(all_rows.write(index, row) for all_rows, row in zip(written, after, strict=False)),
-        )
+        emitting = zip(written, after[:emitted], strict=True)
+        return index + 1, after, tuple(steps.write(index, row) for steps, row in emitting)
 
     def goes_on(index: Any, *_: Any) -> Any:
         return index < count

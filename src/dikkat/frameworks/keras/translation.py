@@ -33,7 +33,7 @@ class Embedding(Block):
     Args:
         count: vectors.
         features: of a vector, e.
-        options: Keras's own: `name`, `dtype`, `trainable`.
+        **options: Keras's own: `name`, `dtype`, `trainable`.
 
     Attributes:
         weight: (count, e), normal with variance 1/e at first.
@@ -84,7 +84,7 @@ class TranslationModel(keras.Model):
         settings: the sizes, the cell, the score and what there is beside; as a dictionary too.
         source_size: tokens of the source vocabulary.
         target_size: tokens of the target vocabulary; with three-way tied embeddings as many.
-        options: Keras's own: `name`, `dtype` (a mixed precision for instance), `trainable`.
+        **options: Keras's own: `name`, `dtype` (a mixed precision for instance), `trainable`.
 
     Attributes:
         attends: whether there is attention.
@@ -102,7 +102,6 @@ class TranslationModel(keras.Model):
 
     def __init__(self, settings: Settings | dict[str, Any], source_size: int, target_size: int, **options: Any) -> None:
         super().__init__(**options)
-        self.supports_masking = True
         self.settings = settings = settings if isinstance(settings, Settings) else Settings.from_dict(settings)
         self.source_size, self.target_size = source_size, target_size
         self.attends = settings.score != "none"
@@ -115,7 +114,13 @@ class TranslationModel(keras.Model):
             shape = (target_size, settings.embedding_size)
             self.output_weight = self.add_weight(name="output_weight", shape=shape, initializer=initial)
         self.output_bias = self.add_weight(name="output_bias", shape=(target_size,), initializer="zeros")
+        self._forward = _Forward(self._scores, dtype=self.dtype_policy)
         self.built = True
+
+    def _scores(self, inputs: tuple[Any, Any, Any], training: bool | None) -> Any:
+        source, source_lengths, target = inputs
+        memory, state = self.encode(source, source_lengths, training=training)
+        return self.scores(self.features(memory, state, target, training=training))
 
     def _add_embeddings(self) -> None:
         sizes = {"source_embedding": self.source_size, "target_embedding": self.target_size}
@@ -177,13 +182,7 @@ class TranslationModel(keras.Model):
         Raises:
             ValueError: something else than these three.
         """
-        source, source_lengths, target = _parts(inputs)
-        memory, state = self.encode(source, source_lengths, training=training)
-        return self.scores(self.features(memory, state, target, training=training))
-
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
-        """(B, T) booleans: where there is a token to be predicted."""
-        return ops.not_equal(_parts(inputs)[2][:, 1:], PAD)
+        return self._forward(_parts(inputs), training=training)
 
     def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
         """Shape and dtype of the scores."""
@@ -293,6 +292,23 @@ class TranslationModel(keras.Model):
         return self.target_embedding if self.settings.tied_embeddings == "three" else self.source_embedding
 
 
+class _Forward(keras.layers.Layer):
+    """A model's computation as a layer's, since JAX's training calls neither a model's mask nor its precision."""
+
+    def __init__(self, method: Callable[..., Any], **options: Any) -> None:
+        super().__init__(**options)
+        self.method = method
+        self.supports_masking = True
+
+    def call(self, inputs: tuple[Any, Any, Any], training: bool | None = None) -> Any:
+        """What the method returns."""
+        return self.method(inputs, training)
+
+    def compute_mask(self, inputs: tuple[Any, Any, Any], previous_mask: Any = None) -> Any:
+        """(B, T) booleans: where there is a token to be predicted."""
+        return ops.not_equal(inputs[2][:, 1:], PAD)
+
+
 def _linear(features_in: int, features: int, dtype: Any) -> Linear:
     layer = Linear(features, dtype=dtype)
     layer.build((None, features_in))
@@ -344,7 +360,7 @@ class TokenCrossEntropy(keras.losses.Loss):
 
     Args:
         label_smoothing: part of the true token's probability that is spread over all tokens, from 0 to 1.
-        options: Keras's own: `reduction`, `name`, `dtype`.
+        **options: Keras's own: `reduction`, `name`, `dtype`.
 
     Raises:
         ValueError: a label smoothing outside 0 … 1.

@@ -18,7 +18,7 @@ test: install  ## All tests, with the examples of the docstrings, README and doc
 	$(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal tests/interpreted
 	for backend in tensorflow jax torch; do \
-	  KERAS_BACKEND=$$backend $(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal $(KERAS_TESTS) || exit 1; done
+	  XLA_FLAGS=--xla_backend_optimization_level=0 KERAS_BACKEND=$$backend $(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal $(KERAS_TESTS) || exit 1; done
 	TF_USE_LEGACY_KERAS=1 KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q --numprocesses=2 $(KERAS_2_TESTS)
 
 test-mxnet: .venv-mxnet/installed  ## The tests of MXNet, which wants Python 3.11 and an old NumPy, in an environment of its own.

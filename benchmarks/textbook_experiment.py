@@ -137,6 +137,8 @@ def seeded(framework: str, seed: int) -> None:
         import mxnet as mx
         import numpy as np
 
+        mx.npx.set_np()  # as the book's chapters begin
+
         mx.random.seed(seed)
         np.random.seed(seed)  # which MXNet's initialisers draw from
     else:

@@ -101,6 +101,9 @@ def translator_of(framework: str) -> Any:
     if framework == "torch":
         from dikkat.translation import Translator
     elif framework == "mxnet":
+        from mxnet import npx
+
+        npx.set_np()
         from dikkat.frameworks.mxnet import Translator
     else:
         from dikkat.frameworks.keras import Translator

@@ -5,7 +5,7 @@ PEERS := .venv-peers/bin
 MXNET_PYTHON ?= $(shell command -v python3.11 || command -v python3)
 MXNET := .venv-mxnet/bin
 SOURCES := src tests benchmarks examples docs conftest.py
-KERAS_TESTS := tests/frameworks/keras src/dikkat/frameworks/keras
+KERAS_TESTS := tests/frameworks/in_keras src/dikkat/frameworks/keras
 KERAS_2_TESTS := tests/textbook/test_textbook_tensorflow.py src/dikkat/textbook/keras2.py src/dikkat/textbook/tensorflow.py
 
 .PHONY: demo test test-mxnet check install peers bench clean
@@ -22,7 +22,7 @@ test: install  ## All tests, with the examples of the docstrings, README and doc
 	TF_USE_LEGACY_KERAS=1 KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q --numprocesses=2 $(KERAS_2_TESTS)
 
 test-mxnet: .venv-mxnet/installed  ## The tests of MXNet, which wants Python 3.11 and an old NumPy, in an environment of its own.
-	$(MXNET)/python -m pytest -q tests/frameworks/mxnet src/dikkat/frameworks/mxnet src/dikkat/textbook/mxnet.py
+	$(MXNET)/python -m pytest -q tests/frameworks/in_mxnet src/dikkat/frameworks/mxnet src/dikkat/textbook/mxnet.py
 
 .venv-mxnet/installed: pyproject.toml constraints-mxnet.txt
 	$(MXNET_PYTHON) src/dikkat/frameworks/mxnet/_require.py

@@ -1,6 +1,6 @@
 """What is tested where: each framework in a process of its own, since Keras has one backend in a process.
 
-KERAS_BACKEND=jax python -m pytest tests/frameworks/keras src/dikkat/frameworks/keras
+KERAS_BACKEND=jax python -m pytest tests/frameworks/in_keras src/dikkat/frameworks/keras
 """
 
 import importlib.util
@@ -8,9 +8,9 @@ import os
 
 collect_ignore_glob = []
 if "KERAS_BACKEND" not in os.environ:
-    collect_ignore_glob += ["tests/frameworks/keras/*", "src/dikkat/frameworks/keras/*"]
+    collect_ignore_glob += ["tests/frameworks/in_keras/*", "src/dikkat/frameworks/keras/*"]
 if importlib.util.find_spec("mxnet") is None:
-    collect_ignore_glob += ["tests/frameworks/mxnet/*", "src/dikkat/frameworks/mxnet/*", "src/dikkat/textbook/mxnet.py"]
+    collect_ignore_glob += ["tests/frameworks/in_mxnet/*", "src/dikkat/frameworks/mxnet/*", "src/dikkat/textbook/mxnet.py"]
 if os.environ.get("TF_USE_LEGACY_KERAS") != "1":
     collect_ignore_glob += ["tests/textbook/test_textbook_tensorflow.py"]
     collect_ignore_glob += ["src/dikkat/textbook/keras2.py", "src/dikkat/textbook/tensorflow.py"]

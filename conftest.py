@@ -10,7 +10,11 @@ collect_ignore_glob = []
 if "KERAS_BACKEND" not in os.environ:
     collect_ignore_glob += ["tests/frameworks/in_keras/*", "src/dikkat/frameworks/keras/*"]
 if importlib.util.find_spec("mxnet") is None:
-    collect_ignore_glob += ["tests/frameworks/in_mxnet/*", "src/dikkat/frameworks/mxnet/*", "src/dikkat/textbook/mxnet.py"]
+    collect_ignore_glob += [
+        "tests/frameworks/in_mxnet/*",
+        "src/dikkat/frameworks/mxnet/*",
+        "src/dikkat/textbook/mxnet.py",
+    ]
 if os.environ.get("TF_USE_LEGACY_KERAS") != "1":
     collect_ignore_glob += ["tests/textbook/test_textbook_tensorflow.py"]
     collect_ignore_glob += ["src/dikkat/textbook/keras2.py", "src/dikkat/textbook/tensorflow.py"]

@@ -6,6 +6,6 @@ _THEIRS = ["ignore:__array__ implementation doesn't accept a copy keyword:Deprec
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "keras" in item.path.parts:
+        if {"in_keras", "keras"} & set(item.path.parts):  # the tests, and the examples in docstrings
             for warning in _THEIRS:
                 item.add_marker(pytest.mark.filterwarnings(warning))

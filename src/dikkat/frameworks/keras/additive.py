@@ -17,7 +17,7 @@ from keras import ops
 Tensor = Any
 Parts = Any  # a query's, a key's and the weight's
 
-_TOGETHER = 32  # features of a step of the forward; even
+_TOGETHER = 16  # features of a step of the forward; even
 # max|q| + max|k| up to which two denominators may be multiplied, each below 1 + e^60. In float32 their product can
 # overflow, and two reciprocals become 0; but only where it is beyond e^88, both denominators are beyond e^28, and what
 # is lost is below e^-28 of a weight.

@@ -1,43 +1,61 @@
-# `make demo` does the main job on a fresh machine; `make test` passes all tests.
+# Bare `make` says what there is.
 PYTHON ?= python3
 BIN := .venv/bin
 PEERS := .venv-peers/bin
 MXNET_PYTHON ?= $(shell command -v python3.11 || command -v python3)
 MXNET := .venv-mxnet/bin
 SOURCES := src tests benchmarks examples docs conftest.py
+INSTALL := -m pip install --quiet --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal
 KERAS_TESTS := tests/frameworks/in_keras src/dikkat/frameworks/keras
 KERAS_2_TESTS := tests/textbook/test_textbook_tensorflow.py src/dikkat/textbook/keras2.py src/dikkat/textbook/tensorflow.py
+# What runs on plain PyTorch in about a minute: the core without its largest tables of cases.
+FAST_TESTS := tests/test_attention.py tests/test_masking.py tests/test_scores.py tests/test_layers.py tests/test_files.py \
+  tests/test_docstrings.py tests/recurrent/test_encoder.py tests/translation/test_settings.py tests/translation/test_tokenizer.py
 
-.PHONY: demo test test-mxnet check install peers bench clean
-.DEFAULT_GOAL := demo
+.PHONY: help demo test test-fast test-all test-triton test-keras test-keras2 test-mxnet check format install peers bench clean
+.DEFAULT_GOAL := help
 
-demo: install  ## Train a translator on the phrasebook, score it, and show what it looks at.
+help:  ## Say what there is.
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: .venv/demo  ## Train a translator on the phrasebook, score it, and show what it looks at.
 	$(BIN)/python examples/demo.py
 
-test: install  ## All tests, with the examples of the docstrings, README and docs.
-	$(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal tests/interpreted
-	for backend in tensorflow jax torch; do \
-	  XLA_FLAGS=--xla_backend_optimization_level=0 KERAS_BACKEND=$$backend $(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal $(KERAS_TESTS) || exit 1; done
-	TF_USE_LEGACY_KERAS=1 KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q --numprocesses=2 $(KERAS_2_TESTS)
+install: .venv/tools  ## The environment of the commands: translation and regression.
 
-test-mxnet: .venv-mxnet/installed  ## The tests of MXNet, which wants Python 3.11 and an old NumPy, in an environment of its own.
+test: .venv/test  ## All tests of dikkat on PyTorch, with the examples of the docstrings, README and docs.
+	$(PYTEST)
+
+test-fast: .venv/test  ## The core's tests, in about a minute.
+	$(PYTEST) $(FAST_TESTS)
+
+test-all: test test-triton test-keras test-keras2 test-mxnet  ## Every test: also Triton's interpreter, Keras and MXNet.
+
+test-triton: .venv/test  ## The kernels for GPUs, in Triton's interpreter.
+	TRITON_INTERPRET=1 $(PYTEST) tests/interpreted
+
+test-keras: .venv/frameworks  ## Keras 3 on TensorFlow, JAX and PyTorch.
+	for backend in tensorflow jax torch; do \
+	  XLA_FLAGS=--xla_backend_optimization_level=0 KERAS_BACKEND=$$backend $(PYTEST) $(KERAS_TESTS) || exit 1; done
+
+test-keras2: .venv/frameworks  ## The textbook's chapters on TensorFlow, which want Keras 2.
+	TF_USE_LEGACY_KERAS=1 KERAS_BACKEND=tensorflow $(PYTEST) $(KERAS_2_TESTS)
+
+test-mxnet: .venv-mxnet/installed  ## MXNet, which wants Python 3.11 and an old NumPy, in an environment of its own.
 	$(MXNET)/python -m pytest -q tests/frameworks/in_mxnet src/dikkat/frameworks/mxnet src/dikkat/textbook/mxnet.py
 
-.venv-mxnet/installed: pyproject.toml constraints-mxnet.txt
-	$(MXNET_PYTHON) src/dikkat/frameworks/mxnet/_require.py
-	$(MXNET_PYTHON) -m venv .venv-mxnet
-	$(MXNET)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints-mxnet.txt)"
-	$(MXNET)/python -m pip install --quiet --disable-pip-version-check -c constraints-mxnet.txt -e '.[mxnet,textbook]' pytest
-	touch $@
-
-check: install  ## Linter, strict types, docs build.
+check: .venv/check  ## Linter, strict types, docs build.
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-bench: install peers demo .venv-mxnet/installed  ## Measure, and write benchmarks/results/ and the tables of docs/benchmarks.md.
+format: .venv/check  ## Format the sources, and mend what the linter can.
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+bench: .venv/frameworks peers demo .venv-mxnet/installed  ## Measure, and write benchmarks/results/ and the tables of docs/benchmarks.md.
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/phrasebook.py
 	PYTHONPATH=src $(PEERS)/python benchmarks/additive.py
@@ -47,21 +65,39 @@ bench: install peers demo .venv-mxnet/installed  ## Measure, and write benchmark
 	$(BIN)/python benchmarks/cross_loading.py --model demo/model --mxnet $(MXNET)/python
 	$(BIN)/python benchmarks/textbook_experiment.py --mxnet $(MXNET)/python
 
+clean:  ## Remove the environments and everything made.
+	rm -rf .venv .venv-peers .venv-mxnet site demo textbook-figures
+
+# One environment, which grows: each stage adds its extra to the one before.
+.venv/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed; {sys.executable} is {sys.version.split()[0]}. Try: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/demo: extra := translation
+.venv/tools: extra := regression
+.venv/test: extra := test
+.venv/frameworks: extra := frameworks
+.venv/check: extra := check
+.venv/tools: | .venv/demo
+.venv/test: | .venv/tools
+.venv/frameworks .venv/check: | .venv/test
+
+.venv/demo .venv/tools .venv/test .venv/frameworks .venv/check: .venv/python pyproject.toml constraints.txt
+	$(BIN)/python $(INSTALL) -c constraints.txt -e '.[$(extra)]'
+	touch $@
+
+.venv-mxnet/installed: pyproject.toml constraints-mxnet.txt
+	$(MXNET_PYTHON) src/dikkat/frameworks/mxnet/_require.py
+	$(MXNET_PYTHON) -m venv .venv-mxnet
+	$(MXNET)/python $(INSTALL) "$$(grep '^torch==' constraints-mxnet.txt)"
+	$(MXNET)/python $(INSTALL) -c constraints-mxnet.txt -e '.[mxnet,textbook]' pytest
+	touch $@
+
 peers: .venv-peers/installed  ## The environment of the benchmarks, with TensorFlow, JAX, KeOps, statsmodels and scikit-fda (3 GB).
 
 .venv-peers/installed: benchmarks/peers.txt
 	$(PYTHON) -m venv .venv-peers
-	$(PEERS)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' $<)"
-	$(PEERS)/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(PEERS)/python $(INSTALL) "$$(grep '^torch==' $<)"
+	$(PEERS)/python $(INSTALL) -r $<
 	touch $@
-
-install: .venv/installed  ## The environment, for everything here.
-
-.venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed; {sys.executable} is {sys.version.split()[0]}. Try: make PYTHON=python3.12")'
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@
-
-clean:  ## Remove the environment and everything made.
-	rm -rf .venv .venv-peers .venv-mxnet site demo textbook-figures

@@ -4,7 +4,7 @@ BIN := .venv/bin
 PEERS := .venv-peers/bin
 MXNET_PYTHON ?= $(shell command -v python3.11 || command -v python3)
 MXNET := .venv-mxnet/bin
-SOURCES := src tests benchmarks examples docs conftest.py
+SOURCES := src tests benchmarks examples docs tools conftest.py
 INSTALL := -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal
 KERAS_TESTS := tests/frameworks/in_keras src/dikkat/frameworks/keras

@@ -7,9 +7,9 @@ complement stand for the subject's own pronouns (chez moi, me lever).
 from dataclasses import dataclass
 from typing import Literal
 
-from dikkat.translation.phrasebook import english as en
-from dikkat.translation.phrasebook import french as fr
-from dikkat.translation.phrasebook.lexicon import NUMBERS, Adjective, Noun
+from phrasebook import english as en
+from phrasebook import french as fr
+from phrasebook.lexicon import NUMBERS, Adjective, Noun
 
 Tense = Literal["present", "past", "future"]
 Polarity = Literal["", "not", "never"]

@@ -7,9 +7,9 @@ is the imparfait.
 from dataclasses import dataclass
 from typing import Literal
 
-from dikkat.translation.phrasebook import lexicon as lex
-from dikkat.translation.phrasebook.grammar import Clitic, Verb
-from dikkat.translation.phrasebook.lexicon import Adjective, Noun
+from phrasebook import lexicon as lex
+from phrasebook.grammar import Clitic, Verb
+from phrasebook.lexicon import Adjective, Noun
 
 # How an object may stand: as a mass (water), as the one of its kind (the door) or its town (the market), alone (a car),
 # in any number, as provisions (apples), as a possession (a car, two cars), as a stranger (a man), or as what one likes

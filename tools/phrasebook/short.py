@@ -1,11 +1,11 @@
 """The short sentences that the phrasebook begins with: two to five words, few words in all, many times each."""
 
-from dikkat.translation.phrasebook import lexicon as lex
-from dikkat.translation.phrasebook import verbs
-from dikkat.translation.phrasebook.dice import Dice
-from dikkat.translation.phrasebook.grammar import PRONOUNS, Clause, Pair, Predicate, Verb, question, statement
-from dikkat.translation.phrasebook.ingredients import TENSES, Pattern, is_predicate
-from dikkat.translation.phrasebook.sentences import command, pronoun_object
+from phrasebook import lexicon as lex
+from phrasebook import verbs
+from phrasebook.dice import Dice
+from phrasebook.grammar import PRONOUNS, Clause, Pair, Predicate, Verb, question, statement
+from phrasebook.ingredients import TENSES, Pattern, is_predicate
+from phrasebook.sentences import command, pronoun_object
 
 _ADJECTIVES = lex.MOODS + lex.CHARACTERS[:10]
 _GOING = Verb("go", "aller", moves=True)

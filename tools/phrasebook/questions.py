@@ -1,10 +1,10 @@
 """The patterns of questions, all with est-ce que but for where something is and who does something."""
 
-from dikkat.translation.phrasebook import lexicon as lex
-from dikkat.translation.phrasebook import verbs
-from dikkat.translation.phrasebook.dice import Dice
-from dikkat.translation.phrasebook.grammar import Clause, Pair, Predicate, Subject, Verb, question, sentence
-from dikkat.translation.phrasebook.ingredients import (
+from phrasebook import lexicon as lex
+from phrasebook import verbs
+from phrasebook.dice import Dice
+from phrasebook.grammar import Clause, Pair, Predicate, Subject, Verb, question, sentence
+from phrasebook.ingredients import (
     ALL_FRAMES,
     MODALS,
     TENSES,

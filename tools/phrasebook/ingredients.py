@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import get_args
 
-from dikkat.translation.phrasebook import lexicon as lex
-from dikkat.translation.phrasebook import verbs
-from dikkat.translation.phrasebook.dice import Dice
-from dikkat.translation.phrasebook.grammar import (
+from phrasebook import lexicon as lex
+from phrasebook import verbs
+from phrasebook.dice import Dice
+from phrasebook.grammar import (
     PRONOUNS,
     Clause,
     NounPhrase,
@@ -17,8 +17,8 @@ from dikkat.translation.phrasebook.grammar import (
     Tense,
     Verb,
 )
-from dikkat.translation.phrasebook.lexicon import Adjective, Noun
-from dikkat.translation.phrasebook.verbs import Frame, Style
+from phrasebook.lexicon import Adjective, Noun
+from phrasebook.verbs import Frame, Style
 
 _UNGRADED = frozenset({"ready", "alone", "free", "new", *(color.english for color in lex.COLORS)})
 MODALS = (verbs.WANT, verbs.CAN, verbs.MUST)

@@ -4,10 +4,10 @@ from collections import Counter
 from functools import cache
 from itertools import chain
 
-from dikkat.translation.phrasebook import questions, sentences, short
-from dikkat.translation.phrasebook.dice import Dice
-from dikkat.translation.phrasebook.grammar import Pair
-from dikkat.translation.phrasebook.ingredients import Pattern
+from phrasebook import questions, sentences, short
+from phrasebook.dice import Dice
+from phrasebook.grammar import Pair
+from phrasebook.ingredients import Pattern
 
 SHORT_COUNT = 600
 HELD_OUT_COUNT = 1000
@@ -52,6 +52,12 @@ def split() -> tuple[list[Pair], list[Pair]]:
     """
     training, held_out = _parted()
     return list(training), list(held_out)
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """Gives each pair with its part, training or test, as the data file has it."""
+    held_out = frozenset(_parted()[1])
+    return [(*pair, "test" if pair in held_out else "training") for pair in _collected()]
 
 
 @cache
@@ -112,16 +118,6 @@ def _add(found: dict[str, Pair], pair: Pair) -> None:
 def _both(english: str, french: str) -> tuple[str, ...]:
     """Gives the words of both sides, French ones in capitals: the languages share some."""
     return tuple(_spaced(f"{english.lower()} {french.upper()}").split())
-
-
-def words(text: str) -> list[str]:
-    """Splits a sentence into lower-case words and punctuation marks.
-
-    Examples:
-        >>> words("J'ai perdu.")
-        ["j'ai", 'perdu', '.']
-    """
-    return _spaced(text.lower()).split()
 
 
 def _spaced(text: str) -> str:

@@ -1,10 +1,10 @@
 """The patterns of statements and commands: each draws its parts and says one pair."""
 
-from dikkat.translation.phrasebook import lexicon as lex
-from dikkat.translation.phrasebook import verbs
-from dikkat.translation.phrasebook.dice import Dice
-from dikkat.translation.phrasebook.french import imperative
-from dikkat.translation.phrasebook.grammar import (
+from phrasebook import lexicon as lex
+from phrasebook import verbs
+from phrasebook.dice import Dice
+from phrasebook.french import imperative
+from phrasebook.grammar import (
     PRONOUNS,
     Clause,
     NounPhrase,
@@ -16,7 +16,7 @@ from dikkat.translation.phrasebook.grammar import (
     sentence,
     statement,
 )
-from dikkat.translation.phrasebook.ingredients import (
+from phrasebook.ingredients import (
     ALL_FRAMES,
     CATENATIVES,
     MODALS,
@@ -42,7 +42,7 @@ from dikkat.translation.phrasebook.ingredients import (
     tense_of,
     thing,
 )
-from dikkat.translation.phrasebook.verbs import Frame
+from phrasebook.verbs import Frame
 
 
 def _said(frames: tuple[Frame, ...]) -> Pattern:

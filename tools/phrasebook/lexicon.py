@@ -7,8 +7,8 @@ so that sentences make sense: what is eaten is food, what is read is a text.
 
 from dataclasses import dataclass
 
-from dikkat.translation.phrasebook import english as en
-from dikkat.translation.phrasebook import french as fr
+from phrasebook import english as en
+from phrasebook import french as fr
 
 
 @dataclass(frozen=True)

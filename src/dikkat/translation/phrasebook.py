@@ -1,0 +1,78 @@
+"""An English-French phrasebook: 26,125 sentence pairs, composed from a small grammar and lexicon.
+
+English leaves open what French has to say; the phrasebook settles it once, so that a translation follows from the
+English sentence alone:
+
+| English | French |
+| --- | --- |
+| I, you, we, they | masculine; `you` is tu, one person; `they` is ils |
+| friend, teacher, doctor, student, child, neighbor, cousin | masculine |
+| `he eats` | présent |
+| `he ate` | passé composé; for states (be, have, want, like, know, live) imparfait: `he wanted`, il voulait |
+| `he's going to eat` | futur proche |
+| a bare noun: `he drinks water` | partitive, il boit de l'eau; after like the definite article, il aime l'eau |
+| a question | est-ce que; only `where is` and `who` as a subject go without |
+| a command | tu with an exclamation mark: `Go.`, Va ! |
+| big, tall | grand; of an animal, big is gros |
+| know someone, know that, know how | connaître, savoir, savoir |
+
+The pairs lie beside this module in `phrasebook.tsv`, which `tools/phrasebook` composes.
+
+Examples:
+    >>> from dikkat.translation import phrasebook
+    >>> training, held_out = phrasebook.split()
+    >>> ("Go.", "Va !") in training
+    True
+"""
+
+from functools import cache
+from importlib.resources import files
+
+__all__ = ["pairs", "split"]
+
+Pair = tuple[str, str]
+
+
+def pairs() -> list[Pair]:
+    """Gives all English sentences with their French translations.
+
+    The first 600 are short; the others follow by their number of words. No English sentence occurs twice.
+
+    Returns:
+        The (English, French) pairs, as a new list.
+
+    Examples:
+        >>> book = pairs()
+        >>> len(book) > 20_000
+        True
+        >>> ("I'm home.", "Je suis chez moi.") in book[:600]
+        True
+    """
+    return [pair for pair, _ in _book()]
+
+
+def split() -> tuple[list[Pair], list[Pair]]:
+    """Parts the phrasebook into pairs to learn from and pairs to be tested on.
+
+    The held-out pairs are spread evenly over all kinds and lengths of sentence after the first 600, and each of their
+    words occurs several times among the training pairs.
+
+    Returns:
+        The training pairs and about 1,000 held-out pairs, both in the order of `pairs`.
+
+    Examples:
+        >>> training, held_out = split()
+        >>> len(training) + len(held_out) == len(pairs()), len(set(training) & set(held_out))
+        (True, 0)
+    """
+    training = [pair for pair, part in _book() if part == "training"]
+    held_out = [pair for pair, part in _book() if part == "test"]
+    return training, held_out
+
+
+@cache
+def _book() -> tuple[tuple[Pair, str], ...]:
+    """The pairs, each with the part that it belongs to: training or test."""
+    text = files("dikkat.translation").joinpath("phrasebook.tsv").read_text(encoding="utf-8")
+    rows = (line.split("\t") for line in text.splitlines())
+    return tuple(((english, french), part) for english, french, part in rows)

@@ -4,6 +4,4 @@ import sys
 
 from phrasebook import rows
 
-sys.stdout.reconfigure(encoding="utf-8", newline="\n")
-for row in rows():
-    print(*row, sep="\t")
+sys.stdout.buffer.writelines("\t".join(row).encode() + b"\n" for row in rows())

@@ -45,9 +45,10 @@ test-keras2: .venv/frameworks  ## The textbook's chapters on TensorFlow, which w
 test-mxnet: .venv-mxnet/installed  ## MXNet, which wants Python 3.11 and an old NumPy, in an environment of its own.
 	$(MXNET)/python -m pytest -q tests/frameworks/in_mxnet src/dikkat/frameworks/mxnet src/dikkat/textbook/mxnet.py
 
-check: .venv/check  ## Linter, strict types, docs build.
+check: .venv/check  ## Linter, arrows, strict types, docs build.
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/lint-imports --config pyproject.toml
 	$(BIN)/mypy
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 

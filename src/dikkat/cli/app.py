@@ -28,6 +28,7 @@ _COMMANDS = {
     "compare": _Entry("comparing", "Train a recipe in several ways, and see what they are worth."),
     "recipes": _Entry("training", "List the recipes that come with dikkat."),
     "regress": _Entry("regressing", "Predict a column of a table from others by kernel regression."),
+    "report": _Entry("reporting", "Print versions, threads, implementations and caches, for an issue."),
 }
 
 

@@ -1,0 +1,285 @@
+"""Whether this tree is slower than another commit: the README's rows, the two in turn.
+
+    python benchmarks/against.py COMMIT [--rounds 5] [--only NAME ...]
+
+Each row is measured in processes of its own, old, new, old, new ..., so that whatever else the machine does hits both
+alike. What is quoted is the ratio of a pair, new over old in seconds: its median, and its spread. The kernels of both
+are compiled before anything is timed, and both answer with a number that must agree.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+# Answers of two commits differ by rounding, and sums over a training by more.
+AGREE = 1e-3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("commit", help="what to compare with")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--row", choices=ROWS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.row:
+        print(json.dumps(ROWS[options.row]()))
+        return
+    from report import write
+
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        old = Path(folder) / "old"
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", old, options.commit], cwd=ROOT, check=True)
+        try:
+            for row in options.only:
+                results[row] = compared(row, old, options.rounds)
+                print(row, json.dumps(results[row]), flush=True)
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", old], cwd=ROOT, check=True)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", options.commit], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
+    print(write("against", {"commit": commit, "rows": results}, "numba", "lightning", "scikit-learn"))
+
+
+def compared(row: str, old: Path, rounds: int) -> dict[str, Any]:
+    """Seconds of both, and their ratio pair by pair."""
+    seconds: dict[str, list[float]] = {"old": [], "new": []}
+    for turn in range(rounds + 1):
+        answers = []
+        for name, tree in (("old", old), ("new", ROOT)):
+            found = in_a_process(row, tree)
+            answers.append(found["answer"])
+            if turn:  # the first time kernels are compiled
+                seconds[name].append(found["seconds"])
+        if abs(answers[0] - answers[1]) > AGREE * max(1.0, abs(answers[0])):
+            return {"not_run": f"the answers differ: {answers[0]} and {answers[1]}"}
+    ratios = [new / before for before, new in zip(seconds["old"], seconds["new"], strict=True)]
+    return {
+        "new over old": {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)},
+        **{name: {"median": statistics.median(found), "min": min(found)} for name, found in seconds.items()},
+    }
+
+
+def in_a_process(row: str, tree: Path) -> dict[str, float]:
+    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    words = [sys.executable, __file__, "HEAD", "--row", row]
+    done = subprocess.run(words, env=environment, check=True, stdout=subprocess.PIPE, text=True, cwd=tree)
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def timed(run: Callable[[], float], seconds: float = 4.0) -> dict[str, float]:
+    """The median of as many runs as there is time for, after two that are not counted."""
+    run()
+    answer, times, begun = run(), [], time.monotonic()
+    while len(times) < 3 or time.monotonic() - begun < seconds:
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return {"seconds": statistics.median(times), "answer": answer}
+
+
+def importing() -> dict[str, float]:
+    import torch  # noqa: F401 - what stays is what dikkat takes
+
+    start = time.perf_counter()
+    import dikkat  # noqa: F401
+
+    return {"seconds": time.perf_counter() - start, "answer": 0.0}
+
+
+def attention(make: Callable[[], tuple[Any, tuple[Any, ...]]], *, backward: bool) -> Callable[[], dict[str, float]]:
+    """A row of `attend`, forward or forward and backward."""
+
+    def row() -> dict[str, float]:
+        import torch
+
+        import dikkat
+
+        torch.manual_seed(0)
+        score, tensors = make()
+
+        def run() -> float:
+            if not backward:
+                with torch.no_grad():
+                    return float(dikkat.attend(*tensors, score=score).mean())
+            for tensor in tensors:
+                tensor.grad = None
+            dikkat.attend(*(tensor.requires_grad_() for tensor in tensors), score=score).square().sum().backward()
+            return float(tensors[0].grad.abs().mean())
+
+        return timed(run)
+
+    return row
+
+
+def additive() -> tuple[Any, tuple[Any, ...]]:
+    import torch
+
+    import dikkat
+
+    return dikkat.scores.Additive(128, 128, 128), tuple(torch.randn(8, 256, 128) for _ in range(3))
+
+
+def gaussian() -> tuple[Any, tuple[Any, ...]]:
+    import torch
+
+    import dikkat
+
+    return dikkat.scores.Gaussian(0.5), tuple(torch.rand(20_000, 3) for _ in range(3))
+
+
+def dot() -> tuple[Any, tuple[Any, ...]]:
+    import torch
+
+    import dikkat
+
+    return dikkat.scores.ScaledDot(), tuple(torch.randn(8, 256, 64) for _ in range(3))
+
+
+def memory() -> dict[str, float]:
+    """Peak memory, MiB instead of seconds, that additive attention over 8,192 keys adds, forward and backward."""
+    import resource
+
+    import torch
+
+    import dikkat
+
+    torch.manual_seed(0)
+    score = dikkat.scores.Additive(64, 64, 64)
+
+    def run(length: int) -> float:
+        query, key, value = (torch.randn(1, length, 64, requires_grad=True) for _ in range(3))
+        dikkat.attend(query, key, value, score=score).sum().backward()
+        return float(query.grad.abs().mean())  # type: ignore[union-attr]
+
+    run(512)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    answer = run(8192)
+    return {"seconds": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**10, "answer": answer}
+
+
+def _trained() -> Any:
+    from dikkat.translation import Settings, train
+    from dikkat.translation.phrasebook import split
+
+    settings = Settings(min_freq=1, embedding_size=256, hidden_size=256, dropout=0.1, batch_size=64, epochs=1)
+    return train(settings, split()[0][:9600], progress=False)
+
+
+def training() -> dict[str, float]:
+    """Seconds for a thousand target tokens."""
+    done = _trained()
+    return {"seconds": 1e3 / done.tokens_per_second, "answer": done.epochs[-1].training_loss}
+
+
+def searching(batch: int) -> Callable[[], dict[str, float]]:
+    """Beam search of 64 sentences, together or one by one."""
+
+    def row() -> dict[str, float]:
+        from dikkat.translation import Search
+        from dikkat.translation.phrasebook import split
+
+        translator, search = _trained().translator, Search(beam=5)
+        sources = [source for source, _ in split()[1]][:64]
+
+        def run() -> float:
+            found = [translator.translate(sources[at : at + batch], search=search) for at in range(0, 64, batch)]
+            return float(sum(len(each.target) for group in found for each in group))
+
+        return timed(run)
+
+    return row
+
+
+def demo() -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, Path.cwd() / "examples" / "demo.py"],
+            cwd=folder,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        seconds = time.perf_counter() - start
+    bleu = next(line for line in done.stdout.splitlines() if line.startswith("BLEU"))
+    return {"seconds": seconds, "answer": round(float(bleu.split("=")[1].split()[0]), 1)}
+
+
+def bandwidth() -> dict[str, float]:
+    """The leave-one-out bandwidth of 10,000 points."""
+    import numpy as np
+
+    from dikkat.regression import NadarayaWatson
+
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 5, (10_000, 1))
+    y = 2 * np.sin(x[:, 0]) + x[:, 0] ** 0.8 + rng.normal(0, 0.5, 10_000)
+    return timed(lambda: float(np.ravel(NadarayaWatson().fit(x, y).bandwidth_)[0]))
+
+
+def regression() -> dict[str, float]:
+    """Fitting and predicting 100,000 × 100,000, d = 3, float32."""
+    import numpy as np
+
+    from dikkat.regression import NadarayaWatson
+
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 1, (100_000, 3)).astype(np.float32)
+    y = np.sin(6 * x[:, 0]) + x[:, 1] * x[:, 2]
+    return timed(lambda: float(NadarayaWatson(bandwidth=0.05).fit(x, y).predict(x).mean()))
+
+
+def chapters() -> dict[str, float]:
+    """The textbook's experiment on PyTorch, eight epochs."""
+    import contextlib
+    import io
+
+    import torch
+
+    from dikkat.textbook import torch as d2l
+
+    torch.manual_seed(0)
+    data, source, target = d2l.load_data_nmt(64, 10)
+    encoder = d2l.Seq2SeqEncoder(len(source), 32, 32, 2, 0.1)
+    net = d2l.EncoderDecoder(encoder, d2l.Seq2SeqAttentionDecoder(len(target), 32, 32, 2, 0.1))
+
+    def run() -> float:
+        with contextlib.redirect_stdout(io.StringIO()):
+            d2l.train_seq2seq(net, data, 0.005, 8, target, d2l.try_gpu())
+        return 0.0  # each run goes on from the one before
+
+    return timed(run)
+
+
+ROWS: dict[str, Callable[[], dict[str, float]]] = {
+    "import dikkat": importing,
+    "additive, forward": attention(additive, backward=False),
+    "additive, forward and backward": attention(additive, backward=True),
+    "additive, 8,192 keys, MiB": memory,
+    "gaussian, forward": attention(gaussian, backward=False),
+    "gaussian, forward and backward": attention(gaussian, backward=True),
+    "scaled dot, forward": attention(dot, backward=False),
+    "training": training,
+    "beam search of 64": searching(64),
+    "beam search one by one": searching(1),
+    "make demo": demo,
+    "bandwidth of 10,000": bandwidth,
+    "100,000 × 100,000": regression,
+    "the textbook's experiment": chapters,
+}
+
+
+if __name__ == "__main__":
+    main()

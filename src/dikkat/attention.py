@@ -99,8 +99,8 @@ class Memory:
         key, value, lens = self.key, self.value, self.valid_lens
         if key.shape[-2] != value.shape[-2] or (key.ndim > 2 and key.shape[:1] != value.shape[:1]):
             raise ValueError(
-                f"memory: came with keys {tuple(key.shape)} and values {tuple(value.shape)}; allowed: as many rows, and "
-                "as many of them in each batch element"
+                f"memory: came with keys {tuple(key.shape)} and values {tuple(value.shape)}; allowed: as many of both, "
+                "in as many batch elements"
             )
         if lens is not None and lens.shape != key.shape[:-2][:1]:
             raise ValueError(

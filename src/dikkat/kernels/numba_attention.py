@@ -118,7 +118,8 @@ class _Call:
         if lead == self.problem.lead:
             self.fields[f"{name}_step"] = 1
         elif count != 1:
-            self.point(f"{name}_table", torch.arange(count, device="cpu").reshape(lead).expand(self.problem.lead).contiguous())
+            owners = torch.arange(count, device="cpu").reshape(lead)
+            self.point(f"{name}_table", owners.expand(self.problem.lead).contiguous())
         return count
 
     def point(self, name: str, tensor: Tensor) -> Tensor:

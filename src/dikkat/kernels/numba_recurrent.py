@@ -222,9 +222,12 @@ def run(
 
 
 def _fit(name: str, tensor: Tensor | None, *allowed: int) -> None:
-    """A kernel reads as many numbers as the sizes say, whatever there is."""
-    if tensor is not None and tuple(tensor.shape) != allowed:
+    """A kernel reads as many numbers as the sizes say, and so does PyTorch, whatever there is."""
+    if tensor is None:
+        return
+    if tuple(tensor.shape) != allowed:
         raise ValueError(f"{name}: came with shape {tuple(tensor.shape)}; allowed: {allowed}")
+    addresses.check(name, tensor, "cpu")
 
 
 def _fit_weights(layers: list[Layer], attention: Attention | None) -> None:
@@ -244,6 +247,7 @@ def _fit_weights(layers: list[Layer], attention: Attention | None) -> None:
     _fit("the score's pair weight", attention.weight, size)
     _fit("the context's share of the input weight", attention.context_weight, wide, values)
     query = attention.query_weight
+    addresses.check("the memory's keys", attention.key, "cpu")
     if query is not None and tuple(query.shape) != (size, hidden):
         raise ValueError(
             f"score: came with queries of {query.shape[1]} features, of which it makes {query.shape[0]}; allowed: "
@@ -251,6 +255,7 @@ def _fit_weights(layers: list[Layer], attention: Attention | None) -> None:
         )
     if query is None and size != hidden:
         raise ValueError(f"memory: came with keys of {size} features; allowed: {hidden}, as the states have")
+    _fit("the queries' weight", query, size, hidden)
     _fit("the queries' bias", attention.query_bias, size)
 
 

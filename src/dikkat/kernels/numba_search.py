@@ -108,10 +108,11 @@ class Beams:
     def __init__(self, beam: int, n_best: int, penalty: float, limits: Tensor) -> None:
         sentences = len(limits)
         self._sentences, self._beam, self._limits = sentences, beam, limits.contiguous()
-        self._totals = torch.full((sentences, beam), -torch.inf, dtype=torch.float64, device="cpu")  # −∞: an empty place
+        impossible = torch.tensor(-torch.inf, dtype=torch.float64, device="cpu")
+        self._totals = impossible.repeat(sentences, beam)  # −∞: an empty place
         self._totals[:, 0] = 0.0
         self._open = torch.full((sentences,), beam, device="cpu")  # places not lost to ended ones
-        self._kept = torch.full((sentences, n_best), -torch.inf, dtype=torch.float64, device="cpu")  # of the best that ended
+        self._kept = impossible.repeat(sentences, n_best)  # of the best that ended
         self._length = 0
         self._fields = {
             "sentences": sentences,

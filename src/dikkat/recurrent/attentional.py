@@ -185,7 +185,8 @@ class _Attentional(nn.Module):
             return replace(memory, packed=pack(self.score.pair, memory.key))
         if torch.is_grad_enabled():
             return memory
-        once = _Once(lambda: fused.Stepper(seen_by._layers(), seen_by._attention(memory)))
+        looked_at = Memory(seen_by.score, memory.key, memory.value, memory.valid_lens)
+        once = _Once(lambda: fused.Stepper(seen_by._layers(), seen_by._attention(looked_at)))
         return _Stepped(memory, once, len(memory.key))
 
     def begin(self, state: Tensor | tuple[Tensor, Tensor], memory: Memory) -> Tensor | tuple[Tensor, Tensor] | Covered:
@@ -685,7 +686,7 @@ def _check_queries(score: Score, hidden_size: int) -> None:
         with torch.no_grad():
             score.project_query(like.new_zeros(1, hidden_size))
     except ValueError as error:
-        raise ValueError(f"score: it does not fit hidden_size={hidden_size}, the features of a state: {error}") from None
+        raise ValueError(f"score: it does not fit states, of hidden_size={hidden_size} features: {error}") from None
 
 
 def _where(condition: Tensor, new: Sequence[Tensor], old: Sequence[Tensor]) -> list[Tensor]:

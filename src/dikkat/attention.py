@@ -1,15 +1,17 @@
 """The front door: compare a query with every key, normalise over the keys, average the values."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, TypedDict, Unpack, overload
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, overload
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from dikkat import calls
 from dikkat.kernels import KERNELS, choose, pack
 from dikkat.kernels.common import State, merge
 from dikkat.masking import align, restrict
 from dikkat.scores import Score
+from dikkat.snapshot import frozen, learns, traced, versions
 
 __all__ = [
     "Implementation",
@@ -69,12 +71,18 @@ class Implementation(NamedTuple):
 class Memory:
     """Keys and values that are attended to many times, projected once. Made by `prepare`.
 
+    What `prepare` saw is what counts, also in a memory that is selected, copied, or stored and loaded.
+
     Attributes:
         score: The scoring function, which also projects the queries to come.
         key: (..., m, h), projected; 0 past the length.
         value: (..., m, d_v); 0 past the length.
         valid_lens: None, or (B,) integers (a scalar where there is no leading dimension).
         packed: What an implementation keeps of these keys, for many additive ones their exponentials; or None.
+        seen: The score, or the recurrent layer that made the memory, as it was then; None where it has no parameters,
+            or gradients flow to them.
+        stamp: Where gradients flow, the score's parameters and how often each had been written to.
+        maker: Which recurrent layer made it.
     """
 
     score: Score
@@ -82,6 +90,58 @@ class Memory:
     value: Tensor
     valid_lens: Tensor | None
     packed: Tensor | None = None
+    seen: nn.Module | None = None
+    stamp: tuple[tuple[Tensor, int], ...] = ()
+    maker: str | None = None
+
+    def __post_init__(self) -> None:
+        """Also a memory of which something was replaced is one that can be read to its end."""
+        key, value, lens = self.key, self.value, self.valid_lens
+        if key.shape[-2] != value.shape[-2] or (key.ndim > 2 and key.shape[:1] != value.shape[:1]):
+            raise ValueError(
+                f"memory: came with keys {tuple(key.shape)} and values {tuple(value.shape)}; allowed: as many of both, "
+                "in as many batch elements"
+            )
+        if lens is not None and lens.shape != key.shape[:-2][:1]:
+            raise ValueError(
+                f"memory: came with valid_lens {tuple(lens.shape)} beside keys {tuple(key.shape)}; allowed: "
+                f"{tuple(key.shape[:-2][:1])}, one length a batch element"
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied and stored without the stamp, which is of these parameters and not of their copies."""
+        return Memory, (self.score, self.key, self.value, self.valid_lens, self.packed, self.seen, (), self.maker)
+
+    def scoring(self) -> Score:
+        """The score that queries are compared by: as it was seen, or, where it learns, as it is.
+
+        Raises:
+            ValueError: Its parameters have been written to since, so that keys and queries would not go together.
+        """
+        if self.seen is not None and not learns(self.score):
+            seen = self.seen if isinstance(self.seen, Score) else self.seen.score
+            return seen  # type: ignore[return-value]  # a recurrent layer's
+        self.check_fresh()
+        return self.score
+
+    def check_fresh(self) -> None:
+        """Refuse parameters that were written to since; what was made with gradients cannot go on without them."""
+        if not torch.compiler.is_compiling() and any(tensor._version != version for tensor, version in self.stamp):
+            raise ValueError(
+                "memory: the score's parameters have been changed since `prepare`, so that queries and keys would not "
+                "go together; prepare it again (once for each update), or under torch.no_grad(), where it keeps what "
+                "it saw"
+            )
+
+    def check_recorded(self, module: nn.Module, *tensors: Tensor) -> None:
+        """Refuse gradients through what was made in inference mode, in our words."""
+        if torch.compiler.is_compiling() or not self.value.is_inference():
+            return
+        if not torch.is_inference_mode_enabled() and learns(module, *tensors):
+            raise ValueError(
+                "memory: it was prepared under torch.inference_mode(), whose tensors gradients cannot be recorded "
+                "through; prepare it outside inference_mode, or use it under torch.no_grad()"
+            )
 
     def select(self, rows: Tensor) -> "Memory":
         """The memory of some batch elements, in any order and number: how a beam search reorders.
@@ -304,6 +364,11 @@ def attention_weights(
 def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:
     """Project keys once, for the many queries to come.
 
+    What this call saw is what counts: writing to `key`, `value` or `valid_lens` afterwards changes nothing. Nor does
+    changing the score's parameters where gradients are off, or none of these require any: the memory keeps a copy. One
+    that is made so and used where the parameters learn compares by them as they are. One that is made where they learn
+    is refused once they have been changed.
+
     Args:
         key: (..., m, d_k), floating point.
         value: (..., m, d_v), of the same dtype.
@@ -325,7 +390,14 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
         torch.Size([2, 1, 13])
     """
     memory = project(key, value, score=score, valid_lens=valid_lens)
-    return replace(memory, packed=pack(score.pair, memory.key))
+    seen = frozen(score) if _keeps(score, memory) else None
+    return replace(memory, packed=pack(score.pair, memory.key), seen=seen)
+
+
+def _keeps(score: Score, memory: Memory) -> bool:
+    """Whether a memory is to have its own copy of the score: it has something that can change, and learns nothing."""
+    changes = next(score.parameters(), next(score.buffers(), None)) is not None
+    return changes and not traced() and not learns(score, memory.key, memory.value)
 
 
 def project(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:
@@ -340,18 +412,19 @@ def project(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
     limits = restrict(lead, 1, key.shape[-2], key.device, valid_lens=valid_lens)
     same = key is value
     key = calls.rank(key, len(lead))
-    if limits.hide():
-        key = calls.hide(key, limits.seen())
+    # The memory's own, whatever the caller writes to what came.
+    key = calls.hide(key, limits.seen()) if limits.hide() else key.clone()
     if same:  # as a decoder has it: once is enough
         value = key
     else:
         value = calls.rank(value, len(lead))
-        value = calls.hide(value, limits.seen()) if limits.hide() else value
+        value = calls.hide(value, limits.seen()) if limits.hide() else value.clone()
     projected = score.project_key(key)
     if lead:  # `select` takes rows of all of them, so none may be broadcast over the first leading dimension
         projected, value = (t.expand(lead[:1] + t.shape[1:]) for t in (projected, value))
-    lens = None if limits.lens is None else limits.lens.reshape(lead[:1])
-    return Memory(score, projected, value, lens)
+    lens = None if limits.lens is None else limits.lens.reshape(lead[:1]).clone()
+    stamp = versions(score) if not traced() and learns(score, projected, value) else ()
+    return Memory(score, projected, value, lens, stamp=stamp)
 
 
 @overload
@@ -419,6 +492,8 @@ def attend_memory(
         key_bias=key_bias,
         exclude=exclude,
     )
+    score = memory.scoring()
+    memory.check_recorded(score, query)
     further = limits.hide()
     if memory.valid_lens is not None:  # which belong to the memory's own first dimension
         lens = align(memory.valid_lens, memory.key.shape[:-2])
@@ -430,7 +505,7 @@ def attend_memory(
         key, value = calls.hide(key, limits.seen()), calls.hide(value, limits.seen())
     wanted = calls.Wanted(dropout=dropout, wants_weights=return_weights)
     packed = None if memory.packed is None else calls.rank(memory.packed, len(lead), 3)
-    problem = calls.project(query, key, value, memory.score, limits, lead, wanted, packed)
+    problem = calls.project(query, key, value, score, limits, lead, wanted, packed)
     return calls.output(calls.run(problem, impl), memory.value, return_weights)
 
 

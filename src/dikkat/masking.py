@@ -53,11 +53,16 @@ class check_values:  # noqa: N801 - reads as the function it is used as
 
 def can_read_values(*tensors: Tensor) -> bool:
     """Whether Python may look at the values of these tensors, here and now, at no great cost."""
-    if torch.compiler.is_compiling() or transformed():
+    if torch.compiler.is_compiling() or transformed() or _recorded():
         return False
     plain = all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
     on_cpu = all(t.device.type == "cpu" for t in tensors)
     return plain and (on_cpu or (check_values.everywhere and not _capturing(tensors)))
+
+
+def _recorded() -> bool:
+    """Whether `make_fx` records operations, for other values too."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
 
 
 def _capturing(tensors: tuple[Tensor, ...]) -> bool:

@@ -212,6 +212,7 @@ class Additive(Score):
         self.W_k = nn.Linear(whole("key_size", key_size), hiddens, bias=False)
         self.W_q = nn.Linear(whole("query_size", query_size), hiddens, bias=False)
         self.w_v = nn.Linear(hiddens, 1, bias=False)
+        self.num_hiddens = hiddens
 
     def project_query(self, query: Tensor) -> Tensor:
         """W_q q."""
@@ -222,8 +223,16 @@ class Additive(Score):
         return linear(self.W_k, key, "key")
 
     def pair_weight(self) -> Tensor:
-        """v, (h,)."""
-        return self.w_v.weight[0]
+        """v, (h,). Of another module than a plain linear layer, what it makes of each feature.
+
+        A constant that such a module adds is the same for all keys: no weight sees it, and it is left out.
+        """
+        if is_plain(self.w_v):
+            return self.w_v.weight[0]
+        like = next(self.parameters())
+        basis = torch.eye(1 + self.num_hiddens, self.num_hiddens, dtype=like.dtype, device=like.device)
+        scores: Tensor = self.w_v(basis)[:, 0]
+        return scores[:-1] - scores[-1]
 
 
 class _Distance(Score):
@@ -392,14 +401,24 @@ def whole(name: str, size: int) -> int:
     return size
 
 
+def is_plain(layer: nn.Module) -> bool:
+    """Whether a layer does what its weight and bias say and no more: a linear one, and nothing hooked to it."""
+    if type(layer) is not nn.Linear or "forward" in vars(layer):
+        return False
+    everywhere = nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks
+    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    return not (hooks or everywhere)
+
+
 def linear(layer: nn.Linear, features: Tensor, name: str) -> Tensor:
     """A linear layer's output, after checks that name the tensor."""
-    if features.shape[-1] != layer.in_features:
+    # What was put in the layer's place need not have either.
+    size, weight = getattr(layer, "in_features", features.shape[-1]), getattr(layer, "weight", features)
+    if features.shape[-1] != size:
         raise ValueError(
             f"{name}: came with {features.shape[-1]} features (shape {tuple(features.shape)}); "
-            f"allowed: {layer.in_features}, as this was made"
+            f"allowed: {size}, as this was made"
         )
-    weight = layer.weight
     if features.dtype != weight.dtype and not autocasts(features.device.type):
         raise TypeError(
             f"{name}: came with dtype {features.dtype}; allowed: {weight.dtype}, that of the score's parameters"

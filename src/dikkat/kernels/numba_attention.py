@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dikkat.kernels import numba_threads
+from dikkat.kernels import addresses, numba_threads
 from dikkat.kernels.common import Problem, must_exclude
 from dikkat.kernels.operator import Gradients, Output, operator
 from dikkat.masking import Restrictions, have_tangents, transformed
@@ -29,6 +29,10 @@ FOLD = 8
 # A type's range: what scales an additive denominator, how large one may be, and which features have exponentials.
 _RANGES = {torch.float32: (2.0**-12, 2.0**126, 20.0), torch.float64: (2.0**-100, 2.0**1022, 160.0)}
 _NUMPY = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+# What of a record is not of the type that is computed in; tables of owners are whole numbers too.
+_KINDS = {
+    "lens": torch.int64, "exclude": torch.int64, "seeds": torch.int64, "mask": torch.uint8, "key_astray": torch.uint8,
+}  # fmt: skip
 
 
 def obstacles(problem: Problem) -> list[str]:
@@ -114,22 +118,26 @@ class _Call:
         if lead == self.problem.lead:
             self.fields[f"{name}_step"] = 1
         elif count != 1:
-            self.point(f"{name}_table", torch.arange(count).reshape(lead).expand(self.problem.lead).contiguous())
+            owners = torch.arange(count, device="cpu").reshape(lead)
+            self.point(f"{name}_table", owners.expand(self.problem.lead).contiguous())
         return count
 
     def point(self, name: str, tensor: Tensor) -> Tensor:
         """Put a tensor's address into the record."""
         self._kept.append(tensor)
-        self.fields[name] = tensor.data_ptr()
+        kind = torch.int64 if name.endswith("_table") else _KINDS.get(name, self.dtype)
+        self.fields[name] = addresses.address(name, tensor, kind)
         return tensor
 
     def new(self, name: str, *shape: int) -> Tensor:
         """An output or buffer to be filled."""
-        return self.point(name, torch.empty(shape, dtype=self.dtype))
+        made, self.fields[name] = addresses.made(shape, self.dtype)
+        self._kept.append(made)
+        return made
 
     def zeros(self, name: str, *shape: int) -> Tensor:
         """An output or buffer that is added to, or written in part."""
-        return self.point(name, torch.zeros(shape, dtype=self.dtype))
+        return self.point(name, torch.zeros(shape, dtype=self.dtype, device="cpu"))
 
     def filled(self, tensor: Tensor, size: int) -> Tensor:
         """With zeros up to a number of features, in one piece."""
@@ -144,7 +152,7 @@ class _Call:
         wanted = (*self.problem.key.shape[:-2], blocks, fields["padded"], self.lanes)
         if packed is None or packed.shape != wanted or packed.dtype != self.dtype:
             fields["key_owners"] = self.key_owners
-            packed = torch.empty(self.key_owners, blocks, fields["padded"], self.lanes, dtype=self.dtype)
+            packed = torch.empty(self.key_owners, blocks, fields["padded"], self.lanes, dtype=self.dtype, device="cpu")
             owners += self.key_owners
         self.point("packed_key", packed.contiguous())
         if values:
@@ -237,7 +245,7 @@ def _backward(problem: Problem, out: Output, grad: Output) -> Gradients:
     def summed(tensor: Tensor | None, operand: Tensor | None, own: int) -> Tensor:
         """(tasks, ...), perhaps with room at its end, in the shape of the operand; empty where there is none."""
         if tensor is None or operand is None:
-            return torch.empty(0)
+            return torch.empty(0, device="cpu")
         whole = tensor.reshape(call.batch, parts, *tensor.shape[1:])
         whole = whole.sum(1) if parts > 1 else whole.squeeze(1)
         for dim in range(-own, 0):
@@ -264,7 +272,7 @@ def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor |
     call.point("mean_grad", call.filled(mean_grad, stride))
     call.share("value", call.filled(problem.value, stride), 2)
     call.new("packed_key", call.key_owners, keys, padded)
-    call.point("key_astray", torch.empty(call.key_owners, keys, dtype=torch.uint8))
+    call.point("key_astray", torch.empty(call.key_owners, keys, dtype=torch.uint8, device="cpu"))
     tiles = call.key_owners * -(-keys // numba_additive.TILE)
     call.new("key_peak", tiles, padded)
     call.run(numba_additive.pack_features, tiles, 0)

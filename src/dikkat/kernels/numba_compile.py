@@ -6,10 +6,12 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 from numba import cfunc, njit, types
+from numba.core.caching import FunctionCache
 
 from dikkat.kernels.numba_vectors import FLAGS
 
@@ -33,27 +35,49 @@ class Kernel:
     def __init__(self, make: Callable[..., Callable[[Any], None]]) -> None:
         self._make = make
         self._compiled: dict[tuple[np.dtype[Any], str | None], Any] = {}
+        self._lock = Lock()
 
     def __call__(self, dtype: np.dtype[Any], pair: str | None = None) -> Any:
         """The compiled function, as ctypes calls it: without Python's lock."""
         found = self._compiled.get((dtype, pair))
         if found is None:
             which = () if pair is None else tuple(True if pair == name else None for name in _PAIRS)
-            found = self._compiled[dtype, pair] = _compile(self._make(dtype.type(0), *which))
+            with self._lock:  # several threads may ask first
+                found = self._compiled.get((dtype, pair)) or _compile(self._make(dtype.type(0), *which))
+                self._compiled[dtype, pair] = found
         return found[1]
 
 
 def _compile(function: Callable[[Any], None]) -> tuple[Any, Any]:
     """The compiled function, which must live on, and its handle. From disk and to it, where there is a folder."""
     signature = types.void(types.voidptr)
+
+    def compiled(kept: bool) -> Any:
+        return cfunc(signature, cache=kept, **_OPTIONS)(function)
+
     try:
-        compiled = cfunc(signature, cache=True, **_OPTIONS)(function)
-    except (RuntimeError, OSError) as error:  # nowhere to write to; or no room there
-        if isinstance(error, RuntimeError) and "cannot cache" not in str(error):
+        found = compiled(kept=True)
+    except Exception as error:
+        if not (_nowhere(error) or _forget(function)):
             raise
-        _warn()
-        compiled = cfunc(signature, **_OPTIONS)(function)
-    return compiled, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)
+        # What a damaged file raises is nearly anything; what raises it again is no damage.
+        found = compiled(kept=not _nowhere(error))
+        _warn() if _nowhere(error) else _warn_of_damage(type(error).__name__)
+    return found, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(found.address)
+
+
+def _nowhere(error: Exception) -> bool:
+    """Whether there is no folder to write to, or no room there."""
+    return isinstance(error, OSError) or (isinstance(error, RuntimeError) and "cannot cache" in str(error))
+
+
+def _forget(function: Callable[[Any], None]) -> bool:
+    """Leave what is on disk of a function unread from now on; False where that cannot be."""
+    try:
+        FunctionCache(function).flush()
+    except OSError:
+        return False
+    return True
 
 
 @cache
@@ -63,6 +87,14 @@ def _warn() -> None:
         "Numba finds no folder that it can write compiled kernels to: they are compiled again in every process, "
         "which takes seconds. Set NUMBA_CACHE_DIR to one",
         stacklevel=1,
+    )
+
+
+@cache
+def _warn_of_damage(error: str) -> None:
+    """Once, whatever the filters."""
+    warnings.warn(
+        f"a compiled kernel in Numba's cache was damaged ({error}): it is compiled again and replaced", stacklevel=1
     )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dikkat.kernels import numba_threads
+from dikkat.kernels import addresses, numba_threads
 from dikkat.kernels.numba_attention import BYTES
 
 _HAS_NUMBA = find_spec("numba") is not None
@@ -15,7 +15,7 @@ _TYPES = {torch.float32: np.float32, torch.bfloat16: np.float32, torch.float64: 
 
 def runs(scores: Tensor) -> bool:
     """Whether it runs for such scores."""
-    return _HAS_NUMBA and scores.device.type == "cpu" and scores.dtype in _TYPES
+    return _HAS_NUMBA and scores.dtype in _TYPES and not addresses.obstacles([scores])
 
 
 class CrossEntropy:
@@ -37,10 +37,10 @@ class CrossEntropy:
         filled = -(-size // lanes) * lanes
         self._size, self._smoothing = size, smoothing
         self._bias = None if bias is None else bias.detach().to(self._wide).contiguous()
-        self._work = torch.empty(self._threads, filled + lanes, dtype=self._wide)
-        self._bias_sums = torch.zeros(self._threads, filled, dtype=self._wide)
-        self._losses = torch.zeros(self._threads, dtype=torch.float64)
-        self._scale, self._half = scale, dtype == torch.bfloat16
+        self._work = torch.empty(self._threads, filled + lanes, dtype=self._wide, device="cpu")
+        self._bias_sums = torch.zeros(self._threads, filled, dtype=self._wide, device="cpu")
+        self._losses = torch.zeros(self._threads, dtype=torch.float64, device="cpu")
+        self._scale, self._dtype = scale, dtype
 
     def add(self, scores: Tensor, target: Tensor) -> None:
         """Add the loss of some rows, and replace their scores by their gradients.
@@ -52,19 +52,19 @@ class CrossEntropy:
         from dikkat.kernels import numba_softmax  # Numba is not imported before it runs
 
         target = target.contiguous()
-        tasks = min(self._threads, len(scores))
+        tasks, wide = min(self._threads, len(scores)), self._wide
         fields = {
             "tasks": tasks,
             "rows": len(scores),
             "size": self._size,
-            "scores": scores.data_ptr(),
-            "half": int(self._half),
-            "bias": 0 if self._bias is None else self._bias.data_ptr(),
-            "target": target.data_ptr(),
-            "work": self._work.data_ptr(),
+            "scores": addresses.address("scores", scores, self._dtype),
+            "half": int(self._dtype == torch.bfloat16),
+            "bias": 0 if self._bias is None else addresses.address("bias", self._bias, wide),
+            "target": addresses.address("target", target, torch.int64),
+            "work": addresses.address("work", self._work, wide),
             "gradients": int(self._scale is not None),
-            "bias_sums": self._bias_sums.data_ptr(),
-            "losses": self._losses.data_ptr(),
+            "bias_sums": addresses.address("bias_sums", self._bias_sums, wide),
+            "losses": addresses.address("losses", self._losses, torch.float64),
             "smoothing": self._smoothing,
             "scale": self._scale or 0.0,
         }

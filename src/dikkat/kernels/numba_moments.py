@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dikkat.kernels import numba_threads
+from dikkat.kernels import addresses, numba_threads
 from dikkat.kernels.numba_attention import BYTES
 
 # Blocks of keys in a tile; queries of a task.
@@ -49,7 +49,7 @@ class Tiles:
 
 def runs(tensor: Tensor) -> bool:
     """Whether the compiled kernels take tensors of this kind."""
-    return _HAS_NUMBA and tensor.device.type == "cpu" and tensor.dtype in _NUMPY
+    return _HAS_NUMBA and tensor.dtype in _NUMPY and not addresses.obstacles([tensor])
 
 
 def tiles(key: Tensor, value: Tensor, weight: Tensor) -> Tiles:
@@ -154,12 +154,13 @@ class _Call:
         """Put a tensor's address into the record."""
         tensor = tensor.contiguous()
         self._kept.append(tensor)
-        self.fields[name] = tensor.data_ptr()
+        kind = torch.int64 if name == "exclude" else self._dtype
+        self.fields[name] = addresses.address(name, tensor, kind)
 
     def run(self, columns: int) -> Tensor:
         """So many numbers of each query."""
         fields, module = self.fields, _windows()
-        found = torch.empty(fields["queries"], columns, dtype=self._dtype)
+        found = torch.empty(fields["queries"], columns, dtype=self._dtype, device="cpu")
         if not len(found):
             return found
         lanes = BYTES // found.itemsize
@@ -170,7 +171,7 @@ class _Call:
         scratch += fields["boxes"] + BINS + module.PRICES + 2 * rows
         scratch += -(-rows // lanes) * lanes * (1 + fields["features"])
         threads = min(tasks, torch.get_num_threads())
-        self.point("scratch", torch.empty(threads, scratch, dtype=self._dtype))
+        self.point("scratch", torch.empty(threads, scratch, dtype=self._dtype, device="cpu"))
         self.point("moments", found)
         fields |= {"rows": rows, "columns": columns, "tasks": tasks, "scratch_size": scratch}
         values = [fields[name] for name in (*module.WHOLE[1:], *module.REAL)]

@@ -5,6 +5,7 @@ what does not depend on the recurrence: the gradients of weights, each one produ
 """
 
 import ctypes
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from types import ModuleType
@@ -16,9 +17,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from dikkat.kernels import numba_threads
+from dikkat.kernels import addresses, numba_threads
 from dikkat.kernels.numba_attention import BYTES
-from dikkat.masking import have_tangents, transformed
 from dikkat.scores import Pair, Profile
 
 _HAS_NUMBA = find_spec("numba") is not None
@@ -28,6 +28,7 @@ _NUMPY = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float6
 _RANGES = {torch.float32: (30.0, 43.0, 1e30), torch.float64: (240.0, 350.0, 1e300)}
 # Sequences of a task at most: so many states, and what else a step needs, stay in a core's cache.
 _ROWS = 64
+_INTEGERS = {"order", "lengths", "offsets", "owners", "seen"}
 _PAIRS = (None, "inner", "additive", "distance")
 _PROFILES = ("gaussian", "boxcar", "epanechnikov", "triangular")
 
@@ -171,15 +172,11 @@ class Sequences(NamedTuple):
     cell: Tensor | None
 
 
-def obstacles(tensors: list[Tensor]) -> list[str]:
+def obstacles(tensors: Iterable[Tensor | None]) -> list[str]:
     """Why it cannot run on these."""
-    reasons = []
-    if any(tensor.device.type != "cpu" for tensor in tensors):
-        reasons.append("it runs on the CPU")
+    reasons = addresses.obstacles(tensors)
     if not _HAS_NUMBA:
         reasons.append("Numba is not installed (pip install numba)")
-    if torch.compiler.is_compiling() or transformed() or have_tangents(*tensors):
-        reasons.append("it runs outside torch.compile, torch.func and forward-mode derivatives")
     return reasons
 
 
@@ -219,8 +216,68 @@ def run(
     spec = _Spec(rows, reverse, len(layers), pair, profile, grads, low)
     kind = _kind(gates)
     operands = [_in_type(operand, kind) for operand in tensors]
+    _fit_run(rows, layers, attention, gates, state, cell, dropped)
     found: Any = _Run.apply(spec, *operands)  # type: ignore[no-untyped-call]
     return Sequences(*(_in_type(result, state.dtype) for result in found))
+
+
+def _fit(name: str, tensor: Tensor | None, *allowed: int) -> None:
+    """A kernel reads as many numbers as the sizes say, and so does PyTorch, whatever there is."""
+    if tensor is None:
+        return
+    if tuple(tensor.shape) != allowed:
+        raise ValueError(f"{name}: came with shape {tuple(tensor.shape)}; allowed: {allowed}")
+    addresses.check(name, tensor, "cpu")
+
+
+def _fit_weights(layers: list[Layer], attention: Attention | None) -> None:
+    """The weights of a stack fit each other and what it attends to."""
+    wide, hidden = layers[0].hidden_weight.shape
+    for number, layer in enumerate(layers):
+        _fit(f"the recurrent weight of layer {number}", layer.hidden_weight, wide, hidden)
+        _fit(f"the recurrent bias of layer {number}", layer.hidden_bias, wide)
+        _fit(f"the input weight of layer {number}", layer.below_weight, wide, hidden)
+        _fit(f"the input bias of layer {number}", layer.below_bias, wide)
+    if attention is None:
+        return
+    batch, keys, size = attention.key.shape
+    values = attention.value.shape[-1]
+    _fit("the memory's values", attention.value, batch, keys, values)
+    _fit("the memory's lengths", attention.seen, batch)
+    _fit("the score's pair weight", attention.weight, size)
+    _fit("the context's share of the input weight", attention.context_weight, wide, values)
+    query = attention.query_weight
+    addresses.check("the memory's keys", attention.key, "cpu")
+    if query is not None and tuple(query.shape) != (size, hidden):
+        raise ValueError(
+            f"score: came with queries of {query.shape[1]} features, of which it makes {query.shape[0]}; allowed: "
+            f"{hidden}, as the states have (hidden_size), of which it makes {size}, as the memory's keys have"
+        )
+    if query is None and size != hidden:
+        raise ValueError(f"memory: came with keys of {size} features; allowed: {hidden}, as the states have")
+    _fit("the queries' weight", query, size, hidden)
+    _fit("the queries' bias", attention.query_bias, size)
+
+
+def _fit_run(
+    rows: Rows,
+    layers: list[Layer],
+    attention: Attention | None,
+    gates: Tensor,
+    state: Tensor,
+    cell: Tensor | None,
+    dropped: Tensor | None,
+) -> None:
+    """What a run reads fits its sequences and its weights."""
+    _fit_weights(layers, attention)
+    (wide, hidden), tokens = layers[0].hidden_weight.shape, len(rows.places)
+    _fit("gates", gates, tokens, wide)
+    _fit("state", state, len(layers), rows.batch, hidden)
+    _fit("cell", cell, len(layers), rows.batch, hidden)
+    _fit("dropped", dropped, len(layers) - 1, tokens, hidden)
+    if attention is not None:
+        _fit("the memory's keys", attention.key, rows.batch, *attention.key.shape[1:])
+        _fit("kept", attention.kept, tokens, attention.key.shape[1])
 
 
 def _kind(gates: Tensor) -> torch.dtype:
@@ -320,7 +377,12 @@ class _Record:
             self.sources.append(weight)
             sizes = (weight.stride(0), columns, rows, self.up(rows))
             shape = (out, size // self.wide, 1) if transposed else (size, out // self.wide, 0)
-            self.packs.append((weight.data_ptr(), packed.data_ptr(), *sizes, *shape))
+            self.packs.append((*self._apart(name, weight, packed), *sizes, *shape))
+
+    def _apart(self, name: str, weight: Tensor, packed: Tensor) -> tuple[int, int]:
+        """Where a weight is, whose rows may be a part of wider ones, and where it is to be."""
+        source = addresses.rows_address(name, weight, self.dtype)
+        return source, addresses.address(name, packed, self.dtype)
 
     def pack(self) -> None:
         """Fill all panels."""
@@ -333,14 +395,16 @@ class _Record:
     def point(self, name: str, tensor: Tensor) -> Tensor:
         """Put a tensor's address into the record."""
         self.kept[name] = tensor
-        self.fields[name] = tensor.data_ptr()
+        self.fields[name] = addresses.address(name, tensor, torch.int64 if name in _INTEGERS else self.dtype)
         return tensor
 
     def new(self, name: str, *shape: int) -> Tensor:
-        return self.point(name, torch.empty(shape, dtype=self.dtype))
+        made, self.fields[name] = addresses.made(shape, self.dtype)
+        self.kept[name] = made
+        return made
 
     def zeros(self, name: str, *shape: int) -> Tensor:
-        return self.point(name, torch.zeros(shape, dtype=self.dtype))
+        return self.point(name, torch.zeros(shape, dtype=self.dtype, device="cpu"))
 
     def run(self, kernel: Any, scratch: int) -> None:
         """Run a kernel whose workers need so many numbers of scratch each."""
@@ -510,7 +574,7 @@ def _point_gradients(made: _Record, record: _Record, grads: tuple[Tensor | None,
     wide = (4 if lstm else 3) * hidden
 
     def given(name: str, grad: Tensor | None, *shape: int) -> None:
-        made.point(name, torch.zeros(shape, dtype=made.dtype) if grad is None else made.fill(grad))
+        made.point(name, torch.zeros(shape, dtype=made.dtype, device="cpu") if grad is None else made.fill(grad))
 
     states, contexts, weights, last_state, last_cell = grads
     given("states_grad", states, tokens, hidden)
@@ -614,12 +678,15 @@ def _gradients(
 class Stepper:
     """A stack that attends, step by step and without gradients: what steps share is made once.
 
+    It is not written to once it is made: any number of threads may step it.
+
     Args:
-        layers: The weights; G = 3 or 4 is seen by them.
+        layers: The weights, which nobody changes; G = 3 or 4 is seen by them.
         attention: What it attends to.
     """
 
     def __init__(self, layers: list[Layer], attention: Attention) -> None:
+        _fit_weights(layers, attention)
         kind = _kind(layers[0].hidden_weight)
         self._layers = [Layer(*(_in_type(getattr(layer, f.name), kind) for f in fields(Layer))) for layer in layers]
         self._operands = {name: _in_type(getattr(attention, name), kind) for name in _OPERANDS}
@@ -628,13 +695,14 @@ class Stepper:
         self._hidden, self._lstm = hidden, groups == 4 * hidden
         weights = self._record(1)
         _point_weights(weights, self._operands, self._layers, transposed=False)
-        # Biases may be the parameters themselves, which an optimiser changes.
-        self._weights = {name: t.clone() for name, t in weights.kept.items() if name not in _ROW_FIELDS}
+        self._weights = {name: t for name, t in weights.kept.items() if name not in _ROW_FIELDS}
         key = self._record(attention.key.shape[0])
         _point_attention(key, self._operands)
-        self._sentences = {name: t for name, t in key.kept.items() if name not in _ROW_FIELDS}
-        if "weight" in self._sentences:
-            self._sentences["weight"] = self._sentences["weight"].clone()
+        # Not the memory's own tensors, which their owner can cut off from their storage.
+        shared = {id(tensor) for tensor in self._operands.values()}
+        self._sentences = {
+            name: t.clone() if id(t) in shared else t for name, t in key.kept.items() if name not in _ROW_FIELDS
+        }
         self._sizes = {name: key.fields[name] for name in ("keys", "key_row", "features", "values")}
         self._owners: Tensor | None = None
         self._use(key)
@@ -672,7 +740,10 @@ class Stepper:
             state: (layers, B, h).
             cell: The same of an LSTM; None for a GRU.
         """
-        record, kind = self._now, state.dtype
+        _fit("gates", gates, self.batch, (4 if self._lstm else 3) * self._hidden)
+        _fit("state", state, len(self._layers), self.batch, self._hidden)
+        _fit("cell", cell, len(self._layers), self.batch, self._hidden)
+        record, kind = self._now.again(), state.dtype  # of this call, whoever else steps meanwhile
         gates, state, cell = (_in_type(operand, record.dtype) for operand in (gates, state, cell))
         _forward(record, gates, state, cell)
         found = _results(record, self._hidden, self._operands)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dikkat.kernels import numba_threads
+from dikkat.kernels import addresses, numba_threads
 from dikkat.kernels.numba_attention import BYTES
 
 _TYPES = {torch.float32: np.float32, torch.bfloat16: np.float32, torch.float64: np.float64}
@@ -22,7 +22,7 @@ def _beams() -> Any:
 
 def can_rank(products: Tensor) -> bool:
     """Whether `rank` takes such scores."""
-    return products.device.type == "cpu" and products.dtype in _TYPES
+    return products.dtype in _TYPES and not addresses.obstacles([products])
 
 
 def rank(products: Tensor, bias: Tensor, copies: Tensor, may_end: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -42,23 +42,23 @@ def rank(products: Tensor, bias: Tensor, copies: Tensor, may_end: Tensor, count:
         raise TypeError(f"the bias has dtype {bias.dtype}; beside products of {products.dtype} it must be as wide")
     products, bias, copies, may_end = (each.contiguous() for each in (products, bias, copies, may_end))
     rows = len(products)
-    gains = torch.empty(rows, count, dtype=torch.float64)
-    tokens = torch.empty(rows, count, dtype=torch.int64)
+    gains, gains_at = addresses.made((rows, count), torch.float64)
+    tokens, tokens_at = addresses.made((rows, count), torch.int64)
     tasks = -(-rows // _beams().GROUP)
-    work = torch.empty(tasks, BYTES, dtype=torch.uint8)
+    _work, work_at = addresses.made((tasks, BYTES), torch.uint8)
     fields = {
         "tasks": tasks,
         "rows": rows,
         "size": products.shape[1],
         "count": count,
-        "scores": products.data_ptr(),
-        "bias": bias.data_ptr(),
+        "scores": addresses.address("products", products, products.dtype),
+        "bias": addresses.address("bias", bias, bias.dtype),
         "half": int(products.dtype == torch.bfloat16),
-        "copies": copies.data_ptr(),
-        "may_end": may_end.data_ptr(),
-        "gains": gains.data_ptr(),
-        "tokens": tokens.data_ptr(),
-        "work": work.data_ptr(),
+        "copies": addresses.address("copies", copies, torch.bool),
+        "may_end": addresses.address("may_end", may_end, torch.bool),
+        "gains": gains_at,
+        "tokens": tokens_at,
+        "work": work_at,
     }
     _launch(_beams().candidates, _TYPES[products.dtype], fields, tasks)
     return gains, tokens
@@ -108,20 +108,21 @@ class Beams:
     def __init__(self, beam: int, n_best: int, penalty: float, limits: Tensor) -> None:
         sentences = len(limits)
         self._sentences, self._beam, self._limits = sentences, beam, limits.contiguous()
-        self._totals = torch.full((sentences, beam), -torch.inf, dtype=torch.float64)  # −∞: an empty place
+        impossible = torch.tensor(-torch.inf, dtype=torch.float64, device="cpu")
+        self._totals = impossible.repeat(sentences, beam)  # −∞: an empty place
         self._totals[:, 0] = 0.0
-        self._open = torch.full((sentences,), beam)  # places not lost to ended ones
-        self._kept = torch.full((sentences, n_best), -torch.inf, dtype=torch.float64)  # of the best that ended
+        self._open = torch.full((sentences,), beam, device="cpu")  # places not lost to ended ones
+        self._kept = impossible.repeat(sentences, n_best)  # of the best that ended
         self._length = 0
         self._fields = {
             "sentences": sentences,
             "beam": beam,
             "n_best": n_best,
             "penalty": penalty,
-            "totals": self._totals.data_ptr(),
-            "open": self._open.data_ptr(),
-            "kept": self._kept.data_ptr(),
-            "limits": self._limits.data_ptr(),
+            "totals": addresses.address("totals", self._totals, torch.float64),
+            "open": addresses.address("open", self._open, torch.int64),
+            "kept": addresses.address("kept", self._kept, torch.float64),
+            "limits": addresses.address("limits", self._limits, torch.int64),
         }
 
     def advance(self, gains: Tensor, tokens: Tensor) -> Advance:
@@ -133,24 +134,28 @@ class Beams:
         """
         self._length += 1
         shape = (self._sentences, self._beam)
-        whole = torch.empty(3, *shape, dtype=torch.int64)
-        totals, flags = torch.empty(shape, dtype=torch.float64), torch.empty(2, *shape, dtype=torch.bool)
-        going = torch.empty(3, self._sentences * self._beam, dtype=torch.int64)
+        gains, tokens, places = gains.contiguous(), tokens.contiguous(), self._sentences * self._beam
+        whole, whole_at = addresses.made((3, *shape), torch.int64)
+        totals, totals_at = addresses.made(shape, torch.float64)
+        flags, flags_at = addresses.made((2, *shape), torch.bool)
+        going, going_at = addresses.made((3, places), torch.int64)
         step = Step(whole[0], whole[1], whole[2], totals, flags[0], flags[1])
         outcome = (ctypes.c_int64 * 3)()
         fields = self._fields | {
             "count": gains.shape[1],
             "rows": len(gains),
-            "gains": gains.data_ptr(),
-            "tokens": tokens.data_ptr(),
+            "gains": addresses.address("gains", gains, torch.float64),
+            "tokens": addresses.address("tokens", tokens, torch.int64),
             "length": self._length,
-            "next_rows": going.data_ptr(),
-            "next_tokens": going[1].data_ptr(),
-            "next_sentences": going[2].data_ptr(),
+            "step_totals": totals_at,
             "outcome": ctypes.addressof(outcome),
         }
-        for name, table in step._asdict().items():
-            fields[f"step_{name}"] = table.data_ptr()
+        for names, begin, width in (
+            (("step_tokens", "step_rows", "step_origins"), whole_at, whole.itemsize),
+            (("step_ended", "step_out"), flags_at, flags.itemsize),
+            (("next_rows", "next_tokens", "next_sentences"), going_at, going.itemsize),
+        ):
+            fields |= {name: begin + index * places * width for index, name in enumerate(names)}
         _launch(_beams().advance, np.float64, fields, 1)
         found, unknown, stay = outcome
         rows, chosen, sentences = going[:, :found]

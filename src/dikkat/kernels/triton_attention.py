@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dikkat.kernels import addresses
 from dikkat.kernels.common import Problem, spread
 from dikkat.kernels.operator import Gradients, Output, operator
 from dikkat.masking import Restrictions, have_tangents
@@ -205,11 +206,21 @@ def _dropout(problem: Problem) -> tuple[int, float]:
     return int(problem.dropout * 2**32), 1.0 / (1.0 - problem.dropout) if problem.dropout < 1 else 0.0
 
 
+def _check_readable(problem: Problem, *more: Tensor) -> None:
+    """Triton takes addresses as they are."""
+    limits, device = problem.limits, problem.query.device.type
+    operands = (problem.query, problem.key, problem.weight, problem.value, problem.seeds)
+    for tensor in (*operands, limits.lens, limits.mask, limits.key_bias, limits.exclude, *more):
+        if tensor is not None:
+            addresses.check("an operand of attention", tensor, device)
+
+
 def _is_empty(problem: Problem) -> bool:
     return not (problem.lead.numel() and problem.limits.queries and problem.limits.keys)
 
 
 def _forward(problem: Problem) -> Output:
+    _check_readable(problem)
     limits, lead = problem.limits, problem.lead
     n, m, size = limits.queries, limits.keys, problem.value.shape[-1]
     new = problem.query.new_empty
@@ -290,6 +301,7 @@ class _Sums(NamedTuple):
 
 
 def _backward(problem: Problem, out: Output, grad: Output) -> Gradients:
+    _check_readable(problem, *out, *grad)
     limits, lead, weight = problem.limits, problem.lead, problem.weight
     n, m = limits.queries, limits.keys
     new, blocks = problem.query.new_zeros, _blocks(problem)

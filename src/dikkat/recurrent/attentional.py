@@ -1,8 +1,10 @@
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cache, cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property
+from threading import Lock
 from typing import Any, NamedTuple, TypeVar, cast
+from uuid import uuid4
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +16,8 @@ from dikkat.kernels import numba_recurrent as fused
 from dikkat.kernels import pack
 from dikkat.recurrent import cells
 from dikkat.recurrent.stack import check_lengths, check_probability, check_stack, choose
-from dikkat.scores import Score
+from dikkat.scores import Score, is_plain
+from dikkat.snapshot import frozen, learns, traced
 
 
 @dataclass(frozen=True)
@@ -46,30 +49,46 @@ class _Masks(NamedTuple):
     weights: Tensor | None
 
 
+class _Once:
+    """What is made when it is first asked for, by one of the threads that ask."""
+
+    def __init__(self, make: Callable[[], fused.Stepper]) -> None:
+        self._make, self._lock = make, Lock()
+        self._made: fused.Stepper | None = None
+
+    def __call__(self) -> fused.Stepper:
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+
 class _Stepped(Memory):
     """A memory for steps without gradients, with what they share: weights in panels, exponentials.
 
     Rows that are selected are told to the steps; the memory itself is copied only where somebody asks for it.
     """
 
-    def __init__(
-        self, whole: Memory, make: Callable[[], fused.Stepper], batch: int, rows: Tensor | None = None
-    ) -> None:
-        self.__dict__ |= {"whole": whole, "make": cache(make), "batch": batch, "rows": rows}
+    def __new__(cls, *_: Any, **changed: Any) -> Any:
+        """What `dataclasses.replace` makes of it is a plain memory: what steps share is of the old one."""
+        return Memory(**changed) if changed else super().__new__(cls)
+
+    def __init__(self, whole: Memory, make: _Once, batch: int, rows: Tensor | None = None) -> None:
+        own = {"whole": whole, "make": make, "batch": batch, "rows": rows}
+        self.__dict__ |= own | {"seen": whole.seen, "maker": whole.maker, "stamp": whole.stamp, "score": whole.score}
 
     def __reduce__(self) -> Any:
         """Copied and stored as a plain memory: what steps share is addresses."""
-        plain = self.selected()
-        return Memory, tuple(getattr(plain, field.name) for field in fields(Memory))
+        return self.selected().__reduce__()
 
     @cached_property
     def stepper(self) -> fused.Stepper:
-        """Made for the first step, since `forward` needs none."""
+        """Made for the first step, since `forward` needs none; of weights that nobody changes."""
         whole: fused.Stepper = self.make()
         return whole if self.rows is None else whole.select(self.rows)
 
     def __getattribute__(self, name: str) -> Any:
-        if name in _MEMORY:
+        if name in _OF_ROWS:
             return getattr(self.selected(), name)
         return super().__getattribute__(name)
 
@@ -85,7 +104,7 @@ class _Stepped(Memory):
         return _Stepped(self.whole, self.make, len(rows), composed)
 
 
-_MEMORY = {field.name for field in fields(Memory)}
+_OF_ROWS = {"key", "value", "valid_lens", "packed"}
 
 
 class _State(NamedTuple):
@@ -113,6 +132,7 @@ class _Attentional(nn.Module):
         coverage: bool = False,
     ) -> None:
         super().__init__()
+        calls.check_score(score)
         sizes = {"input_size": input_size, "hidden_size": hidden_size, "context_size": context_size}
         check_stack(num_layers, dropout, **sizes)
         check_probability("weight_dropout", weight_dropout)
@@ -130,7 +150,14 @@ class _Attentional(nn.Module):
             like = next(score.parameters(), torch.empty(0))
             features = score.project_key(like.new_zeros(1, context_size)).shape[-1]
             self.coverage_weight = nn.Parameter(torch.zeros(features))
+        _check_queries(score, hidden_size)
         self.score = score
+        self._maker = uuid4().hex
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy is another layer, whose weights go their own way."""
+        super().__setstate__(state)
+        self._maker = uuid4().hex
 
     def prepare(self, encoded: Tensor, valid_lens: Tensor | None = None) -> Memory:
         """Project a batch of encoded sequences to keys, once for all steps; they are the values too.
@@ -140,17 +167,27 @@ class _Attentional(nn.Module):
             valid_lens: (B,) integers, the true lengths; positions past them are never looked at. None: all are real.
 
         Returns:
-            The memory that `forward` and `step` look at; `memory.select(rows)` reorders its batch. One that is made
-            where gradients are off keeps what its steps share, the module's weights at the first of them among it.
+            The memory that `forward` and `step` look at; `memory.select(rows)` reorders its batch. What this call saw
+            is what counts: writing to `encoded` or `valid_lens` afterwards changes nothing. Nor does changing the
+            weights, of cells and score alike, where gradients are off: the memory keeps a copy of them, also when it
+            is stored. Where the weights learn, `forward` takes them as they are, and refuses a memory that was made
+            with gradients by a score that has been changed since.
         """
         memory = project(encoded, encoded, score=self.score, valid_lens=valid_lens)
+        if not traced() and not learns(self, memory.key, memory.value):
+            # What hooks make of weights they make when a module is called.
+            seen: nn.Module = frozen(self.score if self._hooked() else self)
+            memory = replace(memory, seen=seen, maker=self._maker)
         if self.coverage:  # the keys change from step to step: nothing can be kept of them
             return memory
-        if self._obstacles(encoded, memory):
+        seen_by = memory.seen
+        if self._obstacles(encoded, memory, self.score) or not isinstance(seen_by, _Attentional):
             return replace(memory, packed=pack(self.score.pair, memory.key))
         if torch.is_grad_enabled():
             return memory
-        return _Stepped(memory, lambda: fused.Stepper(self._layers(), self._attention(memory)), len(memory.key))
+        looked_at = Memory(seen_by.score, memory.key, memory.value, memory.valid_lens)
+        once = _Once(lambda: fused.Stepper(seen_by._layers(), seen_by._attention(looked_at)))
+        return _Stepped(memory, once, len(memory.key))
 
     def begin(self, state: Tensor | tuple[Tensor, Tensor], memory: Memory) -> Tensor | tuple[Tensor, Tensor] | Covered:
         """The state before the first step: with coverage, nothing has been looked at.
@@ -206,7 +243,10 @@ class _Attentional(nn.Module):
         if lengths is not None:
             lengths = check_lengths(lengths, batch, steps, "steps of inputs")
         masks = self._masks(inputs, memory)
-        run = self._fused if choose(impl, self._obstacles(inputs, memory)) == "numba" else self._plain
+        by, memory = self._as_seen(memory)
+        memory.check_recorded(by, inputs, before.hidden)
+        fits = choose(impl, by._obstacles(inputs, memory, memory.score, before)) == "numba"
+        run = by._fused if fits else by._plain
         outputs, contexts, weights, last = run(inputs, memory, before, lengths, masks, return_weights)
         return outputs, contexts, weights, cast(StateT, self._joined(last))
 
@@ -228,11 +268,11 @@ class _Attentional(nn.Module):
         Raises:
             ValueError: inputs or a state of the wrong shape.
         """
-        if isinstance(memory, _Stepped) and not (self.training or self.coverage or torch.is_grad_enabled()):
+        if isinstance(memory, _Stepped) and self._steps(memory):
             hidden, cell, _ = self._check(inputs.unsqueeze(1), memory, state)
             if len(inputs) != memory.batch:
                 raise _other_batch(memory.batch, len(inputs))
-            found = memory.stepper.step(self._first_gates(inputs), hidden, cell)
+            found = memory.stepper.step(cast(_Attentional, memory.seen)._first_gates(inputs), hidden, cell)
             contexts, weights = cast(Tensor, found.contexts), found.weights if return_weights else None
             return found.state[-1], contexts, weights, cast(StateT, self._joined(_State(found.state, found.cell, None)))
         outputs, contexts, weights, state = self(inputs.unsqueeze(1), memory, state, return_weights=return_weights)
@@ -276,7 +316,31 @@ class _Attentional(nn.Module):
         return self._weight("weight_ih", 0)[:, self.input_size :]
 
     def _weight(self, name: str, layer: int) -> Tensor:
-        return self.get_parameter(f"{name}_l{layer}")
+        weight: Tensor = getattr(self, f"{name}_l{layer}")  # which pruning and the like compute
+        return weight
+
+    def _hooked(self) -> bool:
+        return bool(self._forward_hooks or self._forward_pre_hooks)
+
+    def _steps(self, memory: _Stepped) -> bool:
+        """Whether a step is to be what the memory keeps for steps."""
+        if self.training or self.coverage or torch.is_grad_enabled() or memory.maker != self._maker:
+            return False
+        return not (self._hooked() or traced())
+
+    def _as_seen(self, memory: Memory) -> tuple["_Attentional", Memory]:
+        """Whose weights count, and a plain memory with the score that does.
+
+        This layer as the memory saw it; or as it is, where its weights learn, or another made the memory.
+        """
+        by, score = self, self.score
+        if memory.seen is None or learns(self):
+            memory.check_fresh()
+        else:
+            score = memory.scoring()
+            if isinstance(memory.seen, _Attentional) and memory.maker == self._maker:
+                by = memory.seen
+        return by, Memory(score, memory.key, memory.value, memory.valid_lens, memory.packed)
 
     def _masks(self, inputs: Tensor, memory: Memory) -> _Masks:
         """Drawn at once, so that both ways drop the same."""
@@ -292,10 +356,15 @@ class _Attentional(nn.Module):
 
     # --- as one operation
 
-    def _obstacles(self, inputs: Tensor, memory: Memory) -> list[str]:
-        reasons = fused.obstacles([inputs, memory.key, memory.value, self._weight("weight_hh", 0)])
-        if type(self.score) not in (scores.Additive, scores.Bilinear, scores.Dot, *_AFFINE):
-            reasons.append(f"the queries of {type(self.score).__name__} are not known to be affine in the state")
+    def _obstacles(self, inputs: Tensor, memory: Memory, score: Score, before: _State | None = None) -> list[str]:
+        states = () if before is None else (before.hidden, before.cell)
+        tensors = (inputs, memory.key, memory.value, memory.valid_lens, *states)
+        reasons = fused.obstacles((*tensors, *self.parameters()))
+        if type(score) not in (scores.Additive, scores.Bilinear, scores.Dot, *_AFFINE):
+            reasons.append(f"the queries of {type(score).__name__} are not known to be affine in the state")
+        for name, part in score.named_children():
+            if not is_plain(part):
+                reasons.append(f"score.{name} is no plain torch.nn.Linear, or has hooks: it has to be called")
         if memory.key.ndim != 3 or len(memory.key) != len(inputs):
             reasons.append(
                 f"the memory's keys have shape {tuple(memory.key.shape)}, not ({len(inputs)}, positions, features)"
@@ -306,32 +375,33 @@ class _Attentional(nn.Module):
             reasons.append("with coverage the keys change from step to step")
         return reasons
 
-    def _query_map(self) -> tuple[Tensor | None, Tensor | None]:
+    def _query_map(self, score: Score) -> tuple[Tensor | None, Tensor | None]:
         """The matrix and bias that make a query of a state."""
-        if type(self.score) is scores.Dot:
+        if type(score) is scores.Dot:
             return None, None
-        if isinstance(self.score, scores.Additive | scores.Bilinear):
-            return self.score.W_q.weight, None
+        if isinstance(score, scores.Additive | scores.Bilinear):
+            return score.W_q.weight, score.W_q.bias
         weight = self._weight("weight_hh", 0)
-        bias = self.score.project_query(weight.new_zeros(1, self.hidden_size))
-        basis = self.score.project_query(torch.eye(self.hidden_size, dtype=weight.dtype)) - bias
-        return basis.t(), bias[0]
+        bias = score.project_query(weight.new_zeros(1, self.hidden_size))
+        unit = torch.eye(self.hidden_size, dtype=weight.dtype, device=weight.device)
+        return (score.project_query(unit) - bias).t(), bias[0]
 
     def _attention(self, memory: Memory, kept: Tensor | None = None) -> fused.Attention:
-        query_weight, query_bias = self._query_map()
+        score = memory.score
+        query_weight, query_bias = self._query_map(score)
         size, keys = self.hidden_size if query_weight is None else query_weight.shape[0], memory.key.shape[-1]
         if keys != size:
             raise ValueError(
-                f"the memory's keys have {keys} features and the queries of {type(self.score).__name__} {size}; both "
+                f"the memory's keys have {keys} features and the queries of {type(score).__name__} {size}; both "
                 "must have as many"
             )
         return fused.Attention(
-            pair=self.score.pair,
-            profile=self.score.profile,
+            pair=score.pair,
+            profile=score.profile,
             key=memory.key,
             value=memory.value,
             seen=memory.valid_lens,
-            weight=self.score.pair_weight(),
+            weight=score.pair_weight(),
             query_weight=query_weight,
             query_bias=query_bias,
             context_weight=self._context_weight(),
@@ -420,7 +490,8 @@ class _Attentional(nn.Module):
             lens = None if memory.valid_lens is None else memory.valid_lens.expand(len(query))
             # Behind a length the coverage is 0, as the weights are.
             covered = coverage.unsqueeze(-1) * self.coverage_weight
-            memory = Memory(memory.score, memory.key + covered.to(memory.key.dtype), memory.value, lens)
+            keys = memory.key + covered.to(memory.key.dtype)
+            memory = Memory(memory.score, keys, memory.value.expand(len(keys), -1, -1), lens)
         wanted = return_weights or kept is not None or coverage is not None
         attended = attend_memory(query.unsqueeze(1), memory, return_weights=wanted)
         if not isinstance(attended, tuple):
@@ -482,6 +553,8 @@ class _Attentional(nn.Module):
         return _State(hidden.to(inputs.dtype), cell, coverage)
 
     def _check_memory(self, inputs: Tensor, memory: Memory) -> None:
+        if not isinstance(memory, Memory):
+            raise TypeError(f"memory: came {type(memory).__name__}; allowed: a Memory, as prepare makes")
         values, batch = memory.value, len(inputs)
         if values.shape[-1] != self.context_size:
             raise ValueError(
@@ -602,6 +675,18 @@ class AttentionalLSTM(_Attentional):
                 "states and cells"
             )
         return state
+
+
+def _check_queries(score: Score, hidden_size: int) -> None:
+    """A score that says which queries it takes takes states."""
+    if type(score) not in (scores.Additive, scores.Bilinear, *_AFFINE):
+        return
+    like = next(score.parameters(), next(score.buffers(), torch.empty(0)))
+    try:
+        with torch.no_grad():
+            score.project_query(like.new_zeros(1, hidden_size))
+    except ValueError as error:
+        raise ValueError(f"score: it does not fit states, of hidden_size={hidden_size} features: {error}") from None
 
 
 def _where(condition: Tensor, new: Sequence[Tensor], old: Sequence[Tensor]) -> list[Tensor]:

@@ -6,7 +6,8 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from dikkat.kernels import numba_recurrent as fused
-from dikkat.recurrent.stack import check_lengths, check_stack, choose
+from dikkat.recurrent import cells
+from dikkat.recurrent.stack import check_lengths, check_stack, choose, has_values
 
 StateT = TypeVar("StateT", Tensor, tuple[Tensor, Tensor])
 
@@ -63,15 +64,64 @@ class _Encoder(nn.Module, Generic[StateT]):
                 f"inputs have shape {tuple(inputs.shape)}; they must be (batch, positions, {network.input_size})"
             )
         lengths = check_lengths(lengths, inputs.shape[0], inputs.shape[1], "positions of inputs")
-        obstacles = fused.obstacles([inputs, cast(Tensor, network.weight_hh_l0)])
-        if choose(impl, obstacles) == "numba":
+        if choose(impl, self._obstacles(inputs)) == "numba":
             outputs, final = self._fused(inputs, lengths)
+        elif not has_values(lengths):
+            outputs, final = self._padded(inputs, lengths)
+        elif not len(inputs):  # which PyTorch does not pack, and nothing is padded
+            outputs, last = network(inputs)
+            final = [self._by_layer(each) for each in (last if isinstance(last, tuple) else (last,))]
         else:
             packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
             packed_outputs, last = network(packed)
             outputs, _ = pad_packed_sequence(packed_outputs, batch_first=True, total_length=inputs.shape[1])
             final = [self._by_layer(each) for each in (last if isinstance(last, tuple) else (last,))]
         return outputs, cast(StateT, final[0] if len(final) == 1 else tuple(final))
+
+    def _obstacles(self, inputs: Tensor) -> list[str]:
+        network = self._network
+        reasons = fused.obstacles((inputs, *network.parameters()))
+        if type(network) is not self.kind or network._forward_hooks or network._forward_pre_hooks:
+            reasons.append(f"{self.part} is no plain torch.nn.{self.kind.__name__}, or has hooks: it has to be called")
+        if not len(inputs):
+            reasons.append("the batch is empty")
+        return reasons
+
+    def _padded(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Where lengths have no values yet, as where PyTorch compiles: all positions, held where there is none."""
+        network, lstm = self._network, isinstance(self._network, nn.LSTM)
+        positions = torch.arange(inputs.shape[1], device=inputs.device)
+        real = (positions < lengths.to(inputs.device)[:, None])[..., None]
+        below, last, last_cells = torch.where(real, inputs, 0.0), [], []
+        for layer in range(network.num_layers):
+            if layer:
+                below = F.dropout(below, network.dropout, self.training)
+            found = []
+            for direction in range(self.directions):
+                outputs, state, cell = self._over_all(below, real, layer, direction, lstm)
+                found.append(torch.where(real, outputs, 0.0))
+                last.append(state)
+                last_cells.append(cell)
+            below = torch.cat(found, -1)
+        return below, [self._by_layer(torch.stack(each)) for each in ((last, last_cells) if lstm else (last,))]
+
+    def _over_all(
+        self, inputs: Tensor, real: Tensor, layer: int, direction: int, lstm: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """A layer of a direction: its states at all positions, the last one, and the last cell."""
+        w_ih, w_hh, b_ih, b_hh = self._weights(layer, direction)
+        gates = F.linear(inputs, w_ih, b_ih)
+        state = cell = inputs.new_zeros(inputs.shape[0], w_hh.shape[1])
+        states, steps = [], range(inputs.shape[1])
+        for step in reversed(steps) if direction else steps:
+            recurrent, new_cell = F.linear(state, w_hh, b_hh), cell
+            if lstm:
+                new, new_cell = cells.lstm(gates[:, step], recurrent, cell)
+            else:
+                new = cells.gru(gates[:, step], recurrent, state)
+            state, cell = torch.where(real[:, step], new, state), torch.where(real[:, step], new_cell, cell)
+            states.append(state)
+        return torch.stack(states[::-1] if direction else states, 1), state, cell
 
     def _by_layer(self, last: Tensor) -> Tensor:
         """(layers · directions, B, h) -> (layers, B, c)."""
@@ -117,7 +167,7 @@ class _Encoder(nn.Module, Generic[StateT]):
 
     def _weights(self, layer: int, direction: int) -> list[Tensor]:
         end = f"l{layer}" + ("_reverse" if direction else "")
-        return [self._network.get_parameter(f"{n}_{end}") for n in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        return [getattr(self._network, f"{n}_{end}") for n in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
 
 
 class GRUEncoder(_Encoder[Tensor]):

@@ -1,5 +1,7 @@
 from torch import Tensor
 
+from dikkat.masking import can_read_values
+
 
 def check_stack(num_layers: int, dropout: float, **sizes: int) -> None:
     """What holds for the layers of an encoder and of a decoder.
@@ -26,20 +28,29 @@ def check_probability(name: str, value: float) -> None:
 
 
 def check_lengths(lengths: Tensor, batch: int, positions: int, of: str) -> Tensor:
-    """Lengths of sequences, from 1 to their positions, on the CPU.
+    """Lengths of sequences, from 1 to their positions; on the CPU, where their values can be read.
 
     Raises:
         TypeError: they are not whole numbers.
         ValueError: their shape, or a length, does not fit.
     """
+    if not isinstance(lengths, Tensor):
+        raise TypeError(f"lengths: came {type(lengths).__name__}; allowed: a torch.Tensor of integers")
     if lengths.is_floating_point() or lengths.is_complex():
         raise TypeError(f"lengths have dtype {lengths.dtype}; they must be integers")
     if tuple(lengths.shape) != (batch,):
         raise ValueError(f"lengths have shape {tuple(lengths.shape)}; they must be (batch,) = ({batch},)")
+    if not has_values(lengths):
+        return lengths
     lengths = lengths.cpu()
     if batch and (int(lengths.min()) < 1 or int(lengths.max()) > positions):
         raise ValueError(f"lengths are {lengths.tolist()}; each must be from 1 to the {positions} {of}")
     return lengths
+
+
+def has_values(lengths: Tensor) -> bool:
+    """Whether lengths are numbers that can be read here and now, if need be from another device."""
+    return lengths.device.type != "meta" and can_read_values(lengths.new_empty(0, device="cpu"))
 
 
 def choose(impl: str, obstacles: list[str]) -> str:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from dikkat.kernels.numba_cross_entropy import CrossEntropy, runs
+from dikkat.masking import can_read_values
 
 Reduction = Literal["mean", "sum"]
 
@@ -219,7 +220,8 @@ def _check(
         raise ValueError(f"label_smoothing is {label_smoothing}; it must be from 0 to 1")
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction is {reduction!r}; it must be 'mean' or 'sum'")
-    if target.device.type == "cpu" and not 0 <= int(target.min()) <= int(target.max()) < len(weight):
+    readable = target.device.type == "cpu" and can_read_values(target)
+    if readable and not 0 <= int(target.min()) <= int(target.max()) < len(weight):
         raise ValueError(
             f"target holds {int(target.min())}…{int(target.max())}; it must be from 0 to {len(weight) - 1}, "
             "the rows of weight"

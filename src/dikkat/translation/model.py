@@ -52,8 +52,8 @@ def pad(sentences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         >>> numbers.tolist(), lengths.tolist()
         ([[5, 6, 7], [8, 0, 0]], [3, 1])
     """
-    rows = [torch.tensor(sentence, dtype=torch.int64) for sentence in sentences]
-    lengths = torch.tensor([len(sentence) for sentence in sentences], dtype=torch.int64)
+    rows = [torch.tensor(sentence, dtype=torch.int64, device="cpu") for sentence in sentences]
+    lengths = torch.tensor([len(sentence) for sentence in sentences], dtype=torch.int64, device="cpu")
     return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD), lengths
 
 

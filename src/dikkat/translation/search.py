@@ -445,13 +445,13 @@ class _Beams:
         self._search = search
         self._places, self._kept, self._penalty = self._widths()
         # Without attention nobody could say which word to put in the place of an unknown one.
-        self._copies = torch.tensor([attend and UNKNOWN in source for source in sources])
-        self._fewest = torch.tensor([_fewest(search, len(source)) for source in sources])
-        most = torch.tensor([_most(search, len(source)) for source in sources])
+        self._copies = torch.tensor([attend and UNKNOWN in source for source in sources], device="cpu")
+        self._fewest = torch.tensor([_fewest(search, len(source)) for source in sources], device="cpu")
+        most = torch.tensor([_most(search, len(source)) for source in sources], device="cpu")
         self._beams = Beams(self._places, self._kept, self._penalty, most)
         self._steps: list[Step] = []
         self._weights: list[Tensor] = []  # (R, S): what each step's rows looked at; none without attention
-        self._sentences = torch.arange(len(sources))  # (R,): which one each of the network's rows is of
+        self._sentences = torch.arange(len(sources), device="cpu")  # (R,): which one each of the network's rows is of
 
     def _widths(self) -> tuple[int, int, float]:
         """Places of a sentence, hypotheses that are wanted of it, and the length penalty."""
@@ -494,7 +494,7 @@ class _Beams:
             total = float(tables.totals[steps[hypothesis], place])
             positions = len(self.sources[sentence])
             if weights is None:
-                looked_at = torch.full((length, positions), 1 / positions)
+                looked_at = torch.full((length, positions), 1 / positions, device="cpu")
             else:
                 looked_at = weights[hypothesis, :length, :positions].clone()  # a view would keep them all
             found[sentence].append(Hypothesis(ids[hypothesis, :length].tolist(), total, looked_at, is_finished))

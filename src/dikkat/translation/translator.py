@@ -357,14 +357,14 @@ class Ensemble(Translates):
 
 def _copied_words(encoded: Encoded, found: Hypothesis) -> Iterator[str | None]:
     """For each target token the source word to put in its place, if it is unknown."""
-    known = torch.tensor([number != UNKNOWN for number in encoded.ids])
+    known = torch.tensor([number != UNKNOWN for number in encoded.ids], device="cpu")
     for number, weights in zip(found.ids, found.weights, strict=True):
         # The search writes <unk> only where the source has an unknown word.
         yield encoded.pieces[int(weights.masked_fill(known, -1.0).argmax())] if number == UNKNOWN else None
 
 
 def _empty(sentence: str) -> Translation:
-    return Translation(sentence, "", [], [], torch.zeros(0, 0), 0.0)
+    return Translation(sentence, "", [], [], torch.zeros(0, 0, device="cpu"), 0.0)
 
 
 def _windows(sentences: Iterable[str], size: int) -> Iterator[list[str]]:

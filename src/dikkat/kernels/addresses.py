@@ -1,0 +1,138 @@
+"""The one place where a tensor's address is taken for compiled code, and what is looked at before.
+
+Compiled code believes what it is told: an address that is none, or fewer numbers behind it than a shape says, is a
+crash or somebody else's memory. So no other module calls `data_ptr`.
+"""
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from dikkat.masking import have_tangents, transformed
+
+
+def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
+    """Where a tensor's numbers begin; whoever asks keeps the tensor until the call is over.
+
+    Args:
+        name: Of the tensor, for the error.
+        tensor: On the CPU, contiguous, with its own numbers behind it.
+        dtype: What the compiled code takes it for.
+
+    Raises:
+        TypeError: Another dtype.
+        ValueError: No numbers to read, or not so many in a row as the shape says.
+    """
+    # In one piece, since small calls notice.
+    if _dispatch_keys(tensor).raw_repr() not in _plain("cpu"):
+        raise _no_numbers(name, tensor, "cpu")
+    if tensor.dtype != dtype:
+        raise TypeError(f"{name}: came with dtype {tensor.dtype}; allowed: {dtype}")
+    if not tensor.is_contiguous():
+        raise ValueError(f"{name}: came with strides {tensor.stride()}; allowed: a contiguous tensor")
+    if tensor.untyped_storage().nbytes() < tensor.storage_offset() * dtype.itemsize + tensor.nbytes:
+        _check_room(name, tensor)
+    return tensor.data_ptr()
+
+
+def rows_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
+    """`address` of a matrix whose rows are contiguous, and may lie apart."""
+    _check(name, tensor, "cpu")
+    if tensor.dtype != dtype:
+        raise TypeError(f"{name}: came with dtype {tensor.dtype}; allowed: {dtype}")
+    if tensor.ndim != 2 or (tensor.stride(1) != 1 and tensor.shape[1] > 1) or tensor.stride(0) < 0:
+        raise ValueError(f"{name}: came with strides {tensor.stride()}; allowed: a matrix of contiguous rows")
+    _check_room(name, tensor)
+    return tensor.data_ptr()
+
+
+def check(name: str, tensor: Tensor, device: str) -> None:
+    """What holds for a tensor that Triton takes the address of: any strides, but real numbers, and as many.
+
+    Raises:
+        ValueError: No numbers to read, or not so many as the shape says.
+    """
+    _check(name, tensor, device)
+    _check_room(name, tensor)
+
+
+def made(shape: Iterable[int], dtype: torch.dtype) -> tuple[Tensor, int]:
+    """New room on the CPU, whatever the default device is, and its address.
+
+    Raises:
+        ValueError: PyTorch made none, as in `FakeTensorMode`.
+    """
+    tensor = torch.empty(tuple(shape), dtype=dtype, device="cpu")
+    if type(tensor) is not Tensor:
+        raise ValueError(f"a new tensor came as {type(tensor).__name__}; {_ALLOWED}")
+    return tensor, tensor.data_ptr()
+
+
+def obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str]:
+    """Why compiled code cannot be called outside an operator, as PyTorch is now and with these tensors."""
+    reasons, present = [], [tensor for tensor in tensors if tensor is not None]
+    if any(tensor.device.type != device for tensor in present):
+        reasons.append(f"it runs on {'the CPU' if device == 'cpu' else device}")
+    elif torch.compiler.is_compiling() or transformed() or have_tangents(*present):
+        reasons.append("it runs outside torch.compile, torch.func and forward-mode derivatives")
+    elif watched():
+        reasons.append("it runs outside modes that see every operation, as FakeTensorMode, make_fx and profilers are")
+    elif not all(_keys(tensor) in _plain(device) for tensor in present):
+        reasons.append("it takes tensors with numbers of their own (not fake, functional, wrapped or sparse ones)")
+    return reasons
+
+
+def watched() -> bool:
+    """Whether a mode would see each operation of PyTorch's, and none of compiled code's."""
+    return bool(torch._C._len_torch_dispatch_stack())
+
+
+_ALLOWED = "allowed: a dense tensor with numbers of its own, no fake, functional, wrapped, sparse or quantised one"
+
+
+def _check(name: str, tensor: Tensor, device: str) -> None:
+    if _keys(tensor) not in _plain(device):
+        raise _no_numbers(name, tensor, device)
+
+
+def _no_numbers(name: str, tensor: Tensor, device: str) -> ValueError:
+    return ValueError(f"{name}: came as {type(tensor).__name__} on {tensor.device}; {_ALLOWED}, on {device}")
+
+
+def _check_room(name: str, tensor: Tensor) -> None:
+    has, numbers = tensor.untyped_storage().nbytes(), _reach(tensor)
+    needs = (tensor.storage_offset() + numbers) * tensor.itemsize if numbers else 0
+    if has < needs:
+        raise ValueError(
+            f"{name}: came with shape {tuple(tensor.shape)}, which takes {needs} bytes of storage, and {has} are left: "
+            "it was resized; allowed: a tensor whose storage is whole"
+        )
+
+
+def _reach(tensor: Tensor) -> int:
+    """Numbers from a tensor's first to its last."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _keys(tensor: Tensor) -> Any:
+    """What PyTorch's dispatcher goes by, as one number: each kind of tensor that is not plain adds to it."""
+    return _dispatch_keys(tensor).raw_repr()
+
+
+_dispatch_keys = torch._C._dispatch_keys
+
+
+@cache
+def _plain(device: str) -> frozenset[Any]:
+    """Of plain tensors of a device, made in inference mode or not."""
+    with _disable_current_modes():
+        with torch.inference_mode(False):
+            plain = _keys(torch.empty(0, device=device))
+        with torch.inference_mode():
+            return frozenset({plain, _keys(torch.empty(0, device=device))})

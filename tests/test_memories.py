@@ -1,0 +1,352 @@
+"""What `prepare` saw is what counts; any number of threads may read it; and what stands in a score's place is called."""
+
+import copy
+import io
+import pickle
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
+
+import dikkat
+from dikkat import scores
+from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
+
+BATCH, POSITIONS, INPUT, HIDDEN, CONTEXT = 5, 11, 3, 13, 7
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "itself": lambda memory: memory,
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda memory: pickle.loads(pickle.dumps(memory)),  # noqa: S301
+    "selected": lambda memory: memory.select(torch.arange(BATCH)),
+    "twice": lambda memory: pickle.loads(pickle.dumps(memory.select(torch.arange(BATCH)))),  # noqa: S301
+}
+SCORES = {
+    "additive": lambda: scores.Additive(CONTEXT, HIDDEN, 17),
+    "bilinear": lambda: scores.Bilinear(CONTEXT, HIDDEN),
+    "average": lambda: scores.Average(),
+}
+
+
+def decoder(cell: str = "gru", score: str = "additive", layers: int = 1, **options: Any) -> Any:
+    torch.manual_seed(layers)
+    make = AttentionalGRU if cell == "gru" else AttentionalLSTM
+    return make(INPUT, HIDDEN, CONTEXT, SCORES[score](), layers, **options).double().eval()
+
+
+def given(cell: str = "gru", layers: int = 1) -> tuple[Tensor, Tensor, Any]:
+    torch.manual_seed(9)
+    state = torch.randn(layers, BATCH, HIDDEN).double()
+    encoded = torch.randn(BATCH, POSITIONS, CONTEXT).double()
+    return torch.randn(BATCH, 2, INPUT).double(), encoded, state if cell == "gru" else (state, state + 1)
+
+
+def spoil(module: nn.Module) -> None:
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            tensor.mul_(-1.5).add_(0.1)
+
+
+def same(found: Any, wanted: Any) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        if isinstance(one, Tensor):
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
+        else:
+            assert (one is None) == (other is None)
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("options", [{}, {"coverage": True}])
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@torch.no_grad()
+def test_a_memory_made_without_gradients_is_what_prepare_saw(cell: str, score: str, options: Any, way: str) -> None:
+    """Whether it was stepped before or not, for a step and for a sequence, with lengths and without."""
+    module = decoder(cell, score, 2, **options)
+    inputs, encoded, before = given(cell, 2)
+    for lens in (None, torch.tensor([11, 4, 0, 7, 1])):
+        theirs, other_lens = encoded.clone(), None if lens is None else lens.clone()
+        memory, used = (module.prepare(theirs, other_lens) for _ in range(2))
+        state = module.begin(before, memory)
+        wanted = module.step(inputs[:, 0], used, state, return_weights=True)[:3]
+        sequence = module(inputs, used, state, return_weights=True)[:3]
+        weights = copy.deepcopy(module.state_dict())
+        theirs.fill_(torch.nan)
+        if other_lens is not None:
+            other_lens.fill_(2)
+        spoil(module)
+        for each in (memory, used):
+            changed = COPIES[way](each)
+            same(module.step(inputs[:, 0], changed, state, return_weights=True)[:3], wanted)
+            same(module(inputs, changed, state, return_weights=True)[:3], sequence)
+        module.load_state_dict(weights)
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("score", ["additive", "gaussian", "cosine"])
+@torch.no_grad()
+def test_a_plain_memory_is_what_prepare_saw(score: str, way: str) -> None:
+    made = {
+        "additive": lambda: scores.Additive(CONTEXT, HIDDEN, 17),
+        "gaussian": lambda: scores.Gaussian([1.0 + i for i in range(CONTEXT)]),
+        "cosine": lambda: scores.Cosine(),
+    }[score]().double()
+    key, value = (torch.randn(BATCH, POSITIONS, size).double() for size in (CONTEXT, 3))
+    lens, query = torch.tensor([11, 4, 0, 7, 1]), torch.randn(BATCH, 2, HIDDEN if score == "additive" else CONTEXT)
+    for lengths in (None, lens):
+        memory = dikkat.prepare(key.clone(), value, score=made, valid_lens=lengths)
+        own = [key.clone(), value.clone(), None if lengths is None else lengths.clone()]
+        memory = dikkat.prepare(own[0], own[1], score=made, valid_lens=own[2])
+        wanted = dikkat.attend(query.double(), key, value, score=made, valid_lens=lengths)
+        state = copy.deepcopy(made.state_dict())
+        own[0].zero_()
+        own[1].zero_()
+        if own[2] is not None:
+            own[2].fill_(2)
+        spoil(made)
+        torch.testing.assert_close(dikkat.attend_memory(query.double(), COPIES[way](memory)), wanted)
+        made.load_state_dict(state)
+
+
+def test_a_memory_made_with_gradients_is_refused_once_its_score_has_changed() -> None:
+    module = decoder()
+    inputs, encoded, state = given()
+    memory = module.prepare(encoded)
+    plain = dikkat.prepare(encoded, encoded, score=module.score)
+    module(inputs, memory, state)[0].sum().backward()
+    torch.optim.SGD(module.parameters(), lr=0.1).step()
+    for call in (
+        lambda: module(inputs, memory, state),
+        lambda: module.step(inputs[:, 0], memory.select(torch.arange(BATCH)), state),
+        lambda: dikkat.attend_memory(state.transpose(0, 1), plain),
+    ):
+        with pytest.raises(ValueError, match="memory: the score's parameters have been changed since `prepare`"):
+            call()
+
+
+def test_gradients_through_a_memory_made_without_are_those_of_constant_keys() -> None:
+    module = decoder()
+    inputs, encoded, state = given()
+    with torch.no_grad():
+        memory = module.prepare(encoded)
+    found = torch.autograd.grad(module(inputs, memory, state)[0].square().sum(), module.score.W_q.weight)
+    plain = dikkat.prepare(encoded, encoded, score=module.score)
+    constant = dikkat.Memory(module.score, plain.key.detach(), plain.value, None)
+    wanted = module(inputs, constant, state, impl="reference")[0].square().sum()
+    same(found, torch.autograd.grad(wanted, module.score.W_q.weight))
+
+
+def test_a_memory_of_inference_mode_says_what_to_do_in_training() -> None:
+    module = decoder()
+    inputs, encoded, state = given()
+    with torch.inference_mode():
+        memory = module.prepare(encoded)
+        plain = dikkat.prepare(encoded, encoded, score=module.score)
+    message = r"memory: it was prepared under torch.inference_mode\(\).*; prepare it outside inference_mode"
+    with pytest.raises(ValueError, match=message):
+        module.train()(inputs, memory, state)
+    with pytest.raises(ValueError, match=message):
+        dikkat.attend_memory(torch.randn(BATCH, 1, HIDDEN).double(), plain)
+    with torch.no_grad():
+        assert module.eval().step(inputs[:, 0], memory, state)[0].isfinite().all()
+
+
+def test_another_layers_memory_does_not_lend_its_cells() -> None:
+    """Two layers may look at what one of them prepared: each with its own weights."""
+    first, second = decoder(score="average"), decoder(score="average", layers=1)
+    spoil(second)
+    inputs, encoded, state = given()
+    with torch.no_grad():
+        memory, own = first.prepare(encoded), second.prepare(encoded)
+        assert not torch.equal(first.step(inputs[:, 0], memory, state)[0], second.step(inputs[:, 0], own, state)[0])
+        for other in (second, copy.deepcopy(second), pickle.loads(pickle.dumps(second))):  # noqa: S301
+            same(other.step(inputs[:, 0], memory, state), second.step(inputs[:, 0], own, state))
+
+
+def test_wrong_kinds_are_named() -> None:
+    with pytest.raises(TypeError, match="score: came NoneType"):
+        AttentionalGRU(INPUT, HIDDEN, CONTEXT, None)  # type: ignore[arg-type]
+    module = decoder()
+    inputs, encoded, state = given()
+    with pytest.raises(TypeError, match="memory: came Tensor; allowed: a Memory"):
+        module(inputs, encoded, state)
+    with pytest.raises(TypeError, match=r"lengths: came list; allowed: a torch.Tensor of integers"):
+        GRUEncoder(INPUT, HIDDEN)(torch.randn(2, 3, INPUT), [3, 2])  # type: ignore[arg-type]
+
+
+# --- what stands in the place of a linear layer, or is hooked to it
+
+
+class LowRank(nn.Module):
+    """A layer with a learnt difference of low rank, and neither `weight` nor `in_features` of its own."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base
+        self.down = nn.Parameter(torch.randn(2, base.in_features).double())
+        self.up = nn.Parameter(torch.randn(base.out_features, 2).double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + x @ self.down.t() @ self.up.t()
+
+
+class Doubled(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return 2 * weight
+
+
+def _low_rank(score: Any, name: str) -> None:
+    setattr(score, name, LowRank(getattr(score, name)))
+
+
+def _biased(score: Any, name: str) -> None:
+    old = getattr(score, name)
+    setattr(score, name, nn.Linear(old.in_features, old.out_features).double())
+
+
+def _hooked(score: Any, name: str) -> None:
+    getattr(score, name).register_forward_hook(lambda module, inputs, output: 3 * output)
+
+
+def _hooked_before(score: Any, name: str) -> None:
+    getattr(score, name).register_forward_pre_hook(lambda module, inputs: (3 * inputs[0],))
+
+
+REPLACED = {
+    "low rank": _low_rank,
+    "bias": _biased,
+    "hook": _hooked,
+    "hook before": _hooked_before,
+    "parametrization": lambda score, name: nn.utils.parametrize.register_parametrization(
+        getattr(score, name), "weight", Doubled()
+    ),
+    "pruning": lambda score, name: prune.random_unstructured(getattr(score, name), "weight", 0.5),
+    "weight norm": lambda score, name: parametrizations.weight_norm(getattr(score, name)),
+    "spectral norm": lambda score, name: parametrizations.spectral_norm(getattr(score, name)),
+    "old spectral norm": lambda score, name: spectral_norm(getattr(score, name)),
+}
+
+
+def _dense(module: Any, inputs: Tensor, encoded: Tensor, state: Tensor, weight: Tensor) -> Tensor:
+    """Two steps by hand: each part of the score called as a module, the cell PyTorch's own."""
+    score, cell = module.score, nn.GRUCell(INPUT + CONTEXT, HIDDEN).double()
+    for name, tensor in (("weight_ih", 0), ("weight_hh", 0), ("bias_ih", 0), ("bias_hh", 0)):
+        setattr(cell, name, nn.Parameter(getattr(module, f"{name}_l{tensor}").detach()))
+    state, outputs = state[0], []
+    for step in range(inputs.shape[1]):
+        hidden = torch.tanh(score.W_q(state)[:, None] + score.W_k(encoded))
+        shares = score.w_v(hidden).squeeze(-1).softmax(-1)
+        context = (shares[..., None] * encoded).sum(1)
+        state = cell(torch.cat([inputs[:, step], context], -1), state)
+        outputs.append(state)
+    return torch.stack(outputs, 1)
+
+
+@pytest.mark.filterwarnings("ignore:.*spectral_norm.*is deprecated.*:FutureWarning")
+@pytest.mark.parametrize("name", ["W_q", "W_k", "w_v"])
+@pytest.mark.parametrize("how", REPLACED)
+def test_a_score_with_a_part_replaced(how: str, name: str) -> None:
+    module = decoder()
+    REPLACED[how](module.score, name)
+    module.score.double().eval()
+    inputs, encoded, state = given()
+    with torch.no_grad():
+        wanted = _dense(module, inputs, encoded, state, encoded)
+        memory = module.prepare(encoded)
+        found = module(inputs, memory, state)[0]
+        first, _, _, after = module.step(inputs[:, 0], memory, state)
+        second = module.step(inputs[:, 1], memory, after)[0]
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(torch.stack([first, second], 1), wanted)
+    torch.testing.assert_close(module(inputs, module.prepare(encoded), state)[0], wanted)
+    trained = module(inputs, module.prepare(encoded), state)[0].square().sum()
+    grads = torch.autograd.grad(trained, [p for p in module.score.parameters() if p.requires_grad], allow_unused=True)
+    assert all(grad is None or grad.isfinite().all() for grad in grads)
+    assert any(grad is not None and grad.any() for grad in grads)
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+@pytest.mark.parametrize("make", [GRUEncoder, LSTMEncoder])
+def test_an_encoder_with_weights_that_are_computed(make: Any, impl: str) -> None:
+    torch.manual_seed(0)
+    encoder = make(INPUT, HIDDEN).double()
+    network, inputs, lengths = encoder._network, torch.randn(2, 5, INPUT).double(), torch.tensor([5, 3])
+    plain = copy.deepcopy(encoder)
+    kept = (torch.rand_like(network.weight_hh_l0) > 0.5).to(torch.float64)
+    prune.custom_from_mask(network, "weight_hh_l0", kept)
+    with torch.no_grad():
+        network.weight_hh_l0_orig.mul_(2)  # which pruning takes up when the network is called
+        plain._network.weight_hh_l0.mul_(2 * kept)
+    found, wanted = encoder(inputs, lengths, impl=impl)[0], plain(inputs, lengths, impl="reference")[0]
+    torch.testing.assert_close(found, wanted)
+
+
+def test_a_layer_with_weights_that_are_computed() -> None:
+    module, plain = decoder(layers=2), decoder(layers=2)
+    inputs, encoded, state = given(layers=2)
+    kept = (torch.rand_like(module.weight_hh_l1) > 0.5).to(torch.float64)
+    prune.custom_from_mask(module, "weight_hh_l1", kept)
+    weight_norm_of = parametrizations.weight_norm(decoder(layers=2), "weight_ih_l0")
+    with torch.no_grad():
+        module.weight_hh_l1_orig.mul_(2)
+        plain.weight_hh_l1.mul_(2 * kept)
+        for grad in (False, True):
+            with torch.set_grad_enabled(grad):
+                found = module.step(inputs[:, 0], module.prepare(encoded), state)
+                same(found[:2], plain.step(inputs[:, 0], plain.prepare(encoded), state)[:2])
+        unchanged = decoder(layers=2)
+        wanted = unchanged.step(inputs[:, 0], unchanged.prepare(encoded), state)
+        same(weight_norm_of.step(inputs[:, 0], weight_norm_of.prepare(encoded), state)[:2], wanted[:2])
+
+
+class _Whole(nn.Module):
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, inputs: Tensor, encoded: Tensor, state: Tensor) -> Tensor:
+        memory = self.module.prepare(encoded)
+        first, _, _, state = self.module.step(inputs[:, 0], memory, state)
+        return first + self.module(inputs, memory, state)[0].sum(1)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_functional_call_grad_and_vmap_take_the_weights_that_they_are_given(grad: bool) -> None:
+    whole, other = _Whole(decoder(layers=2)), _Whole(decoder(layers=2))
+    spoil(other)
+    inputs, encoded, state = given(layers=2)
+    taken = {name: tensor.detach().clone() for name, tensor in other.named_parameters()}
+    with torch.set_grad_enabled(grad):
+        wanted = other(inputs, encoded, state)
+        same([torch.func.functional_call(whole, taken, (inputs, encoded, state))], [wanted])
+        several = {name: torch.stack([tensor, 2 * tensor]) for name, tensor in taken.items()}
+        batched = torch.func.vmap(lambda weights: torch.func.functional_call(whole, weights, (inputs, encoded, state)))
+        same([batched(several)[0]], [wanted])
+
+    def loss(weights: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(whole, weights, (inputs, encoded, state)).square().sum()
+
+    found = torch.func.grad(loss)(taken)
+    grads = torch.autograd.grad(other(inputs, encoded, state).square().sum(), list(other.parameters()))
+    same(found.values(), grads)
+
+
+# --- threads
+
+
+@pytest.mark.parametrize("what", ["stepping", "translating", "regressing", "attending"])
+def test_threads_find_what_one_finds(what: str) -> None:
+    sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+    try:
+        import threads
+    finally:
+        sys.path.pop(0)
+    buffer = io.StringIO()
+    assert threads.run([what], count=8, seconds=1.0, out=buffer) == 0, buffer.getvalue()
+    assert threading.active_count() < 8 + threads.BESIDE

@@ -126,14 +126,17 @@ def _peak(rows: Pointer, count: int, size: int, padded: int, highest: Vector, pe
 
 
 @inlined
-def _begin(call: Call, b: int, i0: int, rows: int, j0: int, limits: Pointer, scores: Pointer, zero: Any) -> bool:
-    """Begin the pairs' scores: the key's bias where visible, −∞ where not. Whether any is visible."""
+def _begin(
+    call: Call, b: int, i0: int, rows: int, j0: int, limits: Pointer, constant: float, scores: Pointer, zero: Any
+) -> bool:
+    """Begin the pairs' scores: Σ v and the key's bias where visible, −∞ where not. Whether any is visible."""
     keys, least = min(SIDE, call.keys - j0), limits[0]
     for i in range(1, rows):
         least = min(least, limits[i])
     # So many keys below every limit: there are as many.
     if rows == call.group and least >= j0 + SIDE and call.bias == 0 and call.mask == 0 and call.exclude == 0:
-        clear(scores, rows * SIDE, zero)
+        for place in range(0, rows * SIDE, lanes_of(zero)):
+            store(scores, place, full(constant, zero))
         return True
     seen = False
     for i in range(call.group):
@@ -148,9 +151,9 @@ def _begin(call: Call, b: int, i0: int, rows: int, j0: int, limits: Pointer, sco
                 rows_of, cols_of = (call.queries if call.mask_row else 1), (call.keys if call.mask_col else 1)
                 place = (owner(call.mask_step, call.mask_table, b) * rows_of + (i0 + i) * call.mask_row) * cols_of
                 visible = pointer(call.mask, np.uint8(0))[place + j * call.mask_col] != 0
-            begin = zero
+            begin = constant
             if visible and call.bias != 0:
-                begin = pointer(call.bias, zero)[owner(call.bias_step, call.bias_table, b) * call.bias_stride + j]
+                begin += pointer(call.bias, zero)[owner(call.bias_step, call.bias_table, b) * call.bias_stride + j]
             scores[i * SIDE + k] = begin if visible else -np.inf
             seen = seen or (visible and begin != -np.inf)
     return seen
@@ -411,7 +414,7 @@ def _weigh_pairs(
     score_sums: Pointer, value_sums: Pointer, scores: Pointer, weights: Pointer, by_score: Pointer, spare: Pointer,
     zero: Any,
 ) -> None:  # fmt: skip
-    """From the pairs' sums their scores, weights after dropout, and the gradients of the scores."""
+    """From the pairs' sums their scores, shares e^(score − peak) after dropout, and the gradients of the scores."""
     lanes, hidden, nothing = lanes_of(zero), full(-np.inf, zero), full(0, zero)
     keys = min(SIDE, call.keys - j0)
     pairs = call.group * SIDE
@@ -427,16 +430,16 @@ def _weigh_pairs(
     for pair in range(0, pairs, lanes):
         begin = load(scores, pair)
         score = where(begin == hidden, begin, begin + factor * totals(score_sums, pair * lanes))
-        weight = exp(score - load(shifts, pair))
-        by_weight, kept = totals(value_sums, pair * lanes), weight
+        share = exp(score - load(shifts, pair))
+        by_weight, kept = totals(value_sums, pair * lanes), share
         if call.seeds != 0:
-            kept, by_weight = weight * load(dropped, pair), by_weight * load(dropped, pair)
+            kept, by_weight = share * load(dropped, pair), by_weight * load(dropped, pair)
         if call.weights_grad != 0:
             by_weight = by_weight + load(upstream, pair)
         seen = begin != hidden
         store(scores, pair, score)
         store(weights, pair, where(seen, kept, nothing))
-        store(by_score, pair, where(seen, weight * (by_weight - load(drifts, pair)), nothing))
+        store(by_score, pair, where(seen, share * (by_weight - load(drifts, pair)), nothing))
 
 
 @Kernel
@@ -498,9 +501,9 @@ def backward(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
                 for i in range(rows):
                     raw, row = raw_row(call, b, i0 + i, zero), b * call.queries + i0 + i
                     astray[i] = _pack_features(raw, size, at(query, i * padded), padded, s, highest, zero)
-                    lse = pointer(call.lse, zero)[row]
+                    peak = pointer(call.peak, zero)[row]
                     for k in range(SIDE):
-                        shifts[i * SIDE + k] = lse - constant if lse != -np.inf else zero
+                        shifts[i * SIDE + k] = peak if peak > -np.inf else zero
                         drifts[i * SIDE + k] = pointer(call.drift, zero)[row]
                 _peak(raw_row(call, b, i0, zero), rows, size, padded, highest, query_peak, zero)
                 small, key_peak = False, query_peak
@@ -524,7 +527,7 @@ def backward(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
                     key_grad, value_grad = at(key_grads, j0 * padded), at(value_grads, j0 * stride)
                     for g in range(0, rows, group):
                         i, taken = i0 + g, min(group, rows - g)
-                        if not _begin(call, b, i, taken, j0, at(limits, g), scores, zero):
+                        if not _begin(call, b, i, taken, j0, at(limits, g), constant, scores, zero):
                             continue
                         for k in range(taken):
                             own_scores, sums = at(scores, k * SIDE), at(score_sums, k * SIDE * lanes)

@@ -139,11 +139,11 @@ def _backward(problem: Problem, out: Output, grad: Upstream) -> Gradients:
     for part, tensors in _parts(problem, (*grads, out.peak, *grad)):
         into, peak, above = Gradients(*tensors[:5]), tensors[5], Upstream(*tensors[6:])
         for rows in _rows(part):
+            own = above._replace(mean=above.mean[..., rows, :], drift=above.drift[..., rows])
             for tile in _tiles(part, rows, exact):
-                own = above.weights[..., rows, tile.cols] if problem.wants_weights else above.weights
-                _accumulate(
-                    tile, peak[..., rows], Upstream(above.mean[..., rows, :], own, above.drift[..., rows]), into
-                )
+                if problem.wants_weights:
+                    own = own._replace(weights=above.weights[..., rows, tile.cols])
+                _accumulate(tile, peak[..., rows], own, into)
     return Gradients(*grads)
 
 

@@ -223,8 +223,8 @@ def _backward(problem: Problem, out: Output, grad: Upstream) -> Gradients:
     fields, lead, queries = call.fields, problem.lead, problem.limits.queries
     if problem.wants_weights:
         call.point("weights_grad", grad.weights.contiguous())
-    call.point("drift", grad.drift.contiguous())
-    call.point("peak", out.peak.contiguous())
+    for name, tensor in (("peak", out.peak), ("total", out.total), ("total_grad", grad.total), ("drift", grad.drift)):
+        call.point(name, tensor.contiguous())
     fields["exact"] = must_exclude(problem, grad.mean)
     # Tasks of one batch element each have gradients of all keys: no more of them than there is use for.
     parts = max(1, min(-(-queries // _ROWS), -(-2 * torch.get_num_threads() // max(1, call.batch))))
@@ -276,7 +276,7 @@ def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor |
     by_bias = call.zeros("bias_grad", tasks, keys) if problem.limits.key_bias is not None else None
     side = numba_additive.SIDE
     pairs = group * side
-    scratch = 6 * pairs + 2 * rows * side + 2 * pairs * call.lanes + 4 * rows + 2 * group
+    scratch = 6 * pairs + 5 * rows * side + 2 * pairs * call.lanes + 4 * rows + 2 * group
     scratch += padded * (pairs + 3 + side + 3 * rows)
     call.run(numba_additive.backward, tasks, scratch)
     return by_key, by_weight, by_value, by_bias

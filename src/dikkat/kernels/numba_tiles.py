@@ -61,7 +61,7 @@ WHOLE = (
     "profile", "queries", "keys", "features", "padded", "values", "value_stride", "blocks", "bias_stride",
     "causal", "lens_row", "mask_row", "mask_col", "exclude_row", "dropout", "exact", "narrow",
     "packed_key", "packed_value", "key_astray", "key_peak", "key_owners",
-    "mean", "peak", "total", "weights", "mean_grad", "weights_grad", "drift",
+    "mean", "peak", "total", "weights", "mean_grad", "weights_grad", "total_grad", "drift",
     "query_grad", "key_grad", "weight_grad", "value_grad", "bias_grad",
 )  # fmt: skip
 REAL = ("kept_scale", "scale", "limit", "highest")

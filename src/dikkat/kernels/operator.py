@@ -36,11 +36,13 @@ class Upstream(NamedTuple):
     Attributes:
         mean: (..., n, d_v).
         weights: (..., n, m); empty, (0,), where weights were not wanted.
+        total: (..., n), the total's own gradient.
         drift: (..., n): Σ_j of weight times its gradient, by way of the mean and the weights, less that of the total.
     """
 
     mean: Tensor
     weights: Tensor
+    total: Tensor
     drift: Tensor
 
 
@@ -236,9 +238,9 @@ def upstream(problem: Problem, out: Output, grad: Output) -> Upstream:
     mean = grad.mean * by_total[..., None]
     drift = (mean * out.mean).sum(-1) - grad.total
     if not problem.wants_weights:
-        return Upstream(mean, grad.weights, drift)
+        return Upstream(mean, grad.weights, grad.total, drift)
     weights = grad.weights * by_total[..., None]
-    return Upstream(mean, weights, drift + (weights * out.weights).sum(-1))
+    return Upstream(mean, weights, grad.total, drift + (weights * out.weights).sum(-1))
 
 
 def _problem(

@@ -147,8 +147,10 @@ def _sigmoid(x: Vector, zero: Any) -> Vector:
 
 @inlined
 def _tanh(x: Vector, zero: Any) -> Vector:
-    one, two = full(1, zero), full(2, zero)
-    return where(x * x < full(SMALL_TANH**2, zero), small_tanh(x), one - two / (one + exp(two * x)))
+    one, two, nothing = full(1, zero), full(2, zero), full(0, zero)
+    away = maximum(x, nothing - x)
+    large = one - two / (one + exp(two * away))
+    return where(away < full(SMALL_TANH, zero), small_tanh(x), where(x < nothing, nothing - large, large))
 
 
 @inlined

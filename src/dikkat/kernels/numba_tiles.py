@@ -32,6 +32,7 @@ from dikkat.kernels.numba_vectors import (
     claim,
     exp,
     full,
+    fused,
     gather,
     lane_numbers,
     lanes_of,
@@ -461,7 +462,7 @@ def _square(query: Pointer, key: Pointer, size: int, zero: Any) -> Vector:
     acc = full(0, zero)
     for c in range(size):
         away = spread(query, c) - load(key, c * lanes)
-        acc += away * away
+        acc = fused(away, away, acc)
     return acc
 
 
@@ -475,10 +476,10 @@ def _four_squares(query: Pointer, key: Pointer, size: int, zero: Any) -> tuple[V
         q, place = spread(query, c), c * lanes
         away0, away1 = q - load(key, place), q - load(key, place + step)
         away2, away3 = q - load(key, place + 2 * step), q - load(key, place + 3 * step)
-        acc0 += away0 * away0
-        acc1 += away1 * away1
-        acc2 += away2 * away2
-        acc3 += away3 * away3
+        acc0 = fused(away0, away0, acc0)
+        acc1 = fused(away1, away1, acc1)
+        acc2 = fused(away2, away2, acc2)
+        acc3 = fused(away3, away3, acc3)
     return acc0, acc1, acc2, acc3
 
 
@@ -519,17 +520,15 @@ def _inner_scores(
             acc0 = full(0, zero)
             if i + 4 > rows:
                 for c in range(size):
-                    acc0 += spread(row, c) * load(keys, c * lanes)
+                    acc0 = fused(spread(row, c), load(keys, c * lanes), acc0)
                 _add_scores(scores, place, acc0, whole, zero)
                 i += 1
                 continue
             acc1, acc2, acc3 = acc0, acc0, acc0
             for c in range(size):
                 k = load(keys, c * lanes)
-                acc0 += spread(row, c) * k
-                acc1 += spread(row, c + size) * k
-                acc2 += spread(row, c + 2 * size) * k
-                acc3 += spread(row, c + 3 * size) * k
+                acc0, acc1 = fused(spread(row, c), k, acc0), fused(spread(row, c + size), k, acc1)
+                acc2, acc3 = fused(spread(row, c + 2 * size), k, acc2), fused(spread(row, c + 3 * size), k, acc3)
             _add_scores(scores, place, acc0, whole, zero)
             _add_scores(scores, place + width, acc1, whole, zero)
             _add_scores(scores, place + 2 * width, acc2, whole, zero)

@@ -407,6 +407,16 @@ def _call(builder: Any, name: str, *args: Any) -> Any:
 
 
 @intrinsic
+def fused(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+    """a b + c, rounded once, and in no other order: a sum that is made twice is the same to the last bit."""
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _call(builder, "fma", *args)
+
+    return a(a, b, c), build
+
+
+@intrinsic
 def square_root(typingctx: Any, vector: Any) -> Any:
     """√x."""
 

@@ -295,7 +295,8 @@ def attention_state(
         impl: "auto" or a name.
 
     Returns:
-        `State(mean (..., n, d_v), lse (..., n))`, float32 or float64; a row with no key has mean 0 and lse −∞.
+        `State(mean (..., n, d_v), lse (..., n), tail (..., n))`, float32 or float64; a row with no key has mean 0 and
+        lse −∞.
 
     Raises:
         TypeError: As in `attend`.
@@ -312,7 +313,7 @@ def attention_state(
     result = calls.run(calls.problem(query, key, value, score, limits, wanted), impl)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
-    return State(result.mean, result.lse)
+    return State(result.mean, result.lse, result.tail)
 
 
 def attention_weights(

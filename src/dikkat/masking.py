@@ -366,8 +366,8 @@ def _check_range(name: str, tensor: Tensor, low: int, high: int, meaning: str) -
         raise ValueError(f"{name}: came {came}; allowed: {low} to {high}, {meaning}")
 
 
-def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Weights and log-sum-exp over the visible keys; weights 0 and -inf for a row that sees none.
+def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights over the visible keys, the largest score and Σ e^(score − it); 0, -inf and 0 for a row that sees none.
 
     Args:
         scores: (..., n, m), float32 or float64. A score of -inf is a weight of 0.
@@ -376,20 +376,16 @@ def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
     if visible is not None:
         scores = scores.masked_fill(~visible, -_INF)
     if scores.shape[-1] == 0:
-        peak = scores.new_zeros((*scores.shape[:-1], 1))
+        peak = scores.new_full((*scores.shape[:-1], 1), -_INF)
     else:
         peak = scores.detach().amax(-1, keepdim=True)
-        peak = peak.masked_fill(peak == -_INF, 0.0)
-    share = (scores - peak).exp()
+    share = (scores - peak.masked_fill(peak == -_INF, 0.0)).exp()
     total = share.sum(-1, keepdim=True)
-    # `== 0` and not `> 0`: a row of NaN is not an empty row. The second masked_fill keeps log's gradient at 0 away.
-    empty = total == 0
-    total = total.masked_fill(empty, 1.0)
-    lse = (total.log() + peak).masked_fill(empty, -_INF)
-    weights = share / total
+    # `== 0` and not `> 0`: a row of NaN is not an empty row.
+    weights = share / total.masked_fill(total == 0, 1.0)
     if visible is not None:  # in a row of NaN, what is hidden still weighs nothing
         weights = weights.masked_fill(~visible, 0.0)
-    return weights, lse.squeeze(-1)
+    return weights, peak.squeeze(-1), total.squeeze(-1)
 
 
 def masked_softmax(scores: Tensor, valid_lens: Tensor | int | None = None) -> Tensor:

@@ -1,6 +1,6 @@
 """Plain PyTorch in tiles of bounded size: linear memory forward and backward.
 
-The forward merges the states of tiles; the backward computes each tile's scores again from the saved log-sum-exp.
+The forward joins the states of tiles; the backward computes each tile's scores, and its weights, once more.
 """
 
 from collections.abc import Iterator
@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from dikkat.kernels.common import (
+    Pooled,
     Problem,
-    State,
     dropout_scale,
+    join,
     log_profile,
-    merge,
     must_exclude,
     narrow,
     pool,
     profile_slope,
     weigh,
 )
-from dikkat.kernels.operator import Gradients, Output, operator
+from dikkat.kernels.operator import Gradients, Output, Upstream, operator
 from dikkat.masking import can_read_values, have_tangents, softmax
 
 _INF = float("inf")
@@ -80,29 +80,31 @@ def _forward(problem: Problem) -> Output:
     lead, limits = problem.lead, problem.limits
     size = problem.value.shape[-1]
     new = problem.query.new_zeros
-    mean, lse = new((*lead, limits.queries, size)), new((*lead, limits.queries)).fill_(-_INF)
+    mean, total = new((*lead, limits.queries, size)), new((*lead, limits.queries))
+    peak = torch.full_like(total, -_INF)
     weights = new((*lead, limits.queries, limits.keys) if problem.wants_weights else (0,))
     exact = must_exclude(problem)
-    for part, (mean_part, lse_part, weights_part) in _parts(problem, (mean, lse, weights)):
+    for part, (mean_part, peak_part, total_part, weights_part) in _parts(problem, (mean, peak, total, weights)):
         for rows in _rows(part):
-            state = State(mean_part[..., rows, :], lse_part[..., rows])
+            state = Pooled(mean_part[..., rows, :], peak_part[..., rows], total_part[..., rows])
             for tile in _tiles(part, rows, exact):
-                state = merge(state, _state(tile))
-            mean_part[..., rows, :], lse_part[..., rows] = state
+                state = join(state, _state(tile))
+            mean_part[..., rows, :], peak_part[..., rows], total_part[..., rows] = state
             if problem.wants_weights:
+                whole = state.total.masked_fill(state.total == 0, 1.0)[..., None]
                 for tile in _tiles(part, rows, exact):
                     scores, visible = _scores(tile)[:2]
-                    weights_part[..., rows, tile.cols] = _weights(scores, visible, state.lse)
-    return Output(mean, lse, weights)
+                    weights_part[..., rows, tile.cols] = _shares(scores, visible, state.peak) / whole
+    return Output(mean, peak, total, weights)
 
 
-def _state(tile: _Tile) -> State:
+def _state(tile: _Tile) -> Pooled:
     scores, visible, _ = _scores(tile)
     scores = scores.expand(*tile.problem.lead, *scores.shape[-2:])
-    weights, lse = softmax(scores, visible)
+    weights, peak, total = softmax(scores, visible)
     scale = dropout_scale(tile.problem, tile.rows, tile.cols)
     mean = pool(weights if scale is None else weights * scale, tile.value, tile.hidden_from_some(visible))
-    return State(mean, lse)
+    return Pooled(mean, peak, total)
 
 
 def _scores(tile: _Tile) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -124,49 +126,42 @@ def _scores(tile: _Tile) -> tuple[Tensor, Tensor | None, Tensor | None]:
     return scores if bias is None else scores + bias[..., None, tile.cols], visible, made
 
 
-def _weights(scores: Tensor, visible: Tensor | None, lse: Tensor) -> Tensor:
-    """e^(score − lse), 0 where hidden."""
-    weights = (scores - lse.masked_fill(lse == -_INF, 0.0)[..., None]).exp()
-    return weights if visible is None else weights.masked_fill(~visible, 0.0)
+def _shares(scores: Tensor, visible: Tensor | None, peak: Tensor) -> Tensor:
+    """e^(score − peak), 0 where hidden: weights, but for the division by their total."""
+    shares = (scores - peak.masked_fill(peak == -_INF, 0.0)[..., None]).exp()
+    return shares if visible is None else shares.masked_fill(~visible, 0.0)
 
 
-def _backward(problem: Problem, out: Output, grad: Output) -> Gradients:
+def _backward(problem: Problem, out: Output, grad: Upstream) -> Gradients:
     operands = (problem.query, problem.key, problem.weight, problem.value, problem.limits.key_bias)
     grads = [problem.query.new_zeros((0,) if t is None else t.shape) for t in operands]
     exact = must_exclude(problem, grad.mean)
-    shared = (*grads, *out, *grad)
-    for part, tensors in _parts(problem, shared):
-        into, mean, lse = Gradients(*tensors[:5]), tensors[5], tensors[6]
-        mean_grad, lse_grad, weights_grad = tensors[8:]
+    for part, tensors in _parts(problem, (*grads, out.peak, *grad)):
+        into, peak, above = Gradients(*tensors[:5]), tensors[5], Upstream(*tensors[6:])
         for rows in _rows(part):
-            row_grad = mean_grad[..., rows, :]
-            # Σ_j of weight times its gradient: by way of the mean, and of the weights where they were asked for.
-            drift = (row_grad * mean[..., rows, :]).sum(-1) - lse_grad[..., rows]
-            if problem.wants_weights:
-                drift = drift + (weights_grad[..., rows, :] * tensors[7][..., rows, :]).sum(-1)
+            own = above._replace(mean=above.mean[..., rows, :], drift=above.drift[..., rows])
             for tile in _tiles(part, rows, exact):
-                own = weights_grad[..., rows, tile.cols] if problem.wants_weights else None
-                _accumulate(tile, lse[..., rows], row_grad, own, drift, into)
+                if problem.wants_weights:
+                    own = own._replace(weights=above.weights[..., rows, tile.cols])
+                _accumulate(tile, peak[..., rows], own, into)
     return Gradients(*grads)
 
 
-def _accumulate(
-    tile: _Tile, lse: Tensor, mean_grad: Tensor, weights_grad: Tensor | None, drift: Tensor, into: Gradients
-) -> None:
+def _accumulate(tile: _Tile, peak: Tensor, above: Upstream, into: Gradients) -> None:
     """Add one tile's share to every gradient."""
     problem, rows, cols = tile.problem, tile.rows, tile.cols
     scores, visible, made = _scores(tile)
-    weights = _weights(scores, visible, lse)
+    shares = _shares(scores, visible, peak)
     some = tile.hidden_from_some(visible)
-    back = None if some is None else some.expand(*some.shape[:-2], *weights.shape[-2:]).mT
+    back = None if some is None else some.expand(*some.shape[:-2], *shares.shape[-2:]).mT
     scale = dropout_scale(problem, rows, cols)
 
-    kept = weights if scale is None else weights * scale
-    _add(into.value[..., cols, :], pool(kept.mT, mean_grad, back))
-    by_weight = mean_grad @ tile.value.mT
+    kept = shares if scale is None else shares * scale
+    _add(into.value[..., cols, :], pool(kept.mT, above.mean, back))
+    by_weight = above.mean @ tile.value.mT
     by_weight = by_weight if scale is None else by_weight * scale
-    by_weight = by_weight if weights_grad is None else by_weight + weights_grad
-    by_score = weights * (by_weight - drift[..., None])
+    by_weight = by_weight + above.weights if problem.wants_weights else by_weight
+    by_score = shares * (by_weight - above.drift[..., None])
     if visible is not None:
         by_score = by_score.masked_fill(~visible, 0.0)
 

@@ -18,18 +18,38 @@ class State(NamedTuple):
     Attributes:
         mean: (..., n, d_v), the weighted mean of the values, float32 or float64; 0 in a row with no key.
         lse: (..., n), the natural logarithm of the sum of e^score over the keys; −∞ in a row with no key.
+        tail: (..., n), what `lse` lost by rounding: lse + tail is the logarithm to all digits. It has no gradient, and
+            None stands for 0. Without it two states of large scores would merge in the wrong proportion: at a score of
+            −5·10⁹ neighbours in float32 are 512 apart, and whether a state is over one key or a hundred is all tail.
     """
 
     mean: Tensor
     lse: Tensor
+    tail: Tensor | None = None
+
+
+class Pooled(NamedTuple):
+    """A state as it is computed with: its log-sum-exp is peak + log total.
+
+    Attributes:
+        mean: (..., n, d_v).
+        peak: (..., n): of the scores' size, and so that `total` is of the size of the number of keys; −∞ in a row with
+            no key. It has no gradient.
+        total: (..., n), Σ e^(score − peak); 0 in a row with no key.
+    """
+
+    mean: Tensor
+    peak: Tensor
+    total: Tensor
 
 
 class Result(NamedTuple):
-    """What an implementation returns; `lse` and `weights` (before dropout) where they were asked for."""
+    """What an implementation returns; `lse`, `tail` and `weights` (before dropout) where they were asked for."""
 
     mean: Tensor
     lse: Tensor | None
     weights: Tensor | None
+    tail: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -123,14 +143,14 @@ def narrow(tensor: Tensor, dim: int, rows: slice) -> Tensor:
 def merge(a: State, b: State) -> State:
     r"""The state over two disjoint sets of keys from the states over each.
 
-    With $p = \max(\ell_a, \ell_b)$, $w_x = e^{\ell_x - p}$:
+    With $p = \max(\ell_a, \ell_b)$, $w_x = e^{\ell_x - p}$, where $\ell$ is lse and tail together:
 
     $$ \mu = \frac{w_a \mu_a + w_b \mu_b}{w_a + w_b}, \qquad \ell = p + \log(w_a + w_b). $$
 
     Associative, commutative and differentiable, with the empty state (mean 0, lse −∞) as its neutral element.
 
     Args:
-        a: State with mean (..., n, d_v) and lse (..., n).
+        a: State with mean (..., n, d_v) and lse (..., n), and perhaps a tail (..., n).
         b: Likewise, over other keys.
 
     Returns:
@@ -158,22 +178,49 @@ def merge(a: State, b: State) -> State:
                 f"{name}: came with mean {tuple(state.mean.shape)} and lse {tuple(state.lse.shape)}; "
                 "allowed: mean (..., n, d_v) and lse (..., n)"
             )
+        if state.tail is not None and state.tail.shape != state.lse.shape:
+            raise ValueError(
+                f"{name}: came with lse {tuple(state.lse.shape)} and tail {tuple(state.tail.shape)}; "
+                "allowed: the same shape, or None for the tail"
+            )
     if a.mean.shape != b.mean.shape:
         raise ValueError(f"b: came with mean {tuple(b.mean.shape)}; allowed: {tuple(a.mean.shape)}, the shape of a's")
-    peak = torch.maximum(a.lse, b.lse).detach()
-    peak = peak.masked_fill(peak == -_INF, 0.0)
-    share_a, share_b = (_exp(state.lse, peak) for state in (a, b))
+    joined = join(_pooled(a), _pooled(b))
+    return State(joined.mean, *log_sum_exp(joined.peak, joined.total))
+
+
+def _pooled(state: State) -> Pooled:
+    """The state about its own `lse`, without the gradient that a constant peak takes from it."""
+    peak = state.lse.detach()
+    empty = peak == -_INF
+    lost = 0.0 if state.tail is None else state.tail
+    # e^0 or e^tail; the first difference is 0, and there for the gradient. The inner masked_fill keeps ∞ − ∞ away.
+    log_total = (state.lse - peak).masked_fill(empty, 0.0) + lost
+    return Pooled(state.mean, peak, log_total.exp().masked_fill(empty, 0.0))
+
+
+def join(a: Pooled, b: Pooled) -> Pooled:
+    """The one rule by which partial results are joined: brought to one peak, totals add, and means are weighed by them."""
+    peak = torch.maximum(a.peak, b.peak)
+    base = peak.masked_fill(peak == -_INF, 0.0)
+    share_a, share_b = a.total * (a.peak - base).exp(), b.total * (b.peak - base).exp()
     total = share_a + share_b
-    empty = total == 0
-    total = total.masked_fill(empty, 1.0)
-    mean = ((share_a / total)[..., None] * a.mean) + ((share_b / total)[..., None] * b.mean)
-    return State(mean, (total.log() + peak).masked_fill(empty, -_INF))
+    whole = total.masked_fill(total == 0, 1.0)
+    mean = (share_a / whole)[..., None] * a.mean + (share_b / whole)[..., None] * b.mean
+    return Pooled(mean, peak, total)
 
 
-def _exp(lse: Tensor, peak: Tensor) -> Tensor:
-    """e^(lse − peak), with value and gradient 0 where lse is −∞."""
-    empty = lse == -_INF
-    return (lse.masked_fill(empty, 0.0) - peak).exp().masked_fill(empty, 0.0)
+def log_sum_exp(peak: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+    """peak + log total, and what of it was lost by rounding; −∞ and 0 in a row with no key. The peak has no gradient."""
+    peak, empty = peak.detach(), total == 0
+    base = peak.masked_fill(peak == -_INF, 0.0)
+    log_total = total.masked_fill(empty, 1.0).log()  # the inner of two, which keeps log's gradient at 0 away
+    lse = log_total + base
+    with torch.no_grad():  # Knuth's exact sum of two
+        share = lse - base
+        tail = (log_total - share) + (base - (lse - share))
+        tail = tail.masked_fill(empty, 0.0)
+    return lse.masked_fill(empty, -_INF), tail
 
 
 def weigh(hidden: Tensor, weight: Tensor) -> Tensor:

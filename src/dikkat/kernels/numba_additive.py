@@ -10,8 +10,13 @@ would lose them: there tanh is computed as such.
 
 Four keys and a few rows are taken together. Their 1/a are computed once for the scores and kept, one division for four;
 as soon as the scores are known, so are the g, and the sums are made from what was kept.
+
+These scores are not the forward's to the last bit, and e^(score − peak) is off by as much as they are. Where that could
+show, because a score is large or few keys have all the weight, a sweep over the keys before finds the rows' peaks and
+totals anew, so that weights add up to 1 here too.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -43,6 +48,7 @@ from dikkat.kernels.numba_vectors import (
     load,
     maximum,
     pointer,
+    small_tanh,
     some,
     spread,
     store,
@@ -58,6 +64,8 @@ SIDE, MOST, TILE = 4, 8, 64
 LOWER = 2.0**-13
 # Below this sum of |q| and |k|, tanh is computed as such.
 SMALL = 0.25
+# A row is swept twice from this peak on, or below this total.
+LARGE, SHARP = 16.0, 4.0
 
 
 @inlined
@@ -126,14 +134,17 @@ def _peak(rows: Pointer, count: int, size: int, padded: int, highest: Vector, pe
 
 
 @inlined
-def _begin(call: Call, b: int, i0: int, rows: int, j0: int, limits: Pointer, scores: Pointer, zero: Any) -> bool:
-    """Begin the pairs' scores: the key's bias where visible, −∞ where not. Whether any is visible."""
+def _begin(
+    call: Call, b: int, i0: int, rows: int, j0: int, limits: Pointer, constant: float, scores: Pointer, zero: Any
+) -> bool:
+    """Begin the pairs' scores: Σ v and the key's bias where visible, −∞ where not. Whether any is visible."""
     keys, least = min(SIDE, call.keys - j0), limits[0]
     for i in range(1, rows):
         least = min(least, limits[i])
     # So many keys below every limit: there are as many.
     if rows == call.group and least >= j0 + SIDE and call.bias == 0 and call.mask == 0 and call.exclude == 0:
-        clear(scores, rows * SIDE, zero)
+        for place in range(0, rows * SIDE, lanes_of(zero)):
+            store(scores, place, full(constant, zero))
         return True
     seen = False
     for i in range(call.group):
@@ -148,9 +159,9 @@ def _begin(call: Call, b: int, i0: int, rows: int, j0: int, limits: Pointer, sco
                 rows_of, cols_of = (call.queries if call.mask_row else 1), (call.keys if call.mask_col else 1)
                 place = (owner(call.mask_step, call.mask_table, b) * rows_of + (i0 + i) * call.mask_row) * cols_of
                 visible = pointer(call.mask, np.uint8(0))[place + j * call.mask_col] != 0
-            begin = zero
+            begin = constant
             if visible and call.bias != 0:
-                begin = pointer(call.bias, zero)[owner(call.bias_step, call.bias_table, b) * call.bias_stride + j]
+                begin += pointer(call.bias, zero)[owner(call.bias_step, call.bias_table, b) * call.bias_stride + j]
             scores[i * SIDE + k] = begin if visible else -np.inf
             seen = seen or (visible and begin != -np.inf)
     return seen
@@ -193,9 +204,11 @@ def _keep_row(
 ) -> bool:  # fmt: skip
     """A row with four keys: keeps every 1/a, and what sums to the scores. Whether all stayed in range.
 
-    Where four share a division, s may be the smaller: `LOWER` times; and as much wider is the range.
+    Where four share a division, s may be the smaller: `LOWER` times; and as much wider is the range. What the division
+    gives must be a normal number, since the small denominators are made from it again.
     """
     acc0, lower = full(0, zero), full(LOWER, zero)
+    limit = limit * lower
     acc1, acc2, acc3, peak, s = acc0, acc0, acc0, acc0, s * lower
     for c in range(0, padded, lanes_of(zero)):
         v, q = load(weight, c), load(query, c) * lower
@@ -237,15 +250,6 @@ def _keep_row_exact(
 
 
 @inlined
-def _small_tanh(x: Vector, zero: Any) -> Vector:
-    """tanh x for |x| < SMALL, by the first six terms of its continued fraction: to 4e-17 of itself."""
-    square = x * x
-    above = full(10395, zero) + square * (full(1260, zero) + square * full(21, zero))
-    below = full(10395, zero) + square * (full(4725, zero) + square * (full(210, zero) + square))
-    return x * above / below
-
-
-@inlined
 def _add_exact(
     query: Pointer, key: Pointer, weight: Pointer, by_score: float, size: int, query_grad: Pointer,
     key_grad: Pointer, weight_grad: Pointer, zero: Any,
@@ -259,7 +263,7 @@ def _add_exact(
         e = exp(nothing - away - away)
         share = g * _part(weight, c, size, zero) * full(4, zero) * e / ((one + e) * (one + e))
         tanh = (one - e) / (one + e)
-        tanh = where(away < full(SMALL, zero), _small_tanh(x, zero), where(x < nothing, nothing - tanh, tanh))
+        tanh = where(away < full(SMALL, zero), small_tanh(x), where(x < nothing, nothing - tanh, tanh))
         store(query_grad, c, load(query_grad, c) + share)
         store(key_grad, c, load(key_grad, c) + share)
         store(weight_grad, c, load(weight_grad, c) + g * tanh)
@@ -386,7 +390,7 @@ def _add_small(
                 pair = i * SIDE + k
                 if by_score[pair] == 0:  # hidden, or done otherwise: perhaps not finite
                     continue
-                tanh = _small_tanh(q + _part(at(keys, k * size), c, size, zero), zero)
+                tanh = small_tanh(q + _part(at(keys, k * size), c, size, zero))
                 shares += spread(by_score, pair) * tanh
         store(weight_grad, c, load(weight_grad, c) + where(small, shares, nothing))
 
@@ -407,11 +411,14 @@ def _flush_keys(
 
 @inlined
 def _weigh_pairs(
-    call: Call, b: int, i0: int, rows: int, j0: int, shifts: Pointer, drifts: Pointer, factor: Vector,
-    score_sums: Pointer, value_sums: Pointer, scores: Pointer, weights: Pointer, by_score: Pointer, spare: Pointer,
-    zero: Any,
+    call: Call, b: int, i0: int, rows: int, j0: int, finds: bool, peaks: Pointer, totals_: Pointer, drifts: Pointer,
+    factors: Pointer, factor: Vector, score_sums: Pointer, value_sums: Pointer, scores: Pointer, weights: Pointer,
+    by_score: Pointer, spare: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """From the pairs' sums their scores, weights after dropout, and the gradients of the scores."""
+    """From the pairs' sums their scores, shares e^(score − peak) after dropout, and the gradients of the scores.
+
+    Or, in a first sweep that `finds` them, what the pairs add to their rows' peaks, totals and drifts.
+    """
     lanes, hidden, nothing = lanes_of(zero), full(-np.inf, zero), full(0, zero)
     keys = min(SIDE, call.keys - j0)
     pairs = call.group * SIDE
@@ -427,16 +434,73 @@ def _weigh_pairs(
     for pair in range(0, pairs, lanes):
         begin = load(scores, pair)
         score = where(begin == hidden, begin, begin + factor * totals(score_sums, pair * lanes))
-        weight = exp(score - load(shifts, pair))
-        by_weight, kept = totals(value_sums, pair * lanes), weight
+        by_weight = totals(value_sums, pair * lanes)
         if call.seeds != 0:
-            kept, by_weight = weight * load(dropped, pair), by_weight * load(dropped, pair)
+            by_weight = by_weight * load(dropped, pair)
         if call.weights_grad != 0:
             by_weight = by_weight + load(upstream, pair)
-        seen = begin != hidden
+        if finds:
+            _find(score, by_weight, at(peaks, pair), at(totals_, pair), at(drifts, pair), zero)
+            continue
+        share = exp(score - load(peaks, pair)) * load(factors, pair)
+        kept, seen = share, begin != hidden
+        if call.seeds != 0:
+            kept = share * load(dropped, pair)
         store(scores, pair, score)
         store(weights, pair, where(seen, kept, nothing))
-        store(by_score, pair, where(seen, weight * (by_weight - load(drifts, pair)), nothing))
+        store(by_score, pair, where(seen, share * (by_weight - load(drifts, pair)), nothing))
+
+
+@inlined
+def _find(score: Vector, by_weight: Vector, peak: Pointer, total_: Pointer, drift: Pointer, zero: Any) -> None:
+    """Add pairs to the totals, and to Σ share · gradient, of their lanes: a running softmax."""
+    hidden, nothing = full(-np.inf, zero), full(0, zero)
+    before = load(peak, 0)
+    top = maximum(score, before)
+    base = where(top == hidden, nothing, top)
+    fade, share = exp(before - base), exp(score - base)
+    store(peak, 0, top)
+    store(total_, 0, load(total_, 0) * fade + share)
+    store(drift, 0, load(drift, 0) * fade + where(score == hidden, nothing, share * by_weight))
+
+
+@inlined
+def _is_sharp(call: Call, row: int, zero: Any) -> bool:
+    """Whether a row is swept twice."""
+    peak, total_ = pointer(call.peak, zero)[row], pointer(call.total, zero)[row]
+    return 0 < total_ and (total_ < SHARP or abs(peak) > LARGE)
+
+
+@inlined
+def _begin_row(
+    call: Call, row: int, finds: bool, peaks: Pointer, totals_: Pointer, drifts: Pointer, factors: Pointer, zero: Any
+) -> None:
+    """A row's peak and drift as the forward has them; or where a sweep finds them, none yet. For each of four lanes."""
+    peak = pointer(call.peak, zero)[row]
+    for k in range(SIDE):
+        peaks[k] = -np.inf if finds else (peak if peak > -np.inf else zero)
+        drifts[k] = zero if finds else pointer(call.drift, zero)[row]
+        totals_[k], factors[k] = zero, 1.0
+
+
+@inlined
+def _found_row(
+    call: Call, row: int, peaks: Pointer, totals_: Pointer, drifts: Pointer, factors: Pointer, zero: Any
+) -> None:
+    """The peak and the drift that a sweep has found, and what brings shares from the forward's total to its own."""
+    peak = peaks[0]
+    for k in range(1, SIDE):
+        peak = max(peak, peaks[k])
+    base = peak if peak > -np.inf else zero
+    total_, drift = zero, zero
+    for k in range(SIDE):
+        fade = math.exp(peaks[k] - base)
+        total_ += totals_[k] * fade
+        drift += drifts[k] * fade
+    by = zero if total_ == 0 else 1 / total_
+    factor, drift = pointer(call.total, zero)[row] * by, drift * by - pointer(call.total_grad, zero)[row]
+    for k in range(SIDE):
+        peaks[k], factors[k], drifts[k] = base, factor, drift
 
 
 @Kernel
@@ -455,9 +519,10 @@ def backward(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
         scores, weights = scratch, at(scratch, pairs)
         by_score, in_fast = at(scratch, 2 * pairs), at(scratch, 3 * pairs)
         spare = at(scratch, 4 * pairs)
-        shifts = at(scratch, 6 * pairs)
-        drifts = at(shifts, call.rows * SIDE)
-        score_sums = at(drifts, call.rows * SIDE)
+        peaks = at(scratch, 6 * pairs)
+        totals_, drifts = at(peaks, call.rows * SIDE), at(peaks, 2 * call.rows * SIDE)
+        factors = at(peaks, 3 * call.rows * SIDE)
+        score_sums = at(peaks, 4 * call.rows * SIDE)
         value_sums = at(score_sums, pairs * lanes)
         kept = at(value_sums, pairs * lanes)
         weight = at(kept, pairs * padded)
@@ -495,94 +560,106 @@ def backward(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
                 rows = min(call.rows, last - i0)
                 clear(query_sums, 2 * call.rows * padded, zero)  # and query_exact
                 reach = limits_of(call, b, i0, rows, limits)
+                sharp = False
                 for i in range(rows):
                     raw, row = raw_row(call, b, i0 + i, zero), b * call.queries + i0 + i
                     astray[i] = _pack_features(raw, size, at(query, i * padded), padded, s, highest, zero)
-                    lse = pointer(call.lse, zero)[row]
-                    for k in range(SIDE):
-                        shifts[i * SIDE + k] = lse - constant if lse != -np.inf else zero
-                        drifts[i * SIDE + k] = pointer(call.drift, zero)[row]
+                    sharp = sharp or _is_sharp(call, row, zero)
                 _peak(raw_row(call, b, i0, zero), rows, size, padded, highest, query_peak, zero)
                 small, key_peak = False, query_peak
-                for j0 in range(0, reach, SIDE):
-                    if j0 % TILE == 0:
-                        tile = owner(call.key_step, call.key_table, b) * ((call.keys + TILE - 1) // TILE) + j0 // TILE
-                        key_peak = at(pointer(call.key_peak, zero), tile * padded)
-                        small = _any_small(query_peak, key_peak, padded, zero)
-                    count = min(SIDE, call.keys - j0)
-                    raw = raw_keys(call, b, j0, zero)
-                    keys = at(pointer(call.packed_key, zero), (key_owner + j0) * padded)
-                    values = at(pointer(call.value, zero), (value_owner + j0) * stride)
-                    # Beyond the last key, the last again: hidden.
-                    n1, n2, n3 = min(1, count - 1), min(2, count - 1), min(3, count - 1)
-                    k1, k2, k3 = at(keys, n1 * padded), at(keys, n2 * padded), at(keys, n3 * padded)
-                    v1, v2, v3 = at(values, n1 * stride), at(values, n2 * stride), at(values, n3 * stride)
-                    wild = False
-                    for k in range(count):
-                        wild = wild or pointer(call.key_astray, np.uint8(0))[key_owner + j0 + k] != 0
-                    clear(key_sums, SIDE * padded, zero)
-                    key_grad, value_grad = at(key_grads, j0 * padded), at(value_grads, j0 * stride)
-                    for g in range(0, rows, group):
-                        i, taken = i0 + g, min(group, rows - g)
-                        if not _begin(call, b, i, taken, j0, at(limits, g), scores, zero):
-                            continue
-                        for k in range(taken):
-                            own_scores, sums = at(scores, k * SIDE), at(score_sums, k * SIDE * lanes)
-                            strayed = wild or astray[g + k] != 0
-                            if not strayed:
-                                strayed = not _keep_row(
-                                    at(query, (g + k) * padded), keys, k1, k2, k3, weight, padded, pairs, s, limit,
-                                    at(kept, k * SIDE * lanes), sums, zero,
-                                )  # fmt: skip
+                for sweep in range(2 if sharp else 1):
+                    finds = sharp and sweep == 0
+                    for i in range(rows):
+                        row, place = b * call.queries + i0 + i, i * SIDE
+                        own = at(peaks, place), at(totals_, place), at(drifts, place), at(factors, place)
+                        if sweep == 0:
+                            _begin_row(call, row, finds, own[0], own[1], own[2], own[3], zero)
+                        else:
+                            _found_row(call, row, own[0], own[1], own[2], own[3], zero)
+                    for j0 in range(0, reach, SIDE):
+                        if j0 % TILE == 0:
+                            tile = key_owner // call.keys * ((call.keys + TILE - 1) // TILE) + j0 // TILE
+                            key_peak = at(pointer(call.key_peak, zero), tile * padded)
+                            small = _any_small(query_peak, key_peak, padded, zero)
+                        count = min(SIDE, call.keys - j0)
+                        raw = raw_keys(call, b, j0, zero)
+                        keys = at(pointer(call.packed_key, zero), (key_owner + j0) * padded)
+                        values = at(pointer(call.value, zero), (value_owner + j0) * stride)
+                        # Beyond the last key, the last again: hidden.
+                        n1, n2, n3 = min(1, count - 1), min(2, count - 1), min(3, count - 1)
+                        k1, k2, k3 = at(keys, n1 * padded), at(keys, n2 * padded), at(keys, n3 * padded)
+                        v1, v2, v3 = at(values, n1 * stride), at(values, n2 * stride), at(values, n3 * stride)
+                        wild = False
+                        for k in range(count):
+                            wild = wild or pointer(call.key_astray, np.uint8(0))[key_owner + j0 + k] != 0
+                        clear(key_sums, SIDE * padded, zero)
+                        key_grad, value_grad = at(key_grads, j0 * padded), at(value_grads, j0 * stride)
+                        for g in range(0, rows, group):
+                            i, taken = i0 + g, min(group, rows - g)
+                            if not _begin(call, b, i, taken, j0, at(limits, g), constant, scores, zero):
+                                continue
+                            for k in range(taken):
+                                own_scores, sums = at(scores, k * SIDE), at(score_sums, k * SIDE * lanes)
+                                strayed = wild or astray[g + k] != 0
+                                if not strayed:
+                                    strayed = not _keep_row(
+                                        at(query, (g + k) * padded), keys, k1, k2, k3, weight, padded, pairs, s, limit,
+                                        at(kept, k * SIDE * lanes), sums, zero,
+                                    )  # fmt: skip
+                                    if strayed:
+                                        _forget(at(kept, k * SIDE * lanes), padded, pairs, zero)
                                 if strayed:
-                                    _forget(at(kept, k * SIDE * lanes), padded, pairs, zero)
-                            if strayed:
-                                _keep_row_exact(
-                                    raw_row(call, b, i + k, zero), raw, count, size, weight, own_scores, call.scale,
-                                    sums, zero,
-                                )  # fmt: skip
-                            exact[k] = strayed
-                        mean_grad = at(pointer(call.mean_grad, zero), (b * call.queries + i) * stride)
-                        _products(mean_grad, taken, values, v1, v2, v3, stride, value_sums, zero)
-                        _weigh_pairs(
-                            call, b, i, taken, j0, at(shifts, g * SIDE), at(drifts, g * SIDE), factor, score_sums,
-                            value_sums, scores, weights, by_score, spare, zero,
-                        )  # fmt: skip
-                        _add_values(weights, mean_grad, taken, stride, count, value_grad, scores, call.exact != 0, zero)
-                        if call.bias_grad != 0:
-                            for k in range(count):
-                                acc = zero
-                                for r in range(taken):
-                                    acc += by_score[r * SIDE + k]
-                                pointer(call.bias_grad, zero)[task * call.keys + j0 + k] += acc
-                        copy(by_score, in_fast, pairs, zero)
-                        for k in range(taken):
-                            if exact[k]:
-                                for n in range(count):
-                                    pair = k * SIDE + n
-                                    if scores[pair] != -np.inf:
-                                        _add_exact(
-                                            raw_row(call, b, i + k, zero), at(raw, n * size), raw_weight,
-                                            by_score[pair], size, at(query_exact, (g + k) * padded),
-                                            at(key_grad, n * padded), weight_sums, zero,
-                                        )  # fmt: skip
-                                for n in range(SIDE):
-                                    in_fast[k * SIDE + n] = zero
-                        whole = load(in_fast, 0)
-                        for pair in range(lanes, pairs, lanes):
-                            whole += load(in_fast, pair)
-                        whole = full(total(whole), zero)
-                        sums = at(query_sums, g * padded)
-                        _add_features(
-                            at(query, g * padded), keys, k1, k2, k3, taken, padded, pairs, kept, in_fast, whole,
-                            query_peak, key_peak, call.scale, sums, key_sums, weight_sums, zero,
-                        )  # fmt: skip
-                        if small:
-                            _add_small(
-                                raw_row(call, b, i, zero), raw, query_peak, key_peak, taken, count, size, padded,
-                                in_fast, weight_sums, zero,
+                                    _keep_row_exact(
+                                        raw_row(call, b, i + k, zero), raw, count, size, weight, own_scores, call.scale,
+                                        sums, zero,
+                                    )  # fmt: skip
+                                exact[k] = strayed
+                            mean_grad = at(pointer(call.mean_grad, zero), (b * call.queries + i) * stride)
+                            _products(mean_grad, taken, values, v1, v2, v3, stride, value_sums, zero)
+                            _weigh_pairs(
+                                call, b, i, taken, j0, finds, at(peaks, g * SIDE), at(totals_, g * SIDE),
+                                at(drifts, g * SIDE), at(factors, g * SIDE), factor, score_sums, value_sums, scores,
+                                weights, by_score, spare, zero,
                             )  # fmt: skip
-                    _flush_keys(call, keys, count, raw_weight, key_sums, key_grad, zero)
+                            if finds:
+                                continue
+                            _add_values(
+                                weights, mean_grad, taken, stride, count, value_grad, scores, call.exact != 0, zero
+                            )
+                            if call.bias_grad != 0:
+                                for k in range(count):
+                                    acc = zero
+                                    for r in range(taken):
+                                        acc += by_score[r * SIDE + k]
+                                    pointer(call.bias_grad, zero)[task * call.keys + j0 + k] += acc
+                            copy(by_score, in_fast, pairs, zero)
+                            for k in range(taken):
+                                if exact[k]:
+                                    for n in range(count):
+                                        pair = k * SIDE + n
+                                        if scores[pair] != -np.inf:
+                                            _add_exact(
+                                                raw_row(call, b, i + k, zero), at(raw, n * size), raw_weight,
+                                                by_score[pair], size, at(query_exact, (g + k) * padded),
+                                                at(key_grad, n * padded), weight_sums, zero,
+                                            )  # fmt: skip
+                                    for n in range(SIDE):
+                                        in_fast[k * SIDE + n] = zero
+                            whole = load(in_fast, 0)
+                            for pair in range(lanes, pairs, lanes):
+                                whole += load(in_fast, pair)
+                            whole = full(total(whole), zero)
+                            sums = at(query_sums, g * padded)
+                            _add_features(
+                                at(query, g * padded), keys, k1, k2, k3, taken, padded, pairs, kept, in_fast, whole,
+                                query_peak, key_peak, call.scale, sums, key_sums, weight_sums, zero,
+                            )  # fmt: skip
+                            if small:
+                                _add_small(
+                                    raw_row(call, b, i, zero), raw, query_peak, key_peak, taken, count, size, padded,
+                                    in_fast, weight_sums, zero,
+                                )  # fmt: skip
+                        _flush_keys(call, keys, count, raw_weight, key_sums, key_grad, zero)
                 for i in range(rows):
                     out = at(pointer(call.query_grad, zero), (b * call.queries + i0 + i) * size)
                     row, sums, exactly = at(query, i * padded), at(query_sums, i * padded), at(query_exact, i * padded)

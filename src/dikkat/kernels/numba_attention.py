@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dikkat.kernels import addresses, numba_threads
 from dikkat.kernels.common import Problem, must_exclude
-from dikkat.kernels.operator import Gradients, Output, operator
+from dikkat.kernels.operator import Gradients, Output, Upstream, operator
 from dikkat.masking import Restrictions, have_tangents, transformed
 from dikkat.scores import Pair
 
@@ -214,7 +214,8 @@ def _forward(problem: Problem) -> Output:
     rows = min(_ROWS, max(1, limits.queries))
     parts = -(-limits.queries // rows)
     fields["rows"], fields["parts"] = rows, parts
-    mean, lse = call.new("mean", *lead, limits.queries, size), call.new("lse", *lead, limits.queries)
+    mean = call.new("mean", *lead, limits.queries, size)
+    peak, whole = (call.new(name, *lead, limits.queries) for name in ("peak", "total"))
     if problem.wants_weights:
         weights = call.zeros("weights", *lead, limits.queries, limits.keys)
     else:
@@ -222,18 +223,16 @@ def _forward(problem: Problem) -> Output:
     width = tiles.TILE * call.lanes
     scratch = 2 * rows * width + width + call.up(fields["padded"] * (1 + rows)) + rows * (stride + 4)
     call.run(tiles.forward, call.batch * parts, scratch)
-    return Output(mean, lse, weights)
+    return Output(mean, peak, whole, weights)
 
 
-def _backward(problem: Problem, out: Output, grad: Output) -> Gradients:
+def _backward(problem: Problem, out: Output, grad: Upstream) -> Gradients:
     call = _Call(problem)
     fields, lead, queries = call.fields, problem.lead, problem.limits.queries
-    drift = (grad.mean * out.mean).sum(-1) - grad.lse
     if problem.wants_weights:
-        drift = drift + (grad.weights * out.weights).sum(-1)
         call.point("weights_grad", grad.weights.contiguous())
-    call.point("drift", drift.contiguous())
-    call.point("lse", out.lse.contiguous())
+    for name, tensor in (("peak", out.peak), ("total", out.total), ("total_grad", grad.total), ("drift", grad.drift)):
+        call.point(name, tensor.contiguous())
     fields["exact"] = must_exclude(problem, grad.mean)
     # Tasks of one batch element each have gradients of all keys: no more of them than there is use for.
     parts = max(1, min(-(-queries // _ROWS), -(-2 * torch.get_num_threads() // max(1, call.batch))))
@@ -285,7 +284,7 @@ def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor |
     by_bias = call.zeros("bias_grad", tasks, keys) if problem.limits.key_bias is not None else None
     side = numba_additive.SIDE
     pairs = group * side
-    scratch = 6 * pairs + 2 * rows * side + 2 * pairs * call.lanes + 4 * rows + 2 * group
+    scratch = 6 * pairs + 5 * rows * side + 2 * pairs * call.lanes + 4 * rows + 2 * group
     scratch += padded * (pairs + 3 + side + 3 * rows)
     call.run(numba_additive.backward, tasks, scratch)
     return by_key, by_weight, by_value, by_bias

@@ -26,6 +26,7 @@ from dikkat.kernels.numba_compile import Kernel, inlined, source_digest
 from dikkat.kernels.numba_tiles import log_profile, profile_slope
 from dikkat.kernels.numba_vectors import (
     PANEL,
+    SMALL_TANH,
     Pointer,
     Vector,
     address,
@@ -42,6 +43,7 @@ from dikkat.kernels.numba_vectors import (
     product_2,
     product_4,
     product_8,
+    small_tanh,
     spread,
     store,
     total,
@@ -81,7 +83,7 @@ _PACKING = ("source", "into", "step", "columns", "group", "padded", "count", "pa
 PACKING, PANELS = np.dtype([(name, np.int64) for name in _PACKING]), _PACKING.index("panels")
 Call = Any
 
-# Below this tanh is a continued fraction, beyond it 1 − 2/(1 + e^{2x}).
+# Below this sum of |q| and |k|, tanh is computed as such and not from exponentials.
 SMALL = 0.5
 
 
@@ -145,11 +147,10 @@ def _sigmoid(x: Vector, zero: Any) -> Vector:
 
 @inlined
 def _tanh(x: Vector, zero: Any) -> Vector:
-    one, two = full(1, zero), full(2, zero)
-    square = x * x
-    above = full(10395, zero) + square * (full(1260, zero) + square * full(21, zero))
-    below = full(10395, zero) + square * (full(4725, zero) + square * (full(210, zero) + square))
-    return where(square < full(SMALL * SMALL, zero), x * above / below, one - two / (one + exp(two * x)))
+    one, two, nothing = full(1, zero), full(2, zero), full(0, zero)
+    away = maximum(x, nothing - x)
+    large = one - two / (one + exp(two * away))
+    return where(away < full(SMALL_TANH, zero), small_tanh(x), where(x < nothing, nothing - large, large))
 
 
 @inlined

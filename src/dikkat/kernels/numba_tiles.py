@@ -32,6 +32,7 @@ from dikkat.kernels.numba_vectors import (
     claim,
     exp,
     full,
+    fused,
     gather,
     lane_numbers,
     lanes_of,
@@ -61,7 +62,7 @@ WHOLE = (
     "profile", "queries", "keys", "features", "padded", "values", "value_stride", "blocks", "bias_stride",
     "causal", "lens_row", "mask_row", "mask_col", "exclude_row", "dropout", "exact", "narrow",
     "packed_key", "packed_value", "key_astray", "key_peak", "key_owners",
-    "mean", "lse", "weights", "mean_grad", "weights_grad", "drift",
+    "mean", "peak", "total", "weights", "mean_grad", "weights_grad", "total_grad", "drift",
     "query_grad", "key_grad", "weight_grad", "value_grad", "bias_grad",
 )  # fmt: skip
 REAL = ("kept_scale", "scale", "limit", "highest")
@@ -384,7 +385,7 @@ def _visible(scores: Pointer, place: int, whole: bool, zero: Any) -> bool:
 @inlined
 def _add_additive(
     call: Call, b: int, i: int, j: int, acc: Vector, peak: Vector, scores: Pointer, place: int, weight: Pointer,
-    factor: Vector, whole: bool, zero: Any,
+    factor: Vector, constant: Vector, whole: bool, zero: Any,
 ) -> None:  # fmt: skip
     """Add a row's scores with a block of keys; once more and plainly, where a visible one was out of range."""
     hidden, begin = full(-np.inf, zero), full(0, zero)
@@ -393,17 +394,17 @@ def _add_additive(
     astray = where(in_range(acc, peak, full(call.limit, zero), zero), hidden, begin)
     if some(astray != hidden):
         acc = _additive_exact(call, b, i, j, weight, zero)
-    _add_scores(scores, place, factor * acc, whole, zero)
+    _add_scores(scores, place, constant + factor * acc, whole, zero)
 
 
 @inlined
 def _additive_scores(
     call: Call, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, query: Pointer, key: Pointer,
-    weight: Pointer, power: float, scores: Pointer, whole: bool, zero: Any,
+    weight: Pointer, power: float, constant: float, scores: Pointer, whole: bool, zero: Any,
 ) -> None:  # fmt: skip
-    """Scores without their constant Σ v."""
+    """Σ v − 2 Σ v r."""
     lanes, padded = lanes_of(zero), call.padded
-    s, factor = full(call.scale, zero), full(-2 * power, zero)
+    s, factor, base = full(call.scale, zero), full(-2 * power, zero), full(constant, zero)
     for block in range(blocks):
         keys, j = at(key, block * padded * lanes), j0 + block * lanes
         i = 0
@@ -412,13 +413,14 @@ def _additive_scores(
             first = _visible(scores, place, whole, zero)
             if first and i + 1 < rows and _visible(scores, place + width, whole, zero):
                 acc0, peak0, acc1, peak1 = _additive_rows(row, keys, weight, padded, s, zero)
-                _add_additive(call, b, i0 + i, j, acc0, peak0, scores, place, weight, factor, whole, zero)
-                _add_additive(call, b, i0 + i + 1, j, acc1, peak1, scores, place + width, weight, factor, whole, zero)
+                _add_additive(call, b, i0 + i, j, acc0, peak0, scores, place, weight, factor, base, whole, zero)
+                place += width
+                _add_additive(call, b, i0 + i + 1, j, acc1, peak1, scores, place, weight, factor, base, whole, zero)
                 i += 2
                 continue
             if first:
                 acc0, peak0 = _additive_row(row, keys, weight, padded, s, zero)
-                _add_additive(call, b, i0 + i, j, acc0, peak0, scores, place, weight, factor, whole, zero)
+                _add_additive(call, b, i0 + i, j, acc0, peak0, scores, place, weight, factor, base, whole, zero)
             i += 1
 
 
@@ -460,7 +462,7 @@ def _square(query: Pointer, key: Pointer, size: int, zero: Any) -> Vector:
     acc = full(0, zero)
     for c in range(size):
         away = spread(query, c) - load(key, c * lanes)
-        acc += away * away
+        acc = fused(away, away, acc)
     return acc
 
 
@@ -474,10 +476,10 @@ def _four_squares(query: Pointer, key: Pointer, size: int, zero: Any) -> tuple[V
         q, place = spread(query, c), c * lanes
         away0, away1 = q - load(key, place), q - load(key, place + step)
         away2, away3 = q - load(key, place + 2 * step), q - load(key, place + 3 * step)
-        acc0 += away0 * away0
-        acc1 += away1 * away1
-        acc2 += away2 * away2
-        acc3 += away3 * away3
+        acc0 = fused(away0, away0, acc0)
+        acc1 = fused(away1, away1, acc1)
+        acc2 = fused(away2, away2, acc2)
+        acc3 = fused(away3, away3, acc3)
     return acc0, acc1, acc2, acc3
 
 
@@ -518,17 +520,15 @@ def _inner_scores(
             acc0 = full(0, zero)
             if i + 4 > rows:
                 for c in range(size):
-                    acc0 += spread(row, c) * load(keys, c * lanes)
+                    acc0 = fused(spread(row, c), load(keys, c * lanes), acc0)
                 _add_scores(scores, place, acc0, whole, zero)
                 i += 1
                 continue
             acc1, acc2, acc3 = acc0, acc0, acc0
             for c in range(size):
                 k = load(keys, c * lanes)
-                acc0 += spread(row, c) * k
-                acc1 += spread(row, c + size) * k
-                acc2 += spread(row, c + 2 * size) * k
-                acc3 += spread(row, c + 3 * size) * k
+                acc0, acc1 = fused(spread(row, c), k, acc0), fused(spread(row, c + size), k, acc1)
+                acc2, acc3 = fused(spread(row, c + 2 * size), k, acc2), fused(spread(row, c + 3 * size), k, acc3)
             _add_scores(scores, place, acc0, whole, zero)
             _add_scores(scores, place + width, acc1, whole, zero)
             _add_scores(scores, place + 2 * width, acc2, whole, zero)
@@ -539,13 +539,16 @@ def _inner_scores(
 @inlined
 def _scores(
     call: Call, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, query: Pointer, weight: Pointer,
-    power: float, limits: Pointer, scores: Pointer, zero: Any, additive: Any, distance: Any, inner: Any,
+    power: float, constant: float, limits: Pointer, scores: Pointer, zero: Any, additive: Any, distance: Any,
+    inner: Any,
 ) -> None:  # fmt: skip
     """A tile's scores, −∞ where hidden: some rows from i0 on, blocks of keys from j0 on."""
     whole = _restrict(call, b, i0, rows, j0, blocks, width, limits, scores, zero)
     key = _packed_key(call, b, j0, zero)
     if additive is not None:
-        _additive_scores(call, b, i0, rows, j0, blocks, width, query, key, weight, power, scores, whole, zero)
+        _additive_scores(
+            call, b, i0, rows, j0, blocks, width, query, key, weight, power, constant, scores, whole, zero
+        )
     if distance is not None:
         _distance_scores(call, rows, blocks, width, query, key, scores, whole, zero)
     if inner is not None:
@@ -576,7 +579,7 @@ def _normalise(scores: Pointer, weights: Pointer, blocks: int, before: float, ze
         top = maximum(load(scores, block * lanes), top)
     # A row of NaN has no peak: 0 is subtracted, and NaN remains.
     peak = max(before, largest(top))
-    base = full(peak if peak > -np.inf else zero, zero)
+    base = full(_base(peak, zero), zero)
     acc = full(0, zero)
     for block in range(blocks):
         share = exp(load(scores, block * lanes) - base)
@@ -708,7 +711,7 @@ def _drop_tile(
 
 @Kernel
 def forward(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
-    """Means, log-sum-exps, and weights where they are wanted."""
+    """Means, peaks, totals, and weights where they are wanted."""
     layout = CALL
 
     def forward(record: Any) -> None:
@@ -748,7 +751,7 @@ def forward(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
             for j0 in range(0, reach, width):
                 blocks = min(TILE, (reach - j0 + lanes - 1) // lanes)
                 _scores(
-                    call, b, i0, rows, j0, blocks, width, query, weight, power, limits, scores, zero,
+                    call, b, i0, rows, j0, blocks, width, query, weight, power, constant, limits, scores, zero,
                     additive, distance, inner,
                 )  # fmt: skip
                 for i in range(rows):
@@ -763,49 +766,60 @@ def forward(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
                     _drop_tile(call, b, i0, rows, j0, blocks * lanes, width, weights, kept, zero)
                 _average(call, b, rows, j0, blocks, width, scores, weights, mean, zero)
             for i in range(rows):
-                _finish_row(
-                    call, b * call.queries + i0 + i, at(mean, i * call.value_stride), peaks[i], sums[i], constant, zero
-                )
-                # From here on what is subtracted from a score to make a weight of it.
-                peaks[i] = (peaks[i] if peaks[i] > -np.inf else zero) + (math.log(sums[i]) if sums[i] != 0 else zero)
+                _finish_row(call, b * call.queries + i0 + i, at(mean, i * call.value_stride), peaks[i], sums[i], zero)
             if call.weights == 0:
                 continue
             for j0 in range(0, reach, width):
                 blocks = min(TILE, (reach - j0 + lanes - 1) // lanes)
                 _scores(
-                    call, b, i0, rows, j0, blocks, width, query, weight, power, limits, scores, zero,
+                    call, b, i0, rows, j0, blocks, width, query, weight, power, constant, limits, scores, zero,
                     additive, distance, inner,
                 )  # fmt: skip
                 for i in range(rows):
-                    _write_weights(call, b * call.queries + i0 + i, j0, blocks, peaks[i], at(scores, i * width), zero)
+                    row = b * call.queries + i0 + i
+                    _write_weights(call, row, j0, blocks, peaks[i], sums[i], at(scores, i * width), zero)
 
     return forward
 
 
 @inlined
-def _finish_row(call: Call, row: int, mean: Pointer, peak: float, weight: float, constant: float, zero: Any) -> None:
-    """Write a row's mean and log-sum-exp: 0 and −∞ where no key was visible."""
+def _finish_row(call: Call, row: int, mean: Pointer, peak: float, whole: float, zero: Any) -> None:
+    """Write a row's mean, peak and total: 0, −∞ and 0 where no key was visible."""
     lanes = lanes_of(zero)
     out = at(pointer(call.mean, zero), row * call.values)
-    empty = weight == 0
-    by = zero if empty else 1 / weight
+    by = _by_total(whole, zero)
     if call.narrow:
         for c in range(call.values):
             out[c] = by * total(load(mean, c * lanes))
     else:
         _rescale(mean, call.value_stride, by, zero)
         copy(mean, out, call.values, zero)
-    pointer(call.lse, zero)[row] = (
-        -np.inf if empty else (peak if peak > -np.inf else zero) + math.log(weight) + constant
-    )
+    pointer(call.peak, zero)[row], pointer(call.total, zero)[row] = peak, whole
 
 
 @inlined
-def _write_weights(call: Call, row: int, j0: int, blocks: int, shift: float, scores: Pointer, zero: Any) -> None:
-    lanes = lanes_of(zero)
+def _by_total(whole: float, zero: Any) -> float:
+    """What makes weights of e^(score − peak); 0 where there are none."""
+    return zero if whole == 0 else 1 / whole
+
+
+@inlined
+def _base(peak: float, zero: Any) -> float:
+    """What is subtracted from a row's scores: one of −∞ or NaN alone has no peak, and keeps them."""
+    return peak if peak > -np.inf else zero
+
+
+@inlined
+def _write_weights(
+    call: Call, row: int, j0: int, blocks: int, peak: float, whole: float, scores: Pointer, zero: Any
+) -> None:
+    lanes, hidden, nothing = lanes_of(zero), full(-np.inf, zero), full(0, zero)
+    base, by = full(_base(peak, zero), zero), full(_by_total(whole, zero), zero)
     out = at(pointer(call.weights, zero), row * call.keys + j0)
     for block in range(blocks):
-        share = exp(load(scores, block * lanes) - full(shift, zero))
+        score = load(scores, block * lanes)
+        # In a row of NaN, what is hidden still weighs nothing.
+        share = where(score == hidden, nothing, exp(score - base) * by)
         if j0 + (block + 1) * lanes <= call.keys:
             store(out, block * lanes, share)
         else:
@@ -921,27 +935,29 @@ def _by_scores(
     call: Call, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, scores: Pointer, weights: Pointer,
     by_score: Pointer, kept: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """From a tile's scores the weights after dropout, and the gradients of the scores; `by_score` holds the values'."""
+    """From a tile's scores the shares e^(score − peak) after dropout, and their gradients; `by_score` has the values'.
+
+    What comes from above has been divided by the rows' totals, and so do shares for weights.
+    """
     lanes, hidden, nothing = lanes_of(zero), full(-np.inf, zero), full(0, zero)
     for i in range(rows):
         row = b * call.queries + i0 + i
-        lse, drift = pointer(call.lse, zero)[row], spread(pointer(call.drift, zero), row)
-        shift = full(lse if lse != -np.inf else zero, zero)
+        drift, base = spread(pointer(call.drift, zero), row), full(_base(pointer(call.peak, zero)[row], zero), zero)
         if call.seeds != 0:
             drop(call, b, i0 + i, j0, blocks * lanes, kept)
         for block in range(blocks):
             place = i * width + block * lanes
             score, by_weight = load(scores, place), load(by_score, place)
-            weight = exp(score - shift)
-            dropped = weight
+            share = exp(score - base)
+            dropped = share
             if call.seeds != 0:
-                dropped, by_weight = weight * load(kept, block * lanes), by_weight * load(kept, block * lanes)
+                dropped, by_weight = share * load(kept, block * lanes), by_weight * load(kept, block * lanes)
             if call.weights_grad != 0:
                 j = j0 + block * lanes
                 own = at(pointer(call.weights_grad, zero), row * call.keys + j)
                 by_weight = by_weight + gather(own, 0, 1, call.keys - j)
             store(weights, place, dropped)
-            store(by_score, place, where(score == hidden, nothing, weight * (by_weight - drift)))
+            store(by_score, place, where(score == hidden, nothing, share * (by_weight - drift)))
 
 
 @Kernel

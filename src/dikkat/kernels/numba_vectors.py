@@ -9,6 +9,7 @@ Memory is reached through typed pointers, without bounds or wraparound.
 
 import operator
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from math import factorial
 from typing import Any, TypeAlias
 
@@ -406,6 +407,16 @@ def _call(builder: Any, name: str, *args: Any) -> Any:
 
 
 @intrinsic
+def fused(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+    """a b + c, rounded once, and in no other order: a sum that is made twice is the same to the last bit."""
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _call(builder, "fma", *args)
+
+    return a(a, b, c), build
+
+
+@intrinsic
 def square_root(typingctx: Any, vector: Any) -> Any:
     """√x."""
 
@@ -437,8 +448,9 @@ class _Format:
             (0.693145751953125, 1.428606765330187e-06) if single else (0.6931471803691238, 1.9082149292705877e-10)
         )
         self.exp_terms, self.log_terms = (8, 5) if single else (14, 11)
-        self.exp2_terms = 7 if single else 13
-        self.lowest, self.highest = (-87.3, 88.3) if single else (-708.3, 709.3)
+        self.exp2_terms, self.tanh_terms = (7, 6) if single else (13, 12)
+        # The logarithms of the smallest normal number, rounded down, and of the largest.
+        self.lowest, self.highest = (-87.33654785, 88.72283173) if single else (-708.39641853226413, 709.78271289338397)
 
     def whole(self, number: int) -> Any:
         return ir.Constant(self.integer, [number] * self.integer.count)
@@ -446,7 +458,7 @@ class _Format:
 
 @intrinsic
 def exp(typingctx: Any, vector: Any) -> Any:
-    """e^x to about one unit in the last place; 0 below the smallest normal number, capped at the largest."""
+    """e^x to one unit in the last place; 0 where that is below the smallest normal number, capped at the largest."""
     form = _Format(vector)
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -465,47 +477,74 @@ def exp(typingctx: Any, vector: Any) -> Any:
         r = _call(builder, "fma", n, constant(-form.ln2[0]), within)
         r = _call(builder, "fma", n, constant(-form.ln2[1]), r)
         value = _polynomial(builder, r, [1 / factorial(k) for k in range(form.exp_terms)])
-        exponent = builder.shl(
-            builder.add(builder.fptosi(n, form.integer), form.whole(form.bias)), form.whole(form.mantissa)
-        )
-        value = builder.fmul(value, builder.bitcast(exponent, kind))
+        value = _times_power(builder, value, n, form)
         below = builder.select(builder.fcmp_unordered("uno", x, x), x, constant(0.0))
         return builder.select(inside, value, below)
 
     return vector(vector), build
 
 
-_LN2 = 0.6931471805599453
+def _times_power(builder: Any, value: Any, n: Any, form: _Format) -> Any:
+    """value · 2^n, both normal: n is added to the exponent's bits."""
+    exponent = builder.shl(builder.fptosi(n, form.integer), form.whole(form.mantissa))
+    return builder.bitcast(builder.add(builder.bitcast(value, form.integer), exponent), value.type)
 
 
-def _powers_of_two(terms: int) -> list[float]:
-    """Coefficients of 2^r for |r| ≤ ½, the constant term first: its series, and a polynomial for what follows.
+def _shortened(series: Sequence[float], terms: int, domain: tuple[float, float]) -> list[float]:
+    """Coefficients of a polynomial for a power series, the constant term first: its own, and a share of what follows.
 
-    The rest alone goes through the zeros of a Chebyshev polynomial: the whole would lose some bits on the way, and 2^0
-    would not be 1.
+    The rest alone goes through the zeros of a Chebyshev polynomial: the whole would lose some bits on the way, and the
+    value at 0 would not be the series' own.
     """
-    series = [_LN2**k / factorial(k) for k in range(terms + 8)]
-    rest = np.polynomial.Polynomial([0.0] * terms + series[terms:])
-    fitted = np.polynomial.Chebyshev.interpolate(rest, terms - 1, domain=[-0.5, 0.5])
+    rest = np.polynomial.Polynomial([0.0] * terms + list(series[terms:]))
+    fitted = np.polynomial.Chebyshev.interpolate(rest, terms - 1, domain=domain)
     rest_terms = fitted.convert(kind=np.polynomial.Polynomial).coef.tolist()
     return [a + b for a, b in zip(series, rest_terms, strict=False)]
+
+
+_LN2 = 0.6931471805599453
+SMALL_TANH = 0.625
+"""Up to this |x| tanh x is a polynomial; from here on 1 − 2/(1 + e^{2x}), which is above ½, has all its digits."""
+
+
+def _tanh_series(terms: int) -> list[float]:
+    """(tanh x / x − 1)/x² by powers of x²: from tanh' = 1 − tanh²."""
+    found = [Fraction(1)]
+    for k in range(1, terms + 1):
+        found.append(-sum(found[i] * found[k - 1 - i] for i in range(k)) / (2 * k + 1))
+    return [float(term) for term in found[1:]]
+
+
+@intrinsic
+def small_tanh(typingctx: Any, vector: Any) -> Any:
+    """tanh x for |x| ≤ `SMALL_TANH`, to one unit in the last place."""
+    form = _Format(vector)
+    coefficients = _shortened(_tanh_series(form.tanh_terms + 24), form.tanh_terms, (0.0, SMALL_TANH**2))
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        (x,) = args
+        square = builder.fmul(x, x, flags=FLAGS)
+        rest = builder.fmul(square, _polynomial(builder, square, coefficients), flags=FLAGS)
+        return _call(builder, "fma", x, rest, x)
+
+    return vector(vector), build
 
 
 @intrinsic
 def exp2(typingctx: Any, vector: Any) -> Any:
     """2^x to about one unit in the last place, for numbers that are not NaN and no overflow; 0 below normal numbers."""
     form = _Format(vector)
-    coefficients = _powers_of_two(form.exp2_terms)
+    series = [_LN2**k / factorial(k) for k in range(form.exp2_terms + 8)]
+    coefficients = _shortened(series, form.exp2_terms, (-0.5, 0.5))
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         (x,), kind = args, _llvm(vector)
-        low = _constant(kind, 1.5 - form.bias)  # so that adding to the exponent leaves it above 0
-        inside = builder.fcmp_ordered(">", x, low)
+        low = _constant(kind, 1.0 - form.bias)
+        inside = builder.fcmp_ordered(">=", x, low)
         x = builder.select(inside, x, low)
         n = _call(builder, "rint", x)
         value = _polynomial(builder, builder.fsub(x, n), coefficients)
-        exponent = builder.shl(builder.fptosi(n, form.integer), form.whole(form.mantissa))
-        value = builder.bitcast(builder.add(builder.bitcast(value, form.integer), exponent), kind)
+        value = _times_power(builder, value, n, form)
         return builder.select(inside, value, _constant(kind, 0.0))
 
     return vector(vector), build

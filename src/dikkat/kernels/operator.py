@@ -10,17 +10,40 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from dikkat.kernels.common import Problem, Result
+from dikkat.kernels.common import Problem, Result, log_sum_exp
 from dikkat.masking import Restrictions, broadcast, transformed
 from dikkat.scores import Pair, Profile
 
 
 class Output(NamedTuple):
-    """What a kernel's forward returns; weights are empty, (0,), where they are not wanted."""
+    """What a kernel's forward returns: a `Pooled`, and weights, which are empty, (0,), where they are not wanted.
+
+    The peak and the total are apart, since their sum as a log-sum-exp would be rounded as a number of the scores' size
+    is: weights made from it again would not add up to 1.
+    """
 
     mean: Tensor
-    lse: Tensor
+    peak: Tensor
+    total: Tensor
     weights: Tensor
+
+
+class Upstream(NamedTuple):
+    """The gradients from above, divided by each row's total: with them e^(score − peak) stands for the weight.
+
+    So the backward normalises rows, and not pairs. A score's gradient is e^(score − peak) (⟨mean, v⟩ + weights − drift).
+
+    Attributes:
+        mean: (..., n, d_v).
+        weights: (..., n, m); empty, (0,), where weights were not wanted.
+        total: (..., n), the total's own gradient.
+        drift: (..., n): Σ_j of weight times its gradient, by way of the mean and the weights, less that of the total.
+    """
+
+    mean: Tensor
+    weights: Tensor
+    total: Tensor
+    drift: Tensor
 
 
 class Gradients(NamedTuple):
@@ -34,7 +57,7 @@ class Gradients(NamedTuple):
 
 
 Forward = Callable[[Problem], Output]
-Backward = Callable[[Problem, Output, Output], Gradients]  # the call, its output, the output's gradient
+Backward = Callable[[Problem, Output, Upstream], Gradients]  # the call, its output, the gradients from above
 
 # The operator's, in order.
 _OPERANDS = (
@@ -61,7 +84,7 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
         pair: str, profile: str, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
         mask: Tensor | None, causal: bool, key_bias: Tensor | None, exclude: Tensor | None, dropout: float,
         seeds: Tensor | None, packed: Tensor | None, wants_weights: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
         problem = _problem(
             pair,
             profile,
@@ -80,15 +103,16 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
             wants_weights,
         )
         with torch.autocast(query.device.type, enabled=False):
-            mean, lse, weights = forward(problem)
-        return mean, lse, weights
+            mean, peak, total, weights = forward(problem)
+        return mean, peak, total, weights
 
     @torch.library.custom_op(f"dikkat::{name}_backward", mutates_args=())
     def backward_op(
         pair: str, profile: str, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
         mask: Tensor | None, causal: bool, key_bias: Tensor | None, exclude: Tensor | None, dropout: float,
         seeds: Tensor | None, packed: Tensor | None, wants_weights: bool,
-        mean: Tensor, lse: Tensor, weights: Tensor, mean_grad: Tensor, lse_grad: Tensor, weights_grad: Tensor,
+        mean: Tensor, peak: Tensor, total: Tensor, weights: Tensor,
+        mean_grad: Tensor, peak_grad: Tensor, total_grad: Tensor, weights_grad: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
         problem = _problem(
             pair,
@@ -108,17 +132,19 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
             wants_weights,
         )
         with torch.autocast(query.device.type, enabled=False):
-            out, grad = Output(mean, lse, weights), Output(mean_grad, lse_grad, weights_grad)
+            out = Output(mean, peak, total, weights)
+            grad = upstream(problem, out, Output(mean_grad, peak_grad, total_grad, weights_grad))
             by_query, by_key, by_weight, by_value, by_bias = backward(problem, out, grad)
         return by_query, by_key, by_weight, by_value, by_bias
 
     @forward_op.register_fake
-    def _(*operands: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def _(*operands: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         problem = _problem(*operands)
         lead, limits = problem.lead, problem.limits
         mean = problem.query.new_empty((*lead, limits.queries, problem.value.shape[-1]))
         weights = (*lead, limits.queries, limits.keys) if problem.wants_weights else (0,)
-        return mean, mean.new_empty((*lead, limits.queries)), mean.new_empty(weights)
+        peak, total = (mean.new_empty((*lead, limits.queries)) for _ in range(2))
+        return mean, peak, total, mean.new_empty(weights)
 
     @backward_op.register_fake
     def _(*operands: Any) -> tuple[Tensor, ...]:
@@ -126,7 +152,7 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
         grads = [operands[i] for i in _DIFFERENTIABLE.values()]
         return tuple(query.new_empty((0,) if t is None else t.shape) for t in grads)
 
-    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         tensors = [t for t in inputs if isinstance(t, Tensor)]
         ctx.plain = [None if isinstance(t, Tensor) else (t,) for t in inputs]
         ctx.save_for_backward(*tensors, *output)
@@ -135,11 +161,11 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
         raise RuntimeError(f"impl {name!r} has no second derivatives; impl='reference' has them")
 
     def differentiate(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, mean, lse, weights = ctx.saved_tensors
-        rest = iter(tensors)
+        saved = len(Output._fields)
+        rest, output = iter(ctx.saved_tensors[:-saved]), ctx.saved_tensors[-saved:]
         operands = [next(rest) if plain is None else plain[0] for plain in ctx.plain]
         call: Callable[..., Any] = TransformedBackward.apply if transformed() else backward_op
-        found = call(*operands, mean, lse, weights, *grads)
+        found = call(*operands, *output, *grads)
         out: list[Tensor | None] = [None] * len(_OPERANDS)
         for index, grad in zip(_DIFFERENTIABLE.values(), found, strict=True):
             out[index] = None if operands[index] is None else grad
@@ -150,8 +176,8 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
 
     @forward_op.register_vmap
     def _(info: Any, dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
-        mean, lse, weights = forward_op(*(_in_front(t, d) for t, d in zip(operands, dims, strict=True)))
-        return (mean, lse, weights), (0, 0, 0 if operands[-1] else None)
+        found = forward_op(*(_in_front(t, d) for t, d in zip(operands, dims, strict=True)))
+        return found, (0, 0, 0, 0 if operands[-1] else None)
 
     @backward_op.register_vmap
     def _(info: Any, dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
@@ -170,10 +196,9 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
         generate_vmap_rule = True
 
         @staticmethod
-        def forward(*operands: Any) -> tuple[Tensor, Tensor, Tensor]:
+        def forward(*operands: Any) -> tuple[Tensor, ...]:
             with torch.no_grad():
-                mean, lse, weights = forward_op(*operands)
-            return mean, lse, weights
+                return tuple(forward_op(*operands))
 
         setup_context = staticmethod(save)
         backward = staticmethod(differentiate)
@@ -196,14 +221,26 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
         problem = problem.wide()
         limits = problem.limits
         call: Callable[..., Any] = Transformed.apply if transformed() else forward_op
-        mean, lse, weights = call(
+        mean, peak, total, weights = call(
             problem.pair, problem.profile, problem.query, problem.key, problem.weight, problem.value, limits.lens,
             limits.mask, limits.causal, limits.key_bias, limits.exclude, problem.dropout, problem.seeds,
             problem.packed, problem.wants_weights,
         )  # fmt: skip
-        return Result(mean, lse if problem.wants_state else None, weights if problem.wants_weights else None)
+        lse, tail = log_sum_exp(peak, total) if problem.wants_state else (None, None)
+        return Result(mean, lse, weights if problem.wants_weights else None, tail)
 
     return run
+
+
+def upstream(problem: Problem, out: Output, grad: Output) -> Upstream:
+    """The gradients that come from above as a backward wants them; 0 in a row with no key."""
+    by_total = (1 / out.total).masked_fill(out.total == 0, 0.0)
+    mean = grad.mean * by_total[..., None]
+    drift = (mean * out.mean).sum(-1) - grad.total
+    if not problem.wants_weights:
+        return Upstream(mean, grad.weights, grad.total, drift)
+    weights = grad.weights * by_total[..., None]
+    return Upstream(mean, weights, grad.total, drift + (weights * out.weights).sum(-1))
 
 
 def _problem(

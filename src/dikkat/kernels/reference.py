@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dikkat.kernels.common import Problem, Result, dropout_scale, log_profile, pool, weigh
+from dikkat.kernels.common import Problem, Result, dropout_scale, log_profile, log_sum_exp, pool, weigh
 from dikkat.masking import softmax
 
 
@@ -33,11 +33,12 @@ def run(problem: Problem) -> Result:
         reached = scores != -float("inf")
         visible = reached if visible is None else visible & reached
         hidden_from_some = visible
-    weights, lse = softmax(scores, visible)
+    weights, peak, total = softmax(scores, visible)
     scale = dropout_scale(problem)
     kept = weights if scale is None else weights * scale
     mean = kept @ problem.value if hidden_from_some is None else _pool(kept, problem.value, hidden_from_some)
-    return Result(mean, lse if problem.wants_state else None, weights if problem.wants_weights else None)
+    lse, tail = log_sum_exp(peak, total) if problem.wants_state else (None, None)
+    return Result(mean, lse, weights if problem.wants_weights else None, tail)
 
 
 def _scores(problem: Problem, visible: Tensor | None) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dikkat.kernels import addresses
 from dikkat.kernels.common import Problem, spread
-from dikkat.kernels.operator import Gradients, Output, operator
+from dikkat.kernels.operator import Gradients, Output, Upstream, operator
 from dikkat.masking import Restrictions, have_tangents
 
 _INF = float("inf")
@@ -224,10 +224,10 @@ def _forward(problem: Problem) -> Output:
     limits, lead = problem.limits, problem.lead
     n, m, size = limits.queries, limits.keys, problem.value.shape[-1]
     new = problem.query.new_empty
-    mean, lse = new((*lead, n, size)), new((*lead, n))
+    mean, peak, total = new((*lead, n, size)), new((*lead, n)), new((*lead, n))
     weights = new((*lead, n, m) if problem.wants_weights else (0,))
     if _is_empty(problem):
-        return Output(mean.zero_(), lse.fill_(-_INF), weights)
+        return Output(mean.zero_(), peak.fill_(-_INF), total.zero_(), weights)
     blocks, everything = _blocks(problem), slice(0, n)
     seeds = _row_seeds(problem)
     with _on(problem):
@@ -235,22 +235,20 @@ def _forward(problem: Problem) -> Output:
         scored, restricted = _scored(problem, made, blocks, everything), _limits(limits, seeds, everything)
         grid = (lead.numel() * -(-n // blocks.rows), max(1, -(-size // blocks.values)))
         _tiles().attend[grid](
-            scored, restricted, _operand(problem.value), mean, lse, _sizes(lead),
+            scored, restricted, _operand(problem.value), mean, peak, total, _sizes(lead),
             n, m, problem.query.shape[-1], size, m - n, *_dropout(problem),
             CAUSAL=limits.causal, EXACT=_exact(problem), PROFILE=_profile(problem),
             BM=blocks.rows, BN=blocks.keys, BD=blocks.values, W=blocks.warps, num_warps=blocks.warps, maxnreg=128,
         )  # fmt: skip
         if problem.wants_weights:
-            _weigh(problem, blocks, scored, restricted, everything, slice(0, lead.numel()), weights, lse)
-    return Output(mean, lse, weights)
+            _weigh(problem, blocks, scored, restricted, everything, slice(0, lead.numel()), weights, peak, total)
+    return Output(mean, peak, total, weights)
 
 
 class _Wanted(NamedTuple):
-    """The gradient that comes from above, and where that of the pairs goes."""
+    """The gradients that come from above, and where those of the pairs go."""
 
-    by_mean: Tensor
-    drift: Tensor
-    by_weight: Tensor | None
+    above: Upstream
     by_score: Tensor
     by_bias: Tensor | None
     live: Tensor
@@ -258,21 +256,26 @@ class _Wanted(NamedTuple):
 
 def _weigh(
     problem: Problem, blocks: _Blocks, scored: Any, restricted: Any, rows: slice, elements: slice,
-    weights: Tensor, lse: Tensor, wanted: _Wanted | None = None,
+    weights: Tensor, peak: Tensor, total: Tensor | None = None, wanted: _Wanted | None = None,
 ) -> None:  # fmt: skip
-    """Fill `weights`, and with `wanted` its buffers, for some rows of some batch elements."""
+    """Fill `weights`, and with `wanted` its buffers, for some rows of some batch elements.
+
+    Without `total` they are not divided by it: what comes from above has been.
+    """
     n, m, size = rows.stop - rows.start, problem.limits.keys, problem.value.shape[-1]
     count = elements.stop - elements.start
     empty = _operand(None)
     upstream: tuple[Any, ...] = (empty, empty, empty, None, None, None)
     if wanted is not None:
-        own = None if wanted.by_weight is None else wanted.by_weight[..., rows, :]
+        above = wanted.above
+        own = above.weights[..., rows, :] if problem.wants_weights else None
         upstream = (
-            _operand(wanted.by_mean[..., rows, :]), _operand(wanted.drift[..., rows], 1), _operand(own),
+            _operand(above.mean[..., rows, :]), _operand(above.drift[..., rows], 1), _operand(own),
             wanted.by_score, wanted.by_bias, wanted.live,
         )  # fmt: skip
     _tiles().weigh[(count * -(-n // blocks.rows) * -(-m // blocks.keys),)](
-        scored, restricted, _operand(problem.value), weights, _operand(lse[..., rows], 1), *upstream,
+        scored, restricted, _operand(problem.value), weights, _operand(peak[..., rows], 1),
+        _operand(None if total is None else total[..., rows], 1), *upstream,
         _sizes(problem.lead), elements.start, n, m, problem.query.shape[-1], size,
         m - problem.limits.queries + rows.start, *_dropout(problem),
         CAUSAL=problem.limits.causal, PROFILE=_profile(problem),
@@ -300,7 +303,7 @@ class _Sums(NamedTuple):
     key_bias: Tensor | None
 
 
-def _backward(problem: Problem, out: Output, grad: Output) -> Gradients:
+def _backward(problem: Problem, out: Output, grad: Upstream) -> Gradients:
     _check_readable(problem, *out, *grad)
     limits, lead, weight = problem.limits, problem.lead, problem.weight
     n, m = limits.queries, limits.keys
@@ -329,13 +332,9 @@ def _summed(grad: Tensor | None, operand: Tensor | None, problem: Problem) -> Te
     return problem.query.new_empty((0,)) if grad is None or operand is None else grad.sum_to_size(operand.shape)
 
 
-def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Output, sums: _Sums) -> None:
+def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstream, sums: _Sums) -> None:
     """Add every pair's share to the gradients."""
     new, m, size = problem.query.new_empty, problem.limits.keys, problem.value.shape[-1]
-    # Σ_j of weight times its gradient: by way of the mean, and of the weights where they were asked for.
-    drift = (grad.mean * out.mean).sum(-1) - grad.lse
-    if problem.wants_weights:
-        drift = drift + (grad.weights * out.weights).sum(-1)
     made, seeds, sizes = _prepare(problem, blocks), _row_seeds(problem), _sizes(problem.lead)
     key_blocks, values = -(-m // blocks.keys), min(64, blocks.values)
     pull = _Pull(problem, blocks, made)
@@ -346,9 +345,8 @@ def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Output,
         live = new((count, row_blocks, key_blocks), dtype=torch.int32)
         by_bias = None if sums.key_bias is None else new((count, row_blocks, m))
         scored, restricted = _scored(problem, made, blocks, rows), _limits(problem.limits, seeds, rows)
-        by_weight = grad.weights if problem.wants_weights else None
-        wanted = _Wanted(grad.mean, drift, by_weight, by_score, by_bias, live)
-        _weigh(problem, blocks, scored, restricted, rows, elements, weights, out.lse, wanted)
+        wanted = _Wanted(grad, by_score, by_bias, live)
+        _weigh(problem, blocks, scored, restricted, rows, elements, weights, out.peak, wanted=wanted)
         if by_bias is not None and sums.key_bias is not None:
             sums.key_bias.view(-1, m)[elements] += by_bias.sum(-2)
         if size:

@@ -393,7 +393,7 @@ def _pool(weights, seen, value, EXACT: tl.constexpr):
 
 @triton.jit
 def attend(
-    scored, limits, value, mean, lse, sizes, n, m, features, size, shift, threshold, scale,
+    scored, limits, value, mean, peaks, totals, sizes, n, m, features, size, shift, threshold, scale,
     CAUSAL: tl.constexpr, EXACT: tl.constexpr, PROFILE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
@@ -424,12 +424,12 @@ def attend(
         pooled = pooled * fade[:, None] + _pool(share, visible, v, EXACT)
         peak = higher
 
-    empty = total == 0
-    total = tl.where(empty, 1.0, total)
     into = mean + (element * n + rows)[:, None] * size + features_out[None, :]
-    tl.store(into, pooled / total[:, None], (rows < n)[:, None] & (features_out < size)[None, :])
+    inside = (rows < n)[:, None] & (features_out < size)[None, :]
+    tl.store(into, pooled / tl.where(total == 0, 1.0, total)[:, None], inside)
     if tl.program_id(1) == 0:
-        tl.store(lse + element * n + rows, tl.where(empty, float("-inf"), tl.log(total) + peak), rows < n)
+        tl.store(peaks + element * n + rows, peak, rows < n)
+        tl.store(totals + element * n + rows, total, rows < n)
 
 
 # --- tiles of weights and of gradients
@@ -437,14 +437,14 @@ def attend(
 
 @triton.jit
 def weigh(
-    scored, limits, value, weights, lse, by_mean, drift, by_weight, by_score, by_bias, live,
+    scored, limits, value, weights, peaks, totals, by_mean, drift, by_weight, by_score, by_bias, live,
     sizes, first, n, m, features, size, shift, threshold, scale,
     CAUSAL: tl.constexpr, PROFILE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
-    """One tile of weights, from the log-sum-exp; with `by_score`, of the gradients of its scores too.
+    """One tile of weights, from the rows' peaks and totals; with `by_score`, of the gradients of its scores too.
 
-    For the gradients, `weights` are those after dropout, `by_score` is of the squares for `distance`, and `live` says
-    whether anything in the tile is not 0. `by_bias` gets the sums over the tile's rows.
+    For the gradients, `weights` are those after dropout and not yet divided by the totals, `by_score` is of the squares
+    for `distance`, and `live` says whether anything in the tile is not 0. `by_bias` gets the sums over the tile's rows.
     """
     key_blocks = tl.cdiv(m, BN)
     row_blocks = tl.cdiv(n, BM)
@@ -463,9 +463,12 @@ def weigh(
         score, square = _score(scored, element, sizes, row_block, key_block, n, m, features, PROFILE, BM, BN, W)
         score, visible = _restrict(score, limits, element, sizes, rows, cols, limit, n, m)
         inside_rows = tl.minimum(rows, n - 1).to(tl.int64)
-        row_lse = tl.load(_at(lse, element, sizes) + inside_rows * lse.row)
-        base = tl.where(row_lse == float("-inf"), 0.0, row_lse)
+        peak = tl.load(_at(peaks, element, sizes) + inside_rows * peaks.row)
+        base = tl.where(peak == float("-inf"), 0.0, peak)
         share = tl.where(visible, tl.exp(score - base[:, None]), 0.0)
+        if totals.data is not None:
+            total = tl.load(_at(totals, element, sizes) + inside_rows * totals.row)
+            share /= tl.where(total == 0, 1.0, total)[:, None]
         if by_score is not None:
             wanted = tl.zeros([BM, BN], tl.float32)
             grads = _at(by_mean, element, sizes) + inside_rows[:, None] * by_mean.row

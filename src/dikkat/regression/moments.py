@@ -23,7 +23,7 @@ from torch import Tensor
 from dikkat import scores
 from dikkat.attention import attention_state
 from dikkat.kernels import numba_moments
-from dikkat.kernels.common import State, log_profile, merge
+from dikkat.kernels.common import Pooled, State, join, log_profile, log_sum_exp
 from dikkat.masking import softmax
 
 Profile = Literal["gaussian", "boxcar", "epanechnikov", "triangular", "average"]
@@ -216,10 +216,10 @@ def _attended(query: Tensor, points: Points, window: Window, exclude: Tensor | N
 
 def _merged(query: Tensor, points: Points, window: Window, degree: int, exclude: Tensor | None) -> State:
     """The state of the features y and, for degree 1, δ, δδᵀ, δy, in one row a query."""
-    parts: dict[int, State] = {}
+    parts: dict[int, Pooled] = {}
     for rows, cols in _tiles(query, points):
         delta, scores = _scores(query, points, window, rows, cols, exclude)
-        share, lse = softmax(scores, None)
+        share, peak, total = softmax(scores, None)
         means = [share @ points.value[cols]]
         if degree:
             weighted = share[..., None] * delta
@@ -228,12 +228,13 @@ def _merged(query: Tensor, points: Points, window: Window, degree: int, exclude:
                 torch.einsum("nmc,nme->nce", weighted, delta).flatten(1),
                 torch.einsum("nmc,mv->ncv", weighted, points.value[cols]).flatten(1),
             ]
-        state = State(torch.cat(means, 1), lse)
-        parts[rows.start] = merge(parts[rows.start], state) if rows.start in parts else state
+        state = Pooled(torch.cat(means, 1), peak, total)
+        parts[rows.start] = join(parts[rows.start], state) if rows.start in parts else state
     if not parts:
         size, values = points.key.shape[1], points.value.shape[1]
         return State(query.new_zeros(0, values + degree * (size + size * size + size * values)), query.new_zeros(0))
-    return State(torch.cat([s.mean for s in parts.values()]), torch.cat([s.lse for s in parts.values()]))
+    mean, peak, total = (torch.cat(each) for each in zip(*parts.values(), strict=True))
+    return State(mean, *log_sum_exp(peak, total))
 
 
 def _unpack(state: State, size: int, values: int, degree: int) -> Moments:

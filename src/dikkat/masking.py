@@ -60,6 +60,15 @@ def can_read_values(*tensors: Tensor) -> bool:
     return plain and (on_cpu or (check_values.everywhere and not _capturing(tensors)))
 
 
+def largest(tensor: Tensor) -> float:
+    """The largest absolute value, where it can be read; ∞ where something is NaN."""
+    if not tensor.numel():
+        return 0.0
+    low, high = tensor.detach().aminmax()
+    size = max(-float(low), float(high))
+    return size if size == size else _INF
+
+
 def _capturing(tensors: tuple[Tensor, ...]) -> bool:
     return any(t.is_cuda for t in tensors) and torch.cuda.is_current_stream_capturing()
 
@@ -160,10 +169,14 @@ class Restrictions:
         """Whether anything may be hidden from anyone."""
         return self.causal or any(t is not None for t in (self.lens, self.mask, self.key_bias, self.exclude))
 
+    def seen_and_live(self) -> tuple[Tensor, Tensor]:
+        """Both, which a mask gives at once."""
+        return (self.seen(), self.live()) if self.mask is None else self._by_pairs()
+
     def seen(self) -> Tensor:
         """(..., m) booleans: the keys that at least one query of their batch element sees."""
         if self.mask is not None:
-            return self._seen_and_live()[0]
+            return self._by_pairs()[0]
         limit = self._limit()
         key = torch.arange(self.keys, device=self.device)
         if self.exclude is None:
@@ -175,7 +188,7 @@ class Restrictions:
     def live(self) -> Tensor:
         """(..., n or 1) booleans: the queries that see at least one key."""
         if self.mask is not None:
-            return self._seen_and_live()[1]
+            return self._by_pairs()[1]
         limit = self._limit()
         if self.key_bias is None and self.exclude is None:
             return limit > 0
@@ -196,8 +209,8 @@ class Restrictions:
             limit = torch.minimum(limit, self.lens)
         return limit.clamp(0, self.keys)
 
-    def _seen_and_live(self) -> tuple[Tensor, Tensor]:
-        """Both, by way of the pairs: a mask may be anything. In blocks of rows, so that memory stays bounded."""
+    def _by_pairs(self) -> tuple[Tensor, Tensor]:
+        """The keys that are seen and the queries that are live, by way of the pairs: a mask may be anything. In blocks of rows, so that memory stays bounded."""
         lead = [t.shape[:-1] for t in (self.lens, self.key_bias, self.exclude) if t is not None]
         lead += [] if self.mask is None else [self.mask.shape[:-2]]
         elements = max(1, broadcast(*lead).numel() * self.keys)

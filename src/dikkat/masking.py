@@ -5,6 +5,7 @@ Every restriction of a call (lengths, a mask, causality, weights of zero, a key 
 that at least one query sees, `live()` for the queries that see at least one key.
 """
 
+import math
 from dataclasses import dataclass
 from functools import reduce
 from itertools import zip_longest
@@ -210,15 +211,20 @@ class Restrictions:
         return limit.clamp(0, self.keys)
 
     def _by_pairs(self) -> tuple[Tensor, Tensor]:
-        """The keys that are seen and the queries that are live, by way of the pairs: a mask may be anything. In blocks of rows, so that memory stays bounded."""
+        """The keys that are seen and the queries that are live, by way of the pairs: a mask may be anything.
+
+        In blocks of rows, so that memory stays bounded.
+        """
         lead = [t.shape[:-1] for t in (self.lens, self.key_bias, self.exclude) if t is not None]
         lead += [] if self.mask is None else [self.mask.shape[:-2]]
-        elements = max(1, broadcast(*lead).numel() * self.keys)
-        step = max(1, 2**24 // elements) if self.vary_by_row() else max(1, self.queries)
+        blocks = [slice(None)]
+        if self.vary_by_row() and not torch.compiler.is_compiling():  # a loop would tie a graph to one length
+            step = max(1, 2**24 // max(1, math.prod(broadcast(*lead)) * self.keys))
+            blocks = [slice(start, start + step) for start in range(0, self.queries, step)]
         seen = torch.zeros(self.keys, dtype=torch.bool, device=self.device)
         live = []
-        for start in range(0, max(1, self.queries), step):
-            block = self.visible(slice(start, start + step))
+        for rows in blocks:
+            block = self.visible(rows)
             if block is not None:
                 seen = seen | block.any(-2)
                 live.append(block.any(-1))

@@ -1,5 +1,6 @@
 """PyTorch's fused dot-product attention, for `inner` scores: forward and backward, without states or weights."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -45,7 +46,7 @@ def obstacles(problem: Problem) -> list[str]:
         found.append("exclude would need an n × m mask")
     if limits.key_bias is not None and limits.key_bias.requires_grad:
         found.append("PyTorch's fast paths give no gradient to key_bias")
-    if not (limits.queries and limits.keys and problem.value.shape[-1] and problem.lead.numel()):
+    if not (limits.queries and limits.keys and problem.value.shape[-1] and math.prod(problem.lead)):
         found.append("PyTorch's fast paths take no empty tensors")
     if device not in ("cpu", "cuda"):
         found.append(f"not tried on {device}; allowed: cpu, cuda")

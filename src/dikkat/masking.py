@@ -295,7 +295,7 @@ def restrict(
         queries,
         keys,
         lens=None if valid_lens is None else _lens(valid_lens, lead, queries, keys, device),
-        mask=None if mask is None else _fit("mask", mask, (*lead, queries, keys), device, boolean=True),
+        mask=None if mask is None else _mask(mask, lead, queries, keys, device),
         causal=causal,
         key_bias=None if key_bias is None else _bias(key_bias, lead, keys, device),
         exclude=None if exclude is None else _exclude(exclude, lead, queries, keys, device),
@@ -307,7 +307,10 @@ def _lens(valid_lens: Tensor | int, lead: torch.Size, queries: int, keys: int, d
     if isinstance(valid_lens, Integral) and not isinstance(valid_lens, bool):
         valid_lens = torch.tensor(int(valid_lens), device=device)
     if not isinstance(valid_lens, Tensor):
-        raise TypeError(f"valid_lens: came {type(valid_lens).__name__}; allowed: a torch.Tensor of integers")
+        raise TypeError(
+            f"valid_lens: came {type(valid_lens).__name__}; allowed: a torch.Tensor of integers, as torch.tensor makes "
+            "of a list"
+        )
     _check_kind("valid_lens", valid_lens, device, integer=True)
     shape = tuple(valid_lens.shape)
     allowed = [tuple(lead[:1]), (*lead[:1], queries)]
@@ -327,6 +330,18 @@ def align(valid_lens: Tensor, lead: torch.Size) -> Tensor:
         valid_lens = valid_lens[..., None]
     ones = (1,) * (len(lead) - 1)
     return valid_lens.reshape(*valid_lens.shape[:-1], *ones, valid_lens.shape[-1])
+
+
+def _mask(mask: Tensor, lead: torch.Size, queries: int, keys: int, device: torch.device) -> Tensor:
+    try:
+        return _fit("mask", mask, (*lead, queries, keys), device, boolean=True)
+    except ValueError as error:
+        if mask.device != device or not lead or tuple(mask.shape) != (lead[0], keys):
+            raise
+        nones = "None, " * len(lead)
+        raise ValueError(
+            f"{error}; for keys that are hidden from every query of a batch element, mask[:, {nones}:]"
+        ) from None
 
 
 def _bias(key_bias: Tensor, lead: torch.Size, keys: int, device: torch.device) -> Tensor:

@@ -40,6 +40,10 @@ DOT = scores.Dot()
         ({"mask": torch.ones(2, 3, 5)}, TypeError, "mask: came with dtype torch.float32; allowed: torch.bool"),
         ({"mask": torch.ones(2, 5, 3, dtype=torch.bool)}, ValueError, r"broadcasts to \(2, 3, 5\)"),
         ({"mask": torch.ones(7, 2, 3, 5, dtype=torch.bool)}, ValueError, r"broadcasts to \(2, 3, 5\)"),
+        ({"mask": torch.ones(2, 5, dtype=torch.bool)}, ValueError, r"every query of a batch element, mask\[:, None, :\]"),
+        ({"mask": torch.ones(2, 4, dtype=torch.bool)}, ValueError, r"broadcasts to \(2, 3, 5\)$"),
+        ({"valid_lens": [1, 2]}, TypeError, "valid_lens: came list; .* as torch.tensor makes of a list"),
+        ({"score": None}, TypeError, "score: came NoneType; allowed: an instance of a dikkat.scores.Score"),
         ({"causal": 1}, TypeError, "causal: came int"),
         ({"key_bias": torch.zeros(2, 4)}, ValueError, r"key_bias: came with shape \(2, 4\)"),
         ({"key_bias": torch.zeros(2, 5, dtype=torch.int64)}, TypeError, "key_bias: came with dtype torch.int64"),
@@ -59,6 +63,14 @@ def test_errors_say_what_came_and_what_is_allowed(change: dict[str, Any], error:
     given: dict[str, Any] = {"query": Q, "key": K, "value": V, "score": DOT} | change
     with pytest.raises(error, match=message):
         dikkat.attend(**given)
+
+
+def test_a_mask_of_keys_is_told_to_have_all_its_dimensions() -> None:
+    heads, mask = torch.zeros(2, 7, 3, 4), torch.ones(2, 3, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"mask\[:, None, None, :\]"):
+        dikkat.attend(heads, heads, heads, score=DOT, mask=mask)
+    with pytest.raises(ValueError, match=r"mask\[:, None, None, :\]"):
+        dikkat.MultiHeadAttention(4, 2)(heads[:, 0], heads[:, 0], heads[:, 0], mask=mask)
 
 
 def test_errors_of_memories_and_states() -> None:

@@ -84,6 +84,55 @@ def test_export_with_any_number_of_keys() -> None:
     torch.testing.assert_close(exported(*other), Attend()(*other))
 
 
+LAYERS: dict[str, Any] = {
+    "dot": dikkat.DotProductAttention,
+    "additive": lambda: dikkat.AdditiveAttention(8, 8, 5),
+    "bilinear": lambda: dikkat.BilinearAttention(8, 8),
+    "kernel": lambda: dikkat.KernelAttention(1.5),
+    "heads": lambda: dikkat.MultiHeadAttention(8, 2),
+    "additive heads": lambda: dikkat.MultiHeadAttention(8, 2, score=scores.Additive(4, 4, 5)),
+}
+
+
+@pytest.mark.parametrize(
+    ("layer", "restricted"),
+    [(layer, "lengths") for layer in LAYERS]
+    + [(layer, restricted) for layer in ("dot", "additive heads") for restricted in ("mask", "causal", "bias")],
+)
+def test_export_for_any_batch_and_any_lengths(layer: str, restricted: str) -> None:
+    """Without a size of which it was asked before, and without operators of our own."""
+
+    class Attend(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = LAYERS[layer]()
+
+        def forward(self, query: Tensor, key: Tensor, limit: Tensor) -> Any:
+            limits = {"lengths": "valid_lens", "mask": "mask", "bias": "key_bias"}
+            if restricted == "causal":
+                return self.layer(query, key, key, causal=True)
+            return self.layer(query, key, key, **{limits[restricted]: limit}, return_weights=restricted == "mask")
+
+    def given(batch: int, queries: int, keys: int) -> tuple[Tensor, Tensor, Tensor]:
+        torch.manual_seed(0)
+        lens = torch.randint(0, keys + 1, (batch,))
+        mask = torch.rand(batch, queries, keys) < 0.7
+        limit = {"lengths": lens, "mask": mask, "bias": torch.randn(batch, keys), "causal": lens}[restricted]
+        return torch.randn(batch, queries, 8), torch.randn(batch, keys, 8), limit
+
+    batch, queries, keys = (torch.export.Dim(name) for name in ("batch", "queries", "keys"))
+    shapes = {"lengths": {0: batch}, "causal": {0: batch}, "mask": {0: batch, 1: queries, 2: keys}}
+    limit = shapes.get(restricted, {0: batch, 1: keys})
+    module = Attend().eval()
+    exported = torch.export.export(
+        module, given(2, 5, 7), dynamic_shapes=({0: batch, 1: queries}, {0: batch, 1: keys}, limit)
+    )
+    assert not any("dikkat" in str(node.target) for node in exported.graph.nodes)
+    for sizes in ((3, 11, 13), (5, 3, 2)):
+        other = given(*sizes)
+        torch.testing.assert_close(exported.module()(*other), module(*other))
+
+
 @pytest.mark.parametrize("restriction", ["none", "lengths", "causal", "all"])
 @pytest.mark.parametrize("case", KINDS[:3])
 def test_forward_mode_is_the_references(case: str, restriction: str) -> None:

@@ -11,10 +11,13 @@ from torch import Tensor
 
 from dikkat.kernels import KERNELS, Problem, Result, choose
 from dikkat.kernels.common import spread
-from dikkat.masking import Restrictions, autocasts, broadcast, can_read_values, restrict
-from dikkat.scores import Score, fits
+from dikkat.masking import Restrictions, autocasts, broadcast, can_read_values, largest, restrict
+from dikkat.scores import Dot, ScaledDot, Score, fits
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_INF = float("inf")
+# Scores that compare keys as they come.
+_PLAIN = (Dot, ScaledDot)
 
 
 class Wanted(NamedTuple):
@@ -55,8 +58,7 @@ def problem(query: Tensor, key: Tensor, value: Tensor, score: Score, limits: Lim
     )
     query, key, value = (rank(t, len(lead)) for t in (query, key, value))
     if restricted.hide():
-        # Before the projections: a hidden NaN would reach their weights' gradients as 0 · NaN.
-        query, key, value = hide(query, restricted.live()), hide(key, restricted.seen()), hide(value, restricted.seen())
+        query, key, value = hide_all(query, key, value, score, restricted)
     return project(query, score.project_key(key), value, score, restricted, lead, wanted)
 
 
@@ -88,9 +90,10 @@ def project(
             f"score: the pair_weight of {type(score).__name__} came with shape {tuple(weight.shape)}; "
             f"allowed: ({projected.shape[-1]},), one a projected feature"
         )
-    if limits.hide():  # where a row is shared by some who see it and some who do not, they part here
-        shared = projected_key
-        projected_key, value = apart(projected_key, limits.seen()), apart(value, limits.seen())
+    if limits.hide() and any(t.shape[:-2] != lead for t in (projected_key, value)):
+        # Where a row is shared by some who see it and some who do not, they part here.
+        shared, seen = projected_key, limits.seen()
+        projected_key, value = apart(projected_key, seen), apart(value, seen)
         packed = packed if projected_key is shared else None
     return Problem(
         score.pair,
@@ -118,13 +121,12 @@ def run(problem: Problem, impl: str) -> Result:
         impl = choose(problem)
     elif impl not in KERNELS:
         raise ValueError(f"impl: came {impl!r}; allowed: 'auto', {', '.join(map(repr, KERNELS))}")
-    kernel = KERNELS[impl]
-    reasons = kernel.obstacles(problem)
-    if reasons:
+    elif reasons := KERNELS[impl].obstacles(problem):
         raise ValueError(
             f"impl: {impl!r} cannot run this call: {'; '.join(reasons)}. Allowed: 'auto', or one that "
             "dikkat.implementations() says runs"
         )
+    kernel = KERNELS[impl]
     if problem.dropout and kernel.wants_seeds:
         problem = replace(problem, seeds=_seeds(problem.lead, problem.query.device))
     device = problem.query.device.type
@@ -218,8 +220,37 @@ def rank(tensor: Tensor, lead: int, own: int = 2) -> Tensor:
     return tensor[(None,) * (lead + own - tensor.ndim)]
 
 
+def hide_all(query: Tensor, key: Tensor, value: Tensor, score: Score, limits: Restrictions) -> tuple[Tensor, ...]:
+    """With 0 for what nobody sees, before the projections: a hidden NaN would reach their gradients as 0 · NaN.
+
+    Keys and values that are compared as they come, and that 0 times is 0, stay: to look is quicker than to copy.
+    """
+    seen, live = limits.seen_and_live()
+    if _all(live) and type(score) in _PLAIN and not _all(seen) and _are_harmless(query, key, value):
+        return query, key, value
+    return hide(query, live), hide(key, seen), hide(value, seen)
+
+
+def _are_harmless(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether hidden keys and values have no effect as they are: all is finite, and so is every product.
+
+    A product that overflows would come to ∞ − ∞ where it is hidden by adding −∞.
+    """
+    if not can_read_values(query, key, value):
+        return False
+    most = torch.finfo(torch.promote_types(query.dtype, torch.float32)).max
+    return largest(value) < _INF and largest(query) * largest(key) * query.shape[-1] < most
+
+
+def _all(shown: Tensor) -> bool:
+    """Whether it can be seen that all is shown."""
+    return can_read_values(shown) and bool(shown.all())
+
+
 def hide(tensor: Tensor, shown: Tensor) -> Tensor:
     """With 0 in the rows that are shown to nobody who shares them: tensor (..., l, d), shown (..., l or 1)."""
+    if _all(shown):
+        return tensor
     for dim in range(-2, -1 - shown.ndim, -1):
         if tensor.shape[dim - 1] == 1:
             shown = shown.any(dim, keepdim=True)

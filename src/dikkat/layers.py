@@ -389,7 +389,7 @@ def _attend_heads(
     lead = torch.Size((*batch, num_heads))
     limited = restrict(lead, query.shape[-2], key.shape[-2], query.device, **limits)
     if limited.hide():
-        seen, live = (_by_any_head(shown, len(lead)) for shown in (limited.seen(), limited.live()))
+        seen, live = (_by_any_head(shown, len(lead)) for shown in limited.seen_and_live())
         query, key, value = calls.hide(query, live), calls.hide(key, seen), calls.hide(value, seen)
     query, key, value = (
         split_heads(project(t), num_heads) for t, project in zip((query, key, value), projections, strict=True)

@@ -5,6 +5,7 @@ Every restriction of a call (lengths, a mask, causality, weights of zero, a key 
 that at least one query sees, `live()` for the queries that see at least one key.
 """
 
+import math
 from dataclasses import dataclass
 from functools import reduce
 from itertools import zip_longest
@@ -63,6 +64,15 @@ def can_read_values(*tensors: Tensor) -> bool:
 def _recorded() -> bool:
     """Whether `make_fx` records operations, for other values too."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+
+
+def largest(tensor: Tensor) -> float:
+    """The largest absolute value, where it can be read; ∞ where something is NaN."""
+    if not tensor.numel():
+        return 0.0
+    low, high = tensor.detach().aminmax()
+    size = max(-float(low), float(high))
+    return size if size == size else _INF
 
 
 def _capturing(tensors: tuple[Tensor, ...]) -> bool:
@@ -165,10 +175,14 @@ class Restrictions:
         """Whether anything may be hidden from anyone."""
         return self.causal or any(t is not None for t in (self.lens, self.mask, self.key_bias, self.exclude))
 
+    def seen_and_live(self) -> tuple[Tensor, Tensor]:
+        """Both, which a mask gives at once."""
+        return (self.seen(), self.live()) if self.mask is None else self._by_pairs()
+
     def seen(self) -> Tensor:
         """(..., m) booleans: the keys that at least one query of their batch element sees."""
         if self.mask is not None:
-            return self._seen_and_live()[0]
+            return self._by_pairs()[0]
         limit = self._limit()
         key = torch.arange(self.keys, device=self.device)
         if self.exclude is None:
@@ -180,7 +194,7 @@ class Restrictions:
     def live(self) -> Tensor:
         """(..., n or 1) booleans: the queries that see at least one key."""
         if self.mask is not None:
-            return self._seen_and_live()[1]
+            return self._by_pairs()[1]
         limit = self._limit()
         if self.key_bias is None and self.exclude is None:
             return limit > 0
@@ -201,16 +215,21 @@ class Restrictions:
             limit = torch.minimum(limit, self.lens)
         return limit.clamp(0, self.keys)
 
-    def _seen_and_live(self) -> tuple[Tensor, Tensor]:
-        """Both, by way of the pairs: a mask may be anything. In blocks of rows, so that memory stays bounded."""
+    def _by_pairs(self) -> tuple[Tensor, Tensor]:
+        """The keys that are seen and the queries that are live, by way of the pairs: a mask may be anything.
+
+        In blocks of rows, so that memory stays bounded.
+        """
         lead = [t.shape[:-1] for t in (self.lens, self.key_bias, self.exclude) if t is not None]
         lead += [] if self.mask is None else [self.mask.shape[:-2]]
-        elements = max(1, broadcast(*lead).numel() * self.keys)
-        step = max(1, 2**24 // elements) if self.vary_by_row() else max(1, self.queries)
+        blocks = [slice(None)]
+        if self.vary_by_row() and not torch.compiler.is_compiling():  # a loop would tie a graph to one length
+            step = max(1, 2**24 // max(1, math.prod(broadcast(*lead)) * self.keys))
+            blocks = [slice(start, start + step) for start in range(0, self.queries, step)]
         seen = torch.zeros(self.keys, dtype=torch.bool, device=self.device)
         live = []
-        for start in range(0, max(1, self.queries), step):
-            block = self.visible(slice(start, start + step))
+        for rows in blocks:
+            block = self.visible(rows)
             if block is not None:
                 seen = seen | block.any(-2)
                 live.append(block.any(-1))
@@ -281,7 +300,7 @@ def restrict(
         queries,
         keys,
         lens=None if valid_lens is None else _lens(valid_lens, lead, queries, keys, device),
-        mask=None if mask is None else _fit("mask", mask, (*lead, queries, keys), device, boolean=True),
+        mask=None if mask is None else _mask(mask, lead, queries, keys, device),
         causal=causal,
         key_bias=None if key_bias is None else _bias(key_bias, lead, keys, device),
         exclude=None if exclude is None else _exclude(exclude, lead, queries, keys, device),
@@ -293,7 +312,10 @@ def _lens(valid_lens: Tensor | int, lead: torch.Size, queries: int, keys: int, d
     if isinstance(valid_lens, Integral) and not isinstance(valid_lens, bool):
         valid_lens = torch.tensor(int(valid_lens), device=device)
     if not isinstance(valid_lens, Tensor):
-        raise TypeError(f"valid_lens: came {type(valid_lens).__name__}; allowed: a torch.Tensor of integers")
+        raise TypeError(
+            f"valid_lens: came {type(valid_lens).__name__}; allowed: a torch.Tensor of integers, as torch.tensor makes "
+            "of a list"
+        )
     _check_kind("valid_lens", valid_lens, device, integer=True)
     shape = tuple(valid_lens.shape)
     allowed = [tuple(lead[:1]), (*lead[:1], queries)]
@@ -313,6 +335,18 @@ def align(valid_lens: Tensor, lead: torch.Size) -> Tensor:
         valid_lens = valid_lens[..., None]
     ones = (1,) * (len(lead) - 1)
     return valid_lens.reshape(*valid_lens.shape[:-1], *ones, valid_lens.shape[-1])
+
+
+def _mask(mask: Tensor, lead: torch.Size, queries: int, keys: int, device: torch.device) -> Tensor:
+    try:
+        return _fit("mask", mask, (*lead, queries, keys), device, boolean=True)
+    except ValueError as error:
+        if mask.device != device or not lead or tuple(mask.shape) != (lead[0], keys):
+            raise
+        nones = "None, " * len(lead)
+        raise ValueError(
+            f"{error}; for keys that are hidden from every query of a batch element, mask[:, {nones}:]"
+        ) from None
 
 
 def _bias(key_bias: Tensor, lead: torch.Size, keys: int, device: torch.device) -> Tensor:

@@ -1,8 +1,10 @@
 """The one table of implementations. Everything below is private; `dikkat.implementations` shows it."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from dikkat.kernels import chunked, numba_attention, reference, sdpa, triton_attention
@@ -36,13 +38,18 @@ KERNELS = {
 # The reference's largest tensor, in elements, up to which it is chosen before `chunked`, and before a fused kernel:
 # where they crossed on two CPU cores.
 _SMALL, _SMALLEST = 2**22, 2**17
+# PyTorch 2.6 cannot say.
+_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
 def choose(problem: Problem) -> str:
     """What `impl="auto"` runs."""
+    if _exporting():
+        # An exported program is for all sizes, and to run where dikkat is not: no choice by size, no operator of ours.
+        return "reference" if problem.limits.causal or sdpa.obstacles(problem) else "sdpa"
     if not sdpa.obstacles(problem):
         return "sdpa"
-    pairs = problem.lead.numel() * problem.limits.queries * problem.limits.keys
+    pairs = math.prod(problem.lead) * problem.limits.queries * problem.limits.keys
     if problem.pair == "inner":
         return "reference" if pairs <= _SMALL or chunked.obstacles(problem) else "chunked"
     largest = pairs * problem.query.shape[-1]

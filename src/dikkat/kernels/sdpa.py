@@ -1,19 +1,29 @@
 """PyTorch's fused dot-product attention, for `inner` scores: forward and backward, without states or weights."""
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from threading import Lock
 
 import torch
 from torch import Tensor
-from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use_flash_attention
+from torch.backends.cuda import (
+    SDPAParams,
+    can_use_efficient_attention,
+    can_use_flash_attention,
+    flash_sdp_enabled,
+)
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from dikkat.kernels.common import Problem, Result
-from dikkat.masking import can_read_values, have_tangents, transformed
+from dikkat.masking import can_read_values, have_tangents, largest, transformed
 
 _INF = float("inf")
 # Not cuDNN's, which makes a plan for each new shape: texts have many.
 _FAST = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+_SWITCHES = Lock()
 
 
 def obstacles(problem: Problem) -> list[str]:
@@ -36,12 +46,14 @@ def obstacles(problem: Problem) -> list[str]:
         found.append("exclude would need an n × m mask")
     if limits.key_bias is not None and limits.key_bias.requires_grad:
         found.append("PyTorch's fast paths give no gradient to key_bias")
-    if not (limits.queries and limits.keys and problem.value.shape[-1] and problem.lead.numel()):
+    if not (limits.queries and limits.keys and problem.value.shape[-1] and math.prod(problem.lead)):
         found.append("PyTorch's fast paths take no empty tensors")
     if device not in ("cpu", "cuda"):
         found.append(f"not tried on {device}; allowed: cpu, cuda")
     if device == "cpu" and problem.dropout:
         found.append("PyTorch's fast path on a CPU has no dropout")
+    if device == "cpu" and not (torch.compiler.is_compiling() or flash_sdp_enabled()):
+        found.append("PyTorch's fast path on a CPU has been switched off (torch.backends.cuda.enable_flash_sdp)")
     if device == "cuda" and problem.dtype == torch.float64:
         found.append("PyTorch's fast paths on CUDA take no float64")
     if transformed() or have_tangents(problem.query, problem.key, problem.value):
@@ -56,7 +68,7 @@ def obstacles(problem: Problem) -> list[str]:
 def _finite(problem: Problem) -> bool:
     """Where it can be seen without waiting for a device."""
     operands = (problem.query, problem.key, problem.value)
-    return not can_read_values(*operands) or all(bool(torch.isfinite(t).all()) for t in operands)
+    return not can_read_values(*operands) or all(largest(t) < _INF for t in operands)
 
 
 def _refused_by_cuda(problem: Problem) -> list[str]:
@@ -83,12 +95,28 @@ def run(problem: Problem) -> Result:
     kind = _kind(problem)
     mask, empty = _mask(problem, kind)
     query, key, value = (_padded(t.to(kind), problem) for t in (problem.query, problem.key, problem.value))
-    with sdpa_kernel(_FAST if problem.query.is_cuda else [SDPBackend.FLASH_ATTENTION]):
+    # On a CPU the fast path is taken by itself, wherever there is no obstacle.
+    with _pinned() if query.is_cuda else nullcontext():
         out = scaled_dot_product_attention(
             query, key, value, attn_mask=mask, dropout_p=problem.dropout, is_causal=problem.limits.causal, scale=1.0
         )
     out = out[..., : problem.value.shape[-1]].reshape(*problem.lead, *out.shape[-2:-1], problem.value.shape[-1])
     return Result(out if empty is None else out.masked_fill(empty, 0.0), None, None)
+
+
+@contextmanager
+def _pinned() -> Iterator[None]:
+    """On CUDA, one of the fast paths.
+
+    PyTorch's switches are the whole process's: of two threads that turn them and turn them back, the second would
+    leave them as the first had them meanwhile.
+    """
+    if torch.compiler.is_compiling():
+        with sdpa_kernel(_FAST):
+            yield
+        return
+    with _SWITCHES, sdpa_kernel(_FAST):
+        yield
 
 
 def _kind(problem: Problem) -> torch.dtype:
@@ -98,7 +126,8 @@ def _kind(problem: Problem) -> torch.dtype:
 
 def _size(problem: Problem) -> int:
     """The CPU kernel wants one number of features for all three; CUDA's want a multiple of 8."""
-    return -(-max(problem.query.shape[-1], problem.value.shape[-1]) // 8) * 8
+    most = max(problem.query.shape[-1], problem.value.shape[-1])
+    return -(-most // 8) * 8 if problem.query.is_cuda else max(1, most)
 
 
 def _needs_mask(problem: Problem) -> bool:
@@ -111,7 +140,8 @@ def _cut(problem: Problem) -> Problem:
     limits = problem.limits
     if limits.lens is None or limits.causal or not can_read_values(limits.lens):
         return problem
-    keys = max(1, int(limits.lens.max()))
+    shortest, longest = (int(length) for length in limits.lens.aminmax())
+    keys = max(1, longest)
     mask, bias = limits.mask, limits.key_bias
     return replace(
         problem,
@@ -120,6 +150,7 @@ def _cut(problem: Problem) -> Problem:
         limits=replace(
             limits,
             keys=keys,
+            lens=limits.lens if shortest < keys else None,
             mask=mask if mask is None or mask.shape[-1] == 1 else mask[..., :keys],
             key_bias=None if bias is None else bias[..., :keys],
         ),
@@ -151,11 +182,14 @@ def _mask(problem: Problem, kind: torch.dtype) -> tuple[Tensor | None, Tensor | 
 
 
 def _padded(tensor: Tensor, problem: Problem) -> Tensor:
-    """(B, H, length, size)."""
+    """(B, H, length, size), with the features of a row side by side, as PyTorch's fast paths have it."""
     size = _size(problem)
-    return _four(
-        pad(tensor, (0, size - tensor.shape[-1])).expand(*problem.lead, *tensor.shape[-2:-1], size), problem.lead
-    )
+    more = size - tensor.shape[-1]
+    if more:  # without which `pad` would copy too
+        tensor = pad(tensor, (0, more))
+    if tensor.stride(-1) != 1:
+        tensor = tensor.clone(memory_format=torch.contiguous_format)
+    return _four(tensor.expand(*problem.lead, *tensor.shape[-2:]), problem.lead)
 
 
 def _four(tensor: Tensor, lead: torch.Size) -> Tensor:

@@ -1,0 +1,94 @@
+"""Random calls of every kind against an oracle, the first of those that `benchmarks/properties.py` makes a million of."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+CASES, BLOCKS = 600, 6
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+@pytest.mark.parametrize("start", range(0, CASES, CASES // BLOCKS))
+def test_random_calls_are_right_or_refused(start: int) -> None:
+    import properties
+
+    outcomes: Counter[str] = Counter()
+    for index in range(start, start + CASES // BLOCKS):
+        outcome, told = properties.one(0, index)
+        assert told is None, f"python benchmarks/properties.py --only {index}: {told}"
+        outcomes[outcome] += 1
+    assert outcomes["right"] > 0.6 * CASES / BLOCKS  # the rest is refused, or says nothing
+
+
+def test_random_calls_are_right_in_several_threads() -> None:
+    import properties
+
+    places = np.full(properties.THREADS, -1)
+    counts, told = properties.block(1, 0, 80, places)
+    assert told == []
+    assert sum(counts.values()) == 80
+    assert bool((places == -1).all())
+
+
+@pytest.mark.parametrize("name", ["output", "grad query", "grad value", "weights"])
+def test_the_oracle_notices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that is off in one place by a thousand times its type's precision."""
+    import random_calls
+
+    real, noticed, tried = random_calls.run, 0, 0
+
+    def off(call: Any) -> Any:
+        came = real(call)
+        if name in came and came[name].numel():
+            came[name] = came[name].clone(memory_format=torch.contiguous_format)
+            flat = came[name].view(-1)
+            place = int(flat.abs().argmax())
+            flat[place] *= 1 + 1000 * torch.finfo(flat.dtype).eps
+        return came
+
+    for index in range(150):
+        call = random_calls.make(0, index)
+        if call.dtype in (torch.float16, torch.bfloat16) or call.impl != "auto":
+            continue
+        expected = random_calls.expected(call)
+        if expected is None or name not in (came := real(call)) or not came[name].any():
+            continue
+        tried += 1
+        monkeypatch.setattr(random_calls, "run", off)
+        try:
+            random_calls.judge(call)
+        except random_calls.Wrong:
+            noticed += 1
+        monkeypatch.setattr(random_calls, "run", real)
+    assert tried > 15
+    assert noticed > 0.5 * tried  # others have scores so large that their rounding allows for more
+
+
+def test_what_was_done_before_a_crash_is_not_done_again(tmp_path: Path) -> None:
+    import properties
+
+    path = tmp_path / "properties.json"
+    state = properties.Run(0, 1200, path)
+    first, second = state.left.pop(), state.left.pop()
+    assert (first, second) == ((0, 500), (500, 1000))
+    state.took(first, Counter(right=500), [])
+    state.left += state.crashed(second, -11, [500, 700, 999])
+    assert state.failed()
+    state.write([])
+    again = properties.Run(0, 1200, path)
+    assert sorted(again.left) == [(501, 700), (701, 999), (1000, 1200)]
+    assert again.counts == {"right": 500, "crash": 1, "in a crash": 3}
+    assert json.loads(path.read_text())["results"]["done"] == 503
+    assert properties.Run(1, 1200, path).counts == {}  # another seed begins anew
+    with pytest.raises(RuntimeError, match="before its first case"):
+        state.crashed(second, 1, [])

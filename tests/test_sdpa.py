@@ -1,0 +1,162 @@
+"""PyTorch's fast path: when it runs, that it runs, and what is not copied for it."""
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import dikkat
+import kit
+from dikkat import scores
+from dikkat.kernels import sdpa
+
+FUSED = "_scaled_dot_product_flash_attention_for_cpu"
+
+
+class Operators(TorchDispatchMode):
+    """The names of PyTorch's operators that run meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+# The same shape (2, 10, size) in memory: side by side, turned, with gaps, from behind, shared.
+LAYOUTS: dict[str, Any] = {
+    "side by side": lambda size: torch.randn(2, 10, size),
+    "turned": lambda size: torch.randn(2, size, 10).mT,
+    "every other": lambda size: torch.randn(2, 10, 2 * size)[..., ::2],
+    "a part": lambda size: torch.randn(2, 13, size + 3)[:, 3:, 3:],
+    "rows of a column": lambda size: torch.randn(2, 10, 1).expand(2, 10, size),
+    "one for all": lambda size: torch.randn(10, size).expand(2, 10, size),
+}
+
+
+@pytest.mark.parametrize("dtype", kit.DTYPES, ids=str)
+@pytest.mark.parametrize("size", [1, 7, 8, 16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_fast_path_takes_every_layout(layout: str, size: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = LAYOUTS[layout](size).to(dtype)
+    x = x.as_strided(x.shape, x.stride()).requires_grad_()
+    with Operators() as ran:
+        came = dikkat.attend(x, x, x, score=scores.ScaledDot())
+    assert FUSED in ran.names
+    exact = x.detach().double().requires_grad_()
+    expected = (exact @ exact.mT / size**0.5).softmax(-1) @ exact
+    upstream = torch.randn(2, size, 10).mT.to(dtype)  # turned as well
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(came.double(), expected, rtol=0, atol=8 * eps * x.abs().max().item())
+    (grad,), (exact_grad,) = (
+        torch.autograd.grad(out, leaf, upstream.to(out.dtype)) for out, leaf in ((came, x), (expected, exact))
+    )
+    torch.testing.assert_close(grad.double(), exact_grad, rtol=0, atol=64 * eps * exact_grad.abs().max().item())
+
+
+def test_layers_and_heads_take_what_is_turned() -> None:
+    x = torch.randn(2, 8, 10).mT
+    exact = (x @ x.mT / 8**0.5).softmax(-1) @ x
+    torch.testing.assert_close(dikkat.DotProductAttention()(x, x, x), exact)
+    torch.testing.assert_close(dikkat.self_attention(x), (x @ x.mT).softmax(-1) @ x)
+    heads = torch.randn(2, 3, 8, 10).mT
+    for mixed in ((heads, heads, heads), (heads, heads.contiguous(), heads), (heads.contiguous(), heads, heads)):
+        torch.testing.assert_close(
+            dikkat.DotProductAttention()(*mixed), (heads @ heads.mT / 8**0.5).softmax(-1) @ heads
+        )
+
+
+@pytest.mark.parametrize("leaves", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])
+def test_a_gradient_for_parts_only(leaves: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    given = [torch.randn(2, 3, n, 8, dtype=torch.float64) for n in (5, 7, 7)]
+    wanted = [given[i].requires_grad_() for i in leaves]
+    lens = torch.tensor([3, 7])
+    hidden = torch.arange(7) >= lens[:, None, None, None]
+    query, key, value = given
+    exact = (query @ key.mT / 8**0.5).masked_fill(hidden, -torch.inf).softmax(-1) @ value
+    with kit.record() as ran:
+        came = dikkat.attend(*given, score=scores.ScaledDot(), valid_lens=lens)
+    assert ran == ["sdpa"]
+    torch.testing.assert_close(
+        torch.autograd.grad(came.sin().sum(), wanted), torch.autograd.grad(exact.sin().sum(), wanted)
+    )
+
+
+def test_where_the_fast_path_is_switched_off_it_says_so() -> None:
+    x = torch.randn(1, 5, 8)
+    torch.backends.cuda.enable_flash_sdp(False)
+    try:
+        with pytest.raises(ValueError, match="switched off"):
+            dikkat.attend(x, x, x, score=scores.Dot(), impl="sdpa")
+        torch.testing.assert_close(dikkat.attend(x, x, x, score=scores.Dot()), (x @ x.mT).softmax(-1) @ x)
+    finally:
+        torch.backends.cuda.enable_flash_sdp(True)
+
+
+def test_no_switch_of_the_process_is_turned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread's own attention would run under it, and what is turned back there would stay so."""
+    inside, over = threading.Event(), threading.Event()
+    real = sdpa.scaled_dot_product_attention
+
+    def waits(*arguments: Any, **options: Any) -> Tensor:
+        inside.set()
+        over.wait(10)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", waits)
+    x = torch.randn(1, 5, 8)
+    thread = threading.Thread(target=lambda: dikkat.attend(x, x, x, score=scores.Dot(), impl="sdpa"))
+    thread.start()
+    inside.wait(10)
+    try:
+        assert torch.backends.cuda.math_sdp_enabled()
+        assert torch.backends.cuda.mem_efficient_sdp_enabled()
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("longest", [11, 5])
+def test_what_fits_is_not_copied(longest: int) -> None:
+    """Zeros that are not needed, and lengths that hide nothing, or the same from all."""
+    query, key, value = torch.randn(2, 1, 8), torch.randn(2, 11, 8), torch.randn(2, 11, 8)
+    with Operators() as ran:
+        came = dikkat.attend(query, key, value, score=scores.ScaledDot(), valid_lens=torch.full((2,), longest))
+    assert FUSED in ran.names
+    assert not {"constant_pad_nd", "clone", "masked_fill", "where", "copy_", "_to_copy"} & set(ran.names)
+    exact = (query @ key[:, :longest].mT / 8**0.5).softmax(-1) @ value[:, :longest]
+    torch.testing.assert_close(came, exact)
+
+
+@pytest.mark.parametrize("score", [scores.Dot(), scores.ScaledDot()], ids=["dot", "scaled dot"])
+def test_hidden_keys_are_copied_only_where_they_would_have_an_effect(
+    score: scores.Score, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met: list[Any] = []
+    real = dikkat.kernels.KERNELS["sdpa"].run
+    kept = kit.replace(dikkat.kernels.KERNELS["sdpa"], run=lambda problem: met.append(problem) or real(problem))
+    monkeypatch.setitem(dikkat.kernels.KERNELS, "sdpa", kept)
+    torch.manual_seed(0)
+    lens = torch.tensor([3, 11])
+    for query_size, hidden in ((1.0, 1.0), (1.0, 1e30), (1e30, 1e30), (1.0, torch.inf), (1.0, torch.nan)):
+        query, key, value = query_size * torch.randn(2, 5, 8), torch.randn(2, 11, 8), torch.randn(2, 11, 8)
+        key[0, 3:] *= hidden
+        leaves = [t.clone().requires_grad_() for t in (query, key, value)]
+        came = dikkat.attend(*leaves, score=score, valid_lens=lens)
+        as_it_came = met[-1].key.data_ptr() == leaves[1].data_ptr()
+        assert as_it_came == (query_size * hidden < 1e38)
+        alone = [t.clone().requires_grad_() for t in (query[:1], key[:1, :3], value[:1, :3])]
+        expected = dikkat.attend(*alone, score=score)
+        torch.testing.assert_close(came[:1], expected)
+        grads = torch.autograd.grad(came[0].sum(), leaves)
+        exact = torch.autograd.grad(expected.sum(), alone)
+        for grad, other in zip(grads, exact, strict=True):
+            torch.testing.assert_close(grad[:1, : other.shape[1]], other)
+            assert bool((grad[:1, other.shape[1] :] == 0).all())

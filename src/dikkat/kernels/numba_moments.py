@@ -99,6 +99,15 @@ def moments(
     return torch.cat([value, offset / unit, spread.flatten(1) / unit**2, cross.flatten(1) / unit], 1), lse
 
 
+def squares(
+    query: Tensor, points: Tiles, profile: str, bandwidth: Tensor, fit: Tensor, *, tolerance: float
+) -> Tensor:
+    """Σ_j w_j (y_j − z_jᵀθ)² with z = (1, δ), (n, v): θ is a `fit`, (n, 1 or 1 + d, v)."""
+    call = _Call(query, points, profile, bandwidth, False, tolerance, int(fit.shape[1] > 1), None)
+    call.point("fit", call.scaled(fit))
+    return call.run(1 + points.value.shape[1])[:, 1:]
+
+
 def sensitivity(
     query: Tensor, points: Tiles, bandwidth: Tensor, lse: Tensor, row: Tensor, fit: Tensor, *, tolerance: float,
     exclude: Tensor | None,
@@ -106,11 +115,7 @@ def sensitivity(
     """Σ_j w_j δ_jc² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), (n, d, v): u is a `row`, θ a `fit`."""
     size, values = points.key.shape[1], points.value.shape[1]
     call = _Call(query, points, "gaussian", bandwidth, False, tolerance, int(row.shape[1] > 1), exclude)
-    # δ is larger by the unit there: so that u·z and zᵀθ come out the same, what they have of it is smaller.
-    row, fit = row.clone(), fit.clone()
-    row[:, 1:] /= call.unit
-    fit[:, 1:] /= call.unit
-    for name, tensor in (("lse", lse / math.log(2)), ("row", row), ("fit", fit)):
+    for name, tensor in (("lse", lse / math.log(2)), ("row", call.scaled(row)), ("fit", call.scaled(fit))):
         call.point(name, tensor)
     return call.run(size * values).reshape(len(query), size, values) / call.unit**2
 
@@ -149,6 +154,12 @@ class _Call:
             self.point(name, tensor)
         if exclude is not None:
             self.point("exclude", exclude)
+
+    def scaled(self, terms: Tensor) -> Tensor:
+        """u or θ for the kernel, where δ is larger by the unit: u·z and zᵀθ come out the same."""
+        terms = terms.clone()
+        terms[:, 1:] /= self.unit
+        return terms
 
     def point(self, name: str, tensor: Tensor) -> None:
         """Put a tensor's address into the record."""

@@ -99,9 +99,7 @@ def moments(
     return torch.cat([value, offset / unit, spread.flatten(1) / unit**2, cross.flatten(1) / unit], 1), lse
 
 
-def squares(
-    query: Tensor, points: Tiles, profile: str, bandwidth: Tensor, fit: Tensor, *, tolerance: float
-) -> Tensor:
+def squares(query: Tensor, points: Tiles, profile: str, bandwidth: Tensor, fit: Tensor, *, tolerance: float) -> Tensor:
     """Σ_j w_j (y_j − z_jᵀθ)² with z = (1, δ), (n, v): θ is a `fit`, (n, 1 or 1 + d, v)."""
     call = _Call(query, points, profile, bandwidth, False, tolerance, int(fit.shape[1] > 1), None)
     call.point("fit", call.scaled(fit))

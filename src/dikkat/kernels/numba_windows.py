@@ -432,7 +432,7 @@ def _finish(call: Call, i: int, peak: float, row: Pointer, fixed: bool, zero: An
 
 @Kernel
 def windows(zero: Any) -> Any:
-    """Each query's moments; where `fit` is given, its mean squares about that; and with `lse` too, its sensitivities."""
+    """Each query's moments; where `fit` is given, its squares about that; and with `lse` too, its sensitivities."""
     layout = CALL
 
     def windows(record: Any) -> None:

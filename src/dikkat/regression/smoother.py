@@ -62,14 +62,18 @@ class Smoother:
         mean, lse = self._by_parts(query, self._points, work)
         return mean + self.joined.origin, np.isfinite(lse) & np.isfinite(mean).all(1)
 
-    def deviation(self, query: Array) -> Array:
-        """The standard deviations about the estimates, (n, v)."""
+    def spread(self, query: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
+        """The estimates and the standard deviations about them, both (n, v), and who has them, (n,)."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
-            _, fit = self._wide_fit(part)
-            return (self._variance(part, fit).sqrt(),)
+            found, fit = self._wide_fit(part)
+            return fit.estimate[:, : self.joined.y.shape[1]], self._variance(part, fit).sqrt(), found.lse
 
-        return self._by_parts(query, self._wide, work)[0]
+        mean, deviation, lse = self._by_parts(query, self._wide, work)
+        if self._points.key.dtype != torch.float64:  # the estimates are those that come without deviations
+            narrow, reached = self.estimate(query)
+            return narrow, deviation, reached
+        return mean + self.joined.origin, deviation, np.isfinite(lse) & np.isfinite(mean).all(1)
 
     def standard_error(self, query: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
         """The estimates and their standard errors, both (n, v), and who has them, (n,).

@@ -27,7 +27,9 @@ def answers(model, folder):
     """What every method says, and a saved and loaded copy too."""
     query = pd.DataFrame(np.random.default_rng(9).normal(size=(5, SIZE)), columns=list(model.feature_names_in_))
     model.save(folder / "model")
-    found = [getattr(each, method)(query) for each in (model, NadarayaWatson.load(folder / "model")) for method in METHODS]
+    found = [
+        getattr(each, method)(query) for each in (model, NadarayaWatson.load(folder / "model")) for method in METHODS
+    ]
     return [np.asarray(answer) for answer in found] + [np.array(model.effective_degrees_of_freedom())]
 
 

@@ -1,6 +1,9 @@
 """Local moments on a CPU: how points and windows become what the compiled kernels of `numba_windows` read."""
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import ModuleType
@@ -17,6 +20,8 @@ from dikkat.kernels.numba_attention import BYTES
 TILE, ROWS = 4, 32
 # Numbers, of all of a task's sums.
 _SUMS = 2**15
+# Operations, about as many as a core does in a tenth of a second: of a task at most; and of a pair beside its columns.
+_TASK, _PAIR = 2**28, 16
 # Of distances, in which it is said how much lies beyond.
 BINS = 512
 PROFILES = ("gaussian", "boxcar", "epanechnikov", "triangular", "average")
@@ -24,6 +29,18 @@ _NUMPY = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float6
 # Below this relative weight, as a power of 2, the type has 0 alone.
 _LEAST = {torch.float32: -150.0, torch.float64: -1075.0}
 _HAS_NUMBA = find_spec("numba") is not None
+
+_watcher: ContextVar[Callable[[int], None] | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watched(watcher: Callable[[int], None]) -> Iterator[None]:
+    """Within, a function is told now and then how many more pairs of a query and a key are done."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
 
 
 @dataclass(frozen=True)
@@ -172,8 +189,10 @@ class _Call:
         if not len(found):
             return found
         lanes = BYTES // found.itemsize
-        # What is summed up for a task's rows stays near.
-        rows = max(1, min(ROWS, len(found), _SUMS // (lanes * columns)))
+        keys = fields["tiles"] * TILE * lanes
+        row_cost = keys * (_PAIR + columns)
+        # What is summed up for a task's rows stays near; and Ctrl-C does not wait for a task of a million keys.
+        rows = max(1, min(ROWS, len(found), _SUMS // (lanes * columns), max(ROWS // 4, _TASK // row_cost)))
         tasks = -(-len(found) // rows)
         scratch = lanes * (rows * columns + TILE * (1 + max(1, fields["values"]) + fields["features"]))
         scratch += fields["boxes"] + BINS + module.PRICES + 2 * rows
@@ -182,6 +201,10 @@ class _Call:
         self.point("scratch", torch.empty(threads, scratch, dtype=self._dtype))
         self.point("moments", found)
         fields |= {"rows": rows, "columns": columns, "tasks": tasks, "scratch_size": scratch}
-        values = [fields[name] for name in (*module.WHOLE[1:], *module.REAL)]
-        numba_threads.launch(module.windows(_NUMPY[self._dtype]), module.FORM, values, tasks)
+        values = [fields[name] for name in (*module.WHOLE[2:], *module.REAL)]
+        kernel, watcher, seen = module.windows(_NUMPY[self._dtype]), _watcher.get(), 0
+        for done in numba_threads.launch_by_parts(kernel, module.FORM, values, tasks, _TASK // (rows * row_cost)):
+            if watcher is not None:
+                watcher((min(done * rows, len(found)) - seen) * keys)
+                seen = done * rows
         return found

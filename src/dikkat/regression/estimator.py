@@ -495,21 +495,20 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def _validated(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, reset: bool
     ) -> tuple[Array, Array, Array]:
-        x, values = validate_data(
-            self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True, reset=reset, copy=True
-        )
-        values = values.astype(np.float64)
-        largest, limit = np.abs(values).max(), np.finfo(x.dtype).max
-        if largest > limit:
-            raise ValueError(
-                f"y: came with {largest}; allowed in {x.dtype}, the dtype of X and the answers: to {limit}"
+        with np.errstate(over="ignore", invalid="ignore"):  # of a sum by which infinite numbers are looked for
+            x, values = validate_data(
+                self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True, reset=reset, copy=True
             )
-        return x, values, _weights(sample_weight, x)
+        values, weight = values.astype(np.float64), _weights(sample_weight, x)
+        _check_sizes(x, values, weight)
+        return x, values, weight
 
     def _query(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
         self._check_settings()
-        query: Array = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        with np.errstate(over="ignore", invalid="ignore"):
+            query: Array = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        _check_size("X", query, _largest_x(self.X_train_.dtype), self.X_train_.dtype)
         return query.astype(self.X_train_.dtype, copy=False)
 
     def _output(self, found: Array) -> Array:
@@ -576,7 +575,8 @@ def _weights(given: ArrayLike | None, x: Array) -> Array:
         return np.ones(len(x), dtype=x.dtype)
     if isinstance(given, Real):
         given = np.full(len(x), given)
-    weight: Array = check_array(given, ensure_2d=False, dtype=x.dtype, copy=True, input_name="sample_weight")
+    with np.errstate(over="ignore"):
+        weight: Array = check_array(given, ensure_2d=False, dtype=x.dtype, copy=True, input_name="sample_weight")
     if weight.shape != (len(x),):
         raise ValueError(f"sample_weight: came with shape {weight.shape}; allowed: ({len(x)},), one for each row of X")
     if (weight < 0).any():
@@ -584,6 +584,32 @@ def _weights(given: ArrayLike | None, x: Array) -> Array:
     if not weight.any():
         raise ValueError("sample_weight: came all zero; allowed: at least one row whose weight is positive")
     return weight
+
+
+def _check_sizes(x: Array, values: Array, weight: Array) -> None:
+    """Whether the sums and squares that are made of the data are numbers in their dtype: refused before the work."""
+    _check_size("X", x, _largest_x(x.dtype), x.dtype)
+    limits = np.finfo(x.dtype)
+    with np.errstate(over="ignore"):
+        total = float(weight.sum(dtype=np.float64))
+    _check_size("sample_weight", np.array(total), float(limits.max) / 2**10, x.dtype)
+    total = max(total, 1.0)
+    squares = math.sqrt(float(np.finfo(np.float64).max) / total) / 2**10
+    _check_size("y", values, min(float(limits.max) / total / 2**10, squares), x.dtype)
+
+
+def _largest_x(dtype: np.dtype[Any]) -> float:
+    """A feature that counts no more has 10⁶ times its range as bandwidth, which must be a number too."""
+    return float(np.finfo(dtype).max) / 2**22
+
+
+def _check_size(name: str, numbers: Array, limit: float, dtype: np.dtype[Any]) -> None:
+    largest = float(np.abs(numbers).max())
+    if largest > limit:
+        raise ValueError(
+            f"{name}: came with {largest}; allowed in {dtype}, the dtype of X and the answers: to {limit:.3g}. Bring "
+            "it to another unit"
+        )
 
 
 def _one_of(name: str, given: object, allowed: tuple[str, ...]) -> None:

@@ -77,8 +77,8 @@ def load(path: str | os.PathLike[str], kind: type[Estimator]) -> Estimator:
         kind: Its class, `NadarayaWatson` or one that is derived from it.
 
     Returns:
-        An estimator of that class that answers as the one that was saved, and goes on with `partial_fit`. It computes on the CPU,
-        since the device on which it was fitted may not be here; `set_params(device=...)` moves it.
+        An estimator of that class, which answers as the one that was saved, and goes on with `partial_fit`. It computes
+        on the CPU, since the device on which it was fitted may not be here; `set_params(device=...)` moves it.
 
     Raises:
         InputError: The file is truncated, damaged or not of this kind; of a newer version; a tensor is missing, too
@@ -103,9 +103,7 @@ def load(path: str | os.PathLike[str], kind: type[Estimator]) -> Estimator:
     return _restored(model, tensors, names, history)
 
 
-def _restored(
-    model: Estimator, tensors: dict[str, Array], names: list[str] | None, history: list[Any]
-) -> Estimator:
+def _restored(model: Estimator, tensors: dict[str, Array], names: list[str] | None, history: list[Any]) -> Estimator:
     """The estimator with what it had learned, the way that unpickling gives it back."""
     y = tensors["y_train_"]
     learned = {**tensors, "history_": history, "n_outputs_": 1 if y.ndim == 1 else y.shape[1]}

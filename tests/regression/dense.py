@@ -45,6 +45,19 @@ def smoother_row(kernel, order, query, x, sigma, weight):
     return np.linalg.solve(z.T @ (k[:, None] * z), (k[:, None] * z).T)[0]
 
 
+def spread(kernel, order, query, x, y, sigma, weight=None):
+    """The estimate and the standard deviation about it, (v,) each, in long double; for a line of one feature."""
+    x, y, query = (np.asarray(array, np.longdouble) for array in (x, y, query))
+    w = kernel_weights(kernel, query, x, np.longdouble(sigma), np.longdouble(1) if weight is None else weight)
+    w, delta = w / w.sum(), (x - query) / sigma
+    mean, offset = w @ y, w @ delta
+    slope = np.zeros((1, y.shape[1]), np.longdouble)
+    if order == "linear":
+        slope = (w[:, None] * (delta - offset)).T @ (y - mean) / (w @ (delta - offset) ** 2)
+    left = y - mean - (delta - offset) @ slope
+    return mean - offset @ slope, np.sqrt(w @ left**2)
+
+
 def leave_one_out_error(kernel, order, x, y, sigma, weight=None):
     """All rows at the same place are left out together; whom nobody reaches the mean of the others answers."""
     weight = np.ones(len(x)) if weight is None else weight

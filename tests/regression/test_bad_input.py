@@ -144,6 +144,37 @@ def test_numbers_of_any_size(kernel, order, scale):
     np.testing.assert_allclose(found.predict(scale * X), expected.predict(X), rtol=1e-6, atol=1e-9)
 
 
+@EVERY
+@BOTH
+@pytest.mark.parametrize("scale", [2.0**-300, 2.0**450])
+def test_values_of_any_size(kernel, order, scale):
+    """The search too: its slopes are squared, and those are of squares."""
+    settings = {"kernel": kernel, "order": order, "out_of_reach": "nearest"}
+    expected, found = NadarayaWatson(**settings).fit(X, Y), NadarayaWatson(**settings).fit(X, scale * Y)
+    np.testing.assert_array_equal(found.bandwidth_, expected.bandwidth_)
+    for one, other in zip(found.predict(X, return_std=True), expected.predict(X, return_std=True), strict=True):
+        np.testing.assert_allclose(one, scale * other, rtol=1e-12)
+
+
+@EVERY
+@BOTH
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("name", ["X", "y", "sample_weight"])
+def test_numbers_whose_sums_or_squares_would_be_infinite(kernel, order, dtype, name):
+    """One clear error before the work, and no warning of overflow."""
+    huge = float(np.finfo(dtype).max) / 2
+    given = {"X": X.astype(dtype), "y": Y, "sample_weight": np.ones(23)}
+    given[name] = given[name].copy()
+    given[name][3:5] = huge
+    if name != "sample_weight":
+        given[name][5] = -huge
+    with pytest.raises(ValueError, match=rf"^{name}: came with .*; allowed in {np.dtype(dtype)}, the dtype of X and"):
+        NadarayaWatson(kernel, order=order).fit(**given)
+    model = NadarayaWatson(kernel, order=order, bandwidth=1.0).fit(X.astype(dtype), Y)
+    with pytest.raises(ValueError, match="^X: came with .* Bring it to another unit"):
+        model.predict([[huge], [-huge]])
+
+
 def test_strings():
     with pytest.raises(ValueError, match="could not convert string to float"):
         NadarayaWatson().fit(pd.DataFrame({"a": X[:, 0], "city": ["Bursa"] * 23}), Y)

@@ -312,7 +312,7 @@ def test_equal_values_are_equal_to_their_mean(count):
     weight = np.random.default_rng(1).uniform(0.1, 3, count)
     joined = _joined(x, y, weight)
     assert joined.variance() == 0
-    assert joined.centre.tolist() == [0.1]
+    assert joined.origin.tolist() == [0.1]
     model = NadarayaWatson().fit(x, y, weight)
     assert model.history_ == []
     assert (model.predict(x) == 0.1).all()

@@ -124,6 +124,64 @@ def test_local_deviation_and_band(kernel, order):
         np.testing.assert_allclose(mean[i] - lower[i], half, rtol=1e-6)
 
 
+def _decades(dtype=np.float64, weights=False):
+    """Values over nine decades, each place with noise of a hundredth."""
+    random = np.random.default_rng(0)
+    x = np.sort(random.uniform(0, 10, 1009)).astype(dtype)[:, None]
+    y = 10 ** (0.9 * x.astype(float)) * (1 + 0.01 * random.normal(size=(1009, 2)))
+    y[:, 1] *= np.where(random.uniform(size=1009) < 0.5, -1, 1)  # of both signs too
+    return x, y, random.integers(1, 4, 1009).astype(float) if weights else np.ones(1009)
+
+
+def _near(found, expected, rtol):
+    for part, right in zip(found, zip(*expected, strict=True), strict=True):
+        np.testing.assert_allclose(part, np.array(right, float), rtol=rtol)
+
+
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("order", dense.ORDERS)
+@pytest.mark.parametrize("kernel", ["gaussian", *dense.COMPACT])
+def test_deviations_keep_their_digits_where_values_elsewhere_are_larger_by_decades(kernel, order, weights):
+    x, y, weight = _decades(weights=weights)
+    sigma, query = 0.02 if kernel == "gaussian" else 0.07, np.linspace(0.3, 9.7, 31)[:, None]
+    model = NadarayaWatson(kernel, bandwidth=sigma, order=order).fit(x, y, weight)
+    expected = [dense.spread(kernel, order, q, x, y, sigma, weight) for q in query]
+    _near(model.predict(query, return_std=True), expected, 1e-8)
+    lower, upper = model.confidence_band(query)
+    np.testing.assert_allclose((lower + upper) / 2, np.array([mean for mean, _ in expected], float), rtol=1e-8)
+    assert 0 < (upper - lower)[0, 0] < 0.5  # as wide as the noise of its own neighbours makes it
+
+
+def test_so_they_do_after_more_rows_came():
+    x, y, weight = _decades(weights=True)
+    query = np.linspace(0.3, 9.7, 31)[:, None]
+    model = NadarayaWatson(bandwidth=0.02).fit(x[500:], y[500:], weight[500:])
+    model.partial_fit(x[:500], y[:500], weight[:500])
+    expected = [dense.spread("gaussian", "constant", q, x, y, 0.02, weight) for q in query]
+    _near(model.predict(query, return_std=True), expected, 1e-8)
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+def test_a_huge_value_elsewhere_costs_no_digits_in_float32(order):
+    """The error budget of each query is its own: eps times the values that it weighs."""
+    random = np.random.default_rng(0)
+    x = random.uniform(0, 1, (199, 1)).astype(np.float32)
+    y = np.sin(6 * x) + 0.1 * random.normal(size=x.shape)
+    x[100], y[100] = 0.5, 1e9
+    query = np.linspace(0, 0.3, 17).astype(np.float32)[:, None]
+    found = NadarayaWatson(bandwidth=0.02, order=order).fit(x, y).predict(query, return_std=True)
+    mean, deviation = zip(*(dense.spread("gaussian", order, q, x, y, 0.02) for q in query), strict=True)
+    np.testing.assert_allclose(found[0], np.array(mean, float), atol=1e-5)
+    np.testing.assert_allclose(found[1], np.array(deviation, float), rtol=1e-6)
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+def test_the_nearest_rows_deviate_by_their_own(order):
+    x, y = np.array([[0.0], [0.0], [9.0]]), np.array([1.0, 3.0, 1e12])
+    model = NadarayaWatson("boxcar", bandwidth=1.0, order=order, out_of_reach="nearest").fit(x, y)
+    np.testing.assert_allclose(model.predict([[4.0]], return_std=True), [[2.0], [1.0]], rtol=1e-15)
+
+
 def test_the_band_holds_what_it_says():
     random, held = np.random.default_rng(0), []
     x, query = np.linspace(0, 1, 200)[:, None], np.array([[0.25], [0.5], [0.75]])

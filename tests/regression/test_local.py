@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 import torch
 
-from dikkat.regression.local import local_fit, noise_shares, residual_variance
-from dikkat.regression.moments import Window, arrange, moments
+from dikkat.regression.local import local_fit, noise_shares
+from dikkat.regression.moments import Window, arrange, moments, squares
 
 ROWS, QUERIES, VALUES = 41, 7, 2
 SIZES = [1, 3, 5]
@@ -17,6 +17,11 @@ def _data(size, seed=0, dtype=np.float64):
     weight = random.integers(1, 4, ROWS).astype(dtype)
     sigma = random.uniform(1.0, 2.0, size).astype(dtype) * (1 + size)
     return x, y, weight, query, sigma
+
+
+def _squares(x, y, weight, query, sigma, fit, kernel="gaussian"):
+    points = arrange(*(torch.tensor(array) for array in (x, y, weight)))
+    return squares(torch.tensor(query), points, Window(kernel, torch.tensor(sigma)), fit.theta).numpy()
 
 
 def _moments(x, y, weight, query, sigma, order, kernel="gaussian", squared=False):
@@ -92,7 +97,7 @@ def test_far_from_dense_points_there_is_no_line(distance, dtype):
     query, random = np.array([[distance]], dtype), np.random.default_rng(0)
     x, y = random.uniform(-0.01, 0, (ROWS, 1)).astype(dtype), random.normal(size=(ROWS, 1)).astype(dtype)
     ones, sigma = np.ones(ROWS, dtype), np.ones(1, dtype)
-    found = _moments(x, np.hstack([y, y**2]), ones, query, sigma, "linear")
+    found = _moments(x, y, ones, query, sigma, "linear")
     fit = local_fit(found)
     square = ((x.astype(float) - query) ** 2)[:, 0] / 2
     share = np.exp(square.min() - square)
@@ -101,7 +106,7 @@ def test_far_from_dense_points_there_is_no_line(distance, dtype):
     np.testing.assert_allclose(fit.estimate.numpy()[0, 0], share @ y[:, 0], atol=tolerance)
     assert (fit.theta.numpy()[:, 1:] == 0).all()
     np.testing.assert_array_equal(fit.row.numpy(), [[1, 0]])
-    variance = residual_variance(_moments(x, y, ones, query, sigma, "linear"), fit, found.value[:, 1:])
+    variance = _squares(x, y, ones, query, sigma, fit)
     np.testing.assert_allclose(variance[0, 0], share @ y[:, 0] ** 2 - (share @ y[:, 0]) ** 2, atol=5 * tolerance)
     norm, left = noise_shares(found, _moments(x, y, ones, query, sigma, "linear", squared=True))
     np.testing.assert_allclose(norm, (share**2).sum(), atol=tolerance)
@@ -121,9 +126,8 @@ def test_one_point_answers_with_its_value():
 def test_residuals_and_shares_of_noise(kernel, order):
     size = 3
     x, y, weight, query, sigma = _data(size, seed=1)
-    both = _moments(x, np.hstack([y, y**2]), weight, query, sigma, order, kernel)
     found = _moments(x, y, weight, query, sigma, order, kernel)
-    variance = residual_variance(found, local_fit(found), both.value[:, VALUES:]).numpy()
+    variance = _squares(x, y, weight, query, sigma, local_fit(found), kernel)
     norm, left = noise_shares(found, _moments(x, y, weight, query, sigma, order, kernel, squared=True))
     repeated, values = np.repeat(x, weight.astype(int), 0), np.repeat(y, weight.astype(int), 0)
     ones = np.ones(len(repeated))

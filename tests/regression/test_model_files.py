@@ -70,7 +70,7 @@ def test_names_of_features_come_along(tmp_path):
     x, y = data(size=2)
     frame = pd.DataFrame(x, columns=["área", "age"])
     NadarayaWatson(bandwidth=1.0).fit(frame, y).save(tmp_path / "model")
-    loaded = files.load(tmp_path / "model")
+    loaded = files.load(tmp_path / "model", NadarayaWatson)
     assert list(loaded.feature_names_in_) == ["área", "age"]
     assert loaded.predict(frame).shape == (23,)
     with pytest.raises(ValueError, match="feature names"):
@@ -141,7 +141,7 @@ def set_to(name, value):
 )
 def test_content_that_does_not_fit(tmp_path, change, message):
     with pytest.raises(InputError, match=f"^{tmp_path / 'model'}: ") as caught:
-        files.load(model_file(tmp_path / "model", change))
+        files.load(model_file(tmp_path / "model", change), NadarayaWatson)
     assert message in str(caught.value)
 
 
@@ -170,7 +170,7 @@ def test_content_that_does_not_fit(tmp_path, change, message):
 )
 def test_tensors_that_do_not_fit(tmp_path, tensors, message):
     with pytest.raises(InputError, match=f"^{tmp_path / 'model'}: ") as caught:
-        files.load(model_file(tmp_path / "model", tensors=tensors))
+        files.load(model_file(tmp_path / "model", tensors=tensors), NadarayaWatson)
     assert message in str(caught.value)
 
 
@@ -178,13 +178,13 @@ def test_tensors_that_do_not_fit(tmp_path, tensors, message):
 def test_a_safetensors_file_of_something_else(tmp_path, metadata):
     path = model_file(tmp_path / "model", metadata=metadata)
     with pytest.raises(InputError, match="not a model of kernel regression that dikkat saved"):
-        files.load(path)
+        files.load(path, NadarayaWatson)
 
 
 def test_metadata_that_are_no_json(tmp_path):
     path = model_file(tmp_path / "model", metadata={"dikkat": "{"})
     with pytest.raises(InputError, match="its metadata are not JSON"):
-        files.load(path)
+        files.load(path, NadarayaWatson)
 
 
 def test_damaged_and_missing_files(tmp_path):
@@ -193,9 +193,9 @@ def test_damaged_and_missing_files(tmp_path):
     for content in (b"", b"PK\x03\x04 a zip archive", whole_file[:-5], whole_file[:50]):
         path.write_bytes(content)
         with pytest.raises(InputError, match="truncated, damaged, or not a safetensors file"):
-            files.load(path)
+            files.load(path, NadarayaWatson)
     with pytest.raises(FileNotFoundError):
-        files.load(tmp_path / "none")
+        files.load(tmp_path / "none", NadarayaWatson)
 
 
 def test_another_process_loads_it(tmp_path):
@@ -209,3 +209,32 @@ def test_another_process_loads_it(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
     kernel = np.exp(-(x**2).sum(1) / 2)
     assert float(done.stdout) == pytest.approx(kernel @ y / kernel.sum(), rel=1e-12)
+
+
+class Smooth(NadarayaWatson):
+    """With a setting of its own."""
+
+    def __init__(self, kernel="gaussian", *, bandwidth=0.5, unit="m", order="constant", tolerance=0.0,
+                 out_of_reach="nan", device="cpu"):  # fmt: skip
+        super().__init__(
+            kernel, bandwidth=bandwidth, order=order, tolerance=tolerance, out_of_reach=out_of_reach, device=device
+        )
+        self.unit = unit
+
+
+def test_a_derived_class_loads_itself(tmp_path):
+    model = Smooth(unit="mm").fit(*data())
+    model.save(tmp_path / "model")
+    loaded = Smooth.load(tmp_path / "model")
+    assert type(loaded) is Smooth
+    assert loaded.get_params() == model.get_params()
+    np.testing.assert_array_equal(loaded.predict(data(17)[0]), model.predict(data(17)[0]))
+    with pytest.raises(InputError, match="has the settings bandwidth, kernel, order, out_of_reach, tolerance, unit"):
+        NadarayaWatson.load(tmp_path / "model")
+
+
+def test_what_load_would_refuse_is_not_saved(tmp_path):
+    model = NadarayaWatson(bandwidth=0.5).fit(*data()).set_params(bandwidth="wide")
+    with pytest.raises(ValueError, match="bandwidth: came 'wide'; allowed"):
+        model.save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()

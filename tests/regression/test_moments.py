@@ -13,7 +13,7 @@ from torch import Tensor
 from dikkat.kernels import numba_moments
 from dikkat.kernels.common import State, merge
 from dikkat.regression import moments as module
-from dikkat.regression.moments import Moments, Points, Window, arrange, moments, sensitivity, weights
+from dikkat.regression.moments import Moments, Points, Window, arrange, moments, sensitivity, squares, weights
 
 KERNELS = {
     "gaussian": lambda r: np.exp(-(r**2) / 2),
@@ -203,6 +203,53 @@ def test_merging_is_the_whole() -> None:
     whole, merged = state(slice(None)), merge(state(slice(0, 83)), state(slice(83, None)))
     assert merged.mean.allclose(whole.mean, rtol=1e-12, atol=1e-13)
     assert merged.lse.allclose(whole.lse, rtol=1e-12)
+
+
+def exact_squares(query: Tensor, points: Points, window: Window, fit: Tensor) -> np.ndarray:
+    """Their formula in long double."""
+    rows, sigma = [], array(window.bandwidth)
+    for x, theta in zip(array(query), array(fit).astype(np.longdouble), strict=True):
+        delta = (array(points.key) - x).astype(np.longdouble) / sigma
+        w = array(points.weight) * KERNELS[window.profile](np.sqrt((delta**2).sum(1)))
+        z = np.concatenate([np.ones((len(w), 1)), delta], 1)[:, : len(theta)]
+        rows.append(w / w.sum() @ (array(points.value) - z @ theta) ** 2 if w.sum() else 0 * theta[0])
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("degree", [0, 1])
+@pytest.mark.parametrize("profile", KERNELS)
+def test_squares_are_what_their_formula_says(way: str, profile: str, degree: int, dtype: torch.dtype) -> None:
+    query, points, _ = problem(dtype=dtype)
+    window = Window(profile, bandwidth(3, dtype))  # type: ignore[arg-type]
+    fit = torch.randn(97, 1 + 3 * degree, 2, generator=torch.Generator().manual_seed(11)).to(dtype)
+    found, right = squares(query, points, window, fit), exact_squares(query, points, window, fit)
+    assert found.dtype == dtype
+    assert np.abs(array(found) - right).max() <= 200 * EPS[dtype] * right.max()
+
+
+@pytest.mark.parametrize("degree", [0, 1])
+@pytest.mark.parametrize("profile", SMOOTH)
+def test_squares_about_one_fit_merge(way: str, profile: str, degree: int) -> None:
+    """With values of 10⁹ in one part and of 1 in the other, every query's squares are exact to its own."""
+    query, points, _ = problem()
+    points = replace(points, value=points.value * (1 + 1e9 * (torch.arange(211.0)[:, None] > 83)))
+    window = Window(profile, bandwidth(3))  # type: ignore[arg-type]
+    fit = torch.randn(97, 1 + 3 * degree, 2, generator=torch.Generator().manual_seed(11), dtype=torch.float64)
+
+    def state(rows: slice) -> State:
+        part = arrange(points.key[rows], points.value[rows], points.weight[rows])
+        return State(squares(query, part, window, fit), moments(query, part, window).lse)
+
+    merged = merge(state(slice(0, 83)), state(slice(83, None))).mean
+    right = exact_squares(query, points, window, fit)
+    assert (np.abs(array(merged) - right) <= 1e-12 * right).all()
+    assert (np.abs(array(squares(query, points, window, fit)) - right) <= 1e-12 * right).all()
+
+
+def test_no_query_has_no_squares(way: str) -> None:
+    query, points, _ = problem(queries=1)
+    assert squares(query[:0], points, Window("gaussian", bandwidth(3)), query.new_zeros(0, 1, 2)).shape == (0, 2)
 
 
 @settings(max_examples=60, deadline=None)

@@ -80,7 +80,10 @@ def test_integers_past_what_a_float_holds_are_rounded(table):
             "column 'a' has 2 of 3 values missing, NaN or infinite, the first in row 2",
         ),
         ("a,b\nNaN,2\n,3\n", ["a"], "column 'a' has 2 of 2 values missing"),
-        ("é,b\n1,2\n".encode("latin-1"), ["b"], "cannot be read as lines of UTF-8"),
+        ("a,b\n1,2\n?,3\n4,3\n", ["a"], "column 'a' holds string in 1 of 3 cells ('?' in row 2); numbers are needed"),
+        (b"a\x81,b\n1,2\n", ["b"], "its letters are in an encoding that is not known here; allowed: UTF-8, UTF-16"),
+        ("a,b\n1,2\n".encode("utf-16-le"), ["b"], "its letters are in an encoding that is not known here"),
+        (b"\xff\xfea", ["b"], "its letters are in an encoding that is not known here"),
     ],
 )
 def test_bad_tables_are_one_line_that_says_what_to_do(table, content, columns, message):
@@ -136,3 +139,95 @@ def test_every_number_comes_back_bit_for_bit(tmp_path_factory, numbers):
     write_columns(path, {"a": np.array(numbers)})
     assert [float(row[0]) for row in list(csv.reader(io.StringIO(path.read_text())))[1:]] == numbers
     np.testing.assert_array_equal(Table(path).numbers("a")[:, 0], numbers)
+
+
+TOWNS = "Ville;Fläche;Preis\nZürich;30;310.5\nLyon;50;240\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252", "latin-1"])
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+def test_text_is_read_and_written_as_it_came(table, tmp_path, encoding, name):
+    read = table(TOWNS.encode(encoding), name)
+    assert read.names == ["Ville", "Fläche", "Preis"]
+    assert read.numbers("Fläche", "Preis").tolist() == [[30, 310.5], [50, 240]]
+    read.check_writable(tmp_path / "out.csv", ["Preis_predicted"])
+    read.write(tmp_path / "out.csv", {"Preis_predicted": np.array([1.5, 2.0])})
+    content = (tmp_path / "out.csv").read_bytes()
+    rows = list(csv.reader(io.StringIO(content.decode(encoding)), delimiter=";"))
+    assert rows == [
+        ["Ville", "Fläche", "Preis", "Preis_predicted"], ["Zürich", "30", "310.5", "1.5"], ["Lyon", "50", "240", "2"]
+    ]  # fmt: skip
+    assert content.startswith("V".encode(encoding)[:-1])  # with the mark, where there was one
+
+
+@pytest.mark.parametrize("number", ["1.5", "1,5"])
+def test_behind_semicolons_decimals_may_have_commas(table, tmp_path, number):
+    read = table(f"a;b\n{number};2\n3;-{number}e3\n")
+    assert read.numbers("a", "b").tolist() == [[1.5, 2], [3, -1500]]
+    read.write(tmp_path / "out.csv", {"c": np.array([0.25, np.nan])})
+    first = (tmp_path / "out.csv").read_text().splitlines()[1].replace('"', "")
+    assert first.split(";")[0] == number
+    back = pd.read_csv(tmp_path / "out.csv", sep=";", decimal=number[1])
+    assert back["c"].tolist()[0] == 0.25
+    assert np.isnan(back["c"][1])
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        ("a;b\n1;2\n", ["a", "b"]),
+        ("a;b\n1,5;2,5\n", ["a", "b"]),
+        ("a\tb\n1\t2\n", ["a", "b"]),
+        ('"a;x",b\n1,2\n', ["a;x", "b"]),
+        ("a;x,b;\n1,2\n", ["a;x", "b;"]),
+        ("a;x\n1\n", ["a;x"]),
+        ("a,b\r\n1,2\r\n", ["a", "b"]),
+    ],
+)
+def test_what_stands_between_the_columns(table, content, names):
+    assert table(content).names == names
+
+
+def test_what_other_columns_hold(tmp_path, table):
+    content = "n,town,day,none,grade\n1,Lyon,2020-01-31,,7b\n2,Bursa,2020-02-01,,3\n3,8,2020-02-01,,c\n"
+    assert table(content).others() == {
+        "town": "holds string ('Lyon' in row 1)",
+        "day": "holds date32[day] ('2020-01-31' in row 1)",
+        "none": "is empty",
+        "grade": "holds string ('7b' in row 1)",
+    }
+    kinds = pa.array(["low", "high", "low"]).dictionary_encode()
+    pq.write_table(pa.table({"n": [1, 2, 3], "kind": kinds, "list": [[1], [2], [3]]}), tmp_path / "k.parquet")
+    held = Table(tmp_path / "k.parquet").others()
+    assert list(held) == ["kind", "list"]
+    assert "'low' in row 1" in held["kind"]
+
+
+def test_a_column_of_numbers_but_for_some_cells_is_not_one_of_others(table, tmp_path):
+    cells = [*map(str, range(10)), "?", "1O", "-", "n.a."]
+    with pytest.raises(InputError) as caught:
+        table("n,age\n" + "".join(f"1,{cell}\n" for cell in cells)).others()
+    assert "t.csv: column 'age' holds string in 4 of 14 cells ('?' in row 11, '1O' in row 12, '-' in row 13, …)" in str(
+        caught.value
+    )
+    pq.write_table(pa.table({"n": [1, 2], "code": ["1", "2"]}), tmp_path / "k.parquet")
+    with pytest.raises(InputError, match=r"column 'code' holds numbers as string \('1' in row 1\)"):
+        Table(tmp_path / "k.parquet").others()
+
+
+def test_what_cannot_be_written_is_known_before(table, tmp_path):
+    read = table(TOWNS.encode("cp1252"))
+    with pytest.raises(InputError, match="cannot be written as cp1252, as the table came, since that has no 'ş'"):
+        read.check_writable(tmp_path / "out.csv", ["yaş"])
+    pq.write_table(pa.table({"n": [1, 2], "list": [[1], [2]]}), tmp_path / "k.parquet")
+    lists = Table(tmp_path / "k.parquet")
+    lists.check_writable(tmp_path / "out.parquet", ["y"])
+    with pytest.raises(InputError, match="cannot be written as csv"):
+        lists.check_writable(tmp_path / "out.csv", ["y"])
+
+
+def test_a_damaged_gz(tmp_path):
+    for data in (b"no gzip", gzip.compress(b"a,b\n1,2\n")[:-9]):
+        (tmp_path / "t.csv.gz").write_bytes(data)
+        with pytest.raises(InputError, match="damaged, or not compressed by gzip"):
+            Table(tmp_path / "t.csv.gz")

@@ -2,6 +2,8 @@
 
 import math
 import re
+import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -31,6 +33,7 @@ _CURVES = 8  # features that have a curve; more would be too small to read
 _FAR = 1e3  # times a feature's range: with this bandwidth all its values are as good as one
 _ARGUMENT = re.compile(r"^\w+(?=: came)")  # of the estimator, in its errors
 _OPTIONS = {"sample_weight": "weights"}  # those of another name
+_GUESSED = "cp1252"  # which no mark in a file says
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
 
 
@@ -168,19 +171,25 @@ def regress(
 
     A prediction is a weighted mean over the rows, in which near ones count most: attention. What is near is learned.
     """
-    settings = {
-        name: value
-        for name, value in {
-            "kernel": kernel,
-            "bandwidth": None if bandwidth is None else _bandwidth(bandwidth),
-            "order": order,
-            "tolerance": tolerance,
-            "out_of_reach": out_of_reach,
-        }.items()
-        if value is not None
-    }
+    with _interruptible():
+        _run(
+            table,
+            {"target": target, "feature": feature, "weights": weights, "predict": predict},
+            {
+                "kernel": kernel,
+                "bandwidth": None if bandwidth is None else _bandwidth(bandwidth),
+                "order": order,
+                "tolerance": tolerance,
+                "out_of_reach": out_of_reach,
+            },
+            seed,
+            output,
+        )
+
+
+def _run(table: Path | None, data: dict[str, Any], model: dict[str, Any], seed: int | None, output: Path) -> None:
+    settings = {name: value for name, value in model.items() if value is not None}
     if table is None:
-        data = {"target": target, "feature": feature, "weights": weights, "predict": predict}
         if given := [name for name, value in {**data, **settings}.items() if value is not None]:
             raise InputError(
                 f"{_option(given[0])} is for a table: give one, as in dikkat regress TABLE --target COLUMN"
@@ -189,7 +198,17 @@ def regress(
     elif seed is not None:
         raise InputError("--seed is for the experiment, which takes no table: leave out one of them")
     else:
-        _regression(settings, _Data.read(table, target, feature, weights, predict), _made(output))
+        _regression(settings, _Data.read(table, **data), _made(output))
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C ends the work in one line; every file that was written is whole."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("dikkat: interrupted", file=sys.stderr)
+        raise typer.Exit(130) from None
 
 
 @dataclass(frozen=True)
@@ -201,27 +220,47 @@ class _Data:
     target: str
     features: list[str]
     weights: str | None
+    left_out: dict[str, str]
 
     @classmethod
     def read(
-        cls, table: Path, target: str | None, features: list[str] | None, weights: str | None, predict: Path | None
+        cls, table: Path, target: str | None, feature: list[str] | None, weights: str | None, predict: Path | None
     ) -> "_Data":
         from dikkat.regression.tables import Table
 
         rows = Table(table)
         if target is None:
-            raise InputError(f"say with --target which column of {table} to predict: {', '.join(rows.numeric())}")
+            raise InputError(f"say with --target which column of {table} to predict: {_named(rows)}")
         used = [target] if weights is None else [target, weights]
-        features = features or [name for name in rows.numeric() if name not in used]
+        features, left_out = list(feature or ()), {}
+        for name in used:
+            rows.check_once(name)
         if not features:
-            raise InputError(f"{table}: there is no other column of numbers to predict {target!r} from")
-        if twice := [name for name in features if features.count(name) > 1 or name in used]:
+            left_out = {name: held for name, held in rows.others().items() if name not in used}
+            features = [name for name in rows.numeric() if name not in used]
+            for name in features:
+                rows.check_once(name)
+        if not features:
+            raise InputError(
+                f"{table}: there is no other column of numbers to predict {target!r} from{_reasons(left_out)}"
+            )
+        if twice := [name for name in [*used, *features] if [*used, *features].count(name) > 1]:
             raise InputError(
                 f"column {twice[0]!r} is given twice: each can be one of --target, --weights and --feature"
             )
         asked = rows if predict is None else Table(predict)
         asked.check_new(_added(target))
-        return cls(rows, asked, target, features, weights)
+        return cls(rows, asked, target, features, weights, left_out)
+
+
+def _named(rows: "Table") -> str:
+    """The columns that can be predicted; where there are none, why not."""
+    return ", ".join(rows.numeric()) or f"it has no column of numbers{_reasons(rows.others())}"
+
+
+def _reasons(left_out: Mapping[str, str]) -> str:
+    """Each column with what it holds."""
+    return "".join(f"; {name!r} {held}" for name, held in left_out.items())
 
 
 def _added(target: str) -> list[str]:
@@ -230,21 +269,29 @@ def _added(target: str) -> list[str]:
 
 
 def _regression(settings: Mapping[str, Any], data: _Data, output: Path) -> None:
+    from dikkat.cli.working import Working
     from dikkat.regression import NadarayaWatson
     from dikkat.regression.diagnostics import leave_out
 
     written = output / f"{PREDICTIONS}{data.asked.suffix}"
     if written.resolve() in (data.rows.path.resolve(), data.asked.path.resolve()):
         raise InputError(f"{written}: the predictions would replace the table itself; give another --output")
+    data.asked.check_writable(written, _added(data.target))
     begin = time.perf_counter()
     x, y = data.rows.frame(*data.features), data.rows.numbers(data.target)[:, 0]
     asked = data.asked.frame(*data.features)
     weight = None if data.weights is None else data.rows.numbers(data.weights)[:, 0]
-    with _naming_options():
-        model = NadarayaWatson(**settings).fit(x, y, weight)
-        predictions = dict(zip(_added(data.target), model.predict(asked, return_std=True), strict=True))
-    left_out = leave_out(model)
-    _describe(model, data, left_out)
+    own, other = len(data.rows) ** 2, len(data.asked) * len(data.rows)
+    columns = {"y": f"column {data.target!r}", "X": f"column {_largest(data)!r}"}
+    with _naming_options(columns):
+        with Working("finding the bandwidth", None, own).shown():
+            model = NadarayaWatson(**settings).fit(x, y, weight)
+        # An estimate and its deviation are a sum over the rows each; so are a row's error and its degree of freedom.
+        with Working("predicting", 2 * other + 2 * own, own).shown():
+            predictions = dict(zip(_added(data.target), model.predict(asked, return_std=True), strict=True))
+            left_out = leave_out(model)
+            freedom = model.effective_degrees_of_freedom()
+    _describe(model, data, left_out, freedom)
     print(f"seconds: {time.perf_counter() - begin:.1f}")
     model.save(output / MODEL)
     print(f"model: {output / MODEL}")
@@ -253,7 +300,7 @@ def _regression(settings: Mapping[str, Any], data: _Data, output: Path) -> None:
     _draw(model, data, left_out, output)
 
 
-def _describe(model: "NadarayaWatson", data: _Data, left_out: "LeftOut") -> None:
+def _describe(model: "NadarayaWatson", data: _Data, left_out: "LeftOut", freedom: float) -> None:
     """How wide the kernel is, and how good the model."""
     there = model.sample_weight_ > 0
     x = model.X_train_[there]
@@ -261,11 +308,16 @@ def _describe(model: "NadarayaWatson", data: _Data, left_out: "LeftOut") -> None
     reach = [_reach(model, sigma, spread) for sigma, spread in zip(model.bandwidth_, high - low, strict=True)]
     ends = [[f"{end:.4g}" for end in ends] for ends in (low, high)]
     show_table(["feature", "from", "to", "bandwidth"], list(zip(data.features, *ends, reach, strict=True)))
+    for name, held in data.left_out.items():
+        print(f"left out: {name}, which {held}")
+    for each in {data.rows.path: data.rows, data.asked.path: data.asked}.values():
+        if each.form.encoding == _GUESSED:
+            print(f"{each.path}: not UTF-8; read as Windows-1252, as spreadsheets in Western Europe write it")
     print(f"rows: {len(data.rows):,}" + ("" if there.all() else f", {len(x):,} of them with weight"))
     if not math.isnan(left_out.error):
         explained = "" if math.isnan(left_out.r2) else f"R² {left_out.r2:.3f}, "
         print(f"leaving each row out: {explained}root mean squared error {math.sqrt(left_out.error):.4g}")
-    print(f"effective degrees of freedom: {model.effective_degrees_of_freedom():.1f}")
+    print(f"effective degrees of freedom: {freedom:.1f}")
 
 
 def _reach(model: "NadarayaWatson", sigma: float, spread: float) -> str:
@@ -339,8 +391,13 @@ def _save(figure: "Figure", path: Path) -> None:
 
 
 def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)  # before the work, not after it
-    return folder
+    """A folder that can be written to: found out before the work, not after it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise InputError(f"{folder}: {error.strerror}; give another folder with --output") from error
 
 
 def _bandwidth(text: str) -> str | float | list[float]:
@@ -352,9 +409,16 @@ def _bandwidth(text: str) -> str | float | list[float]:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
+def _largest(data: _Data) -> str:
+    """The feature with the largest number."""
+    return max(
+        data.features, key=lambda name: max(np.abs(each.numbers(name)).max() for each in (data.rows, data.asked))
+    )
+
+
 @contextmanager
-def _naming_options() -> Iterator[None]:
-    """Errors and warnings about the estimator's arguments name the options instead."""
+def _naming_options(columns: Mapping[str, str]) -> Iterator[None]:
+    """Errors and warnings about the estimator's arguments name the columns or the options instead."""
     show = warnings.showwarning
 
     def renamed(message: Warning | str, *rest: Any, **more: Any) -> None:
@@ -364,7 +428,11 @@ def _naming_options() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise InputError(_ARGUMENT.sub(lambda found: _option(_OPTIONS.get(found[0], found[0])), str(error))) from error
+
+        def named(found: re.Match[str]) -> str:
+            return columns.get(found[0], _option(_OPTIONS.get(found[0], found[0])))
+
+        raise InputError(_ARGUMENT.sub(named, str(error))) from error
     finally:
         warnings.showwarning = show
 

@@ -1,6 +1,9 @@
 """Local moments on a CPU: how points and windows become what the compiled kernels of `numba_windows` read."""
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import ModuleType
@@ -17,6 +20,8 @@ from dikkat.kernels.numba_attention import BYTES
 TILE, ROWS = 4, 32
 # Numbers, of all of a task's sums.
 _SUMS = 2**15
+# Operations, about as many as a core does in a tenth of a second: of a task at most; and of a pair beside its columns.
+_TASK, _PAIR = 2**28, 16
 # Of distances, in which it is said how much lies beyond.
 BINS = 512
 PROFILES = ("gaussian", "boxcar", "epanechnikov", "triangular", "average")
@@ -24,6 +29,18 @@ _NUMPY = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float6
 # Below this relative weight, as a power of 2, the type has 0 alone.
 _LEAST = {torch.float32: -150.0, torch.float64: -1075.0}
 _HAS_NUMBA = find_spec("numba") is not None
+
+_watcher: ContextVar[Callable[[int], None] | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watched(watcher: Callable[[int], None]) -> Iterator[None]:
+    """Within, a function is told now and then how many more pairs of a query and a key are done."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
 
 
 @dataclass(frozen=True)
@@ -99,6 +116,13 @@ def moments(
     return torch.cat([value, offset / unit, spread.flatten(1) / unit**2, cross.flatten(1) / unit], 1), lse
 
 
+def squares(query: Tensor, points: Tiles, profile: str, bandwidth: Tensor, fit: Tensor, *, tolerance: float) -> Tensor:
+    """Σ_j w_j (y_j − z_jᵀθ)² with z = (1, δ), (n, v): θ is a `fit`, (n, 1 or 1 + d, v)."""
+    call = _Call(query, points, profile, bandwidth, False, tolerance, int(fit.shape[1] > 1), None)
+    call.point("fit", call.scaled(fit))
+    return call.run(1 + points.value.shape[1])[:, 1:]
+
+
 def sensitivity(
     query: Tensor, points: Tiles, bandwidth: Tensor, lse: Tensor, row: Tensor, fit: Tensor, *, tolerance: float,
     exclude: Tensor | None,
@@ -106,11 +130,7 @@ def sensitivity(
     """Σ_j w_j δ_jc² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), (n, d, v): u is a `row`, θ a `fit`."""
     size, values = points.key.shape[1], points.value.shape[1]
     call = _Call(query, points, "gaussian", bandwidth, False, tolerance, int(row.shape[1] > 1), exclude)
-    # δ is larger by the unit there: so that u·z and zᵀθ come out the same, what they have of it is smaller.
-    row, fit = row.clone(), fit.clone()
-    row[:, 1:] /= call.unit
-    fit[:, 1:] /= call.unit
-    for name, tensor in (("lse", lse / math.log(2)), ("row", row), ("fit", fit)):
+    for name, tensor in (("lse", lse / math.log(2)), ("row", call.scaled(row)), ("fit", call.scaled(fit))):
         call.point(name, tensor)
     return call.run(size * values).reshape(len(query), size, values) / call.unit**2
 
@@ -150,6 +170,12 @@ class _Call:
         if exclude is not None:
             self.point("exclude", exclude)
 
+    def scaled(self, terms: Tensor) -> Tensor:
+        """u or θ for the kernel, where δ is larger by the unit: u·z and zᵀθ come out the same."""
+        terms = terms.clone()
+        terms[:, 1:] /= self.unit
+        return terms
+
     def point(self, name: str, tensor: Tensor) -> None:
         """Put a tensor's address into the record."""
         tensor = tensor.contiguous()
@@ -164,8 +190,10 @@ class _Call:
         if not len(found):
             return found
         lanes = BYTES // found.itemsize
-        # What is summed up for a task's rows stays near.
-        rows = max(1, min(ROWS, len(found), _SUMS // (lanes * columns)))
+        keys = fields["tiles"] * TILE * lanes
+        row_cost = keys * (_PAIR + columns)
+        # What is summed up for a task's rows stays near; and Ctrl-C does not wait for a task of a million keys.
+        rows = max(1, min(ROWS, len(found), _SUMS // (lanes * columns), max(ROWS // 4, _TASK // row_cost)))
         tasks = -(-len(found) // rows)
         scratch = lanes * (rows * columns + TILE * (1 + max(1, fields["values"]) + fields["features"]))
         scratch += fields["boxes"] + BINS + module.PRICES + 2 * rows
@@ -174,6 +202,10 @@ class _Call:
         self.point("scratch", torch.empty(threads, scratch, dtype=self._dtype, device="cpu"))
         self.point("moments", found)
         fields |= {"rows": rows, "columns": columns, "tasks": tasks, "scratch_size": scratch}
-        values = [fields[name] for name in (*module.WHOLE[1:], *module.REAL)]
-        numba_threads.launch(module.windows(_NUMPY[self._dtype]), module.FORM, values, tasks)
+        values = [fields[name] for name in (*module.WHOLE[2:], *module.REAL)]
+        kernel, watcher, seen = module.windows(_NUMPY[self._dtype]), _watcher.get(), 0
+        for done in numba_threads.launch_by_parts(kernel, module.FORM, values, tasks, _TASK // (rows * row_cost)):
+            if watcher is not None:
+                watcher((min(done * rows, len(found)) - seen) * keys)
+                seen = done * rows
         return found

@@ -11,13 +11,17 @@ use it.
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from struct import Struct
 from typing import Any
 
 import torch
+
+# Seconds, of a part of what takes long.
+PART = 0.2
 
 
 class _Worker(threading.Thread):
@@ -125,6 +129,37 @@ def launch(kernel: Any, form: Struct, values: Sequence[Any], tasks: int) -> None
     call = ctypes.create_string_buffer(form.size)
     form.pack_into(call, 0, ctypes.addressof(counters), *values, 0)
     run(kernel, ctypes.addressof(call), tasks)
+
+
+def launch_by_parts(kernel: Any, form: Struct, values: Sequence[Any], tasks: int, first: int) -> Iterator[int]:
+    """Run a kernel as `launch` does, in parts of about `PART` seconds: Python hears of Ctrl-C between two of them.
+
+    Args:
+        kernel: From `numba_compile.Kernel`.
+        form: Of the record, which has the number of tasks behind the address of the counters.
+        values: What stands behind that number.
+        tasks: How many tasks there are to claim.
+        first: How many the first part has; of each other as many as the time that the last one took suggests.
+
+    Yields:
+        How many tasks are done.
+    """
+    counters = (ctypes.c_int64 * 2)()
+    call = ctypes.create_string_buffer(form.size)
+    done, size = 0, max(first, torch.get_num_threads())
+    while done < tasks:
+        end = min(tasks, done + size)
+        counters[:] = done, 0
+        form.pack_into(call, 0, ctypes.addressof(counters), end, *values, 0)
+        begin = time.perf_counter()
+        run(kernel, ctypes.addressof(call), end - done)
+        seconds = time.perf_counter() - begin
+        if seconds < PART / 2:
+            size *= 2
+        elif seconds > PART:
+            size = max(size // 2, torch.get_num_threads())
+        done = end
+        yield done
 
 
 def run(kernel: Any, call: int, tasks: int) -> None:

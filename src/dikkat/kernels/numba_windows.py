@@ -296,6 +296,28 @@ def _add_means(
 
 
 @inlined
+def _add_squares(
+    call: Call, i: int, row: Pointer, value: Pointer, delta: Pointer, w0: Vector, w1: Vector, w2: Vector, w3: Vector,
+    zero: Any,
+) -> None:  # fmt: skip
+    """The columns Σ w and Σ w (y − zᵀθ)²: squares of differences, not a difference of squares, keep their digits."""
+    lanes, values = lanes_of(zero), call.values
+    wide = TILE * lanes
+    terms = call.features if call.degree != 0 else 0
+    fit = at(pointer(call.fit, zero), i * (1 + terms) * values)
+    store(row, 0, load(row, 0) + ((w0 + w1) + (w2 + w3)))
+    for k in range(values):
+        place, own, height = k * wide, (1 + k) * lanes, spread(fit, k)
+        l0, l1 = load(value, place) - height, load(value, place + lanes) - height
+        l2, l3 = load(value, place + 2 * lanes) - height, load(value, place + 3 * lanes) - height
+        for c in range(terms):
+            slope, at_c = spread(fit, (1 + c) * values + k), c * wide
+            l0, l1 = l0 - slope * load(delta, at_c), l1 - slope * load(delta, at_c + lanes)
+            l2, l3 = l2 - slope * load(delta, at_c + 2 * lanes), l3 - slope * load(delta, at_c + 3 * lanes)
+        store(row, own, load(row, own) + ((w0 * l0 * l0 + w1 * l1 * l1) + (w2 * l2 * l2 + w3 * l3 * l3)))
+
+
+@inlined
 def _add_lines(
     call: Call, row: Pointer, value: Pointer, delta: Pointer, weights: Pointer, weighted: Pointer, zero: Any
 ) -> None:
@@ -375,6 +397,9 @@ def _tile(
             call, at(query, i * call.features), key, weight, hidden, fixed, peaks[i], row, delta, weights, zero
         )
         if not fixed:
+            if call.fit != 0:
+                _add_squares(call, i0 + i, row, value, delta, w0, w1, w2, w3, zero)
+                continue
             _add_means(call, row, value, w0, w1, w2, w3, zero)
             if call.degree == 0:
                 continue
@@ -407,7 +432,7 @@ def _finish(call: Call, i: int, peak: float, row: Pointer, fixed: bool, zero: An
 
 @Kernel
 def windows(zero: Any) -> Any:
-    """Each query's moments; or, where `lse` is given, its sensitivities."""
+    """Each query's moments; where `fit` is given, its squares about that; and with `lse` too, its sensitivities."""
     layout = CALL
 
     def windows(record: Any) -> None:

@@ -122,6 +122,9 @@ def leave_one_out(joined: Joined, profile: Profile, degree: int, device: torch.d
     """
     if len(joined.x) == 1 or joined.variance() == 0:
         return rule_of_thumb(joined, "silverman", profile), []
+    # In a unit in which the squares of slopes of squares are numbers; as a power of 2 it changes no digit.
+    unit = 2.0 ** round(math.log2(joined.variance()) / 2)
+    joined = joined._replace(y=joined.y / unit, within=joined.within / unit**2)
     count, size = joined.x.shape
     chosen = _sample(count, degree, size)
     whole = Criterion(joined, profile, degree, device)
@@ -129,7 +132,7 @@ def leave_one_out(joined: Joined, profile: Profile, degree: int, device: torch.d
     grow = np.log(count / len(chosen)) / (4 + size)
     search = _by_gradient if profile == "gaussian" else _by_lines
     found = search(part, whole, np.log(rule_of_thumb(joined, "silverman")), grow, _box(joined))
-    steps = [(_within_dtype(np.exp(step.t), joined.x), step.error + whole.within) for step in found]
+    steps = [(_within_dtype(np.exp(step.t), joined.x), (step.error + whole.within) * unit**2) for step in found]
     return steps[-1][0], steps
 
 

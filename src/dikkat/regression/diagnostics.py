@@ -86,7 +86,7 @@ def leave_out(model: NadarayaWatson) -> LeftOut:
     at_place = np.empty(len(joined.x))
     at_place[criterion.points.order.cpu().numpy()] = (left + criterion.points.value)[:, 0].cpu().numpy()
     known = joined.place >= 0
-    predicted[known] = (at_place + joined.centre)[joined.place[known]]
+    predicted[known] = (at_place + joined.origin)[joined.place[known]]
     error = float(np.average((y - predicted)[known] ** 2, weights=weight[known]))
     variance = joined.variance()
     return LeftOut(predicted, error, 1 - error / variance if variance > 0 else math.nan)

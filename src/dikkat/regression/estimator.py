@@ -101,6 +101,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Keep the training rows and find the bandwidth.
 
+        Where that fails or is interrupted, the estimator is as it was: not fitted, or with the whole of its old model.
+
         Args:
             X: (n, d), finite numbers; an array or a frame.
             y: (n,) or (n, outputs), finite numbers.
@@ -118,13 +120,15 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             array([3.5])
         """
         self._check_settings()
-        self._keep(*self._validated(X, y, sample_weight, reset=True))
-        return self
+        fresh = self._aside()
+        fresh._keep(*fresh._validated(X, y, sample_weight, reset=True))
+        return self._become(fresh)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Add training rows: the result is that of `fit` to all rows there have been.
 
-        The bandwidth is found anew, from all rows. Where many parts come, give it as a number.
+        The bandwidth is found anew, from all rows. Where many parts come, give it as a number. Where it fails or is
+        interrupted, no row was added: it may be called again with the same rows.
 
         Args:
             X: (n, d), as for `fit`.
@@ -145,13 +149,14 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         if not hasattr(self, "X_train_"):
             return self.fit(X, y, sample_weight)
         self._check_settings()
-        x, values, weight = self._validated(X, y, sample_weight, reset=False)
+        fresh = self._aside()
+        x, values, weight = fresh._validated(X, y, sample_weight, reset=False)
         if values.shape[1:] != self.y_train_.shape[1:]:
             allowed = "(n,)" if self.y_train_.ndim == 1 else f"(n, {self.n_outputs_})"
             raise ValueError(f"y: came with shape {values.shape}; allowed: {allowed}, as it was before")
         old = (self.X_train_, self.y_train_, self.sample_weight_)
-        self._keep(*(np.concatenate(pair) for pair in zip(old, (x, values, weight), strict=True)))
-        return self
+        fresh._keep(*(np.concatenate(pair) for pair in zip(old, (x, values, weight), strict=True)))
+        return self._become(fresh)
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
@@ -179,8 +184,11 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             (array([3., 4.]), array([1., 0.]))
         """
         query, smoother = self._query(X), self._current()
-        mean, reached = smoother.estimate(query)
-        deviation = smoother.deviation(query) if return_std else np.empty_like(mean)
+        if return_std:
+            mean, deviation, reached = smoother.spread(query)
+        else:
+            mean, reached = smoother.estimate(query)
+            deviation = np.empty_like(mean)
         if not reached.all():
             mean[~reached], deviation[~reached] = self._nearest(query, ~reached)
         return (self._output(mean), self._output(deviation)) if return_std else self._output(mean)
@@ -372,6 +380,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
         Raises:
             NotFittedError: It is not fitted.
+            ValueError: A setting that is not allowed.
             OSError: The system could not write; a file there is as it was.
 
         Example:
@@ -383,23 +392,24 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """
         files.save(self, path)
 
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> NadarayaWatson:
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
         """Load an estimator that `save` wrote, after checking everything in the file.
 
         Args:
             path: The file.
 
         Returns:
-            An estimator that answers as the one that was saved, and goes on with `partial_fit`. It computes on the CPU,
-            since the device on which it was fitted may not be here; `set_params(device=...)` moves it.
+            An estimator of the class that `load` was called on. It answers as the one that was saved, and goes on with
+            `partial_fit`. It computes on the CPU, since the device on which it was fitted may not be here;
+            `set_params(device=...)` moves it.
 
         Raises:
             InputError: A `ValueError`: the file is damaged, not of this kind, or of another version; what it holds does
                 not fit together.
             OSError: The system could not read.
         """
-        return files.load(path)
+        return files.load(path, cls)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -418,6 +428,17 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         super().__setstate__(state)
         if hasattr(self, "X_train_"):
             self._prepare()
+
+    def _aside(self) -> Self:
+        """The same settings and attributes in another object, where what is learned does not touch this one yet."""
+        other = object.__new__(type(self))
+        other.__dict__ = dict(vars(self))
+        return other
+
+    def _become(self, other: Self) -> Self:
+        """Take its attributes in one step, which an interrupt comes before or after."""
+        self.__dict__ = vars(other)
+        return self
 
     def _keep(self, x: Array, y: Array, weight: Array) -> None:
         """Take these rows as the training rows, and find the bandwidth."""
@@ -474,21 +495,20 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def _validated(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, reset: bool
     ) -> tuple[Array, Array, Array]:
-        x, values = validate_data(
-            self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True, reset=reset, copy=True
-        )
-        values = values.astype(np.float64)
-        largest, limit = np.abs(values).max(), np.finfo(x.dtype).max
-        if largest > limit:
-            raise ValueError(
-                f"y: came with {largest}; allowed in {x.dtype}, the dtype of X and the answers: to {limit}"
+        with np.errstate(over="ignore", invalid="ignore"):  # of a sum by which infinite numbers are looked for
+            x, values = validate_data(
+                self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True, reset=reset, copy=True
             )
-        return x, values, _weights(sample_weight, x)
+        values, weight = values.astype(np.float64), _weights(sample_weight, x)
+        _check_sizes(x, values, weight)
+        return x, values, weight
 
     def _query(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
         self._check_settings()
-        query: Array = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        with np.errstate(over="ignore", invalid="ignore"):
+            query: Array = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        _check_size("X", query, _largest_x(self.X_train_.dtype), self.X_train_.dtype)
         return query.astype(self.X_train_.dtype, copy=False)
 
     def _output(self, found: Array) -> Array:
@@ -527,13 +547,17 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return found
 
     def _check_settings(self) -> None:
+        self._check_saved_settings()
+        _check_device(self.device)
+
+    def _check_saved_settings(self) -> None:
+        """All but the device, which is the machine's own."""
         _one_of("kernel", self.kernel, get_args(Profile))
         _one_of("order", self.order, get_args(Order))
         _one_of("out_of_reach", self.out_of_reach, get_args(OutOfReach))
         _check_bandwidth(self.bandwidth)
         if not isinstance(self.tolerance, Real) or not 0 <= self.tolerance < 1:
             raise ValueError(f"tolerance: came {self.tolerance!r}; allowed: a number of at least 0 and below 1")
-        _check_device(self.device)
 
 
 def _log_constant(profile: Profile, size: int) -> float:
@@ -551,7 +575,8 @@ def _weights(given: ArrayLike | None, x: Array) -> Array:
         return np.ones(len(x), dtype=x.dtype)
     if isinstance(given, Real):
         given = np.full(len(x), given)
-    weight: Array = check_array(given, ensure_2d=False, dtype=x.dtype, copy=True, input_name="sample_weight")
+    with np.errstate(over="ignore"):
+        weight: Array = check_array(given, ensure_2d=False, dtype=x.dtype, copy=True, input_name="sample_weight")
     if weight.shape != (len(x),):
         raise ValueError(f"sample_weight: came with shape {weight.shape}; allowed: ({len(x)},), one for each row of X")
     if (weight < 0).any():
@@ -559,6 +584,32 @@ def _weights(given: ArrayLike | None, x: Array) -> Array:
     if not weight.any():
         raise ValueError("sample_weight: came all zero; allowed: at least one row whose weight is positive")
     return weight
+
+
+def _check_sizes(x: Array, values: Array, weight: Array) -> None:
+    """Whether the sums and squares that are made of the data are numbers in their dtype: refused before the work."""
+    _check_size("X", x, _largest_x(x.dtype), x.dtype)
+    limits = np.finfo(x.dtype)
+    with np.errstate(over="ignore"):
+        total = float(weight.sum(dtype=np.float64))
+    _check_size("sample_weight", np.array(total), float(limits.max) / 2**10, x.dtype)
+    total = max(total, 1.0)
+    squares = math.sqrt(float(np.finfo(np.float64).max) / total) / 2**10
+    _check_size("y", values, min(float(limits.max) / total / 2**10, squares), x.dtype)
+
+
+def _largest_x(dtype: np.dtype[Any]) -> float:
+    """A feature that counts no more has 10⁶ times its range as bandwidth, which must be a number too."""
+    return float(np.finfo(dtype).max) / 2**22
+
+
+def _check_size(name: str, numbers: Array, limit: float, dtype: np.dtype[Any]) -> None:
+    largest = float(np.abs(numbers).max())
+    if largest > limit:
+        raise ValueError(
+            f"{name}: came with {largest}; allowed in {dtype}, the dtype of X and the answers: to {limit:.3g}. Bring "
+            "it to another unit"
+        )
 
 
 def _one_of(name: str, given: object, allowed: tuple[str, ...]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["load", "save"]
 
 Array = NDArray[Any]
+Estimator = TypeVar("Estimator", bound="NadarayaWatson")
 
 FORMAT = "dikkat kernel regression"
 VERSION = 1
@@ -40,6 +41,7 @@ def save(estimator: NadarayaWatson, path: str | os.PathLike[str]) -> None:
 
     Raises:
         NotFittedError: It is not fitted.
+        ValueError: A setting that is not allowed, which `load` would refuse.
         OSError: The system could not write.
 
     Example:
@@ -47,13 +49,14 @@ def save(estimator: NadarayaWatson, path: str | os.PathLike[str]) -> None:
         >>> from dikkat.regression import NadarayaWatson
         >>> path = Path(tempfile.mkdtemp()) / "model.safetensors"
         >>> save(NadarayaWatson(bandwidth=0.5).fit([[0.0], [1.0]], [2.0, 3.0]), path)
-        >>> load(path).predict([[0.5]])
+        >>> load(path, NadarayaWatson).predict([[0.5]])
         array([2.5])
     """
     from safetensors.numpy import save as dump
     from sklearn.utils.validation import check_is_fitted
 
     check_is_fitted(estimator)
+    estimator._check_saved_settings()
     names = getattr(estimator, "feature_names_in_", None)
     content = {
         "format": FORMAT,
@@ -66,34 +69,33 @@ def save(estimator: NadarayaWatson, path: str | os.PathLike[str]) -> None:
     write_whole(path, dump(tensors, metadata={_KEY: json.dumps(content, allow_nan=False)}))
 
 
-def load(path: str | os.PathLike[str]) -> NadarayaWatson:
+def load(path: str | os.PathLike[str], kind: type[Estimator]) -> Estimator:
     """Load an estimator, after checking everything in its file.
 
     Args:
         path: What `save` wrote.
+        kind: Its class, `NadarayaWatson` or one that is derived from it.
 
     Returns:
-        An estimator that answers as the one that was saved, and goes on with `partial_fit`. It computes on the CPU,
-        since the device on which it was fitted may not be here; `set_params(device=...)` moves it.
+        An estimator of that class, which answers as the one that was saved, and goes on with `partial_fit`. It computes
+        on the CPU, since the device on which it was fitted may not be here; `set_params(device=...)` moves it.
 
     Raises:
         InputError: The file is truncated, damaged or not of this kind; of a newer version; a tensor is missing, too
             many, or does not fit the others; a setting is not known or not allowed.
         OSError: The system could not read.
     """
-    from dikkat.regression.estimator import NadarayaWatson
-
     path = Path(path)
     content, tensors = _read(path)
     settings, names, history = _content(path, content)
-    known = _settings(NadarayaWatson())
+    known = _settings(kind())
     if settings.keys() != known.keys():
         raise InputError(f"{path}: has the settings {', '.join(sorted(settings))}; expected are {', '.join(known)}")
     if faults := _misfits(tensors, names, settings["kernel"]):
         raise InputError(f"{path}: {'; '.join(faults)}. Save the model again")
     if not all(_is_step(step, tensors["X_train_"].shape[1]) for step in history):
         raise InputError(f"{path}: its history is not one of bandwidths and errors. Save the model again")
-    model = NadarayaWatson(**settings)
+    model = kind(**settings)
     try:
         model._check_settings()
     except ValueError as error:
@@ -101,9 +103,7 @@ def load(path: str | os.PathLike[str]) -> NadarayaWatson:
     return _restored(model, tensors, names, history)
 
 
-def _restored(
-    model: NadarayaWatson, tensors: dict[str, Array], names: list[str] | None, history: list[Any]
-) -> NadarayaWatson:
+def _restored(model: Estimator, tensors: dict[str, Array], names: list[str] | None, history: list[Any]) -> Estimator:
     """The estimator with what it had learned, the way that unpickling gives it back."""
     y = tensors["y_train_"]
     learned = {**tensors, "history_": history, "n_outputs_": 1 if y.ndim == 1 else y.shape[1]}

@@ -13,11 +13,12 @@ class Joined(NamedTuple):
 
     Attributes:
         x: (m, d), as given.
-        y: (m, v), float64: the weighted mean of the values there, less `centre`.
+        y: (m, v), float64: the weighted mean of the values there, less `origin`.
         within: (m, v), float64: their weighted variance about that mean.
         weight: (m,), float64: the sum of the rows' weights, positive.
-        centre: (v,), float64: the weighted mean of all values, without which squares keep their digits; of equal
-            values exactly that value.
+        origin: (v,), float64: the mean of a place that is nearest to 0 where all have one sign, and 0 otherwise. From
+            there no value is larger than it came, so a large one elsewhere costs the small ones no digits; and what
+            is common to all of them is gone.
         place: (n,) integers: where each row went; −1 for a row of weight 0.
     """
 
@@ -25,12 +26,13 @@ class Joined(NamedTuple):
     y: Array
     within: Array
     weight: Array
-    centre: Array
+    origin: Array
     place: NDArray[np.intp]
 
     def variance(self) -> float:
         """Of all values, the mean over the outputs."""
-        return float(np.average((self.y**2 + self.within).mean(1), weights=self.weight))
+        about = self.y - np.average(self.y, axis=0, weights=self.weight)
+        return float(np.average((about**2 + self.within).mean(1), weights=self.weight))
 
 
 def join(x: Array, y: Array, weight: Array) -> Joined:
@@ -49,7 +51,7 @@ def join(x: Array, y: Array, weight: Array) -> Joined:
     first = values[starts]  # as the origin, so that equal values have that very mean
     means = first + mean(values - first[label])
     within = mean((values - means[label]) ** 2)
-    centre = means[0] + np.average(means - means[0], axis=0, weights=total)
+    origin = np.where(means.min(0) > 0, means.min(0), np.where(means.max(0) < 0, means.max(0), 0.0))
     place = np.full(len(x), -1, dtype=np.intp)
     place[kept] = label
-    return Joined(ordered[starts], means - centre, within, total, centre, place)
+    return Joined(ordered[starts], means - origin, within, total, origin, place)

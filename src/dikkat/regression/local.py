@@ -71,22 +71,6 @@ def local_fit(found: Moments) -> LocalFit:
     return LocalFit(torch.cat([first, -lean], 1), torch.cat([height[:, None], slope], 1))
 
 
-def residual_variance(found: Moments, fit: LocalFit, square: Tensor) -> Tensor:
-    """Σ_j w_j (y_j − z_jᵀθ)², (n, v).
-
-    Args:
-        found: The moments of y.
-        fit: What `local_fit` makes of them.
-        square: (n, v), the mean of y² under the same weights.
-    """
-    variance = square - found.value.square()
-    centred = _centred(found)
-    if centred is not None:
-        slope = fit.theta[:, 1:]
-        variance = variance + (slope * (centred.spread @ slope - 2 * centred.cross)).sum(1)
-    return variance.clamp(min=0)
-
-
 def noise_shares(found: Moments, squared: Moments) -> tuple[Tensor, Tensor]:
     r"""How noise of variance s² in each y goes into the estimate and out of the residuals, both (n,).
 

@@ -12,7 +12,7 @@ On a CPU they come from the compiled kernels of `dikkat.kernels.numba_moments`; 
 and the rest from tiles in plain PyTorch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -128,10 +128,37 @@ def moments(
         )
         state = State(found, lse)
     elif degree or (window.squared and window.profile not in ("gaussian", "boxcar")):
-        state = _merged(query, points, window, degree, exclude)
+        state = _features(query, points, window, degree, exclude)
     else:
         state = _attended(query, points, window, exclude)
     return _unpack(state, size, values, degree)
+
+
+def squares(query: Tensor, points: Points, window: Window, fit: Tensor) -> Tensor:
+    """Σ_j w_j (y_j − z_jᵀθ)² with z = (1, δ), (n, v): the second moments of y about a local fit.
+
+    Their digits do not depend on how large y is elsewhere, nor on its mean: nothing large is subtracted from anything
+    large. About a θ that is given they are means as the others are, and merge with those over other keys alike.
+
+    Args:
+        query: (n, d).
+        points: The keys.
+        window: The kernel.
+        fit: (n, 1 + degree · d, v): θ.
+    """
+    if numba_moments.runs(query):
+        found = query.new_empty(len(query), points.value.shape[1])
+        order = _order(query)
+        found[order] = numba_moments.squares(
+            query[order], points.tiles, window.profile, window.bandwidth, fit[order], tolerance=window.tolerance
+        )
+        return found
+
+    def residuals(rows: slice, cols: slice, delta: Tensor, share: Tensor) -> Tensor:
+        left = points.value[cols] - _heights(fit[rows], delta)
+        return torch.einsum("nm,nmv->nv", share, left.square())
+
+    return _merged(query, points, window, None, residuals, points.value.shape[1]).mean
 
 
 def sensitivity(
@@ -190,8 +217,7 @@ def _sensitivity(
         share = (scores - lse[rows, None]).exp()
         own = row[rows]
         lever = own[:, :1] + torch.einsum("nc,nmc->nm", own[:, 1:], delta[..., : own.shape[1] - 1])
-        line = torch.einsum("ncv,nmc->nmv", fit[rows, 1:], delta[..., : own.shape[1] - 1])
-        left = points.value[cols] - fit[rows, :1] - line
+        left = points.value[cols] - _heights(fit[rows], delta)
         found[rows] += torch.einsum("nm,nmc,nmv->ncv", share * lever, delta.square(), left)
     return found
 
@@ -214,27 +240,49 @@ def _attended(query: Tensor, points: Points, window: Window, exclude: Tensor | N
     return attention_state(query, points.key, points.value, score=score, key_bias=points.weight.log(), exclude=exclude)
 
 
-def _merged(query: Tensor, points: Points, window: Window, degree: int, exclude: Tensor | None) -> State:
+def _features(query: Tensor, points: Points, window: Window, degree: int, exclude: Tensor | None) -> State:
     """The state of the features y and, for degree 1, δ, δδᵀ, δy, in one row a query."""
-    parts: dict[int, Pooled] = {}
-    for rows, cols in _tiles(query, points):
-        delta, scores = _scores(query, points, window, rows, cols, exclude)
-        share, peak, total = softmax(scores, None)
-        means = [share @ points.value[cols]]
+    size, values = points.key.shape[1], points.value.shape[1]
+
+    def means(rows: slice, cols: slice, delta: Tensor, share: Tensor) -> Tensor:
+        found = [share @ points.value[cols]]
         if degree:
             weighted = share[..., None] * delta
-            means += [
+            found += [
                 weighted.sum(1),
                 torch.einsum("nmc,nme->nce", weighted, delta).flatten(1),
                 torch.einsum("nmc,mv->ncv", weighted, points.value[cols]).flatten(1),
             ]
-        state = Pooled(torch.cat(means, 1), peak, total)
+        return torch.cat(found, 1)
+
+    columns = values + degree * (size + size * size + size * values)
+    return _merged(query, points, window, exclude, means, columns)
+
+
+def _merged(
+    query: Tensor,
+    points: Points,
+    window: Window,
+    exclude: Tensor | None,
+    means: Callable[[slice, slice, Tensor, Tensor], Tensor],
+    columns: int,
+) -> State:
+    """The state of so many features, from what a tile's rows, keys, differences and shares make of them."""
+    parts: dict[int, Pooled] = {}
+    for rows, cols in _tiles(query, points):
+        delta, scores = _scores(query, points, window, rows, cols, exclude)
+        share, peak, total = softmax(scores, None)
+        state = Pooled(means(rows, cols, delta, share), peak, total)
         parts[rows.start] = join(parts[rows.start], state) if rows.start in parts else state
     if not parts:
-        size, values = points.key.shape[1], points.value.shape[1]
-        return State(query.new_zeros(0, values + degree * (size + size * size + size * values)), query.new_zeros(0))
+        return State(query.new_zeros(0, columns), query.new_zeros(0))
     mean, peak, total = (torch.cat(each) for each in zip(*parts.values(), strict=True))
     return State(mean, *log_sum_exp(peak, total))
+
+
+def _heights(fit: Tensor, delta: Tensor) -> Tensor:
+    """zᵀθ of each pair of a tile, (n, m, v) or (n, 1, v)."""
+    return fit[:, :1] + torch.einsum("ncv,nmc->nmv", fit[:, 1:], delta[..., : fit.shape[1] - 1])
 
 
 def _unpack(state: State, size: int, values: int, degree: int) -> Moments:

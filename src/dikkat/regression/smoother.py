@@ -14,8 +14,8 @@ from torch import Tensor
 
 from dikkat.kernels import numba_moments
 from dikkat.regression.joined import Array, Joined
-from dikkat.regression.local import local_fit, noise_shares, residual_variance
-from dikkat.regression.moments import Moments, Points, Profile, Window, arrange, moments, weights
+from dikkat.regression.local import LocalFit, local_fit, noise_shares
+from dikkat.regression.moments import Moments, Points, Profile, Window, arrange, moments, squares, weights
 
 _ELEMENTS = 2**23  # of what is held for some queries at once
 _DIGITS = 1e9  # of |lse|: beyond, its rounding shows in a difference of two
@@ -60,16 +60,20 @@ class Smoother:
             return local_fit(found).estimate, found.lse
 
         mean, lse = self._by_parts(query, self._points, work)
-        return mean + self.joined.centre, np.isfinite(lse) & np.isfinite(mean).all(1)
+        return mean + self.joined.origin, np.isfinite(lse) & np.isfinite(mean).all(1)
 
-    def deviation(self, query: Array) -> Array:
-        """The standard deviations about the estimates, (n, v)."""
+    def spread(self, query: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
+        """The estimates and the standard deviations about them, both (n, v), and who has them, (n,)."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
-            found, square = self._moments_of_squares(part)
-            return (residual_variance(found, local_fit(found), square).sqrt(),)
+            found, fit = self._wide_fit(part)
+            return fit.estimate[:, : self.joined.y.shape[1]], self._variance(part, fit).sqrt(), found.lse
 
-        return self._by_parts(query, self._squares, work)[0]
+        mean, deviation, lse = self._by_parts(query, self._wide, work)
+        if self._points.key.dtype != torch.float64:  # the estimates are those that come without deviations
+            narrow, reached = self.estimate(query)
+            return narrow, deviation, reached
+        return mean + self.joined.origin, deviation, np.isfinite(lse) & np.isfinite(mean).all(1)
 
     def standard_error(self, query: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
         """The estimates and their standard errors, both (n, v), and who has them, (n,).
@@ -78,26 +82,26 @@ class Smoother:
         """
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
-            found, square = self._moments_of_squares(part)
-            squared, _ = self._moments_of_squares(part, squared=True)
-            fit = local_fit(found)
+            found, fit = self._wide_fit(part)
+            squared = moments(part, self._wide, self._window(part, squared=True), degree=self.degree)
             norm, left = (share[:, None] for share in noise_shares(found, squared))
-            error = (residual_variance(found, fit, square) * norm / left.clamp(min=_ALONE)).sqrt()
-            return fit.estimate, torch.where(left > _ALONE, error, math.inf), found.lse
+            error = (self._variance(part, fit) * norm / left.clamp(min=_ALONE)).sqrt()
+            estimate = fit.estimate[:, : self.joined.y.shape[1]]
+            return estimate, torch.where(left > _ALONE, error, math.inf), found.lse
 
-        mean, error, lse = self._by_parts(query, self._squares, work)
-        return mean + self.joined.centre, error, (np.abs(lse) < _DIGITS) & np.isfinite(mean).all(1)
+        mean, error, lse = self._by_parts(query, self._wide, work)
+        return mean + self.joined.origin, error, (np.abs(lse) < _DIGITS) & np.isfinite(mean).all(1)
 
     def neighbors(self, query: Array) -> Array:
         """(Σ_j W_j K_j)² / Σ_j W_j K_j², (n,); 0 where nobody is in reach."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             lse, squared = (
-                moments(part, self._squares, self._window(part, squared=squared)).lse for squared in (False, True)
+                moments(part, self._wide, self._window(part, squared=squared)).lse for squared in (False, True)
             )
             return (torch.where(lse.abs() < _DIGITS, (2 * lse - squared).exp(), 0.0),)
 
-        return self._by_parts(query, self._squares, work)[0]
+        return self._by_parts(query, self._wide, work)[0]
 
     def log_mass(self, query: Array) -> Array:
         """log Σ_j W_j K_j, (n,)."""
@@ -111,10 +115,10 @@ class Smoother:
         """Of the smoother matrix over the training rows; in float64."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
-            found = moments(part, self._squares, self._window(part), degree=self.degree)
+            found = moments(part, self._wide, self._window(part), degree=self.degree)
             return found.lse, local_fit(found).row[:, 0]
 
-        lse, own = self._by_parts(self.joined.x, self._squares, work)
+        lse, own = self._by_parts(self.joined.x, self._wide, work)
         return float((np.exp(np.log(self.joined.weight) - lse) * own).sum())
 
     def weights(self, query: Array, key: Array, weight: Array) -> Iterator[tuple[slice, Array]]:
@@ -143,8 +147,9 @@ class Smoother:
         """The mean of the nearest places and the standard deviation there, both (n, v)."""
         shares, y = self.nearest(query), self.joined.y
         mean: Array = shares @ y
-        variance: Array = shares @ (y**2 + self.joined.within) - mean**2
-        return mean + self.joined.centre, np.sqrt(np.maximum(variance, 0.0))
+        about = y[shares.indices] - np.repeat(mean, np.diff(shares.indptr), axis=0)
+        share = csr_array((shares.data, np.arange(shares.nnz), shares.indptr), shape=(len(query), shares.nnz))
+        return mean + self.joined.origin, np.sqrt(share @ (about**2 + self.joined.within[shares.indices]))
 
     @cached_property
     def _tree(self) -> tuple[cKDTree, Array]:
@@ -161,18 +166,23 @@ class Smoother:
         return arrange(key, value, weight)
 
     @cached_property
-    def _squares(self) -> Points:
-        """With y and y² as values; in float64, whatever the rows' dtype, for the sake of differences of squares."""
+    def _wide(self) -> Points:
+        """In float64, whatever the rows' dtype; where values differ at one place, with the roots of `within` too."""
         joined, points = self.joined, self._points
-        value = torch.tensor(np.hstack([joined.y, joined.y**2 + joined.within]), device=self.device)
+        values = [joined.y, np.sqrt(joined.within)] if joined.within.any() else [joined.y]
+        value = torch.tensor(np.hstack(values), device=self.device)
         return replace(points, key=points.key.double(), value=value[points.order], weight=points.weight.double())
 
-    def _moments_of_squares(self, query: Tensor, squared: bool = False) -> tuple[Moments, Tensor]:
-        """The moments of y, and the mean of y²."""
-        found = moments(query, self._squares, self._window(query, squared), degree=self.degree)
-        values = self.joined.y.shape[1]
-        cross = None if found.cross is None else found.cross[..., :values]
-        return found._replace(value=found.value[:, :values], cross=cross), found.value[:, values:]
+    def _wide_fit(self, query: Tensor) -> tuple[Moments, LocalFit]:
+        found = moments(query, self._wide, self._window(query), degree=self.degree)
+        return found, local_fit(found)
+
+    def _variance(self, query: Tensor, fit: LocalFit) -> Tensor:
+        """Σ_j w_j (y_j − z_jᵀθ)², (n, v): what the places' means do about the fit, and what values do about those."""
+        theta, values = fit.theta.clone(), self.joined.y.shape[1]
+        theta[..., values:] = 0
+        found = squares(query, self._wide, self._window(query), theta)
+        return found[:, :values] + found[:, values:].reshape(len(found), -1, values).sum(1)
 
     def _window(self, query: Tensor, squared: bool = False) -> Window:
         return Window(self.profile, torch.tensor(self.bandwidth).to(query), squared, self.tolerance)

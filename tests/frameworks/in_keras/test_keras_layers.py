@@ -381,6 +381,22 @@ def test_bfloat16_weights_as_a_file(tmp_path: Path) -> None:
                 np.testing.assert_array_equal(found[name], each.float().numpy())
 
 
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="whose sizes that come with the call are symbols")
+@pytest.mark.filterwarnings("ignore:.*native_serialization:DeprecationWarning")  # Keras's export has it
+def test_an_exported_model_is_of_any_lengths(tmp_path: Path) -> None:
+    """Every additive score, as TensorFlow's saved model."""
+    import tensorflow as tf
+
+    additive, heads = dikkat.AdditiveAttention(H), dikkat.MultiHeadAttention(D_Q, 1, score=dikkat.Additive(3))
+    query, key = keras.Input((None, D_Q)), keras.Input((None, D_K))
+    model = keras.Model([query, key], additive(heads(query, key, key), key, key))
+    model.export(tmp_path / "exported", format="tf_saved_model", verbose=False)
+    served = tf.saved_model.load(str(tmp_path / "exported")).serve
+    for queries, keys in ((N, M), (53, 47)):  # few, and many
+        tensors = arrays((B, queries, D_Q), (B, keys, D_K))
+        np.testing.assert_allclose(served(tensors), numpy(model(tensors)), atol=1e-6)
+
+
 def test_weights_as_a_file(tmp_path: Path) -> None:
     """PyTorch's file loads here, and what is saved here loads in PyTorch; `torch.nn.MultiheadAttention` too."""
     from safetensors.torch import load_file, save_file

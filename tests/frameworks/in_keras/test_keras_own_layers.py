@@ -102,8 +102,8 @@ def twins(grouped: bool) -> tuple[Any, Any]:
         theirs = keras.layers.GroupQueryAttention(head_dim=SIZE, num_query_heads=4, num_key_value_heads=2)
         ours = dikkat.MultiHeadAttention(D, num_heads=4, key_dim=4 * SIZE, value_dim=4 * SIZE)
     else:
-        theirs = keras.layers.MultiHeadAttention(num_heads=HEADS, key_dim=SIZE, value_dim=3)
-        ours = dikkat.MultiHeadAttention(D, num_heads=HEADS, key_dim=HEADS * SIZE, value_dim=HEADS * 3)
+        theirs = keras.layers.MultiHeadAttention(num_heads=HEADS, key_dim=SIZE)
+        ours = dikkat.MultiHeadAttention(D, num_heads=HEADS, key_dim=HEADS * SIZE, value_dim=HEADS * SIZE)
     theirs(query, value, key)
     rng = np.random.default_rng(3)
     theirs.set_weights([rng.normal(size=each.shape) * 0.3 for each in theirs.get_weights()])

@@ -328,6 +328,67 @@ def test_decoders_of_both_generations_get_what_they_expect(steps_first, lens, ba
     assert [each.shape.as_list() for each in decoder.attention_weights] == [[batch, 1, steps]] * 2
 
 
+class Exact(d2l.Decoder):
+    """A decoder of a reader's own, whose `init_state` is called with real batches alone, and says so."""
+
+    def __init__(self, shape, turns):
+        super().__init__()
+        self.shape, self.turns = shape, turns
+
+    def init_state(self, found, lens, source):
+        outputs, (*_, top) = found
+        batch, steps, width = self.shape
+        d2l.check_shape(outputs, (steps, batch, width) if self.turns else self.shape)
+        assert top.shape == (batch, width)
+        assert source.shape == (batch, steps)
+        self.first, self.seen = source[:, 0], tf.sequence_mask(lens, steps)
+        return tf.transpose(outputs, (1, 0, 2)) if self.turns else outputs, top
+
+    def call(self, tokens, state):
+        return tokens, state
+
+
+@pytest.mark.parametrize("turns", [False, True])
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize(("batch", "steps"), [(5, 7), (3, 3)])
+def test_a_state_is_begun_with_the_real_batch_alone(turns, graph, batch, steps):
+    encoder, _ = translator()
+    source = tf.constant(np.random.default_rng(0).integers(17, size=(batch, steps)))
+    lens = tf.range(1, batch + 1)
+    encoded = encoder(source, lens)
+    decoder = Exact((batch, steps, HIDDENS), turns)
+    begin = tf.function(decoder.init_state, autograph=False) if graph else decoder.init_state
+    outputs, _ = begin(encoded, lens, source)
+    np.testing.assert_array_equal(outputs, encoded.outputs)
+    if not graph:
+        np.testing.assert_array_equal(decoder.first, source[:, 0])
+        assert decoder.seen.shape == (batch, steps)
+
+
+@pytest.mark.parametrize("steps_first", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(("batch", "steps"), [(5, 7), (3, 3)])
+def test_a_state_is_begun_in_a_graph(steps_first, known, batch, steps):
+    encoder, _ = translator()
+    encoded = encoder(tf.constant(np.random.default_rng(0).integers(17, size=(batch, steps))))
+    sizes = (batch, steps) if known else (None, None)
+    specs = [tf.TensorSpec((*sizes, HIDDENS)), *[tf.TensorSpec((sizes[0], HIDDENS)) for _ in encoded.state]]
+    decoder = Glance(19, HIDDENS, steps_first)
+    begin = tf.function(
+        lambda outputs, *state: decoder.init_state(d2l.Encoded(outputs, list(state)), None)["sentence"],
+        input_signature=specs,
+        autograph=False,
+    )
+    np.testing.assert_array_equal(begin(encoded.outputs, *encoded.state), encoded.outputs)
+
+
+def test_a_readers_mistake_is_told():
+    encoder, _ = translator()
+    source = tf.ones((3, 4), tf.int32)
+    with pytest.raises(ValueError, match=r"it should be \(3, 4, 14\)"):
+        Exact((3, 4, HIDDENS + 1), turns=False).init_state(encoder(source), tf.constant([1, 2, 4]), source)
+
+
 def test_a_decoder_reads_nothing_behind_the_lengths():
     """An encoder of a reader's own may leave anything there."""
     encoder, decoder = translator()

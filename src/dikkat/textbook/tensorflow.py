@@ -10,6 +10,7 @@ holds at scores below -1e6; an encoder's state is that of a sentence's last word
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import Any, NamedTuple, Self
 
@@ -521,16 +522,53 @@ def _of_either_generation(init_state: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(init_state)
     def init(self: Decoder, enc_outputs: Any, *args: Any) -> Any:
-        if isinstance(enc_outputs, Encoded):
-            outputs, state = enc_outputs
-            # Whether it turns them is seen on a small batch, whose size is not its number of steps, with its lengths.
-            small = tf.zeros((2, 3, outputs.shape[-1])), [tf.zeros((2, each.shape[-1])) for each in state]
-            trial = init_state(self, small, *(each if each is None else tf.constant([3, 1]) for each in args))
-            if any(tf.is_tensor(part) and part.shape[:2] == (3, 2) for part in tf.nest.flatten(trial)):
-                enc_outputs = tf.transpose(outputs, (1, 0, 2)), state
-        return init_state(self, enc_outputs, *args)
+        if not isinstance(enc_outputs, Encoded):
+            return init_state(self, enc_outputs, *args)
+        outputs, other = enc_outputs.outputs, tf.transpose(enc_outputs.outputs, (1, 0, 2))
+        try:
+            straight = init_state(self, enc_outputs, *args)
+        except Exception:
+            # One that checks shapes may refuse what is not turned yet. It is believed if it then turns it.
+            with suppress(Exception):
+                turned = init_state(self, (other, enc_outputs.state), *args)
+                if bool(_holds(turned, outputs)):
+                    return turned
+            raise
+        kept = any(part is outputs for part in tf.nest.flatten(straight))
+        does_turn = False if kept else _holds(straight, other)
+        if tf.is_tensor(does_turn) and not tf.executing_eagerly():  # in a graph, of sizes that do not say it
+            turned = init_state(self, (other, enc_outputs.state), *args)
+            return tf.nest.map_structure(
+                lambda one, two: tf.cond(does_turn, lambda: two, lambda: one) if tf.is_tensor(one) else one,
+                straight,
+                turned,
+            )
+        return init_state(self, (other, enc_outputs.state), *args) if does_turn else straight
 
     return init
+
+
+def _holds(state: Any, outputs: Tensor) -> Any:
+    """Whether a decoder's state holds an encoder's outputs in this layout: by their sizes if these say it, else by values.
+
+    Returns:
+        A bool; a boolean tensor where a graph has only sizes or values to come.
+    """
+    found: Any = False
+    steps, batch = outputs.shape[:2]
+    for part in tf.nest.flatten(state):
+        if not tf.is_tensor(part) or part.shape.rank != 3 or not part.shape[:2].is_compatible_with(outputs.shape[:2]):
+            continue
+        if None not in (steps, batch) and steps != batch:
+            return True
+        if part.shape.is_compatible_with(outputs.shape):
+            alike = tf.cond(
+                tf.reduce_all(tf.shape(part) == tf.shape(outputs)),
+                lambda part=part: tf.reduce_all((part == outputs) | (tf.math.is_nan(part) & tf.math.is_nan(outputs))),
+                lambda: False,
+            )
+            found = alike if found is False else found | alike
+    return found
 
 
 class AttentionDecoder(Decoder):

@@ -278,16 +278,94 @@ def test_dropout_acts_on_the_weights_in_training_alone() -> None:
     assert not numpy(heads(*[ops.ones((1, 3, 4))] * 3, training=True)).any()
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda seed: dikkat.AdditiveAttention(H, 0.5, seed),
+        lambda seed: dikkat.DotProductAttention(0.5, seed),
+        lambda seed: dikkat.BilinearAttention(0.5, seed),
+        lambda seed: dikkat.MultiHeadAttention(D_Q, 1, dropout=0.5, seed=seed),
+    ],
+)
+def test_a_seed_drops_the_same(made: Any) -> None:
+    (x,) = arrays((B, N, D_Q))
+    first, other, third = (made(seed) for seed in (7, 7, 8))
+    again = type(first).from_config(first.get_config())
+    for layer in (first, other, third, again):
+        layer(x, x)
+        dikkat.load_tensors(layer, dikkat.tensors(first))
+    found = [numpy(layer(x, x, training=True)) for layer in (first, other, third, again)]
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[3])
+    assert (found[0] != found[2]).any()
+
+
+def test_a_layer_in_every_step() -> None:
+    """`TimeDistributed` asks for the shape beforehand."""
+    (x,) = arrays((B, N, M, D_Q))
+    layer = dikkat.SelfAttention(4, 6, num_heads=2)
+    found = keras.layers.TimeDistributed(layer)(x)
+    for step in range(N):
+        np.testing.assert_allclose(numpy(found[:, step]), numpy(layer(x[:, step])), atol=1e-6)
+    shapes = (B, None, D_Q), (B, M, D_K), (B, M, D_V)
+    assert dikkat.AdditiveAttention(H).compute_output_shape(*shapes) == (B, None, D_V)
+    assert dikkat.MultiHeadAttention(D_Q, 1).compute_output_shape(*shapes) == (B, None, D_Q)
+    assert dikkat.MaskedSoftmax().compute_output_shape((B, N, None)) == (B, N, None)
+
+
+def test_a_pattern_addresses_a_weight() -> None:
+    """However many layers there were before."""
+    x = ops.ones((B, N, D_Q))
+    paths = []
+    for _ in range(2):
+        layers = [
+            dikkat.AdditiveAttention(H, dropout=0.5, name="additive"),
+            dikkat.BilinearAttention(name="bilinear"),
+            dikkat.MultiHeadAttention(D_Q, 1, score=dikkat.Additive(3), name="heads"),
+            dikkat.KernelAttention(2.0, learnable=True, name="kernel"),
+        ]
+        for layer in layers:
+            layer(x, x, x)
+        itself = dikkat.SelfAttention(4, 6, name="itself")
+        itself(x)
+        paths.append([each.path for layer in (*layers, itself) for each in layer.variables])
+    assert paths[0] == paths[1]
+    assert {"additive/score/W_q/weight", "additive/score/w_v/weight", "bilinear/score/W_q/weight"} < set(paths[0])
+    assert {"heads/score/W_k/weight", "heads/out_proj/weight", "kernel/score/log_bandwidth"} < set(paths[0])
+    assert {"itself/W_q/weight", "itself/W_v/weight"} < set(paths[0])
+    mesh = keras.distribution.DeviceMesh((1, 1), ["batch", "model"], devices=["cpu:0"])
+    layout = keras.distribution.LayoutMap(mesh)
+    layout[".*W_q/weight"] = keras.distribution.TensorLayout(["model", None], mesh)
+    assert [path for path in paths[0] if layout[path] is not None] == [path for path in paths[0] if "W_q" in path]
+
+
+def test_files_do_not_depend_on_names(tmp_path: Path) -> None:
+    """As those of earlier versions, which counted their scores and projections."""
+    (x,) = arrays((B, N, D_Q))
+
+    def made(name: str) -> Any:
+        return dikkat.MultiHeadAttention(D_Q, 1, score=dikkat.Additive(3, name=name))
+
+    inputs = keras.Input((None, D_Q))
+    before = keras.Model(inputs, made("additive_7")(inputs, inputs, inputs))
+    before.save(tmp_path / "whole.keras")
+    before.save_weights(tmp_path / "some.weights.h5")
+    after = keras.Model(inputs, made("score")(inputs, inputs, inputs))
+    after.load_weights(tmp_path / "some.weights.h5")
+    for model in (after, keras.saving.load_model(tmp_path / "whole.keras")):
+        np.testing.assert_array_equal(numpy(model(x)), numpy(before(x)))
+
+
 def every_layer() -> list[Any]:
     return [
         dikkat.AverageAttention(),
         dikkat.KernelAttention([0.5] * D_Q, learnable=True),
         dikkat.KernelAttention(np.float32(2.0)),
-        dikkat.AdditiveAttention(H, dropout=0.1, dtype="mixed_bfloat16"),
+        dikkat.AdditiveAttention(H, dropout=0.1, seed=3, dtype="mixed_bfloat16"),
         dikkat.DotProductAttention(0.2),
         dikkat.BilinearAttention(),
         dikkat.MultiHeadAttention(D_Q, 1, score=dikkat.Additive(3)),
-        dikkat.MultiHeadAttention(D_Q, 2, key_dim=4, value_dim=6, bias=False, dropout=0.3),
+        dikkat.MultiHeadAttention(D_Q, 2, key_dim=4, value_dim=6, bias=False, dropout=0.3, seed=5),
         dikkat.MultiHeadAttention(D_Q, 1, score=dikkat.Triangular(3.0, learnable=True)),
     ]
 
@@ -379,6 +457,22 @@ def test_bfloat16_weights_as_a_file(tmp_path: Path) -> None:
             for name, each in module.state_dict().items():
                 assert found[name].dtype in (np.float32, torch.float32)
                 np.testing.assert_array_equal(found[name], each.float().numpy())
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="whose sizes that come with the call are symbols")
+@pytest.mark.filterwarnings("ignore:.*native_serialization:DeprecationWarning")  # Keras's export has it
+def test_an_exported_model_is_of_any_lengths(tmp_path: Path) -> None:
+    """Every additive score, as TensorFlow's saved model."""
+    import tensorflow as tf
+
+    additive, heads = dikkat.AdditiveAttention(H), dikkat.MultiHeadAttention(D_Q, 1, score=dikkat.Additive(3))
+    query, key = keras.Input((None, D_Q)), keras.Input((None, D_K))
+    model = keras.Model([query, key], additive(heads(query, key, key), key, key))
+    model.export(tmp_path / "exported", format="tf_saved_model", verbose=False)
+    exported = tf.saved_model.load(str(tmp_path / "exported"))
+    for queries, keys in ((N, M), (53, 47)):  # few, and many
+        tensors = arrays((B, queries, D_Q), (B, keys, D_K))
+        np.testing.assert_allclose(exported.serve(tensors), numpy(model(tensors)), atol=1e-6)
 
 
 def test_weights_as_a_file(tmp_path: Path) -> None:

@@ -372,6 +372,44 @@ def test_functional_models_fit_compiled_and_come_back(cell, tmp_path):
     np.testing.assert_array_equal(before, after)
 
 
+@pytest.mark.parametrize("coverage", [False, True])
+@pytest.mark.parametrize("cell", list(DECODERS))
+def test_a_functional_model_of_a_prepared_memory(cell, coverage, tmp_path):
+    """Without asking for the weights, which are there all the same; and after a way through a file."""
+    reference, layer = decoders(cell, "additive", coverage=coverage)
+    values = given(cell)
+    own = {name: keras.Input(array.shape[1:], dtype=DTYPE) for name, array in values.items() if name[0] in "ie"}
+    own |= {name: keras.Input(batch_shape=array.shape, dtype=DTYPE) for name, array in values.items() if name not in own}
+    lens = keras.Input((), dtype="int32")
+    memory = layer.prepare(own["encoded"], lens)
+    outputs = layer(own["inputs"], memory, layer.begin(of_cells(own), memory))
+    model = keras.Model([*own.values(), lens], outputs)
+    model.save(tmp_path / "model.keras")
+
+    parts = {name: torch.from_numpy(array) for name, array in values.items()}
+    memory = reference.prepare(parts["encoded"], torch.from_numpy(SOURCE_LENGTHS))
+    expected = reference(
+        parts["inputs"], memory, reference.begin(of_cells(parts), memory), return_weights=True, impl="reference"
+    )
+    for each in (model, keras.models.load_model(tmp_path / "model.keras")):
+        found = each([*values.values(), SOURCE_LENGTHS.astype("int32")])
+        for one, right in zip(keras.tree.flatten(found), named(*expected).values(), strict=True):
+            near(one, right)
+
+
+def test_shapes_of_outputs_are_known_beforehand():
+    states = (2, BATCH, 2 * HIDDEN)
+    assert layers.GRUEncoder(HIDDEN, 2).compute_output_shape((BATCH, None, INPUT)) == ((BATCH, None, 8), states)
+    assert layers.LSTMEncoder(HIDDEN, 2).compute_output_shape((BATCH, None, INPUT))[1] == (states, states)
+    decoder = layers.AttentionalGRU(HIDDEN, scores.Dot())
+    assert decoder.compute_output_shape((BATCH, STEPS, INPUT), (BATCH, None, CONTEXT), (1, BATCH, HIDDEN)) == (
+        (BATCH, STEPS, HIDDEN),
+        (BATCH, STEPS, CONTEXT),
+        (BATCH, STEPS, None),
+        (1, BATCH, HIDDEN),
+    )
+
+
 def raises(error, text, call):
     with pytest.raises(error) as caught:
         call()

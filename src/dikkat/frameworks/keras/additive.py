@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import keras
 from keras import ops
 
 Tensor = Any
@@ -25,27 +26,79 @@ _SAFE = 30.0
 _FEW = 2**16  # pairs times features, up to which all are computed at once
 
 
-def differentiated(
-    forward: Callable[..., Tensor], gradient: Callable[..., tuple[Tensor, ...]]
-) -> Callable[..., Tensor]:
-    """A function with a gradient of its own.
+def differentiated(forward: Callable[..., Tensor], gradient: Callable[..., Parts], tangent: Callable[..., Tensor]) -> Any:
+    """A function of three tensors with derivatives of its own, that every transform of its backend can take.
 
     Args:
-        forward: From tensors to a tensor.
+        forward: From the tensors to a tensor.
         gradient: From the same tensors and the upstream gradient to the gradient of each.
+        tangent: From the same tensors and the direction in which each moves to that in which the result moves. On JAX
+            its transpose is the gradient.
     """
+    backend = keras.backend.backend()
+    if backend == "jax":
+        return _in_jax(forward, tangent)
+    return _in_torch(forward, gradient, tangent) if backend == "torch" else _in_tensorflow(forward, gradient)
 
+
+def _in_jax(forward: Callable[..., Tensor], tangent: Callable[..., Tensor]) -> Any:
+    import jax
+
+    function = jax.custom_jvp(forward)
+
+    @function.defjvp
+    def _(tensors: Parts, directions: Parts) -> tuple[Tensor, Tensor]:
+        return function(*tensors), tangent(*tensors, *directions)
+
+    return function
+
+
+def _in_torch(forward: Callable[..., Tensor], gradient: Callable[..., Parts], tangent: Callable[..., Tensor]) -> Any:
+    import torch
+
+    own_forward, own_gradient = forward, gradient
+
+    class Compared(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(*tensors: Tensor) -> Tensor:
+            return own_forward(*tensors)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Parts, output: Tensor) -> None:
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, upstream: Tensor) -> Parts:
+            return own_gradient(*ctx.saved_tensors, upstream)
+
+    class ComparedBothWays(Compared):  # torch.compile takes no function that has a jvp
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Parts, output: Tensor) -> None:
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def jvp(ctx: Any, *directions: Tensor | None) -> Tensor:
+            tensors = ctx.saved_tensors
+            moved = [
+                torch.zeros_like(each) if way is None else way for each, way in zip(tensors, directions, strict=True)
+            ]
+            return tangent(*tensors, *moved)
+
+    return lambda *tensors: (Compared if torch.compiler.is_compiling() else ComparedBothWays).apply(*tensors)
+
+
+def _in_tensorflow(forward: Callable[..., Tensor], gradient: Callable[..., Parts]) -> Any:
     @ops.custom_gradient
     def function(*tensors: Tensor) -> tuple[Tensor, Callable[..., Any]]:
-        def backward(*arguments: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, ...]:
-            # Where the framework hands the upstream gradient over by its place, it comes alone.
-            (upstream,) = arguments if upstream is None else (upstream,)
+        def backward(upstream: Tensor) -> Parts:
             return gradient(*tensors, upstream)
 
         return forward(*tensors), backward
 
-    wrapped: Callable[..., Tensor] = function
-    return wrapped
+    return function
 
 
 def additive(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
@@ -77,9 +130,9 @@ def at_once(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
 
 
 def _are_few(query: Tensor, key: Tensor) -> bool:
-    """Whether there are few numbers; what is known at the first call alone may be many."""
+    """Whether there are few numbers; what is not known before the call, None or a symbol of JAX's, may be many."""
     sizes = (*query.shape, key.shape[-2])
-    return None not in sizes and math.prod(sizes) <= _FEW
+    return all(isinstance(size, int) for size in sizes) and math.prod(sizes) <= _FEW
 
 
 def _scores_at_once(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
@@ -91,6 +144,16 @@ def _gradient_at_once(query: Tensor, key: Tensor, weight: Tensor, upstream: Tens
     share = upstream * weight * _slope(argument)
     of_weight = ops.reshape(upstream * ops.tanh(argument), (-1, weight.shape[0]))
     return ops.sum(share, -2), ops.sum(share, -3), ops.sum(of_weight, 0)
+
+
+def _tangent_at_once(query: Tensor, key: Tensor, weight: Tensor, *directions: Tensor) -> Tensor:
+    @_computed_again
+    def moved(query: Tensor, key: Tensor, weight: Tensor, of_query: Tensor, of_key: Tensor, of_weight: Tensor) -> Tensor:
+        argument = _pairs(query, key)
+        share = weight * _slope(argument) * _pairs(of_query, of_key)
+        return ops.sum(share + of_weight * ops.tanh(argument), -1)
+
+    return moved(query, key, weight, *directions)
 
 
 def _pairs(query: Tensor, key: Tensor) -> Tensor:
@@ -123,9 +186,10 @@ def _scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
         start = first + ops.zeros_like(_outer(query[..., 0], key[..., 0], ops.add))
         return ops.fori_loop(0, parts[0].shape[0], lambda i, total: step([part[i] for part in parts], total), start)
 
-    return ops.cond(
-        _safe(query, key),
-        lambda: run(folded, ops.exp(2 * query), ops.exp(2 * key), ops.sum(weight)),
+    return _either(
+        query,
+        key,
+        lambda one, other: run(folded, one, other, ops.sum(weight)),
         lambda: run(plain, query, key, ops.zeros_like(weight[0])),
     )
 
@@ -146,12 +210,14 @@ def _gradient(query: Tensor, key: Tensor, weight: Tensor, upstream: Tensor) -> P
 
     def plain(parts: Parts) -> Parts:
         one, other, v = parts
-        argument = _outer(one, other, ops.add)
-        share = upstream * v * _slope(argument)
-        return ops.sum(share, -1), ops.sum(share, -2), ops.sum(upstream * ops.tanh(argument))
+        # With the logistic function σ, tanh x = 2 σ(2x) − 1, and its slope is 4 σ(2x) σ(−2x).
+        argument = _outer(2 * one, 2 * other, ops.add)
+        rising = upstream * ops.sigmoid(argument)
+        share = rising * ops.sigmoid(-argument)
+        return 4 * v * ops.sum(share, -1), 4 * v * ops.sum(share, -2), 2 * ops.sum(rising) - ops.sum(upstream)
 
     def run(step: Callable[[Parts], Parts], one: Tensor, other: Tensor) -> Parts:
-        parts = tuple(ops.moveaxis(each, -1, 0) for each in (one, other, weight))
+        parts = tuple(_features_first(each) for each in (one, other, weight))
 
         def collect(_: Parts, features: Parts) -> tuple[Parts, Parts]:
             found = step(features)
@@ -160,20 +226,72 @@ def _gradient(query: Tensor, key: Tensor, weight: Tensor, upstream: Tensor) -> P
         # TensorFlow's scan wants what it collects to look like what it carries; nothing is carried.
         return ops.scan(collect, tuple(ops.zeros_like(part[0]) for part in parts), parts)[1]
 
-    found = ops.cond(
-        _safe(query, key),
-        lambda: run(folded, ops.exp(2 * query), ops.exp(2 * key)),
-        lambda: run(plain, query, key),
+    found = _either(query, key, lambda one, other: run(folded, one, other), lambda: run(plain, query, key))
+    return tuple(_features_last(each) for each in found)
+
+
+def _tangent(query: Tensor, key: Tensor, weight: Tensor, *directions: Tensor) -> Tensor:
+    """Σ_h v slope (dq + dk) + dv tanh; linear in the directions, and transposed, what `_gradient` computes."""
+
+    def folded(total: Tensor, parts: Parts) -> Tensor:
+        one, other, v, of_query, of_key, of_weight = parts
+        # The slope is 4 p r², and tanh is 1 − 2 (1 + p) r²; of the latter the 1 is in the sum that the loop begins with.
+        share = 1 / (1 + _outer(one, other, ops.multiply))
+        by_query = ops.stack([one * (4 * v * of_query - 2 * of_weight), ops.zeros_like(one) - 2 * of_weight], -1)
+        moved = ops.matmul(by_query, ops.stack([other, ops.ones_like(other)], -2))
+        moved = moved + ops.matmul(ops.expand_dims(one, -1), ops.expand_dims(4 * v * other * of_key, -2))
+        return total + share * share * moved
+
+    def plain(total: Tensor, parts: Parts) -> Tensor:
+        one, other, v, of_query, of_key, of_weight = parts
+        argument = _outer(one, other, ops.add)
+        return total + v * _slope(argument) * _outer(of_query, of_key, ops.add) + of_weight * ops.tanh(argument)
+
+    def run(step: Callable[[Tensor, Parts], Tensor], one: Tensor, other: Tensor, first: Tensor) -> Tensor:
+        parts = tuple(_features_first(each) for each in (one, other, weight, *directions))
+        start = first + ops.zeros_like(_outer(query[..., 0], key[..., 0], ops.add))
+        again = _computed_again(step, in_a_loop=True)
+        return ops.scan(lambda total, features: (again(total, features), None), start, parts)[0]
+
+    of_weight = directions[2]
+    return _either(
+        query,
+        key,
+        lambda one, other: run(folded, one, other, ops.sum(of_weight)),
+        lambda: run(plain, query, key, ops.zeros_like(of_weight[0])),
     )
-    return tuple(ops.moveaxis(each, 0, -1) for each in found)
 
 
-_at_once, _in_a_loop = differentiated(_scores_at_once, _gradient_at_once), differentiated(_scores, _gradient)
+def _computed_again(function: Callable[..., Tensor], in_a_loop: bool = False) -> Callable[..., Tensor]:
+    """A function of which nothing is kept for its transpose: there each pair's features are computed again."""
+    if keras.backend.backend() != "jax":
+        return function
+    import jax
+
+    again: Callable[..., Tensor] = jax.checkpoint(function, prevent_cse=not in_a_loop)
+    return again
 
 
-def _safe(query: Tensor, key: Tensor) -> Tensor:
-    """Whether denominators may be folded; decided on the device, as NaN comes out as no."""
-    return ops.max(ops.abs(query), initial=0.0) + ops.max(ops.abs(key), initial=0.0) <= _SAFE
+_at_once = differentiated(_scores_at_once, _gradient_at_once, _tangent_at_once)
+_in_a_loop = differentiated(_scores, _gradient, _tangent)
+
+
+def _either(query: Tensor, key: Tensor, folded: Callable[[Tensor, Tensor], Any], plain: Callable[[], Any]) -> Any:
+    """What is folded, of the exponentials, where that is safe; else the plain way.
+
+    It is decided on the device, as NaN comes out as no.
+    """
+    if keras.backend.backend() == "torch":
+        # Its transforms cannot ask for values; and without a compiler, folding is as many passes over memory.
+        return plain()
+    safe = sum(ops.max(ops.abs(each), initial=0.0) for each in (query, key)) <= _SAFE
+
+    def exponentials() -> Any:
+        # JAX's vmap goes both ways, and on the one not taken a gradient of 0 must meet no ∞.
+        one, other = (ops.exp(2 * ops.where(safe, each, 0.0)) for each in (query, key))
+        return folded(one, other)
+
+    return ops.cond(safe, exponentials, plain)
 
 
 def _outer(query: Tensor, key: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
@@ -183,6 +301,17 @@ def _outer(query: Tensor, key: Tensor, combine: Callable[[Tensor, Tensor], Tenso
 
 def _parted(x: Tensor, together: int) -> Tensor:
     """(..., h) -> (steps, features of a step, ...), with features of 0 at the end."""
-    moved, steps = ops.moveaxis(x, -1, 0), -(-x.shape[-1] // together)
+    moved, steps = _features_first(x), -(-x.shape[-1] // together)
     padded = ops.pad(moved, [[0, steps * together - x.shape[-1]]] + [[0, 0]] * (len(x.shape) - 1))
     return ops.reshape(padded, (steps, together, *ops.shape(moved)[1:]))
+
+
+def _features_first(x: Tensor) -> Tensor:
+    """(..., h) -> (h, ...). Not by moveaxis, which PyTorch's vmap does not know."""
+    last = len(x.shape) - 1
+    return ops.transpose(x, (last, *range(last)))
+
+
+def _features_last(x: Tensor) -> Tensor:
+    """(h, ...) -> (..., h)."""
+    return ops.transpose(x, (*range(1, len(x.shape)), 0))

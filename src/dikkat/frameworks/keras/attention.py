@@ -272,13 +272,13 @@ def check_call(query: Any, key: Any, value: Any, **limits: Any) -> Call:
     for name, tensor in named.items():
         if kind(tensor) != kind(query):
             raise TypeError(f"{name}: came with dtype {kind(tensor)}; allowed: {kind(query)}, that of query")
-    lead = _leading({name: shape_of(tensor) for name, tensor in named.items()})
+    lead = leading({name: shape_of(tensor) for name, tensor in named.items()})
     call = Call(lead, shape_of(query)[-2], rows[0])
     check_restrictions(*call, **limits)
     return call
 
 
-def _leading(named: dict[str, Shape]) -> Shape:
+def leading(named: dict[str, Shape]) -> Shape:
     """The leading dimensions that shapes broadcast to; None where one is not known and no other decides."""
     shapes = [shape[:-2] for shape in named.values()]
     rank = max(len(shape) for shape in shapes)

@@ -5,6 +5,9 @@ Each is called `layer(query, key, value, valid_lens=None, ...)`, with the furthe
 `Embedding(mask_zero=True)` or `Masking` marks as padding takes no part, and the query's mask goes on to the output. All
 restrictions intersect. A layer returns a tensor, or with `return_weights=True` the pair (output, weights). Dropout acts
 on the weights, in training only.
+
+Calls of Keras's own layers are understood: `layer([query, value])`, `layer([query, value, key])`, `mask=[query_mask,
+value_mask]`, `use_causal_mask` and `return_attention_scores`. Without a list the order is query, key, value.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,8 +18,8 @@ import keras
 from keras import ops
 
 from dikkat.calls import probability
-from dikkat.frameworks.keras.attention import Call, attend, check_call, check_score, hide
-from dikkat.frameworks.keras.backend import product
+from dikkat.frameworks.keras.attention import Call, attend, check_call, check_score, hide, leading
+from dikkat.frameworks.keras.backend import kind, product
 from dikkat.frameworks.keras.blocks import Block, Linear, registered
 from dikkat.frameworks.keras.masking import (
     Shape,
@@ -41,7 +44,7 @@ from dikkat.frameworks.keras.scores import (
 )
 from dikkat.scores import whole
 
-Masks = tuple[Any, Any, Any, Any]  # of pairs, of queries, of keys, of values
+Masks = tuple[Any, Any, Any, Any, Any]  # of pairs: not ahead, and the caller's; of queries, of keys, of values
 
 
 @registered
@@ -66,14 +69,29 @@ class MaskedSoftmax(Block):
         return keras.KerasTensor(scores.shape, scores.dtype)
 
 
-class _Attention(Block):
+    def compute_output_shape(self, scores_shape: Shape) -> Shape:
+        """That of the scores."""
+        return scores_shape
+
+
+class _Called(Block):
+    """A layer that can be called as Keras's own are, before what came reaches `call` under this library's names."""
+
+    def __call__(
+        self, query: Any, key: Any = None, value: Any = None, *args: Any, mask: Any = None, **options: Any
+    ) -> Any:
+        query, key, value = _ordered(query, key, value)
+        return super().__call__(query, key, value, *args, **_named_masks(mask, options), **_renamed(options))
+
+
+class _Attention(_Called):
     """A score and a dropout: what the layers with one head are."""
 
-    def __init__(self, score: Score, dropout: float = 0.0, **options: Any) -> None:
+    def __init__(self, score: Score, dropout: float = 0.0, seed: int | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.score = score
-        self.dropout = probability(dropout)
-        self.seed_generator = keras.random.SeedGenerator() if self.dropout else None
+        self.dropout, self.seed = probability(dropout), seed
+        self.seed_generator = _seeds(self.dropout, seed)
         self.supports_masking = True
 
     def build(self, query_shape: Shape, key_shape: Shape) -> None:
@@ -95,6 +113,7 @@ class _Attention(Block):
         causal: bool = False,
         key_bias: Any = None,
         exclude: Any = None,
+        use_causal_mask: bool = False,
         return_weights: bool = False,
         training: bool | None = None,
     ) -> Any:
@@ -112,6 +131,8 @@ class _Attention(Block):
             causal: Query i sees keys j <= i + m − n.
             key_bias: (..., m), added to the scores. −∞ hides a key.
             exclude: (..., n) integers: one key index that a row must not see, −1 for none.
+            use_causal_mask: Keras's: query i sees keys j <= i, however many there are. With as many queries as keys it
+                is what `causal` is.
             return_weights: Whether to return the weights too, as they are before dropout.
             training: Whether weights are dropped; Keras passes it.
 
@@ -122,14 +143,13 @@ class _Attention(Block):
             TypeError: An argument of the wrong kind or dtype.
             ValueError: Shapes or values that do not fit.
         """
-        sizes = check_call(*_features(query, key, value))
+        tensors = query, key, value = _features(query, key, value)
+        masks = _not_ahead(use_causal_mask, query, key), attention_mask, query_mask, key_mask, value_mask
         return attend(
-            query,
-            key,
-            value,
+            *tensors,
             score=self.score,
             valid_lens=valid_lens,
-            mask=_joined(sizes, attention_mask, query_mask, key_mask, value_mask),
+            mask=_joined(check_call(*tensors), *masks),
             causal=causal,
             key_bias=key_bias,
             exclude=exclude,
@@ -152,6 +172,7 @@ class _Attention(Block):
         causal: bool = False,
         key_bias: Any = None,
         exclude: Any = None,
+        use_causal_mask: bool = False,
         return_weights: bool = False,
         training: bool | None = None,
     ) -> Any:
@@ -163,9 +184,15 @@ class _Attention(Block):
             key_bias=as_tensor(key_bias),
             exclude=as_tensor(exclude),
         )
-        _joined(sizes, attention_mask, query_mask, key_mask, value_mask)
+        masks = _not_ahead(use_causal_mask, query, key), attention_mask, query_mask, key_mask, value_mask
+        _joined(sizes, *masks)
         output = keras.KerasTensor((*sizes.lead, sizes.queries, value.shape[-1]), value.dtype)
         return (output, keras.KerasTensor((*sizes.lead, *sizes[1:]), value.dtype)) if return_weights else output
+
+    def compute_output_shape(self, query_shape: Shape, key_shape: Shape, value_shape: Shape) -> Shape:
+        """(..., n, d_v)."""
+        lead = leading({"query": query_shape, "key": key_shape, "value": value_shape})
+        return (*lead, query_shape[-2], value_shape[-1])
 
 
 @registered
@@ -229,6 +256,7 @@ class AdditiveAttention(_Attention):
     Args:
         num_hiddens: h.
         dropout: On the weights.
+        seed: Where the random numbers of dropout begin; None: anywhere.
         **options: Keras's `name`, `dtype` and `trainable`.
 
     Source: Bahdanau, Cho and Bengio 2015, section 3.1 and appendix A.1.2.
@@ -241,10 +269,10 @@ class AdditiveAttention(_Attention):
         (2, 1, 13)
     """
 
-    arguments = ("num_hiddens", "dropout")
+    arguments = ("num_hiddens", "dropout", "seed")
 
-    def __init__(self, num_hiddens: int, dropout: float = 0.0, **options: Any) -> None:
-        super().__init__(Additive(num_hiddens, dtype=options.get("dtype")), dropout, **options)
+    def __init__(self, num_hiddens: int, dropout: float = 0.0, seed: int | None = None, **options: Any) -> None:
+        super().__init__(Additive(num_hiddens, dtype=options.get("dtype")), dropout, seed, **options)
         self.num_hiddens = num_hiddens
 
 
@@ -254,6 +282,7 @@ class DotProductAttention(_Attention):
 
     Args:
         dropout: On the weights.
+        seed: Where the random numbers of dropout begin; None: anywhere.
         **options: Keras's `name`, `dtype` and `trainable`.
 
     Source: Vaswani et al. 2017, section 3.2.1.
@@ -265,10 +294,10 @@ class DotProductAttention(_Attention):
         (2, 3, 5)
     """
 
-    arguments = ("dropout",)
+    arguments = ("dropout", "seed")
 
-    def __init__(self, dropout: float = 0.0, **options: Any) -> None:
-        super().__init__(ScaledDot(dtype=options.get("dtype")), dropout, **options)
+    def __init__(self, dropout: float = 0.0, seed: int | None = None, **options: Any) -> None:
+        super().__init__(ScaledDot(dtype=options.get("dtype")), dropout, seed, **options)
 
 
 @registered
@@ -277,6 +306,7 @@ class BilinearAttention(_Attention):
 
     Args:
         dropout: On the weights.
+        seed: Where the random numbers of dropout begin; None: anywhere.
         **options: Keras's `name`, `dtype` and `trainable`.
 
     Source: Luong, Pham and Manning 2015, section 3.1, "general".
@@ -287,10 +317,10 @@ class BilinearAttention(_Attention):
         (2, 1, 3)
     """
 
-    arguments = ("dropout",)
+    arguments = ("dropout", "seed")
 
-    def __init__(self, dropout: float = 0.0, **options: Any) -> None:
-        super().__init__(Bilinear(dtype=options.get("dtype")), dropout, **options)
+    def __init__(self, dropout: float = 0.0, seed: int | None = None, **options: Any) -> None:
+        super().__init__(Bilinear(dtype=options.get("dtype")), dropout, seed, **options)
 
 
 @registered
@@ -322,11 +352,14 @@ class SelfAttention(Block):
         super().__init__(**options)
         _check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
         self.key_dim, self.value_dim, self.num_heads = key_dim, value_dim, num_heads
-        self.W_q = Linear(key_dim, use_bias=False, dtype=self.dtype_policy)
-        self.W_k = Linear(key_dim, use_bias=False, dtype=self.dtype_policy)
-        self.W_v = Linear(value_dim, use_bias=False, dtype=self.dtype_policy)
+        self.W_q = Linear(key_dim, use_bias=False, dtype=self.dtype_policy, name="W_q")
+        self.W_k = Linear(key_dim, use_bias=False, dtype=self.dtype_policy, name="W_k")
+        self.W_v = Linear(value_dim, use_bias=False, dtype=self.dtype_policy, name="W_v")
         self.score = ScaledDot(dtype=self.dtype_policy)
         self.supports_masking = True
+
+    def __call__(self, x: Any, *args: Any, **options: Any) -> Any:
+        return super().__call__(x, *args, **_renamed(options, use_causal_mask="causal"))
 
     def build(self, x_shape: Shape) -> None:
         """Make the projections, for tokens of this shape."""
@@ -376,7 +409,7 @@ class SelfAttention(Block):
         """The sequence as query, key and value, and its masks as those of each."""
         x, given = features("x", x), [each for each in masks if each is not None]
         own = reduce(ops.logical_and, given) if given else None
-        return (x, x, x), (attention_mask, own, own, None)
+        return (x, x, x), (None, attention_mask, own, own, None)
 
     def _project(self, *tensors: Any) -> tuple[Any, ...]:
         layers = self.W_q, self.W_k, self.W_v
@@ -398,9 +431,13 @@ class SelfAttention(Block):
         sizes, _ = _limits(tensors, self.num_heads, masks, valid_lens, **limits)
         return _spec(sizes, self.value_dim, x.dtype, return_weights)
 
+    def compute_output_shape(self, x_shape: Shape) -> Shape:
+        """(B, n, value_dim)."""
+        return (*x_shape[:-1], self.value_dim)
+
 
 @registered
-class MultiHeadAttention(Block):
+class MultiHeadAttention(_Called):
     r"""Several heads attend side by side, each with a share of the projected features; one projection joins them.
 
     $$ o = W_o [o_1; \dots; o_H] + b_o, \qquad o_h = \mathrm{attend}(Q_h, K_h, V_h) $$
@@ -418,6 +455,7 @@ class MultiHeadAttention(Block):
         score: Compares one head's queries and keys, of key_dim / num_heads features; the scaled dot product if None.
         dropout: On the weights.
         bias: Whether the projections have biases.
+        seed: Where the random numbers of dropout begin; None: anywhere.
         **options: Keras's `name`, `dtype` and `trainable`.
 
     Raises:
@@ -434,7 +472,7 @@ class MultiHeadAttention(Block):
         ((2, 3, 6), (2, 2, 3, 3))
     """
 
-    arguments = ("embed_dim", "num_heads", "key_dim", "value_dim", "score", "dropout", "bias")
+    arguments = ("embed_dim", "num_heads", "key_dim", "value_dim", "score", "dropout", "bias", "seed")
 
     def __init__(
         self,
@@ -446,6 +484,7 @@ class MultiHeadAttention(Block):
         score: Score | None = None,
         dropout: float = 0.0,
         bias: bool = True,
+        seed: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -456,9 +495,11 @@ class MultiHeadAttention(Block):
         self.num_heads, self.bias = num_heads, bias
         self.score = ScaledDot(dtype=self.dtype_policy) if score is None else score
         check_score(self.score)
-        self.dropout = probability(dropout)
-        self.seed_generator = keras.random.SeedGenerator() if self.dropout else None
-        self.out_proj = Linear(embed_dim, use_bias=bias, bias_initializer="zeros", dtype=self.dtype_policy)
+        self.dropout, self.seed = probability(dropout), seed
+        self.seed_generator = _seeds(self.dropout, seed)
+        self.out_proj = Linear(
+            embed_dim, use_bias=bias, bias_initializer="zeros", dtype=self.dtype_policy, name="out_proj"
+        )
         self.supports_masking = True
 
     def build(self, query_shape: Shape, key_shape: Shape, value_shape: Shape) -> None:
@@ -498,6 +539,7 @@ class MultiHeadAttention(Block):
         causal: bool = False,
         key_bias: Any = None,
         exclude: Any = None,
+        use_causal_mask: bool = False,
         return_weights: bool = False,
         training: bool | None = None,
     ) -> Any:
@@ -515,6 +557,8 @@ class MultiHeadAttention(Block):
             causal: Query i sees keys j <= i + m − n.
             key_bias: (B, m), added to the scores, or (B, heads, m). −∞ hides a key.
             exclude: (B, n) integers: one key index that a row must not see, −1 for none; or (B, heads, n).
+            use_causal_mask: Keras's: query i sees keys j <= i, however many there are. With as many queries as keys it
+                is what `causal` is.
             return_weights: Whether to return the weights too, as they are before dropout.
             training: Whether weights are dropped; Keras passes it.
 
@@ -525,8 +569,8 @@ class MultiHeadAttention(Block):
             TypeError: An argument of the wrong kind or dtype.
             ValueError: Shapes or values that do not fit.
         """
-        tensors = _features(query, key, value)
-        masks = attention_mask, query_mask, key_mask, value_mask
+        tensors = query, key, value = _features(query, key, value)
+        masks = _not_ahead(use_causal_mask, query, key), attention_mask, query_mask, key_mask, value_mask
         _, limits = _limits(tensors, self.num_heads, masks, valid_lens, causal, key_bias, exclude)
         dropout = self.dropout if training else 0.0
         joined, weights = _attend_heads(
@@ -566,14 +610,79 @@ class MultiHeadAttention(Block):
         value_mask: Any = None,
         *,
         attention_mask: Any = None,
+        use_causal_mask: bool = False,
         return_weights: bool = False,
         training: bool | None = None,
         **limits: Any,
     ) -> Any:
         """The shapes and dtypes of what `call` returns."""
-        masks = attention_mask, query_mask, key_mask, value_mask
+        masks = _not_ahead(use_causal_mask, query, key), attention_mask, query_mask, key_mask, value_mask
         sizes, _ = _limits(_features(query, key, value), self.num_heads, masks, valid_lens, **limits)
         return _spec(sizes, self.embed_dim, value.dtype, return_weights)
+
+    def compute_output_shape(self, query_shape: Shape, key_shape: Shape, value_shape: Shape) -> Shape:
+        """(B, n, embed_dim)."""
+        return (*query_shape[:-1], self.embed_dim)
+
+
+def _ordered(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+    """Query, key and value, of which the last two may be one; from a list in Keras's order, query, value and key."""
+    if isinstance(query, list | tuple):
+        if key is not None or value is not None or len(query) not in (2, 3):
+            came = f"a list of {len(query)}" + ("" if key is None and value is None else ", and key or value beside it")
+            raise TypeError(f"query: came {came}; allowed: a tensor, or the list [query, value] or [query, value, key]")
+        query, value, key = (*query, None)[:3]
+    if key is None and value is None:
+        raise TypeError("value: came None; allowed: (..., m, d_v), which is the key too where no other comes")
+    return query, value if key is None else key, key if value is None else value
+
+
+def _named_masks(mask: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Keras's list of masks, by their names here."""
+    if mask is None:
+        return {}
+    if not isinstance(mask, list | tuple) or len(mask) not in (2, 3):
+        came = f"a list of {len(mask)}" if isinstance(mask, list | tuple) else type(mask).__name__
+        raise TypeError(
+            f"mask: came {came}; allowed: Keras's list [query_mask, value_mask] or [query_mask, value_mask, key_mask]; "
+            "a mask of pairs is attention_mask"
+        )
+    named = dict(zip(("query_mask", "value_mask", "key_mask"), mask, strict=False))
+    for name in named:
+        if name in options:
+            raise TypeError(f"{name}: came by its name and in the list mask; allowed: one of the two")
+    return named
+
+
+def _renamed(options: dict[str, Any], **further: str) -> dict[str, Any]:
+    """Arguments that Keras names otherwise, by their names here."""
+    own = {"return_attention_scores": "return_weights"} | further
+    for alias, name in own.items():
+        if alias in options and name in options:
+            raise TypeError(f"{alias}: came beside {name}, which is the same; allowed: one of the two")
+    return {own.get(name, name): value for name, value in options.items()}
+
+
+def _seeds(dropout: float, seed: int | None) -> Any:
+    return keras.random.SeedGenerator(seed, name="seed_generator") if dropout else None
+
+
+def _not_ahead(wanted: bool, query: Any, key: Any) -> Any:
+    """Pairs (n, m) as Keras's `use_causal_mask` shows them, aligned at the top left; None: all."""
+    if not isinstance(wanted, bool):
+        raise TypeError(f"use_causal_mask: came {type(wanted).__name__}; allowed: True or False")
+    if not wanted or keras.utils.is_keras_tensor(query):
+        return None
+    queries, keys = (ops.arange(ops.shape(each)[-2]) for each in (query, key))
+    return keys <= ops.expand_dims(queries, -1)
+
+
+def _mask(name: str, mask: Any, shape: Shape) -> Any:
+    """A mask as booleans; of integers, as Keras takes them, those that are not 0."""
+    mask = as_tensor(mask)
+    mask = ops.not_equal(mask, 0) if keras.backend.is_int_dtype(kind(mask)) else mask
+    check_mask(name, mask, shape)
+    return mask
 
 
 def _features(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
@@ -590,19 +699,15 @@ def _padding(sizes: Call, query_mask: Any, key_mask: Any, value_mask: Any) -> li
         ("value_mask", value_mask, keys, -2),
     ):
         if mask is not None:
-            mask = as_tensor(mask)
-            check_mask(name, mask, (*lead, length))
-            pairs.append(ops.expand_dims(mask, axis))
+            pairs.append(ops.expand_dims(_mask(name, mask, (*lead, length)), axis))
     return pairs
 
 
-def _joined(sizes: Call, attention_mask: Any, *padding: Any) -> Any:
+def _joined(sizes: Call, not_ahead: Any, attention_mask: Any, *padding: Any) -> Any:
     """All masks as one of pairs; None without any."""
-    pairs = _padding(sizes, *padding)
+    pairs = _padding(sizes, *padding) + ([] if not_ahead is None else [not_ahead])
     if attention_mask is not None:
-        attention_mask = as_tensor(attention_mask)
-        check_mask("attention_mask", attention_mask, (*sizes.lead, *sizes[1:]))
-        pairs.append(attention_mask)
+        pairs.append(_mask("attention_mask", attention_mask, (*sizes.lead, *sizes[1:])))
     return reduce(ops.logical_and, pairs) if pairs else None
 
 
@@ -644,7 +749,7 @@ def _limits(
         raise ValueError(f"query, key, value: came with shapes {came}; allowed: each (B, length, features)")
     lead, queries, keys = check_call(*tensors)
     sizes = Call((*lead, num_heads), queries, keys)
-    attention_mask, *padding = masks
+    not_ahead, attention_mask, *padding = masks
 
     def spread(tensor: Any, axes: int) -> Any:
         tensor = as_tensor(tensor)
@@ -652,10 +757,10 @@ def _limits(
         return ops.expand_dims(tensor, -1 - axes) if alike else tensor
 
     pairs = [spread(each, 2) for each in _padding(Call(lead, queries, keys), *padding)]
+    if not_ahead is not None:
+        pairs.append(not_ahead)
     if attention_mask is not None:
-        attention_mask = spread(attention_mask, 2)
-        check_mask("attention_mask", attention_mask, (*sizes.lead, queries, keys))
-        pairs.append(attention_mask)
+        pairs.append(_mask("attention_mask", spread(attention_mask, 2), (*sizes.lead, queries, keys)))
     limits = {
         "valid_lens": as_tensor(valid_lens),
         "mask": reduce(ops.logical_and, pairs) if pairs else None,

@@ -160,7 +160,7 @@ class _Encoder(Block):
         self.dropout, self.seed = dropout, seed
         self.output_size = (2 if bidirectional else 1) * hidden_size
         self.supports_masking = True
-        self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
+        self.seed_generator = keras.random.SeedGenerator(seed, name="seed_generator") if dropout else None
         ends = ("", "_reverse") if bidirectional else ("",)
         network = _Network(self.gates, hidden_size, num_layers, ends, dtype=self.dtype_policy, name=self.part)
         setattr(self, self.part, network)
@@ -230,6 +230,12 @@ class _Encoder(Block):
         state = keras.KerasTensor((self.num_layers, batch, self.output_size), self.compute_dtype)
         outputs = keras.KerasTensor((batch, positions, self.output_size), self.compute_dtype)
         return outputs, state if self.gates == 3 else (state, keras.KerasTensor(state.shape, state.dtype))
+
+    def compute_output_shape(self, input_shape: Sequence[Any]) -> tuple[Any, Any]:
+        """Shapes of the outputs and of the final states, of an LSTM two of them."""
+        batch, positions = input_shape[:2]
+        state = (self.num_layers, batch, self.output_size)
+        return (batch, positions, self.output_size), state if self.gates == 3 else (state, state)
 
 
 def real_positions(tensor: Any, lengths: Any, mask: Any, name: str) -> Any:
@@ -330,6 +336,13 @@ class Covered(NamedTuple):
     coverage: Any
 
 
+def _value(memory: Any) -> Any:
+    """What a memory's contexts are means of, (B, m, c); also of encoded sequences, and of them with their lengths."""
+    if not isinstance(memory, tuple | list):
+        return memory
+    return memory[0] if len(memory) == 2 else memory[1]  # as in a Memory, of which files make a list
+
+
 class _State(NamedTuple):
     """A state's parts, in the dtype in which they are computed: (B, h) of each layer; cells and coverage, if any."""
 
@@ -362,12 +375,13 @@ class _Attentional(_Cells):
         self.dropout, self.weight_dropout, self.coverage, self.seed = dropout, weight_dropout, coverage, seed
         self.score = score
         self.supports_masking = True
-        self.seed_generator = keras.random.SeedGenerator(seed) if dropout or weight_dropout else None
+        drops = dropout or weight_dropout
+        self.seed_generator = keras.random.SeedGenerator(seed, name="seed_generator") if drops else None
 
     def build(self, inputs_shape: Sequence[int], memory_shape: Any) -> None:
         """Make the weights, for inputs (B, T, e) and a memory or encoded sequences (B, m, c)."""
-        values = memory_shape.value if isinstance(memory_shape, Memory) else memory_shape
-        self.build_sizes(inputs_shape[-1], values[-1])
+        nested = isinstance(memory_shape[0], tuple | list)
+        self.build_sizes(inputs_shape[-1], (_value(memory_shape) if nested else memory_shape)[-1])
 
     def build_sizes(self, input_size: int, context_size: int) -> None:
         """Make the weights.
@@ -391,7 +405,7 @@ class _Attentional(_Cells):
         """Make the weights of the sizes in a `.keras` file."""
         self.build_sizes(**config)
 
-    def prepare(self, encoded: Any, valid_lens: Any = None) -> Memory:
+    def prepare(self, encoded: Any, valid_lens: Any = None) -> Any:
         """Project a batch of encoded sequences to keys, once for all steps; they are the values too.
 
         Args:
@@ -399,8 +413,11 @@ class _Attentional(_Cells):
             valid_lens: (B,) integers, the true lengths; positions past them are never looked at. None: all are real.
 
         Returns:
-            The memory that `call` and `step` look at; `memory.select(rows)` reorders its batch.
+            The memory that `call` and `step` look at; `memory.select(rows)` reorders its batch. Of the symbolic tensors
+            of Keras's functional API, `encoded` itself, with its lengths if there are any: the call projects it then.
         """
+        if keras.utils.is_keras_tensor(encoded):
+            return encoded if valid_lens is None else (encoded, valid_lens)
         encoded = ops.convert_to_tensor(encoded)
         if self.built:
             self._check_context("encoded", encoded)
@@ -413,7 +430,7 @@ class _Attentional(_Cells):
             encoded = ops.where(seen, encoded, ops.zeros_like(encoded))
         return Memory(self.score.project_key(encoded), encoded, valid_lens)
 
-    def begin(self, state: Any, memory: Memory) -> State:
+    def begin(self, state: Any, memory: Any) -> State:
         """The state before the first step: with coverage, nothing has been looked at.
 
         Args:
@@ -423,7 +440,12 @@ class _Attentional(_Cells):
         Returns:
             What `call` and `step` take: the state itself, or, with coverage, `Covered`.
         """
-        return Covered(state, ops.zeros_like(memory.key[:, :, 0])) if self.coverage else state
+        return Covered(state, ops.zeros_like(_value(memory)[:, :, 0])) if self.coverage else state
+
+    def __call__(self, inputs: Any, *args: Any, **options: Any) -> Any:
+        if keras.utils.is_keras_tensor(inputs):  # of whose model every output has to be a tensor
+            options["return_weights"] = True
+        return super().__call__(inputs, *args, **options)
 
     def call(
         self,
@@ -440,7 +462,8 @@ class _Attentional(_Cells):
 
         Args:
             inputs: (B, T, e), one input a step.
-            memory: what `prepare` returned, of m positions, or encoded sequences (B, m, c), which are then prepared.
+            memory: what `prepare` returned, of m positions; or encoded sequences (B, m, c), or the pair of these and
+                their lengths (B,), which are then prepared.
             state: before the first step: (layers, B, h), of an LSTM two of them, its states and its cells; with
                 coverage what `begin` makes of that.
             lengths: (B,) integers from 1 to T, the steps that each sequence has; what stands behind them has no effect.
@@ -448,8 +471,8 @@ class _Attentional(_Cells):
             inputs_mask: (B, T) booleans, True at the steps that there are, the first ones; Keras passes it on.
             memory_mask: (B, m) booleans, True at the real positions of encoded sequences, the first ones; Keras passes
                 it on. A memory has its own lengths.
-            return_weights: whether to return what each step looked at; Keras's functional API, in which a layer's
-                outputs are tensors and never None, takes the layer with them alone.
+            return_weights: whether to return what each step looked at. Keras's functional API, in which a layer's
+                outputs are tensors and never None, always gets it.
             training: whether anything is dropped.
 
         Returns:
@@ -543,7 +566,7 @@ class _Attentional(_Cells):
     ) -> Any:
         """Shapes and dtypes of what a call returns."""
         batch, steps = inputs.shape[:2]
-        positions = (memory.value if isinstance(memory, Memory) else memory).shape[1]
+        positions = _value(memory).shape[1]
 
         def tensor(*shape: int | None) -> Any:
             return keras.KerasTensor(shape, self.compute_dtype)
@@ -557,6 +580,19 @@ class _Attentional(_Cells):
             Covered(own, tensor(batch, positions)) if self.coverage else own,
         )
 
+    def compute_output_shape(self, inputs_shape: Sequence[Any], memory_shape: Any, state_shape: Any) -> Any:
+        """Shapes of the outputs, of the contexts, of the weights and of the state."""
+        batch, steps = inputs_shape[:2]
+        _, positions, context_size = _value(memory_shape) if isinstance(memory_shape[0], tuple | list) else memory_shape
+        cells = (self.num_layers, batch, self.hidden_size)
+        own = cells if self.gates == 3 else (cells, cells)
+        return (
+            (batch, steps, self.hidden_size),
+            (batch, steps, context_size),
+            (batch, steps, positions),
+            Covered(own, (batch, positions)) if self.coverage else own,
+        )
+
     def _build_attention(self, context_size: int) -> None:
         """The score's weights, which depend on nothing else: a memory may be prepared before the first call."""
         if not self.score.built:
@@ -566,10 +602,16 @@ class _Attentional(_Cells):
             self.coverage_weight = self.add_weight(shape=(features,), initializer="zeros", name="coverage_weight")
 
     def _memory(self, memory: Any, mask: Any) -> Memory:
-        if isinstance(memory, Memory):
-            return memory
-        seen = real_positions(memory, None, mask, "memory")
-        return self.prepare(memory, None if seen is None else ops.sum(ops.cast(seen, "int32"), axis=1))
+        if isinstance(memory, tuple | list) and len(memory) == 3:
+            return Memory(*memory)
+        encoded, lens = memory if isinstance(memory, tuple | list) else (memory, None)
+        mask = mask[0] if isinstance(mask, tuple | list) else mask  # Keras's, of the pair
+        seen = real_positions(encoded, None, mask, "memory")
+        if seen is not None:
+            real = ops.sum(ops.cast(seen, "int32"), axis=1)
+            lens = real if lens is None else ops.minimum(ops.cast(lens, "int32"), real)
+        prepared: Memory = self.prepare(encoded, lens)
+        return prepared
 
     def _first_gates(self, inputs: Any) -> Any:
         """The inputs' share of the first layer's gates, which does not depend on the state: one product for all."""
@@ -615,6 +657,9 @@ class _Attentional(_Cells):
         """The parts of a state, checked."""
         coverage: list[Any] = []
         if self.coverage:
+            nested = isinstance(state, tuple | list)
+            if nested and len(state) == 2 and isinstance(state[0], tuple | list) == (self.gates == 4):
+                state = Covered(*state)  # which a file makes a list of
             if not isinstance(state, Covered):
                 raise ValueError(
                     f"the state is of type {type(state).__name__}; with coverage it is what begin makes of it"

@@ -37,6 +37,10 @@ class Score(Block):
     pair: ClassVar[str]
     profile: ClassVar[str] = "gaussian"
 
+    def __init__(self, name: str = "score", **options: Any) -> None:
+        # Keras would count all scores of a process, and the path of a variable would say how many there were before.
+        super().__init__(name=name, **options)
+
     def build(self, query_shape: Shape, key_shape: Shape) -> None:
         """Make the parameters, for queries and keys of these shapes."""
 
@@ -148,7 +152,7 @@ class Bilinear(Score):
 
     def build(self, query_shape: Shape, key_shape: Shape) -> None:
         """Make W_q, (d_k, d_q)."""
-        self.W_q = Linear(size_of("key", key_shape), use_bias=False, dtype=self.dtype_policy)
+        self.W_q = Linear(size_of("key", key_shape), use_bias=False, dtype=self.dtype_policy, name="W_q")
         self.W_q.build(query_shape)
 
     def project_query(self, query: Any) -> Any:
@@ -198,7 +202,7 @@ class VectorSum(_Alike):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.w_v = Linear(1, use_bias=False, dtype=self.dtype_policy)
+        self.w_v = Linear(1, use_bias=False, dtype=self.dtype_policy, name="w_v")
 
     def build(self, query_shape: Shape, key_shape: Shape) -> None:
         """Make v, (1, d)."""
@@ -240,9 +244,9 @@ class Additive(Score):
     def __init__(self, num_hiddens: int, **options: Any) -> None:
         super().__init__(**options)
         self.num_hiddens = whole("num_hiddens", num_hiddens)
-        self.W_k = Linear(self.num_hiddens, use_bias=False, dtype=self.dtype_policy)
-        self.W_q = Linear(self.num_hiddens, use_bias=False, dtype=self.dtype_policy)
-        self.w_v = Linear(1, use_bias=False, dtype=self.dtype_policy)
+        self.W_k = Linear(self.num_hiddens, use_bias=False, dtype=self.dtype_policy, name="W_k")
+        self.W_q = Linear(self.num_hiddens, use_bias=False, dtype=self.dtype_policy, name="W_q")
+        self.w_v = Linear(1, use_bias=False, dtype=self.dtype_policy, name="w_v")
 
     def build(self, query_shape: Shape, key_shape: Shape) -> None:
         """Make W_q, (h, d_q), W_k, (h, d_k), and v, (1, h)."""

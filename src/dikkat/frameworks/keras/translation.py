@@ -106,7 +106,7 @@ class TranslationModel(keras.Model):
         self.source_size, self.target_size = source_size, target_size
         self.attends = settings.score != "none"
         drops = settings.dropout or settings.word_dropout
-        self.seed_generator = keras.random.SeedGenerator() if drops else None
+        self.seed_generator = keras.random.SeedGenerator(name="seed_generator") if drops else None
         self._add_embeddings()
         self._add_network()
         if settings.tied_embeddings == "none":
@@ -149,11 +149,12 @@ class TranslationModel(keras.Model):
             bidirectional=settings.bidirectional,
             dropout=between,
             dtype=dtype,
+            name="encoder",
         )
         self.encoder.build((None, None, embedding))
-        self.bridge = _linear(hidden, hidden, dtype)
+        self.bridge = _linear("bridge", hidden, hidden, dtype)
         if lstm:
-            self.cell_bridge = _linear(hidden, hidden, dtype)
+            self.cell_bridge = _linear("cell_bridge", hidden, hidden, dtype)
         self.decoder = (AttentionalLSTM if lstm else AttentionalGRU)(
             hidden,
             _score(settings, dtype),
@@ -162,9 +163,10 @@ class TranslationModel(keras.Model):
             weight_dropout=settings.attention_dropout,
             coverage=settings.coverage,
             dtype=dtype,
+            name="decoder",
         )
         self.decoder.build_sizes(embedding, hidden)
-        self.readout = _linear(hidden + hidden + embedding, embedding, dtype)
+        self.readout = _linear("readout", hidden + hidden + embedding, embedding, dtype)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Scores of every next token, given the true ones before it.
@@ -309,8 +311,8 @@ class _Forward(keras.layers.Layer):
         return ops.not_equal(inputs[2][:, 1:], PAD)
 
 
-def _linear(features_in: int, features: int, dtype: Any) -> Linear:
-    layer = Linear(features, dtype=dtype)
+def _linear(name: str, features_in: int, features: int, dtype: Any) -> Linear:
+    layer = Linear(features, dtype=dtype, name=name)
     layer.build((None, features_in))
     return layer
 

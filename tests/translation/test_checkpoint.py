@@ -128,7 +128,8 @@ def test_any_tool_can_read_the_weights(folder):
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_a_missing_file_is_named(folder, name):
     (folder / name).unlink()
-    refused(folder, name.replace(".", r"\."))
+    with pytest.raises(ModelFolderError, match=name.replace(".", r"\.")):
+        Translator.load(folder)
 
 
 @pytest.mark.parametrize("name", sorted(FILES))

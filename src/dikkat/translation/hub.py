@@ -60,7 +60,10 @@ def push(
             api = HfApi(endpoint=endpoint, token=token)
             api.create_repo(repo, private=private, exist_ok=True)
             commit = api.upload_folder(
-                repo_id=repo, folder_path=folder, allow_patterns=[*FILES, SUMS, CARD], commit_message="A translator of dikkat"
+                repo_id=repo,
+                folder_path=folder,
+                allow_patterns=[*FILES, SUMS, CARD],
+                commit_message="A translator of dikkat",
             )
     return str(commit.commit_url)
 

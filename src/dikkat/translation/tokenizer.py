@@ -276,7 +276,9 @@ def _check(content: Any) -> None:
     Raises:
         ValueError: it is another; the message says what differs.
     """
-    kind = content["model"].get("type") if isinstance(content, dict) and isinstance(content.get("model"), dict) else None
+    kind = (
+        content["model"].get("type") if isinstance(content, dict) and isinstance(content.get("model"), dict) else None
+    )
     if kind not in ("WordLevel", "BPE"):
         raise ValueError(f"its model is {kind!r}, and must be WordLevel or BPE")
     own = json.loads((_untrained_words() if kind == "WordLevel" else _untrained_byte_pairs()).to_str())

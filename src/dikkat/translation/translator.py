@@ -334,9 +334,7 @@ class Translator(Translates):
             ModelFolderError: something else than a model is there.
             OSError: the system could not write; an older model is as it was.
         """
-        checkpoint.save(
-            folder, self.model, self.settings, self.source_tokenizer, self.target_tokenizer, self.origin
-        )
+        checkpoint.save(folder, self.model, self.settings, self.source_tokenizer, self.target_tokenizer, self.origin)
 
     def _models(self) -> tuple[TranslationModel, ...]:
         return (self.model,)

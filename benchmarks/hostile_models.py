@@ -173,9 +173,9 @@ def _alarm(child: int) -> Iterator[None]:
 def _child(folder: Path, good: Path) -> dict[str, Any]:
     from dikkat.cli import main as command
 
-    files = [tempfile.TemporaryFile() for _ in range(2)]
-    for descriptor, file in enumerate(files, start=1):  # what a library of another language prints is caught too
-        os.dup2(file.fileno(), descriptor)
+    written = Path(tempfile.mkdtemp(dir=folder.parent))
+    for descriptor, name in enumerate(("output", "message"), start=1):  # catches what a library of Rust prints, too
+        os.dup2(os.open(written / name, os.O_WRONLY | os.O_CREAT), descriptor)
     sys.argv = ["dikkat", "translate", str(folder), SENTENCE]
     clock, memory = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
@@ -189,7 +189,7 @@ def _child(folder: Path, good: Path) -> dict[str, Any]:
     sys.stdout.flush(), sys.stderr.flush()
     seconds = time.process_time() - clock
     mebibytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) / 1024
-    output, message = (os.pread(file.fileno(), 1 << 20, 0).decode(errors="replace") for file in files)
+    output, message = ((written / name).read_text(errors="replace") for name in ("output", "message"))
     return {"kind": _kind(status, output, message, folder, good), "message": message} | {
         "seconds": seconds,
         "mebibytes": mebibytes,

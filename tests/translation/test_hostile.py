@@ -13,7 +13,7 @@ import torch
 from dikkat.translation import ModelFolderError, Translator
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import hostile_models as hostile  # noqa: E402
+import hostile_models as hostile
 
 
 @pytest.fixture(scope="module", params=["word", "bpe"])
@@ -30,9 +30,7 @@ def outcome(good, folder, change, *, reseal):
     try:
         translator = Translator.load(folder)
     except ModelFolderError as error:
-        assert str(error).isprintable()
-        assert len(str(error)) < 1200
-        return "refused"
+        return "refused" if str(error).isprintable() and len(str(error)) < 1200 else str(error)
     assert math.isfinite(translator.translate([hostile.SENTENCE])[0].score)
     own, other = translator.model.state_dict(), Translator.load(good).model.state_dict()
     return "same" if all(torch.equal(own[name], other[name]) for name in other) else "valid"

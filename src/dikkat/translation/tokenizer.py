@@ -31,6 +31,20 @@ _BYTE_PIECES = rf" ?{_ELIDED}| ?{LETTER}+| ?\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]
 LARGEST = 1 << 27  # bytes of a tokenizer.json: a million parts of words have less
 
 
+def check_size(kind: Kind, vocabulary_size: int) -> None:
+    """Whether a vocabulary may have so many tokens at most.
+
+    Raises:
+        SettingsError: the bytes and the special tokens alone are more.
+    """
+    smallest = len(SPECIAL_TOKENS) + 256
+    if kind == "bpe" and vocabulary_size < smallest:
+        raise SettingsError(
+            f"vocabulary_size is {vocabulary_size}; with the tokenizer bpe it must be at least {smallest}, the number of "
+            "all bytes and special tokens"
+        )
+
+
 class Encoded(NamedTuple):
     """A tokenized sentence: numbers for the model, and the same pieces of the sentence as its reader knows them."""
 
@@ -79,8 +93,9 @@ class Tokenizer:
             The tokenizer.
 
         Raises:
-            SettingsError: an unknown kind.
+            SettingsError: an unknown kind, or a byte-pair vocabulary that has no room for all bytes.
         """
+        check_size(kind, vocabulary_size)
         if kind == "word":
             return cls(_train_words(sentences, min_freq, vocabulary_size))
         if kind == "bpe":
@@ -260,7 +275,7 @@ def _untrained_byte_pairs() -> tokenizers.Tokenizer:
 def _train_byte_pairs(sentences: Sequence[str], min_freq: int, vocabulary_size: int) -> tokenizers.Tokenizer:
     inner = _untrained_byte_pairs()
     trainer = trainers.BpeTrainer(
-        vocab_size=max(vocabulary_size, len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())),
+        vocab_size=vocabulary_size,
         min_frequency=min_freq,
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),

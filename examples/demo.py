@@ -33,8 +33,7 @@ def main() -> None:
     short, long = corpus[:600], corpus[600:]
     training, validation = hold_out(long, share=0.02)
     training += 4 * short
-    print(f"{len(training):,} pairs to learn from, {len(validation):,} to validate with", file=sys.stderr)
-    translator = train(SETTINGS, training, validation).translator
+    translator = train(SETTINGS, training, validation, tell=lambda line: print(line, file=sys.stderr)).translator
     greedy = Search(beam=1)  # half the time of the default, and nearly as good here
     translations = translator.translate([source for source, _ in held_out], search=greedy)
     scores = evaluate([each.target for each in translations], [target for _, target in held_out])

@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import warnings
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import sacrebleu
 import torch
+from safetensors.torch import load_file
 
 from dikkat.cli import lines, main, options, pictures
 from dikkat.translation import (
@@ -394,6 +396,8 @@ def test_compare_takes_values_in_place_of_the_recipes(run, tmp_path):
         (["--vary", "score=dot", "--vary", "score=additive"], "--vary score is given twice: write --vary score=dot,a"),
         (["--vary", "max-length=5", "--max-length", 7], "--max-length is given, and --vary has its values"),
         (["--vary", "seed=1", "--dropout", 2], "dikkat: --dropout is 2; it must be at least 0"),
+        (["--validation", "none", "--vary", "seed=1"], "dikkat: seed=1: there are neither validation nor test pairs"),
+        (["--batch-tokens", 99, "--vary", "batch_size=8,16"], "--batch-size and --batch-tokens are both given"),
         (["--vary", "seed=!!int x"], "--vary seed: 'x' cannot be read as !!int"),
     ],
 )
@@ -441,6 +445,82 @@ def test_a_long_sentence_is_left_to_the_page_and_that_is_said(tmp_path, capsys, 
     assert (tmp_path / "translations.html").read_text(encoding="utf-8").count("<article") == 6
 
 
+def test_show_takes_a_file_and_a_beam(run, model, tmp_path, monkeypatch):
+    (tmp_path / "in.txt").write_text("I lost.\nGo.\n")
+    searches = []
+    translate = Translator.translate
+
+    def seen(self, sentences, *, search):
+        searches.append(search)
+        return translate(self, sentences, search=search)
+
+    monkeypatch.setattr(Translator, "translate", seen)
+    status, out, _ = run("show", model, "--file", tmp_path / "in.txt", "--beam", 3, "--output", tmp_path)
+    assert (status, out.splitlines()[:2]) == (0, ["I lost. => J'ai perdu.", "Go. => Va !"])
+    assert searches == [Search(beam=3)]
+    refused(run("show", model, "--output", tmp_path), "give sentences, or --file FILE, and not both")
+    refused(run("show", model, "Go.", "--file", tmp_path / "in.txt"), "give sentences, or --file FILE, and not both")
+
+
+def test_info_has_settings_sizes_and_where_the_model_comes_from(run, model, tmp_path):
+    """The scores are sacreBLEU's own; the number of parameters is that of the stored tensors."""
+    test = tmp_path / "test.tsv"
+    test.write_text("Come in.\tEntrez !\n", encoding="utf-8")
+    status, _, err = run("train", *BOOK, *QUICK, "--epochs", 2, "--test", test, "-o", tmp_path / "model")
+    assert status == 0
+    status, out, _ = run("info", tmp_path / "model", "--json")
+    found = json.loads(out)
+    assert (status, found["corpus"], found["epochs"], found["test"]) == (
+        0,
+        "{name: phrasebook, first: 8}",
+        2,
+        str(test),
+    )
+    target = Translator.load(tmp_path / "model").translate(["Come in."])[0].target
+    assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu([target], [["Entrez !"]]).score)
+    assert found["bleu_signature"] in err
+    assert found["parameters"] == sum(each.numel() for each in load_file(tmp_path / "model/model.safetensors").values())
+    assert found["version"] == version("dikkat")
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(found["date"])) < timedelta(hours=1)
+    assert found["settings"] == Translator.load(tmp_path / "model").settings.to_dict()
+    status, out, _ = run("info", tmp_path / "model")
+    assert status == 0
+    rows = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in out.splitlines() if "  " in line.strip())
+    assert (rows["corpus"], rows["hidden_size"], rows["bidirectional"]) == ("{name: phrasebook, first: 8}", "8", "yes")
+    status, out, _ = run("info", model, "--json")  # made by the library, which knows of no corpus's name
+    assert status == 0
+    assert set(json.loads(out)) == {"parameters", "source_tokens", "target_tokens", "settings"}
+
+
+def test_what_is_read_and_found_is_said_before_the_training(run, pairs, tmp_path):
+    options = ["--validation", "none", *QUICK, "--embedding-size", 7]
+    status, _, err = run("train", "--corpus", pairs, "-o", tmp_path / "model", *options)
+    assert status == 0
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
+    source, target = tensors["source_embedding.weight"].shape[0], tensors["target_embedding.weight"].shape[0]
+    parameters = sum(each.numel() for each in tensors.values())
+    assert err.splitlines()[:4] == [
+        f"reading {pairs}, for the vocabularies",
+        f"reading {pairs}, sentence by sentence",
+        "8 pairs to learn from, 0 to validate with",
+        f"{source} source and {target} target tokens, {parameters:,} parameters; on the CPU, "
+        f"{torch.get_num_threads()} threads",
+    ]
+
+
+def test_early_stopping_is_said(run, tmp_path):
+    options = [*QUICK, "--epochs", 9, "--patience", 2, "--learning-rate", 1, "--schedule", "constant"]
+    status, _, err = run("train", *BOOK, *options, "--warmup-steps", 0, "-o", tmp_path / "model")
+    assert status == 0
+    losses = [float(loss) for loss in re.findall(r"^epoch \d+: .*validation loss ([\d.]+)", err, re.MULTILINE)]
+    best = losses.index(min(losses))
+    assert len(losses) == best + 3 < 9
+    assert (
+        f"stopped after epoch {len(losses)}: 2 validations without improvement; kept epoch {best + 1}, validation loss "
+        f"{losses[best]:.3f}\n"
+    ) in err
+
+
 def test_show_nothing(run, model, tmp_path):
     refused(run("show", model, "", "--output", tmp_path / "pictures"), "every sentence is empty")
 
@@ -466,6 +546,24 @@ def test_show_nothing(run, model, tmp_path):
         (["--precision", "half"], "dikkat: --precision is 'half'; it must be one of float32, bfloat16"),
         (["--score", "foo"], "dikkat: --score is 'foo'; it must be one of additive, dot, scaled_dot"),
         (["--score", "none", "--coverage"], "dikkat: --coverage is true and score is 'none': without attention"),
+        (["own-corpus"], "dikkat: pairs.tsv: No such file or directory"),
+        (
+            ["--batch-size", 8, "--batch-tokens", 99],
+            "--batch-size and --batch-tokens are both given: leave one of them",
+        ),
+        (["--validation", "none", "--patience", 2], "--patience is given and --validation is none: without validation"),
+        (
+            ["--corpus", "phrasebook", "--tokenizer", "bpe", "--vocabulary-size", 100],
+            "dikkat: --vocabulary-size is 100;",
+        ),
+        (
+            ["--corpus", "phrasebook", "--average", 5, "--epochs", 2],
+            "dikkat: --average is 5 and epochs is 2: each epoch",
+        ),
+        (
+            ["--corpus", "phrasebook", "--validation", "{name: phrasebook, part: validation}"],
+            "dikkat: --validation is {na",
+        ),
         (["--resume"], "recipe.yaml: missing, so there is no training to resume. Train without --resume"),
         (["book", "--resume"], "model.training; leave out book"),
     ],
@@ -624,7 +722,60 @@ def test_a_missing_library_says_what_to_install(pairs, tmp_path, module, extra):
     command = [sys.executable, "-c", code, "train", "--corpus", pairs, "-o", str(tmp_path / "model")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 2
-    assert result.stderr.splitlines()[-1] == f"dikkat: {module} is not installed; run: pip install 'dikkat[{extra}]'"
+    said = f"dikkat: {module} is not installed; in the folder of dikkat's sources, run: pip install '.[{extra}]'"
+    assert result.stderr.splitlines()[-1] == said
+
+
+@pytest.mark.parametrize(
+    ("statement", "module", "extra"),
+    [
+        ("from dikkat.translation import Translator", "tokenizers", "translation"),
+        ("from dikkat.regression import NadarayaWatson", "scipy", "regression"),
+    ],
+)
+def test_the_libraries_too_say_what_to_install(statement, module, extra):
+    code = f"import sys; sys.modules[{module!r}] = None; {statement}"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    said = f"{module} is not installed; in the folder of dikkat's sources, run: pip install '.[{extra}]'"
+    assert result.stderr.splitlines()[-1] == f"ModuleNotFoundError: {said}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--nosuch"], "dikkat: no such option: --nosuch. See dikkat train --help\n"),
+        (["train", "--epoch", 3], "no such option: --epoch; did you mean --epochs? See dikkat train --help"),
+        (["train", "--corpsu", "x"], "no such option: --corpsu; did you mean --corpus? See"),
+        (["train", "--no-bidirectionl"], "did you mean --no-bidirectional? See"),
+        (["trian"], "no such command 'trian'. Did you mean 'train'? See dikkat --help"),
+        (["translate"], "missing argument 'model'. See dikkat translate --help"),
+        (["translate", "m", "--batch-size", 0, "Go."], "'--batch-size'"),
+        (
+            ["translate", "m", "--max-length", 0, "Go."],
+            "--max-length is 0; it must be a whole number of at least 1, or",
+        ),
+        (["train", "-o"], "option '-o' requires an argument. See dikkat"),
+    ],
+)
+def test_a_command_that_is_written_wrongly_is_one_line(run, arguments, message):
+    refused(run(*arguments), message)
+
+
+@pytest.mark.parametrize("library", ["typer", "torch", "dikkat.translation.tokenizer"])
+def test_an_interrupt_while_libraries_are_imported_is_one_line(tmp_path, library):
+    code = (
+        "import sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {library!r}:\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from dikkat.cli import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", code, "translate", tmp_path, "Go."]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "dikkat: interrupted\n")
 
 
 def test_help_is_for_newcomers(run):

@@ -341,4 +341,5 @@ def test_the_list_of_commands_needs_no_library_of_any():
 def test_a_missing_library_says_what_to_install(homes, tmp_path, module):
     done = blocked({module}, "regress", tmp_path / "homes.csv", "--target", "price", "-o", tmp_path / "made")
     assert done.returncode == 2
-    assert done.stderr == f"dikkat: {module} is not installed; run: pip install 'dikkat[regression]'\n"
+    said = f"dikkat: {module} is not installed; in the folder of dikkat's sources, run: pip install '.[regression]'\n"
+    assert done.stderr == said

@@ -1,28 +1,32 @@
 """Attention in which every scoring function is exact, masked, inspectable and mergeable."""
 
-from dikkat import scores
-from dikkat.attention import (
-    Implementation,
-    Memory,
-    State,
-    attend,
-    attend_memory,
-    attention_state,
-    attention_weights,
-    implementations,
-    merge,
-    prepare,
-)
-from dikkat.layers import (
-    AdditiveAttention,
-    BilinearAttention,
-    DotProductAttention,
-    KernelAttention,
-    MultiHeadAttention,
-    SelfAttention,
-    self_attention,
-)
-from dikkat.masking import check_values, masked_softmax
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dikkat import scores
+    from dikkat.attention import (
+        Implementation,
+        Memory,
+        State,
+        attend,
+        attend_memory,
+        attention_state,
+        attention_weights,
+        implementations,
+        merge,
+        prepare,
+    )
+    from dikkat.layers import (
+        AdditiveAttention,
+        BilinearAttention,
+        DotProductAttention,
+        KernelAttention,
+        MultiHeadAttention,
+        SelfAttention,
+        self_attention,
+    )
+    from dikkat.masking import check_values, masked_softmax
 
 __version__ = "0.1.0"
 
@@ -48,3 +52,23 @@ __all__ = [
     "scores",
     "self_attention",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported when it is first asked for.
+
+    Nobody needs PyTorch to read a page of help or a message, and whoever stops the command line while PyTorch is being
+    imported is to see no traceback: so nothing is imported before there is somebody who would catch the interrupt.
+    """
+    if name == "scores":
+        return import_module("dikkat.scores")
+    if name in __all__:
+        for home in ("attention", "layers", "masking"):
+            if hasattr(module := import_module(f"dikkat.{home}"), name):
+                return globals().setdefault(name, getattr(module, name))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, whether imported or not."""
+    return sorted({*globals(), *__all__})

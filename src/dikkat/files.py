@@ -1,12 +1,16 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and the reading of files that anybody may have written."""
 
 import errno
+import json
 import os
 import secrets
 import stat
 from pathlib import Path
+from typing import Any, NoReturn
 
-__all__ = ["flush_folder", "write_whole"]
+from dikkat.errors import InputError
+
+__all__ = ["flush_folder", "parse_json", "read_regular", "write_whole"]
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
@@ -96,3 +100,78 @@ def flush_folder(folder: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def read_regular(path: str | os.PathLike[str], *, most: int) -> bytes:
+    """Read a file from a stranger: never a pipe or a device, which may have no end, and never more than is sensible.
+
+    Args:
+        path: the file, or a link to one.
+        most: bytes that such a file has at most.
+
+    Returns:
+        All bytes of the file.
+
+    Raises:
+        InputError: the path is no regular file, or the file is larger.
+        OSError: there is no such file, or it cannot be read.
+
+    Example:
+        >>> read_regular(os.devnull, most=10)
+        Traceback (most recent call last):
+            ...
+        dikkat.errors.InputError: /dev/null: not a regular file (a folder, a pipe or a device). Put a file in its place
+    """
+    # Without O_NONBLOCK, opening a pipe waits until somebody writes into it.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"{path}: not a regular file (a folder, a pipe or a device). Put a file in its place")
+        if status.st_size > most:
+            raise InputError(f"{path}: {status.st_size:,} bytes, and such a file has at most {most:,}")
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            data = file.read(status.st_size + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) != status.st_size:
+        raise InputError(f"{path}: {len(data):,} bytes came, and the file should have {status.st_size:,}")
+    return data
+
+
+def parse_json(data: bytes) -> Any:
+    """JSON as its standard has it, from a stranger: UTF-8, no key twice, no NaN, and no nesting without end.
+
+    Args:
+        data: the text's bytes.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: the text is anything else; the message says what.
+
+    Example:
+        >>> parse_json(b'{"seed": 1, "seed": 2}')
+        Traceback (most recent call last):
+            ...
+        ValueError: the key 'seed' is given twice
+    """
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=_distinct, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise ValueError(f"the key {key!r} is given twice")
+        values[key] = value
+    return values
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number that JSON has")

@@ -614,7 +614,7 @@ class Other:
 @pytest.mark.parametrize(
     ("name", "module", "said"),
     [
-        ("tf_keras", None, r"pip install 'dikkat\[textbook-tensorflow\]'"),
+        ("tf_keras", None, r"pip install '\.\[textbook-tensorflow\]'"),
         ("tf_keras", Other(spec=keras2.__spec__, layers=Other(Layer=object)), "TF_USE_LEGACY_KERAS=1"),
         ("keras", Other(backend=Other(backend=lambda: "jax")), "backend 'jax'"),
     ],

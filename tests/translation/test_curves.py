@@ -1,7 +1,10 @@
 import dataclasses
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from sacrebleu.metrics.bleu import BLEU
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -37,6 +40,7 @@ def test_the_curves_are_those_of_the_training(tmp_path):
     losses = [(each.step, pytest.approx(each.loss)) for each in result.validations]
     assert points(curves, "validation/loss") == losses
     pictures = curves.Tags()["images"]
+    assert all(event.width >= 500 for name in pictures for event in curves.Images(name))  # 270 at matplotlib's own dpi
     assert pictures == [f"attention/sentence {number}" for number in (1, 2, 3)]
     assert {event.step for event in curves.Images(pictures[0])} == {8}  # the next are half a minute away
 
@@ -79,13 +83,21 @@ def test_without_tensorboard_training_says_so_and_goes_on(tmp_path, monkeypatch)
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     settings = dataclasses.replace(SETTINGS, epochs=1)
-    with pytest.warns(UserWarning, match=r"TensorBoard is not installed, .* pip install 'dikkat\[tensorboard\]'"):
+    with pytest.warns(
+        UserWarning, match=r"no curves: TensorBoard is not installed; .* pip install '\.\[tensorboard\]'"
+    ):
         assert train(settings, PAIRS, PAIRS, folder=tmp_path / "run", progress=False).epochs
 
 
 def test_what_is_shown_comes_from_all_over_the_validation_pairs(tmp_path, monkeypatch):
     shown = []
-    monkeypatch.setattr("dikkat.show.heatmaps", lambda weights, *, queries, keys: shown.append(keys))
+
+    def heatmaps(weights, *, queries, keys, xlabel, ylabel):
+        assert (xlabel, ylabel) == ("source", "translation")
+        shown.append(keys)
+        return Figure()
+
+    monkeypatch.setattr("dikkat.show.heatmaps", heatmaps)
     monkeypatch.setattr(SummaryWriter, "add_figure", lambda *_, **__: None)
     monkeypatch.setattr(training, "_BLEU_PAIRS", 7)
     validation = [(f"Go {number}.", "Va !") for number in range(7)] + [(f"I lost {'m' * 4}.", "Va !")] * 7
@@ -122,3 +134,20 @@ def test_a_full_disk_ends_the_curves_alone(tmp_path, monkeypatch, call):
         result = train(settings, PAIRS, PAIRS[:5], folder=tmp_path / "run", progress=False)
     assert len(caught) == 1
     assert len(result.validations) == 1
+
+
+def test_tensorflow_is_not_imported_because_it_is_there(tmp_path):
+    """What is called tensorflow here must not be touched: it stands before whatever is installed."""
+    (tmp_path / "tensorflow.py").write_text("raise SystemExit('TensorFlow was imported')")
+    code = (
+        "import sys\n"
+        f"sys.path[:0] = [{str(tmp_path)!r}, {str(Path(__file__).parents[1])!r}]\n"
+        "import dataclasses\n"
+        "from translation.conftest import PAIRS, TINY\n"
+        "from dikkat.translation.training import train\n"
+        f"train(dataclasses.replace(TINY, epochs=1), PAIRS, PAIRS, folder={str(tmp_path / 'run')!r}, progress=False)\n"
+        "print(sorted({'tensorflow', 'tensorboard'} & sys.modules.keys()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "['tensorboard']\n", "")
+    assert read(tmp_path / "run").Tags()["images"]

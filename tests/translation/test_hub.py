@@ -140,7 +140,7 @@ def small():
 def test_what_is_pushed_comes_back(hub, small):
     url = small.push_to_hub("marie/small", private=True, token=TOKEN, endpoint=hub.address)
     assert url == f"{hub.address}/marie/small/commit/{COMMIT}"
-    assert set(hub.repositories["marie/small"]) == {*FILES, "README.md"}
+    assert set(hub.repositories["marie/small"]) == {*FILES, "SHA256SUMS", "README.md"}
     assert hub.private == {"marie/small": True}
     found = Translator.from_hub("marie/small", revision="main", token=TOKEN, endpoint=hub.address)
     sentences = ["Go now.", "now"]
@@ -150,12 +150,12 @@ def test_what_is_pushed_comes_back(hub, small):
     ]
 
 
-def test_only_the_four_files_are_taken(hub, small):
+def test_only_a_models_own_files_are_taken(hub, small):
     push(small, "marie/small", token=TOKEN, endpoint=hub.address)
     hub.repositories["marie/small"] |= {"evil.pkl": b"\x80\x04.", "setup.py": b"print()"}
     folder = pull("marie/small", endpoint=hub.address)
-    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
-    assert set(hub.read) <= set(FILES)
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*FILES, "SHA256SUMS"])
+    assert set(hub.read) <= {*FILES, "SHA256SUMS"}
 
 
 def test_a_downloaded_model_is_there_without_the_network(hub, small):

@@ -513,7 +513,7 @@ def test_nothing_to_search():
         ({"length_penalty": "1"}, "length_penalty is '1'; it must be"),
         ({"min_ratio": -0.1}, "min_ratio is -0.1; it must be a number from 0 to 10"),
         ({"min_ratio": None}, "min_ratio is None; it must be a number from 0 to 10"),
-        ({"max_ratio": 11}, "max_ratio is 11; it must be None or a number from 0 to 10"),
+        ({"max_ratio": 11}, "max_ratio is 11; it must be a number from 0 to 10, or left out"),
         ({"max_ratio": 0}, "max_ratio is 0 and min_ratio 0.0; it must be greater than 0"),
         ({"min_ratio": 2, "max_ratio": 1.9}, "max_ratio is 1.9 and min_ratio 2; it must be .* at least min_ratio"),
         ({"sample": 1}, "sample is 1; it must be true or false"),
@@ -523,10 +523,10 @@ def test_nothing_to_search():
         ({"top_k": 5}, "top_k is 5 and sample is false"),
         ({"seed": 5}, "seed is 5 and sample is false"),
         ({"sample": True, "temperature": 0}, "temperature is 0; it must be a number from 0.01 to 100"),
-        ({"sample": True, "top_k": 0}, "top_k is 0; it must be None or a whole number of at least 1"),
+        ({"sample": True, "top_k": 0}, "top_k is 0; it must be a whole number of at least 1, or left out"),
         ({"sample": True, "seed": -1}, "seed is -1; it must be a whole number from 0 to 4294967295"),
         ({"sample": True, "n_best": 0}, "n_best is 0; it must be a whole number of at least 1"),
-        ({"max_length": 0}, "max_length is 0; it must be None or a whole number of at least 1"),
+        ({"max_length": 0}, "max_length is 0; it must be a whole number of at least 1, or left out"),
     ],
 )
 def test_options_out_of_range_are_refused(values, message):

@@ -95,7 +95,7 @@ def test_special_tokens_have_their_places_and_are_not_read_from_text(make):
     tokenizer = make()
     inner = tokenizers.Tokenizer.from_str(tokenizer.to_json())
     assert [inner.token_to_id(token) for token in ("<pad>", "<unk>", "<bos>", "<eos>")] == [PAD, UNKNOWN, BEGIN, END]
-    again = Tokenizer.from_json(tokenizer.to_json(), "here")
+    again = Tokenizer.from_json(tokenizer.to_json().encode(), "here")
     for each in (tokenizer, again):
         ids = each.encode("a <eos> <pad> <bos> b").ids
         assert not {PAD, BEGIN, END} & set(ids)

@@ -3,31 +3,13 @@
 import sys
 import warnings
 
-# Of each extra, the packages that it is the way to get.
-_EXTRAS = {
-    "translation": {
-        "typer",
-        "rich",
-        "lightning",
-        "tokenizers",
-        "safetensors",
-        "sacrebleu",
-        "yaml",
-        "pyarrow",
-        "httpx",
-        "platformdirs",
-        "filelock",
-        "huggingface_hub",
-    },
-    "datasets": {"datasets"},
-    "show": {"matplotlib"},
-    "regression": {"sklearn", "scipy", "typer", "rich", "safetensors", "pyarrow", "matplotlib"},
-}
+from dikkat.extras import extra_of, missing
 
 
 def main() -> None:
     """Run the command line on the process's arguments. What a user did wrong is one line, and exit status 2."""
     try:
+        # Imported here, so that Ctrl-C while the libraries are being imported is caught too.
         from dikkat.cli.commands import run
 
         with warnings.catch_warnings():  # the caller's way of showing them comes back
@@ -38,14 +20,16 @@ def main() -> None:
         extra = _extra(package)
         if extra is None:
             raise
-        print(f"dikkat: {package} is not installed; run: pip install 'dikkat[{extra}]'", file=sys.stderr)
+        print(f"dikkat: {missing(package, extra)}", file=sys.stderr)
         raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("dikkat: interrupted", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
 def _extra(package: str) -> str | None:
     """The extra that brings a package; of several, that of the command which was called."""
-    called = ["regression"] if "regress" in sys.argv[1:2] else []
-    return next((extra for extra in [*called, *_EXTRAS] if package in _EXTRAS[extra]), None)
+    return extra_of(package, first="regression" if "regress" in sys.argv[1:2] else "translation")
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

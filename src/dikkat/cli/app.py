@@ -25,6 +25,7 @@ _COMMANDS = {
     "translate": _Entry("translating", "Translate sentences, a file or standard input."),
     "evaluate": _Entry("scoring", "Score a translator, or files of translations: BLEU and chrF."),
     "show": _Entry("showing", "Show what a translator looked at, as a picture and as a page."),
+    "info": _Entry("describing", "Say what a translator is, and where it comes from."),
     "compare": _Entry("comparing", "Train a recipe in several ways, and see what they are worth."),
     "recipes": _Entry("training", "List the recipes that come with dikkat."),
     "regress": _Entry("regressing", "Predict a column of a table from others by kernel regression."),

@@ -1,11 +1,16 @@
 """Running the application; the help of its commands is written for someone who has never used what they do."""
 
+import difflib
 import sys
 from io import TextIOWrapper
-from typing import TextIO
+from typing import Any, TextIO
+
+import typer
 
 from dikkat.cli.app import app
 from dikkat.errors import InputError
+
+_UsageError: Any = typer.BadParameter.__bases__[0]  # of click, or of the copy of it that newer versions of typer have
 
 
 def run() -> None:
@@ -13,7 +18,11 @@ def run() -> None:
     if not sys.stdout.isatty():
         _write_utf8(sys.stdout)
     try:
-        app()
+        raise SystemExit(app(prog_name=app.info.name, standalone_mode=False) or 0)
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help stands there already
+            raise SystemExit(2) from None
+        _fail(_misuse(error))
     except BrokenPipeError:  # the reader of our output has seen enough; nothing is to be said to it any more
         sys.stderr.close()
         raise SystemExit(1) from None
@@ -21,6 +30,29 @@ def run() -> None:
         _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
     except InputError as error:
         _fail(str(error))
+
+
+def _misuse(error: Any) -> str:
+    """What is wrong with the command as it was written, and where it says how to write it."""
+    command = error.ctx.command_path if error.ctx else app.info.name
+    if type(error).__name__ == "NoSuchOption":
+        problem = f"no such option: {error.option_name}{_meant(error)}"
+    else:
+        problem = error.format_message().rstrip(".")
+        problem = problem[:1].lower() + problem[1:]
+    return f"{problem}{'' if problem.endswith('?') else '.'} See {command} --help"
+
+
+def _meant(error: Any) -> str:
+    """The option that is nearly called so. The dashes, which all have, would make any two of them look alike."""
+    command = error.ctx.command
+    known = {
+        name.lstrip("-"): name
+        for option in command.get_params(error.ctx)
+        for name in (*option.opts, *option.secondary_opts)
+    }
+    near = difflib.get_close_matches(error.option_name.lstrip("-"), known, n=1, cutoff=0.7)
+    return f"; did you mean {known[near[0]]}?" if near else ""
 
 
 def _write_utf8(stream: TextIO) -> None:

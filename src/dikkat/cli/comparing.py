@@ -12,6 +12,7 @@ from dikkat.cli.options import (
     CorpusOption,
     TestOption,
     ValidationOption,
+    check_together,
     given,
     naming_options,
     option_name,
@@ -72,6 +73,7 @@ def compare(
     varied, values = _varied(vary), given({"corpus": corpus, "validation": validation, "test": test, **options})
     if both := sorted(varied.keys() & values.keys()):
         raise InputError(f"{option_name(both[0])} is given, and --vary has its values: leave one of them out")
+    check_together({**values, **varied})
     plan = Recipe.load(recipe)
     with naming_options():
         plan = plan.with_values(values)

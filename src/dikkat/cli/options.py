@@ -23,7 +23,11 @@ _SPELLINGS = (
 )
 
 ModelArgument = Annotated[Path, typer.Argument(help="A model folder that `dikkat train` made.", show_default=False)]
-SentencesArgument = Annotated[list[str], typer.Argument(help="Sentences, each in quotes.", show_default=False)]
+SentencesArgument = Annotated[list[str] | None, typer.Argument(help="Sentences, each in quotes.", show_default=False)]
+FileOption = Annotated[
+    Path | None,
+    typer.Option("--file", "-f", help="A file of sentences, one a line.", metavar="FILE", show_default=False),
+]
 BatchSizeOption = Annotated[
     int, typer.Option(help="Sentences to translate at once. Larger: faster, more memory.", min=1, metavar="N")
 ]
@@ -155,6 +159,25 @@ def search_given(options: Mapping[str, Any]) -> Search:
         return Search(**given(options))
 
 
+def check_together(options: Mapping[str, Any]) -> None:
+    """Whether options that were given contradict each other; of a recipe's values, those that are given count.
+
+    Args:
+        options: what `given` returns.
+
+    Raises:
+        InputError: two that do; the message has both.
+    """
+    if "batch_size" in options and options.get("batch_tokens", "none") != "none":
+        raise InputError("--batch-size and --batch-tokens are both given: leave one of them out")
+    if options.get("validation") == "none":
+        for name in ("patience", "validation_steps", "criterion", "average"):
+            if name in options:
+                raise InputError(
+                    f"{option_name(name)} is given and --validation is none: without validation it has no effect"
+                )
+
+
 @contextmanager
 def naming_options() -> Iterator[None]:
     """Errors and warnings about settings name the options instead."""
@@ -179,7 +202,12 @@ def option_name(field: str) -> str:
 
 def _with_option_names(message: str) -> str:
     """A message with options for settings: where it begins with one, or where an underscore tells one from a word."""
-    names = [field.name for options in (Settings, Search) for field in fields(options)]
+    names = [
+        "corpus",
+        "validation",
+        "test",
+        *(field.name for options in (Settings, Search) for field in fields(options)),
+    ]
     certain = "|".join(name for name in names if "_" in name)
     return re.sub(rf"^({'|'.join(names)})(?= is )|\b({certain})\b", lambda found: option_name(found[0]), message)
 

@@ -1,31 +1,50 @@
 """`dikkat show`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from dikkat.cli.app import Command, app
-from dikkat.cli.options import ModelArgument, SentencesArgument
+from dikkat.cli.options import (
+    FileOption,
+    ModelArgument,
+    SentencesArgument,
+    naming_options,
+    search_given,
+    search_options,
+    with_options,
+)
+from dikkat.errors import InputError
 from dikkat.translation import Translator
+from dikkat.translation.corpus import read_lines
 
 
 @app.command(
     cls=Command,
-    epilog='Example:\n\ndikkat show my-model "I am at home." "He is calm." --output pictures',
+    epilog='Examples:\n\ndikkat show my-model "I am at home." "He is calm." --output pictures\n\n'
+    "dikkat show my-model --file letters.en --beam 1",
 )
+@with_options({"beam": search_options()["beam"]})
 def show(
     model: ModelArgument,
-    sentences: SentencesArgument,
+    sentences: SentencesArgument = None,
+    file: FileOption = None,
     output: Annotated[
         Path,
         typer.Option("--output", "-o", help="Where to put heatmap.png and translations.html.", metavar="FOLDER"),
     ] = Path(),
+    **options: Any,
 ) -> None:
     """Translate sentences and show what the model looked at for each word, as a picture and as a page for a browser."""
     from dikkat.cli.pictures import draw
 
-    translations = Translator.load(model).translate(sentences)
+    if (not sentences) == (file is None):
+        raise InputError("give sentences, or --file FILE, and not both")
+    search = search_given(options)
+    lines = list(read_lines(file)) if file else sentences or []
+    with naming_options():
+        translations = Translator.load(model).translate(lines, search=search)
     picture, page = draw(translations, output)
     for translation in translations:
         print(f"{translation.source} => {translation.target}")

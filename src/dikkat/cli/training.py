@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Sized
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,14 +13,16 @@ from dikkat.cli.options import (
     CorpusOption,
     TestOption,
     ValidationOption,
+    check_together,
     given,
     naming_options,
     setting_options,
     with_options,
 )
 from dikkat.errors import InputError
-from dikkat.translation import Settings, Translator, evaluate
+from dikkat.translation import Evaluation, Settings, Translator, evaluate
 from dikkat.translation.checkpoint import check_writable
+from dikkat.translation.origin import Origin
 from dikkat.translation.processes import processes
 
 if TYPE_CHECKING:
@@ -77,13 +79,12 @@ def train(
 ) -> None:
     """Train a translator on sentence pairs and save it as a model folder."""
     values = given({"corpus": corpus, "validation": validation, "test": test, **options})
+    check_together(values)
     check_writable(output)  # before the work, not after it
     folder = output.with_name(f"{output.name}{RUN}")
     plan = _plan(recipe, values, folder, resume=resume)
-    learnt, judged = plan.data()
-    if isinstance(learnt, Sized) and isinstance(judged, Sized):  # of streams nobody knows it yet
-        _say(f"{len(learnt):,} pairs to learn from, {len(judged):,} to validate with")
     with naming_options():
+        learnt, judged = plan.data()
         result = _train(plan, learnt, judged, output, folder, resume=resume)
     _finish(result, plan, output)
 
@@ -126,6 +127,7 @@ def _train(plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path,
             folder=folder,
             resume=resume,
             on_begin=lambda place: plan.save(place / RECIPE),
+            tell=_say,
         )
     except TrainingError as error:
         if error.training is not None and _leads():
@@ -144,8 +146,11 @@ def _train(plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path,
 def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
     """Save the model and say how it is; after an interruption, how to go on."""
     usable = not result.interrupted or bool(result.epochs or result.validations)
+    translator = replace(result.translator, origin=_origin(result, plan))
     if usable and _leads():  # hardly begun, it must not replace an older model
-        result.translator.save(output)
+        if stopped := _stopped_early(result, plan.settings):
+            _say(stopped)
+        translator.save(output)
         _say(f"{output}: {_summary(result, plan.settings)}")
     if result.interrupted:
         _say("dikkat: interrupted; " + ("the best model so far is saved" if usable else "no model is saved yet"))
@@ -153,7 +158,33 @@ def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
             _say_how_to_go_on(output)
         raise typer.Exit(130)
     if plan.test is not None and _leads():
-        _score(result.translator, list(plan.test.open("test")))
+        scores = _score(translator, list(plan.test.open("test")))
+        replace(translator, origin=translator.origin and translator.origin.scored(str(plan.test), scores)).save(output)
+
+
+def _origin(result: "Training", plan: "Recipe") -> Origin:
+    return Origin.now(
+        corpus=str(plan.corpus),
+        pairs=result.pairs,
+        epochs=len(result.epochs),
+        validation_loss=min((each.loss for each in result.validations), default=None),
+    )
+
+
+def _stopped_early(result: "Training", settings: Settings) -> str | None:
+    """Why the training ended before its last epoch, and which model is kept."""
+    qualities = [each.quality(settings.criterion) for each in result.validations]
+    best = qualities.index(max(qualities)) if qualities else 0
+    since = len(qualities) - 1 - best
+    if result.interrupted or since < settings.patience:
+        return None
+    kept = result.validations[best]
+    place = f"step {kept.step}" if settings.validation_steps else f"epoch {best + 1}"
+    bleu = f", BLEU {kept.bleu:.2f}" if settings.criterion == "bleu" else ""
+    return (
+        f"stopped after epoch {len(result.epochs)}: {since} validations without improvement; kept {place}, validation "
+        f"loss {kept.loss:.3f}{bleu}"
+    )
 
 
 def _summary(result: "Training", settings: Settings) -> str:
@@ -161,7 +192,8 @@ def _summary(result: "Training", settings: Settings) -> str:
     if not result.validations:
         return f"the model after {len(result.epochs)} epochs; {course}"
     best = max(result.validations, key=lambda each: each.quality(settings.criterion))
-    which = "the best" if settings.average == 1 else f"the mean of the best {settings.average}"
+    count = min(settings.average, len(result.validations))
+    which = "the best" if count == 1 else f"the mean of the best {count}"
     bleu = "" if best.bleu is None else f", BLEU {best.bleu:.2f}"
     return f"{which} of {len(result.validations)} validations, the best one's loss {best.loss:.3f}{bleu}; {course}"
 
@@ -170,12 +202,13 @@ def _say_how_to_go_on(output: Path) -> None:
     _say(f"To go on: dikkat train --resume --output {shlex.quote(str(output))}")
 
 
-def _score(translator: Translator, pairs: list[tuple[str, str]]) -> None:
+def _score(translator: Translator, pairs: list[tuple[str, str]]) -> Evaluation:
     translations = translator.translate([source for source, _ in pairs])
     scores = evaluate([each.target for each in translations], [target for _, target in pairs])
     _say(f"on {len(pairs):,} test pairs:")
     for line in (scores.bleu_line, scores.bleu_signature, scores.chrf_line, scores.chrf_signature):
         _say(line)
+    return scores
 
 
 def _leads() -> bool:

@@ -11,7 +11,9 @@ from dikkat.cli.app import FLAG, Command, app
 from dikkat.cli.options import (
     BatchSizeOption,
     EnsembleOption,
+    FileOption,
     ModelArgument,
+    SentencesArgument,
     naming_options,
     search_given,
     search_options,
@@ -33,14 +35,8 @@ from dikkat.translation.translator import Translates
 @with_options(search_options())
 def translate(
     model: ModelArgument,
-    sentences: Annotated[
-        list[str] | None,
-        typer.Argument(help="Sentences, each in quotes.", show_default=False),
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option("--file", "-f", help="A file of sentences, one a line.", metavar="FILE", show_default=False),
-    ] = None,
+    sentences: SentencesArgument = None,
+    file: FileOption = None,
     ensemble: EnsembleOption = None,
     batch_size: BatchSizeOption = 64,
     as_json: Annotated[

@@ -1,5 +1,8 @@
 """Kernel regression: attention pooling over training rows, with a bandwidth that is found from them."""
 
-from dikkat.regression.estimator import NadarayaWatson
+from dikkat.extras import needing
+
+with needing("regression"):
+    from dikkat.regression.estimator import NadarayaWatson
 
 __all__ = ["NadarayaWatson"]

@@ -166,7 +166,7 @@ def _figure_class() -> type[Figure]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "matplotlib":
             raise
-        message = 'heat maps need matplotlib, which is not installed; run: pip install "dikkat[show]"'
+        message = 'heat maps need matplotlib, which is not installed; run: pip install ".[show]"'
         raise ModuleNotFoundError(message, name="matplotlib") from error
     return Figure
 

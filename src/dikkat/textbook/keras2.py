@@ -11,9 +11,7 @@ import os
 import sys
 
 if importlib.util.find_spec("tensorflow") is None or importlib.util.find_spec("tf_keras") is None:
-    raise ImportError(
-        "dikkat.textbook.tensorflow needs TensorFlow and tf-keras: pip install 'dikkat[textbook-tensorflow]'"
-    )
+    raise ImportError("dikkat.textbook.tensorflow needs TensorFlow and tf-keras: pip install '.[textbook-tensorflow]'")
 if "keras" in sys.modules and sys.modules["keras"].backend.backend() != "tensorflow":
     raise ImportError(
         f"Keras was imported before dikkat.textbook.tensorflow, on backend {sys.modules['keras'].backend.backend()!r}; "

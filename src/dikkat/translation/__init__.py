@@ -3,47 +3,50 @@
 from typing import TYPE_CHECKING, Any
 
 from dikkat.errors import InputError
-from dikkat.translation.alignment import align, alignment_error_rate, read_links
-from dikkat.translation.corpora import NamedCorpus, named
-from dikkat.translation.corpus import (
-    AlignedCorpus,
-    Corpus,
-    DatasetCorpus,
-    PairCorpus,
-    TsvCorpus,
-    as_corpus,
-    read_aligned,
-    read_tsv,
-)
-from dikkat.translation.errors import (
-    CorpusError,
-    ModelFolderError,
-    SettingsError,
-    TrainingDivergedError,
-    TrainingError,
-    TrainingFolderError,
-    TrainingMemoryError,
-    TrainingStorageError,
-)
-from dikkat.translation.evaluation import (
-    Bucket,
-    Difference,
-    Evaluation,
-    bleu_k,
-    evaluate,
-    evaluate_by_length,
-    significance,
-)
-from dikkat.translation.hub import HubError
-from dikkat.translation.loss import linear_cross_entropy
-from dikkat.translation.model import TranslationModel
-from dikkat.translation.recipe import Recipe
-from dikkat.translation.search import Hypothesis, Search, beam_search, forced_scores, greedy
-from dikkat.translation.settings import Settings
-from dikkat.translation.sources import Source
-from dikkat.translation.splits import hold_out, split, without_leaks
-from dikkat.translation.tokenizer import Tokenizer
-from dikkat.translation.translator import Ensemble, Translates, Translation, Translator
+from dikkat.extras import needing
+
+with needing("translation"):
+    from dikkat.translation.alignment import align, alignment_error_rate, read_links
+    from dikkat.translation.corpora import NamedCorpus, named
+    from dikkat.translation.corpus import (
+        AlignedCorpus,
+        Corpus,
+        DatasetCorpus,
+        PairCorpus,
+        TsvCorpus,
+        as_corpus,
+        read_aligned,
+        read_tsv,
+    )
+    from dikkat.translation.errors import (
+        CorpusError,
+        ModelFolderError,
+        SettingsError,
+        TrainingDivergedError,
+        TrainingError,
+        TrainingFolderError,
+        TrainingMemoryError,
+        TrainingStorageError,
+    )
+    from dikkat.translation.evaluation import (
+        Bucket,
+        Difference,
+        Evaluation,
+        bleu_k,
+        evaluate,
+        evaluate_by_length,
+        significance,
+    )
+    from dikkat.translation.hub import HubError
+    from dikkat.translation.loss import linear_cross_entropy
+    from dikkat.translation.model import TranslationModel
+    from dikkat.translation.recipe import Recipe
+    from dikkat.translation.search import Hypothesis, Search, beam_search, forced_scores, greedy
+    from dikkat.translation.settings import Settings
+    from dikkat.translation.sources import Source
+    from dikkat.translation.splits import hold_out, split, without_leaks
+    from dikkat.translation.tokenizer import Tokenizer
+    from dikkat.translation.translator import Ensemble, Translates, Translation, Translator
 
 if TYPE_CHECKING:
     from dikkat.translation.training import Training, train

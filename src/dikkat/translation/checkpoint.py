@@ -1,7 +1,9 @@
 """Model folders: weights, settings and tokenizers, saved whole or not at all, loaded without unpickling anything."""
 
+import hashlib
 import json
 import os
+import reprlib
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
@@ -9,23 +11,28 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from dikkat.files import flush_folder, write_whole
+from dikkat.errors import InputError
+from dikkat.files import flush_folder, parse_json, read_regular, write_whole
 from dikkat.translation.errors import ModelFolderError, SettingsError
 from dikkat.translation.model import TranslationModel
+from dikkat.translation.origin import Origin
 from dikkat.translation.settings import Settings
+from dikkat.translation.tokenizer import LARGEST as LARGEST_TOKENIZER
 from dikkat.translation.tokenizer import Tokenizer
 
 FORMAT = "dikkat translator"
-VERSION = 1
+VERSION = 2
+_WITHOUT_SUMS = 1  # the version before, which is still read
 
-WEIGHTS, SETTINGS = "model.safetensors", "settings.json"
+WEIGHTS, SETTINGS, SUMS = "model.safetensors", "settings.json", "SHA256SUMS"
 SOURCE, TARGET = "source.tokenizer.json", "target.tokenizer.json"
+
+_LARGEST_TEXT = 1 << 20  # bytes of settings, of sums, and of the header of the weights
 
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 _PICKLE_MAGIC = {b"PK\x03\x04": "a zip archive, as torch.save writes it", b"\x80": "a pickle"}
@@ -43,7 +50,7 @@ def check_replaceable(folder: Path) -> None:
         raise ModelFolderError(f"{folder}: the current folder, which cannot be exchanged. Give the name of one in it")
     if folder.is_symlink() or not folder.is_dir():
         raise ModelFolderError(f"{folder}: not a folder, so no model can be saved there. Give another name")
-    others = sorted({entry.name for entry in folder.iterdir()} - {WEIGHTS, SETTINGS, SOURCE, TARGET})
+    others = sorted({entry.name for entry in folder.iterdir()} - {WEIGHTS, SETTINGS, SOURCE, TARGET, SUMS})
     if others:
         raise ModelFolderError(
             f"{folder}: holds {', '.join(others[:3])}{' …' if others[3:] else ''}, which is not a model of dikkat's. "
@@ -70,7 +77,14 @@ def check_writable(folder: Path) -> None:
         ) from error
 
 
-def save(folder: str | Path, model: TranslationModel, settings: Settings, source: Tokenizer, target: Tokenizer) -> None:
+def save(
+    folder: str | Path,
+    model: TranslationModel,
+    settings: Settings,
+    source: Tokenizer,
+    target: Tokenizer,
+    origin: Origin | None = None,
+) -> None:
     """Save a model folder whole or not at all.
 
     The files are written to a new folder beside it and flushed to the disk; then that takes the name. If anything fails
@@ -83,12 +97,13 @@ def save(folder: str | Path, model: TranslationModel, settings: Settings, source
         settings: what it was built with.
         source: the source language's tokenizer.
         target: the target language's tokenizer.
+        origin: where the model comes from, if that is known.
 
     Raises:
         ModelFolderError: something else than a model is there, or the weights are not of these settings.
         OSError: the system could not write; the message says that nothing was saved, and an older model is untouched.
     """
-    write(folder, Contents(dict(model.state_dict()), settings, source, target))
+    write(folder, Contents(dict(model.state_dict()), settings, source, target, origin))
 
 
 class Contents(NamedTuple):
@@ -99,12 +114,14 @@ class Contents(NamedTuple):
         settings: what the model was built with.
         source: the source language's tokenizer.
         target: the target language's tokenizer.
+        origin: where the model comes from, if that is known.
     """
 
     tensors: Mapping[str, Tensor]
     settings: Settings
     source: Tokenizer
     target: Tokenizer
+    origin: Origin | None = None
 
 
 def write(folder: str | Path, contents: Contents) -> None:
@@ -140,34 +157,41 @@ def write(folder: str | Path, contents: Contents) -> None:
 def _write(folder: Path, contents: Contents) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     settings = {"format": FORMAT, "version": VERSION, "settings": contents.settings.to_dict()}
+    if contents.origin is not None:
+        settings["origin"] = contents.origin.to_dict()
+    files = {
+        WEIGHTS: dump_tensors(dict(contents.tensors), metadata={"format": "pt"}),
+        SETTINGS: (json.dumps(settings, indent=2) + "\n").encode(),
+        SOURCE: contents.source.to_json().encode(),
+        TARGET: contents.target.to_json().encode(),
+    }
+    files[SUMS] = "".join(f"{_sum(data)}  {name}\n" for name, data in files.items()).encode()
     aside = _aside(folder)
     try:
         aside.mkdir()
-        write_whole(aside / WEIGHTS, dump_tensors(dict(contents.tensors), metadata={"format": "pt"}))
-        write_whole(aside / SETTINGS, json.dumps(settings, indent=2) + "\n")
-        write_whole(aside / SOURCE, contents.source.to_json())
-        write_whole(aside / TARGET, contents.target.to_json())
+        for name, data in files.items():
+            write_whole(aside / name, data)
         _take_name(aside, folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tokenizer]:
+def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tokenizer, Origin | None]:
     """Load a model folder, after checking everything in it.
 
     Args:
         folder: what `save` wrote.
 
     Returns:
-        The network in evaluation mode on the CPU, its settings, the source and the target tokenizer.
+        The network in evaluation mode on the CPU, its settings, the source and the target tokenizer, its origin.
 
     Raises:
-        ModelFolderError: no such folder; a file missing, truncated or damaged; another version; a tensor missing, too
-            many or of another shape; a pickle in place of the weights.
+        ModelFolderError: no such folder; a file missing, truncated, damaged, far too large, or no regular file; another
+            version; a tensor missing, too many or of another shape; a pickle in place of the weights.
     """
     model, contents = _read(Path(folder))
     model.load_state_dict(contents.tensors, assign=True)
-    return model.eval(), contents.settings, contents.source, contents.target
+    return model.eval(), *contents[1:]
 
 
 def read(folder: str | Path) -> Contents:
@@ -190,15 +214,16 @@ def _read(folder: Path) -> tuple[TranslationModel, Contents]:
     _recover(_absolute(folder))
     if not folder.is_dir():
         raise ModelFolderError(f"{folder}: no such model folder. `dikkat train --output {folder}` makes one")
-    settings = _load_settings(folder / SETTINGS)
-    source, target = Tokenizer.load(folder / SOURCE), Tokenizer.load(folder / TARGET)
-    tensors = _load_tensors(folder / WEIGHTS)
+    settings, origin, sums = _load_settings(folder)
+    source, target = (_load_tokenizer(folder / name, sums) for name in (SOURCE, TARGET))
     try:
         model = _skeleton(settings, source, target)
     except SettingsError as error:
         raise ModelFolderError(f"{folder}: {error}") from error
-    _check_tensors(model.state_dict(), tensors, folder / WEIGHTS)
-    return model, Contents(tensors, settings, source, target)
+    expected = model.state_dict()
+    tensors = _load_tensors(folder / WEIGHTS, expected, sums)
+    _check_tensors(expected, tensors, folder / WEIGHTS)
+    return model, Contents(tensors, settings, source, target, origin)
 
 
 def _skeleton(settings: Settings, source: Tokenizer, target: Tokenizer) -> TranslationModel:
@@ -260,37 +285,67 @@ def _recover(folder: Path) -> None:
         old.rename(folder)
 
 
-def _load_settings(path: Path) -> Settings:
+def _load_settings(folder: Path) -> tuple[Settings, Origin | None, dict[str, str] | None]:
+    """The settings, the origin, and the SHA-256 of each file, which the oldest folders have not."""
+    path = folder / SETTINGS
+    data = _bytes(path, _LARGEST_TEXT)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelFolderError(
-            f"{path}: missing. {path.parent} is not a model folder of dikkat's, or incomplete"
-        ) from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        content = parse_json(data)
+    except ValueError as error:
         raise ModelFolderError(f"{path}: truncated or not JSON ({error}). Save the model again") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ModelFolderError(f'{path}: not the settings of a model of dikkat\'s, which say "format": "{FORMAT}"')
-    if content.get("version") != VERSION:
+    version = content.get("version")
+    if type(version) is not int or version not in (_WITHOUT_SUMS, VERSION):
         raise ModelFolderError(
-            f"{path}: format version {content.get('version')!r}; this dikkat reads version {VERSION}. Use the dikkat "
-            "that saved it, or train again"
+            f"{path}: format version {reprlib.repr(version)}; this dikkat reads the versions {_WITHOUT_SUMS} and "
+            f"{VERSION}. Use the dikkat that saved it, or train again"
         )
-    values: Any = content.get("settings")
-    if not isinstance(values, dict):
-        raise ModelFolderError(f'{path}: "settings" is missing or not an object. Save the model again')
+    if unknown := sorted(content.keys() - {"format", "version", "settings", "origin"}):
+        raise ModelFolderError(f"{path}: {reprlib.repr(unknown[0])} is not expected. Save the model again")
+    sums = None if version == _WITHOUT_SUMS else _load_sums(folder / SUMS)
+    _check_sum(path, data, sums)
+    for part in ("settings", "origin"):
+        if not isinstance(content.get(part, None if part == "settings" else {}), dict):
+            raise ModelFolderError(f'{path}: "{part}" is missing or not an object. Save the model again')
     try:
-        return Settings.from_dict(values)
-    except SettingsError as error:
+        origin = Origin.from_dict(content["origin"]) if "origin" in content else None
+        return Settings.from_dict(content["settings"]), origin, sums
+    except (SettingsError, ModelFolderError) as error:
         raise ModelFolderError(f"{path}: {error}") from error
 
 
-def _load_tensors(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        pickles = sorted(file.name for file in path.parent.iterdir() if file.suffix in _PICKLES)
-        found = f"; {pickles[0]} is there, but dikkat unpickles nothing, since that can run any code" if pickles else ""
-        raise ModelFolderError(f"{path}: missing{found}. Save the weights as safetensors")
-    data = path.read_bytes()
+def _load_sums(path: Path) -> dict[str, str]:
+    """The SHA-256 of each file by its name, from what `sha256sum --check` reads."""
+    try:
+        lines = [line.split("  ", 1) for line in _bytes(path, _LARGEST_TEXT).decode("ascii").splitlines()]
+        sums = {name: value for value, name in lines}
+    except ValueError as error:
+        if isinstance(error, ModelFolderError):
+            raise
+        raise ModelFolderError(f"{path}: not a list of SHA-256 sums. Copy the folder again") from error
+    if set(sums) != {WEIGHTS, SETTINGS, SOURCE, TARGET} or len(lines) != len(sums):
+        raise ModelFolderError(f"{path}: has not the sums of all the files of a model. Copy the folder again")
+    return sums
+
+
+def _check_sum(path: Path, data: bytes, sums: Mapping[str, str] | None) -> None:
+    if sums is not None and sums[path.name] != _sum(data):
+        raise ModelFolderError(f"{path}: damaged: not what was written, by its sum in {SUMS}. Copy the folder again")
+
+
+def _sum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _load_tokenizer(path: Path, sums: Mapping[str, str] | None) -> Tokenizer:
+    data = _bytes(path, LARGEST_TOKENIZER)
+    _check_sum(path, data, sums)
+    return Tokenizer.from_json(data, str(path))
+
+
+def _load_tensors(path: Path, expected: Mapping[str, Tensor], sums: Mapping[str, str] | None) -> dict[str, Tensor]:
+    data = _bytes(path, sum(each.numel() * each.itemsize for each in expected.values()) + _LARGEST_TEXT)
     for magic, kind in _PICKLE_MAGIC.items():
         # A safetensors file begins with the length of its header, in eight bytes, of any value; then comes JSON.
         if data.startswith(magic) and data[8:9] != b"{":
@@ -298,15 +353,36 @@ def _load_tensors(path: Path) -> dict[str, Tensor]:
                 f"{path}: this is {kind}, not safetensors. dikkat unpickles nothing, since that can run any code: "
                 "save the weights as safetensors"
             )
+    _check_sum(path, data, sums)
     try:
         return load_tensors(data)
-    except (SafetensorError, ValueError, KeyError) as error:
+    except Exception as error:  # the library raises nothing narrower for all that can be wrong
         raise ModelFolderError(f"{path}: truncated or damaged ({error}). Copy the folder again") from error
 
 
+def _bytes(path: Path, most: int) -> bytes:
+    """All of a file, whoever wrote it."""
+    try:
+        return read_regular(path, most=most)
+    except FileNotFoundError:
+        pickles = sorted(file.name for file in path.parent.iterdir() if file.suffix in _PICKLES)
+        if path.name == WEIGHTS and pickles:
+            raise ModelFolderError(
+                f"{path}: missing; {pickles[0]} is there, but dikkat unpickles nothing, since that can run any code. "
+                "Save the weights as safetensors"
+            ) from None
+        raise ModelFolderError(
+            f"{path}: missing. {path.parent} is not a model folder of dikkat's, or incomplete"
+        ) from None
+    except OSError as error:
+        raise ModelFolderError(f"{path}: cannot be read ({error.strerror})") from error
+    except InputError as error:
+        raise ModelFolderError(str(error)) from error
+
+
 def _check_tensors(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], path: Path) -> None:
-    infinite = [f"{name} holds values that are not finite" for name in expected if not _finite(found.get(name))]
-    _refuse(_misfits(expected, found) + infinite, path)
+    _refuse(_misfits(expected, found), path)
+    _refuse([f"{name} holds values that are not finite" for name in expected if not _finite(found[name])], path)
 
 
 def _misfits(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
@@ -329,8 +405,8 @@ def _refuse(faults: Sequence[str], path: Path) -> None:
         )
 
 
-def _finite(tensor: Tensor | None) -> bool:
-    return tensor is None or bool(torch.isfinite(tensor).all())
+def _finite(tensor: Tensor) -> bool:
+    return bool(torch.isfinite(tensor).all())
 
 
 def _described(tensor: Tensor) -> str:

@@ -99,12 +99,15 @@ def compare(trials: Mapping[str, Recipe], folder: Path) -> Iterator[Trial]:
         Each result as soon as it is there.
 
     Raises:
-        InputError: the folder holds a result of another recipe; or `torchrun` started several processes, each of which
-            would do all of it.
+        InputError: there are neither validation nor test pairs; the folder holds a result of another recipe; or
+            `torchrun` started several processes, each of which would do all of it.
         KeyboardInterrupt: Ctrl-C; what is done stays done.
     """
     if (world := processes().world) > 1:
         raise InputError(f"one process compares; there are {world}: leave out torchrun")
+    for name, recipe in trials.items():
+        if recipe.test is None and recipe.validation == "none":
+            raise InputError(f"{name}: there are neither validation nor test pairs to compare by: give one of the two")
     earlier = {name: _earlier(folder / _folder_name(name), name, recipe) for name, recipe in trials.items()}
     folder.mkdir(parents=True, exist_ok=True)
     done: list[Trial] = []

@@ -10,6 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from dikkat.extras import missing
 from dikkat.translation.errors import CorpusError
 
 Pair = tuple[str, str]
@@ -263,7 +264,7 @@ class DatasetCorpus(Corpus):
             try:
                 import datasets  # type: ignore[import-untyped]
             except ImportError as error:
-                raise CorpusError(f"{self}: datasets is not installed: pip install 'dikkat[datasets]'") from error
+                raise CorpusError(f"{self}: {missing('datasets', 'datasets')}") from error
             try:
                 self._opened = datasets.load_dataset_builder(self.name, self.config)
             except (OSError, ValueError, RuntimeError) as error:  # all that it raises for a wrong name, and its network

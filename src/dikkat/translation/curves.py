@@ -1,14 +1,19 @@
 """The course of a training for TensorBoard."""
 
+import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from dikkat.extras import missing
 from dikkat.translation.course import Validation
 from dikkat.translation.progress import Listener, Moment
 from dikkat.translation.translator import Translation
 
+_NO_TENSORFLOW = "tensorboard.compat.notf"
+_DOTS = 200  # an inch, as in the files of heat maps: TensorBoard enlarges a picture to its card
 _PICTURES = 3  # each takes a fifth of a second to draw
 
 
@@ -21,6 +26,7 @@ class Curves(Listener):
     """
 
     def __init__(self, folder: Path, step: int) -> None:
+        _leave_tensorflow_alone()
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer: SummaryWriter | None = None
@@ -51,7 +57,14 @@ class Curves(Listener):
         for number in range(1, count + 1):
             each = translations[(number - 1) * len(translations) // count]
             if each.weights.numel():
-                figure = heatmaps(each.weights, queries=each.target_tokens, keys=each.source_tokens)
+                figure = heatmaps(
+                    each.weights,
+                    queries=each.target_tokens,
+                    keys=each.source_tokens,
+                    xlabel="source",
+                    ylabel="translation",
+                )
+                figure.set_dpi(_DOTS)
                 # Figures of dikkat's are not pyplot's, so there is nothing to close.
                 self._write("add_figure", f"attention/sentence {number}", figure, step, close=False)
 
@@ -77,13 +90,23 @@ class Curves(Listener):
         )
 
 
+def _leave_tensorflow_alone() -> None:
+    """Have TensorBoard use its own stub of TensorFlow, which is all that a writer needs.
+
+    It imports TensorFlow, for seconds and with remarks on standard error, wherever that is installed, unless there is
+    a module of this name: `tensorboard.compat.tf` says so. Where TensorFlow is imported already, nothing is to be won.
+    """
+    if "tensorflow" not in sys.modules:
+        sys.modules.setdefault(_NO_TENSORFLOW, ModuleType(_NO_TENSORFLOW))
+
+
 def curves(folder: Path, step: int) -> list[Listener]:
     """`Curves`, where TensorBoard is installed; where it is not, a warning says so."""
     try:
         return [Curves(folder, step)]
     except ImportError:
         warnings.warn(
-            "TensorBoard is not installed, so there will be no curves: pip install 'dikkat[tensorboard]'",
+            f"there will be no curves: {missing('TensorBoard', 'tensorboard')}",
             UserWarning,
             stacklevel=2,
         )

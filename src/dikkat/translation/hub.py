@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 CARD = "README.md"
 FILES = (checkpoint.WEIGHTS, checkpoint.SETTINGS, checkpoint.SOURCE, checkpoint.TARGET)
+SUMS = checkpoint.SUMS  # which the oldest models have not
 
 _CONNECTION = (ConnectionError, TimeoutError, socket.gaierror)
 
@@ -59,7 +60,10 @@ def push(
             api = HfApi(endpoint=endpoint, token=token)
             api.create_repo(repo, private=private, exist_ok=True)
             commit = api.upload_folder(
-                repo_id=repo, folder_path=folder, allow_patterns=[*FILES, CARD], commit_message="A translator of dikkat"
+                repo_id=repo,
+                folder_path=folder,
+                allow_patterns=[*FILES, SUMS, CARD],
+                commit_message="A translator of dikkat",
             )
     return str(commit.commit_url)
 
@@ -84,7 +88,7 @@ def pull(repo: str, *, revision: str | None = None, token: str | None = None, en
 
     with _said(repo, "downloaded"):
         api = HfApi(endpoint=endpoint, token=token)
-        folder = Path(api.snapshot_download(repo, revision=revision, allow_patterns=list(FILES)))
+        folder = Path(api.snapshot_download(repo, revision=revision, allow_patterns=[*FILES, SUMS]))
     if missing := [name for name in FILES if not (folder / name).is_file()]:
         raise HubError(f"{repo}: {missing[0]} is missing, so this is no translator of dikkat's")
     return folder

@@ -13,8 +13,9 @@ import yaml
 
 from dikkat.errors import InputError
 from dikkat.files import write_whole
+from dikkat.translation.errors import CorpusError
 from dikkat.translation.settings import Settings
-from dikkat.translation.sources import Source, nearest
+from dikkat.translation.sources import Part, Source, nearest
 
 SUFFIX = ".yaml"
 SHARE = 0.05
@@ -58,7 +59,8 @@ class Recipe:
         """A recipe from its file.
 
         Args:
-            recipe: a YAML file, or the name of a recipe that comes with dikkat. File names in it begin in its folder.
+            recipe: a YAML file, or the name of a recipe that comes with dikkat. File names in a file begin in its folder;
+                in a recipe that comes with dikkat, in the current one.
 
         Raises:
             InputError: no such recipe; not YAML; a key twice, unknown, or with a value that it may not have: the
@@ -69,7 +71,7 @@ class Recipe:
         text = _read(path)
         values, lines = _parsed(text, str(path))
         try:
-            return cls().with_values(values, path.parent)
+            return cls().with_values(values, Path() if path in built_in().values() else path.parent)
         except InputError as error:
             key = re.match(r"\w+", str(error))
             line = lines.get(key[0]) if key else None
@@ -138,13 +140,13 @@ class Recipe:
             raise InputError("no corpus is given: name one in the recipe or with --corpus")
         from dikkat.translation import hold_out
 
-        pairs = self.corpus.open("training")
+        pairs = _opened("corpus", self.corpus, "training")
         validation = self.validation
         if validation is None:
             validation = self.corpus if self.corpus.has_part("validation") else SHARE
-        held_out = validation.open("validation") if isinstance(validation, Source) else None
+        held_out = _opened("validation", validation, "validation") if isinstance(validation, Source) else None
         if self.test is not None:
-            test = self.test.open("test")
+            test = _opened("test", self.test, "test")
             pairs = _without_leaks(pairs, test)
             held_out = None if held_out is None else _without_leaks(held_out, test)
         if isinstance(validation, float):
@@ -280,6 +282,14 @@ _PLAIN: Iterable[tuple[str, str, Iterable[str]]] = (
 for _tag, _pattern, _firsts in _PLAIN:
     for _class in (_Loader, _Dumper):
         _class.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})$"), [*_firsts])
+
+
+def _opened(section: str, source: Source, part: Part) -> Any:
+    """The pairs of a section, whose name a message has: the recipe's own value may not be what somebody thinks of."""
+    try:
+        return source.open(part)
+    except CorpusError as error:
+        raise CorpusError(f"{section} is {source}: {error}") from error
 
 
 def _without_leaks(pairs: Any, held_out: Any) -> Any:

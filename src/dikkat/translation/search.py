@@ -129,8 +129,8 @@ def _check_whole(name: str, value: object, smallest: int, largest: int | None) -
         return
     allowed = f"at least {smallest}" if largest is None else f"{smallest} to {largest}"
     if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= (largest or math.inf):
-        kind = "None or a whole number" if optional else "a whole number"
-        raise SettingsError(f"{name} is {value!r}; it must be {kind} {'of' if largest is None else 'from'} {allowed}")
+        kind = f"a whole number {'of' if largest is None else 'from'} {allowed}{', or left out' if optional else ''}"
+        raise SettingsError(f"{name} is {value!r}; it must be {kind}")
 
 
 def _check_real(name: str, value: object, least: float, most: float) -> None:
@@ -138,8 +138,8 @@ def _check_real(name: str, value: object, least: float, most: float) -> None:
     if optional and value is None:
         return
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value <= most:
-        kind = "None or a number" if optional else "a number"
-        raise SettingsError(f"{name} is {value!r}; it must be {kind} from {least} to {most}")
+        kind = f"a number from {least} to {most}{', or left out' if optional else ''}"
+        raise SettingsError(f"{name} is {value!r}; it must be {kind}")
 
 
 Table = np.ndarray[Any, Any]

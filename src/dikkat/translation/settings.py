@@ -1,5 +1,6 @@
 import dataclasses
 import difflib
+import reprlib
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -401,17 +402,17 @@ def _check(name: str, value: object, kind: Any, option: Option) -> None:
         (kind,) = (each for each in get_args(kind) if each is not types.NoneType)
     if allowed := choices(kind):
         if value not in allowed:
-            raise SettingsError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
+            raise SettingsError(f"{name} is {reprlib.repr(value)}; it must be one of {', '.join(allowed)}")
     elif kind is bool:
         if not isinstance(value, bool):
-            raise SettingsError(f"{name} is {value!r}; it must be true or false")
+            raise SettingsError(f"{name} is {reprlib.repr(value)}; it must be true or false")
     else:
         _check_range(name, value, option, whole=kind is int)
 
 
 def _check_range(name: str, value: object, option: Option, *, whole: bool) -> None:
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-        raise SettingsError(f"{name} is {value!r}; it must be a {'whole ' if whole else ''}number")
+        raise SettingsError(f"{name} is {reprlib.repr(value)}; it must be a {'whole ' if whole else ''}number")
     smallest, largest = option.smallest, option.largest
     if smallest is None or largest is None:
         raise TypeError(f"{name} has no range")
@@ -420,4 +421,4 @@ def _check_range(name: str, value: object, option: Option, *, whole: bool) -> No
     if not (above and below):  # NaN is neither
         least = f"{'greater than' if option.open_below else 'at least'} {smallest}"
         most = f"{'less than' if option.open_above else 'at most'} {largest}"
-        raise SettingsError(f"{name} is {value}; it must be {least} and {most}")
+        raise SettingsError(f"{name} is {reprlib.repr(value)}; it must be {least} and {most}")

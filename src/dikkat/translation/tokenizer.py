@@ -1,34 +1,48 @@
 """Text to token numbers and back to text as a person would write it."""
 
+import json
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from dikkat.files import write_whole
+from dikkat.errors import InputError
+from dikkat.files import parse_json, read_regular, write_whole
+from dikkat.translation import writing
 from dikkat.translation.errors import ModelFolderError, SettingsError
+from dikkat.translation.writing import LETTER
 
 Kind = Literal["word", "bpe"]
 
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<bos>", "<eos>")
 PAD, UNKNOWN, BEGIN, END = range(4)
 
-_LETTER = r"[\p{L}\p{M}]"
 # Elided words (l'homme, qu'il) are words of their own; every other apostrophe (he's, don't, aujourd'hui) is within one.
-_ELIDED = rf"(?<!{_LETTER})(?i:[cdjlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu)'(?={_LETTER})"
-_WORD = rf"{_LETTER}+(?:['-](?:{_LETTER}|\p{{N}})+)*"
+_ELIDED = rf"(?<!{LETTER})(?i:[cdjlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu)'(?={LETTER})"
+_WORD = rf"{LETTER}+(?:['-](?:{LETTER}|\p{{N}})+)*"
 _NUMBER = r"\p{N}+(?:[.,:]\p{N}+)*"
 _ELLIPSIS = r"\.{2,}"
 _WORD_PIECES = rf"{_ELIDED}|{_WORD}|{_NUMBER}|{_ELLIPSIS}|[^\s]"
-_BYTE_PIECES = rf" ?{_ELIDED}| ?{_LETTER}+| ?\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+|\s+"
+_BYTE_PIECES = rf" ?{_ELIDED}| ?{LETTER}+| ?\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+|\s+"
 
-_SENTENCE_ENDS = (".", "!", "?", "…")
-_NEVER_SPACED = frozenset(".,)]}…")  # in front of these no language that dikkat has met puts a space
-_SENTENCE_MARKS = frozenset("?!;:")
+LARGEST = 1 << 27  # bytes of a tokenizer.json: a million parts of words have less
+
+
+def check_size(kind: Kind, vocabulary_size: int) -> None:
+    """Whether a vocabulary may have so many tokens at most.
+
+    Raises:
+        SettingsError: the bytes and the special tokens alone are more.
+    """
+    smallest = len(SPECIAL_TOKENS) + 256
+    if kind == "bpe" and vocabulary_size < smallest:
+        raise SettingsError(
+            f"vocabulary_size is {vocabulary_size}; with the tokenizer bpe it must be at least {smallest}, the number of "
+            "all bytes and special tokens"
+        )
 
 
 class Encoded(NamedTuple):
@@ -79,8 +93,9 @@ class Tokenizer:
             The tokenizer.
 
         Raises:
-            SettingsError: an unknown kind.
+            SettingsError: an unknown kind, or a byte-pair vocabulary that has no room for all bytes.
         """
+        check_size(kind, vocabulary_size)
         if kind == "word":
             return cls(_train_words(sentences, min_freq, vocabulary_size))
         if kind == "bpe":
@@ -156,30 +171,23 @@ class Tokenizer:
         return self._inner.to_str(pretty=True)
 
     @classmethod
-    def from_json(cls, text: str, where: str) -> "Tokenizer":
+    def from_json(cls, data: bytes, where: str) -> "Tokenizer":
         """A tokenizer from the contents of its tokenizer.json.
 
         Args:
-            text: the contents.
+            data: the contents.
             where: the file's name, for errors.
 
         Raises:
-            ModelFolderError: not a tokenizer.json, or one without dikkat's special tokens in their places.
+            ModelFolderError: not a tokenizer.json as dikkat writes it: other tokens, steps or patterns; the message
+                has what differs.
         """
         try:
-            inner = tokenizers.Tokenizer.from_str(text)
+            _check(parse_json(data))
+            # What the library is given has no pattern but those written here: it does not stop at any that never ends.
+            return cls(tokenizers.Tokenizer.from_buffer(data))
         except Exception as error:  # the library raises nothing narrower
-            raise ModelFolderError(f"{where}: not a tokenizer.json ({error}). Save the model again") from error
-        found = tuple(inner.id_to_token(number) for number in range(len(SPECIAL_TOKENS)))
-        if found != SPECIAL_TOKENS or not isinstance(inner.model, (models.BPE, models.WordLevel)):
-            raise ModelFolderError(
-                f"{where}: its first tokens are {found}; a tokenizer of dikkat's, word or bpe, begins with "
-                f"{SPECIAL_TOKENS}"
-            )
-        numbers = inner.get_vocab().values()
-        if sorted(numbers) != list(range(len(numbers))):
-            raise ModelFolderError(f"{where}: its tokens are not numbered from 0 without a gap. Save the model again")
-        return cls(inner)
+            raise ModelFolderError(f"{where}: not a tokenizer of dikkat's: {error}. Save the model again") from error
 
     def save(self, path: str | Path) -> None:
         """Write a tokenizer.json, whole or not at all.
@@ -194,13 +202,15 @@ class Tokenizer:
         """Read a tokenizer.json.
 
         Raises:
-            ModelFolderError: no such file, or not a tokenizer of dikkat.
+            ModelFolderError: no such file, no regular one, one that is too large, or not a tokenizer of dikkat's.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (FileNotFoundError, UnicodeDecodeError) as error:
-            raise ModelFolderError(f"{path}: missing or not text ({error})") from error
-        return cls.from_json(text, str(path))
+            data = read_regular(path, most=LARGEST)
+        except OSError as error:
+            raise ModelFolderError(f"{path}: missing, or cannot be read ({error.strerror})") from error
+        except InputError as error:
+            raise ModelFolderError(str(error)) from error
+        return cls.from_json(data, str(path))
 
     def _token(self, number: int) -> str:
         token = self._inner.id_to_token(number) if number >= 0 else None
@@ -216,10 +226,7 @@ def _byte_pair_label(text: str) -> str:
 
 
 def _train_words(sentences: Sequence[str], min_freq: int, vocabulary_size: int) -> tokenizers.Tokenizer:
-    inner = tokenizers.Tokenizer(models.WordLevel(unk_token=SPECIAL_TOKENS[UNKNOWN]))
-    written = normalizers.Sequence([normalizers.NFC(), normalizers.Replace("’", "'")])
-    inner.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD_PIECES), "removed", invert=True)
-    inner.normalizer = normalizers.Sequence([written, normalizers.Lowercase()])
+    inner = _untrained_words()
     trainer = trainers.WordLevelTrainer(
         vocab_size=vocabulary_size,
         min_frequency=min_freq,
@@ -227,12 +234,24 @@ def _train_words(sentences: Sequence[str], min_freq: int, vocabulary_size: int) 
         show_progress=False,
     )
     inner.train_from_iterator(sentences, trainer)
-    as_written = [written.normalize_str(sentence) for sentence in sentences]
-    inner.decoder = _writing(as_written, inner.pre_tokenizer, inner.get_vocab())
+    normalise = _normalised_as_written()
+    as_written = [normalise.normalize_str(sentence) for sentence in sentences]
+    inner.decoder = writing.learn(as_written, inner.pre_tokenizer, inner.get_vocab())
     return inner
 
 
-def _train_byte_pairs(sentences: Sequence[str], min_freq: int, vocabulary_size: int) -> tokenizers.Tokenizer:
+def _normalised_as_written() -> normalizers.Normalizer:
+    return normalizers.Sequence([normalizers.NFC(), normalizers.Replace("’", "'")])
+
+
+def _untrained_words() -> tokenizers.Tokenizer:
+    inner = tokenizers.Tokenizer(models.WordLevel(unk_token=SPECIAL_TOKENS[UNKNOWN]))
+    inner.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD_PIECES), "removed", invert=True)
+    inner.normalizer = normalizers.Sequence([_normalised_as_written(), normalizers.Lowercase()])
+    return inner
+
+
+def _untrained_byte_pairs() -> tokenizers.Tokenizer:
     inner = tokenizers.Tokenizer(models.BPE())
     # A space in front of the first word as well, so that a word is the same token wherever it stands.
     inner.normalizer = normalizers.Sequence(
@@ -250,8 +269,13 @@ def _train_byte_pairs(sentences: Sequence[str], min_freq: int, vocabulary_size: 
         ]
     )
     inner.decoder = decoders.ByteLevel()
+    return inner
+
+
+def _train_byte_pairs(sentences: Sequence[str], min_freq: int, vocabulary_size: int) -> tokenizers.Tokenizer:
+    inner = _untrained_byte_pairs()
     trainer = trainers.BpeTrainer(
-        vocab_size=max(vocabulary_size, len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())),
+        vocab_size=vocabulary_size,
         min_frequency=min_freq,
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -261,86 +285,64 @@ def _train_byte_pairs(sentences: Sequence[str], min_freq: int, vocabulary_size: 
     return inner
 
 
-class _Piece(NamedTuple):
-    """A piece of a sentence and how it was written."""
+def _check(content: Any) -> None:
+    """Whether a tokenizer.json is one that `Tokenizer.to_json` could have written.
 
-    text: str
-    starts: bool  # begins a sentence
-    space_before: bool | None  # None: no word stands before it
-    space_after: bool | None
-
-
-def _pieces(sentence: str, split: pre_tokenizers.PreTokenizer) -> Iterator[_Piece]:
-    found = split.pre_tokenize_str(sentence)
-    starts = True
-    for index, (text, (start, end)) in enumerate(found):
-        # Between two punctuation marks either could be the reason for a space: only words beside a mark tell.
-        before = found[index - 1][1][1] < start if index and found[index - 1][0][0].isalnum() else None
-        after = end < found[index + 1][1][0] if index + 1 < len(found) and found[index + 1][0][0].isalnum() else None
-        yield _Piece(text, starts, before, after)
-        starts = text in _SENTENCE_ENDS if text[0].isalnum() or text in _SENTENCE_ENDS else starts
-
-
-def _writing(
-    sentences: Iterable[str], split: pre_tokenizers.PreTokenizer, vocabulary: Mapping[str, int]
-) -> decoders.Decoder:
-    """How the target language is written, learnt from text, as a chain of the library's own decoding steps.
-
-    It is stored in tokenizer.json with the rest. The steps work on one string, each token with a space before it.
+    Raises:
+        ValueError: it is another; the message says what differs.
     """
-    inside: dict[str, Counter[str]] = {}
-    first_letters: Counter[str] = Counter()
-    before: dict[str, Counter[bool]] = {}
-    after: dict[str, Counter[bool]] = {}
-    for sentence in sentences:
-        for piece in _pieces(sentence, split):
-            if not piece.text[0].isalnum():
-                if piece.space_before is not None:
-                    before.setdefault(piece.text, Counter())[piece.space_before] += 1
-                if piece.space_after is not None:
-                    after.setdefault(piece.text, Counter())[piece.space_after] += 1
-            elif piece.starts:
-                first_letters[piece.text[0]] += 1
-            elif piece.text.lower() in vocabulary:  # no other word is ever decoded
-                inside.setdefault(piece.text.lower(), Counter())[piece.text] += 1
-    steps: list[decoders.Decoder] = [decoders.Replace(Regex("^"), " "), decoders.Fuse()]
-    steps += _capitals_inside(inside)
-    steps += _capitals_at_the_start(first_letters, inside)
-    steps += _spaces(before, after)
-    # Of all tokens that end in an apostrophe only elided words have a letter before it.
-    steps += [decoders.Replace(Regex(rf"(?<={_LETTER}')[ ](?={_LETTER})"), "")]
-    return decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    kind = (
+        content["model"].get("type") if isinstance(content, dict) and isinstance(content.get("model"), dict) else None
+    )
+    if kind not in ("WordLevel", "BPE"):
+        raise ValueError(f"its model is {kind!r}, and must be WordLevel or BPE")
+    own = json.loads((_untrained_words() if kind == "WordLevel" else _untrained_byte_pairs()).to_str())
+    vocabulary, decoder = content["model"].get("vocab"), content.get("decoder")
+    _check_vocabulary(vocabulary)
+    _check_special(content.get("added_tokens"))
+    if kind == "WordLevel":
+        writing.check(decoder, vocabulary)
+        own["decoder"] = decoder
+    else:
+        _check_merges(content["model"].get("merges"), vocabulary)
+        own["model"]["merges"] = content["model"]["merges"]
+    own["model"]["vocab"], own["added_tokens"] = vocabulary, content["added_tokens"]
+    for name in own.keys() | content.keys():
+        if not _agree(content.get(name), own.get(name)):
+            raise ValueError(f"its {name} is another than those that dikkat writes")
 
 
-def _capitals_inside(inside: dict[str, Counter[str]]) -> Iterator[decoders.Decoder]:
-    """Names: words that have a capital more often than not where no sentence begins."""
-    for word in sorted(inside):
-        usual = max(sorted(inside[word]), key=inside[word].__getitem__)
-        if usual != word:
-            yield decoders.Replace(Regex(rf"(?<=[ ]){_literal(word)}(?=[ ]|$)"), usual)
+def _check_vocabulary(vocabulary: Any) -> None:
+    if not isinstance(vocabulary, dict) or any(type(number) is not int for number in vocabulary.values()):
+        raise ValueError("it has no vocabulary of tokens and their numbers")
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    if tuple(tokens[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
+        raise ValueError(f"its first tokens are {tokens[: len(SPECIAL_TOKENS)]}, and must be {list(SPECIAL_TOKENS)}")
+    if [vocabulary[token] for token in tokens] != list(range(len(tokens))):
+        raise ValueError("its tokens are not numbered from 0 without a gap")
 
 
-def _capitals_at_the_start(first_letters: Counter[str], inside: dict[str, Counter[str]]) -> Iterator[decoders.Decoder]:
-    """A capital for the first letter of a sentence, where the training text has it so."""
-    upper = sum(count for letter, count in first_letters.items() if letter.isupper())
-    lower = sum(count for letter, count in first_letters.items() if letter.islower())
-    if upper > lower:
-        letters = {letter.lower() for letter in first_letters} | {word[0] for word in inside}
-        for letter in sorted(letter for letter in letters if letter.upper() != letter):
-            start = rf"(?:(?<=\A[ ])|(?<=\A[ ][\"«“(][ ])|(?<=[ ][.!?][ ])){_literal(letter)}"
-            yield decoders.Replace(Regex(start), letter.upper())
+def _check_special(tokens: Any) -> None:
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    own = [{"id": number, "content": token, **plain} for number, token in enumerate(SPECIAL_TOKENS)]
+    if not _agree(tokens, own):
+        raise ValueError(f"its added tokens are not {', '.join(SPECIAL_TOKENS)}")
 
 
-def _spaces(before: dict[str, Counter[bool]], after: dict[str, Counter[bool]]) -> Iterator[decoders.Decoder]:
-    """No space beside a punctuation mark on the sides where the training text mostly has none."""
-    marks = sum((count for mark, count in before.items() if mark in _SENTENCE_MARKS), Counter[bool]())
-    for mark in sorted({*before, *_NEVER_SPACED, *_SENTENCE_MARKS} - {'"'}):  # Tokenizer.decode pairs these
-        seen = before.get(mark) or (marks if mark in _SENTENCE_MARKS else Counter())
-        if mark[0] in _NEVER_SPACED or seen[False] > seen[True]:
-            yield decoders.Replace(Regex(rf"[ ](?={_literal(mark)}(?:[ ]|$))"), "")
-    for mark, seen in sorted(after.items()):
-        if seen[False] > seen[True] and mark not in {*_NEVER_SPACED, *_SENTENCE_MARKS, '"'}:
-            yield decoders.Replace(Regex(rf"(?<=[ ]{_literal(mark)})[ ]"), "")
+def _check_merges(merges: Any, vocabulary: dict[str, int]) -> None:
+    if missing := set(pre_tokenizers.ByteLevel.alphabet()) - vocabulary.keys():
+        raise ValueError(f"{len(missing)} of the 256 bytes are missing from its vocabulary")
+    if not isinstance(merges, list) or len(merges) > len(vocabulary):
+        raise ValueError("it has no list of merges, or more of them than tokens")
 
 
-_literal: Callable[[str], str] = re.escape
+def _agree(found: Any, own: Any) -> bool:
+    """Whether two values of JSON are the same; what only one of them has must be switched off there.
+
+    Another version of the library may know of more switches than the one that wrote the file.
+    """
+    if isinstance(found, dict) and isinstance(own, dict):
+        return all(_agree(found.get(name), own.get(name)) for name in found.keys() | own.keys())
+    if isinstance(found, list) and isinstance(own, list):
+        return len(found) == len(own) and all(map(_agree, found, own))
+    return (found in (None, False) and own in (None, False)) or (type(found) is type(own) and found == own)

@@ -35,7 +35,7 @@ from dikkat.translation.progress import Bar, Lines, Listener
 from dikkat.translation.run_folder import RunFolder, step_of
 from dikkat.translation.settings import Settings
 from dikkat.translation.store import Store
-from dikkat.translation.tokenizer import SPECIAL_TOKENS, Tokenizer
+from dikkat.translation.tokenizer import SPECIAL_TOKENS, Tokenizer, check_size
 from dikkat.translation.translator import Translator
 
 __all__ = [
@@ -52,7 +52,7 @@ __all__ = [
 
 _VOCABULARY_PAIRS = 1_000_000  # more show hardly any new word that is frequent enough
 _BLEU_PAIRS = 200  # for the curve alone
-_CHUNK = 10_000  # pairs that are tokenized at once
+_SAID = 200_000  # pairs from one line about the reading to the next
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,7 @@ def train(
     resume: bool = False,
     progress: bool | None = None,
     on_begin: Callable[[Path], object] | None = None,
+    tell: Callable[[str], object] | None = None,
 ) -> Training:
     """Train a translator: Adam, clipped gradients, a learning rate that rises and falls, early stopping.
 
@@ -121,6 +122,7 @@ def train(
             a line on standard error; False shows nothing.
         on_begin: called with the folder once everything is checked and the training begins or goes on, in the process
             that writes, while no other training may write there.
+        tell: called with each line about what is being read and what was found in it, in the process that writes.
 
     Returns:
         The translator and the course of the training.
@@ -129,7 +131,8 @@ def train(
         CorpusError: no training pairs, or none that is short enough.
         TypeError: a corpus that is neither a list nor a `Corpus`.
         SettingsError: a precision that the processor does not have, a pair longer than `batch_tokens`, or without
-            validation a setting that needs it.
+            validation a setting that needs it; a vocabulary too small for all bytes; an average of more validations
+            than there will be.
         TrainingFolderError: the folder is another training's, has one that did not come to its end (without
             `resume`), or none or a different one (with it); the message names what differs.
         TrainingDivergedError: the loss, a gradient or a weight became NaN or infinite; the message names the step.
@@ -144,6 +147,8 @@ def train(
     if resume and folder is None:
         raise TrainingFolderError("resume needs the folder of the training that is to go on")
     check_precision(settings.precision, _device())
+    check_size(settings.tokenizer, settings.vocabulary_size)
+    _check_average(settings)
     team = processes()
     place = None if folder is None else RunFolder(Path(folder), writes=team.rank == 0)
     # The caller's random numbers stay as they were.
@@ -154,7 +159,8 @@ def train(
         elif place is not None:
             place.check_free()
         judges = None if validation is None else as_corpus(validation)
-        return _train(settings, as_corpus(training), judges, place, newest, team, progress, on_begin)
+        say = tell if tell is not None and team.rank == 0 else _nothing
+        return _train(settings, as_corpus(training), judges, place, newest, team, progress, on_begin, say)
 
 
 def _train(
@@ -166,12 +172,17 @@ def _train(
     team: Processes,
     progress: bool | None,
     on_begin: Callable[[Path], object] | None,
+    say: Callable[[str], object],
 ) -> Training:
     torch.manual_seed(settings.seed)
+    say(f"reading {training}, for the vocabularies")
     translator = _untrained(settings, training, folder, newest)
+    say(f"reading {training}, sentence by sentence")
     # Who repeats pairs of a list means it; a file's came so by accident.
-    learnt = _stored(translator, training, "training", distinct=training.fingerprint() is not None)
-    judged = None if validation is None else _stored(translator, validation, "validation", distinct=False)
+    learnt = _stored(translator, training, "training", say, distinct=training.fingerprint() is not None)
+    judged = None if validation is None else _stored(translator, validation, "validation", say, distinct=False)
+    for line in _found(translator, learnt, judged):
+        say(line)
     batches = _batches(learnt, settings, team, settings.seed)
     course, interrupts = Course(), Interrupts(aloud=progress is not False and team.rank == 0)
 
@@ -271,6 +282,14 @@ def _check_without_validation(settings: Settings) -> None:
             )
 
 
+def _check_average(settings: Settings) -> None:
+    if settings.average > settings.epochs and settings.validation_steps is None:
+        raise SettingsError(
+            f"average is {settings.average} and epochs is {settings.epochs}: each epoch ends with one validation, so that "
+            "there are not so many models to average. Use more epochs, a smaller average, or validation_steps"
+        )
+
+
 def _listeners(
     settings: Settings, folder: RunFolder | None, newest: Path | None, progress: bool | None, batches: int
 ) -> list[Listener]:
@@ -360,14 +379,42 @@ def evenly(pairs: Iterable[Pair], most: int) -> list[Pair]:
     return kept
 
 
-def _stored(translator: Translator, corpus: Corpus, purpose: str, *, distinct: bool) -> Store:
+def _nothing(_: str) -> None:
+    """For those who want no lines."""
+
+
+def _found(translator: Translator, learnt: Store, judged: Store | None) -> Iterator[str]:
+    """What is about to be trained, on what, and where."""
+    yield f"{len(learnt):,} pairs to learn from, {0 if judged is None else len(judged):,} to validate with"
+    source, target = len(translator.source_tokenizer), len(translator.target_tokenizer)
+    parameters = sum(each.numel() for each in translator.model.parameters())
+    place = "the CPU" if _device() == "cpu" else torch.cuda.get_device_name()
+    yield (
+        f"{source:,} source and {target:,} target tokens, {parameters:,} parameters; on {place}, "
+        f"{torch.get_num_threads()} threads"
+    )
+
+
+def _stored(
+    translator: Translator, corpus: Corpus, purpose: str, say: Callable[[str], object], *, distinct: bool
+) -> Store:
     """A corpus as token numbers."""
+
+    said = 0
+
+    def read(pairs: int) -> None:
+        nonlocal said
+        if pairs >= said + _SAID:
+            said = pairs
+            say(f"{pairs:,} {purpose} pairs read")
+
     store = Store.build(
         corpus,
         translator.source_tokenizer,
         translator.target_tokenizer,
         max_length=translator.settings.max_length,
         distinct=distinct,
+        progress=read,
     )
     if losses := store.losses():
         warnings.warn(f"{purpose} corpus: {losses}", UserWarning, stacklevel=4)

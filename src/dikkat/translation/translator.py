@@ -10,6 +10,7 @@ from dikkat.errors import InputError
 from dikkat.translation import checkpoint
 from dikkat.translation.corpus import MAX_CHARACTERS
 from dikkat.translation.model import TranslationModel
+from dikkat.translation.origin import Origin
 from dikkat.translation.search import DEFAULT, Hypothesis, Reads, Search, beam_search, forced_scores
 from dikkat.translation.settings import Settings
 from dikkat.translation.tokenizer import UNKNOWN, Encoded, Tokenizer
@@ -214,6 +215,7 @@ class Translator(Translates):
         settings: what it was built and trained with.
         source_tokenizer: of the language it reads.
         target_tokenizer: of the language it writes.
+        origin: where it comes from, if that is known.
 
     Example:
         >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
@@ -230,6 +232,7 @@ class Translator(Translates):
     settings: Settings
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
+    origin: Origin | None = None
 
     @classmethod
     def load(cls, folder: str | Path) -> "Translator":
@@ -331,7 +334,7 @@ class Translator(Translates):
             ModelFolderError: something else than a model is there.
             OSError: the system could not write; an older model is as it was.
         """
-        checkpoint.save(folder, self.model, self.settings, self.source_tokenizer, self.target_tokenizer)
+        checkpoint.save(folder, self.model, self.settings, self.source_tokenizer, self.target_tokenizer, self.origin)
 
     def _models(self) -> tuple[TranslationModel, ...]:
         return (self.model,)

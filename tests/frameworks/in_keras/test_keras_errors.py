@@ -170,7 +170,7 @@ def test_a_backend_that_is_not_served_is_named(name: str, monkeypatch: pytest.Mo
 
 def test_without_keras_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "keras", None)
-    with pytest.raises(ImportError, match=r"pip install 'dikkat\[keras\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[keras\]'"):
         importlib.reload(backend)
 
 
@@ -182,5 +182,5 @@ def test_without_a_backend_the_extras_are_named(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.delitem(sys.modules, "keras")
     monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
-    with pytest.raises(ImportError, match=r"does not find jax.*'dikkat\[tensorflow\]' or 'dikkat\[jax\]'"):
+    with pytest.raises(ImportError, match=r"does not find jax.*'.\[tensorflow\]' or '.\[jax\]'"):
         importlib.reload(backend)

@@ -32,7 +32,7 @@ def test_a_numpy_that_is_too_new() -> None:
 
 def test_no_mxnet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_require, "find_spec", lambda _: None)
-    with pytest.raises(ImportError, match=r"there is no MXNet here: pip install 'dikkat\[mxnet\]'"):
+    with pytest.raises(ImportError, match=r"there is no MXNet here: pip install '\.\[mxnet\]'"):
         _require.import_mxnet()
 
 

@@ -21,10 +21,10 @@ try:
     import keras
 except ModuleNotFoundError as error:
     if error.name == "keras":
-        raise ImportError("dikkat.frameworks.keras needs Keras 3: pip install 'dikkat[keras]'") from error
+        raise ImportError("dikkat.frameworks.keras needs Keras 3: pip install '.[keras]'") from error
     raise ImportError(
-        f"Keras does not find {error.name}, which its backend needs: pip install 'dikkat[tensorflow]' or "
-        "'dikkat[jax]', or set KERAS_BACKEND=torch, which is here with dikkat"
+        f"Keras does not find {error.name}, which its backend needs: pip install '.[tensorflow]' or "
+        "'.[jax]', or set KERAS_BACKEND=torch, which is here with dikkat"
     ) from error
 _refuse(keras.backend.backend())
 

@@ -20,7 +20,7 @@ def check_python(version: tuple[int, int]) -> None:
     if version > (3, 11):
         raise ImportError(
             f"dikkat.frameworks.mxnet: Python is {version[0]}.{version[1]}, and MXNet needs 3.11 or older: {_HOW}. "
-            "Make one with python3.11 -m venv, and pip install 'dikkat[mxnet]' there"
+            "Make one with python3.11 -m venv, and pip install '.[mxnet]' there"
         )
 
 
@@ -33,7 +33,7 @@ def check_numpy(version: str) -> None:
     if tuple(int(part) for part in version.split(".")[:2]) >= (1, 24):
         raise ImportError(
             f"dikkat.frameworks.mxnet: numpy is {version}, and MXNet uses names that numpy 1.24 took away: {_HOW}. "
-            "pip install numpy==1.23.5, or pip install 'dikkat[mxnet]'"
+            "pip install numpy==1.23.5, or pip install '.[mxnet]'"
         )
 
 
@@ -73,7 +73,7 @@ def import_mxnet() -> None:
 
     check_numpy(numpy.__version__)
     if find_spec("mxnet") is None:
-        raise ImportError(f"dikkat.frameworks.mxnet: there is no MXNet here: pip install 'dikkat[mxnet]'; {_HOW}")
+        raise ImportError(f"dikkat.frameworks.mxnet: there is no MXNet here: pip install '.[mxnet]'; {_HOW}")
     try:
         with warnings.catch_warnings():  # of 2022, it imports what Python and NumPy have since advised against
             warnings.simplefilter("ignore", DeprecationWarning)

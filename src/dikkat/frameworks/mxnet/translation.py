@@ -1,6 +1,6 @@
 """The translator of `dikkat.translation` as a Gluon block: the same folders, the same search, the same translations.
 
-It needs the libraries of `dikkat.translation` beside MXNet: `pip install 'dikkat[mxnet,textbook]'` has those that are
+It needs the libraries of `dikkat.translation` beside MXNet: `pip install '.[mxnet,textbook]'` has those that are
 used here.
 """
 

@@ -1,0 +1,46 @@
+"""`dikkat info`."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from dikkat.cli.app import FLAG, Command, app
+from dikkat.cli.options import ModelArgument
+from dikkat.cli.tables import show_table
+from dikkat.translation import Translator
+
+
+@app.command(cls=Command, epilog="Examples:\n\ndikkat info my-model\n\ndikkat info my-model --json")
+def info(
+    model: ModelArgument,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.", metavar=FLAG)] = False,
+) -> None:
+    """Say what a translator is: where it comes from, how large it is, its scores, and all of its settings."""
+    translator = Translator.load(model)
+    facts = _facts(translator)
+    settings = translator.settings.to_dict()
+    if as_json:
+        print(json.dumps({**facts, "settings": settings}, ensure_ascii=False, indent=2))
+        return
+    show_table(["", ""], [[name.replace("_", " "), _written(value)] for name, value in facts.items()], words=2)
+    print()
+    show_table(["setting", "value"], [[name, _written(value)] for name, value in settings.items()], words=2)
+
+
+def _facts(translator: Translator) -> dict[str, Any]:
+    """What is known of a model beside its settings; of one that no training of the command line made, less."""
+    return {
+        **(translator.origin.to_dict() if translator.origin else {}),
+        "parameters": sum(each.numel() for each in translator.model.parameters()),
+        "source_tokens": len(translator.source_tokenizer),
+        "target_tokens": len(translator.target_tokenizer),
+    }
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,84 @@
+"""Where a model comes from: kept with it for whoever finds it later. No translation depends on it."""
+
+import types
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, get_args, get_type_hints
+
+from dikkat.translation.errors import ModelFolderError
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model comes from.
+
+    Attributes:
+        date: when its training ended, in UTC: `2026-11-22T08:00:00Z`.
+        version: of the dikkat that trained it.
+        corpus: what it learnt from, as a recipe has it.
+        pairs: how many training pairs were used.
+        epochs: how many were trained, the last one as far as it came.
+        validation_loss: mean loss of a target token in the best validation, in nats; None without validation.
+        test: what it was scored on; None: it was not.
+        bleu: its BLEU there, from 0 to 100.
+        bleu_signature: how sacreBLEU computed that.
+        chrf: its chrF there, from 0 to 100.
+        chrf_signature: how sacreBLEU computed that.
+    """
+
+    date: str
+    version: str
+    corpus: str | None = None
+    pairs: int | None = None
+    epochs: int | None = None
+    validation_loss: float | None = None
+    test: str | None = None
+    bleu: float | None = None
+    bleu_signature: str | None = None
+    chrf: float | None = None
+    chrf_signature: str | None = None
+
+    @classmethod
+    def now(cls, **known: Any) -> "Origin":
+        """The origin of a model whose training ends now.
+
+        Args:
+            known: the other attributes.
+
+        Example:
+            >>> Origin.now(corpus="phrasebook", pairs=3_800).corpus
+            'phrasebook'
+        """
+        return cls(datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), version("dikkat"), **known)
+
+    def scored(self, test: str, scores: Any) -> "Origin":
+        """This origin, with the scores of a test.
+
+        Args:
+            test: the test corpus.
+            scores: what `evaluate` found.
+        """
+        found = {name: getattr(scores, name) for name in ("bleu", "bleu_signature", "chrf", "chrf_signature")}
+        return replace(self, test=test, **found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is known, by name, as JSON has it."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Origin":
+        """An origin from its values by name.
+
+        Raises:
+            ModelFolderError: an unknown name, or a value of another type.
+        """
+        kinds = get_type_hints(cls)
+        for name, value in values.items():
+            allowed = get_args(kinds.get(name)) or (kinds.get(name, types.NoneType),)
+            if type(value) not in (*allowed, *([int] if float in allowed else [])) or value is None:
+                raise ModelFolderError(f"origin: {name} is {value!r}, which the origin of a model has not")
+        if missing := [field.name for field in fields(cls)[:2] if field.name not in values]:
+            raise ModelFolderError(f"origin: {missing[0]} is missing")
+        return cls(**values)

@@ -1,0 +1,83 @@
+"""The hostile folders of benchmarks/hostile_models.py, which also measures their time and memory, in this process."""
+
+import math
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from dikkat.translation import ModelFolderError, Translator
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import hostile_models as hostile
+
+
+@pytest.fixture(scope="module", params=["word", "bpe"])
+def good(request, tmp_path_factory):
+    return hostile.make(tmp_path_factory.mktemp("good") / "model", request.param)
+
+
+def outcome(good, folder, change, *, reseal):
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(good, folder)
+    change(folder)
+    if reseal:
+        hostile.seal(folder)
+    try:
+        translator = Translator.load(folder)
+    except ModelFolderError as error:
+        return "refused" if str(error).isprintable() and len(str(error)) < 1200 else str(error)
+    assert math.isfinite(translator.translate([hostile.SENTENCE])[0].score)
+    own, other = translator.model.state_dict(), Translator.load(good).model.state_dict()
+    return "same" if all(torch.equal(own[name], other[name]) for name in other) else "valid"
+
+
+def test_a_good_model_is_the_same(good, tmp_path):
+    assert outcome(good, tmp_path / "model", lambda _: None, reseal=False) == "same"
+
+
+def test_what_somebody_thought_of_is_refused(tmp_path):
+    good = hostile.make(tmp_path / "good", "word")
+    passed = {
+        (name, reseal)
+        for name, change in hostile.by_hand()
+        for reseal in (False, True)
+        if outcome(good, tmp_path / "model", change, reseal=reseal) != "refused"
+    }
+    assert passed == {("weights enormous", True)}  # a model like others, once its sums say so
+
+
+def test_a_change_at_random_is_refused_or_leaves_a_model(good, tmp_path):
+    chance = random.Random(7)
+    for _ in range(25):
+        change = hostile.at_random(chance.randrange(2**32))
+        assert outcome(good, tmp_path / "model", change, reseal=False) == "refused"
+    for _ in range(25):
+        outcome(good, tmp_path / "model", hostile.at_random(chance.randrange(2**32)), reseal=True)
+
+
+def test_every_bit_of_the_weights_counts(good, tmp_path):
+    def flip(folder):
+        data = bytearray((folder / "model.safetensors").read_bytes())
+        data[-3] ^= 1
+        (folder / "model.safetensors").write_bytes(data)
+
+    assert outcome(good, tmp_path / "model", flip, reseal=False) == "refused"
+    assert outcome(good, tmp_path / "model", flip, reseal=True) == "valid"
+
+
+def test_a_folder_of_the_version_without_sums_is_the_same_model(good, tmp_path):
+    def older(folder):
+        (folder / "SHA256SUMS").unlink()
+        hostile._text(folder / "settings.json", '"version": 2', '"version": 1')
+
+    assert outcome(good, tmp_path / "model", older, reseal=False) == "same"
+
+
+@pytest.mark.skipif(shutil.which("sha256sum") is None, reason="there is no sha256sum")
+def test_the_sums_are_those_of_the_systems_own_program(good):
+    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=good, check=True)

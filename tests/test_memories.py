@@ -1,4 +1,4 @@
-"""What `prepare` saw is what counts; any number of threads may read it; and what stands in a score's place is called."""
+"""What `prepare` saw is what counts, for any number of threads; and what stands in a score's place is called."""
 
 import copy
 import pickle
@@ -22,9 +22,9 @@ COPIES: dict[str, Callable[[Any], Any]] = {
     "itself": lambda memory: memory,
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,
-    "pickle": lambda memory: pickle.loads(pickle.dumps(memory)),  # noqa: S301
+    "pickle": lambda memory: pickle.loads(pickle.dumps(memory)),
     "selected": lambda memory: memory.select(torch.arange(BATCH)),
-    "twice": lambda memory: pickle.loads(pickle.dumps(memory.select(torch.arange(BATCH)))),  # noqa: S301
+    "twice": lambda memory: pickle.loads(pickle.dumps(memory.select(torch.arange(BATCH)))),
 }
 SCORES = {
     "additive": lambda: scores.Additive(CONTEXT, HIDDEN, 17),
@@ -164,7 +164,7 @@ def test_another_layers_memory_does_not_lend_its_cells() -> None:
     with torch.no_grad():
         memory, own = first.prepare(encoded), second.prepare(encoded)
         assert not torch.equal(first.step(inputs[:, 0], memory, state)[0], second.step(inputs[:, 0], own, state)[0])
-        for other in (second, copy.deepcopy(second), pickle.loads(pickle.dumps(second))):  # noqa: S301
+        for other in (second, copy.deepcopy(second), pickle.loads(pickle.dumps(second))):
             same(other.step(inputs[:, 0], memory, state), second.step(inputs[:, 0], own, state))
 
 

@@ -140,6 +140,25 @@ assert dikkat.__file__.startswith({str(tmp_path)!r}), dikkat.__file__
     assert "NUMBA_CACHE_DIR" in warned[0]
 
 
+def test_a_damaged_file_of_compiled_kernels(tmp_path: Path) -> None:
+    """It is compiled again, with one warning, and the next process finds it whole."""
+    code = """
+from dikkat.translation import linear_cross_entropy
+
+features, weight, target = torch.randn(5, 7), torch.randn(11, 7), torch.tensor([0, 10, 3, 3, 1])
+found = linear_cross_entropy(features, weight, None, target)
+assert torch.allclose(found, torch.nn.functional.cross_entropy(features @ weight.t(), target), atol=1e-5)
+"""
+    for ending in (None, "nbi", "nbc", None):
+        for path in tmp_path.rglob(f"*.{ending}"):
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        done = python(code, NUMBA_CACHE_DIR=str(tmp_path))
+        warned = [line for line in done.stderr.splitlines() if "Warning:" in line]
+        assert len(warned) == (ending is not None), done.stderr
+        assert all("damaged" in line and "compiled again" in line for line in warned)
+    assert list(tmp_path.rglob("*.nbc"))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("options", ["", "causal=True, valid_lens=torch.tensor([4001])"])
 def test_memory_grows_with_n_and_not_with_n_times_m(options: str) -> None:

@@ -156,7 +156,7 @@ class _Attentional(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy is another layer, whose weights go their own way."""
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # PyTorch's own has no types
         self._maker = uuid4().hex
 
     def prepare(self, encoded: Tensor, valid_lens: Tensor | None = None) -> Memory:

@@ -80,8 +80,8 @@ class _Encoder(nn.Module, Generic[StateT]):
 
     def _obstacles(self, inputs: Tensor) -> list[str]:
         network = self._network
-        reasons = fused.obstacles((inputs, *network.parameters()))
-        if type(network) is not self.kind or network._forward_hooks or network._forward_pre_hooks:
+        reasons = fused.obstacles((inputs, *self.parameters()))
+        if type(network) not in (self.kind,) or network._forward_hooks or network._forward_pre_hooks:
             reasons.append(f"{self.part} is no plain torch.nn.{self.kind.__name__}, or has hooks: it has to be called")
         if not len(inputs):
             reasons.append("the batch is empty")

@@ -194,6 +194,16 @@ def _cancel(leaves: dict[str, Tensor]) -> None:
     leaves["key"][..., 3] = 1e4 * torch.randn(KEYS).sign() - torch.arange(KEYS)
 
 
+def _opposite(size: float) -> Callable[[dict[str, Tensor]], None]:
+    """Sums of size one from numbers whose exponentials are far apart."""
+
+    def change(leaves: dict[str, Tensor]) -> None:
+        leaves["query"][..., ::3] -= size
+        leaves["key"][..., ::3] += size
+
+    return change
+
+
 def _at_the_edge(leaves: dict[str, Tensor]) -> None:
     """Each number has its exponential, and their product is far beyond the largest number, or the smallest."""
     for name in ("query", "key"):
@@ -243,6 +253,7 @@ MAGNITUDES: dict[str, Callable[[dict[str, Tensor]], None]] = {
     "v larger": _weights(lambda v: v.mul_(64.0)),
     "v a single entry": _weights(lambda v: v[1:].zero_()),
     "v zero": _weights(lambda v: v.zero_()),
+    **{f"{size:g} away, and back": _opposite(size) for size in (16.0, 24.0, 41.0, 43.5, 60.0)},
 }
 
 

@@ -172,8 +172,9 @@ class Restrictions:
         return self.queries > 1 and (self.causal or by_table or by_mask)
 
     def hide(self) -> bool:
-        """Whether anything may be hidden from anyone."""
-        return self.causal or any(t is not None for t in (self.lens, self.mask, self.key_bias, self.exclude))
+        """Whether anything may be hidden from anyone; keys are from all, where there is no query, and the other way."""
+        tables = (self.lens, self.mask, self.key_bias, self.exclude)
+        return self.causal or not (self.queries and self.keys) or any(t is not None for t in tables)
 
     def seen_and_live(self) -> tuple[Tensor, Tensor]:
         """Both, which a mask gives at once."""

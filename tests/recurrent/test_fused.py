@@ -33,10 +33,16 @@ OWN_SIZES = {"additive", "bilinear", "average"}  # whose keys need not be as wid
 
 
 def made(
-    cell: str, score: str, layers: int, hidden: int = HIDDEN, dtype: torch.dtype = torch.float64, **options: Any
+    cell: str,
+    score: str,
+    layers: int,
+    hidden: int = HIDDEN,
+    dtype: torch.dtype = torch.float64,
+    draw: int = 0,
+    **options: Any,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """A decoder, and what it is called with."""
-    torch.manual_seed(layers)
+    torch.manual_seed(layers + 1009 * draw)
     context = CONTEXT if score in OWN_SIZES else hidden
     module = DECODERS[cell](INPUT, hidden, context, SCORES[score](hidden, context), layers, **options).to(dtype)
     if score == "vector sum":
@@ -152,12 +158,30 @@ def test_encoder_equals_torchs_packed_network(cell: str, layers: int, bidirectio
     assert_near(run("numba"), run("reference"), 1e-11)
 
 
+# Gradients in which sums cancel, behind a softmax whose shares add up to 0: in a single draw the error of either way
+# may by chance be a fraction of what it is on average, on one processor and not on another.
+CANCELLING = {"score.log_bandwidth": 5, "score.W_q.weight": 5, "score.W_k.weight": 5}
+
+
 @pytest.mark.parametrize("size", [1e-3, 1.0, 30.0])
 @pytest.mark.parametrize("score", ["additive", "dot", "gaussian"])
 @pytest.mark.parametrize("cell", DECODERS)
 def test_single_precision_is_as_good_as_torchs(cell: str, score: str, size: float) -> None:
-    """Error beside float64: at most twice plain PyTorch's and some units of the largest."""
-    module, given = made(cell, score, 2, hidden=67)
+    """Error beside float64: at most twice plain PyTorch's and some units of the largest; of several draws together."""
+    draws = [_errors(cell, score, size, draw) for draw in range(max(CANCELLING.values()) if score != "dot" else 1)]
+    for name in draws[0]:
+        mine, torchs, unit = (
+            torch.stack([found[name][part] for found in draws[: CANCELLING.get(str(name), 1)]]) for part in range(3)
+        )
+        if str(name) in CANCELLING:
+            mine, torchs = mine.square().mean().sqrt(), torchs.square().mean().sqrt()
+        mine, torchs = mine.max(), torchs.max()
+        assert mine <= 2 * torchs + 16 * unit.min(), f"{name}: {mine:.3g}, PyTorch's {torchs:.3g}"
+
+
+def _errors(cell: str, score: str, size: float, draw: int) -> dict[Any, tuple[Tensor, Tensor, Tensor]]:
+    """Of each result and gradient: the error of ours, that of plain PyTorch, and a unit of the largest."""
+    module, given = made(cell, score, 2, hidden=67, draw=draw)
     rounded = {n: t.float() if isinstance(t, Tensor) and t.is_floating_point() else t for n, t in given.items()}
     rounded["encoded"] = (rounded["encoded"] * size).detach().requires_grad_()
     rounded["inputs"] = (rounded["inputs"] * size).detach().requires_grad_()
@@ -171,13 +195,11 @@ def test_single_precision_is_as_good_as_torchs(cell: str, score: str, size: floa
     wide["state"] = tuple(s.double() for s in states) if cell == "lstm" else states[0].double()
     double = module.double()
     exact = dict(enumerate(ran(double, wide, "reference"))) | gradients(double, wide, "reference")
+    found = {}
     for name, tensor in exact.items():
-        mine, torchs = ((found[name].double() - tensor).abs().max() for found in (came, plain))
-        # A gradient is a sum that cancels in part, most so behind a softmax, whose shares add up to 0: the sum of
-        # absolute values, which the budget is of, is some times as large as what remains.
-        budget = {"score.log_bandwidth": 4, "score.W_q.weight": 4, "score.W_k.weight": 4}.get(str(name), 2) * torchs
-        budget += 16 * torch.finfo(torch.float32).eps * tensor.abs().max()
-        assert mine <= budget, f"{name}: {mine:.3g}, PyTorch's {torchs:.3g}"
+        mine, torchs = ((each[name].double() - tensor).abs().detach() for each in (came, plain))
+        found[name] = mine, torchs, torch.finfo(torch.float32).eps * tensor.detach().abs().max()
+    return found
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])

@@ -12,6 +12,7 @@ from torch import Tensor
 from dikkat.kernels.common import (
     Pooled,
     Problem,
+    clip,
     dropout_scale,
     join,
     log_profile,
@@ -70,7 +71,8 @@ class _Tile:
 
     def pairs(self, visible: Tensor | None) -> Tensor:
         """q + k or q − k for additive and distance, (..., rows, cols, h)."""
-        query, key = self.query[..., :, None, :], self.key[..., None, :, :]
+        query, key = (clip(self.problem, side) for side in (self.query, self.key))
+        query, key = query[..., :, None, :], key[..., None, :, :]
         pairs = query + key if self.problem.pair == "additive" else query - key
         some = self.hidden_from_some(visible)
         return pairs if some is None else torch.where(some[..., None], pairs, 0.0)

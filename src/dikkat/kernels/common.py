@@ -230,6 +230,19 @@ def weigh(hidden: Tensor, weight: Tensor) -> Tensor:
     return (hidden @ weight[..., None, :, None]).squeeze(-1)
 
 
+def farthest(features: int, dtype: torch.dtype) -> float:
+    """Up to where coordinates have squared distances: no square of twice as much overflows, nor does their sum."""
+    return 0.49 * (torch.finfo(dtype).max / max(1, features)) ** 0.5
+
+
+def clip(problem: Problem, side: Tensor) -> Tensor:
+    """Coordinates of a Gaussian brought to where all squares are finite: no row is empty because it is far away."""
+    if problem.pair != "distance" or problem.profile != "gaussian":
+        return side
+    limit = farthest(side.shape[-1], side.dtype)
+    return side.clamp(-limit, limit)
+
+
 def log_profile(profile: Profile, square: Tensor) -> Tensor:
     """g(s): the logarithm of a kernel as a function of the squared scaled distance; −∞ outside its support.
 

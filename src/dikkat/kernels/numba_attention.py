@@ -3,6 +3,7 @@
 This is how a problem becomes a record of numbers and addresses, `numba_tiles.CALL`, that the compiled kernels read.
 """
 
+import math
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dikkat.kernels import addresses, numba_threads
-from dikkat.kernels.common import Problem, must_exclude
+from dikkat.kernels.common import Problem, farthest, must_exclude
 from dikkat.kernels.operator import Gradients, Output, Upstream, operator
 from dikkat.masking import Restrictions, have_tangents, transformed
 from dikkat.scores import Pair
@@ -26,7 +27,8 @@ _SUMS = 4096
 BYTES = 64
 # Additive features whose reciprocals are one; packed features are filled up to a multiple of it.
 FOLD = 8
-# A type's range: what scales an additive denominator, how large one may be, and which features have exponentials.
+# A type's range: what scales an additive denominator, how large one may be, and which features have exponentials. (Of
+# distances the last is which coordinates have squares.)
 _RANGES = {torch.float32: (2.0**-12, 2.0**126, 20.0), torch.float64: (2.0**-100, 2.0**1022, 160.0)}
 _NUMPY = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 # What of a record is not of the type that is computed in; tables of owners are whole numbers too.
@@ -77,6 +79,8 @@ class _Call:
             "causal": limits.causal,
         }
         self.fields |= zip(("scale", "limit", "highest"), _RANGES[self.dtype], strict=True)
+        if problem.pair == "distance":  # what is beyond a kernel's support may be as far as it likes
+            self.fields["highest"] = farthest(size, self.dtype) if problem.profile == "gaussian" else math.inf
         self.share("query", problem.query, 2)
         self.key_owners = self.share("key", problem.key, 2)
         self.value_owners = self.share("value", problem.value, 2)

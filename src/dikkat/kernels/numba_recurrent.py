@@ -24,8 +24,11 @@ from dikkat.scores import Pair, Profile
 _HAS_NUMBA = find_spec("numba") is not None
 _NUMPY = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 # Of an additive query and key: both together, so that two features share a division; each, so that it has an
-# exponential; and the largest product of the two that is told from infinity.
-_RANGES = {torch.float32: (30.0, 43.0, 1e30), torch.float64: (240.0, 350.0, 1e300)}
+# exponential; the largest product of the two that is told from infinity; and the largest number.
+_RANGES = {
+    torch.float32: (30.0, 43.0, 1e30, torch.finfo(torch.float32).max),
+    torch.float64: (240.0, 350.0, 1e300, torch.finfo(torch.float64).max),
+}
 # Sequences of a task at most: so many states, and what else a step needs, stay in a core's cache.
 _ROWS = 64
 _INTEGERS = {"order", "lengths", "offsets", "owners", "seen"}
@@ -339,7 +342,7 @@ class _Record:
             "pair": _PAIRS.index(spec.pair),
             "profile": 0 if spec.profile is None else _PROFILES.index(spec.profile),
         }
-        self.fields |= zip(("folded", "single", "highest"), _RANGES[dtype], strict=True)
+        self.fields |= zip(("folded", "single", "highest", "most"), _RANGES[dtype], strict=True)
         for name in ("order", "lengths", "offsets"):
             self.point(name, getattr(rows, name))
 

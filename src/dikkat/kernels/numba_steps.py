@@ -68,7 +68,7 @@ WHOLE = (
     "gates_grad", "recurrent_grad", "state_grad", "cell_grad", "query_grad", "score_grad", "context_sums",
     "key_grad", "value_grad", "weight_grad",
 )  # fmt: skip
-REAL = ("folded", "single", "highest")
+REAL = ("folded", "single", "highest", "most")
 CALL = np.dtype(
     [(name, np.int64) for name in WHOLE]
     + [(name, np.float64) for name in REAL]
@@ -335,7 +335,9 @@ def _pair_scores(call: Call, query: Pointer, b: int, seen: int, scores: Pointer,
             for c in range(0, size, lanes):
                 away = load(query, c) - load(key, c)
                 acc += away * away
-        scores[j] = total(acc)
+        # A square that overflows is the largest number, so that a row is not empty because it is far away.
+        found = total(acc)
+        scores[j] = call.most if call.pair != INNER and found > call.most else found
 
 
 @inlined

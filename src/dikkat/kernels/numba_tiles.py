@@ -199,9 +199,16 @@ def _exponential(x: Vector, highest: Vector, zero: Any) -> Vector:
     return where(within, exp(x + x), full(np.nan, zero))
 
 
+@inlined
+def _clip(x: Vector, highest: Vector, zero: Any) -> Vector:
+    """`common.clip`: within ±highest, and NaN as it is."""
+    lowest = full(0, zero) - highest
+    return where(highest < x, highest, where(x < lowest, lowest, x))
+
+
 @Kernel
 def pack(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
-    """Keys and values in blocks; for additive scores the keys' exponentials."""
+    """Keys and values in blocks; of additive scores the keys' exponentials, of distances keys that have squares."""
     layout = CALL
 
     def pack(record: Any) -> None:
@@ -223,9 +230,11 @@ def pack(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
             source = at(pointer(call.key, zero), own * call.keys * size)
             into = at(pointer(call.packed_key, zero), task * padded * lanes)
             _pack_block(source, block, call.keys, size, padded, into, zero)
-            if additive is not None:
-                for c in range(size):
+            for c in range(size):
+                if additive is not None:
                     store(into, c * lanes, _exponential(load(into, c * lanes), highest, zero))
+                if distance is not None:
+                    store(into, c * lanes, _clip(load(into, c * lanes), highest, zero))
 
     return pack
 
@@ -245,7 +254,9 @@ def pack_weight(call: Call, own: int, into: Pointer, zero: Any) -> tuple[float, 
 
 
 @inlined
-def _pack_rows(call: Call, b: int, i0: int, rows: int, into: Pointer, zero: Any, additive: Any) -> None:
+def _pack_rows(
+    call: Call, b: int, i0: int, rows: int, into: Pointer, zero: Any, additive: Any, distance: Any
+) -> None:
     """The rows' exponentials times s, for additive scores; the rows as they are for the others."""
     lanes, size, padded = lanes_of(zero), call.features, call.padded
     source = raw_row(call, b, i0, zero)
@@ -256,10 +267,12 @@ def _pack_rows(call: Call, b: int, i0: int, rows: int, into: Pointer, zero: Any,
             copy(at(source, i * size), at(into, i * padded), size, zero)
             for c in range(size, padded):
                 into[i * padded + c] = zero
-    if additive is not None:
-        scale, highest = full(call.scale, zero), full(call.highest, zero)
-        for place in range(0, rows * padded, lanes):  # the scratch goes on behind the last row
+    scale, highest = full(call.scale, zero), full(call.highest, zero)
+    for place in range(0, rows * padded, lanes):  # the scratch goes on behind the last row
+        if additive is not None:
             store(into, place, scale * _exponential(load(into, place), highest, zero))
+        if distance is not None:
+            store(into, place, _clip(load(into, place), highest, zero))
 
 
 @inlined
@@ -742,7 +755,7 @@ def forward(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
             if additive is not None and owner(call.weight_step, call.weight_table, b) != packed_weight:
                 packed_weight = owner(call.weight_step, call.weight_table, b)
                 power, constant = pack_weight(call, packed_weight, weight, zero)
-            _pack_rows(call, b, i0, rows, query, zero, additive)
+            _pack_rows(call, b, i0, rows, query, zero, additive, distance)
             for i in range(rows):
                 peaks[i], sums[i] = -np.inf, zero
             for place in range(0, rows * call.value_stride, lanes):
@@ -990,7 +1003,7 @@ def backward(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
             bias_grad = at(pointer(call.bias_grad, zero), task * call.blocks * lanes)
             for i0 in range(first, last, call.rows):
                 rows = min(call.rows, last - i0)
-                _pack_rows(call, b, i0, rows, query, zero, additive)
+                _pack_rows(call, b, i0, rows, query, zero, additive, distance)
                 clear(query_sums, groups * GROUP * size * lanes, zero)
                 reach = limits_of(call, b, i0, rows, limits)
                 for j0 in range(0, reach, width):

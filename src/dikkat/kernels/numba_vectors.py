@@ -450,7 +450,7 @@ class _Format:
         self.exp_terms, self.log_terms = (8, 5) if single else (14, 11)
         self.exp2_terms, self.tanh_terms = (7, 6) if single else (13, 12)
         # The logarithms of the smallest normal number, rounded down, and of the largest.
-        self.lowest, self.highest = (-87.33654785, 88.72283173) if single else (-708.39641853226413, 709.78271289338397)
+        self.lowest, self.highest = (-87.33654785, 88.72283173) if single else (-708.3964185322642, 709.78271289338397)
 
     def whole(self, number: int) -> Any:
         return ir.Constant(self.integer, [number] * self.integer.count)
@@ -552,7 +552,7 @@ def exp2(typingctx: Any, vector: Any) -> Any:
 
 @intrinsic
 def log(typingctx: Any, vector: Any) -> Any:
-    """ln x for positive normal x, to about one unit in the last place of max(1, |ln x|)."""
+    """ln x for positive normal x, to three units in the last place; to one where |ln x| ≥ 1."""
     form = _Format(vector)
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:

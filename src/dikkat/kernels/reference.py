@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dikkat.kernels.common import Problem, Result, dropout_scale, log_profile, log_sum_exp, pool, weigh
+from dikkat.kernels.common import Problem, Result, clip, dropout_scale, log_profile, log_sum_exp, pool, weigh
 from dikkat.masking import softmax
 
 
@@ -46,7 +46,7 @@ def _scores(problem: Problem, visible: Tensor | None) -> Tensor:
     query, key = problem.query, problem.key
     if problem.pair == "inner":
         return query @ key.mT if visible is None else _inner(query, key, visible)
-    query, key = query[..., :, None, :], key[..., None, :, :]
+    query, key = clip(problem, query)[..., :, None, :], clip(problem, key)[..., None, :, :]
     pairs = query + key if problem.pair == "additive" else query - key
     if visible is not None:
         pairs = torch.where(visible[..., None], pairs, 0.0)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dikkat.kernels import addresses
-from dikkat.kernels.common import Problem, spread
+from dikkat.kernels.common import Problem, farthest, spread
 from dikkat.kernels.operator import Gradients, Output, Upstream, operator
 from dikkat.masking import Restrictions, have_tangents
 
@@ -147,6 +147,7 @@ def _feature_major(problem: Problem, side: Tensor, block: int, factor: float) ->
     peaks = side.new_empty((*lead, count))
     _tiles().prepare[(prod(lead) * count,)](
         _operand(side), _sizes(lead), made, peaks, length, features, count * block, rows, factor,
+        farthest(features, side.dtype) if problem.profile == "gaussian" else _INF,
         ADDITIVE=problem.pair == "additive", BLOCK=block, FEATURES=min(32, max(4, _power_of_two(features))),
     )  # fmt: skip
     return made, peaks

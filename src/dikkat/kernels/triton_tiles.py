@@ -105,10 +105,13 @@ def _exponential(z):
 
 @triton.jit
 def prepare(
-    source, sizes, made, peaks, count, features, padded_count, padded_features, factor,
+    source, sizes, made, peaks, count, features, padded_count, padded_features, factor, highest,
     ADDITIVE: tl.constexpr, BLOCK: tl.constexpr, FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """Queries or keys feature-major, as exponentials times `factor` for `additive`; and the peak of each block."""
+    """Queries or keys feature-major, as exponentials times `factor` for `additive`; and the peak of each block.
+
+    Coordinates are brought to ±`highest`, up to where they have squares.
+    """
     blocks = padded_count // BLOCK
     element = tl.program_id(0).to(tl.int64) // blocks
     block = tl.program_id(0) % blocks
@@ -125,6 +128,8 @@ def prepare(
             peak = tl.maximum(peak, tl.max(size, 1))
             t = tl.where(size <= REACH, t, 0.0)
             t = _exponential(2 * t) * factor
+        else:
+            t = tl.where(t > highest, highest, tl.where(t < -highest, -highest, t))
         tl.store(into + cols.to(tl.int64)[None, :] * padded_count, t, (cols < padded_features)[None, :])
     if ADDITIVE:
         largest = tl.max(peak, 0)

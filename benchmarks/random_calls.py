@@ -164,9 +164,7 @@ def _score(chance: np.random.Generator, kind: str, query: int, key: int, dtype: 
     return made.to(dtype)
 
 
-def _limits(
-    chance: np.random.Generator, lead: tuple[int, ...], queries: int, keys: int, entry: str
-) -> dict[str, Any]:
+def _limits(chance: np.random.Generator, lead: tuple[int, ...], queries: int, keys: int, entry: str) -> dict[str, Any]:
     """Which restrictions there are; what they are is made to fit afterwards."""
     wanted = {"valid_lens": 0.45, "mask": 0.2, "causal": 0.15, "key_bias": 0.2, "exclude": 0.1}
     return {name: None for name, p in wanted.items() if chance.random() < p}
@@ -291,7 +289,11 @@ def run(call: Call) -> dict[str, Tensor]:
 
 
 def _entry(call: Call) -> Callable[..., Any]:
-    if call.entry == "memory" and (lens := call.limits.get("valid_lens")) is not None and lens.ndim != len(call.lead[:1]):
+    if (
+        call.entry == "memory"
+        and (lens := call.limits.get("valid_lens")) is not None
+        and lens.ndim != len(call.lead[:1])
+    ):
         return dikkat.attend
     if call.entry == "memory":
 
@@ -586,8 +588,13 @@ class _Oracle:
             if (shown & ((root <= 4 * root_off) | (left <= 4 * root_off))).any():
                 self.undecided = True
             slope = -0.5 / np.where(root > 0, root * left, 1)
-            error, slope_off = root_off / left + self.fine, np.abs(slope) * root_off * (1 / left + 1 / np.maximum(root, 1e-300))
-        return Near(np.log(left), 2 * error + self.fine * np.abs(np.log(left))), self._by_distance(x, off, sigma, slope, 4 * slope_off)
+            error, slope_off = (
+                root_off / left + self.fine,
+                np.abs(slope) * root_off * (1 / left + 1 / np.maximum(root, 1e-300)),
+            )
+        return Near(np.log(left), 2 * error + self.fine * np.abs(np.log(left))), self._by_distance(
+            x, off, sigma, slope, 4 * slope_off
+        )
 
     def _by_distance(
         self, x: np.ndarray, off: np.ndarray, sigma: np.ndarray, slope: np.ndarray, slope_off: Any

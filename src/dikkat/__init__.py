@@ -1,6 +1,7 @@
 """Attention in which every scoring function is exact, masked, inspectable and mergeable."""
 
 from dikkat import scores
+from dikkat.adapters import as_torch_attention
 from dikkat.attention import (
     Implementation,
     Memory,
@@ -36,6 +37,7 @@ __all__ = [
     "MultiHeadAttention",
     "SelfAttention",
     "State",
+    "as_torch_attention",
     "attend",
     "attend_memory",
     "attention_state",

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def one(seed: int, index: int) -> tuple[str, str | None]:
     try:
         call = random_calls.make(seed, index)
         return random_calls.judge(call), None
-    except random_calls.Wrong as error:
+    except random_calls.WrongError as error:
         return "beyond the budget", f"{error} in {call.describe() if call else index}"
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -147,7 +148,7 @@ class Run:
         self.failures = [*self.failures, words][:TOLD]
         print(words, flush=True)
         points = [task[0] - 1, *(i for i in at if task[0] <= i < task[1]), task[1]]
-        return [(a + 1, b) for a, b in zip(points, points[1:], strict=False) if a + 1 < b]
+        return [(a + 1, b) for a, b in pairwise(points) if a + 1 < b]
 
     def write(self, under_way: list[tuple[int, int]]) -> None:
         results = {

@@ -29,7 +29,7 @@ ENTRIES = ("attend",) * 4 + ("state", "weights", "memory", "layer")
 SLACK = 8.0
 
 
-class Wrong(Exception):
+class WrongError(ArithmeticError):
     """An answer that is beyond the budget."""
 
 
@@ -187,7 +187,7 @@ def _to_fit(
         return _strided(chance, torch.from_numpy(chance.random(shape(queries, keys)) < 0.7))
     if name == "exclude":
         return torch.from_numpy(chance.integers(-1, keys, size=shape(queries)))
-    own = shape(1)[:-1] + (keys,)
+    own = (*shape(1)[:-1], keys)
     bias = chance.standard_normal(own) * 3
     bias[chance.random(own) < 0.1] = -math.inf
     kind = torch.float32 if dtype in (torch.float16, torch.bfloat16) and chance.random() < 0.5 else dtype
@@ -398,7 +398,7 @@ class _Oracle:
 
     def results(self) -> dict[str, Near]:
         call = self.call
-        score, backward = getattr(self, f"_{self._pair()}")()
+        score, backward = getattr(self, f"_{call.score.pair}")()
         shown = self.visible
         bias = call.limits.get("key_bias")
         exact, error = score.exact, score.error
@@ -421,9 +421,6 @@ class _Oracle:
         if call.leaves and call.query.shape[-2] and call.key.shape[-2]:
             found |= self._gradients(near, backward)
         return found
-
-    def _pair(self) -> str:
-        return call_pair if (call_pair := self.call.score.pair) != "distance" else "distance"
 
     def _softmax_error(self, weights: np.ndarray, log: np.ndarray, error: np.ndarray, shown: np.ndarray) -> Near:
         """Each score off by as much as it may be, to its own favour and to that of the others."""
@@ -623,7 +620,7 @@ def judge(call: Call) -> str:
     """Make a call and compare: "right", "unjudged" where nothing can be said, "refused" where a named way may not run.
 
     Raises:
-        Wrong: The answer is beyond the budget.
+        WrongError: The answer is beyond the budget.
     """
     try:
         came = run(call)
@@ -647,7 +644,7 @@ def judge(call: Call) -> str:
 
 def _check(name: str, tensor: Tensor, near: Near, call: Call) -> None:
     if tuple(tensor.shape) != near.exact.shape:
-        raise Wrong(f"{name}: shape {tuple(tensor.shape)} instead of {near.exact.shape}")
+        raise WrongError(f"{name}: shape {tuple(tensor.shape)} instead of {near.exact.shape}")
     came = _numpy(tensor, near.exact.dtype.type)
     rounding = SLACK * float(torch.finfo(tensor.dtype).eps) * np.abs(near.exact)
     allowed = near.error + np.where(np.isfinite(rounding), rounding, 0) + 8 * float(torch.finfo(tensor.dtype).tiny)
@@ -656,7 +653,7 @@ def _check(name: str, tensor: Tensor, near: Near, call: Call) -> None:
     if not (off <= allowed).all():
         worst = np.unravel_index(int(np.argmax(np.nan_to_num(off / allowed, nan=np.inf))), off.shape)
         place = tuple(int(i) for i in worst)
-        raise Wrong(
+        raise WrongError(
             f"{name}{list(place)}: came {float(came[worst]):.9g}, is {float(near.exact[worst]):.9g}; off by "
             f"{float(off[worst]):.3g}, allowed {float(allowed[worst]):.3g}"
         )
@@ -670,7 +667,7 @@ def _check_sums(weights: Tensor, exact: np.ndarray) -> None:
     eps = float(torch.finfo(weights.dtype).eps)
     off = np.abs(sums - live)
     if not (off <= (4 + weights.shape[-1]) * eps).all():
-        raise Wrong(f"weights: the sum of a row is off by {float(np.nan_to_num(off, nan=np.inf).max()):.3g}")
+        raise WrongError(f"weights: the sum of a row is off by {float(np.nan_to_num(off, nan=np.inf).max()):.3g}")
 
 
 def _check_hidden(call: Call, came: dict[str, Tensor]) -> None:
@@ -679,10 +676,10 @@ def _check_hidden(call: Call, came: dict[str, Tensor]) -> None:
     dead = torch.from_numpy(~shown.any(-1))
     for name in ("output", "weights"):
         if name in came and not bool((came[name][dead] == 0).all()):
-            raise Wrong(f"{name}: not 0 in a row that sees no key")
+            raise WrongError(f"{name}: not 0 in a row that sees no key")
     for name, seen in (("query", shown.any(-1)), ("key", shown.any(-2)), ("value", shown.any(-2))):
         grad = came.get(f"grad {name}")
         if grad is not None:
             unseen = torch.from_numpy(_summed(seen, tuple(grad.shape[:-1])) == 0)
             if not bool((grad[unseen] == 0).all()):
-                raise Wrong(f"grad {name}: not 0 where nobody looks")
+                raise WrongError(f"grad {name}: not 0 where nobody looks")

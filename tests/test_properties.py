@@ -70,7 +70,7 @@ def test_the_oracle_notices(name: str, by: float, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(random_calls, "run", off)
         try:
             random_calls.judge(call)
-        except random_calls.Wrong:
+        except random_calls.WrongError:
             noticed += 1
         monkeypatch.setattr(random_calls, "run", real)
     assert tried > 5

@@ -101,12 +101,14 @@ def test_every_layer_in_every_layout(data: st.DataObject) -> None:
         visible = visible & (torch.arange(keys) != limits["exclude"][..., None])
     return_weights = draw(st.booleans())
 
+    refused = ""
     try:
-        with torch.autocast("cpu", enabled=False):
-            came = layer(*(given[:1] if name == "self" else given), **limits, impl=impl, return_weights=return_weights)
+        came = layer(*(given[:1] if name == "self" else given), **limits, impl=impl, return_weights=return_weights)
     except ValueError as error:
+        refused = str(error)
+    if refused:
         assert impl != "auto"
-        assert str(error).startswith(f"impl: {impl!r} cannot run this call: ")
+        assert refused.startswith(f"impl: {impl!r} cannot run this call: ")
         return
     came = came if return_weights else (came,)
     wide = LAYERS[name]().to(dtype)

@@ -61,8 +61,19 @@ def can_read_values(*tensors: Tensor) -> bool:
     return plain and (on_cpu or (check_values.everywhere and not _capturing(tensors)))
 
 
-def largest(tensor: Tensor) -> float:
-    """The largest absolute value, where it can be read; ∞ where something is NaN."""
+def are_harmless(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether hidden pairs and values have no effect as they are: all is finite, and so is every inner product.
+
+    A product that overflows would come to ∞ − ∞ where it is hidden by adding −∞. False where it cannot be seen.
+    """
+    if not can_read_values(query, key, value):
+        return False
+    most = torch.finfo(torch.promote_types(query.dtype, torch.float32)).max
+    return _largest(value) < _INF and _largest(query) * _largest(key) * query.shape[-1] < most
+
+
+def _largest(tensor: Tensor) -> float:
+    """The largest absolute value; ∞ where something is NaN."""
     if not tensor.numel():
         return 0.0
     low, high = tensor.detach().aminmax()

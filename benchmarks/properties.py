@@ -2,10 +2,10 @@
 
     python benchmarks/properties.py --cases 1000000 --workers 2
 
-`random_calls` makes the call of each number and says what it should give. Workers are processes of their own: one that
-dies is counted with the numbers of the cases that it was at, and another goes on behind them. What is done is kept in
-benchmarks/results/properties.json, and a run of the same seed at the same commit goes on where it was interrupted.
-Part of the cases is run by several threads at once.
+`random_calls` makes the call of each number, and `oracle` says what it should give. Workers are processes of their own:
+one that dies is counted with the numbers of the cases that it was at, and another goes on behind them. What is done is
+kept in benchmarks/results/properties.json, and a run of the same seed at the same commit goes on where it was
+interrupted. Part of the cases is run by several threads at once.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import time
 import traceback
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -36,13 +37,14 @@ _CRASH = "crash"
 
 def one(seed: int, index: int) -> tuple[str, str | None]:
     """What comes of a case, and what is to be told of it."""
+    import oracle
     import random_calls
 
     call = None
     try:
         call = random_calls.make(seed, index)
-        return random_calls.judge(call), None
-    except random_calls.Wrong as error:
+        return oracle.judge(call), None
+    except oracle.WrongError as error:
         return "beyond the budget", f"{error} in {call.describe() if call else index}"
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -147,7 +149,7 @@ class Run:
         self.failures = [*self.failures, words][:TOLD]
         print(words, flush=True)
         points = [task[0] - 1, *(i for i in at if task[0] <= i < task[1]), task[1]]
-        return [(a + 1, b) for a, b in zip(points, points[1:], strict=False) if a + 1 < b]
+        return [(a + 1, b) for a, b in pairwise(points) if a + 1 < b]
 
     def write(self, under_way: list[tuple[int, int]]) -> None:
         results = {
@@ -216,11 +218,12 @@ def main() -> None:
     parser.add_argument("--path", type=Path, default=PATH, help="where the report is kept")
     options = parser.parse_args()
     if options.only is not None:
+        import oracle
         import random_calls
 
         call = random_calls.make(options.seed, options.only)
         print(call.describe())
-        print(random_calls.judge(call))
+        print(oracle.judge(call))
         return
     state = run(options.seed, options.cases, options.workers, options.path)
     print(f"{dict(state.counts)} in {state.seconds:.0f} s")

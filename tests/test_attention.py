@@ -40,7 +40,11 @@ DOT = scores.Dot()
         ({"mask": torch.ones(2, 3, 5)}, TypeError, "mask: came with dtype torch.float32; allowed: torch.bool"),
         ({"mask": torch.ones(2, 5, 3, dtype=torch.bool)}, ValueError, r"broadcasts to \(2, 3, 5\)"),
         ({"mask": torch.ones(7, 2, 3, 5, dtype=torch.bool)}, ValueError, r"broadcasts to \(2, 3, 5\)"),
-        ({"mask": torch.ones(2, 5, dtype=torch.bool)}, ValueError, r"every query of a batch element, mask\[:, None, :\]"),
+        (
+            {"mask": torch.ones(2, 5, dtype=torch.bool)},
+            ValueError,
+            r"every query of a batch element, mask\[:, None, :\]",
+        ),
         ({"mask": torch.ones(2, 4, dtype=torch.bool)}, ValueError, r"broadcasts to \(2, 3, 5\)$"),
         ({"valid_lens": [1, 2]}, TypeError, "valid_lens: came list; .* as torch.tensor makes of a list"),
         ({"score": None}, TypeError, "score: came NoneType; allowed: an instance of a dikkat.scores.Score"),

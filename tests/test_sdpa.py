@@ -89,6 +89,37 @@ def test_a_gradient_for_parts_only(leaves: tuple[int, ...]) -> None:
     )
 
 
+def test_a_product_that_overflows_reaches_only_the_rows_that_see_it() -> None:
+    """Finite numbers: the product is not, and ∞ − ∞ is no way to hide it."""
+    torch.manual_seed(0)
+    query, key, value = torch.randn(1, 3, 8), torch.randn(1, 5, 8), torch.randn(1, 5, 8)
+    mask = torch.ones(3, 5, dtype=torch.bool)
+    mask[0, 4] = mask[1, 4] = False
+    query[0, 1], key[0, 4] = 1e20, 1e25
+    key[0, :4] *= 1e-20
+    came = dikkat.attend(query, key, value, score=scores.Dot(), mask=mask)
+    exact = (query.double() @ key.double().mT).masked_fill(~mask, -torch.inf).softmax(-1) @ value.double()
+    torch.testing.assert_close(came[0, :2].double(), exact[0, :2], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("impl", kit.KERNELS)
+def test_under_autocast_what_is_turned_runs_or_is_refused(impl: str) -> None:
+    torch.manual_seed(0)
+    layer = dikkat.MultiHeadAttention(8, 2)
+    x = torch.randn(2, 8, 10).mT.requires_grad_()
+    exact = layer(x, x, x, impl="reference")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for given in ((x, x, x), (x.bfloat16(), x, x)):
+            try:
+                came = layer(*given, torch.tensor([10, 10]), impl=impl)
+            except ValueError as error:
+                assert impl == "triton", error  # noqa: PT017
+                return
+            torch.testing.assert_close(came.float(), exact, rtol=0, atol=0.1)
+            came.sum().backward()
+    assert x.grad is not None
+
+
 def test_where_the_fast_path_is_switched_off_it_says_so() -> None:
     x = torch.randn(1, 5, 8)
     torch.backends.cuda.enable_flash_sdp(False)

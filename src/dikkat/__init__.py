@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dikkat import scores
+    from dikkat.adapters import as_torch_attention
     from dikkat.attention import (
         Implementation,
         Memory,
@@ -40,6 +41,7 @@ __all__ = [
     "MultiHeadAttention",
     "SelfAttention",
     "State",
+    "as_torch_attention",
     "attend",
     "attend_memory",
     "attention_state",
@@ -63,7 +65,7 @@ def __getattr__(name: str) -> Any:
     if name == "scores":
         return import_module("dikkat.scores")
     if name in __all__:
-        for home in ("attention", "layers", "masking"):
+        for home in ("attention", "layers", "masking", "adapters"):
             if hasattr(module := import_module(f"dikkat.{home}"), name):
                 return globals().setdefault(name, getattr(module, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

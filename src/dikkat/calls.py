@@ -11,11 +11,10 @@ from torch import Tensor
 
 from dikkat.kernels import KERNELS, Problem, Result, choose
 from dikkat.kernels.common import spread
-from dikkat.masking import Restrictions, autocasts, broadcast, can_read_values, largest, restrict
+from dikkat.masking import Restrictions, are_harmless, autocasts, broadcast, can_read_values, restrict
 from dikkat.scores import Dot, ScaledDot, Score, fits
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_INF = float("inf")
 # Scores that compare keys as they come.
 _PLAIN = (Dot, ScaledDot)
 
@@ -226,20 +225,9 @@ def hide_all(query: Tensor, key: Tensor, value: Tensor, score: Score, limits: Re
     Keys and values that are compared as they come, and that 0 times is 0, stay: to look is quicker than to copy.
     """
     seen, live = limits.seen_and_live()
-    if _all(live) and type(score) in _PLAIN and not _all(seen) and _are_harmless(query, key, value):
+    if _all(live) and type(score) in _PLAIN and not _all(seen) and are_harmless(query, key, value):
         return query, key, value
     return hide(query, live), hide(key, seen), hide(value, seen)
-
-
-def _are_harmless(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether hidden keys and values have no effect as they are: all is finite, and so is every product.
-
-    A product that overflows would come to ∞ − ∞ where it is hidden by adding −∞.
-    """
-    if not can_read_values(query, key, value):
-        return False
-    most = torch.finfo(torch.promote_types(query.dtype, torch.float32)).max
-    return largest(value) < _INF and largest(query) * largest(key) * query.shape[-1] < most
 
 
 def _all(shown: Tensor) -> bool:

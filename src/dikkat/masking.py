@@ -66,8 +66,19 @@ def _recorded() -> bool:
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
 
 
-def largest(tensor: Tensor) -> float:
-    """The largest absolute value, where it can be read; ∞ where something is NaN."""
+def are_harmless(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether hidden pairs and values have no effect as they are: all is finite, and so is every inner product.
+
+    A product that overflows would come to ∞ − ∞ where it is hidden by adding −∞. False where it cannot be seen.
+    """
+    if not can_read_values(query, key, value):
+        return False
+    most = torch.finfo(torch.promote_types(query.dtype, torch.float32)).max
+    return _largest(value) < _INF and _largest(query) * _largest(key) * query.shape[-1] < most
+
+
+def _largest(tensor: Tensor) -> float:
+    """The largest absolute value; ∞ where something is NaN."""
     if not tensor.numel():
         return 0.0
     low, high = tensor.detach().aminmax()

@@ -184,3 +184,25 @@ def test_refuses_shapes_that_do_not_fit():
         module(inputs[:, :0], memory, state)
     with pytest.raises(ValueError, match=r"state has shape \(1, 3, 11\).*\(2, 3, 11\)"):
         module(inputs, memory, state[:1])
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+@pytest.mark.parametrize("gradients", [True, False])
+def test_is_the_same_however_its_tensors_lie_in_memory(gradients: bool, impl: str) -> None:
+    module = make()
+    inputs, encoded, lengths, state = example(module)
+    wanted = by_hand(module, inputs, encoded, lengths, state, "additive")
+    for lie in (
+        lambda t: t.mT.contiguous().mT,
+        lambda t: t.movedim(0, -1).contiguous().movedim(-1, 0),
+        lambda t: t.repeat_interleave(2, -1)[..., ::2],
+        lambda t: torch.cat([t.flip(1), t], 1)[:, t.shape[1] :],
+    ):
+        with torch.set_grad_enabled(gradients):
+            memory = module.prepare(lie(encoded), lengths.repeat_interleave(2)[::2])
+            found = module(lie(inputs), memory, lie(state), return_weights=True, impl=impl)
+            stepped = module.step(lie(inputs)[:, 0], memory, lie(state), return_weights=True)
+        for got, expected in zip(found, wanted, strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-11, atol=1e-12)
+        for got, expected in zip(stepped[:3], wanted[:3], strict=True):
+            torch.testing.assert_close(got, expected[:, 0], rtol=1e-11, atol=1e-12)

@@ -8,17 +8,12 @@ from threading import Lock
 
 import torch
 from torch import Tensor
-from torch.backends.cuda import (
-    SDPAParams,
-    can_use_efficient_attention,
-    can_use_flash_attention,
-    flash_sdp_enabled,
-)
+from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use_flash_attention, flash_sdp_enabled
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from dikkat.kernels.common import Problem, Result
-from dikkat.masking import can_read_values, have_tangents, largest, transformed
+from dikkat.masking import are_harmless, can_read_values, have_tangents, transformed
 
 _INF = float("inf")
 # Not cuDNN's, which makes a plan for each new shape: texts have many.
@@ -58,17 +53,13 @@ def obstacles(problem: Problem) -> list[str]:
         found.append("PyTorch's fast paths on CUDA take no float64")
     if transformed() or have_tangents(problem.query, problem.key, problem.value):
         found.append("PyTorch's fast paths do not run under torch.func transforms, nor in forward mode")
-    if limits.vary_by_row() and not _finite(problem):
+    operands = (problem.query, problem.key, problem.value)
+    # Where it can be seen without waiting for a device.
+    if limits.vary_by_row() and can_read_values(*operands) and not are_harmless(*operands):
         found.append("something is not finite, and PyTorch's fast paths would show it to rows that it is hidden from")
     if not found and device == "cuda":
         found += _refused_by_cuda(problem)
     return found
-
-
-def _finite(problem: Problem) -> bool:
-    """Where it can be seen without waiting for a device."""
-    operands = (problem.query, problem.key, problem.value)
-    return not can_read_values(*operands) or all(largest(t) < _INF for t in operands)
 
 
 def _refused_by_cuda(problem: Problem) -> list[str]:

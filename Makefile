@@ -35,7 +35,7 @@ check: install  ## Linter, strict types, docs build.
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # with --quiet, it would not count the warnings
 
 bench: install peers demo .venv-mxnet/installed  ## Measure, and write benchmarks/results/ and the tables of docs/benchmarks.md.
 	$(BIN)/python benchmarks/core.py

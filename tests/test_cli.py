@@ -761,6 +761,20 @@ def test_a_command_that_is_written_wrongly_is_one_line(run, arguments, message):
     refused(run(*arguments), message)
 
 
+def test_help_does_not_wait_for_pytorch():
+    code = (
+        "import sys\n"
+        "from dikkat.cli import main\n"
+        "sys.argv[1:] = ['--help']\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    print('torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout.splitlines()[-1]) == (0, "", "False")
+
+
 @pytest.mark.parametrize("library", ["typer", "torch", "dikkat.translation.tokenizer"])
 def test_an_interrupt_while_libraries_are_imported_is_one_line(tmp_path, library):
     code = (

@@ -163,24 +163,24 @@
     return element;
   }
 
-  const oneLine = (row) => row.every((box) => Math.abs(box.bottom - row[0].bottom) < box.bottom - box.top);
+  const lines = (row) => new Set(row.map((box) => Math.round(box.bottom))).size;
 
-  // At rest, the strong weights show as threads. Where they pass behind text, since a row has several lines, each word
-  // has but one, and a fainter one.
+  // At rest, the strong weights show as threads. Where a row has several lines, and threads pass behind text, each word
+  // has one alone, which is the fainter the more lines there are.
   function drawRest(view) {
     view.threads.replaceChildren();
     const { source, target } = boxes(view);
-    const fewer = !oneLine(source) || !oneLine(target);
+    const crossed = lines(source) + lines(target) - 1;
     const strongest = target.map((_, row) => source.reduce((best, _, i) => (view.weight(row, i) > view.weight(row, best) ? i : best), 0));
     target.forEach((to, row) => source.forEach((from, column) => {
       const weight = view.weight(row, column);
-      if (column !== strongest[row] && (fewer || weight < REST)) return;
+      if (column !== strongest[row] && (crossed > 1 || weight < REST)) return;
       const strength = weight / view.largest;
       const [x1, y1, x2, y2] = [from.left + from.width / 2, from.bottom + 3, to.left + to.width / 2, to.top - 3];
       const middle = (y1 + y2) / 2;
       const thread = path("rest", `M${x1} ${y1}C${x1} ${middle} ${x2} ${middle} ${x2} ${y2}`);
       thread.style.strokeWidth = 0.75 + 1.75 * strength;
-      thread.style.strokeOpacity = (0.1 + 0.5 * strength) / (fewer ? 2 : 1);
+      thread.style.strokeOpacity = (0.1 + 0.5 * strength) / Math.sqrt(Math.max(crossed, 1));
       view.threads.append(thread);
     }));
   }

@@ -115,7 +115,8 @@ first=600)
             '{tsv: pairs.tsv}'
         """
         given = {key: value for key, value in asdict(self).items() if value is not None}
-        return str(replace(self, **{key: Path(given[key]).name for key in _places(given)}))
+        names: dict[str, Any] = {key: Path(given[key]).name for key in _places(given)}
+        return str(replace(self, **names))
 
     def has_part(self, part: Part) -> bool:
         """Whether the corpus itself says which of its pairs are of the part: a named one does."""

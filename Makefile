@@ -50,7 +50,7 @@ check: .venv/check  ## Linter, arrows, strict types, docs build.
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/lint-imports --config pyproject.toml
 	$(BIN)/mypy
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # with --quiet, it would not count the warnings
 
 format: .venv/check  ## Format the sources, and mend what the linter can.
 	$(BIN)/ruff check --fix $(SOURCES)

@@ -1,10 +1,12 @@
 import errno
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
-from dikkat.files import write_whole
+from dikkat.errors import InputError
+from dikkat.files import parse_json, read_regular, write_whole
 
 
 def full_disk(*_):
@@ -119,3 +121,57 @@ def test_a_pipe_is_not_replaced(tmp_path):
     with pytest.raises(ValueError, match="device or a pipe"):
         write_whole(tmp_path / "pipe", "x")
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_a_file_and_a_link_to_one_are_read(tmp_path):
+    (tmp_path / "file").write_bytes(b"\x00\xff\r\n")
+    (tmp_path / "link").symlink_to("file")
+    assert read_regular(tmp_path / "link", most=4) == b"\x00\xff\r\n"
+    with pytest.raises(InputError, match="file: 4 bytes, and such a file has at most 3"):
+        read_regular(tmp_path / "file", most=3)
+    with pytest.raises(FileNotFoundError):
+        read_regular(tmp_path / "none", most=3)
+
+
+def test_what_may_never_end_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for name in ("pipe", "folder", "device"):
+        with pytest.raises(InputError, match=f"{name}: not a regular file"):
+            read_regular(tmp_path / name, most=10**12)
+
+
+def test_a_huge_file_costs_nothing(tmp_path):
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", 10**13)
+    with pytest.raises(InputError, match="10,000,000,000,000 bytes"):
+        read_regular(tmp_path / "sparse", most=1 << 20)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="there is no such file here")
+def test_a_file_whose_size_is_not_its_own_is_refused():
+    with pytest.raises(InputError, match="the file should have 0"):
+        read_regular("/proc/self/maps", most=10)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a":' * 100_000, "nested too deeply"),
+        (b'{"a": 1, "b": {"c": 1, "c": 2}}', "the key 'c' is given twice"),
+        (b"[NaN]", "NaN is no number"),
+        (b"-Infinity", "-Infinity is no number"),
+        (b"9" * 5000, "digits"),
+        (b"\xff", "utf-8"),
+        (b"[1] 2", "Extra data"),
+    ],
+)
+def test_json_from_a_stranger(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_json(text)
+
+
+def test_json_is_read_as_it_is():
+    assert parse_json('{"é": [1, 2.5, true, null, {}]}'.encode()) == {"é": [1, 2.5, True, None, {}]}

@@ -202,6 +202,36 @@ def test_another_librarys_tokenizer_is_refused(tmp_path):
         Tokenizer.load(tmp_path / "t.json")
 
 
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+$", "(?<=[ ])(x+x+)+y(?=[ ]|$)", "(?<=[ ])unknown(?=[ ]|$)", "(?<=[ ].*)[ ]"]
+)
+def test_no_pattern_but_dikkats_own_reaches_the_library(tmp_path, pattern):
+    content = json.loads(word().to_json())
+    step = {"type": "Replace", "pattern": {"Regex": pattern}, "content": "b"}
+    content["decoder"]["decoders"].insert(2, step)
+    (tmp_path / "t.json").write_text(json.dumps(content))
+    with pytest.raises(ModelFolderError, match=r"t\.json: .*a step that dikkat does not write"):
+        Tokenizer.load(tmp_path / "t.json")
+
+
+def test_a_switch_that_only_another_version_of_the_library_knows_may_be_off(tmp_path):
+    content = json.loads(byte_pairs().to_json())
+    del content["model"]["ignore_merges"]
+    content["model"]["new_switch"] = False
+    (tmp_path / "t.json").write_text(json.dumps(content))
+    assert Tokenizer.load(tmp_path / "t.json").to_json() == byte_pairs().to_json()
+    content["model"]["new_switch"] = True
+    (tmp_path / "t.json").write_text(json.dumps(content))
+    with pytest.raises(ModelFolderError, match="its model is another"):
+        Tokenizer.load(tmp_path / "t.json")
+
+
+def test_a_byte_pair_vocabulary_has_room_for_all_bytes():
+    assert len(byte_pairs(size=260)) == 260
+    with pytest.raises(SettingsError, match="vocabulary_size is 259; with the tokenizer bpe it must be at least 260"):
+        byte_pairs(size=259)
+
+
 def test_an_unknown_kind_and_number_are_refused():
     with pytest.raises(SettingsError, match=r"'char'.*word, bpe"):
         Tokenizer.train(FRENCH, "char", min_freq=1, vocabulary_size=10)

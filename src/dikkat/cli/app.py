@@ -33,6 +33,10 @@ _COMMANDS = {
 }
 
 
+class InterruptedCommand(Exception):  # noqa: N818  (nothing is wrong)
+    """Ctrl-C, where the command itself has nothing to say about it."""
+
+
 class Command(TyperCommand):
     """A command whose --help is not shown as if it took a value."""
 
@@ -58,6 +62,13 @@ class _Group(TyperGroup):
         """The command that the arguments call, with its options."""
         name, listed, rest = super().resolve_command(ctx, args)
         return name, listed and _imported(str(name)), rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Import the module of the command, and run it."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise InterruptedCommand from None  # typer would end without a word
 
     def get_help_option(self, ctx: Any) -> Any:
         """The option --help."""

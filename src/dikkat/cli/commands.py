@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 import typer
 
-from dikkat.cli.app import app
+from dikkat.cli.app import InterruptedCommand, app
 from dikkat.errors import InputError
 
 _UsageError: Any = typer.BadParameter.__bases__[0]  # of click, or of the copy of it that newer versions of typer have
@@ -23,6 +23,8 @@ def run() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":  # the help stands there already
             raise SystemExit(2) from None
         _fail(_misuse(error))
+    except InterruptedCommand:
+        raise KeyboardInterrupt from None
     except BrokenPipeError:  # the reader of our output has seen enough; nothing is to be said to it any more
         sys.stderr.close()
         raise SystemExit(1) from None

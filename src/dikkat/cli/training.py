@@ -159,12 +159,14 @@ def _finish(result: "Training", plan: "Recipe", output: Path) -> None:
         raise typer.Exit(130)
     if plan.test is not None and _leads():
         scores = _score(translator, list(plan.test.open("test")))
-        replace(translator, origin=translator.origin and translator.origin.scored(str(plan.test), scores)).save(output)
+        replace(translator, origin=translator.origin and translator.origin.scored(plan.test.title(), scores)).save(
+            output
+        )
 
 
 def _origin(result: "Training", plan: "Recipe") -> Origin:
     return Origin.now(
-        corpus=str(plan.corpus),
+        corpus=plan.corpus and plan.corpus.title(),
         pairs=result.pairs,
         epochs=len(result.epochs),
         validation_loss=min((each.loss for each in result.validations), default=None),

@@ -2,7 +2,7 @@
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const SMALLEST = 0.02;     // weights below this are shaded but carry no number and no ribbon, while there are larger ones
-  const REST = 0.1;          // weights from this on show as threads while nothing is chosen
+  const REST = 0.1;          // weights from this on show as threads while nothing is chosen, and each word's largest
   const PER_UNIT = 1000;     // weights are stored in thousandths
 
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -31,6 +31,7 @@
       article, pair, number,
       tokens: { source, target },
       weight: (row, column) => flat[row * source.length + column] / PER_UNIT,
+      largest: flat.reduce((most, each) => Math.max(most, each), 1) / PER_UNIT,
       elements: {},
     };
     views.set(article, view);
@@ -162,21 +163,24 @@
     return element;
   }
 
-  const oneLine = (row) => row.every((box) => Math.abs(box.bottom - row[0].bottom) < box.bottom - box.top);
+  const lines = (row) => new Set(row.map((box) => Math.round(box.bottom))).size;
 
-  // At rest, the strong weights show as threads, where they cross no text.
+  // At rest, the strong weights show as threads. Where a row has several lines, and threads pass behind text, each word
+  // has one alone, which is the fainter the more lines there are.
   function drawRest(view) {
     view.threads.replaceChildren();
     const { source, target } = boxes(view);
-    if (!oneLine(source) || !oneLine(target)) return;
+    const crossed = lines(source) + lines(target) - 1;
+    const strongest = target.map((_, row) => source.reduce((best, _, i) => (view.weight(row, i) > view.weight(row, best) ? i : best), 0));
     target.forEach((to, row) => source.forEach((from, column) => {
       const weight = view.weight(row, column);
-      if (weight < REST) return;
+      if (column !== strongest[row] && (crossed > 1 || weight < REST)) return;
+      const strength = weight / view.largest;
       const [x1, y1, x2, y2] = [from.left + from.width / 2, from.bottom + 3, to.left + to.width / 2, to.top - 3];
       const middle = (y1 + y2) / 2;
       const thread = path("rest", `M${x1} ${y1}C${x1} ${middle} ${x2} ${middle} ${x2} ${y2}`);
-      thread.style.strokeWidth = 0.75 + 1.75 * weight;
-      thread.style.strokeOpacity = 0.1 + 0.5 * weight;
+      thread.style.strokeWidth = 0.75 + 1.75 * strength;
+      thread.style.strokeOpacity = (0.1 + 0.5 * strength) / Math.sqrt(Math.max(crossed, 1));
       view.threads.append(thread);
     }));
   }
@@ -240,8 +244,9 @@
       line.append(name);
       source.forEach((from, column) => {
         const weight = view.weight(row, column);
-        const cell = create("td", weight < 0.05 ? "faint" : "", weight.toFixed(2));
-        cell.style.setProperty("--weight", weight);
+        // The colours reach up to the largest weight: in a long sentence all are small.
+        const cell = create("td", weight < 0.05 * view.largest ? "faint" : "", weight.toFixed(2));
+        cell.style.setProperty("--weight", weight / view.largest);
         cell.title = `${token} ← ${from}: ${weight.toFixed(3)}`;
         line.append(cell);
       });

@@ -59,8 +59,8 @@ class Recipe:
         """A recipe from its file.
 
         Args:
-            recipe: a YAML file, or the name of a recipe that comes with dikkat. File names in a file begin in its folder;
-                in a recipe that comes with dikkat, in the current one.
+            recipe: a YAML file, or the name of a recipe that comes with dikkat. File names in a file begin in its
+                folder; in a recipe that comes with dikkat, in the current one.
 
         Raises:
             InputError: no such recipe; not YAML; a key twice, unknown, or with a value that it may not have: the

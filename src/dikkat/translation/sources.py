@@ -3,7 +3,7 @@
 import difflib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -106,6 +106,17 @@ first=600)
         """As one would write it."""
         given = [f"{key}: {value}" for key, value in asdict(self).items() if value is not None]
         return self.name if self.name and len(given) == 1 else f"{{{', '.join(given)}}}"
+
+    def title(self) -> str:
+        """As one would write it, for those to whom the folders of this machine mean nothing.
+
+        Example:
+            >>> Source.parse("/home/marie/pairs.tsv").title()
+            '{tsv: pairs.tsv}'
+        """
+        given = {key: value for key, value in asdict(self).items() if value is not None}
+        names: dict[str, Any] = {key: Path(given[key]).name for key in _places(given)}
+        return str(replace(self, **names))
 
     def has_part(self, part: Part) -> bool:
         """Whether the corpus itself says which of its pairs are of the part: a named one does."""

@@ -40,8 +40,8 @@ def check_size(kind: Kind, vocabulary_size: int) -> None:
     smallest = len(SPECIAL_TOKENS) + 256
     if kind == "bpe" and vocabulary_size < smallest:
         raise SettingsError(
-            f"vocabulary_size is {vocabulary_size}; with the tokenizer bpe it must be at least {smallest}, the number of "
-            "all bytes and special tokens"
+            f"vocabulary_size is {vocabulary_size}; with the tokenizer bpe it must be at least {smallest}, the number "
+            "of all bytes and special tokens"
         )
 
 

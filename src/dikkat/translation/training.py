@@ -285,8 +285,8 @@ def _check_without_validation(settings: Settings) -> None:
 def _check_average(settings: Settings) -> None:
     if settings.average > settings.epochs and settings.validation_steps is None:
         raise SettingsError(
-            f"average is {settings.average} and epochs is {settings.epochs}: each epoch ends with one validation, so that "
-            "there are not so many models to average. Use more epochs, a smaller average, or validation_steps"
+            f"average is {settings.average} and epochs is {settings.epochs}: each epoch ends with one validation, so "
+            "that there are not so many models to average. Use more epochs, a smaller average, or validation_steps"
         )
 
 
@@ -399,7 +399,6 @@ def _stored(
     translator: Translator, corpus: Corpus, purpose: str, say: Callable[[str], object], *, distinct: bool
 ) -> Store:
     """A corpus as token numbers."""
-
     said = 0
 
     def read(pairs: int) -> None:

@@ -1,0 +1,79 @@
+"""What the pages of the documentation are made of."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+griffe = pytest.importorskip("griffe")
+pytest.importorskip("latex2mathml")
+
+ROOT = Path(__file__).parent.parent
+
+
+def module(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def documented(thing):
+    if thing.is_alias:
+        return
+    if thing.docstring is not None:
+        yield thing
+    for member in thing.members.values():
+        yield from documented(member)
+
+
+def test_every_example_is_shown_as_code():
+    """Griffe makes a box of text of a section that it does not know, and Markdown three quotations of each >>>."""
+    extensions = griffe.load_extensions(module("docstrings").Examples())
+    package = griffe.load("dikkat", search_paths=[ROOT / "src"], extensions=extensions)
+    with_examples = [each for each in documented(package) if ">>>" in each.docstring.value]
+    assert len(with_examples) > 100
+    for each in with_examples:
+        sections = each.docstring.parse("google")
+        text = [part for kind, part in _examples(sections) if kind is griffe.DocstringSectionKind.examples]
+        others = [
+            str(section.value) for section in sections if section.kind is not griffe.DocstringSectionKind.examples
+        ]
+        assert text, each.path
+        assert not [part for part in others if ">>>" in part], each.path
+
+
+def _examples(sections):
+    for section in sections:
+        if section.kind is griffe.DocstringSectionKind.examples:
+            yield from section.value
+
+
+@pytest.mark.parametrize(
+    ("html", "wanted"),
+    [
+        ("<p>x_j and q'_h</p>", "<p><i>x</i><sub>j</sub> and <i>q'</i><sub>h</sub></p>"),
+        ("a(s_{i−1}, (W_q q)_h)", "a(<i>s</i><sub>i−1</sub>, (<i>W</i><sub>q</sub> q)<sub>h</sub>)"),
+        (
+            '<code>x_j</code> <pre class="a_b">y_j</pre> <a id="d_q">',
+            '<code>x_j</code> <pre class="a_b">y_j</pre> <a id="d_q">',
+        ),
+        ("valid_lens a_long x_1y2", "valid_lens a_long x_1y2"),
+        (r'<span class="arithmatex">\(x_j\)</span>', None),
+    ],
+)
+def test_subscripts_look_like_those_of_formulas(html, wanted):
+    made = module("hooks").on_page_content(html)
+    if wanted is None:
+        assert made.startswith("<math")
+        assert "<sub>" not in made
+    else:
+        assert made == wanted
+
+
+def test_warnings_fail_the_build():
+    """With --quiet, MkDocs drops its warnings before --strict could count them."""
+    (command,) = re.findall(r"mkdocs build[^#\n]*", (ROOT / "Makefile").read_text())
+    assert "--strict" in command
+    assert "--quiet" not in command

@@ -94,7 +94,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)  # a forked process has none of its parent's threads
     sys.modules["tensorflow"] = None  # type: ignore[assignment]  # TensorBoard would import it, which takes seconds
-    import_module("torch.utils.tensorboard")
+    for late in ("torch.utils.tensorboard", "sacrebleu", "dikkat.kernels.numba_tiles", "dikkat.kernels.numba_steps"):
+        import_module(late)  # here, and not again in each child
     pairs = phrasebook.pairs()[: PAIRS + PAIRS // 4]
     training, validation = pairs[:PAIRS], pairs[PAIRS:]
     several = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) > 1

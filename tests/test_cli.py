@@ -30,7 +30,7 @@ from dikkat.translation import (
 )
 from dikkat.translation.recipe import Recipe
 from dikkat.translation.store import Store
-from dikkat.translation.tokenizer import END
+from dikkat.translation.tokenizer import END, Tokenizer
 from dikkat.translation.training import train as train_translator
 from translation.conftest import PAIRS, TINY
 
@@ -841,6 +841,29 @@ def test_interrupted_translating_has_the_status_of_the_shell(run, model, monkeyp
 
     monkeypatch.setattr(Translator, "translate_n_best", translate)
     assert run("translate", model, "Go.")[0] == 130
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "said"),
+    [
+        (Recipe, "data", "before there was a checkpoint; nothing is saved"),
+        (Tokenizer, "train", "before there was a checkpoint; nothing is saved"),
+        (Translator, "save", "To go on: dikkat train --resume --output"),
+    ],
+)
+def test_ctrl_c_is_told_in_words_at_any_time(run, tmp_path, monkeypatch, place, name, said):
+    inner = getattr(place, name)
+
+    def interrupted(*arguments, **options):
+        signal.raise_signal(signal.SIGINT)
+        return inner(*arguments, **options)
+
+    monkeypatch.setattr(place, name, interrupted)
+    status, out, err = run("train", *BOOK, *QUICK, "-o", tmp_path / "model")
+    assert (status, out) == (130, "")
+    assert said in err.splitlines()[-1]
+    assert "Traceback" not in err
+    assert "Aborted" not in err
 
 
 def test_several_models_translate_together(run, model):

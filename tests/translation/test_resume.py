@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dikkat.translation import CorpusError, SettingsError, TrainingDivergedError, checkpoints, run_folder
+from dikkat.translation import CorpusError, SettingsError, TrainingDivergedError, checkpoints, run_folder, threads
 from dikkat.translation.checkpoints import SafetensorsIO
 from dikkat.translation.curves import Curves
 from dikkat.translation.errors import TrainingFolderError, TrainingStorageError
@@ -373,7 +373,8 @@ torch.set_num_threads(1)
 from translation.test_resume import PAIRS, SHORT
 sys.path.append("benchmarks")  # which has a `translation` too
 import kills
-print(json.dumps(kills.kill(Path(sys.argv[1]), SHORT, PAIRS, PAIRS[:5], 3, random.Random(2))))
+*_, found = kills.kill(Path(sys.argv[1]), SHORT, PAIRS, PAIRS[:5], 3, random.Random(2))
+print(json.dumps(found))
 """
 
 
@@ -385,7 +386,7 @@ def test_killed_by_the_system_at_any_time(tmp_path):
     done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True, timeout=600)
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["kills"] >= 3
-    assert (found["unreadable"], found["different"]) == (0, 0)
+    assert (found["unreadable"], found["different_in_silence"]) == (0, 0)
 
 
 def test_no_validation_keeps_the_last_weights_and_goes_on_too(tmp_path, monkeypatch):
@@ -538,3 +539,50 @@ def test_an_epoch_that_the_end_cut_short_counts_as_far_as_it_came(tmp_path, monk
     assert [each.training_loss for each in again.epochs] == [each.training_loss for each in whole.epochs]
     assert losses(again) == losses(whole)
     assert equal(weights(again), weights(whole))
+
+
+@pytest.fixture
+def begun_with_two_threads(tmp_path, monkeypatch):
+    """The folder of a training of two threads that was stopped; now there is one."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    torch.set_num_threads(2)
+    killed_in(monkeypatch, SHORT, tmp_path / "run", "training_step", 6)
+    torch.set_num_threads(1)
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def threads_of_steps(monkeypatch):
+    found, step = set(), Lesson.training_step
+
+    def looking(self, *args):
+        found.add(torch.get_num_threads())
+        step(self, *args)
+
+    monkeypatch.setattr(Lesson, "training_step", looking)
+    return found
+
+
+def test_it_goes_on_with_as_many_threads(begun_with_two_threads, threads_of_steps, monkeypatch):
+    monkeypatch.setattr(threads, "_processors", lambda: 2)
+    learn(SHORT, begun_with_two_threads, resume=True)
+    assert threads_of_steps == {2}
+    assert torch.get_num_threads() == 1  # the caller's own stay
+
+
+@pytest.mark.parametrize(
+    ("processors", "asked", "reason"), [(1, None, "1 of the processors"), (2, "1", "OMP_NUM_THREA")]
+)
+def test_it_says_where_it_cannot(begun_with_two_threads, threads_of_steps, monkeypatch, processors, asked, reason):
+    monkeypatch.setattr(threads, "_processors", lambda: processors)
+    if asked is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    with pytest.warns(UserWarning, match=f"began with 2 threads and goes on with 1, .* may differ .*{reason}"):
+        learn(SHORT, begun_with_two_threads, resume=True)
+    assert threads_of_steps == {1}
+
+
+def test_it_says_from_where_it_goes_on(tmp_path, monkeypatch, capsys):
+    killed_in(monkeypatch, SHORT, tmp_path, "training_step", 6)
+    train(SHORT, PAIRS, PAIRS[:5], folder=tmp_path, resume=True)
+    assert capsys.readouterr().err.startswith("going on in epoch 2 after step 5, with 1 thread\n")

@@ -2,6 +2,8 @@
 
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -83,10 +85,10 @@ def train(
     check_writable(output)  # before the work, not after it
     folder = output.with_name(f"{output.name}{RUN}")
     plan = _plan(recipe, values, folder, resume=resume)
-    with naming_options():
+    with _interruptible(output, folder), naming_options():
         learnt, judged = plan.data()
         result = _train(plan, learnt, judged, output, folder, resume=resume)
-    _finish(result, plan, output)
+        _finish(result, plan, output)
 
 
 @app.command(cls=Command, epilog="Example:\n\ndikkat recipes")
@@ -97,6 +99,22 @@ def recipes() -> None:
 
     show_table(["name", "purpose"], [[name, purpose(path)] for name, path in built_in().items()], words=2)
     print(f"files: {next(iter(built_in().values())).parent}")
+
+
+@contextmanager
+def _interruptible(output: Path, folder: Path) -> Iterator[None]:
+    """Say what Ctrl-C has left, wherever the training was: reading, training or saving."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        from dikkat.translation.run_folder import RunFolder
+
+        if RunFolder(folder).newest() is not None:
+            _say("dikkat: interrupted at once; what came after the last checkpoint is lost")
+            _say_how_to_go_on(output)
+        else:
+            _say("dikkat: interrupted before there was a checkpoint; nothing is saved")
+        raise typer.Exit(130) from None
 
 
 def _plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resume: bool) -> "Recipe":
@@ -115,7 +133,6 @@ def _plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resume: b
 
 
 def _train(plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path, *, resume: bool) -> "Training":
-    from dikkat.translation.run_folder import RunFolder
     from dikkat.translation.training import TrainingError
     from dikkat.translation.training import train as train_translator
 
@@ -134,13 +151,6 @@ def _train(plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path,
             error.training.translator.save(output)
             _say("dikkat: the training broke off; the best model so far is saved")
         raise InputError(str(error)) from error
-    except KeyboardInterrupt:
-        if RunFolder(folder).newest() is not None:
-            _say("dikkat: interrupted at once; what came after the last checkpoint is lost")
-            _say_how_to_go_on(output)
-        else:
-            _say("dikkat: interrupted before there was a checkpoint; nothing is saved")
-        raise typer.Exit(130) from None
 
 
 def _finish(result: "Training", plan: "Recipe", output: Path) -> None:

@@ -19,8 +19,10 @@ from dikkat.kernels.numba_vectors import FLAGS
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": set(FLAGS)}
 _PAIRS = ("additive", "distance", "inner")
 
-# Called from compiled code alone: without what Python would need to call them, they compile faster.
-inlined = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)
+# Called from compiled code alone: without what Python would need to call them, they compile faster. No call of one is
+# left in a kernel's code: Numba compiles them alone too, under the names that the kernel would call, and a process runs
+# whichever it met first. The two round differently, so that the process that compiles would come to other bits.
+inlined = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, **_OPTIONS)
 
 
 class Kernel:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ from dikkat.translation.progress import LOG_EVERY, Listener, Moment
 from dikkat.translation.run_folder import RunFolder
 from dikkat.translation.schedules import share_of_learning_rate
 from dikkat.translation.search import Search
+from dikkat.translation.threads import go_on_with
 from dikkat.translation.translator import Translator
 
 _GREEDY = Search(beam=1)
@@ -220,6 +222,7 @@ class Lesson(lightning.LightningModule):
         del checkpoint["loops"]
         checkpoint["course"] = self.course.to_dict()
         checkpoint["fingerprint"] = self.fingerprint
+        checkpoint["threads"] = torch.get_num_threads()
         random = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.device)
@@ -227,7 +230,7 @@ class Lesson(lightning.LightningModule):
         checkpoint["random"] = {name: self._of_all_processes(state) for name, state in random.items()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Checks that the checkpoint is one of this training, and takes the course and the random numbers from it."""
+        """Checks that the checkpoint is one of this training; takes course, random numbers and threads from it."""
         folder = None if self.folder is None else self.folder.path
         if faults := list(tensor_faults(self.state_dict(), checkpoint["state_dict"])):
             raise TrainingFolderError(
@@ -250,6 +253,10 @@ class Lesson(lightning.LightningModule):
                 f"{folder}: the training ran in {processes} processes, and this is one of {self.trainer.world_size}. Go"
                 " on with as many"
             )
+        # Checkpoints of earlier versions do not have the number.
+        remark = go_on_with(checkpoint.get("threads", torch.get_num_threads()))
+        if remark is not None and self.trainer.is_global_zero:
+            warnings.warn(remark, UserWarning, stacklevel=2)
 
     def close(self) -> None:
         """Nothing more is to be heard of."""

@@ -4,10 +4,11 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from dikkat.translation.course import Epoch, Validation
+from dikkat.translation.course import Course, Epoch, Validation
 from dikkat.translation.settings import Criterion
 from dikkat.translation.translator import Translation
 
@@ -132,6 +133,15 @@ class Lines(Listener):
             f"epoch {epoch.number}: training loss {epoch.training_loss:.3f}, {loss}{epoch.tokens_per_second:,.0f} "
             "tokens/s"
         )
+
+
+def say_where(course: Course) -> None:
+    """Say from where a training goes on, and with how many threads."""
+    _say(f"going on in epoch {course.epoch + 1} after step {course.step}, with {_threads(torch.get_num_threads())}")
+
+
+def _threads(number: int) -> str:
+    return f"{number} thread" + ("s" if number > 1 else "")
 
 
 def _say(line: str) -> None:

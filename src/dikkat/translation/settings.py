@@ -342,7 +342,8 @@ class Settings:
     seed: Annotated[
         int,
         Option(
-            "Where the random numbers begin: the same seed gives the same model (without max_minutes).",
+            "Where the random numbers begin: the same seed gives the same model, with as many threads (and without "
+            "max_minutes).",
             COURSE,
             0,
             2**32 - 1,

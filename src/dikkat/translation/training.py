@@ -31,10 +31,11 @@ from dikkat.translation.lesson import Lesson, Steps
 from dikkat.translation.model import TranslationModel
 from dikkat.translation.precision import check_precision
 from dikkat.translation.processes import Processes, processes
-from dikkat.translation.progress import Bar, Lines, Listener
+from dikkat.translation.progress import Bar, Lines, Listener, say_where
 from dikkat.translation.run_folder import RunFolder, step_of
 from dikkat.translation.settings import Settings
 from dikkat.translation.store import Store
+from dikkat.translation.threads import kept_threads
 from dikkat.translation.tokenizer import SPECIAL_TOKENS, Tokenizer, check_size
 from dikkat.translation.translator import Translator
 
@@ -101,10 +102,12 @@ def train(
 
     With a folder, checkpoints are kept there: every `checkpoint_steps` steps and at the end of each epoch. A training
     that was stopped, by whatever, goes on from the newest one with `resume`, and on one CPU the result is bit for bit
-    that of a training that was never stopped. For that the settings must be the same, save those of which no step
-    depends: `patience` and `checkpoint_steps`; and `epochs` and `max_minutes`, unless the schedule is `linear` or
-    `cosine`, which were made for the planned end. A validation that only the earlier end called for then counts no
-    more. Curves for TensorBoard are there too; a disk too full for them ends them, and not the training.
+    that of a training that was never stopped. For that it goes on with as many threads as before; where
+    `OMP_NUM_THREADS` asks for another number, or there are fewer processors, a warning says that the last bits may
+    differ. The settings must be the same, save those of which no step depends: `patience` and `checkpoint_steps`; and
+    `epochs` and `max_minutes`, unless the schedule is `linear` or `cosine`, which were made for the planned end. A
+    validation that only the earlier end called for then counts no more. Curves for TensorBoard are there too; a disk
+    too full for them ends them, and not the training.
 
     Ctrl-C, and the signal to end, stop the training after the step at work, with a checkpoint; the second time at once.
 
@@ -151,8 +154,13 @@ def train(
     _check_average(settings)
     team = processes()
     place = None if folder is None else RunFolder(Path(folder), writes=team.rank == 0)
-    # The caller's random numbers stay as they were.
-    with nullcontext() if place is None else place.locked(), torch.random.fork_rng(), _quiet_lightning():
+    # The caller's random numbers and threads stay as they were.
+    with (
+        nullcontext() if place is None else place.locked(),
+        torch.random.fork_rng(),
+        kept_threads(),
+        _quiet_lightning(),
+    ):
         newest = None
         if place is not None and resume:
             newest = place.resumable(settings)
@@ -193,6 +201,8 @@ def _train(
             on_begin(folder.path)
         if folder is not None:
             folder.go_on(settings)
+        if newest is not None and progress is not False and team.rank == 0:
+            say_where(course)
         return _listeners(settings, folder, newest, progress, len(batches))
 
     steps = Steps(batches, course, epochs=settings.epochs, accumulate=settings.accumulate, world=team.world)

@@ -171,7 +171,7 @@ def test_numbers_whose_sums_or_squares_would_be_infinite(kernel, order, dtype, n
     with pytest.raises(ValueError, match=rf"^{name}: came with .*; allowed in {np.dtype(dtype)}, the dtype of X and"):
         NadarayaWatson(kernel, order=order).fit(**given)
     model = NadarayaWatson(kernel, order=order, bandwidth=1.0).fit(X.astype(dtype), Y)
-    with pytest.raises(ValueError, match="^X: came with .* Bring it to another unit"):
+    with pytest.raises(ValueError, match=r"^X: came with .* Bring it to another unit"):
         model.predict([[huge], [-huge]])
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MODEL, PREDICTIONS = "model.safetensors", "predictions"
 
+_PICTURES, _ENDINGS = ("fit", "attention", "history"), (".png", ".svg")
 _POOLINGS = "average", "gaussian", "learned"  # as columns
 _CURVES = 8  # features that have a curve; more would be too small to read
 _FAR = 1e3  # times a feature's range: with this bandwidth all its values are as good as one
@@ -277,6 +278,7 @@ def _regression(settings: Mapping[str, Any], data: _Data, output: Path) -> None:
     if written.resolve() in (data.rows.path.resolve(), data.asked.path.resolve()):
         raise InputError(f"{written}: the predictions would replace the table itself; give another --output")
     data.asked.check_writable(written, _added(data.target))
+    _check_free(output / MODEL, written, *(output / f"{name}{ending}" for name in _PICTURES for ending in _ENDINGS))
     begin = time.perf_counter()
     x, y = data.rows.frame(*data.features), data.rows.numbers(data.target)[:, 0]
     asked = data.asked.frame(*data.features)
@@ -385,7 +387,7 @@ def _save(figure: "Figure", path: Path) -> None:
     """As PNG and SVG."""
     from dikkat.show import save
 
-    for ending in (".png", ".svg"):
+    for ending in _ENDINGS:
         save(figure, path.with_suffix(ending))
     print(f"picture: {path}.png, {path.name}.svg")
 
@@ -398,6 +400,13 @@ def _made(folder: Path) -> Path:
             return folder
     except OSError as error:
         raise InputError(f"{folder}: {error.strerror}; give another folder with --output") from error
+
+
+def _check_free(*paths: Path) -> None:
+    """Whether files of these names can be written or replaced."""
+    for path in paths:
+        if path.is_dir():
+            raise InputError(f"{path}: a folder is in the way; give another --output")
 
 
 def _bandwidth(text: str) -> str | float | list[float]:

@@ -369,19 +369,18 @@ def test_ctrl_c_ends_it_in_one_line(tmp_path):
     command = (
         "import sys; sys.argv[1:] = ['regress', 't.parquet', '--target', 'y']; from dikkat.cli import main; main()"
     )
-    child = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", command], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        while not (tmp_path / "regression").exists():
-            assert child.poll() is None
-            time.sleep(0.1)
-        time.sleep(5)  # by now it searches on all rows, which takes minutes
-        child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=10)  # a second's work on a busy machine
-    finally:
-        child.kill()
-        child.wait()
+    ) as child:
+        try:
+            while not (tmp_path / "regression").exists():
+                assert child.poll() is None
+                time.sleep(0.1)
+            time.sleep(5)  # by now it searches on all rows, which takes minutes
+            child.send_signal(signal.SIGINT)
+            out, err = child.communicate(timeout=10)  # a second's work on a busy machine
+        finally:
+            child.kill()
     assert (child.returncode, out, err) == (130, "", "dikkat: interrupted\n")
     assert list((tmp_path / "regression").iterdir()) == []
 

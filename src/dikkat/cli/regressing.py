@@ -284,7 +284,7 @@ def _regression(settings: Mapping[str, Any], data: _Data, output: Path) -> None:
     asked = data.asked.frame(*data.features)
     weight = None if data.weights is None else data.rows.numbers(data.weights)[:, 0]
     own, other = len(data.rows) ** 2, len(data.asked) * len(data.rows)
-    columns = {"y": f"column {data.target!r}", "X": f"column {_largest(data)!r}"}
+    columns = {"y": f"column {data.target!r}", "X": f"column {_widest(data)!r}"}
     with _naming_options(columns):
         with Working("finding the bandwidth", None, own).shown():
             model = NadarayaWatson(**settings).fit(x, y, weight)
@@ -418,11 +418,10 @@ def _bandwidth(text: str) -> str | float | list[float]:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def _largest(data: _Data) -> str:
-    """The feature with the largest number."""
-    return max(
-        data.features, key=lambda name: max(np.abs(each.numbers(name)).max() for each in (data.rows, data.asked))
-    )
+def _widest(data: _Data) -> str:
+    """The feature with the largest range."""
+    with np.errstate(over="ignore"):
+        return max(data.features, key=lambda name: np.ptp(data.rows.numbers(name)))
 
 
 @contextmanager

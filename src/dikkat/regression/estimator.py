@@ -180,7 +180,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             ValueError: Other features than in `fit`, or data that are not finite.
 
         Example:
-            >>> NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0]], [2.0, 4.0]).predict([[0.5], [99.0]], return_std=True)
+            >>> NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0]], [2.0, 4.0]).predict([[0.5], [999.0]], return_std=True)
             (array([3., 4.]), array([1., 0.]))
         """
         query, smoother = self._query(X), self._current()

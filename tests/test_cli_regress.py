@@ -1,7 +1,9 @@
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pandas as pd
@@ -254,6 +256,133 @@ def test_a_table_is_not_replaced_by_its_predictions(run, homes, tmp_path):
     refused(run("homes.csv", "--target", "price"), "there is a column 'price_std' already")
     (tmp_path / "one.csv").write_text("y\n1\n")
     refused(run("one.csv", "--target", "y"), "there is no other column of numbers to predict 'y' from")
+
+
+def test_columns_that_hold_no_numbers_are_named(run, quick, homes):
+    homes["built"] = pd.Timestamp("1980-05-01")
+    homes.to_csv("homes.csv", index=False)
+    status, out, err = run("homes.csv", "--target", "price", "--bandwidth", "2")
+    assert (status, err) == (0, "")
+    assert "left out: town, which holds string ('Lyon' in row 1)\n" in out
+    assert re.search(r"^left out: built, which holds .* \('1980-05-01.*' in row 1\)$", out, re.MULTILINE)
+    _, out, _ = run("homes.csv", "--target", "price", "--feature", "area", "--bandwidth", "2")
+    assert "left out" not in out
+    homes[["town", "built", "price"]].to_csv("words.csv", index=False)
+    message = "no other column of numbers to predict 'price' from; 'town' holds string ('Lyon' in row 1); 'built' holds"
+    refused(run("words.csv", "--target", "price"), message)
+    homes[["town"]].to_csv("words.csv", index=False)
+    refused(run("words.csv"), "it has no column of numbers; 'town' holds string ('Lyon' in row 1)")
+
+
+def test_a_cell_that_is_no_number_does_not_take_its_column_away(run, quick, homes, tmp_path):
+    homes["area"] = homes["area"].astype(object)
+    homes.loc[6, "area"] = "?"
+    homes.to_csv("homes.csv", index=False)
+    message = "homes.csv: column 'area' holds string in 1 of 41 cells ('?' in row 7); "
+    refused(run("homes.csv", "--target", "price"), message + "correct it, or name the columns to use with --feature")
+    refused(run("homes.csv", "--target", "price", "--feature", "area"), message + "numbers are needed")
+    refused(run("homes.csv", "--target", "area", "--feature", "age"), message + "numbers are needed")
+    assert run("homes.csv", "--target", "price", "--feature", "age", "--bandwidth", "2")[0] == 0
+    homes.loc[6, "area"] = None
+    homes.to_csv("homes.csv", index=False)
+    refused(
+        run("homes.csv", "--target", "price"), "column 'area' has 1 of 41 values missing, NaN or infinite, the first"
+    )
+
+
+def test_a_name_that_is_there_twice(run, tmp_path):
+    (tmp_path / "t.csv").write_text("a,a,y\n1,2,3\n")
+    refused(run("t.csv", "--target", "y"), "2 columns are called 'a'; rename all but one")
+    refused(run("t.csv", "--target", "a"), "2 columns are called 'a'; rename all but one")
+    (tmp_path / "t.csv").write_text("a,y\n1,3\n")
+    refused(run("t.csv", "--target", "y", "--weights", "y"), "column 'y' is given twice")
+
+
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_what_a_spreadsheet_in_western_europe_saves(run, quick, homes, tmp_path, decimal):
+    homes = homes.rename(columns={"area": "Fläche"}).assign(town="Zürich")
+    options = {"sep": ";", "decimal": decimal, "encoding": "cp1252"}
+    homes.to_csv("homes.csv", index=False, **options)
+    status, out, err = run("homes.csv", "--target", "price", "--bandwidth", "2")
+    assert (status, err) == (0, "")
+    assert "homes.csv: not UTF-8; read as Windows-1252" in out
+    written = pd.read_csv("regression/predictions.csv", **options)
+    expected = NadarayaWatson(bandwidth=2.0).fit(homes[["Fläche", "age", "count"]], homes["price"])
+    np.testing.assert_allclose(written["price_predicted"], expected.predict(homes[["Fläche", "age", "count"]]))
+    pd.testing.assert_frame_equal(written[homes.columns], homes)
+
+
+def test_what_cannot_be_written_is_said_before_the_work(run, homes, tmp_path, monkeypatch):
+    monkeypatch.setattr(NadarayaWatson, "fit", None)  # it must not come to that
+    (tmp_path / "new.csv").write_bytes("area,Straße\n1,x\n".encode("cp1252"))
+    homes.rename(columns={"price": "fiyatı"}).to_csv("homes.csv", index=False)
+    options = ["--target", "fiyatı", "--feature", "area", "--predict", "new.csv"]
+    refused(run("homes.csv", *options), "cannot be written as cp1252, as the table came, since that has no 'ı'")
+    homes.to_csv("homes.csv", index=False)
+    for name in ("model.safetensors", "predictions.csv", "fit.png"):
+        (tmp_path / f"out-{name}" / name).mkdir(parents=True)
+        message = f"out-{name}/{name}: a folder is in the way; give another --output"
+        refused(run("homes.csv", "--target", "price", "-o", f"out-{name}"), message)
+
+    def full(**_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    refused(run("homes.csv", "--target", "price"), "regression: No space left on device; give another folder with")
+
+
+@pytest.mark.parametrize(("column", "came"), [("area", "-1e+308 and 1e+308 in one column"), ("price", "1e+308")])
+def test_numbers_too_large_to_compute_with_are_one_line(run, homes, tmp_path, column, came):
+    homes.loc[3:4, column] = [1e308, -1e308]
+    homes.to_csv("homes.csv", index=False)
+    refused(run("homes.csv", "--target", "price"), f"column '{column}': came with {came}; allowed in float64")
+    assert list((tmp_path / "regression").iterdir()) == []
+
+
+def test_long_work_says_how_far_it_is(run, quick, homes, monkeypatch):
+    monkeypatch.setattr("dikkat.cli.working._EVERY", 0.0)
+    status, _, err = run("homes.csv", "--target", "price")
+    assert status == 0
+    lines = err.splitlines()
+    assert re.fullmatch(
+        r"finding the bandwidth: \d+\.\d times over all pairs of rows, 0 s", lines[0].replace(" 1 s", " 0 s")
+    )
+    assert re.fullmatch(r"predicting: 100%, \d+ s", lines[-1])
+
+
+def test_the_bar_is_drawn_where_a_terminal_is(homes, tmp_path):
+    script = (
+        "import sys; sys.argv[1:] = ['regress', 'homes.csv', '--target', 'price']; from dikkat.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "FORCE_COLOR": "1", "TTY_COMPATIBLE": "1", "COLUMNS": "100"}, check=True,
+    )  # fmt: skip
+    assert "finding the bandwidth" in done.stderr
+    assert "predicting" in done.stderr
+    assert "finding" not in done.stdout
+
+
+def test_ctrl_c_ends_it_in_one_line(tmp_path):
+    values = np.random.default_rng(0).uniform(0, 1, (300_000, 4))
+    pd.DataFrame(values, columns=["a", "b", "c", "y"]).to_parquet(tmp_path / "t.parquet")
+    command = (
+        "import sys; sys.argv[1:] = ['regress', 't.parquet', '--target', 'y']; from dikkat.cli import main; main()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", command], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        try:
+            while not (tmp_path / "regression").exists():
+                assert child.poll() is None
+                time.sleep(0.1)
+            time.sleep(5)  # by now it searches on all rows, which takes minutes
+            child.send_signal(signal.SIGINT)
+            out, err = child.communicate(timeout=10)  # a second's work on a busy machine
+        finally:
+            child.kill()
+    assert (child.returncode, out, err) == (130, "", "dikkat: interrupted\n")
+    assert list((tmp_path / "regression").iterdir()) == []
 
 
 def test_without_a_table_the_experiment_is_made(run, tmp_path):

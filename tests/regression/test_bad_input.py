@@ -170,9 +170,20 @@ def test_numbers_whose_sums_or_squares_would_be_infinite(kernel, order, dtype, n
         given[name][5] = -huge
     with pytest.raises(ValueError, match=rf"^{name}: came with .*; allowed in {np.dtype(dtype)}, the dtype of X and"):
         NadarayaWatson(kernel, order=order).fit(**given)
-    model = NadarayaWatson(kernel, order=order, bandwidth=1.0).fit(X.astype(dtype), Y)
-    with pytest.raises(ValueError, match="^X: came with .* Bring it to another unit"):
-        model.predict([[huge], [-huge]])
+
+
+@EVERY
+@BOTH
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_query_at_the_end_of_all_numbers(kernel, order, dtype):
+    """All rows are as near to it as the dtype can tell; what float32 cannot hold is refused."""
+    huge = float(np.finfo(dtype).max)
+    model = NadarayaWatson(kernel, order=order, bandwidth=1.0, out_of_reach="nearest").fit(X.astype(dtype), Y)
+    if kernel != "average" or order == "constant":
+        np.testing.assert_allclose(model.predict([[huge], [-huge]]), Y.mean(), rtol=1e-5)
+    if dtype == np.float32:
+        with pytest.raises(ValueError, match=r"^X: came with 1e\+39; allowed in float32"):
+            model.predict([[1e39]])
 
 
 def test_strings():

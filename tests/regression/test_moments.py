@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dikkat.kernels import numba_moments
+from dikkat.kernels import numba_moments, numba_threads
 from dikkat.kernels.common import State, merge
 from dikkat.regression import moments as module
 from dikkat.regression.moments import Moments, Points, Window, arrange, moments, sensitivity, squares, weights
@@ -382,3 +382,20 @@ def test_any_number_of_threads_gives_the_same(threads: int) -> None:
     finally:
         torch.set_num_threads(number)
     assert all(a.equal(b) for a, b in zip(before, after, strict=True) if a is not None and b is not None)
+
+
+@pytest.mark.parametrize("degree", [0, 1])
+def test_in_parts_it_is_the_same_and_every_pair_is_told(monkeypatch: pytest.MonkeyPatch, degree: int) -> None:
+    query, points, exclude = problem(2003, 997)
+    window = Window("gaussian", bandwidth(3))
+    whole = moments(query, points, window, degree=degree, exclude=exclude)
+    launch, told = numba_threads.launch_by_parts, list[int]()
+    monkeypatch.setattr(numba_threads, "launch_by_parts", lambda *call: launch(*call[:-1], 1))  # of a task at first
+    with numba_moments.watched(told.append):
+        parts = moments(query, points, window, degree=degree, exclude=exclude)
+    assert all(a.equal(b) for a, b in zip(whole, parts, strict=True) if a is not None and b is not None)
+    padded = points.tiles.weight.numel()
+    assert len(told) > 2
+    assert sum(told) == 2003 * padded
+    moments(query, points, window, degree=degree)
+    assert sum(told) == 2003 * padded

@@ -157,7 +157,7 @@ def test_text_is_read_and_written_as_it_came(table, tmp_path, encoding, name):
     assert rows == [
         ["Ville", "Fläche", "Preis", "Preis_predicted"], ["Zürich", "30", "310.5", "1.5"], ["Lyon", "50", "240", "2"]
     ]  # fmt: skip
-    assert content.startswith("V".encode(encoding)[:-1])  # with the mark, where there was one
+    assert content.startswith("".encode(encoding))  # with the mark, where there was one
 
 
 @pytest.mark.parametrize("number", ["1.5", "1,5"])

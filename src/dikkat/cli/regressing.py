@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MODEL, PREDICTIONS = "model.safetensors", "predictions"
 
+_PICTURES, _ENDINGS = ("fit", "attention", "history"), (".png", ".svg")
 _POOLINGS = "average", "gaussian", "learned"  # as columns
 _CURVES = 8  # features that have a curve; more would be too small to read
 _FAR = 1e3  # times a feature's range: with this bandwidth all its values are as good as one
@@ -277,12 +278,13 @@ def _regression(settings: Mapping[str, Any], data: _Data, output: Path) -> None:
     if written.resolve() in (data.rows.path.resolve(), data.asked.path.resolve()):
         raise InputError(f"{written}: the predictions would replace the table itself; give another --output")
     data.asked.check_writable(written, _added(data.target))
+    _check_free(output / MODEL, written, *(output / f"{name}{ending}" for name in _PICTURES for ending in _ENDINGS))
     begin = time.perf_counter()
     x, y = data.rows.frame(*data.features), data.rows.numbers(data.target)[:, 0]
     asked = data.asked.frame(*data.features)
     weight = None if data.weights is None else data.rows.numbers(data.weights)[:, 0]
     own, other = len(data.rows) ** 2, len(data.asked) * len(data.rows)
-    columns = {"y": f"column {data.target!r}", "X": f"column {_largest(data)!r}"}
+    columns = {"y": f"column {data.target!r}", "X": f"column {_widest(data)!r}"}
     with _naming_options(columns):
         with Working("finding the bandwidth", None, own).shown():
             model = NadarayaWatson(**settings).fit(x, y, weight)
@@ -385,7 +387,7 @@ def _save(figure: "Figure", path: Path) -> None:
     """As PNG and SVG."""
     from dikkat.show import save
 
-    for ending in (".png", ".svg"):
+    for ending in _ENDINGS:
         save(figure, path.with_suffix(ending))
     print(f"picture: {path}.png, {path.name}.svg")
 
@@ -400,6 +402,13 @@ def _made(folder: Path) -> Path:
         raise InputError(f"{folder}: {error.strerror}; give another folder with --output") from error
 
 
+def _check_free(*paths: Path) -> None:
+    """Whether files of these names can be written or replaced."""
+    for path in paths:
+        if path.is_dir():
+            raise InputError(f"{path}: a folder is in the way; give another --output")
+
+
 def _bandwidth(text: str) -> str | float | list[float]:
     """A rule's name as it is; numbers as numbers."""
     try:
@@ -409,11 +418,10 @@ def _bandwidth(text: str) -> str | float | list[float]:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def _largest(data: _Data) -> str:
-    """The feature with the largest number."""
-    return max(
-        data.features, key=lambda name: max(np.abs(each.numbers(name)).max() for each in (data.rows, data.asked))
-    )
+def _widest(data: _Data) -> str:
+    """The feature with the largest range."""
+    with np.errstate(over="ignore"):
+        return max(data.features, key=lambda name: np.ptp(data.rows.numbers(name)))
 
 
 @contextmanager

@@ -96,7 +96,7 @@ def moments(
     size, values = points.key.shape[1], points.value.shape[1]
     columns = 1 + values + degree * (size + size * (size + 1) // 2 + size * values)
     call = _Call(query, points, profile, bandwidth, squared, tolerance, degree, exclude)
-    found = call.run(columns)
+    found = call.run(columns, _windows().windows)
     lse, means = found[:, 0] * math.log(2), found[:, 1:]
     if not degree:
         return means, lse
@@ -120,7 +120,7 @@ def squares(query: Tensor, points: Tiles, profile: str, bandwidth: Tensor, fit: 
     """Σ_j w_j (y_j − z_jᵀθ)² with z = (1, δ), (n, v): θ is a `fit`, (n, 1 or 1 + d, v)."""
     call = _Call(query, points, profile, bandwidth, False, tolerance, int(fit.shape[1] > 1), None)
     call.point("fit", call.scaled(fit))
-    return call.run(1 + points.value.shape[1])[:, 1:]
+    return call.run(1 + points.value.shape[1], _windows().squares)[:, 1:]
 
 
 def sensitivity(
@@ -132,7 +132,7 @@ def sensitivity(
     call = _Call(query, points, "gaussian", bandwidth, False, tolerance, int(row.shape[1] > 1), exclude)
     for name, tensor in (("lse", lse / math.log(2)), ("row", call.scaled(row)), ("fit", call.scaled(fit))):
         call.point(name, tensor)
-    return call.run(size * values).reshape(len(query), size, values) / call.unit**2
+    return call.run(size * values, _windows().windows).reshape(len(query), size, values) / call.unit**2
 
 
 def _windows() -> ModuleType:
@@ -183,8 +183,8 @@ class _Call:
         kind = torch.int64 if name == "exclude" else self._dtype
         self.fields[name] = addresses.address(name, tensor, kind)
 
-    def run(self, columns: int) -> Tensor:
-        """So many numbers of each query."""
+    def run(self, columns: int, kernel: Any) -> Tensor:
+        """So many numbers of each query, by a kernel."""
         fields, module = self.fields, _windows()
         found = torch.empty(fields["queries"], columns, dtype=self._dtype, device="cpu")
         if not len(found):
@@ -203,8 +203,8 @@ class _Call:
         self.point("moments", found)
         fields |= {"rows": rows, "columns": columns, "tasks": tasks, "scratch_size": scratch}
         values = [fields[name] for name in (*module.WHOLE[2:], *module.REAL)]
-        kernel, watcher, seen = module.windows(_NUMPY[self._dtype]), _watcher.get(), 0
-        for done in numba_threads.launch_by_parts(kernel, module.FORM, values, tasks, _TASK // (rows * row_cost)):
+        compiled, watcher, seen = kernel(_NUMPY[self._dtype]), _watcher.get(), 0
+        for done in numba_threads.launch_by_parts(compiled, module.FORM, values, tasks, _TASK // (rows * row_cost)):
             if watcher is not None:
                 watcher((min(done * rows, len(found)) - seen) * keys)
                 seen = done * rows

@@ -149,7 +149,7 @@ def launch_by_parts(kernel: Any, form: Struct, values: Sequence[Any], tasks: int
     done, size = 0, max(first, torch.get_num_threads())
     while done < tasks:
         end = min(tasks, done + size)
-        counters[:] = done, 0
+        counters[:] = [done, 0]
         form.pack_into(call, 0, ctypes.addressof(counters), end, *values, 0)
         begin = time.perf_counter()
         run(kernel, ctypes.addressof(call), end - done)

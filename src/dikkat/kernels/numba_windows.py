@@ -372,7 +372,7 @@ def _add_sensitivity(
 def _tile(
     call: Call, t: int, i0: int, rows: int, fixed: bool, reach: float, across: Pointer, apart: Pointer, prices: Pointer,
     spent: Pointer, query: Pointer, peaks: Pointer, sums: Pointer, delta: Pointer, weights: Pointer, weighted: Pointer,
-    zero: Any,
+    about: Any, zero: Any,
 ) -> None:  # fmt: skip
     """What a tile adds to some rows, but those out of whose reach it is, as long as they can pay for leaving it out."""
     lanes = lanes_of(zero)
@@ -396,10 +396,10 @@ def _tile(
         peaks[i], w0, w1, w2, w3 = _weights(
             call, at(query, i * call.features), key, weight, hidden, fixed, peaks[i], row, delta, weights, zero
         )
+        if about is not None:
+            _add_squares(call, i0 + i, row, value, delta, w0, w1, w2, w3, zero)
+            continue
         if not fixed:
-            if call.fit != 0:
-                _add_squares(call, i0 + i, row, value, delta, w0, w1, w2, w3, zero)
-                continue
             _add_means(call, row, value, w0, w1, w2, w3, zero)
             if call.degree == 0:
                 continue
@@ -432,7 +432,17 @@ def _finish(call: Call, i: int, peak: float, row: Pointer, fixed: bool, zero: An
 
 @Kernel
 def windows(zero: Any) -> Any:
-    """Each query's moments; where `fit` is given, its squares about that; and with `lse` too, its sensitivities."""
+    """Each query's moments; or, where `lse` is given, its sensitivities."""
+    return _windows(zero, None)
+
+
+@Kernel
+def squares(zero: Any) -> Any:
+    """Each query's squares about its `fit`; compiled apart, as the moments take longer beside them."""
+    return _windows(zero, True)
+
+
+def _windows(zero: Any, about: Any) -> Any:
     layout = CALL
 
     def windows(record: Any) -> None:
@@ -480,7 +490,7 @@ def windows(zero: Any) -> Any:
                     own = reach if farthest > reach else np.inf
                     _tile(
                         call, t, i0, rows, fixed, own, across, apart, prices, spent, query, peaks, sums, delta,
-                        weights, weighted, zero,
+                        weights, weighted, about, zero,
                     )  # fmt: skip
                     met += 1
                     if far == 1 and met & (met - 1) == 0 and not fixed:

@@ -180,7 +180,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             ValueError: Other features than in `fit`, or data that are not finite.
 
         Example:
-            >>> NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0]], [2.0, 4.0]).predict([[0.5], [99.0]], return_std=True)
+            >>> NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0]], [2.0, 4.0]).predict([[0.5], [999.0]], return_std=True)
             (array([3., 4.]), array([1., 0.]))
         """
         query, smoother = self._query(X), self._current()
@@ -437,7 +437,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def _become(self, other: Self) -> Self:
         """Take its attributes in one step, which an interrupt comes before or after."""
-        self.__dict__ = vars(other)
+        self.__dict__ = other.__dict__
         return self
 
     def _keep(self, x: Array, y: Array, weight: Array) -> None:
@@ -508,7 +508,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self._check_settings()
         with np.errstate(over="ignore", invalid="ignore"):
             query: Array = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        _check_size("X", query, _largest_x(self.X_train_.dtype), self.X_train_.dtype)
+        _check_size("X", query, float(np.finfo(self.X_train_.dtype).max), self.X_train_.dtype)
         return query.astype(self.X_train_.dtype, copy=False)
 
     def _output(self, found: Array) -> Array:
@@ -588,19 +588,19 @@ def _weights(given: ArrayLike | None, x: Array) -> Array:
 
 def _check_sizes(x: Array, values: Array, weight: Array) -> None:
     """Whether the sums and squares that are made of the data are numbers in their dtype: refused before the work."""
-    _check_size("X", x, _largest_x(x.dtype), x.dtype)
-    limits = np.finfo(x.dtype)
+    limits, low, high = np.finfo(x.dtype), x.min(0).astype(np.float64), x.max(0).astype(np.float64)
     with np.errstate(over="ignore"):
-        total = float(weight.sum(dtype=np.float64))
+        total, ranges = float(weight.sum(dtype=np.float64)), high - low
+    widest, limit = int(ranges.argmax()), float(limits.max) / 2**22  # a bandwidth may be 10⁶ times as wide
+    if ranges[widest] > limit:
+        raise ValueError(
+            f"X: came with {low[widest]} and {high[widest]} in one column; allowed in {x.dtype}, the dtype of X and "
+            f"the answers: numbers that are {limit:.3g} apart. Bring it to another unit"
+        )
     _check_size("sample_weight", np.array(total), float(limits.max) / 2**10, x.dtype)
     total = max(total, 1.0)
     squares = math.sqrt(float(np.finfo(np.float64).max) / total) / 2**10
     _check_size("y", values, min(float(limits.max) / total / 2**10, squares), x.dtype)
-
-
-def _largest_x(dtype: np.dtype[Any]) -> float:
-    """A feature that counts no more has 10⁶ times its range as bandwidth, which must be a number too."""
-    return float(np.finfo(dtype).max) / 2**22
 
 
 def _check_size(name: str, numbers: Array, limit: float, dtype: np.dtype[Any]) -> None:

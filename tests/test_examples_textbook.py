@@ -195,6 +195,36 @@ def test_bahdanau(run, tmp_path):
     assert (bleu <= 1).all()
 
 
+def test_every_way_has_its_turn_and_its_cost_is_the_processors(monkeypatch):
+    """A way that is slow once is slow by the clock, and not by the median; a wait costs the processor nothing."""
+    chapter = functions("bahdanau")
+    clock, trained = [0.0], []
+    costs = {("gru", "additive"): 3.0, ("gru", "scaled_dot"): 1.0, ("lstm", "additive"): 8.0, ("lstm", "scaled_dot"): 5.0}
+
+    def train(settings, pairs, progress):
+        trained.append((settings.cell, settings.score))
+        clock[0] += settings.epochs * costs[trained[-1]] + (100 if len(trained) == 6 else 0)
+
+    chapter["measure"].__globals__["train"] = train
+    monkeypatch.setattr(chapter["time"], "process_time", lambda: clock[0])
+    recipe = chapter["Recipe"].load("book").with_values({"corpus": {"name": "phrasebook", "first": 600}})
+    assert chapter["measure"](recipe, turns=3, rounds=2) == list(costs.values())
+    assert trained == list(costs) * 3
+
+
+def test_tick_labels_do_not_touch():
+    chapter = functions("bahdanau")
+    training = SimpleNamespace(epochs=[SimpleNamespace(training_loss=loss) for loss in (5.0, 0.02)])
+    ways = [SimpleNamespace(name=f"LSTM, scaled dot {i}", training=training, tokens=17_133) for i in range(4)]
+    figure = chapter["draw_comparison"](ways, [1.0, 1.3, 1.7, 1.9])
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        shown = [each.get_window_extent() for each in axes.get_xticklabels() if each.get_text()]
+        shown = sorted((box.x0, box.x1) for box in shown if axes.bbox.x0 <= (box.x0 + box.x1) / 2 <= axes.bbox.x1)
+        for (_, end), (start, _) in zip(shown, shown[1:], strict=False):
+            assert start - end > 4, shown
+
+
 def test_what_is_right_is_counted():
     """Both measures, of a translator that makes one mistake in 600."""
     chapter = functions("bahdanau")

@@ -4,6 +4,7 @@ import math
 import re
 import runpy
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -158,6 +159,18 @@ def test_self_attention_in_pictures(run, tmp_path):
         np.testing.assert_allclose(numbers, [*mixed, *row], atol=6e-3)
     assert after(text, "⟨q, k⟩ of 1024 features: variance") == pytest.approx(1024, rel=0.05)
     assert after(text, "⟨q, k⟩ / √d of 1024 features: variance") == pytest.approx(1, rel=0.05)
+    mistakes = {
+        name: [float(number) for number in re.findall(r"\d+\.\d+|\d+(?= of 4)", line)]
+        for name, _, line in (each.partition(": ") for each in text.splitlines()[-3:])
+    }
+    # Each token's weights sum to 1/√4, and of four tokens one half lies in each half of the memory.
+    assert mistakes["scaled after the softmax"][:2] == [0.5, 4]
+    assert mistakes["heads cut flat"][:2] == [1, 2]
+    assert mistakes["right"] == [1, 4, 0]
+    for name, numbers in mistakes.items():
+        assert name == "right" or numbers[2] > 0.1
+        page = (Path(__file__).parents[1] / "docs" / "textbook.md").read_text(encoding="utf-8")
+        assert f"| {name} | {numbers[0]:.2f} | {numbers[1]:.0f} of 4 | {numbers[2]:.2f} |" in page
     assert after(text, "without places: a character's output changes by up to") == 0
     assert after(text, "with places: a character's output changes by up to") > 0.1
 
@@ -193,6 +206,36 @@ def test_bahdanau(run, tmp_path):
     assert (right <= 100).all()
     assert (bleu >= 0).all()
     assert (bleu <= 1).all()
+
+
+def test_every_way_has_its_turn_and_its_cost_is_the_processors(monkeypatch):
+    """A way that is slow once is slow by the clock, and not by the median; a wait costs the processor nothing."""
+    chapter = functions("bahdanau")
+    clock, trained = [0.0], []
+    costs = dict(zip(chapter["WAYS"], (3.0, 1.0, 8.0, 5.0), strict=True))
+
+    def train(settings, pairs, progress):
+        trained.append((settings.cell, settings.score))
+        clock[0] += settings.epochs * costs[trained[-1]] + (100 if len(trained) == 6 else 0)
+
+    chapter["measure"].__globals__["train"] = train
+    monkeypatch.setattr(chapter["time"], "process_time", lambda: clock[0])
+    recipe = chapter["Recipe"].load("book").with_values({"corpus": {"name": "phrasebook", "first": 600}})
+    assert chapter["measure"](recipe, turns=3, rounds=2) == list(costs.values())
+    assert trained == list(costs) * 3
+
+
+def test_tick_labels_do_not_touch():
+    chapter = functions("bahdanau")
+    training = SimpleNamespace(epochs=[SimpleNamespace(training_loss=loss) for loss in (5.0, 0.02)])
+    ways = [SimpleNamespace(name=f"LSTM, scaled dot {i}", training=training, tokens=17_133) for i in range(4)]
+    figure = chapter["draw_comparison"](ways, [1.0, 1.3, 1.7, 1.9])
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        shown = [each.get_window_extent() for each in axes.get_xticklabels() if each.get_text()]
+        shown = sorted((box.x0, box.x1) for box in shown if axes.bbox.x0 <= (box.x0 + box.x1) / 2 <= axes.bbox.x1)
+        for (_, end), (start, _) in pairwise(shown):
+            assert start - end > 4, shown
 
 
 def test_what_is_right_is_counted():

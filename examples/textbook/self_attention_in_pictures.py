@@ -19,6 +19,9 @@ similar directions. Everything that self-attention does can then be seen:
 - `self-shuffled.png`: shuffle the characters, and weights and outputs are shuffled with them, nothing more: to
   self-attention a sentence is a set. Add a vector to each place, and order matters.
 
+It ends with two mistakes that self-attention written by hand often has, beside what is right: dividing by √d after the
+softmax instead of before it, and cutting the heads with a reshape alone.
+
 Where no installed font has Chinese characters, the labels are their sounds: zǎo, shàng, hǎo.
 """
 
@@ -202,6 +205,41 @@ def draw_shuffled(layer: dikkat.SelfAttention, names: list[str]) -> Figure:
     return figure
 
 
+def by_hand(
+    layer: dikkat.SelfAttention, x: Tensor, *, scaled_late: bool = False, cut_flat: bool = False
+) -> tuple[Tensor, Tensor]:
+    """What a layer computes, step by step, with either mistake if wanted: the output and the weights."""
+    heads, steps = layer.num_heads, len(x)
+
+    def cut(features: Tensor) -> Tensor:
+        if cut_flat:  # the rows of a head are pieces of the sequence as it lies in memory: tokens, not features, part
+            return features.reshape(heads, steps, -1)
+        return features.reshape(steps, heads, -1).transpose(0, 1)
+
+    query, key, value = (cut(projection(x)) for projection in (layer.W_q, layer.W_k, layer.W_v))
+    root = query.shape[-1] ** 0.5
+    products = query @ key.mT
+    weights = products.softmax(-1) / root if scaled_late else (products / root).softmax(-1)
+    pooled = weights @ value
+    return (pooled if cut_flat else pooled.transpose(0, 1)).reshape(steps, -1), weights
+
+
+def show_mistakes() -> None:
+    """Both, and what is right, beside the layer: four tokens, two heads of four features."""
+    torch.manual_seed(7)
+    layer = dikkat.SelfAttention(embed_dim=8, key_dim=8, value_dim=8, num_heads=2)
+    x = torch.randn(4, 8)
+    ways = {"scaled after the softmax": {"scaled_late": True}, "heads cut flat": {"cut_flat": True}, "right": {}}
+    for name, mistake in ways.items():
+        with torch.no_grad():
+            output, weights = by_hand(layer, x, **mistake)
+            off = (output - layer(x[None])[0]).abs().max()
+            others = [by_hand(layer, x + token, **mistake)[1] for token in torch.eye(4).unsqueeze(-1)]
+        seen = sum(bool((other - weights)[0].abs().max() > 1e-4) for other in others)  # by the first head
+        total = weights.sum(-1).mean()
+        print(f"{name}: weights sum to {total:.2f}, a head sees {seen} of 4 tokens, off by up to {off:.2f}")
+
+
 def main(output: Path) -> None:
     """Print what was found, and write the figures."""
     output.mkdir(parents=True, exist_ok=True)
@@ -230,6 +268,7 @@ def main(output: Path) -> None:
         print(f"{name} of {SIZES[-1]} features: variance {variance:.4g}, the largest of ten weights {largest:.2f}")
     save(draw_scaling(found), output / "self-scaling.png")
     save(draw_shuffled(layer, names), output / "self-shuffled.png")
+    show_mistakes()
 
 
 if __name__ == "__main__":

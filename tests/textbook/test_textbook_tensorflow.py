@@ -5,7 +5,9 @@ It runs in a process of its own: TF_USE_LEGACY_KERAS=1 python -m pytest tests/te
 
 import inspect
 import math
+import os
 import runpy
+import subprocess
 import sys
 
 import matplotlib
@@ -609,6 +611,20 @@ class Other:
     def __init__(self, spec=None, **attributes):
         self.__spec__ = spec
         self.__dict__ |= attributes
+
+
+def test_tensorflow_may_be_imported_before():
+    program = (
+        "import tensorflow as tf; tf.constant(1); from dikkat.textbook import tensorflow; print(tf.keras.__name__)"
+    )
+    environment = {
+        name: each for name, each in os.environ.items() if name not in ("TF_USE_LEGACY_KERAS", "KERAS_BACKEND")
+    }
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, check=True, stdout=subprocess.PIPE, text=True
+    )
+    assert done.stdout.startswith("tf_keras")
 
 
 @pytest.mark.parametrize(

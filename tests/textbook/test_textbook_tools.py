@@ -167,3 +167,23 @@ def test_a_notebook_shows_one_figure_and_lets_it_grow(figures, monkeypatch):
     assert shown == [("display", animator.fig), ("update", animator.fig), ("update", animator.fig)]
     assert figures.get_fignums() == []  # else the notebook would show it once more
     assert set(formats) == {"svg"}
+
+
+def test_a_curve_of_one_point_can_be_seen(figures):
+    """A line has two ends: after ten epochs of training, which are one point, a plot would be empty."""
+    animator, board = pictures.Animator(xlim=[1, 10], fmts=("-", "bo")), pictures.ProgressBoard()
+    animator.add(10, [0.2, 0.3])
+    board.draw(1, 0.5, "loss")
+    (line, dots), (curve,) = animator.axes[0].lines, board.axes.lines
+    assert [each.get_marker() for each in (line, dots, curve)] == ["o", "o", "o"]
+    animator.add(20, [0.1, 0.2])
+    board.draw(2, 0.4, "loss")
+    assert [each.get_marker() for each in (line, dots, curve)] == ["None", "o", "None"]
+    assert list(line.get_xdata()) == [10, 20]
+
+
+def test_there_is_no_module_for_jax():
+    with pytest.raises(ImportError, match=r"allowed: torch, tensorflow, mxnet.*KERAS_BACKEND=jax"):
+        from dikkat.textbook import jax  # noqa: F401
+    with pytest.raises(ImportError):
+        from dikkat.textbook import flax  # noqa: F401

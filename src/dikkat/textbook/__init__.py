@@ -6,3 +6,14 @@ this library. What differs from the book is what it gets wrong, and is said wher
 
 `text`, `pictures` and `tools` hold what needs no framework.
 """
+
+from typing import NoReturn
+
+
+def __getattr__(name: str) -> NoReturn:
+    if name == "jax":
+        raise ImportError(
+            "dikkat.textbook.jax: there is none; allowed: torch, tensorflow, mxnet. On JAX, the layers are in "
+            "dikkat.frameworks.keras, with KERAS_BACKEND=jax"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

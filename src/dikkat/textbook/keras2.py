@@ -24,8 +24,8 @@ import tf_keras
 
 if tf.keras.layers.Layer is not tf_keras.layers.Layer:
     raise ImportError(
-        "TensorFlow was imported before dikkat.textbook.tensorflow, with Keras 3 in it. Import this first, or set "
-        "TF_USE_LEGACY_KERAS=1"
+        "tf.keras was used before dikkat.textbook.tensorflow was imported, and is Keras 3 since. Import this before "
+        "tf.keras is used (TensorFlow itself may come earlier), or set TF_USE_LEGACY_KERAS=1"
     )
 
 __all__ = ["tf"]

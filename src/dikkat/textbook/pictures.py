@@ -190,6 +190,15 @@ def _empty_axes(figsize: Size) -> "Axes":
     return new
 
 
+def _set_points(line: Any, places: Sequence[float], heights: Sequence[float]) -> None:
+    """Give a curve its points. One alone, of which no line can be drawn, is a dot."""
+    if len(places) == 1 and line.get_marker() == "None":
+        line.set(marker="o", gid="alone")
+    elif line.get_gid() == "alone":
+        line.set(marker="None", gid=None)
+    line.set_data(places, heights)
+
+
 class _Growing:
     """A figure that is drawn again and again: in a notebook in its place, in a script when somebody looks."""
 
@@ -274,7 +283,7 @@ class Animator:
             if place is not None and height is not None:
                 so_far.append(float(self.as_array(place)))
                 heights_so_far.append(float(self.as_array(height)))
-                line.set_data(so_far, heights_so_far)
+                _set_points(line, so_far, heights_so_far)
         self.axes[0].relim()
         self.axes[0].autoscale_view()
         self._growing.show()
@@ -346,7 +355,7 @@ class ProgressBoard:
             style, color = self.ls[index % len(self.ls)], self.colors[index % len(self.colors)]
             (self._lines[label],) = self.axes.plot([], [], linestyle=style, color=color, label=label)
             self.axes.legend()
-        self._lines[label].set_data(*zip(*points, strict=True))
+        _set_points(self._lines[label], *zip(*points, strict=True))
         self.axes.relim()
         self.axes.autoscale_view()
         self._growing.show()

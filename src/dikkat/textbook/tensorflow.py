@@ -549,7 +549,7 @@ def _of_either_generation(init_state: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _holds(state: Any, outputs: Tensor) -> Any:
-    """Whether a decoder's state holds an encoder's outputs in this layout: by their sizes if these say it, else by values.
+    """Whether a decoder's state holds an encoder's outputs in this layout: by sizes if these say it, else by values.
 
     Returns:
         A bool; a boolean tensor where a graph has only sizes or values to come.

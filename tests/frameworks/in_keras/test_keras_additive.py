@@ -88,9 +88,7 @@ def test_forward_mode(sizes: tuple[int, ...], steep: float) -> None:
 
         _, found = jax.jvp(additive.additive, tensors, ways)
     else:
-        found = torch.func.jvp(
-            additive.additive, *(tuple(map(torch.from_numpy, each)) for each in (tensors, ways))
-        )[1]
+        found = torch.func.jvp(additive.additive, *(tuple(map(torch.from_numpy, each)) for each in (tensors, ways)))[1]
     np.testing.assert_allclose(np.asarray(found), expected, atol=2e-5)
 
 

@@ -339,6 +339,18 @@ def test_a_pattern_addresses_a_weight() -> None:
     assert [path for path in paths[0] if layout[path] is not None] == [path for path in paths[0] if "W_q" in path]
 
 
+@pytest.mark.filterwarnings("ignore:Layer InputLayer does not have")  # Keras's own
+def test_quantizing_leaves_these_layers_as_they_are() -> None:
+    """And Keras says of which: their weights stay, and with them their outputs, to the last digit."""
+    inputs, (x,) = keras.Input((N, D_Q)), arrays((B, N, D_Q))
+    model = keras.Model(inputs, dikkat.AdditiveAttention(H)(dikkat.Linear(D_Q)(inputs), inputs, inputs))
+    before = numpy(model(x))
+    with pytest.warns(UserWarning, match="Layer Linear does not have a `quantize` method"):
+        model.quantize("int8")
+    assert {str(each.dtype) for each in model.variables} == {"float32"}
+    np.testing.assert_array_equal(numpy(model(x)), before)
+
+
 def test_files_do_not_depend_on_names(tmp_path: Path) -> None:
     """As those of earlier versions, which counted their scores and projections."""
     (x,) = arrays((B, N, D_Q))

@@ -1,4 +1,4 @@
-"""Keras's own attention layers beside those that take their places: the same weights, the same call, the same numbers."""
+"""Keras's own attention layers beside those that take their places: the same weights, call and numbers."""
 
 from typing import Any
 
@@ -85,7 +85,7 @@ def test_a_list_is_in_keras_order(own: str, made: Any, call: str) -> None:
 
 def heads(theirs: Any, repeats: int = 1) -> dict[str, Array]:
     """The weights of Keras's layer with heads: a key's and a value's head may serve several of the query's."""
-    layers = dict(zip("qkvo", (theirs.query_dense, theirs.key_dense, theirs.value_dense, theirs.output_dense)))
+    layers = {"q": theirs.query_dense, "k": theirs.key_dense, "v": theirs.value_dense, "o": theirs.output_dense}
     kernels = {name: numpy(each.kernel) for name, each in layers.items()}
     biases = {name: numpy(each.bias) for name, each in layers.items()}
     for name in "kv":

@@ -30,6 +30,17 @@ def test_a_functional_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_allclose(*(ops.convert_to_numpy(model(each)) for each in (words[:, :3], words)), atol=1e-5)
 
 
+def test_from_keras_own_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = page.run("import torch", "import keras", "query, value, key = ", "theirs = ")
+    by_list = ops.convert_to_numpy(found["by_list"])
+    for name in ("by_name", "in_our_order"):
+        np.testing.assert_array_equal(ops.convert_to_numpy(found[name]), by_list)
+    tensors = (found[name] for name in ("query", "key", "value"))
+    ours, expected = found["ours"](*tensors), found["expected"]
+    np.testing.assert_allclose(ops.convert_to_numpy(ours), ops.convert_to_numpy(expected), atol=2e-6)
+
+
 def test_a_translator_trains_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     english = Tokenizer.train(["I'm home.", "He's calm."], "word", min_freq=1, vocabulary_size=20)

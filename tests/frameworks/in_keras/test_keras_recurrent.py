@@ -379,7 +379,8 @@ def test_a_functional_model_of_a_prepared_memory(cell, coverage, tmp_path):
     reference, layer = decoders(cell, "additive", coverage=coverage)
     values = given(cell)
     own = {name: keras.Input(array.shape[1:], dtype=DTYPE) for name, array in values.items() if name[0] in "ie"}
-    own |= {name: keras.Input(batch_shape=array.shape, dtype=DTYPE) for name, array in values.items() if name not in own}
+    states = {name: array for name, array in values.items() if name not in own}
+    own |= {name: keras.Input(batch_shape=array.shape, dtype=DTYPE) for name, array in states.items()}
     lens = keras.Input((), dtype="int32")
     memory = layer.prepare(own["encoded"], lens)
     outputs = layer(own["inputs"], memory, layer.begin(of_cells(own), memory))

@@ -26,7 +26,9 @@ _SAFE = 30.0
 _FEW = 2**16  # pairs times features, up to which all are computed at once
 
 
-def differentiated(forward: Callable[..., Tensor], gradient: Callable[..., Parts], tangent: Callable[..., Tensor]) -> Any:
+def differentiated(
+    forward: Callable[..., Tensor], gradient: Callable[..., Parts], tangent: Callable[..., Tensor]
+) -> Callable[..., Tensor]:
     """A function of three tensors with derivatives of its own, that every transform of its backend can take.
 
     Args:
@@ -41,7 +43,7 @@ def differentiated(forward: Callable[..., Tensor], gradient: Callable[..., Parts
     return _in_torch(forward, gradient, tangent) if backend == "torch" else _in_tensorflow(forward, gradient)
 
 
-def _in_jax(forward: Callable[..., Tensor], tangent: Callable[..., Tensor]) -> Any:
+def _in_jax(forward: Callable[..., Tensor], tangent: Callable[..., Tensor]) -> Callable[..., Tensor]:
     import jax
 
     function = jax.custom_jvp(forward)
@@ -53,7 +55,9 @@ def _in_jax(forward: Callable[..., Tensor], tangent: Callable[..., Tensor]) -> A
     return function
 
 
-def _in_torch(forward: Callable[..., Tensor], gradient: Callable[..., Parts], tangent: Callable[..., Tensor]) -> Any:
+def _in_torch(
+    forward: Callable[..., Tensor], gradient: Callable[..., Parts], tangent: Callable[..., Tensor]
+) -> Callable[..., Tensor]:
     import torch
 
     own_forward, own_gradient = forward, gradient
@@ -90,7 +94,7 @@ def _in_torch(forward: Callable[..., Tensor], gradient: Callable[..., Parts], ta
     return lambda *tensors: (Compared if torch.compiler.is_compiling() else ComparedBothWays).apply(*tensors)
 
 
-def _in_tensorflow(forward: Callable[..., Tensor], gradient: Callable[..., Parts]) -> Any:
+def _in_tensorflow(forward: Callable[..., Tensor], gradient: Callable[..., Parts]) -> Callable[..., Tensor]:
     @ops.custom_gradient
     def function(*tensors: Tensor) -> tuple[Tensor, Callable[..., Any]]:
         def backward(upstream: Tensor) -> Parts:
@@ -148,8 +152,8 @@ def _gradient_at_once(query: Tensor, key: Tensor, weight: Tensor, upstream: Tens
 
 def _tangent_at_once(query: Tensor, key: Tensor, weight: Tensor, *directions: Tensor) -> Tensor:
     @_computed_again
-    def moved(query: Tensor, key: Tensor, weight: Tensor, of_query: Tensor, of_key: Tensor, of_weight: Tensor) -> Tensor:
-        argument = _pairs(query, key)
+    def moved(query: Tensor, key: Tensor, weight: Tensor, *directions: Tensor) -> Tensor:
+        argument, (of_query, of_key, of_weight) = _pairs(query, key), directions
         share = weight * _slope(argument) * _pairs(of_query, of_key)
         return ops.sum(share + of_weight * ops.tanh(argument), -1)
 
@@ -235,7 +239,7 @@ def _tangent(query: Tensor, key: Tensor, weight: Tensor, *directions: Tensor) ->
 
     def folded(total: Tensor, parts: Parts) -> Tensor:
         one, other, v, of_query, of_key, of_weight = parts
-        # The slope is 4 p r², and tanh is 1 − 2 (1 + p) r²; of the latter the 1 is in the sum that the loop begins with.
+        # The slope is 4 p r², and tanh is 1 − 2 (1 + p) r², of which the 1 is in the sum that the loop begins with.
         share = 1 / (1 + _outer(one, other, ops.multiply))
         by_query = ops.stack([one * (4 * v * of_query - 2 * of_weight), ops.zeros_like(one) - 2 * of_weight], -1)
         moved = ops.matmul(by_query, ops.stack([other, ops.ones_like(other)], -2))

@@ -68,7 +68,6 @@ class MaskedSoftmax(Block):
         check_restrictions(tuple(lead), queries, keys, valid_lens=as_tensor(valid_lens))
         return keras.KerasTensor(scores.shape, scores.dtype)
 
-
     def compute_output_shape(self, scores_shape: Shape) -> Shape:
         """That of the scores."""
         return scores_shape
@@ -359,6 +358,7 @@ class SelfAttention(Block):
         self.supports_masking = True
 
     def __call__(self, x: Any, *args: Any, **options: Any) -> Any:
+        """`call`, by Keras's names of the arguments too."""
         return super().__call__(x, *args, **_renamed(options, use_causal_mask="causal"))
 
     def build(self, x_shape: Shape) -> None:

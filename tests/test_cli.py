@@ -30,7 +30,7 @@ from dikkat.translation import (
 )
 from dikkat.translation.recipe import Recipe
 from dikkat.translation.store import Store
-from dikkat.translation.tokenizer import END, Tokenizer
+from dikkat.translation.tokenizer import END
 from dikkat.translation.training import train as train_translator
 from translation.conftest import PAIRS, TINY
 

@@ -226,11 +226,14 @@ def run(
 
 def _fit(name: str, tensor: Tensor | None, *allowed: int) -> None:
     """A kernel reads as many numbers as the sizes say, and so does PyTorch, whatever there is."""
-    if tensor is None:
-        return
-    if tuple(tensor.shape) != allowed:
+    _fit_shape(name, tensor, *allowed)
+    if tensor is not None:
+        addresses.check(name, tensor, "cpu")
+
+
+def _fit_shape(name: str, tensor: Tensor | None, *allowed: int) -> None:
+    if tensor is not None and tensor.shape != allowed:
         raise ValueError(f"{name}: came with shape {tuple(tensor.shape)}; allowed: {allowed}")
-    addresses.check(name, tensor, "cpu")
 
 
 def _fit_weights(layers: list[Layer], attention: Attention | None) -> None:
@@ -743,9 +746,10 @@ class Stepper:
             state: (layers, B, h).
             cell: The same of an LSTM; None for a GRU.
         """
-        _fit("gates", gates, self.batch, (4 if self._lstm else 3) * self._hidden)
-        _fit("state", state, len(self._layers), self.batch, self._hidden)
-        _fit("cell", cell, len(self._layers), self.batch, self._hidden)
+        batch = self.batch
+        _fit_shape("gates", gates, batch, (4 if self._lstm else 3) * self._hidden)
+        _fit_shape("state", state, len(self._layers), batch, self._hidden)
+        _fit_shape("cell", cell, len(self._layers), batch, self._hidden)
         record, kind = self._now.again(), state.dtype  # of this call, whoever else steps meanwhile
         gates, state, cell = (_in_type(operand, record.dtype) for operand in (gates, state, cell))
         _forward(record, gates, state, cell)

@@ -1,5 +1,6 @@
 """What the implementations share: the form of a call, the three pair functions, and the rule that merges states."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -232,7 +233,7 @@ def weigh(hidden: Tensor, weight: Tensor) -> Tensor:
 
 def farthest(features: int, dtype: torch.dtype) -> float:
     """Up to where coordinates have squared distances: no square of twice as much overflows, nor does their sum."""
-    return 0.49 * (torch.finfo(dtype).max / max(1, features)) ** 0.5
+    return 0.49 * math.sqrt(torch.finfo(dtype).max / max(1, features))
 
 
 def clip(problem: Problem, side: Tensor) -> Tensor:

@@ -201,7 +201,7 @@ def _pooled(state: State) -> Pooled:
 
 
 def join(a: Pooled, b: Pooled) -> Pooled:
-    """The one rule by which partial results are joined: brought to one peak, totals add, and means are weighed by them."""
+    """The one rule by which partial results are joined: about one peak, totals add, and means are weighed by them."""
     peak = torch.maximum(a.peak, b.peak)
     base = peak.masked_fill(peak == -_INF, 0.0)
     share_a, share_b = a.total * (a.peak - base).exp(), b.total * (b.peak - base).exp()
@@ -212,7 +212,7 @@ def join(a: Pooled, b: Pooled) -> Pooled:
 
 
 def log_sum_exp(peak: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-    """peak + log total, and what of it was lost by rounding; −∞ and 0 in a row with no key. The peak has no gradient."""
+    """peak + log total, and what of it rounding lost; −∞ and 0 in a row with no key. The peak has no gradient."""
     peak, empty = peak.detach(), total == 0
     base = peak.masked_fill(peak == -_INF, 0.0)
     log_total = total.masked_fill(empty, 1.0).log()  # the inner of two, which keeps log's gradient at 0 away

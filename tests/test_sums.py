@@ -1,5 +1,6 @@
-"""Weights that sum to 1, and states that merge in proportion, whatever the size of the scores; none of it our own word."""
+"""Weights that sum to 1, and states that merge in proportion, whatever the size of the scores."""
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -52,9 +53,7 @@ LARGE: dict[str, Callable[[], tuple[scores.Score, Tensor, Tensor]]] = {
 
 @pytest.mark.parametrize("large", LARGE)
 @pytest.mark.parametrize("impl", WAYS)
-def test_weights_and_the_gradients_of_values_sum_to_one(
-    impl: str, large: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_and_the_gradients_of_values_sum_to_one(impl: str, large: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr(chunked, "_TILE", 1024)  # several tiles
     score, query, key = LARGE[large]()
@@ -83,7 +82,7 @@ def test_states_of_large_scores_merge_in_proportion(impl: str, large: str) -> No
     value = torch.randn(KEYS, VALUES)
     edges = [0, 1, 101, 103, KEYS]
     merged = dikkat.State(torch.zeros(QUERIES, VALUES), torch.full((QUERIES,), -math.inf))
-    for a, b in zip(edges, edges[1:], strict=False):
+    for a, b in itertools.pairwise(edges):
         merged = dikkat.merge(merged, dikkat.attention_state(query, key[a:b], value[a:b], score=score, impl=impl))
     whole = dikkat.attend(query, key, value, score=score, impl="reference")
     assert (merged.mean - whole).abs().max() <= 32 * FLOAT32_EPS * value.abs().max()
@@ -162,9 +161,7 @@ def test_the_recurrence_sees_keys_whose_squared_distances_overflow(impl: str) ->
     torch.manual_seed(3)
     module = AttentionalGRU(2, 7, 7, scores.Gaussian(1.0))
     memory = module.prepare(torch.full((3, 5, 7), 1e25))
-    _, contexts, weights, _ = module(
-        torch.randn(3, 4, 2), memory, torch.zeros(1, 3, 7), return_weights=True, impl=impl
-    )
+    _, contexts, weights, _ = module(torch.randn(3, 4, 2), memory, torch.zeros(1, 3, 7), return_weights=True, impl=impl)
     torch.testing.assert_close(weights, torch.full((3, 4, 5), 0.2))
     torch.testing.assert_close(contexts, torch.full((3, 4, 7), 1e25))
 

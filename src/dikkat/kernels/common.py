@@ -1,5 +1,6 @@
 """What the implementations share: the form of a call, the three pair functions, and the rule that merges states."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -200,7 +201,7 @@ def _pooled(state: State) -> Pooled:
 
 
 def join(a: Pooled, b: Pooled) -> Pooled:
-    """The one rule by which partial results are joined: brought to one peak, totals add, and means are weighed by them."""
+    """The one rule by which partial results are joined: about one peak, totals add, and means are weighed by them."""
     peak = torch.maximum(a.peak, b.peak)
     base = peak.masked_fill(peak == -_INF, 0.0)
     share_a, share_b = a.total * (a.peak - base).exp(), b.total * (b.peak - base).exp()
@@ -211,7 +212,7 @@ def join(a: Pooled, b: Pooled) -> Pooled:
 
 
 def log_sum_exp(peak: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-    """peak + log total, and what of it was lost by rounding; −∞ and 0 in a row with no key. The peak has no gradient."""
+    """peak + log total, and what of it rounding lost; −∞ and 0 in a row with no key. The peak has no gradient."""
     peak, empty = peak.detach(), total == 0
     base = peak.masked_fill(peak == -_INF, 0.0)
     log_total = total.masked_fill(empty, 1.0).log()  # the inner of two, which keeps log's gradient at 0 away
@@ -232,7 +233,7 @@ def weigh(hidden: Tensor, weight: Tensor) -> Tensor:
 
 def farthest(features: int, dtype: torch.dtype) -> float:
     """Up to where coordinates have squared distances: no square of twice as much overflows, nor does their sum."""
-    return 0.49 * (torch.finfo(dtype).max / max(1, features)) ** 0.5
+    return 0.49 * math.sqrt(torch.finfo(dtype).max / max(1, features))
 
 
 def clip(problem: Problem, side: Tensor) -> Tensor:

@@ -468,7 +468,7 @@ def _find(score: Vector, by_weight: Vector, peak: Pointer, total_: Pointer, drif
 def _is_sharp(call: Call, row: int, zero: Any) -> bool:
     """Whether a row is swept twice."""
     peak, total_ = pointer(call.peak, zero)[row], pointer(call.total, zero)[row]
-    return 0 < total_ and (total_ < SHARP or abs(peak) > LARGE)
+    return total_ > 0 and (total_ < SHARP or abs(peak) > LARGE)
 
 
 @inlined

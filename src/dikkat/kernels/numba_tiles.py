@@ -254,9 +254,7 @@ def pack_weight(call: Call, own: int, into: Pointer, zero: Any) -> tuple[float, 
 
 
 @inlined
-def _pack_rows(
-    call: Call, b: int, i0: int, rows: int, into: Pointer, zero: Any, additive: Any, distance: Any
-) -> None:
+def _pack_rows(call: Call, b: int, i0: int, rows: int, into: Pointer, zero: Any, additive: Any, distance: Any) -> None:
     """The rows' exponentials times s, for additive scores; the rows as they are for the others."""
     lanes, size, padded = lanes_of(zero), call.features, call.padded
     source = raw_row(call, b, i0, zero)
@@ -559,9 +557,7 @@ def _scores(
     whole = _restrict(call, b, i0, rows, j0, blocks, width, limits, scores, zero)
     key = _packed_key(call, b, j0, zero)
     if additive is not None:
-        _additive_scores(
-            call, b, i0, rows, j0, blocks, width, query, key, weight, power, constant, scores, whole, zero
-        )
+        _additive_scores(call, b, i0, rows, j0, blocks, width, query, key, weight, power, constant, scores, whole, zero)
     if distance is not None:
         _distance_scores(call, rows, blocks, width, query, key, scores, whole, zero)
     if inner is not None:

@@ -511,7 +511,7 @@ def _tanh_series(terms: int) -> list[float]:
     """(tanh x / x − 1)/x² by powers of x²: from tanh' = 1 − tanh²."""
     found = [Fraction(1)]
     for k in range(1, terms + 1):
-        found.append(-sum(found[i] * found[k - 1 - i] for i in range(k)) / (2 * k + 1))
+        found.append(-sum((found[i] * found[k - 1 - i] for i in range(k)), Fraction(0)) / (2 * k + 1))
     return [float(term) for term in found[1:]]
 
 

@@ -31,7 +31,7 @@ class Output(NamedTuple):
 class Upstream(NamedTuple):
     """The gradients from above, divided by each row's total: with them e^(score − peak) stands for the weight.
 
-    So the backward normalises rows, and not pairs. A score's gradient is e^(score − peak) (⟨mean, v⟩ + weights − drift).
+    So a backward divides rows, and not pairs. A score's gradient is e^(score − peak) (⟨mean, v⟩ + weights − drift).
 
     Attributes:
         mean: (..., n, d_v).

@@ -294,6 +294,7 @@ class _Oracle:
             g = (2 * by_score.exact * slope)[..., None]
             steep = np.abs(slope) + slope_off
             dg = 2 * (by_score.error * steep + np.abs(by_score.exact) * (slope_off + self.eps * steep))[..., None]
+            self._check(Near(g, dg))  # which is large where the triangular kernel's tip is near, and x small
             exact = g * x
             error = dg * (np.abs(x) + off) + np.abs(g) * (off + self.eps * np.abs(x)) + self.tiny
             grads = {}

@@ -63,16 +63,6 @@ def test_several_features_have_a_panel_each(features, panels):
     figure.draw_without_rendering()
 
 
-@pytest.mark.parametrize("features", [1, 2, 3, 5])
-def test_no_label_covers_another(features):
-    observed = np.arange(2_003.0)
-    figure = pictures.draw_fit(observed, observed, [curve(f"feature {i}", 11) for i in range(features)], "price")
-    figure.draw_without_rendering()
-    labels = [label for axes in figure.axes for label in (axes.title, axes.xaxis.label, axes.yaxis.label)]
-    boxes = [label.get_window_extent() for label in labels if label.get_text()]
-    assert not [(a, b) for number, a in enumerate(boxes) for b in boxes[:number] if a.overlaps(b)]
-
-
 def test_rows_without_a_prediction_are_not_drawn():
     figure = pictures.draw_fit(np.array([np.nan, 2.0, 3.0]), np.array([1.0, 2.0, 9.0]), [], "y")
     figure.draw_without_rendering()

@@ -74,7 +74,7 @@ def draw_fit(predicted: Array, observed: Array, curves: Sequence[Curve], target:
     if curves:
         _limit(grid[1], observed, *(curve.estimate for curve in curves))
         grid[1].legend(frameon=False)
-        grid[1].set_title("the other features\nat their medians", fontsize=10)
+        grid[1].set_title("the other features at their medians", fontsize=10)
     return figure
 
 
@@ -182,7 +182,7 @@ def _draw_agreement(axes: Axes, predicted: Array, observed: Array, target: str) 
     both = np.concatenate([predicted[np.isfinite(predicted)], observed])
     axes.axline((float(both.mean()), float(both.mean())), slope=1, color="0.2", linestyle="--", linewidth=1)
     few = "" if len(shown) == len(observed) else f"\n{len(shown):,} of {len(observed):,} rows"
-    axes.set_title(f"each row predicted\nfrom the others{few}", fontsize=10)
+    axes.set_title(f"each row predicted from the others{few}", fontsize=10)
     _name(axes, f"{_short(target)}, predicted", f"{_short(target)}, observed")
 
 

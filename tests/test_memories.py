@@ -348,3 +348,16 @@ def test_threads_find_what_one_finds() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" answers, 0 wrong") == 4
+
+
+@torch.no_grad()
+def test_a_live_memory_steps_the_same_and_copies_no_weights() -> None:
+    torch.manual_seed(0)
+    module = AttentionalGRU(3, 5, 7, scores.Additive(7, 5, 11)).eval()
+    encoded, lens = torch.randn(2, 13, 7), torch.tensor([13, 4])
+    inputs, state = torch.randn(2, 3), torch.randn(1, 2, 5)
+    live, kept = module.prepare_live(encoded, lens), module.prepare(encoded, lens)
+    assert live.seen is module
+    assert kept.seen is not module
+    for found, expected in zip(module.step(inputs, live, state), module.step(inputs, kept, state), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)

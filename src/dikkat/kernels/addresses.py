@@ -27,8 +27,14 @@ def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
         TypeError: Another dtype.
         ValueError: No numbers to read, or not so many in a row as the shape says.
     """
-    # In one piece, since small calls notice.
-    if _dispatch_keys(tensor).raw_repr() not in _plain("cpu"):
+    # In one piece, and the dispatcher's keys are asked for only where a cheaper look does not do: small calls notice.
+    if type(tensor) not in _TYPES or not tensor.is_cpu or tensor.is_neg() or tensor.is_nested:
+        _check(name, tensor, "cpu")
+    try:
+        found = tensor.data_ptr()
+    except RuntimeError:  # what PyTorch says of functional, functorch's and sparse tensors
+        raise _no_numbers(name, tensor, "cpu") from None
+    if not found and tensor.numel():
         raise _no_numbers(name, tensor, "cpu")
     if tensor.dtype != dtype:
         raise TypeError(f"{name}: came with dtype {tensor.dtype}; allowed: {dtype}")
@@ -36,7 +42,7 @@ def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
         raise ValueError(f"{name}: came with strides {tensor.stride()}; allowed: a contiguous tensor")
     if tensor.untyped_storage().nbytes() < tensor.storage_offset() * dtype.itemsize + tensor.nbytes:
         _check_room(name, tensor)
-    return tensor.data_ptr()
+    return found
 
 
 def rows_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
@@ -126,6 +132,8 @@ def _keys(tensor: Tensor) -> Any:
 
 
 _dispatch_keys = torch._C._dispatch_keys
+# What is no subclass; a subclass may be anything.
+_TYPES = frozenset({Tensor, torch.nn.Parameter})
 
 
 @cache

@@ -173,10 +173,27 @@ class _Attentional(nn.Module):
             is stored. Where the weights learn, `forward` takes them as they are, and refuses a memory that was made
             with gradients by a score that has been changed since.
         """
+        return self._prepared(encoded, valid_lens, frozen)
+
+    def prepare_live(self, encoded: Tensor, valid_lens: Tensor | None = None) -> Memory:
+        """`prepare` without the copy of the weights, for a search that is over before anybody changes them.
+
+        Args:
+            encoded: (B, m, c) floating point.
+            valid_lens: (B,) integers, the true lengths; None: all positions are real.
+
+        Returns:
+            The memory, whose steps have the weights as they are at the first step or later.
+        """
+        return self._prepared(encoded, valid_lens, lambda module: module)
+
+    def _prepared(
+        self, encoded: Tensor, valid_lens: Tensor | None, keep: Callable[[nn.Module], nn.Module]
+    ) -> Memory:
         memory = project(encoded, encoded, score=self.score, valid_lens=valid_lens)
         if not traced() and not learns(self, memory.key, memory.value):
             # What hooks make of weights they make when a module is called.
-            seen: nn.Module = frozen(self.score if self._hooked() else self)
+            seen = keep(self.score if self._hooked() else self)
             memory = replace(memory, seen=seen, maker=self._maker)
         if self.coverage:  # the keys change from step to step: nothing can be kept of them
             return memory

@@ -193,7 +193,7 @@ class TranslationModel(nn.Module):
         outputs, final = self.encoder(self._embed(self._source_table(), source), lengths)
         states, cells = final if isinstance(final, tuple) else (final, None)
         looked_at = (outputs, lengths) if self.attends else (states[-1].unsqueeze(1), None)
-        memory = self.decoder.prepare(self.dropout(looked_at[0]), looked_at[1])
+        memory = self.decoder.prepare_live(self.dropout(looked_at[0]), looked_at[1])
         first = torch.tanh(self.bridge(states))
         return memory, self.decoder.begin(first if cells is None else (first, self.cell_bridge(cells)), memory)
 

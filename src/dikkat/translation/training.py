@@ -189,7 +189,7 @@ def _train(
     # Who repeats pairs of a list means it; a file's came so by accident.
     learnt = _stored(translator, training, "training", say, distinct=training.fingerprint() is not None)
     judged = None if validation is None else _stored(translator, validation, "validation", say, distinct=False)
-    for line in _found(translator, learnt, judged):
+    for line in _found(translator, learnt, judged, resumed=newest is not None):
         say(line)
     batches = _batches(learnt, settings, team, settings.seed)
     course, interrupts = Course(), Interrupts(aloud=progress is not False and team.rank == 0)
@@ -393,16 +393,14 @@ def _nothing(_: str) -> None:
     """For those who want no lines."""
 
 
-def _found(translator: Translator, learnt: Store, judged: Store | None) -> Iterator[str]:
-    """What is about to be trained, on what, and where."""
+def _found(translator: Translator, learnt: Store, judged: Store | None, *, resumed: bool) -> Iterator[str]:
+    """What is about to be trained, on what, and where; the threads of a resumed training are told with its place."""
     yield f"{len(learnt):,} pairs to learn from, {0 if judged is None else len(judged):,} to validate with"
     source, target = len(translator.source_tokenizer), len(translator.target_tokenizer)
     parameters = sum(each.numel() for each in translator.model.parameters())
     place = "the CPU" if _device() == "cpu" else torch.cuda.get_device_name()
-    yield (
-        f"{source:,} source and {target:,} target tokens, {parameters:,} parameters; on {place}, "
-        f"{torch.get_num_threads()} threads"
-    )
+    threads = "" if resumed else f", {torch.get_num_threads()} threads"
+    yield f"{source:,} source and {target:,} target tokens, {parameters:,} parameters; on {place}{threads}"
 
 
 def _stored(

@@ -187,9 +187,7 @@ class _Attentional(nn.Module):
         """
         return self._prepared(encoded, valid_lens, lambda module: module)
 
-    def _prepared(
-        self, encoded: Tensor, valid_lens: Tensor | None, keep: Callable[[nn.Module], nn.Module]
-    ) -> Memory:
+    def _prepared(self, encoded: Tensor, valid_lens: Tensor | None, keep: Callable[[nn.Module], nn.Module]) -> Memory:
         memory = project(encoded, encoded, score=self.score, valid_lens=valid_lens)
         if not traced() and not learns(self, memory.key, memory.value):
             # What hooks make of weights they make when a module is called.

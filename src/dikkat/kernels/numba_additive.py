@@ -205,10 +205,9 @@ def _keep_row(
     """A row with four keys: keeps every 1/a, and what sums to the scores. Whether all stayed in range.
 
     Where four share a division, s may be the smaller: `LOWER` times; and as much wider is the range. What the division
-    gives must be a normal number, since the small denominators are made from it again.
+    gives must be a normal number, since the small denominators are made from it again: as much lower is the `limit`.
     """
     acc0, lower = full(0, zero), full(LOWER, zero)
-    limit = limit * lower
     acc1, acc2, acc3, peak, s = acc0, acc0, acc0, acc0, s * lower
     for c in range(0, padded, lanes_of(zero)):
         v, q = load(weight, c), load(query, c) * lower
@@ -410,19 +409,51 @@ def _flush_keys(
 
 
 @inlined
-def _weigh_pairs(
-    call: Call, b: int, i0: int, rows: int, j0: int, finds: bool, peaks: Pointer, totals_: Pointer, drifts: Pointer,
-    factors: Pointer, factor: Vector, score_sums: Pointer, value_sums: Pointer, scores: Pointer, weights: Pointer,
-    by_score: Pointer, spare: Pointer, zero: Any,
+def _keep_rows(
+    call: Call, b: int, i0: int, rows: int, raw: Pointer, count: int, k0: Pointer, k1: Pointer, k2: Pointer,
+    k3: Pointer, wild: bool, query: Pointer, astray: Pointer, weight: Pointer, s: Vector, limit: Vector,
+    scores: Pointer, kept: Pointer, sums: Pointer, exact: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """From the pairs' sums their scores, shares e^(score − peak) after dropout, and the gradients of the scores.
+    """Some rows with four keys: what `_keep_row` keeps of each, and which went the other way."""
+    lanes, size, padded, pairs = lanes_of(zero), call.features, call.padded, call.group * SIDE
+    for i in range(rows):
+        own, own_sums = at(kept, i * SIDE * lanes), at(sums, i * SIDE * lanes)
+        strayed = wild or astray[i] != 0
+        if not strayed:
+            strayed = not _keep_row(
+                at(query, i * padded), k0, k1, k2, k3, weight, padded, pairs, s, limit, own, own_sums, zero
+            )
+            if strayed:
+                _forget(own, padded, pairs, zero)
+        if strayed:
+            row = raw_row(call, b, i0 + i, zero)
+            _keep_row_exact(row, raw, count, size, weight, at(scores, i * SIDE), call.scale, own_sums, zero)
+        exact[i] = strayed
 
-    Or, in a first sweep that `finds` them, what the pairs add to their rows' peaks, totals and drifts.
-    """
-    lanes, hidden, nothing = lanes_of(zero), full(-np.inf, zero), full(0, zero)
+
+@inlined
+def _any_astray(call: Call, first: int, count: int, zero: Any) -> bool:
+    """Whether a key of some has features without exponentials."""
+    found = False
+    for k in range(first, first + count):
+        found = found or pointer(call.key_astray, np.uint8(0))[k] != 0
+    return found
+
+
+@inlined
+def _four(rows: Pointer, first: int, count: int, size: int) -> tuple[Pointer, Pointer, Pointer, Pointer]:
+    """Four rows; beyond the last, the last again: hidden."""
+    row = at(rows, first * size)
+    n1, n2, n3 = min(1, count - 1), min(2, count - 1), min(3, count - 1)
+    return row, at(row, n1 * size), at(row, n2 * size), at(row, n3 * size)
+
+
+@inlined
+def _from_above(
+    call: Call, b: int, i0: int, rows: int, j0: int, dropped: Pointer, upstream: Pointer, zero: Any
+) -> None:
+    """The pairs' factors of dropout, and the gradients of their weights; where there are such."""
     keys = min(SIDE, call.keys - j0)
-    pairs = call.group * SIDE
-    dropped, upstream = spare, at(spare, pairs)
     if call.seeds != 0:
         for i in range(rows):
             drop(call, b, i0 + i, j0, SIDE, at(dropped, i * SIDE))
@@ -431,24 +462,58 @@ def _weigh_pairs(
             for k in range(keys):
                 place = (b * call.queries + i0 + i) * call.keys + j0 + k
                 upstream[i * SIDE + k] = pointer(call.weights_grad, zero)[place]
-    for pair in range(0, pairs, lanes):
-        begin = load(scores, pair)
-        score = where(begin == hidden, begin, begin + factor * totals(score_sums, pair * lanes))
-        by_weight = totals(value_sums, pair * lanes)
-        if call.seeds != 0:
-            by_weight = by_weight * load(dropped, pair)
-        if call.weights_grad != 0:
-            by_weight = by_weight + load(upstream, pair)
-        if finds:
-            _find(score, by_weight, at(peaks, pair), at(totals_, pair), at(drifts, pair), zero)
-            continue
+
+
+@inlined
+def _pair(
+    call: Call, pair: int, factor: Vector, score_sums: Pointer, value_sums: Pointer, scores: Pointer, dropped: Pointer,
+    upstream: Pointer, zero: Any,
+) -> tuple[Vector, Vector]:  # fmt: skip
+    """From the pairs' sums their scores, −∞ where hidden, and the gradients of their weights."""
+    lanes, hidden, begin = lanes_of(zero), full(-np.inf, zero), load(scores, pair)
+    score = where(begin == hidden, begin, begin + factor * totals(score_sums, pair * lanes))
+    by_weight = totals(value_sums, pair * lanes)
+    if call.seeds != 0:
+        by_weight = by_weight * load(dropped, pair)
+    if call.weights_grad != 0:
+        by_weight = by_weight + load(upstream, pair)
+    return score, by_weight
+
+
+@inlined
+def _weigh_pairs(
+    call: Call, b: int, i0: int, rows: int, j0: int, peaks: Pointer, drifts: Pointer, factors: Pointer, factor: Vector,
+    score_sums: Pointer, value_sums: Pointer, scores: Pointer, weights: Pointer, by_score: Pointer, spare: Pointer,
+    zero: Any,
+) -> None:  # fmt: skip
+    """From the pairs' sums their scores, shares e^(score − peak) after dropout, and the gradients of the scores."""
+    pairs, hidden, nothing = call.group * SIDE, full(-np.inf, zero), full(0, zero)
+    dropped, upstream = spare, at(spare, pairs)
+    _from_above(call, b, i0, rows, j0, dropped, upstream, zero)
+    for pair in range(0, pairs, lanes_of(zero)):
+        seen = load(scores, pair) != hidden
+        score, by_weight = _pair(call, pair, factor, score_sums, value_sums, scores, dropped, upstream, zero)
         share = exp(score - load(peaks, pair)) * load(factors, pair)
-        kept, seen = share, begin != hidden
+        kept = share
         if call.seeds != 0:
             kept = share * load(dropped, pair)
         store(scores, pair, score)
         store(weights, pair, where(seen, kept, nothing))
         store(by_score, pair, where(seen, share * (by_weight - load(drifts, pair)), nothing))
+
+
+@inlined
+def _find_pairs(
+    call: Call, b: int, i0: int, rows: int, j0: int, peaks: Pointer, totals_: Pointer, drifts: Pointer, factor: Vector,
+    score_sums: Pointer, value_sums: Pointer, scores: Pointer, spare: Pointer, zero: Any,
+) -> None:  # fmt: skip
+    """What the pairs add to their rows' peaks, totals and drifts."""
+    pairs = call.group * SIDE
+    dropped, upstream = spare, at(spare, pairs)
+    _from_above(call, b, i0, rows, j0, dropped, upstream, zero)
+    for pair in range(0, pairs, lanes_of(zero)):
+        score, by_weight = _pair(call, pair, factor, score_sums, value_sums, scores, dropped, upstream, zero)
+        _find(score, by_weight, at(peaks, pair), at(totals_, pair), at(drifts, pair), zero)
 
 
 @inlined
@@ -472,15 +537,11 @@ def _is_sharp(call: Call, row: int, zero: Any) -> bool:
 
 
 @inlined
-def _begin_row(
-    call: Call, row: int, finds: bool, peaks: Pointer, totals_: Pointer, drifts: Pointer, factors: Pointer, zero: Any
-) -> None:
-    """A row's peak and drift as the forward has them; or where a sweep finds them, none yet. For each of four lanes."""
-    peak = pointer(call.peak, zero)[row]
+def _known_row(call: Call, row: int, peaks: Pointer, drifts: Pointer, factors: Pointer, zero: Any) -> None:
+    """A row's peak and drift as the forward has them, for each of four lanes."""
+    peak, drift = pointer(call.peak, zero)[row], pointer(call.drift, zero)[row]
     for k in range(SIDE):
-        peaks[k] = -np.inf if finds else (peak if peak > -np.inf else zero)
-        drifts[k] = zero if finds else pointer(call.drift, zero)[row]
-        totals_[k], factors[k] = zero, 1.0
+        peaks[k], drifts[k], factors[k] = (peak if peak > -np.inf else zero), drift, 1.0
 
 
 @inlined
@@ -501,6 +562,51 @@ def _found_row(
     factor, drift = pointer(call.total, zero)[row] * by, drift * by - pointer(call.total_grad, zero)[row]
     for k in range(SIDE):
         peaks[k], factors[k], drifts[k] = base, factor, drift
+
+
+@inlined
+def _find_rows(
+    call: Call, b: int, i0: int, rows: int, reach: int, limits: Pointer, constant: float, factor: Vector,
+    key_owner: int, value_owner: int, query: Pointer, astray: Pointer, sharp: Pointer, weight: Pointer, s: Vector,
+    limit: Vector, peaks: Pointer, totals_: Pointer, drifts: Pointer, factors: Pointer, scores: Pointer, kept: Pointer,
+    score_sums: Pointer, value_sums: Pointer, exact: Pointer, spare: Pointer, zero: Any,
+) -> None:  # fmt: skip
+    """The sweep over the keys before: of the rows that are sharp, peaks, drifts and factors."""
+    group, stride, padded = call.group, call.value_stride, call.padded
+    for g in range(0, rows, group):
+        i, taken, any_sharp = i0 + g, min(group, rows - g), False
+        for k in range(g, g + taken):
+            any_sharp = any_sharp or sharp[k] != 0
+        if not any_sharp:
+            continue
+        own_peaks, own_totals, own_drifts = at(peaks, g * SIDE), at(totals_, g * SIDE), at(drifts, g * SIDE)
+        clear(own_totals, group * SIDE, zero)
+        clear(own_drifts, group * SIDE, zero)
+        for pair in range(group * SIDE):
+            own_peaks[pair] = -np.inf
+        mean_grad = at(pointer(call.mean_grad, zero), (b * call.queries + i) * stride)
+        for j0 in range(0, reach, SIDE):
+            if not _begin(call, b, i, taken, j0, at(limits, g), constant, scores, zero):
+                continue
+            count, raw = min(SIDE, call.keys - j0), raw_keys(call, b, j0, zero)
+            k0, k1, k2, k3 = _four(pointer(call.packed_key, zero), key_owner + j0, count, padded)
+            wild = _any_astray(call, key_owner + j0, count, zero)
+            _keep_rows(
+                call, b, i, taken, raw, count, k0, k1, k2, k3, wild, at(query, g * padded),
+                at(astray, g), weight, s, limit, scores, kept, score_sums, exact, zero,
+            )  # fmt: skip
+            v0, v1, v2, v3 = _four(pointer(call.value, zero), value_owner + j0, count, stride)
+            _products(mean_grad, taken, v0, v1, v2, v3, stride, value_sums, zero)
+            _find_pairs(
+                call, b, i, taken, j0, own_peaks, own_totals, own_drifts, factor, score_sums, value_sums, scores,
+                spare, zero,
+            )  # fmt: skip
+        for k in range(g, g + taken):
+            row, place = b * call.queries + i0 + k, k * SIDE
+            if sharp[k] != 0:
+                _found_row(call, row, at(peaks, place), at(totals_, place), at(drifts, place), at(factors, place), zero)
+            else:
+                _known_row(call, row, at(peaks, place), at(drifts, place), at(factors, place), zero)
 
 
 @Kernel
@@ -531,10 +637,10 @@ def backward(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
         query = at(key_sums, SIDE * padded)
         query_sums, query_exact = at(query, call.rows * padded), at(query, 2 * call.rows * padded)
         limits = whole_numbers(at(query, 3 * call.rows * padded))
-        astray = at(limits, call.rows)
-        exact = at(astray, call.rows)
+        astray, sharp = at(limits, call.rows), at(limits, 2 * call.rows)
+        exact = at(limits, 3 * call.rows)
         packed_weight, power, constant = -1, 1.0, zero
-        s, limit, highest = full(call.scale, zero), full(call.limit, zero), full(call.highest, zero)
+        s, limit, highest = full(call.scale, zero), full(call.limit * LOWER, zero), full(call.highest, zero)
         # A pair that is hidden, or out of range, leaves what was kept as it is, and weighs it with 0.
         clear(kept, pairs * padded, zero)
         while True:
@@ -560,106 +666,82 @@ def backward(zero: Any, additive: Any, distance: Any, inner: Any) -> Any:
                 rows = min(call.rows, last - i0)
                 clear(query_sums, 2 * call.rows * padded, zero)  # and query_exact
                 reach = limits_of(call, b, i0, rows, limits)
-                sharp = False
+                any_sharp = False
                 for i in range(rows):
-                    raw, row = raw_row(call, b, i0 + i, zero), b * call.queries + i0 + i
+                    raw, row, place = raw_row(call, b, i0 + i, zero), b * call.queries + i0 + i, i * SIDE
                     astray[i] = _pack_features(raw, size, at(query, i * padded), padded, s, highest, zero)
-                    sharp = sharp or _is_sharp(call, row, zero)
+                    _known_row(call, row, at(peaks, place), at(drifts, place), at(factors, place), zero)
+                    sharp[i] = _is_sharp(call, row, zero)
+                    any_sharp = any_sharp or sharp[i] != 0
                 _peak(raw_row(call, b, i0, zero), rows, size, padded, highest, query_peak, zero)
                 small, key_peak = False, query_peak
-                for sweep in range(2 if sharp else 1):
-                    finds = sharp and sweep == 0
-                    for i in range(rows):
-                        row, place = b * call.queries + i0 + i, i * SIDE
-                        own = at(peaks, place), at(totals_, place), at(drifts, place), at(factors, place)
-                        if sweep == 0:
-                            _begin_row(call, row, finds, own[0], own[1], own[2], own[3], zero)
-                        else:
-                            _found_row(call, row, own[0], own[1], own[2], own[3], zero)
-                    for j0 in range(0, reach, SIDE):
-                        if j0 % TILE == 0:
-                            tile = key_owner // call.keys * ((call.keys + TILE - 1) // TILE) + j0 // TILE
-                            key_peak = at(pointer(call.key_peak, zero), tile * padded)
-                            small = _any_small(query_peak, key_peak, padded, zero)
-                        count = min(SIDE, call.keys - j0)
-                        raw = raw_keys(call, b, j0, zero)
-                        keys = at(pointer(call.packed_key, zero), (key_owner + j0) * padded)
-                        values = at(pointer(call.value, zero), (value_owner + j0) * stride)
-                        # Beyond the last key, the last again: hidden.
-                        n1, n2, n3 = min(1, count - 1), min(2, count - 1), min(3, count - 1)
-                        k1, k2, k3 = at(keys, n1 * padded), at(keys, n2 * padded), at(keys, n3 * padded)
-                        v1, v2, v3 = at(values, n1 * stride), at(values, n2 * stride), at(values, n3 * stride)
-                        wild = False
-                        for k in range(count):
-                            wild = wild or pointer(call.key_astray, np.uint8(0))[key_owner + j0 + k] != 0
-                        clear(key_sums, SIDE * padded, zero)
-                        key_grad, value_grad = at(key_grads, j0 * padded), at(value_grads, j0 * stride)
-                        for g in range(0, rows, group):
-                            i, taken = i0 + g, min(group, rows - g)
-                            if not _begin(call, b, i, taken, j0, at(limits, g), constant, scores, zero):
-                                continue
-                            for k in range(taken):
-                                own_scores, sums = at(scores, k * SIDE), at(score_sums, k * SIDE * lanes)
-                                strayed = wild or astray[g + k] != 0
-                                if not strayed:
-                                    strayed = not _keep_row(
-                                        at(query, (g + k) * padded), keys, k1, k2, k3, weight, padded, pairs, s, limit,
-                                        at(kept, k * SIDE * lanes), sums, zero,
-                                    )  # fmt: skip
-                                    if strayed:
-                                        _forget(at(kept, k * SIDE * lanes), padded, pairs, zero)
-                                if strayed:
-                                    _keep_row_exact(
-                                        raw_row(call, b, i + k, zero), raw, count, size, weight, own_scores, call.scale,
-                                        sums, zero,
-                                    )  # fmt: skip
-                                exact[k] = strayed
-                            mean_grad = at(pointer(call.mean_grad, zero), (b * call.queries + i) * stride)
-                            _products(mean_grad, taken, values, v1, v2, v3, stride, value_sums, zero)
-                            _weigh_pairs(
-                                call, b, i, taken, j0, finds, at(peaks, g * SIDE), at(totals_, g * SIDE),
-                                at(drifts, g * SIDE), at(factors, g * SIDE), factor, score_sums, value_sums, scores,
-                                weights, by_score, spare, zero,
+                if any_sharp:
+                    _find_rows(
+                        call, b, i0, rows, reach, limits, constant, factor, key_owner, value_owner, query, astray,
+                        sharp, weight, s, limit, peaks, totals_, drifts, factors, scores, kept, score_sums, value_sums,
+                        exact, spare, zero,
+                    )  # fmt: skip
+                for j0 in range(0, reach, SIDE):
+                    if j0 % TILE == 0:
+                        tile = key_owner // call.keys * ((call.keys + TILE - 1) // TILE) + j0 // TILE
+                        key_peak = at(pointer(call.key_peak, zero), tile * padded)
+                        small = _any_small(query_peak, key_peak, padded, zero)
+                    count = min(SIDE, call.keys - j0)
+                    raw = raw_keys(call, b, j0, zero)
+                    keys, k1, k2, k3 = _four(pointer(call.packed_key, zero), key_owner + j0, count, padded)
+                    values, v1, v2, v3 = _four(pointer(call.value, zero), value_owner + j0, count, stride)
+                    wild = _any_astray(call, key_owner + j0, count, zero)
+                    clear(key_sums, SIDE * padded, zero)
+                    key_grad, value_grad = at(key_grads, j0 * padded), at(value_grads, j0 * stride)
+                    for g in range(0, rows, group):
+                        i, taken = i0 + g, min(group, rows - g)
+                        if not _begin(call, b, i, taken, j0, at(limits, g), constant, scores, zero):
+                            continue
+                        _keep_rows(
+                            call, b, i, taken, raw, count, keys, k1, k2, k3, wild, at(query, g * padded),
+                            at(astray, g), weight, s, limit, scores, kept, score_sums, exact, zero,
+                        )  # fmt: skip
+                        mean_grad = at(pointer(call.mean_grad, zero), (b * call.queries + i) * stride)
+                        _products(mean_grad, taken, values, v1, v2, v3, stride, value_sums, zero)
+                        _weigh_pairs(
+                            call, b, i, taken, j0, at(peaks, g * SIDE), at(drifts, g * SIDE), at(factors, g * SIDE),
+                            factor, score_sums, value_sums, scores, weights, by_score, spare, zero,
+                        )  # fmt: skip
+                        _add_values(weights, mean_grad, taken, stride, count, value_grad, scores, call.exact != 0, zero)
+                        if call.bias_grad != 0:
+                            for k in range(count):
+                                acc = zero
+                                for r in range(taken):
+                                    acc += by_score[r * SIDE + k]
+                                pointer(call.bias_grad, zero)[task * call.keys + j0 + k] += acc
+                        copy(by_score, in_fast, pairs, zero)
+                        for k in range(taken):
+                            if exact[k]:
+                                for n in range(count):
+                                    pair = k * SIDE + n
+                                    if scores[pair] != -np.inf:
+                                        _add_exact(
+                                            raw_row(call, b, i + k, zero), at(raw, n * size), raw_weight,
+                                            by_score[pair], size, at(query_exact, (g + k) * padded),
+                                            at(key_grad, n * padded), weight_sums, zero,
+                                        )  # fmt: skip
+                                for n in range(SIDE):
+                                    in_fast[k * SIDE + n] = zero
+                        whole = load(in_fast, 0)
+                        for pair in range(lanes, pairs, lanes):
+                            whole += load(in_fast, pair)
+                        whole = full(total(whole), zero)
+                        sums = at(query_sums, g * padded)
+                        _add_features(
+                            at(query, g * padded), keys, k1, k2, k3, taken, padded, pairs, kept, in_fast, whole,
+                            query_peak, key_peak, call.scale, sums, key_sums, weight_sums, zero,
+                        )  # fmt: skip
+                        if small:
+                            _add_small(
+                                raw_row(call, b, i, zero), raw, query_peak, key_peak, taken, count, size, padded,
+                                in_fast, weight_sums, zero,
                             )  # fmt: skip
-                            if finds:
-                                continue
-                            _add_values(
-                                weights, mean_grad, taken, stride, count, value_grad, scores, call.exact != 0, zero
-                            )
-                            if call.bias_grad != 0:
-                                for k in range(count):
-                                    acc = zero
-                                    for r in range(taken):
-                                        acc += by_score[r * SIDE + k]
-                                    pointer(call.bias_grad, zero)[task * call.keys + j0 + k] += acc
-                            copy(by_score, in_fast, pairs, zero)
-                            for k in range(taken):
-                                if exact[k]:
-                                    for n in range(count):
-                                        pair = k * SIDE + n
-                                        if scores[pair] != -np.inf:
-                                            _add_exact(
-                                                raw_row(call, b, i + k, zero), at(raw, n * size), raw_weight,
-                                                by_score[pair], size, at(query_exact, (g + k) * padded),
-                                                at(key_grad, n * padded), weight_sums, zero,
-                                            )  # fmt: skip
-                                    for n in range(SIDE):
-                                        in_fast[k * SIDE + n] = zero
-                            whole = load(in_fast, 0)
-                            for pair in range(lanes, pairs, lanes):
-                                whole += load(in_fast, pair)
-                            whole = full(total(whole), zero)
-                            sums = at(query_sums, g * padded)
-                            _add_features(
-                                at(query, g * padded), keys, k1, k2, k3, taken, padded, pairs, kept, in_fast, whole,
-                                query_peak, key_peak, call.scale, sums, key_sums, weight_sums, zero,
-                            )  # fmt: skip
-                            if small:
-                                _add_small(
-                                    raw_row(call, b, i, zero), raw, query_peak, key_peak, taken, count, size, padded,
-                                    in_fast, weight_sums, zero,
-                                )  # fmt: skip
-                        _flush_keys(call, keys, count, raw_weight, key_sums, key_grad, zero)
+                    _flush_keys(call, keys, count, raw_weight, key_sums, key_grad, zero)
                 for i in range(rows):
                     out = at(pointer(call.query_grad, zero), (b * call.queries + i0 + i) * size)
                     row, sums, exactly = at(query, i * padded), at(query_sums, i * padded), at(query_exact, i * padded)

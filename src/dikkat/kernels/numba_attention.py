@@ -288,7 +288,7 @@ def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor |
     by_bias = call.zeros("bias_grad", tasks, keys) if problem.limits.key_bias is not None else None
     side = numba_additive.SIDE
     pairs = group * side
-    scratch = 6 * pairs + 5 * rows * side + 2 * pairs * call.lanes + 4 * rows + 2 * group
+    scratch = 6 * pairs + 5 * rows * side + 2 * pairs * call.lanes + 6 * rows + 2 * group
     scratch += padded * (pairs + 3 + side + 3 * rows)
     call.run(numba_additive.backward, tasks, scratch)
     return by_key, by_weight, by_value, by_bias

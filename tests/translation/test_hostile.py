@@ -15,6 +15,8 @@ from dikkat.translation import ModelFolderError, Translator
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import hostile_models as hostile
 
+sys.path.pop()  # benchmarks has a `translation` too, which would hide the tests' from other tests' processes
+
 
 @pytest.fixture(scope="module", params=["word", "bpe"])
 def good(request, tmp_path_factory):

@@ -7,6 +7,7 @@ log-sum-exp tricks.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,6 +30,28 @@ QUERY_FEATURES = 6
 FIXED, BOXCAR = 1.3, 2.7
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+NOT_DENSE = {
+    "sparse": lambda x: x.to_sparse(),
+    "rows": lambda x: x.to_sparse_csr(),
+    "mkldnn": lambda x: x.float().to_mkldnn(),
+    "nested": lambda x: torch.nested.nested_tensor(list(x)),
+    "jagged": lambda x: torch.nested.nested_tensor(list(x), layout=torch.jagged),
+}
+
+
+def not_dense(kind: str) -> tuple[Callable[[Tensor], Tensor], str]:
+    """How a tensor of three dimensions is made into one of `NOT_DENSE`, and a pattern of how it is refused."""
+    if kind == "mkldnn" and not torch.backends.mkldnn.is_available():
+        pytest.skip("PyTorch was built without it")
+
+    def make(x: Tensor) -> Tensor:
+        with warnings.catch_warnings(action="ignore"):  # most of these are in beta
+            made: Tensor = NOT_DENSE[kind](x.detach())
+        return made
+
+    nested = "nested " if kind in ("nested", "jagged") else ""
+    return make, rf"came a {nested}tensor with layout {make(torch.zeros(2, 3, 5)).layout}; allowed: a dense tensor"
 
 
 @dataclass(frozen=True)

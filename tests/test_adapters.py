@@ -188,9 +188,11 @@ def test_any_score_and_any_layer_with_one_head() -> None:
 def test_what_cannot_be_said_is_refused() -> None:
     ours = pair()[1]
     x = torch.randn(BATCH, KEYS, SIZE, dtype=torch.float64)
-    numbers = torch.randn(KEYS, KEYS, dtype=torch.float64)
+    numbers, least = torch.randn(KEYS, KEYS, dtype=torch.float64), torch.finfo(torch.float32).min
     for wrong, error, message in (
         ({"attn_mask": numbers}, ValueError, "attn_mask: came with numbers that differ from query to query"),
+        ({"attn_mask": torch.full_like(numbers, -1e9).triu(1)}, ValueError, "use −∞, or booleans, for what a query"),
+        ({"attn_mask": torch.full_like(numbers, least).triu(1)}, ValueError, "use −∞, or booleans, for what a query"),
         ({"attn_mask": torch.zeros_like(numbers, requires_grad=True)}, ValueError, "attn_mask: came with a gradient"),
         ({"attn_mask": numbers[:3] < 0}, ValueError, r"shape \(3, 7\); allowed: \(7, 7\) or \(6, 7, 7\)"),
         ({"attn_mask": numbers.long()}, TypeError, "attn_mask: came dtype torch.int64"),
@@ -208,6 +210,10 @@ def test_what_cannot_be_said_is_refused() -> None:
         ours(x, x[0], x)
     with pytest.raises(TypeError, match="query: came a nested tensor"):
         ours(*[torch.nested.nested_tensor([x[0], x[1, :2]])] * 3)
+    with pytest.raises(TypeError, match=r"value: came a tensor with layout torch\.sparse_coo; allowed: a dense tensor"):
+        ours(x, x, x.to_sparse())
+    with pytest.raises(TypeError, match=r"attn_mask: came a tensor with layout torch\.sparse_coo"):
+        ours(x, x, x, attn_mask=(numbers < 0).to_sparse())
     with pytest.raises(TypeError, match="layer: came SelfAttention; allowed: an instance of MultiHeadAttention"):
         dikkat.as_torch_attention(dikkat.SelfAttention(8, 8, 8))
     with pytest.raises(TypeError, match="batch_first: came int"):

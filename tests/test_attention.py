@@ -1,5 +1,6 @@
 """The front door: what it refuses, what a memory keeps, and how its figures are reached."""
 
+import itertools
 import math
 import subprocess
 import sys
@@ -69,6 +70,41 @@ def test_errors_say_what_came_and_what_is_allowed(change: dict[str, Any], error:
         dikkat.attend(**given)
 
 
+@pytest.mark.parametrize("kind", kit.NOT_DENSE)
+def test_tensors_that_are_not_dense_are_refused_by_name(kind: str) -> None:
+    make, came = kit.not_dense(kind)
+    for name, layer in itertools.product(
+        ("query", "key", "value"), (lambda *a: dikkat.attend(*a, score=DOT), dikkat.MultiHeadAttention(4, 2))
+    ):
+        given = {"query": Q, "key": K, "value": K}
+        given[name] = make(given[name])
+        with pytest.raises(TypeError, match=f"^{name}: {came}"):
+            layer(*given.values())
+    with pytest.raises(TypeError, match=f"^key: {came}"):
+        dikkat.attention_weights(Q, make(K), score=DOT)
+    with pytest.raises(TypeError, match=f"^value: {came}"):
+        dikkat.prepare(K, make(V), score=DOT)
+    with pytest.raises(TypeError, match=f"^query: {came}"):
+        dikkat.attend_memory(make(Q), dikkat.prepare(K, V, score=DOT))
+    with pytest.raises(TypeError, match=f"^scores: {came}"):
+        dikkat.masked_softmax(make(Q))
+    state = dikkat.attention_state(Q, K, V, score=DOT)
+    with pytest.raises(TypeError, match=rf"^b\.mean: {came}"):
+        dikkat.merge(state, dikkat.State(make(state.mean), state.lse))
+
+
+@pytest.mark.parametrize("limit", ["valid_lens", "mask", "key_bias", "exclude"])
+def test_sparse_restrictions_are_refused_by_name(limit: str) -> None:
+    limits = {
+        "valid_lens": torch.tensor([1, 2]),
+        "mask": torch.ones(3, 5, dtype=torch.bool),
+        "key_bias": torch.zeros(2, 5),
+        "exclude": torch.zeros(2, 3, dtype=torch.int64),
+    }
+    with pytest.raises(TypeError, match=f"^{limit}: came a tensor with layout torch.sparse_coo; allowed: a dense"):
+        dikkat.attend(Q, K, V, score=DOT, **{limit: limits[limit].to_sparse()})  # type: ignore[call-overload]
+
+
 def test_a_mask_of_keys_is_told_to_have_all_its_dimensions() -> None:
     heads, mask = torch.zeros(2, 7, 3, 4), torch.ones(2, 3, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"mask\[:, None, None, :\]"):
@@ -91,6 +127,12 @@ def test_errors_of_memories_and_states() -> None:
         dikkat.merge(state, state.mean)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"a: came with mean \(2, 3, 6\) and lse \(2,\)"):
         dikkat.merge(dikkat.State(state.mean, state.lse[:, 0]), state)
+    with pytest.raises(TypeError, match=r"a\.mean: came int; allowed: a torch\.Tensor"):
+        dikkat.merge(dikkat.State(1, 2), state)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"b\.lse: came NoneType"):
+        dikkat.merge(state, dikkat.State(state.mean, None))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"b\.tail: came float"):
+        dikkat.merge(state, dikkat.State(state.mean, state.lse, 0.0))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("impl", ["auto", "reference", "chunked"])

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dikkat.layers import AdditiveAttention, BilinearAttention, DotProductAttention, KernelAttention, MultiHeadAttention
+from dikkat.masking import check_dense
 
 __all__ = ["as_torch_attention"]
 
@@ -24,8 +25,8 @@ def as_torch_attention(layer: nn.Module, batch_first: bool = False) -> nn.Module
     average_attn_weights=True, is_causal=False)`, of tensors (length, batch, features), or (batch, length, features)
     with `batch_first`, or without a batch. Masks are PyTorch's: `True` does *not* take part, and numbers are added to
     the scores. A `key_padding_mask` may hold any numbers; an `attn_mask`, of (L, S) or (batch · heads, L, S), 0 and −∞,
-    and a number for each key which is the same for all queries. `is_causal` goes with an `attn_mask` and says that it
-    is causal; the mask is what counts.
+    and a number for each key which is the same for all queries; −1e9 does not stand for −∞. `is_causal` goes with an
+    `attn_mask` and says that it is causal; the mask is what counts.
 
     Two things differ. A query that sees no key gives 0, where PyTorch gives NaN; and weights are those before dropout.
 
@@ -146,9 +147,7 @@ class _TorchAttention(nn.Module):
 
 
 def _check_features(name: str, tensor: Tensor, query: Tensor) -> None:
-    if not isinstance(tensor, Tensor) or tensor.is_nested:
-        came = "a nested tensor" if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise TypeError(f"{name}: came {came}; allowed: a torch.Tensor, padded to one length")
+    check_dense(name, tensor)
     if tensor.ndim not in (2, 3) or tensor.ndim != query.ndim:
         raise ValueError(
             f"{name}: came with shape {tuple(tensor.shape)}; allowed: 3 dimensions, or for all three 2, without a batch"
@@ -159,6 +158,7 @@ def _check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
         came = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"{name}: came {came}; allowed: a torch.Tensor of torch.bool, or of a floating-point type")
+    check_dense(name, mask)
     if tuple(mask.shape) not in shapes:
         raise ValueError(f"{name}: came with shape {tuple(mask.shape)}; allowed: {' or '.join(map(str, shapes))}")
 
@@ -172,6 +172,7 @@ def _parted(mask: Tensor) -> tuple[Tensor, Tensor | None]:
         came = "a gradient" if mask.requires_grad else "numbers that differ from query to query"
         raise ValueError(
             f"attn_mask: came with {came}; allowed: booleans, or numbers without a gradient, which are 0 and −∞ or the "
-            "same for all queries. What depends on the pair belongs into the score"
+            "same for all queries: use −∞, or booleans, for what a query must not see (not −1e9 or finfo.min); "
+            "what else depends on the pair belongs in the score"
         )
     return visible, by_key if bool(by_key.any()) else None

@@ -134,7 +134,7 @@ class Memory:
             )
 
     def check_recorded(self, module: nn.Module, *tensors: Tensor) -> None:
-        """Refuse gradients through what was made in inference mode, in our words."""
+        """Refuse gradients through what was made in inference mode, and say what to do instead."""
         if torch.compiler.is_compiling() or not self.value.is_inference():
             return
         if not torch.is_inference_mode_enabled() and learns(module, *tensors):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dikkat.kernels import KERNELS, Problem, Result, choose
 from dikkat.kernels.common import spread
-from dikkat.masking import Restrictions, are_harmless, autocasts, broadcast, can_read_values, restrict
+from dikkat.masking import Restrictions, are_harmless, autocasts, broadcast, can_read_values, check_dense, restrict
 from dikkat.scores import Dot, ScaledDot, Score, fits
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -176,9 +176,8 @@ def check_score(score: object) -> None:
 
 
 def check_features(name: str, tensor: Tensor) -> None:
-    """Queries, keys and values are (..., length, features), in a type that is computed with."""
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name}: came {type(tensor).__name__}; allowed: a torch.Tensor")
+    """Queries, keys and values are dense, (..., length, features), in a type that is computed with."""
+    check_dense(name, tensor)
     if tensor.dtype not in _FLOATS:
         raise TypeError(f"{name}: came with dtype {tensor.dtype}; allowed: float16, bfloat16, float32, float64")
     if tensor.ndim < 2:

@@ -109,6 +109,19 @@ def transformed() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def check_dense(name: str, tensor: object) -> None:
+    """A tensor whose numbers lie in memory as strides say: neither sparse nor nested, nor in a library's own layout.
+
+    Raises:
+        TypeError: It is another one, or no tensor.
+    """
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name}: came {type(tensor).__name__}; allowed: a torch.Tensor")
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        nested, padded = ("nested ", ", padded to one length") if tensor.is_nested else ("", "")
+        raise TypeError(f"{name}: came a {nested}tensor with layout {tensor.layout}; allowed: a dense tensor{padded}")
+
+
 def broadcast(*shapes: torch.Size) -> torch.Size:
     """The shape that shapes broadcast to: `torch.broadcast_shapes`, which takes a decoder's step forty microseconds.
 
@@ -390,10 +403,9 @@ def _fit(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device
 
 
 def _check_kind(
-    name: str, tensor: object, device: torch.device, *, integer: bool = False, boolean: bool = False
+    name: str, tensor: Tensor, device: torch.device, *, integer: bool = False, boolean: bool = False
 ) -> None:
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name}: came {type(tensor).__name__}; allowed: a torch.Tensor")
+    check_dense(name, tensor)
     whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
     if integer and not whole:
         raise TypeError(f"{name}: came with dtype {tensor.dtype}; allowed: an integer type (for example torch.int64)")
@@ -466,6 +478,7 @@ def masked_softmax(scores: Tensor, valid_lens: Tensor | int | None = None) -> Te
     if not isinstance(scores, Tensor) or not scores.is_floating_point():
         came = f"dtype {scores.dtype}" if isinstance(scores, Tensor) else type(scores).__name__
         raise TypeError(f"scores: came {came}; allowed: a floating-point torch.Tensor")
+    check_dense("scores", scores)
     if scores.ndim < 2:
         raise ValueError(f"scores: came with shape {tuple(scores.shape)}; allowed: (..., queries, keys)")
     queries, keys = scores.shape[-2:]

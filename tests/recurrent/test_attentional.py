@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import kit
 from dikkat import scores
 from dikkat.recurrent import AttentionalGRU
 
@@ -184,6 +185,23 @@ def test_refuses_shapes_that_do_not_fit():
         module(inputs[:, :0], memory, state)
     with pytest.raises(ValueError, match=r"state has shape \(1, 3, 11\).*\(2, 3, 11\)"):
         module(inputs, memory, state[:1])
+
+
+@pytest.mark.parametrize("kind", kit.NOT_DENSE)
+def test_refuses_tensors_that_are_not_dense(kind):
+    module = make()
+    inputs, encoded, lengths, state = example(module)
+    made, came = kit.not_dense(kind)
+    with pytest.raises(TypeError, match=f"^encoded: {came}"):
+        module.prepare(made(encoded), lengths)
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            memory = module.prepare(encoded, lengths)
+            with pytest.raises(TypeError, match=f"^inputs: {came}"):
+                module(made(inputs), memory, state)
+            if kind != "rows":  # of two dimensions they are another tensor
+                with pytest.raises(TypeError, match=f"^inputs: {came}"):
+                    module.step(made(inputs[:, 0]), memory, state)
 
 
 @pytest.mark.parametrize("impl", ["auto", "reference"])

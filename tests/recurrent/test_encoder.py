@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import kit
 from dikkat.recurrent import GRUEncoder
 
 
@@ -58,6 +59,17 @@ def test_refuses_lengths_that_do_not_fit(lengths):
 def test_refuses_inputs_that_do_not_fit():
     with pytest.raises(ValueError, match=r"inputs have shape \(2, 3, 4\)"):
         make()(torch.zeros(2, 3, 4, dtype=torch.float64), torch.tensor([1, 1]))
+
+
+@pytest.mark.parametrize("kind", kit.NOT_DENSE)
+def test_refuses_inputs_that_are_not_dense(kind):
+    made, came = kit.not_dense(kind)
+    with pytest.raises(TypeError, match=f"^inputs: {came}"):
+        make()(made(torch.zeros(2, 3, 3, dtype=torch.float64)), torch.tensor([1, 1]))
+    with pytest.raises(TypeError, match=r"^inputs: came list; allowed: a torch\.Tensor"):
+        make()([[[0.0] * 3]], torch.tensor([1]))
+    with pytest.raises(TypeError, match=r"^lengths: came a tensor with layout torch\.sparse_coo; allowed: a dense"):
+        make()(torch.zeros(2, 3, 3, dtype=torch.float64), torch.tensor([1, 1]).to_sparse())
 
 
 @pytest.mark.parametrize("arguments", [{"input_size": 0}, {"num_layers": 0}, {"dropout": -0.1}, {"dropout": 0.5}])

@@ -45,7 +45,7 @@ _exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda:
 def choose(problem: Problem) -> str:
     """What `impl="auto"` runs."""
     if _exporting():
-        # An exported program is for all sizes, and to run where dikkat is not: no choice by size, no operator of ours.
+        # An exported program serves all sizes and runs without dikkat: no choice by size, no operators of dikkat's own.
         return "reference" if problem.limits.causal or sdpa.obstacles(problem) else "sdpa"
     if not sdpa.obstacles(problem):
         return "sdpa"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.masking import Restrictions, can_read_values
+from dikkat.masking import Restrictions, can_read_values, check_dense
 from dikkat.scores import Pair, Profile
 
 _INF = float("inf")
@@ -158,7 +158,7 @@ def merge(a: State, b: State) -> State:
         The state over both.
 
     Raises:
-        TypeError: Something else than states.
+        TypeError: Something else than states, or a state of something else than tensors.
         ValueError: The shapes do not fit.
 
     Source: Milakov and Gimelshein 2018, section 3; Dao et al. 2022, section 3.1.
@@ -174,6 +174,9 @@ def merge(a: State, b: State) -> State:
     for name, state in (("a", a), ("b", b)):
         if not isinstance(state, State):
             raise TypeError(f"{name}: came {type(state).__name__}; allowed: a State, as dikkat.attention_state returns")
+        for field, tensor in zip(State._fields, state, strict=True):
+            if tensor is not None or field != "tail":
+                check_dense(f"{name}.{field}", tensor)
         if state.mean.shape[:-1] != state.lse.shape:
             raise ValueError(
                 f"{name}: came with mean {tuple(state.mean.shape)} and lse {tuple(state.lse.shape)}; "

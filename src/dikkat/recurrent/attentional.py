@@ -14,6 +14,7 @@ from dikkat import calls, scores
 from dikkat.attention import Memory, attend_memory, project
 from dikkat.kernels import numba_recurrent as fused
 from dikkat.kernels import pack
+from dikkat.masking import check_dense
 from dikkat.recurrent import cells
 from dikkat.recurrent.stack import check_lengths, check_probability, check_stack, choose
 from dikkat.scores import Score, is_plain
@@ -188,6 +189,7 @@ class _Attentional(nn.Module):
         return self._prepared(encoded, valid_lens, lambda module: module)
 
     def _prepared(self, encoded: Tensor, valid_lens: Tensor | None, keep: Callable[[nn.Module], nn.Module]) -> Memory:
+        check_dense("encoded", encoded)
         memory = project(encoded, encoded, score=self.score, valid_lens=valid_lens)
         if not traced() and not learns(self, memory.key, memory.value):
             # What hooks make of weights they make when a module is called.
@@ -248,10 +250,11 @@ class _Attentional(nn.Module):
             None unless they were asked for; all 0 where a sequence is over. The state after each sequence's last step.
 
         Raises:
-            TypeError: lengths that are not integers.
+            TypeError: inputs that are no dense tensor, or lengths that are not integers.
             ValueError: inputs, lengths or a state of the wrong shape, inputs without a step, a length outside 1 … T, or
                 an `impl` that is none or cannot run.
         """
+        check_dense("inputs", inputs)
         self._check_memory(inputs, memory)
         before = self._check(inputs, memory, state)
         batch, steps = inputs.shape[:2]
@@ -281,8 +284,10 @@ class _Attentional(nn.Module):
             asked for; the state after the step.
 
         Raises:
+            TypeError: inputs that are no dense tensor.
             ValueError: inputs or a state of the wrong shape.
         """
+        check_dense("inputs", inputs)
         if isinstance(memory, _Stepped) and self._steps(memory):
             hidden, cell, _ = self._check(inputs.unsqueeze(1), memory, state)
             if len(inputs) != memory.batch:

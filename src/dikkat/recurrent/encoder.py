@@ -6,6 +6,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from dikkat.kernels import numba_recurrent as fused
+from dikkat.masking import check_dense
 from dikkat.recurrent import cells
 from dikkat.recurrent.stack import check_lengths, check_stack, choose, has_values
 
@@ -55,10 +56,11 @@ class _Encoder(nn.Module, Generic[StateT]):
             its states and its cells.
 
         Raises:
-            TypeError: lengths that are not integers.
+            TypeError: inputs that are no dense tensor, or lengths that are not integers.
             ValueError: inputs that are not (B, S, e), a length outside 1…S, or an `impl` that is none or cannot run.
         """
         network = self._network
+        check_dense("inputs", inputs)
         if inputs.ndim != 3 or inputs.shape[2] != network.input_size:
             raise ValueError(
                 f"inputs have shape {tuple(inputs.shape)}; they must be (batch, positions, {network.input_size})"

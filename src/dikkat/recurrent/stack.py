@@ -1,6 +1,6 @@
 from torch import Tensor
 
-from dikkat.masking import can_read_values
+from dikkat.masking import can_read_values, check_dense
 
 
 def check_stack(num_layers: int, dropout: float, **sizes: int) -> None:
@@ -36,6 +36,7 @@ def check_lengths(lengths: Tensor, batch: int, positions: int, of: str) -> Tenso
     """
     if not isinstance(lengths, Tensor):
         raise TypeError(f"lengths: came {type(lengths).__name__}; allowed: a torch.Tensor of integers")
+    check_dense("lengths", lengths)
     if lengths.is_floating_point() or lengths.is_complex():
         raise TypeError(f"lengths have dtype {lengths.dtype}; they must be integers")
     if tuple(lengths.shape) != (batch,):

@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,20 +114,59 @@ def test_a_plain_memory_is_what_prepare_saw(score: str, way: str) -> None:
         made.load_state_dict(state)
 
 
-def test_a_memory_made_with_gradients_is_refused_once_its_score_has_changed() -> None:
+def _by_data(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        parameter.data = parameter.data + 1
+
+
+UPDATES: dict[str, Callable[[nn.Module], Any]] = {
+    "plain": lambda module: torch.optim.SGD(module.parameters(), lr=0.1).step(),
+    "fused": lambda module: torch.optim.AdamW(module.parameters(), lr=0.1, fused=True).step(),
+    "data": _by_data,
+}
+
+
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("grads", [True, False])
+def test_a_memory_is_refused_where_its_score_learns_and_has_changed(update: str, grads: bool) -> None:
     module = decoder()
     inputs, encoded, state = given()
-    memory = module.prepare(encoded)
-    plain = dikkat.prepare(encoded, encoded, score=module.score)
+    with torch.set_grad_enabled(grads):
+        memory = module.prepare(encoded)
+        plain = dikkat.prepare(encoded, encoded, score=module.score)
+    copied = copy.copy(plain)
     module(inputs, memory, state)[0].sum().backward()
-    torch.optim.SGD(module.parameters(), lr=0.1).step()
+    UPDATES[update](module)
     for call in (
         lambda: module(inputs, memory, state),
+        lambda: module(inputs, copy.copy(memory), state),
         lambda: module.step(inputs[:, 0], memory.select(torch.arange(BATCH)), state),
         lambda: dikkat.attend_memory(state.transpose(0, 1), plain),
+        lambda: dikkat.attend_memory(state.transpose(0, 1), copied),
     ):
         with pytest.raises(ValueError, match="memory: the score's parameters have been changed since `prepare`"):
             call()
+
+
+@torch.no_grad()
+def test_of_no_rows_a_step_is_empty() -> None:
+    module = decoder()
+    inputs, encoded, state = given()
+    memory = module.prepare(encoded).select(torch.zeros(0, dtype=torch.int64))
+    outputs, contexts, _, after = module.step(inputs[:0, 0], memory, state[:, :0])
+    assert outputs.shape == (0, HIDDEN)
+    assert contexts.shape == (0, CONTEXT)
+    assert after.shape == (1, 0, HIDDEN)
+
+
+def test_parts_of_other_types_are_named() -> None:
+    module = decoder()
+    inputs, encoded, state = given()
+    memory = module.prepare(encoded, torch.full((BATCH,), 3))
+    with pytest.raises(TypeError, match=r"valid_lens of dtype torch.float32; allowed: torch.int64"):
+        replace(memory, valid_lens=torch.full((BATCH,), 3.2))
+    with pytest.raises(TypeError, match=r"memory\.value: came with dtype torch\.float64; allowed: torch\.float32"):
+        module(inputs.float(), memory, state)
 
 
 def test_gradients_through_a_memory_made_without_are_those_of_constant_keys() -> None:

@@ -11,7 +11,7 @@ from dikkat.kernels import KERNELS, choose, pack
 from dikkat.kernels.common import State, merge
 from dikkat.masking import align, restrict
 from dikkat.scores import Score
-from dikkat.snapshot import frozen, learns, traced, versions
+from dikkat.snapshot import Mark, differ, frozen, learns, marks, traced
 
 __all__ = [
     "Implementation",
@@ -81,7 +81,7 @@ class Memory:
         packed: What an implementation keeps of these keys, for many additive ones their exponentials; or None.
         seen: The score, or the recurrent layer that made the memory, as it was then; None where it has no parameters,
             or gradients flow to them.
-        stamp: Where gradients flow, the score's parameters and how often each had been written to.
+        stamp: Where gradients flow, the score's parameters as they were.
         maker: Which recurrent layer made it.
     """
 
@@ -91,7 +91,7 @@ class Memory:
     valid_lens: Tensor | None
     packed: Tensor | None = None
     seen: nn.Module | None = None
-    stamp: tuple[tuple[Tensor, int], ...] = ()
+    stamp: tuple[Mark, ...] = ()
     maker: str | None = None
 
     def __post_init__(self) -> None:
@@ -107,26 +107,39 @@ class Memory:
                 f"memory: came with valid_lens {tuple(lens.shape)} beside keys {tuple(key.shape)}; allowed: "
                 f"{tuple(key.shape[:-2][:1])}, one length a batch element"
             )
+        if lens is not None and lens.dtype != torch.int64:
+            raise TypeError(f"memory: came with valid_lens of dtype {lens.dtype}; allowed: torch.int64")
+
+    def __copy__(self) -> "Memory":
+        """A copy of the same parameters, and so with the stamp."""
+        return replace(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copied and stored without the stamp, which is of these parameters and not of their copies."""
+        """Copied deeply and stored without the stamp, which is of these parameters and not of their copies."""
         return Memory, (self.score, self.key, self.value, self.valid_lens, self.packed, self.seen, (), self.maker)
 
     def scoring(self) -> Score:
-        """The score that queries are compared by: as it was seen, or, where it learns, as it is.
+        """The score that queries are compared by: as it was seen, or, where it learns, as it is and as it was.
 
         Raises:
             ValueError: Its parameters have been written to since, so that keys and queries would not go together.
         """
-        if self.seen is not None and not learns(self.score):
-            seen = self.seen if isinstance(self.seen, Score) else self.seen.score
-            return seen  # type: ignore[return-value]  # a recurrent layer's
+        if self._seen_score is not None and not learns(self.score):
+            return self._seen_score
         self.check_fresh()
         return self.score
 
+    @property
+    def _seen_score(self) -> Score | None:
+        seen: Any = self.seen
+        return seen if seen is None or isinstance(seen, Score) else seen.score  # a recurrent layer's
+
     def check_fresh(self) -> None:
-        """Refuse parameters that were written to since; what was made with gradients cannot go on without them."""
-        if not torch.compiler.is_compiling() and any(tensor._version != version for tensor, version in self.stamp):
+        """Refuse parameters that were written to since: where they learn, the memory's own copy does not serve."""
+        if torch.compiler.is_compiling():
+            return
+        seen = self._seen_score
+        if not all(mark.holds() for mark in self.stamp) or (seen is not None and differ(seen, self.score)):
             raise ValueError(
                 "memory: the score's parameters have been changed since `prepare`, so that queries and keys would not "
                 "go together; prepare it again (once for each update), or under torch.no_grad(), where it keeps what "
@@ -366,9 +379,8 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
     """Project keys once, for the many queries to come.
 
     What this call saw is what counts: writing to `key`, `value` or `valid_lens` afterwards changes nothing. Nor does
-    changing the score's parameters where gradients are off, or none of these require any: the memory keeps a copy. One
-    that is made so and used where the parameters learn compares by them as they are. One that is made where they learn
-    is refused once they have been changed.
+    changing the score's parameters where gradients are off, or none of these require any: the memory keeps a copy.
+    Where the parameters learn, a memory is refused once they have been changed.
 
     Args:
         key: (..., m, d_k), floating point.
@@ -424,7 +436,7 @@ def project(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
     if lead:  # `select` takes rows of all of them, so none may be broadcast over the first leading dimension
         projected, value = (t.expand(lead[:1] + t.shape[1:]) for t in (projected, value))
     lens = None if limits.lens is None else limits.lens.reshape(lead[:1]).clone()
-    stamp = versions(score) if not traced() and learns(score, projected, value) else ()
+    stamp = marks(score) if not traced() and learns(score, projected, value) else ()
     return Memory(score, projected, value, lens, stamp=stamp)
 
 

@@ -1,12 +1,12 @@
 """Modules as they are now, for memories that are not to change with them."""
 
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from dikkat.kernels import addresses
-from dikkat.masking import transformed
+from dikkat.masking import can_read_values, transformed
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -44,6 +44,41 @@ def traced() -> bool:
     return torch.compiler.is_compiling() or transformed() or addresses.watched()
 
 
-def versions(module: nn.Module) -> tuple[tuple[Tensor, int], ...]:
-    """A module's parameters and how often each has been written to, as autograd counts."""
-    return tuple((p, p._version) for p in module.parameters() if not p.is_inference())
+# Whole numbers of as many bytes.
+_WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Mark(NamedTuple):
+    """By what it is seen that a parameter has been written to.
+
+    Attributes:
+        tensor: The parameter.
+        version: How often it had been written to, as autograd counts, which misses fused optimisers and `.data`.
+        digest: What it held.
+    """
+
+    tensor: Tensor
+    version: int
+    digest: int | None
+
+    def holds(self) -> bool:
+        """Whether the parameter is as it was."""
+        return self.tensor._version == self.version and _digest(self.tensor) == self.digest
+
+
+def marks(module: nn.Module) -> tuple[Mark, ...]:
+    """A module's parameters as they are now."""
+    return tuple(Mark(p, p._version, _digest(p)) for p in module.parameters() if not p.is_inference())
+
+
+def differ(one: nn.Module, other: nn.Module) -> bool:
+    """Whether the parameters of two modules of a kind do not hold the same, as far as it can be seen."""
+    return any(_digest(a) != _digest(b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def _digest(tensor: Tensor) -> int | None:
+    """A number that changes with the bits of a tensor; None where its values cannot be read without waiting."""
+    if not can_read_values(tensor) or not tensor.is_floating_point():
+        return None
+    whole = _WHOLE[tensor.itemsize]
+    return int(tensor.detach().view(whole).sum(dtype=whole))

@@ -171,8 +171,8 @@ class _Attentional(nn.Module):
             The memory that `forward` and `step` look at; `memory.select(rows)` reorders its batch. What this call saw
             is what counts: writing to `encoded` or `valid_lens` afterwards changes nothing. Nor does changing the
             weights, of cells and score alike, where gradients are off: the memory keeps a copy of them, also when it
-            is stored. Where the weights learn, `forward` takes them as they are, and refuses a memory that was made
-            with gradients by a score that has been changed since.
+            is stored. Where the weights learn, `forward` takes them as they are, and refuses a memory once its score
+            has been changed.
         """
         return self._prepared(encoded, valid_lens, frozen)
 
@@ -184,7 +184,7 @@ class _Attentional(nn.Module):
             valid_lens: (B,) integers, the true lengths; None: all positions are real.
 
         Returns:
-            The memory, whose steps have the weights as they are at the first step or later.
+            The memory. Its steps have the weights of the first step, or those of a later one: change none meanwhile.
         """
         return self._prepared(encoded, valid_lens, lambda module: module)
 
@@ -346,7 +346,7 @@ class _Attentional(nn.Module):
         """Whether a step is to be what the memory keeps for steps."""
         if self.training or self.coverage or torch.is_grad_enabled() or memory.maker != self._maker:
             return False
-        return not (self._hooked() or traced())
+        return bool(memory.batch) and not (self._hooked() or traced())
 
     def _as_seen(self, memory: Memory) -> tuple["_Attentional", Memory]:
         """Whose weights count, and a plain memory with the score that does.
@@ -355,7 +355,7 @@ class _Attentional(nn.Module):
         """
         by, score = self, self.score
         if memory.seen is None or learns(self):
-            memory.check_fresh()
+            memory.check_fresh()  # of the score alone: the cells are as they are
         else:
             score = memory.scoring()
             if isinstance(memory.seen, _Attentional) and memory.maker == self._maker:
@@ -576,6 +576,7 @@ class _Attentional(nn.Module):
         if not isinstance(memory, Memory):
             raise TypeError(f"memory: came {type(memory).__name__}; allowed: a Memory, as prepare makes")
         values, batch = memory.value, len(inputs)
+        calls.check_alike(("inputs", inputs), ("memory.value", values))
         if values.shape[-1] != self.context_size:
             raise ValueError(
                 f"the memory's values have {values.shape[-1]} features; they must have {self.context_size}, the "

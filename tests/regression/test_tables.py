@@ -100,6 +100,12 @@ def test_other_kinds_of_files(tmp_path):
     (tmp_path / "t.parquet").write_text(HOMES)
     with pytest.raises(InputError, match="cannot be read as Parquet"):
         Table(tmp_path / "t.parquet")
+    pq.write_table(pa.table({"a": [1.0]}), tmp_path / "t.parquet")
+    content = (tmp_path / "t.parquet").read_bytes()
+    footer = int.from_bytes(content[-8:-4], "little")
+    (tmp_path / "t.parquet").write_bytes(content[: -8 - footer] + b"\xff" * footer + content[-8:])
+    with pytest.raises(InputError, match=r"t\.parquet: cannot be read as Parquet"):
+        Table(tmp_path / "t.parquet")
     with pytest.raises(FileNotFoundError) as caught:
         Table(tmp_path / "none.csv")
     assert caught.value.filename == str(tmp_path / "none.csv")
@@ -186,6 +192,16 @@ def test_behind_semicolons_decimals_may_have_commas(table, tmp_path, number):
 )
 def test_what_stands_between_the_columns(table, content, names):
     assert table(content).names == names
+
+
+def test_parquet_may_have_several_columns_of_a_name_and_be_a_folder(tmp_path):
+    pq.write_table(pa.table([[1.0], [2.0]], names=["a", "a"]), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match="2 columns are called 'a'"):
+        Table(tmp_path / "t.parquet").numbers("a")
+    (tmp_path / "f.parquet").mkdir()
+    for part in (1.0, 2.0):
+        pq.write_table(pa.table({"a": [part]}), tmp_path / "f.parquet" / f"{part}.parquet")
+    assert sorted(Table(tmp_path / "f.parquet").numbers("a")[:, 0]) == [1, 2]
 
 
 def test_what_other_columns_hold(tmp_path, table):

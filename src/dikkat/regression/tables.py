@@ -246,10 +246,14 @@ def _read(path: Path, suffix: str) -> tuple[Form, pyarrow.Table]:
 
     path.stat()  # whose errors name the file
     if suffix == _PARQUET:
+        # Without Arrow's threads, as in `_parsed`: to read a file itself it would start one, but not to read bytes.
+        content = None if path.is_dir() else path.read_bytes()
         try:
-            return Form(), parquet.read_table(path)
-        except pyarrow.ArrowInvalid as error:
-            raise InputError(f"{path}: cannot be read as Parquet ({error})") from error
+            if content is None:
+                return Form(), parquet.read_table(path, use_threads=False, pre_buffer=False)
+            return Form(), parquet.ParquetFile(pyarrow.BufferReader(content)).read(use_threads=False)
+        except (pyarrow.ArrowInvalid, OSError) as error:  # OSError where it is damaged, without the file's name
+            raise InputError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from error
     encoding, text = _decoded(path)
     form = Form(_delimiter(text, _DELIMITERS[suffix]), encoding=encoding)
     try:
@@ -295,8 +299,11 @@ def _parsed(text: str, form: Form) -> pyarrow.Table:
     import pyarrow
     from pyarrow import csv
 
+    # Without Arrow's threads: an interpreter that ends while some still start may be aborted ("terminate called without
+    # an active exception"), and one that refuses a small table ends soon after it read it.
     return csv.read_csv(
         pyarrow.BufferReader(text.encode()),
+        read_options=csv.ReadOptions(use_threads=False),
         parse_options=csv.ParseOptions(delimiter=form.delimiter),
         convert_options=csv.ConvertOptions(decimal_point=form.decimal),
     )

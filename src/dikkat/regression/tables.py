@@ -112,15 +112,18 @@ class Table:
         """The names of the columns that hold numbers, or yes and no, which count as 1 and 0."""
         return [field.name for field in self.columns.schema if _holds_numbers(field.type)]
 
-    def others(self) -> dict[str, str]:
+    def others(self, *used: str) -> dict[str, str]:
         """The columns that do not hold numbers, and what they hold instead.
+
+        Args:
+            used: Columns that have another use, which are not looked at.
 
         Raises:
             InputError: One holds numbers but for some cells, which nobody would want to lose for those.
         """
         found = {}
         for name, column in zip(self.names, self.columns.columns, strict=True):
-            if not _holds_numbers(column.type):
+            if name not in used and not _holds_numbers(column.type):
                 held = _Held.of(column)
                 if held.numbers:
                     raise InputError(
@@ -369,11 +372,17 @@ def _holds_numbers(kind: Any) -> bool:
     return any(test(kind) for test in tests)
 
 
+def _holds_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_string_view))
+
+
 class _Held(NamedTuple):
     """What a column holds that does not hold numbers.
 
     Attributes:
-        kind: The type of its cells.
+        kind: The type of its cells, as pyarrow calls it but for text.
         cells: (row, cell) of those that are not empty.
         faults: Of these, those that do not read as numbers.
     """
@@ -386,7 +395,7 @@ class _Held(NamedTuple):
     def of(cls, column: Any) -> _Held:
         cells = [(row, value) for row, value in enumerate(column.to_pylist(), start=1) if value is not None]
         faults = [(row, value) for row, value in cells if not _reads_as_number(value)]
-        return cls(str(column.type), cells, faults)
+        return cls("text" if _holds_text(column.type) else str(column.type), cells, faults)
 
     @property
     def numbers(self) -> bool:

@@ -217,8 +217,8 @@ def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
     [
         ([], "say with --target which column of homes.csv to predict: area, age, price, count"),
         (["--target", "prise"], "homes.csv: there is no column 'prise'; did you mean 'price'?"),
-        (["--target", "town"], "homes.csv: column 'town' holds string ('Lyon' in row 1); numbers are needed"),
-        (["--target", "price", "--feature", "town"], "column 'town' holds string"),
+        (["--target", "town"], "homes.csv: column 'town' holds text ('Lyon' in row 1); numbers are needed"),
+        (["--target", "price", "--feature", "town"], "column 'town' holds text"),
         (["--target", "price", "--feature", "price"], "column 'price' is given twice"),
         (["--target", "price", "--weights", "area", "--feature", "area"], "column 'area' is given twice"),
         (["--target", "price", "--kernel", "gausian"], "--kernel: came 'gausian'; allowed: 'gaussian'"),
@@ -263,25 +263,27 @@ def test_columns_that_hold_no_numbers_are_named(run, quick, homes):
     homes.to_csv("homes.csv", index=False)
     status, out, err = run("homes.csv", "--target", "price", "--bandwidth", "2")
     assert (status, err) == (0, "")
-    assert "left out: town, which holds string ('Lyon' in row 1)\n" in out
+    assert "left out: town, which holds text ('Lyon' in row 1)\n" in out
     assert re.search(r"^left out: built, which holds .* \('1980-05-01.*' in row 1\)$", out, re.MULTILINE)
     _, out, _ = run("homes.csv", "--target", "price", "--feature", "area", "--bandwidth", "2")
     assert "left out" not in out
     homes[["town", "built", "price"]].to_csv("words.csv", index=False)
-    message = "no other column of numbers to predict 'price' from; 'town' holds string ('Lyon' in row 1); 'built' holds"
+    message = "no other column of numbers to predict 'price' from; 'town' holds text ('Lyon' in row 1); 'built' holds"
     refused(run("words.csv", "--target", "price"), message)
     homes[["town"]].to_csv("words.csv", index=False)
-    refused(run("words.csv"), "it has no column of numbers; 'town' holds string ('Lyon' in row 1)")
+    refused(run("words.csv"), "it has no column of numbers; 'town' holds text ('Lyon' in row 1)")
 
 
 def test_a_cell_that_is_no_number_does_not_take_its_column_away(run, quick, homes, tmp_path):
     homes["area"] = homes["area"].astype(object)
     homes.loc[6, "area"] = "?"
     homes.to_csv("homes.csv", index=False)
-    message = "homes.csv: column 'area' holds string in 1 of 41 cells ('?' in row 7); "
+    message = "homes.csv: column 'area' holds text in 1 of 41 cells ('?' in row 7); "
     refused(run("homes.csv", "--target", "price"), message + "correct it, or name the columns to use with --feature")
     refused(run("homes.csv", "--target", "price", "--feature", "area"), message + "numbers are needed")
     refused(run("homes.csv", "--target", "area", "--feature", "age"), message + "numbers are needed")
+    refused(run("homes.csv", "--target", "area"), message + "numbers are needed")
+    refused(run("homes.csv", "--target", "price", "--weights", "area"), message + "numbers are needed")
     assert run("homes.csv", "--target", "price", "--feature", "age", "--bandwidth", "2")[0] == 0
     homes.loc[6, "area"] = None
     homes.to_csv("homes.csv", index=False)

@@ -71,8 +71,8 @@ def test_integers_past_what_a_float_holds_are_rounded(table):
         ("q,b\n1,2\n", ["age"], "there is no column 'age'. There are: q, b"),
         (",".join(f"c{i}" for i in range(13)) + "\n" + ",".join("1" * 13) + "\n", ["zz"], "c10, c11, …"),
         ("a,a\n1,2\n", ["a"], "2 columns are called 'a'; rename all but one"),
-        ("a,b\nParis,2\n", ["a"], "column 'a' holds string ('Paris' in row 1); numbers are needed"),
-        ("a,b\n1,2\n-,3\n", ["a"], "column 'a' holds string ('-' in row 2); numbers are needed"),
+        ("a,b\nParis,2\n", ["a"], "column 'a' holds text ('Paris' in row 1); numbers are needed"),
+        ("a,b\n1,2\n-,3\n", ["a"], "column 'a' holds text ('-' in row 2); numbers are needed"),
         ("a\n2020-01-31\n", ["a"], "column 'a' holds date32[day] ('2020-01-31' in row 1)"),
         (
             "a,b\n1,2\n,3\ninf,3\n",
@@ -80,7 +80,7 @@ def test_integers_past_what_a_float_holds_are_rounded(table):
             "column 'a' has 2 of 3 values missing, NaN or infinite, the first in row 2",
         ),
         ("a,b\nNaN,2\n,3\n", ["a"], "column 'a' has 2 of 2 values missing"),
-        ("a,b\n1,2\n?,3\n4,3\n", ["a"], "column 'a' holds string in 1 of 3 cells ('?' in row 2); numbers are needed"),
+        ("a,b\n1,2\n?,3\n4,3\n", ["a"], "column 'a' holds text in 1 of 3 cells ('?' in row 2); numbers are needed"),
         (b"a\x81,b\n1,2\n", ["b"], "its letters are in an encoding that is not known here; allowed: UTF-8, UTF-16"),
         ("a,b\n1,2\n".encode("utf-16-le"), ["b"], "its letters are in an encoding that is not known here"),
         (b"\xff\xfea", ["b"], "its letters are in an encoding that is not known here"),
@@ -99,6 +99,12 @@ def test_other_kinds_of_files(tmp_path):
             Table(tmp_path / name)
     (tmp_path / "t.parquet").write_text(HOMES)
     with pytest.raises(InputError, match="cannot be read as Parquet"):
+        Table(tmp_path / "t.parquet")
+    pq.write_table(pa.table({"a": [1.0]}), tmp_path / "t.parquet")
+    content = (tmp_path / "t.parquet").read_bytes()
+    footer = int.from_bytes(content[-8:-4], "little")
+    (tmp_path / "t.parquet").write_bytes(content[: -8 - footer] + b"\xff" * footer + content[-8:])
+    with pytest.raises(InputError, match=r"t\.parquet: cannot be read as Parquet"):
         Table(tmp_path / "t.parquet")
     with pytest.raises(FileNotFoundError) as caught:
         Table(tmp_path / "none.csv")
@@ -188,13 +194,23 @@ def test_what_stands_between_the_columns(table, content, names):
     assert table(content).names == names
 
 
+def test_parquet_may_have_several_columns_of_a_name_and_be_a_folder(tmp_path):
+    pq.write_table(pa.table([[1.0], [2.0]], names=["a", "a"]), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match="2 columns are called 'a'"):
+        Table(tmp_path / "t.parquet").numbers("a")
+    (tmp_path / "f.parquet").mkdir()
+    for part in (1.0, 2.0):
+        pq.write_table(pa.table({"a": [part]}), tmp_path / "f.parquet" / f"{part}.parquet")
+    assert sorted(Table(tmp_path / "f.parquet").numbers("a")[:, 0]) == [1, 2]
+
+
 def test_what_other_columns_hold(tmp_path, table):
     content = "n,town,day,none,grade\n1,Lyon,2020-01-31,,7b\n2,Bursa,2020-02-01,,3\n3,8,2020-02-01,,c\n"
     assert table(content).others() == {
-        "town": "holds string ('Lyon' in row 1)",
+        "town": "holds text ('Lyon' in row 1)",
         "day": "holds date32[day] ('2020-01-31' in row 1)",
         "none": "is empty",
-        "grade": "holds string ('7b' in row 1)",
+        "grade": "holds text ('7b' in row 1)",
     }
     kinds = pa.array(["low", "high", "low"]).dictionary_encode()
     pq.write_table(pa.table({"n": [1, 2, 3], "kind": kinds, "list": [[1], [2], [3]]}), tmp_path / "k.parquet")
@@ -207,11 +223,15 @@ def test_a_column_of_numbers_but_for_some_cells_is_not_one_of_others(table, tmp_
     cells = [*map(str, range(10)), "?", "1O", "-", "n.a."]
     with pytest.raises(InputError) as caught:
         table("n,age\n" + "".join(f"1,{cell}\n" for cell in cells)).others()
-    assert "t.csv: column 'age' holds string in 4 of 14 cells ('?' in row 11, '1O' in row 12, '-' in row 13, …)" in str(
+    assert "t.csv: column 'age' holds text in 4 of 14 cells ('?' in row 11, '1O' in row 12, '-' in row 13, …)" in str(
         caught.value
     )
+    assert caught.value.args[0].endswith("; correct it, or name the columns to use with --feature")
+    assert table("n,age,town\n1,2,Lyon\n2,?,Bursa\n3,4,Bursa\n").others("age") == {
+        "town": "holds text ('Lyon' in row 1)"
+    }
     pq.write_table(pa.table({"n": [1, 2], "code": ["1", "2"]}), tmp_path / "k.parquet")
-    with pytest.raises(InputError, match=r"column 'code' holds numbers as string \('1' in row 1\)"):
+    with pytest.raises(InputError, match=r"column 'code' holds numbers as text \('1' in row 1\)"):
         Table(tmp_path / "k.parquet").others()
 
 

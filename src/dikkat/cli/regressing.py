@@ -237,7 +237,7 @@ class _Data:
         for name in used:
             rows.check_once(name)
         if not features:
-            left_out = {name: held for name, held in rows.others().items() if name not in used}
+            left_out = rows.others(*used)
             features = [name for name in rows.numeric() if name not in used]
             for name in features:
                 rows.check_once(name)

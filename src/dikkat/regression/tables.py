@@ -112,15 +112,18 @@ class Table:
         """The names of the columns that hold numbers, or yes and no, which count as 1 and 0."""
         return [field.name for field in self.columns.schema if _holds_numbers(field.type)]
 
-    def others(self) -> dict[str, str]:
+    def others(self, *used: str) -> dict[str, str]:
         """The columns that do not hold numbers, and what they hold instead.
+
+        Args:
+            used: Columns that have another use, which are not looked at.
 
         Raises:
             InputError: One holds numbers but for some cells, which nobody would want to lose for those.
         """
         found = {}
         for name, column in zip(self.names, self.columns.columns, strict=True):
-            if not _holds_numbers(column.type):
+            if name not in used and not _holds_numbers(column.type):
                 held = _Held.of(column)
                 if held.numbers:
                     raise InputError(
@@ -246,10 +249,14 @@ def _read(path: Path, suffix: str) -> tuple[Form, pyarrow.Table]:
 
     path.stat()  # whose errors name the file
     if suffix == _PARQUET:
+        # Without Arrow's threads, as in `_parsed`: to read a file itself it would start one, but not to read bytes.
+        content = None if path.is_dir() else path.read_bytes()
         try:
-            return Form(), parquet.read_table(path)
-        except pyarrow.ArrowInvalid as error:
-            raise InputError(f"{path}: cannot be read as Parquet ({error})") from error
+            if content is None:
+                return Form(), parquet.read_table(path, use_threads=False, pre_buffer=False)
+            return Form(), parquet.ParquetFile(pyarrow.BufferReader(content)).read(use_threads=False)
+        except (pyarrow.ArrowInvalid, OSError) as error:  # OSError where it is damaged, without the file's name
+            raise InputError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from error
     encoding, text = _decoded(path)
     form = Form(_delimiter(text, _DELIMITERS[suffix]), encoding=encoding)
     try:
@@ -295,8 +302,11 @@ def _parsed(text: str, form: Form) -> pyarrow.Table:
     import pyarrow
     from pyarrow import csv
 
+    # Without Arrow's threads: an interpreter that ends while some still start may be aborted ("terminate called without
+    # an active exception"), and one that refuses a small table ends soon after it read it.
     return csv.read_csv(
         pyarrow.BufferReader(text.encode()),
+        read_options=csv.ReadOptions(use_threads=False),
         parse_options=csv.ParseOptions(delimiter=form.delimiter),
         convert_options=csv.ConvertOptions(decimal_point=form.decimal),
     )
@@ -362,11 +372,17 @@ def _holds_numbers(kind: Any) -> bool:
     return any(test(kind) for test in tests)
 
 
+def _holds_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_string_view))
+
+
 class _Held(NamedTuple):
     """What a column holds that does not hold numbers.
 
     Attributes:
-        kind: The type of its cells.
+        kind: The type of its cells, as pyarrow calls it but for text.
         cells: (row, cell) of those that are not empty.
         faults: Of these, those that do not read as numbers.
     """
@@ -379,7 +395,7 @@ class _Held(NamedTuple):
     def of(cls, column: Any) -> _Held:
         cells = [(row, value) for row, value in enumerate(column.to_pylist(), start=1) if value is not None]
         faults = [(row, value) for row, value in cells if not _reads_as_number(value)]
-        return cls(str(column.type), cells, faults)
+        return cls("text" if _holds_text(column.type) else str(column.type), cells, faults)
 
     @property
     def numbers(self) -> bool:

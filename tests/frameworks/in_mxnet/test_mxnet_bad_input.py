@@ -19,9 +19,7 @@ def qkv() -> list[Any]:
 
 def test_a_python_that_is_too_new() -> None:
     _require.check_python((3, 11))
-    with pytest.raises(
-        ImportError, match=r"Python is 3\.12, and MXNet needs 3\.11 .*pip install '\.\[mxnet\]'"
-    ):
+    with pytest.raises(ImportError, match=r"Python is 3\.12, and MXNet needs 3\.11 .*pip install '\.\[mxnet\]'"):
         _require.check_python((3, 12))
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from corpora import Sizes, sentence, tokens
-from dikkat.translation.model import Batch
+from dikkat.translation.network.model import Batch
 from networks import LOOP, LOOP_HALF, OURS_HALF, REFERENCE, Way, way
 
 HALVES = (LOOP_HALF, OURS_HALF)

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from dikkat.translation import Search, Translator, bleu_k, train
-from dikkat.translation.corpus import Pair
-from dikkat.translation.recipe import Recipe
+from dikkat.translation.data.corpus import Pair
+from dikkat.translation.formats.recipe import Recipe
 from report import write
 
 RECIPE = Path(__file__).parent.parent / "recipes" / "book.yaml"

@@ -10,10 +10,10 @@ import torch
 from torch.nn import functional as F
 
 from dikkat.translation import Tokenizer, phrasebook, read_aligned
-from dikkat.translation.corpus import Pair
-from dikkat.translation.model import Batch, pad
-from dikkat.translation.store import TokenPair
-from dikkat.translation.tokenizer import BEGIN, END, PAD, UNKNOWN, Kind
+from dikkat.translation.data.corpus import Pair
+from dikkat.translation.data.store import TokenPair
+from dikkat.translation.network.model import Batch, pad
+from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN, Kind
 
 
 @dataclass(frozen=True)

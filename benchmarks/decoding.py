@@ -11,7 +11,7 @@ from typing import Any
 
 import textbook
 from corpora import Corpus
-from dikkat.translation.model import pad
+from dikkat.translation.network.model import pad
 from networks import LOOP, OURS, OURS_HALF, like, our_name, translate, way
 from turns import Task, measured, rates
 

@@ -28,11 +28,11 @@ import torch
 
 import report
 from dikkat.translation import Settings, phrasebook
-from dikkat.translation.checkpoints import SafetensorsIO
-from dikkat.translation.curves import Curves
-from dikkat.translation.progress import Listener
-from dikkat.translation.run_folder import RunFolder, step_of
-from dikkat.translation.training import train
+from dikkat.translation.training.checkpoints import SafetensorsIO
+from dikkat.translation.training.curves import Curves
+from dikkat.translation.training.progress import Listener
+from dikkat.translation.training.run_folder import RunFolder, step_of
+from dikkat.translation.training.train import train
 
 SETTINGS = Settings(
     embedding_size=16,
@@ -94,7 +94,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)  # a forked process has none of its parent's threads
     sys.modules["tensorflow"] = None  # type: ignore[assignment]  # TensorBoard would import it, which takes seconds
-    for late in ("torch.utils.tensorboard", "sacrebleu", "dikkat.kernels.numba_tiles", "dikkat.kernels.numba_steps"):
+    for late in ("torch.utils.tensorboard", "sacrebleu", "dikkat.cpu.attention.kernel", "dikkat.cpu.recurrence.kernel"):
         import_module(late)  # here, and not again in each child
     pairs = phrasebook.pairs()[: PAIRS + PAIRS // 4]
     training, validation = pairs[:PAIRS], pairs[PAIRS:]

@@ -126,7 +126,7 @@ def _tokenizers(folder: Path) -> tuple[Any, Any]:
 
 def build(folder: Path, options: argparse.Namespace, memory: Memory) -> dict[str, Any]:
     from dikkat.translation import TsvCorpus
-    from dikkat.translation.store import Store
+    from dikkat.translation.data.store import Store
 
     tokenizers = _tokenizers(folder)
     memory.restart()
@@ -137,8 +137,8 @@ def build(folder: Path, options: argparse.Namespace, memory: Memory) -> dict[str
 
 def batches(folder: Path, options: argparse.Namespace, memory: Memory, *, count: int | None = None) -> dict[str, Any]:
     from dikkat.translation import TsvCorpus
-    from dikkat.translation.batches import Batches
-    from dikkat.translation.store import Store
+    from dikkat.translation.data.batches import Batches
+    from dikkat.translation.data.store import Store
 
     tokenizers = _tokenizers(folder)
     memory.restart()

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from dikkat.translation import Search, Translator, evaluate, evaluate_by_length
-from dikkat.translation.checkpoints import SafetensorsIO
-from dikkat.translation.corpus import Pair
-from dikkat.translation.recipe import Recipe
+from dikkat.translation.data.corpus import Pair
+from dikkat.translation.formats.recipe import Recipe
+from dikkat.translation.training.checkpoints import SafetensorsIO
 from report import write
 
 PENALTIES = (0.0, 0.6, 1.0, 1.4)

@@ -13,10 +13,10 @@ from corpora import Sizes, padded
 from dikkat import scores
 from dikkat.attention import Memory
 from dikkat.recurrent import AttentionalGRU, GRUEncoder
-from dikkat.translation.loss import linear_cross_entropy
-from dikkat.translation.model import Batch, OutputLayer, expected
-from dikkat.translation.precision import Precision
-from dikkat.translation.search import Search, beam_search
+from dikkat.translation.decoding.search import Search, beam_search
+from dikkat.translation.network.loss import linear_cross_entropy
+from dikkat.translation.network.model import Batch, OutputLayer, expected
+from dikkat.translation.network.precision import Precision
 
 LOOP, COMPILED, LOOP_HALF = "textbook's loop", "loop under torch.compile", "loop in bfloat16"
 WHOLE = "loop under torch.compile with allow_rnn"

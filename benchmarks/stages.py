@@ -10,7 +10,7 @@ from torch import Tensor
 import textbook
 from agreement import objection, truth
 from corpora import Corpus
-from dikkat.translation.model import Batch, expected
+from dikkat.translation.network.model import Batch, expected
 from networks import LOOP, OURS, OURS_HALF, REFERENCE, Ours, Way, real, way
 from turns import Task, measured, milliseconds, once
 

@@ -15,8 +15,8 @@ from torch import nn
 from agreement import objection, truth
 from corpora import Corpus, tokens
 from dikkat.translation import Settings, TranslationModel, train
-from dikkat.translation.batches import Batches
-from dikkat.translation.model import Batch
+from dikkat.translation.data.batches import Batches
+from dikkat.translation.network.model import Batch
 from networks import COMPILED, LOOP, LOOP_HALF, OURS, OURS_HALF, REFERENCE, WHOLE, Way, WithoutAttention, our_way, way
 from report import spread
 from turns import LEAST, MOST, Task, TooLongError, at_most, measured, rates

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corpora import Sizes
-from dikkat.translation.model import Batch
-from dikkat.translation.search import length_limit
-from dikkat.translation.tokenizer import BEGIN, END, PAD, UNKNOWN
+from dikkat.translation.decoding.search import length_limit
+from dikkat.translation.network.model import Batch
+from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
 
 class Loop(nn.Module):

@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 from dikkat.translation import Settings, read_aligned
-from dikkat.translation.batches import Batches
-from dikkat.translation.model import TranslationModel
-from dikkat.translation.tokenizer import Tokenizer
+from dikkat.translation.data.batches import Batches
+from dikkat.translation.network.model import TranslationModel
+from dikkat.translation.text.tokenizer import Tokenizer
 from report import write
 
 PAIRS, SIZE = 4000, 5000

@@ -20,7 +20,7 @@ from torch import Tensor
 
 import dikkat
 from dikkat import scores
-from dikkat.kernels import KERNELS, chunked
+from dikkat.implementations import KERNELS, chunked
 
 # Distinct primes, so that exchanged axes cannot pass.
 BATCH, HEADS, QUERIES, KEYS, FEATURES, VALUES, HIDDENS = 2, 3, 5, 7, 4, 11, 13

@@ -28,10 +28,10 @@ from dikkat.translation import (
     Translator,
     evaluate,
 )
-from dikkat.translation.recipe import Recipe
-from dikkat.translation.store import Store
-from dikkat.translation.tokenizer import END
-from dikkat.translation.training import train as train_translator
+from dikkat.translation.data.store import Store
+from dikkat.translation.formats.recipe import Recipe
+from dikkat.translation.text.tokenizer import END
+from dikkat.translation.training.train import train as train_translator
 from translation.conftest import PAIRS, TINY
 
 
@@ -696,7 +696,7 @@ def test_a_training_that_breaks_off_later_saves_the_best_model_and_fails(run, tm
 
 
 def test_batches_by_tokens_and_precision_are_settings(run, pairs, tmp_path, monkeypatch):
-    from dikkat.translation import precision
+    from dikkat.translation.network import precision
 
     monkeypatch.setattr(precision, "_has_bfloat16", lambda device: True)
     options = ["--corpus", pairs, "--validation", "none", "--precision", "bfloat16", *QUICK]
@@ -774,7 +774,7 @@ def test_help_does_not_wait_for_pytorch():
     assert (done.returncode, done.stderr, done.stdout.splitlines()[-1]) == (0, "", "False")
 
 
-@pytest.mark.parametrize("library", ["typer", "torch", "dikkat.translation.tokenizer"])
+@pytest.mark.parametrize("library", ["typer", "torch", "dikkat.translation.text.tokenizer"])
 def test_an_interrupt_while_libraries_are_imported_is_one_line(tmp_path, library):
     code = (
         "import sys\n"

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from numba import njit
 
-from dikkat.kernels import numba_steps, numba_vectors
-from dikkat.kernels.numba_compile import _OPTIONS
-from dikkat.kernels.numba_vectors import lanes_of, load, pointer, store
+from dikkat.cpu.engine import vectors
+from dikkat.cpu.engine.compile import _OPTIONS
+from dikkat.cpu.engine.vectors import lanes_of, load, pointer, store
+from dikkat.cpu.recurrence import kernel as recurrence_kernel
 
 Function = Callable[[np.ndarray], np.ndarray]
 LONG = np.longdouble
@@ -21,13 +22,13 @@ pytestmark = [
 
 # What is compiled, with or without a zero to tell the type by; its value; units in the last place that it may be off.
 FUNCTIONS: dict[str, tuple[Any, bool, Function, float]] = {
-    "exp": (numba_vectors.exp, False, np.exp, 1.0),
-    "exp2": (numba_vectors.exp2, False, np.exp2, 1.0),
-    "log": (numba_vectors.log, False, np.log, 3.0),
-    "square root": (numba_vectors.square_root, False, np.sqrt, 0.51),
-    "sigmoid": (numba_steps._sigmoid, True, lambda x: 1 / (1 + np.exp(-x)), 2.5),
-    "tanh": (numba_steps._tanh, True, np.tanh, 2.0),
-    "small tanh": (numba_vectors.small_tanh, False, np.tanh, 1.0),
+    "exp": (vectors.exp, False, np.exp, 1.0),
+    "exp2": (vectors.exp2, False, np.exp2, 1.0),
+    "log": (vectors.log, False, np.log, 3.0),
+    "square root": (vectors.square_root, False, np.sqrt, 0.51),
+    "sigmoid": (recurrence_kernel._sigmoid, True, lambda x: 1 / (1 + np.exp(-x)), 2.5),
+    "tanh": (recurrence_kernel._tanh, True, np.tanh, 2.0),
+    "small tanh": (vectors.small_tanh, False, np.tanh, 1.0),
 }
 
 

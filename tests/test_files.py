@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dikkat.errors import InputError
-from dikkat.files import parse_json, read_regular, write_whole
+from dikkat.storage.files import parse_json, read_regular, write_whole
 
 
 def full_disk(*_):

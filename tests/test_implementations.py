@@ -11,7 +11,7 @@ from torch import Tensor
 import dikkat
 import kit
 from dikkat import scores
-from dikkat.kernels import KERNELS
+from dikkat.implementations import KERNELS
 from kit import CASES, DTYPES, KEYS, RESTRICTIONS, WAYS, WITH_STATES, every_case, every_kind, seen_pairs, serves
 
 HALVES = ["none", "lengths", "all"]  # what the half types are tried with

@@ -153,7 +153,7 @@ def given_memory(dtype: torch.dtype, *heads: int, m: int = 541) -> tuple[Tensor,
 @pytest.fixture
 def packing(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for a memory that is large enough for it."""
-    monkeypatch.setattr("dikkat.kernels._SMALLEST", -1)
+    monkeypatch.setattr("dikkat.implementations._SMALLEST", -1)
 
 
 @pytest.mark.usefixtures("packing")
@@ -253,7 +253,7 @@ def _over(function: Callable[[Any], Any], numbers: np.ndarray) -> np.ndarray:
     """A vector function over the numbers, whose count is a multiple of 16."""
     from numba import njit
 
-    from dikkat.kernels import numba_vectors as vectors
+    from dikkat.cpu.engine import vectors as vectors
 
     load, store, pointer, lanes_of = vectors.load, vectors.store, vectors.pointer, vectors.lanes_of
 
@@ -269,7 +269,7 @@ def _over(function: Callable[[Any], Any], numbers: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_exp_and_log_of_vectors(kind: type) -> None:
-    from dikkat.kernels import numba_vectors as vectors
+    from dikkat.cpu.engine import vectors as vectors
 
     assert np.finfo(np.longdouble).eps < np.finfo(np.float64).eps
     eps, end = np.finfo(kind).eps, 87.0 if kind is np.float32 else 708.0
@@ -292,7 +292,7 @@ def test_exp_and_log_of_vectors(kind: type) -> None:
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_exp2_of_vectors(kind: type) -> None:
-    from dikkat.kernels import numba_vectors as vectors
+    from dikkat.cpu.engine import vectors as vectors
 
     assert np.finfo(np.longdouble).eps < np.finfo(np.float64).eps
     info = np.finfo(kind)

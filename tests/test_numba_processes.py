@@ -124,8 +124,8 @@ def test_no_folder_for_compiled_kernels(tmp_path: Path) -> None:
     package = Path(dikkat.__file__).parent
     shutil.copytree(package, tmp_path / "dikkat", ignore=shutil.ignore_patterns("__pycache__"))
     # Nobody, not even root, makes a folder where there is a file.
-    blocked = tmp_path / "dikkat" / "kernels" / "__pycache__"
-    blocked.touch()
+    for kernel in (tmp_path / "dikkat" / "cpu").rglob("kernel.py"):
+        (blocked := kernel.parent / "__pycache__").touch()
     done = python(
         f"""{CALL}
 assert dikkat.__file__.startswith({str(tmp_path)!r}), dikkat.__file__

@@ -9,7 +9,7 @@ import torch
 
 import dikkat
 from dikkat import scores
-from dikkat.kernels import triton_attention
+from dikkat.gpu.attention import launch as gpu_launch
 
 ON_CPU = "it needs CUDA tensors; came on cpu, where 'numba', 'chunked' and 'reference' run"
 
@@ -21,8 +21,8 @@ def reasons(score: scores.Score, **more: Any) -> tuple[str, ...]:
 
 @pytest.fixture(autouse=True)
 def not_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_attention, "_INTERPRETED", False)
-    monkeypatch.setattr(triton_attention, "_INSTALLED", True)
+    monkeypatch.setattr(gpu_launch, "_INTERPRETED", False)
+    monkeypatch.setattr(gpu_launch, "_INSTALLED", True)
 
 
 def test_a_cpu_without_the_interpreter_is_refused() -> None:
@@ -34,7 +34,7 @@ def test_a_cpu_without_the_interpreter_is_refused() -> None:
 
 
 def test_each_obstacle_says_what_runs_instead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_attention, "_INTERPRETED", True)
+    monkeypatch.setattr(gpu_launch, "_INTERPRETED", True)
     assert reasons(scores.Gaussian(1.0)) == ()
     assert reasons(scores.Gaussian(1.0), dtype=torch.bfloat16) == ()
     (inner,) = reasons(scores.Dot())
@@ -46,7 +46,7 @@ def test_each_obstacle_says_what_runs_instead(monkeypatch: pytest.MonkeyPatch) -
         dual = torch.autograd.forward_ad.make_dual(x, x)
         with pytest.raises(ValueError, match="it has no forward-mode derivative; 'reference' has"):
             dikkat.attend(dual, x, x, score=scores.Gaussian(1.0), impl="triton")
-    monkeypatch.setattr(triton_attention, "_INSTALLED", False)
+    monkeypatch.setattr(gpu_launch, "_INSTALLED", False)
     (missing,) = reasons(scores.Gaussian(1.0))
     assert missing.startswith("Triton is not installed")
 

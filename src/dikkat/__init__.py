@@ -9,13 +9,11 @@ if TYPE_CHECKING:
     from dikkat.attention import (
         Implementation,
         Memory,
-        State,
         attend,
         attend_memory,
         attention_state,
         attention_weights,
         implementations,
-        merge,
         prepare,
     )
     from dikkat.layers import (
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
         self_attention,
     )
     from dikkat.masking import check_values, masked_softmax
+    from dikkat.state import State, merge
 
 __version__ = "0.1.0"
 
@@ -65,7 +64,7 @@ def __getattr__(name: str) -> Any:
     if name == "scores":
         return import_module("dikkat.scores")
     if name in __all__:
-        for home in ("attention", "layers", "masking", "adapters"):
+        for home in ("attention", "state", "layers", "masking", "adapters"):
             if hasattr(module := import_module(f"dikkat.{home}"), name):
                 return globals().setdefault(name, getattr(module, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

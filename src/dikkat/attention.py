@@ -6,12 +6,12 @@ from typing import Any, Literal, NamedTuple, TypedDict, Unpack, overload
 import torch
 from torch import Tensor, nn
 
-from dikkat import calls
-from dikkat.kernels import KERNELS, choose, pack
-from dikkat.kernels.common import State, merge
+from dikkat import call
+from dikkat.implementations import KERNELS, choose, pack
 from dikkat.masking import align, restrict
 from dikkat.scores import Score
 from dikkat.snapshot import Mark, differ, frozen, learns, marks, traced
+from dikkat.state import State, merge
 
 __all__ = [
     "Implementation",
@@ -169,7 +169,7 @@ class Memory:
         if self.key.ndim < 3:
             raise ValueError("rows: this memory has no leading dimension to select from; prepare keys of (B, m, d_k)")
 
-        calls.check_rows(rows, self.key.shape[0])
+        call.check_rows(rows, self.key.shape[0])
 
         def take(tensor: Tensor) -> Tensor:
             return tensor.index_select(0, rows)
@@ -268,10 +268,10 @@ def attend(
         >>> dikkat.attend(q, k, v, score=dikkat.scores.ScaledDot(), valid_lens=torch.tensor([2, 3])).flatten()
         tensor([0.5000, 4.0000])
     """
-    limits = calls.Limits(valid_lens, mask, causal, key_bias, exclude)
-    wanted = calls.Wanted(dropout=dropout, wants_weights=return_weights)
-    problem = calls.problem(query, key, value, score, limits, wanted)
-    return calls.output(calls.run(problem, impl), value, return_weights)
+    limits = call.Limits(valid_lens, mask, causal, key_bias, exclude)
+    wanted = call.Wanted(dropout=dropout, wants_weights=return_weights)
+    problem = call.problem(query, key, value, score, limits, wanted)
+    return call.output(call.run(problem, impl), value, return_weights)
 
 
 def attention_state(
@@ -321,9 +321,9 @@ def attention_state(
         >>> dikkat.attention_state(x, x, x, score=dikkat.scores.Dot()).lse  # log 3
         tensor([1.0986, 1.0986, 1.0986])
     """
-    limits = calls.Limits(valid_lens, mask, causal, key_bias, exclude)
-    wanted = calls.Wanted(dropout=dropout, wants_state=True)
-    result = calls.run(calls.problem(query, key, value, score, limits, wanted), impl)
+    limits = call.Limits(valid_lens, mask, causal, key_bias, exclude)
+    wanted = call.Wanted(dropout=dropout, wants_state=True)
+    result = call.run(call.problem(query, key, value, score, limits, wanted), impl)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
     return State(result.mean, result.lse, result.tail)
@@ -368,11 +368,11 @@ def attention_weights(
         >>> dikkat.attention_weights(torch.zeros(1, 2), torch.zeros(4, 2), score=dikkat.scores.Dot(), valid_lens=2)
         tensor([[0.5000, 0.5000, 0.0000, 0.0000]])
     """
-    calls.check_features("key", key)
-    limits = calls.Limits(valid_lens, mask, causal, key_bias, exclude)
+    call.check_features("key", key)
+    limits = call.Limits(valid_lens, mask, causal, key_bias, exclude)
     nothing = key.new_empty((*key.shape[:-1], 0))
-    problem = calls.problem(query, key, nothing, score, limits, calls.Wanted(wants_weights=True))
-    return calls.weights(calls.run(problem, impl)).to(query.dtype)
+    problem = call.problem(query, key, nothing, score, limits, call.Wanted(wants_weights=True))
+    return call.weights(call.run(problem, impl)).to(query.dtype)
 
 
 def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:
@@ -415,8 +415,8 @@ def _keeps(score: Score, memory: Memory) -> bool:
 
 def project(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:
     """`prepare` without what an implementation keeps of the keys."""
-    calls.check_call(key, value, score)
-    lead = calls.leading(("key", key), ("value", value))
+    call.check_call(key, value, score)
+    lead = call.leading(("key", key), ("value", value))
     if isinstance(valid_lens, Tensor) and valid_lens.ndim != len(lead[:1]):
         raise ValueError(
             f"valid_lens: came with shape {tuple(valid_lens.shape)}; allowed: {tuple(lead[:1])}, one length a batch "
@@ -424,14 +424,14 @@ def project(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
         )
     limits = restrict(lead, 1, key.shape[-2], key.device, valid_lens=valid_lens)
     same = key is value
-    key = calls.rank(key, len(lead))
+    key = call.rank(key, len(lead))
     # The memory's own, whatever the caller writes to what came.
-    key = calls.hide(key, limits.seen()) if limits.hide() else key.clone()
+    key = call.hide(key, limits.seen()) if limits.hide() else key.clone()
     if same:  # as a decoder has it: once is enough
         value = key
     else:
-        value = calls.rank(value, len(lead))
-        value = calls.hide(value, limits.seen()) if limits.hide() else value.clone()
+        value = call.rank(value, len(lead))
+        value = call.hide(value, limits.seen()) if limits.hide() else value.clone()
     projected = score.project_key(key)
     if lead:  # `select` takes rows of all of them, so none may be broadcast over the first leading dimension
         projected, value = (t.expand(lead[:1] + t.shape[1:]) for t in (projected, value))
@@ -492,9 +492,9 @@ def attend_memory(
     """
     if not isinstance(memory, Memory):
         raise TypeError(f"memory: came {type(memory).__name__}; allowed: a Memory, as dikkat.prepare makes")
-    calls.check_features("query", query)
-    calls.check_alike(("query", query), ("memory.value", memory.value))
-    lead = calls.leading(("query", query), ("memory.key", memory.key), ("memory.value", memory.value))
+    call.check_features("query", query)
+    call.check_alike(("query", query), ("memory.value", memory.value))
+    lead = call.leading(("query", query), ("memory.key", memory.key), ("memory.value", memory.value))
     limits = restrict(
         lead,
         query.shape[-2],
@@ -510,16 +510,16 @@ def attend_memory(
     further = limits.hide()
     if memory.valid_lens is not None:  # which belong to the memory's own first dimension
         lens = align(memory.valid_lens, memory.key.shape[:-2])
-        limits = replace(limits, lens=calls.rank(lens, len(lead), 1))
-    query, key, value = (calls.rank(t, len(lead)) for t in (query, memory.key, memory.value))
+        limits = replace(limits, lens=call.rank(lens, len(lead), 1))
+    query, key, value = (call.rank(t, len(lead)) for t in (query, memory.key, memory.value))
     if limits.hide():
-        query = calls.hide(query, limits.live())
+        query = call.hide(query, limits.live())
     if further:  # past the lengths, `prepare` has done it
-        key, value = calls.hide(key, limits.seen()), calls.hide(value, limits.seen())
-    wanted = calls.Wanted(dropout=dropout, wants_weights=return_weights)
-    packed = None if memory.packed is None else calls.rank(memory.packed, len(lead), 3)
-    problem = calls.project(query, key, value, score, limits, lead, wanted, packed)
-    return calls.output(calls.run(problem, impl), memory.value, return_weights)
+        key, value = call.hide(key, limits.seen()), call.hide(value, limits.seen())
+    wanted = call.Wanted(dropout=dropout, wants_weights=return_weights)
+    packed = None if memory.packed is None else call.rank(memory.packed, len(lead), 3)
+    problem = call.project(query, key, value, score, limits, lead, wanted, packed)
+    return call.output(call.run(problem, impl), memory.value, return_weights)
 
 
 def implementations(
@@ -566,9 +566,9 @@ def implementations(
         >>> [i.name for i in dikkat.implementations(x, x, x, score=dikkat.scores.Dot()) if i.runs]
         ['sdpa', 'reference', 'chunked', 'numba']
     """
-    limits = calls.Limits(valid_lens, mask, causal, key_bias, exclude)
-    wanted = calls.Wanted(dropout=dropout, wants_weights=return_weights, wants_state=return_state)
-    problem = calls.problem(query, key, value, score, limits, wanted)
+    limits = call.Limits(valid_lens, mask, causal, key_bias, exclude)
+    wanted = call.Wanted(dropout=dropout, wants_weights=return_weights, wants_state=return_state)
+    problem = call.problem(query, key, value, score, limits, wanted)
     first = choose(problem)
     names = sorted(KERNELS, key=lambda name: name != first)
     found = ((name, tuple(KERNELS[name].obstacles(problem))) for name in names)

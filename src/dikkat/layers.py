@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from dikkat import calls
+from dikkat import call
 from dikkat.attention import Restricted, attend
 from dikkat.masking import autocasts, restrict
 from dikkat.scores import Additive, Bilinear, Dot, Gaussian, ScaledDot, Score, linear, whole
@@ -34,7 +34,7 @@ class _Attention(nn.Module):
     def __init__(self, score: Score, dropout: float = 0.0) -> None:
         super().__init__()
         self.score = score
-        self.dropout = calls.probability(dropout)
+        self.dropout = call.probability(dropout)
 
     def forward(
         self,
@@ -257,9 +257,9 @@ class MultiHeadAttention(nn.Module):
         key_dim, value_dim = _or("key_dim", key_dim, embed_dim), _or("value_dim", value_dim, embed_dim)
         _check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
         self.num_heads = num_heads
-        self.dropout = calls.probability(dropout)
+        self.dropout = call.probability(dropout)
         self.score = ScaledDot() if score is None else score
-        calls.check_score(self.score)
+        call.check_score(self.score)
         self._sizes = (key_dim, key_dim, value_dim)
         self.in_proj_weight: nn.Parameter | None
         self.in_proj_bias: nn.Parameter | None
@@ -363,9 +363,9 @@ def _attend_heads(
     _check_names(restricted)
     query, key, value = tensors
     for name, tensor in zip(("query", "key", "value"), tensors, strict=True):
-        calls.check_features(name, tensor)
-    calls.check_call(key, value, score)
-    calls.check_alike(("query", query), ("key", key))
+        call.check_features(name, tensor)
+    call.check_call(key, value, score)
+    call.check_alike(("query", query), ("key", key))
     if not query.ndim == key.ndim == value.ndim:
         came = ", ".join(str(tuple(t.shape)) for t in tensors)
         raise ValueError(f"query, key, value: came with shapes {came}; allowed: all with a batch dimension, or none")
@@ -385,19 +385,19 @@ def _attend_heads(
         if isinstance(limit, Tensor) and limit.ndim == query.ndim - 2 + own:
             limits[name] = limit.unsqueeze(-1 - own)
 
-    batch = calls.leading(("query", query), ("key", key), ("value", value))
+    batch = call.leading(("query", query), ("key", key), ("value", value))
     lead = torch.Size((*batch, num_heads))
     limited = restrict(lead, query.shape[-2], key.shape[-2], query.device, **limits)
     if limited.hide():
         seen, live = (_by_any_head(shown, len(lead)) for shown in limited.seen_and_live())
-        query, key, value = calls.hide(query, live), calls.hide(key, seen), calls.hide(value, seen)
+        query, key, value = call.hide(query, live), call.hide(key, seen), call.hide(value, seen)
     query, key, value = (
         split_heads(project(t), num_heads) for t, project in zip((query, key, value), projections, strict=True)
     )
     return_weights = restricted.get("return_weights", False)
-    wanted = calls.Wanted(dropout=dropout, wants_weights=return_weights)
-    problem = calls.project(query, score.project_key(key), value, score, limited, lead, wanted)
-    output = calls.output(calls.run(problem, restricted.get("impl", "auto")), value, return_weights)
+    wanted = call.Wanted(dropout=dropout, wants_weights=return_weights)
+    problem = call.project(query, score.project_key(key), value, score, limited, lead, wanted)
+    output = call.output(call.run(problem, restricted.get("impl", "auto")), value, return_weights)
     parts = output if isinstance(output, tuple) else (output,)
     joined, *weights = (part[0] for part in parts) if alone else parts
     return (join_heads(joined), weights[0]) if weights else join_heads(joined)

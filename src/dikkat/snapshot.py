@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dikkat.kernels import addresses
+from dikkat import addresses
 from dikkat.masking import can_read_values, transformed
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)

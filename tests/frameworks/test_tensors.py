@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from dikkat.frameworks.tensors import check, read, write
+from dikkat.storage.tensors import check, read, write
 
 
 def test_arrays_come_as_they_are() -> None:

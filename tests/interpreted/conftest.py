@@ -6,14 +6,14 @@ TRITON_INTERPRET=1 python -m pytest tests/interpreted
 import pytest
 import torch
 
-from dikkat.kernels import triton_attention
+from dikkat.gpu.attention import launch as gpu_launch
 
-if not (torch.cuda.is_available() or triton_attention._INTERPRETED):
+if not (torch.cuda.is_available() or gpu_launch._INTERPRETED):
     collect_ignore_glob = ["test_*.py"]
 
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles so small that every loop over them turns several times."""
-    blocks = triton_attention._Blocks(rows=16, keys=16, warps=4, side=16, features=16, values=16)
-    monkeypatch.setattr(triton_attention, "_blocks", lambda problem: blocks)
+    blocks = gpu_launch._Blocks(rows=16, keys=16, warps=4, side=16, features=16, values=16)
+    monkeypatch.setattr(gpu_launch, "_blocks", lambda problem: blocks)

@@ -11,13 +11,13 @@ from torch import Tensor
 import dikkat
 import kit
 from dikkat import scores
-from dikkat.kernels import triton_attention
+from dikkat.gpu.attention import launch as gpu_launch
 from kit import CASES, RESTRICTIONS
 
 # NumPy, which the interpreter runs on, warns of an ∞ or NaN that is selected against; a GPU does not.
 pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in .*:RuntimeWarning")
 
-DEVICE = "cpu" if triton_attention._INTERPRETED else "cuda"
+DEVICE = "cpu" if gpu_launch._INTERPRETED else "cuda"
 DISTANCES = ["gaussian, learned", "boxcar", "epanechnikov", "triangular"]
 
 
@@ -293,10 +293,10 @@ def test_a_row_without_a_key_is_zero_everywhere(case: str, restriction: str) -> 
 def test_tiles_in_which_nobody_sees_a_key_are_skipped(
     limits: dict[str, Any], tiles: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dikkat.kernels import triton_tiles
+    from dikkat.gpu.attention import kernel as gpu_kernel
 
-    scored, seen = triton_tiles._score, []
-    monkeypatch.setattr(triton_tiles, "_score", lambda *args: seen.append(1) or scored(*args))
+    scored, seen = gpu_kernel._score, []
+    monkeypatch.setattr(gpu_kernel, "_score", lambda *args: seen.append(1) or scored(*args))
     x = torch.randn(2, 37, 3, requires_grad=True)
     out = dikkat.attend(x, x, x, score=scores.Gaussian(1.0), impl="triton", **limits)
     assert len(seen) == tiles
@@ -367,14 +367,14 @@ def test_strides(case: str) -> None:
 
 def test_operands_that_repeat_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key that is expanded over the batch is prepared once."""
-    prepared, counts = triton_attention._feature_major, []
+    prepared, counts = gpu_launch._feature_major, []
 
     def count(*args: Any) -> tuple[Tensor, Tensor]:
         made, peaks = prepared(*args)
         counts.append(made.shape[0])
         return made, peaks
 
-    monkeypatch.setattr(triton_attention, "_feature_major", count)
+    monkeypatch.setattr(gpu_launch, "_feature_major", count)
     query, key = torch.randn(5, 3, 4, device=DEVICE), torch.randn(7, 4, device=DEVICE).expand(5, 7, 4)
     score = given(torch.randn(4, device=DEVICE))
     out = dikkat.attend(query, key, key, score=score, impl="triton")
@@ -409,7 +409,7 @@ def test_parts_of_the_backward_add_up_and_are_the_same_each_time(case: str, monk
     for name, again in trained(made).items():
         torch.testing.assert_close(whole[name], again, rtol=0, atol=0)
     for pairs in (16 * kit.KEYS, 2 * 20 * kit.KEYS):  # a block of rows at a time; two batch elements at a time
-        monkeypatch.setattr(triton_attention, "_PAIRS", pairs)
+        monkeypatch.setattr(gpu_launch, "_PAIRS", pairs)
         for name, came in trained(made).items():
             torch.testing.assert_close(came, whole[name], rtol=1e-5, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dikkat import prepare, scores
 from dikkat.attention import Memory
-from dikkat.kernels import numba_recurrent
+from dikkat.cpu.recurrence import launch as recurrence_launch
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
 
 BATCH, STEPS, POSITIONS, INPUT, HIDDEN, CONTEXT = 5, 7, 11, 2, 13, 3
@@ -287,8 +287,8 @@ def test_low_precision_comes_back_in_its_type() -> None:
 
 def test_auto_takes_the_operation_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    run = numba_recurrent.run
-    monkeypatch.setattr(numba_recurrent, "run", lambda *a, **o: calls.append(1) or run(*a, **o))
+    run = recurrence_launch.run
+    monkeypatch.setattr(recurrence_launch, "run", lambda *a, **o: calls.append(1) or run(*a, **o))
     module, given = made("gru", "additive", 1)
     ran(module, given, "auto")
     assert len(calls) == 1

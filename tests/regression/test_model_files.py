@@ -11,9 +11,9 @@ from safetensors.numpy import save_file
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from dikkat import files as whole
 from dikkat.errors import InputError
 from dikkat.regression import NadarayaWatson, files
+from dikkat.storage import files as whole
 
 
 def data(rows=23, size=3, outputs=None, dtype=np.float64, seed=0):

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dikkat.kernels import numba_moments, numba_threads
-from dikkat.kernels.common import State, merge
+from dikkat.cpu.engine import threads
+from dikkat.cpu.moments import launch as moments_launch
 from dikkat.regression import moments as module
 from dikkat.regression.moments import Moments, Points, Window, arrange, moments, sensitivity, squares, weights
+from dikkat.state import State, merge
 
 KERNELS = {
     "gaussian": lambda r: np.exp(-(r**2) / 2),
@@ -87,7 +88,7 @@ def check(found: Moments, right: dict[str, np.ndarray], within: float) -> None:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """On a CPU the compiled kernels run; the plain ways are those of other devices."""
     if request.param == "plain":
-        monkeypatch.setattr(numba_moments, "runs", lambda tensor: False)
+        monkeypatch.setattr(moments_launch, "runs", lambda tensor: False)
         monkeypatch.setattr(module, "_TILE", 2**10)  # several tiles, which are merged
     name: str = request.param
     return name
@@ -389,9 +390,9 @@ def test_in_parts_it_is_the_same_and_every_pair_is_told(monkeypatch: pytest.Monk
     query, points, exclude = problem(2003, 997)
     window = Window("gaussian", bandwidth(3))
     whole = moments(query, points, window, degree=degree, exclude=exclude)
-    launch, told = numba_threads.launch_by_parts, list[int]()
-    monkeypatch.setattr(numba_threads, "launch_by_parts", lambda *call: launch(*call[:-1], 1))  # of a task at first
-    with numba_moments.watched(told.append):
+    launch, told = threads.launch_by_parts, list[int]()
+    monkeypatch.setattr(threads, "launch_by_parts", lambda *call: launch(*call[:-1], 1))  # of a task at first
+    with moments_launch.watched(told.append):
         parts = moments(query, points, window, degree=degree, exclude=exclude)
     assert all(a.equal(b) for a, b in zip(whole, parts, strict=True) if a is not None and b is not None)
     padded = points.tiles.weight.numel()

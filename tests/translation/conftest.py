@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dikkat.translation import Settings, Translator
-from dikkat.translation.training import train
+from dikkat.translation.training.train import train
 
 PAIRS = [
     ("Go.", "Va !"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dikkat.translation import CorpusError, InputError, Settings, Tokenizer, TranslationModel, Translator
-from dikkat.translation.alignment import GoldLinks, align, alignment_error_rate, read_links
+from dikkat.translation.decoding.alignment import GoldLinks, align, alignment_error_rate, read_links
 
 
 def links(text):

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dikkat.translation import SettingsError
-from dikkat.translation.batches import Batches
-from dikkat.translation.model import collate
+from dikkat.translation.data.batches import Batches
+from dikkat.translation.network.model import collate
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=40)
 

@@ -14,8 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dikkat.translation import ModelFolderError, TranslationModel, Translator, checkpoint
-from dikkat.translation.settings import ScoreName
+from dikkat.translation import ModelFolderError, TranslationModel, Translator
+from dikkat.translation.formats import model_folder
+from dikkat.translation.formats.settings import ScoreName
 
 PARTS = {"model.safetensors", "settings.json", "source.tokenizer.json", "target.tokenizer.json"}
 FILES = PARTS | {"SHA256SUMS"}
@@ -243,7 +244,7 @@ def snapshot(folder):
 @pytest.mark.parametrize("call", range(4))
 def test_a_full_disk_leaves_the_old_model(folder, monkeypatch, translator, call):
     before, calls = snapshot(folder), []
-    write = checkpoint.write_whole
+    write = model_folder.write_whole
 
     def full(path, data):
         calls.append(path)
@@ -252,7 +253,7 @@ def test_a_full_disk_leaves_the_old_model(folder, monkeypatch, translator, call)
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         write(path, data)
 
-    monkeypatch.setattr(checkpoint, "write_whole", full)
+    monkeypatch.setattr(model_folder, "write_whole", full)
     with pytest.raises(OSError, match="No space left"):
         translator.save(folder)
     with pytest.raises(OSError, match="No space left"):
@@ -329,7 +330,7 @@ def test_a_stop_between_the_renames_loses_no_model(folder, monkeypatch, translat
 
     with monkeypatch.context() as patch:
         patch.setattr(type(folder), "rename", killed)
-        patch.setattr(checkpoint.shutil, "rmtree", lambda *_, **__: None)  # a killed process cleans nothing up
+        patch.setattr(model_folder.shutil, "rmtree", lambda *_, **__: None)  # a killed process cleans nothing up
         if renames == 1:
             with pytest.raises(Killed):
                 translator.save(folder)

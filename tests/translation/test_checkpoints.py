@@ -7,9 +7,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dikkat.translation import checkpoints
-from dikkat.translation.checkpoints import SafetensorsIO
 from dikkat.translation.errors import TrainingFolderError
+from dikkat.translation.training.checkpoints import SafetensorsIO
+from dikkat.translation.training.train import checkpoints
 
 IO = SafetensorsIO()
 LEAVES = (

@@ -7,7 +7,8 @@ import zipfile
 import pytest
 from file_server import serving
 
-from dikkat.translation import CorpusError, corpora, named
+from dikkat.translation import CorpusError, named
+from dikkat.translation.data import named_corpora
 
 LANGUAGES = ("en", "fr", "de")
 
@@ -44,8 +45,8 @@ def cache(tmp_path, monkeypatch):
 def files(monkeypatch):
     """Small files in place of the real ones, and their sums."""
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in MULTI30K.items()}
-    monkeypatch.setattr(corpora, "_MULTI30K_SHA256", sums)
-    monkeypatch.setattr(corpora, "_TATOEBA_SHA1", hashlib.sha1(TATOEBA).hexdigest())
+    monkeypatch.setattr(named_corpora, "_MULTI30K_SHA256", sums)
+    monkeypatch.setattr(named_corpora, "_TATOEBA_SHA1", hashlib.sha1(TATOEBA).hexdigest())
     with serving() as made:
         made.content = {f"/{name}": content for name, content in MULTI30K.items()} | {"/fra-eng.zip": TATOEBA}
         yield made
@@ -81,7 +82,7 @@ def test_tatoeba_that_changed_since_is_refused(files, cache, monkeypatch):
     (cache / "tatoeba-fra-eng" / "fra-eng.zip").write_bytes(other)
     with pytest.raises(CorpusError, match="not the file that it should be: expected sha1"):
         named("tatoeba-fra-eng", base=files.address)
-    monkeypatch.setattr(corpora, "_TATOEBA_SHA1", hashlib.sha1(other).hexdigest())
+    monkeypatch.setattr(named_corpora, "_TATOEBA_SHA1", hashlib.sha1(other).hexdigest())
     with pytest.raises(CorpusError, match="not the file that it was when it was first used: expected sha256"):
         named("tatoeba-fra-eng", base=files.address)
 
@@ -104,7 +105,7 @@ def test_a_newer_export_that_comes_from_the_network_is_refused(files):
 
 @pytest.mark.parametrize(("content", "message"), [(zipped("other.txt"), "holds no fra.txt"), (b"text", "no fra.txt")])
 def test_an_archive_without_the_file(files, monkeypatch, content, message):
-    monkeypatch.setattr(corpora, "_TATOEBA_SHA1", hashlib.sha1(content).hexdigest())
+    monkeypatch.setattr(named_corpora, "_TATOEBA_SHA1", hashlib.sha1(content).hexdigest())
     files.content["/fra-eng.zip"] = content
     with pytest.raises(CorpusError, match=message):
         named("tatoeba-fra-eng", base=files.address)
@@ -131,7 +132,7 @@ CENTRAL = TATOEBA.index(b"PK\x01\x02")
     ],
 )
 def test_a_damaged_archive_is_named(files, monkeypatch, content, message):
-    monkeypatch.setattr(corpora, "_TATOEBA_SHA1", hashlib.sha1(content).hexdigest())
+    monkeypatch.setattr(named_corpora, "_TATOEBA_SHA1", hashlib.sha1(content).hexdigest())
     files.content["/fra-eng.zip"] = content
     with pytest.raises(CorpusError, match=rf"fra-eng\.zip: .*{message}.* Delete it to have it fetched again"):
         named("tatoeba-fra-eng", base=files.address)
@@ -150,9 +151,9 @@ def test_without_a_network_a_file_by_hand_is_enough(files, cache):
 
 
 def test_each_file_has_its_sum():
-    assert all(len(value) == 64 for value in corpora._MULTI30K_SHA256.values())
-    assert set(corpora._MULTI30K_SHA256) == set(MULTI30K)
-    assert len(set(corpora._MULTI30K_SHA256.values())) == 9
+    assert all(len(value) == 64 for value in named_corpora._MULTI30K_SHA256.values())
+    assert set(named_corpora._MULTI30K_SHA256) == set(MULTI30K)
+    assert len(set(named_corpora._MULTI30K_SHA256.values())) == 9
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from dikkat.translation import (
     read_aligned,
     read_tsv,
 )
-from dikkat.translation.corpus import MAX_CHARACTERS
+from dikkat.translation.data.corpus import MAX_CHARACTERS
 
 
 def written(path, content):

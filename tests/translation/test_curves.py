@@ -10,10 +10,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from torch.utils.tensorboard import SummaryWriter
 
-from dikkat.translation import Search, training
-from dikkat.translation.curves import Curves
-from dikkat.translation.lesson import Lesson
-from dikkat.translation.training import train
+from dikkat.translation import Search
+from dikkat.translation.training.curves import Curves
+from dikkat.translation.training.lesson import Lesson
+from dikkat.translation.training.train import train
 from translation.conftest import PAIRS, TINY
 
 SETTINGS = dataclasses.replace(TINY, epochs=6, batch_size=1, checkpoint_steps=9, learning_rate=0.01, warmup_steps=0)
@@ -99,9 +99,9 @@ def test_what_is_shown_comes_from_all_over_the_validation_pairs(tmp_path, monkey
 
     monkeypatch.setattr("dikkat.show.heatmaps", heatmaps)
     monkeypatch.setattr(SummaryWriter, "add_figure", lambda *_, **__: None)
-    monkeypatch.setattr(training, "_BLEU_PAIRS", 7)
+    monkeypatch.setattr(train, "_BLEU_PAIRS", 7)
     validation = [(f"Go {number}.", "Va !") for number in range(7)] + [(f"I lost {'m' * 4}.", "Va !")] * 7
-    sampled = training._sample_for_bleu(SETTINGS, validation, tmp_path)
+    sampled = train._sample_for_bleu(SETTINGS, validation, tmp_path)
     assert sampled == validation[::2]
     translator = train(dataclasses.replace(SETTINGS, epochs=1), PAIRS, PAIRS[:5], progress=False).translator
     translations = translator.translate([source for source, _ in PAIRS[:7]])
@@ -144,7 +144,7 @@ def test_tensorflow_is_not_imported_because_it_is_there(tmp_path):
         f"sys.path[:0] = [{str(tmp_path)!r}, {str(Path(__file__).parents[1])!r}]\n"
         "import dataclasses\n"
         "from translation.conftest import PAIRS, TINY\n"
-        "from dikkat.translation.training import train\n"
+        "from dikkat.translation.training.train import train\n"
         f"train(dataclasses.replace(TINY, epochs=1), PAIRS, PAIRS, folder={str(tmp_path / 'run')!r}, progress=False)\n"
         "print(sorted({'tensorflow', 'tensorboard'} & sys.modules.keys()))\n"
     )

@@ -7,7 +7,7 @@ import pytest
 from file_server import serving
 
 from dikkat.translation import CorpusError
-from dikkat.translation.downloads import Checksum, fetch
+from dikkat.translation.data.downloads import Checksum, fetch
 
 CONTENT = hashlib.shake_256(b"a file").digest(50_021)
 SHA256 = Checksum("sha256", hashlib.sha256(CONTENT).hexdigest())

@@ -9,7 +9,7 @@ import pytest
 import sacrebleu
 
 from dikkat.translation import InputError, bleu_k, evaluate
-from dikkat.translation.evaluation import evaluate_by_length, significance
+from dikkat.translation.decoding.evaluation import evaluate_by_length, significance
 
 HYPOTHESES = ["Il est calme, je crois.", "Le chat dort sur le lit.", "Va !"]
 REFERENCES = ["Il est très calme, je crois.", "Le chat dort sur le grand lit.", "Va !"]

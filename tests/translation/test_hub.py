@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub.errors import OfflineModeIsEnabled
 
 from dikkat.translation import Settings, Tokenizer, TranslationModel, Translator
-from dikkat.translation.hub import FILES, HubError, card, pull, push
+from dikkat.translation.formats.hub import FILES, HubError, card, pull, push
 
 TOKEN = "hf_of_a_test"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from dikkat.translation import linear_cross_entropy
-from dikkat.translation import loss as module
+from dikkat.translation.network import loss as module
 
 TOKENS, FEATURES, VOCABULARY = 13, 5, 11
 NAMES = ("features", "weight", "bias")

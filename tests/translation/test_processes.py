@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from dikkat.translation import CorpusError
-from dikkat.translation.course import Course
-from dikkat.translation.lesson import Lesson, Steps
-from dikkat.translation.model import collate
-from dikkat.translation.processes import Processes, processes
-from dikkat.translation.training import train
+from dikkat.translation.network.model import collate
+from dikkat.translation.training.course import Course
+from dikkat.translation.training.distributed import Processes, processes
+from dikkat.translation.training.lesson import Lesson, Steps
+from dikkat.translation.training.train import train
 from translation.conftest import PAIRS, TINY
 
 # Seven pairs, three a batch, in two processes: a row over in each batch, and in the last one a process without any.
@@ -24,9 +24,9 @@ PROGRAM = """
 import json, sys
 import torch
 torch.set_num_threads(1)
-from dikkat.translation.processes import processes
+from dikkat.translation.training.distributed import processes
 from dikkat.translation import CorpusError
-from dikkat.translation.training import train
+from dikkat.translation.training.train import train
 from translation.test_processes import PAIRS, SETTINGS
 try:  # other vocabularies, so that the models have other shapes
     train(SETTINGS, PAIRS[:3 + 4 * processes().rank], PAIRS, progress=False)

@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from dikkat.kernels.numba_cross_entropy import CrossEntropy
-from dikkat.kernels.numba_search import rank
-from dikkat.translation import InputError, Search, SettingsError, beam_search, precision
-from dikkat.translation import search as search_module
-from dikkat.translation.loss import _Plain
-from dikkat.translation.model import OutputLayer
-from dikkat.translation.tokenizer import END, UNKNOWN
+from dikkat.cpu.loss.launch import CrossEntropy
+from dikkat.cpu.search.launch import rank
+from dikkat.translation import InputError, Search, SettingsError, beam_search
+from dikkat.translation.decoding import search as search_module
+from dikkat.translation.network import precision
+from dikkat.translation.network.loss import _Plain
+from dikkat.translation.network.model import OutputLayer
+from dikkat.translation.text.tokenizer import END, UNKNOWN
 from translation.test_search import MANY, make
 
 KINDS = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 2e-6}

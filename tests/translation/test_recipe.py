@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dikkat.translation import InputError, Settings, SettingsError
-from dikkat.translation import recipe as recipes
-from dikkat.translation.recipe import Recipe, built_in, read_value
-from dikkat.translation.sources import Source
+from dikkat.translation.data.spec import Source
+from dikkat.translation.formats import recipe as recipes
+from dikkat.translation.formats.recipe import Recipe, built_in, read_value
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 
@@ -240,7 +240,7 @@ def test_the_parts_of_a_named_corpus(monkeypatch):
         training, validation, test, whole = ([(part, "x")] for part in ("training", "validation", "test", "whole"))
 
     monkeypatch.setattr(
-        import_module("dikkat.translation.corpora"), "named", lambda name: {"multi30k-en-fr": Parts}[name]
+        import_module("dikkat.translation.data.named_corpora"), "named", lambda name: {"multi30k-en-fr": Parts}[name]
     )
     plan = Recipe().with_values({"corpus": "multi30k-en-fr"})
     assert plan.data() == ([("training", "x")], [("validation", "x")])

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from dikkat.translation import CorpusError, SettingsError, TrainingDivergedError, checkpoints, run_folder, threads
-from dikkat.translation.checkpoints import SafetensorsIO
-from dikkat.translation.curves import Curves
+from dikkat.translation import CorpusError, SettingsError, TrainingDivergedError
 from dikkat.translation.errors import TrainingFolderError, TrainingStorageError
-from dikkat.translation.lesson import Lesson
-from dikkat.translation.run_folder import RunFolder
-from dikkat.translation.training import train
+from dikkat.translation.training.checkpoints import SafetensorsIO
+from dikkat.translation.training.curves import Curves
+from dikkat.translation.training.lesson import Lesson
+from dikkat.translation.training.run_folder import RunFolder
+from dikkat.translation.training.train import checkpoints, run_folder, threads, train
 from translation.conftest import PAIRS, TINY
 
 # Eight pairs, two a batch: four batches an epoch.

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from dikkat.translation import SettingsError
-from dikkat.translation.schedules import share_of_learning_rate
-from dikkat.translation.training import train
+from dikkat.translation.training.schedules import share_of_learning_rate
+from dikkat.translation.training.train import train
 from translation.conftest import PAIRS, TINY
 
 

@@ -19,10 +19,10 @@ from dikkat.translation import (
     forced_scores,
     greedy,
 )  # fmt: skip
-from dikkat.translation import search as search_module
-from dikkat.translation.model import collate
-from dikkat.translation.search import _best
-from dikkat.translation.tokenizer import BEGIN, END, PAD, UNKNOWN
+from dikkat.translation.decoding import search as search_module
+from dikkat.translation.decoding.search import _best
+from dikkat.translation.network.model import collate
+from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
 
 def make(vocabulary=13, seed=0, sharpness=2.5, **changes) -> TranslationModel:

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dikkat.translation import Corpus, CorpusError, Tokenizer
-from dikkat.translation import store as store_module
-from dikkat.translation.batches import Batches
-from dikkat.translation.store import Store
+from dikkat.translation.data import store as store_module
+from dikkat.translation.data.batches import Batches
+from dikkat.translation.data.store import Store
 
 WORDS = ["a", "bb", "ccc", "dd", "e"]
 SENTENCES = st.lists(st.sampled_from(WORDS), max_size=5).map(" ".join)

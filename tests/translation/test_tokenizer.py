@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dikkat.translation import ModelFolderError, SettingsError, Tokenizer
-from dikkat.translation import tokenizer as module
-from dikkat.translation.tokenizer import BEGIN, END, PAD, UNKNOWN
+from dikkat.translation.text import tokenizer as module
+from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
 FRENCH = [
     "Où est l'homme ?",
@@ -245,7 +245,7 @@ def test_a_tokenizer_is_saved_whole_or_not_at_all(tmp_path, monkeypatch):
 
     path = tmp_path / "tokenizer.json"
     path.write_text("the one before")
-    monkeypatch.setattr("dikkat.files.os.replace", failing)
+    monkeypatch.setattr("dikkat.storage.files.os.replace", failing)
     with pytest.raises(OSError, match="no space"):
         Tokenizer.train(["Go now."], "word", min_freq=1, vocabulary_size=9).save(path)
     assert path.read_text() == "the one before"

@@ -8,11 +8,12 @@ from typing import get_args
 import pytest
 import torch
 
-from dikkat.translation import Corpus, CorpusError, Settings, SettingsError, TranslationModel, precision
-from dikkat.translation import training as module
-from dikkat.translation.course import Course, Validation
-from dikkat.translation.settings import ScoreName
-from dikkat.translation.training import TrainingDivergedError, TrainingMemoryError, train
+from dikkat.translation import Corpus, CorpusError, Settings, SettingsError, TranslationModel
+from dikkat.translation.formats.settings import ScoreName
+from dikkat.translation.network import precision
+from dikkat.translation.training.course import Course, Validation
+from dikkat.translation.training.train import TrainingDivergedError, TrainingMemoryError, train
+from dikkat.translation.training.train import train as module
 from translation.conftest import PAIRS, TINY
 
 

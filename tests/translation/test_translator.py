@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dikkat.translation import InputError, Search, Settings, Tokenizer, TranslationModel, Translator, beam_search
-from dikkat.translation import translator as translator_module
+from dikkat.translation.decoding import translator as translator_module
 
 PAIRS = [("Where is the man?", "Où est l'homme ?"), ("She sees Marie.", "Elle voit Marie."), ("I lost.", "J'ai perdu.")]
 

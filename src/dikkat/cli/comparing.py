@@ -23,7 +23,7 @@ from dikkat.cli.tables import show_table
 from dikkat.errors import InputError
 
 if TYPE_CHECKING:
-    from dikkat.translation.compare import Trial
+    from dikkat.translation.decoding.compare import Trial
 
 
 @app.command(
@@ -66,9 +66,9 @@ def compare(
 
     Options that are given count instead of the recipe's own values, in all of them.
     """
-    from dikkat.translation.compare import combinations
-    from dikkat.translation.compare import compare as compare_trials
-    from dikkat.translation.recipe import Recipe
+    from dikkat.translation.decoding.compare import combinations
+    from dikkat.translation.decoding.compare import compare as compare_trials
+    from dikkat.translation.formats.recipe import Recipe
 
     varied, values = _varied(vary), given({"corpus": corpus, "validation": validation, "test": test, **options})
     if both := sorted(varied.keys() & values.keys()):
@@ -101,7 +101,7 @@ def compare(
 
 def _varied(given: Sequence[str]) -> dict[str, list[Any]]:
     """The values of each setting that is varied."""
-    from dikkat.translation.recipe import read_value
+    from dikkat.translation.formats.recipe import read_value
 
     texts: dict[str, str] = {}
     for text in given:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from dikkat.translation import Translation
-from dikkat.translation.corpus import MAX_CHARACTERS, decode_line, read_lines
+from dikkat.translation.data.corpus import MAX_CHARACTERS, decode_line, read_lines
 
 _ARRIVING = 1 << 16  # bytes: most that are taken from standard input, or counted, at once
 _ONE_LINE = str.maketrans("\t\n\r", "   ")  # which a byte-pair model could write

@@ -14,8 +14,8 @@ import typer
 
 from dikkat.cli.app import FLAG
 from dikkat.errors import InputError
-from dikkat.translation.search import Search
-from dikkat.translation.settings import Settings, choices
+from dikkat.translation.decoding.search import Search
+from dikkat.translation.formats.settings import Settings, choices
 
 _SPELLINGS = (
     "A name, such as phrasebook or multi30k-en-fr; a file of lines of sentence, tab, translation; "
@@ -140,7 +140,7 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: the text of one is no value.
     """
-    from dikkat.translation.recipe import read_value
+    from dikkat.translation.formats.recipe import read_value
 
     return {
         name: read_value(value, option_name(name)) if isinstance(value, str) else value

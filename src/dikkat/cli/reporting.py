@@ -68,15 +68,15 @@ def _implementations() -> Iterator[str]:
 
 
 def _caches() -> Iterator[str]:
-    import dikkat.kernels
+    import dikkat.cpu
 
     chosen = os.environ.get("NUMBA_CACHE_DIR")
-    kernels = Path(chosen) if chosen else Path(dikkat.kernels.__file__).parent / "__pycache__"
+    kernels = Path(chosen) if chosen else Path(dikkat.cpu.__file__).parent
     yield f"compiled kernels: {kernels}, {_size(kernels.rglob('*.nb[ic]'))}"
     if find_spec("platformdirs") is None:
         yield "corpora: platformdirs, which the translator needs to find them, is not installed"
         return
-    from dikkat.translation.cache import cache_folder
+    from dikkat.storage.cache import cache_folder
 
     corpora = cache_folder()
     yield f"corpora: {corpora}, {_size(corpora.rglob('*'))}"

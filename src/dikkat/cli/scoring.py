@@ -24,8 +24,8 @@ from dikkat.cli.tables import show_table
 from dikkat.cli.translating import load
 from dikkat.errors import InputError
 from dikkat.translation import Search, Translator, evaluate
-from dikkat.translation.corpus import Pair, read_lines
-from dikkat.translation.translator import Translates
+from dikkat.translation.data.corpus import Pair, read_lines
+from dikkat.translation.decoding.translator import Translates
 
 _COMPARED = "Comparison"
 
@@ -131,7 +131,7 @@ def _pairs(corpus: str | None, references: Path | None) -> list[Pair]:
     """The test pairs; from references alone, pairs without sources."""
     if references:
         return [("", line) for line in read_lines(references)]
-    from dikkat.translation.sources import Source
+    from dikkat.translation.data.spec import Source
 
     return list(Source.parse(given({"corpus": corpus})["corpus"]).open("test"))
 
@@ -149,7 +149,7 @@ def _translations(system: Translates | Path, pairs: Sequence[Pair], search: Sear
 
 
 def _report(systems: list[list[str]], pairs: list[Pair], *, by_length: bool) -> dict[str, Any]:
-    from dikkat.translation.evaluation import evaluate_by_length, significance
+    from dikkat.translation.decoding.evaluation import evaluate_by_length, significance
 
     hypotheses, references = systems[0], [target for _, target in pairs]
     report: dict[str, Any] = {"sentences": len(pairs), **asdict(evaluate(hypotheses, references))}
@@ -162,7 +162,7 @@ def _report(systems: list[list[str]], pairs: list[Pair], *, by_length: bool) -> 
 
 
 def _alignment_error_rate(translator: Translator, pairs: list[Pair], links: Path, batch_size: int) -> float:
-    from dikkat.translation.alignment import align, alignment_error_rate, read_links
+    from dikkat.translation.decoding.alignment import align, alignment_error_rate, read_links
 
     return alignment_error_rate(align(translator, pairs, batch_size=batch_size), read_links(links))
 

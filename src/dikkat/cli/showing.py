@@ -17,7 +17,7 @@ from dikkat.cli.options import (
 )
 from dikkat.errors import InputError
 from dikkat.translation import Translator
-from dikkat.translation.corpus import read_lines
+from dikkat.translation.data.corpus import read_lines
 
 
 @app.command(

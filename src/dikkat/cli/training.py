@@ -23,13 +23,13 @@ from dikkat.cli.options import (
 )
 from dikkat.errors import InputError
 from dikkat.translation import Evaluation, Settings, Translator, evaluate
-from dikkat.translation.checkpoint import check_writable
-from dikkat.translation.origin import Origin
-from dikkat.translation.processes import processes
+from dikkat.translation.formats.model_folder import check_writable
+from dikkat.translation.formats.origin import Origin
+from dikkat.translation.training.distributed import processes
 
 if TYPE_CHECKING:
-    from dikkat.translation.recipe import Recipe
-    from dikkat.translation.training import Training
+    from dikkat.translation.formats.recipe import Recipe
+    from dikkat.translation.training.train import Training
 
 RUN = ".training"  # the folder beside the model's that a training is resumed from
 RECIPE = "recipe.yaml"  # in it
@@ -95,7 +95,7 @@ def train(
 def recipes() -> None:
     """List the recipes that come with dikkat; `dikkat train NAME --output FOLDER` follows one."""
     from dikkat.cli.tables import show_table
-    from dikkat.translation.recipe import built_in, purpose
+    from dikkat.translation.formats.recipe import built_in, purpose
 
     show_table(["name", "purpose"], [[name, purpose(path)] for name, path in built_in().items()], words=2)
     print(f"files: {next(iter(built_in().values())).parent}")
@@ -107,7 +107,7 @@ def _interruptible(output: Path, folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        from dikkat.translation.run_folder import RunFolder
+        from dikkat.translation.training.run_folder import RunFolder
 
         if RunFolder(folder).newest() is not None:
             _say("dikkat: interrupted at once; what came after the last checkpoint is lost")
@@ -119,7 +119,7 @@ def _interruptible(output: Path, folder: Path) -> Iterator[None]:
 
 def _plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resume: bool) -> "Recipe":
     """The recipe with the options that are given, on resuming that of the run folder."""
-    from dikkat.translation.recipe import Recipe
+    from dikkat.translation.formats.recipe import Recipe
 
     if resume:
         if recipe is not None:
@@ -133,8 +133,8 @@ def _plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resume: b
 
 
 def _train(plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path, *, resume: bool) -> "Training":
-    from dikkat.translation.training import TrainingError
-    from dikkat.translation.training import train as train_translator
+    from dikkat.translation.training.train import TrainingError
+    from dikkat.translation.training.train import train as train_translator
 
     try:
         return train_translator(

@@ -21,7 +21,7 @@ from dikkat.cli.options import (
 )
 from dikkat.errors import InputError
 from dikkat.translation import Translator
-from dikkat.translation.translator import Translates
+from dikkat.translation.decoding.translator import Translates
 
 
 @app.command(

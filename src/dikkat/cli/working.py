@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from dikkat.kernels import numba_moments
+from dikkat.cpu.moments import launch as moments_launch
 
 _EVERY = 30.0  # seconds between lines, where there is no terminal for a bar
 
@@ -36,7 +36,7 @@ class Working:
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Within, pairs of rows that are compared count."""
-        with self._bar, numba_moments.watched(self._count):
+        with self._bar, moments_launch.watched(self._count):
             yield
 
     def _count(self, pairs: int) -> None:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dikkat import calls, scores
+from dikkat import call, scores
 from dikkat.attention import Memory, attend_memory, project
-from dikkat.kernels import numba_recurrent as fused
-from dikkat.kernels import pack
+from dikkat.cpu.recurrence import launch as fused
+from dikkat.implementations import pack
 from dikkat.masking import check_dense
 from dikkat.recurrent import cells
 from dikkat.recurrent.stack import check_lengths, check_probability, check_stack, choose
@@ -100,7 +100,7 @@ class _Stepped(Memory):
 
     def select(self, rows: Tensor) -> Memory:
         """Some of the sequences."""
-        calls.check_rows(rows, self.batch)
+        call.check_rows(rows, self.batch)
         composed = rows.to(torch.int64, copy=True) if self.rows is None else self.rows.index_select(0, rows)
         return _Stepped(self.whole, self.make, len(rows), composed)
 
@@ -133,7 +133,7 @@ class _Attentional(nn.Module):
         coverage: bool = False,
     ) -> None:
         super().__init__()
-        calls.check_score(score)
+        call.check_score(score)
         sizes = {"input_size": input_size, "hidden_size": hidden_size, "context_size": context_size}
         check_stack(num_layers, dropout, **sizes)
         check_probability("weight_dropout", weight_dropout)
@@ -576,7 +576,7 @@ class _Attentional(nn.Module):
         if not isinstance(memory, Memory):
             raise TypeError(f"memory: came {type(memory).__name__}; allowed: a Memory, as prepare makes")
         values, batch = memory.value, len(inputs)
-        calls.check_alike(("inputs", inputs), ("memory.value", values))
+        call.check_alike(("inputs", inputs), ("memory.value", values))
         if values.shape[-1] != self.context_size:
             raise ValueError(
                 f"the memory's values have {values.shape[-1]} features; they must have {self.context_size}, the "

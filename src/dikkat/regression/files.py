@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dikkat.errors import InputError
-from dikkat.files import write_whole
+from dikkat.storage.files import write_whole
 
 if TYPE_CHECKING:
     from dikkat.regression.estimator import NadarayaWatson

@@ -8,7 +8,7 @@ and the moments are the means of 1, y, δ, δδᵀ and δy under them. They are 
 merges with the state over other keys. δ is taken from the points as they came, so that no digits are lost where their
 range is many bandwidths.
 
-On a CPU they come from the compiled kernels of `dikkat.kernels.numba_moments`; on other devices means from `attend`'s,
+On a CPU they come from the compiled kernels of `dikkat.cpu.moments.launch`; on other devices means from `attend`'s,
 and the rest from tiles in plain PyTorch.
 """
 
@@ -22,9 +22,10 @@ from torch import Tensor
 
 from dikkat import scores
 from dikkat.attention import attention_state
-from dikkat.kernels import numba_moments
-from dikkat.kernels.common import Pooled, State, join, log_profile, log_sum_exp
+from dikkat.cpu.moments import launch as moments_launch
 from dikkat.masking import softmax
+from dikkat.problem import log_profile
+from dikkat.state import Pooled, State, join, log_sum_exp
 
 Profile = Literal["gaussian", "boxcar", "epanechnikov", "triangular", "average"]
 
@@ -52,9 +53,9 @@ class Points:
     order: Tensor
 
     @cached_property
-    def tiles(self) -> numba_moments.Tiles:
+    def tiles(self) -> moments_launch.Tiles:
         """As the compiled kernels read them."""
-        return numba_moments.tiles(self.key, self.value, self.weight)
+        return moments_launch.tiles(self.key, self.value, self.weight)
 
 
 @dataclass(frozen=True)
@@ -112,11 +113,11 @@ def moments(
             −1 for none.
     """
     size, values = points.key.shape[1], points.value.shape[1]
-    if numba_moments.runs(query):
+    if moments_launch.runs(query):
         order = _order(query)
         found = query.new_empty(len(query), values + degree * (size + size * size + size * values))
         lse = query.new_empty(len(query))
-        found[order], lse[order] = numba_moments.moments(
+        found[order], lse[order] = moments_launch.moments(
             query[order],
             points.tiles,
             window.profile,
@@ -146,10 +147,10 @@ def squares(query: Tensor, points: Points, window: Window, fit: Tensor) -> Tenso
         window: The kernel.
         fit: (n, 1 + degree · d, v): θ.
     """
-    if numba_moments.runs(query):
+    if moments_launch.runs(query):
         found = query.new_empty(len(query), points.value.shape[1])
         order = _order(query)
-        found[order] = numba_moments.squares(
+        found[order] = moments_launch.squares(
             query[order], points.tiles, window.profile, window.bandwidth, fit[order], tolerance=window.tolerance
         )
         return found
@@ -183,10 +184,10 @@ def sensitivity(
         fit: (n, 1 + degree · d, v): θ.
         exclude: As for `moments`.
     """
-    if numba_moments.runs(query):
+    if moments_launch.runs(query):
         found = query.new_empty(len(query), points.key.shape[1], points.value.shape[1])
         order = _order(query)
-        found[order] = numba_moments.sensitivity(
+        found[order] = moments_launch.sensitivity(
             query[order],
             points.tiles,
             window.bandwidth,

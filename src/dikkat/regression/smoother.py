@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from dikkat.kernels import numba_moments
+from dikkat.cpu.moments import launch as moments_launch
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import LocalFit, local_fit, noise_shares
 from dikkat.regression.moments import Moments, Points, Profile, Window, arrange, moments, squares, weights
@@ -49,7 +49,7 @@ class Smoother:
 
     def arrange(self) -> None:
         """Order the rows now, and not when the first query comes."""
-        if numba_moments.runs(self._points.key):
+        if moments_launch.runs(self._points.key):
             self._points.tiles  # noqa: B018  (a cached property)
 
     def estimate(self, query: Array) -> tuple[Array, NDArray[np.bool_]]:

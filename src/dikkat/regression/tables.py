@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dikkat.errors import InputError
-from dikkat.files import write_whole
 from dikkat.regression.joined import Array
+from dikkat.storage.files import write_whole
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]

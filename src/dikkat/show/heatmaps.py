@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dikkat.files import write_whole
 from dikkat.show.arrays import Weights, as_array
 from dikkat.show.fonts import families_for
+from dikkat.storage.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dikkat.files import write_whole
 from dikkat.show.arrays import Weights, as_array
+from dikkat.storage.files import write_whole
 
 __all__ = ["Aligned", "page", "save_page"]
 

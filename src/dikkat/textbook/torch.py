@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
 import dikkat
-from dikkat import calls
+from dikkat import call
 from dikkat.layers import join_heads, split_heads
 from dikkat.masking import can_read_values, restrict
 from dikkat.recurrent import AttentionalGRU, GRUEncoder
@@ -32,14 +32,7 @@ from dikkat.scores import Additive, ScaledDot, Score, whole
 from dikkat.textbook import learning, pictures, text, tools
 from dikkat.textbook.pictures import plt, set_axes, set_figsize, use_svg_display
 from dikkat.textbook.positions import positions
-from dikkat.textbook.text import (
-    Vocab,
-    bleu,
-    preprocess_nmt,
-    read_data_nmt,
-    tokenize_nmt,
-    truncate_pad,
-)
+from dikkat.textbook.text import Vocab, bleu, preprocess_nmt, read_data_nmt, tokenize_nmt, truncate_pad
 from dikkat.textbook.tools import HyperParameters, Timer, add_to_class, check_len, check_shape, first_that_takes
 
 __all__ = [  # noqa: RUF022  (by kind)
@@ -271,7 +264,7 @@ class AdditiveAttention(_Attention, Additive):
 
         So the formula as it stands is faster here than the kernels for many, and their checks.
         """
-        calls.check_call(keys, values, self)
+        call.check_call(keys, values, self)
         hidden = None
         if valid_lens is not None:
             lens = _lengths(valid_lens, keys.shape[1])
@@ -382,8 +375,8 @@ class MultiHeadAttention(nn.Module):
             limits = restrict(
                 queries.shape[:-2], queries.shape[-2], keys.shape[-2], queries.device, valid_lens=valid_lens
             )
-            queries = calls.hide(queries, limits.live())
-            keys, values = (calls.hide(each, limits.seen()) for each in (keys, values))
+            queries = call.hide(queries, limits.live())
+            keys, values = (call.hide(each, limits.seen()) for each in (keys, values))
         projected = self.W_q(queries), self.W_k(keys), self.W_v(values)
         output = self.attention(*(split_heads(each, self.num_heads) for each in projected), valid_lens)
         self.attention.attention_weights = self.attention.attention_weights.flatten(0, 1)

@@ -6,9 +6,7 @@ from dikkat.errors import InputError
 from dikkat.extras import needing
 
 with needing("translation"):
-    from dikkat.translation.alignment import align, alignment_error_rate, read_links
-    from dikkat.translation.corpora import NamedCorpus, named
-    from dikkat.translation.corpus import (
+    from dikkat.translation.data.corpus import (
         AlignedCorpus,
         Corpus,
         DatasetCorpus,
@@ -18,6 +16,21 @@ with needing("translation"):
         read_aligned,
         read_tsv,
     )
+    from dikkat.translation.data.named_corpora import NamedCorpus, named
+    from dikkat.translation.data.spec import Source
+    from dikkat.translation.data.splits import hold_out, split, without_leaks
+    from dikkat.translation.decoding.alignment import align, alignment_error_rate, read_links
+    from dikkat.translation.decoding.evaluation import (
+        Bucket,
+        Difference,
+        Evaluation,
+        bleu_k,
+        evaluate,
+        evaluate_by_length,
+        significance,
+    )
+    from dikkat.translation.decoding.search import Hypothesis, Search, beam_search, forced_scores, greedy
+    from dikkat.translation.decoding.translator import Ensemble, Translates, Translation, Translator
     from dikkat.translation.errors import (
         CorpusError,
         ModelFolderError,
@@ -28,28 +41,15 @@ with needing("translation"):
         TrainingMemoryError,
         TrainingStorageError,
     )
-    from dikkat.translation.evaluation import (
-        Bucket,
-        Difference,
-        Evaluation,
-        bleu_k,
-        evaluate,
-        evaluate_by_length,
-        significance,
-    )
-    from dikkat.translation.hub import HubError
-    from dikkat.translation.loss import linear_cross_entropy
-    from dikkat.translation.model import TranslationModel
-    from dikkat.translation.recipe import Recipe
-    from dikkat.translation.search import Hypothesis, Search, beam_search, forced_scores, greedy
-    from dikkat.translation.settings import Settings
-    from dikkat.translation.sources import Source
-    from dikkat.translation.splits import hold_out, split, without_leaks
-    from dikkat.translation.tokenizer import Tokenizer
-    from dikkat.translation.translator import Ensemble, Translates, Translation, Translator
+    from dikkat.translation.formats.hub import HubError
+    from dikkat.translation.formats.recipe import Recipe
+    from dikkat.translation.formats.settings import Settings
+    from dikkat.translation.network.loss import linear_cross_entropy
+    from dikkat.translation.network.model import TranslationModel
+    from dikkat.translation.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from dikkat.translation.training import Training, train
+    from dikkat.translation.training.train import Training, train
 
 __all__ = [
     "AlignedCorpus",
@@ -108,7 +108,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Training, with Lightning, is imported when it is first asked for."""
     if name in ("Training", "train"):
-        from dikkat.translation import training
+        from dikkat.translation.training.train import train
 
-        return getattr(training, name)
+        return getattr(train, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,7 @@ from typing import TYPE_CHECKING
 from dikkat.errors import InputError
 
 if TYPE_CHECKING:
-    from dikkat.translation.training import Training
+    from dikkat.translation.training.train import Training
 
 
 class CorpusError(InputError):

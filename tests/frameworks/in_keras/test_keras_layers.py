@@ -17,7 +17,7 @@ import dikkat as in_torch
 from dikkat.frameworks import keras as dikkat
 from dikkat.translation import Settings
 from dikkat.translation import TranslationModel as InTorch
-from dikkat.translation.model import collate
+from dikkat.translation.network.model import collate
 
 B, N, M, D_Q, D_K, D_V, H = 2, 3, 5, 7, 11, 13, 17
 

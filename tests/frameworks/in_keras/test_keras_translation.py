@@ -18,11 +18,12 @@ from dikkat.frameworks.keras import (
     load_tensors,
     tensors,
 )
-from dikkat.translation import Search, Settings, Tokenizer, checkpoint
+from dikkat.translation import Search, Settings, Tokenizer
 from dikkat.translation import TranslationModel as Reference
 from dikkat.translation import Translator as ReferenceTranslator
 from dikkat.translation.errors import ModelFolderError, SettingsError
-from dikkat.translation.model import collate, expected
+from dikkat.translation.formats import model_folder
+from dikkat.translation.network.model import collate, expected
 
 DTYPE, BOUND = ("float32", 5e-5) if keras.backend.backend() == "jax" else ("float64", 1e-11)
 # PyTorch compiles every Keras model, but takes minutes for the smallest. JAX takes longer where it does not compile.
@@ -252,7 +253,7 @@ def test_mixed_precision_translates(tmp_path):
 
 def test_a_model_of_another_size(tmp_path):
     reference_translator().save(tmp_path / "model")
-    found = checkpoint.read(tmp_path / "model")
+    found = model_folder.read(tmp_path / "model")
     other = dataclasses.replace(found.settings, hidden_size=20)
     model = TranslationModel(other, len(found.source), len(found.target))
     weights = {name: tensor.numpy() for name, tensor in found.tensors.items()}

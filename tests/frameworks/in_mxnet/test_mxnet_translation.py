@@ -14,7 +14,7 @@ from dikkat.frameworks import mxnet as dikkat_mxnet
 from dikkat.frameworks.mxnet.blocks import named_parameters
 from dikkat.frameworks.mxnet.translation import TranslationModel, Translator, clip_gradients, collate
 from dikkat.translation import ModelFolderError, Search, Settings, SettingsError, Tokenizer
-from dikkat.translation import model as core
+from dikkat.translation.network import model as core
 
 ENGLISH = ["the cat sleeps .", "a dog eats the fish .", "the small bird sings well .", "go !", "the dog sleeps here ."]
 FRENCH = [

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, get_args
 import keras
 from keras import ops
 
-from dikkat.calls import probability
+from dikkat.call import probability
 from dikkat.frameworks.keras.additive import additive
 from dikkat.frameworks.keras.backend import kind, product, wide
 from dikkat.frameworks.keras.masking import (

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from dikkat.frameworks.keras.backend import Array, product, wide
-from dikkat.frameworks.tensors import Tensors, check, read, write
+from dikkat.storage.tensors import Tensors, check, read, write
 
 registered = keras.saving.register_keras_serializable(package="dikkat")
 

@@ -17,7 +17,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from dikkat.calls import probability
+from dikkat.call import probability
 from dikkat.frameworks.keras.attention import Call, attend, check_call, check_score, hide, leading
 from dikkat.frameworks.keras.backend import kind, product
 from dikkat.frameworks.keras.blocks import Block, Linear, registered

@@ -22,8 +22,8 @@ from keras import ops
 from dikkat.frameworks.keras.backend import wide
 from dikkat.frameworks.keras.blocks import Block, Linear, registered
 from dikkat.frameworks.keras.masking import Shape, shape_of
-from dikkat.frameworks.tensors import bandwidths
 from dikkat.scores import whole
+from dikkat.storage.tensors import bandwidths
 
 
 class Score(Block):

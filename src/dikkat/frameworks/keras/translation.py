@@ -17,13 +17,13 @@ from dikkat.frameworks.keras import scores
 from dikkat.frameworks.keras.backend import Array, product, readable
 from dikkat.frameworks.keras.blocks import Block, Linear, load_tensors, registered, tensors
 from dikkat.frameworks.keras.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder, Memory, State
-from dikkat.translation import checkpoint
+from dikkat.translation.decoding.translator import Translates
 from dikkat.translation.errors import SettingsError
-from dikkat.translation.model import Batch, OutputLayer
-from dikkat.translation.precision import Precision
-from dikkat.translation.settings import ScoreName, Settings
-from dikkat.translation.tokenizer import BEGIN, END, PAD, Tokenizer
-from dikkat.translation.translator import Translates
+from dikkat.translation.formats import model_folder
+from dikkat.translation.formats.settings import ScoreName, Settings
+from dikkat.translation.network.model import Batch, OutputLayer
+from dikkat.translation.network.precision import Precision
+from dikkat.translation.text.tokenizer import BEGIN, END, PAD, Tokenizer
 
 
 @registered
@@ -497,7 +497,7 @@ class _Within(keras.layers.Layer):
 
 
 class _Reader:
-    """What a search needs of a model (`dikkat.translation.search.Reads`): tensors of PyTorch's on the CPU outside.
+    """What a search needs of a model (`decoding.search.Reads`): outside, tensors of PyTorch on the CPU.
 
     The output layer is PyTorch's, whose search reads its products where they are; all before it is the backend's.
     """
@@ -654,7 +654,7 @@ class Translator(Translates):
         Raises:
             ModelFolderError: anything in it is missing, damaged or does not fit; the message says what.
         """
-        found = checkpoint.read(folder)
+        found = model_folder.read(folder)
         model = TranslationModel(found.settings, len(found.source), len(found.target), dtype=dtype)
         load_tensors(model, {name: tensor.numpy() for name, tensor in found.tensors.items()})
         return cls(model, found.settings, found.source, found.target)
@@ -673,8 +673,8 @@ class Translator(Translates):
             name: torch.tensor(array, dtype=torch.float64 if name.endswith("fixed_bandwidth") else torch.float32)
             for name, array in tensors(self.model).items()
         }
-        checkpoint.write(
-            folder, checkpoint.Contents(weights, self.settings, self.source_tokenizer, self.target_tokenizer)
+        model_folder.write(
+            folder, model_folder.Contents(weights, self.settings, self.source_tokenizer, self.target_tokenizer)
         )
 
     def _models(self) -> tuple[_Reader, ...]:

@@ -17,12 +17,7 @@ from dikkat.frameworks.mxnet._require import import_mxnet
 
 import_mxnet()
 
-from dikkat.frameworks.mxnet.attention import (  # noqa: E402  (only where MXNet can be had)
-    attend,
-    attention_weights,
-    compare,
-    pool,
-)
+from dikkat.frameworks.mxnet.attention import attend, attention_weights, compare, pool  # noqa: E402
 from dikkat.frameworks.mxnet.blocks import Block, Linear, load_tensors, save_tensors, tensors  # noqa: E402
 from dikkat.frameworks.mxnet.layers import (  # noqa: E402
     AdditiveAttention,

@@ -5,7 +5,7 @@ from typing import Any, TypedDict, Unpack, get_args
 import numpy
 from mxnet import np, npx
 
-from dikkat.calls import probability
+from dikkat.call import probability
 from dikkat.frameworks.mxnet import pairs
 from dikkat.frameworks.mxnet.masking import (
     Array,

@@ -7,8 +7,8 @@ from typing import Any
 import numpy
 from mxnet import gluon, init, np, npx
 
-from dikkat.frameworks import tensors as files
 from dikkat.frameworks.mxnet.masking import Array, Shape, cast, check_semantics, wide
+from dikkat.storage import tensors as files
 
 
 class Block(gluon.Block):

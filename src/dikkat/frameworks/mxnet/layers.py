@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 from mxnet import autograd, init, np
 
-from dikkat.calls import probability
+from dikkat.call import probability
 from dikkat.frameworks.mxnet.attention import Restricted, attend, attend_projected, check_call, hide
 from dikkat.frameworks.mxnet.blocks import Block, Linear, linear
 from dikkat.frameworks.mxnet.masking import Array, masked_softmax, visible

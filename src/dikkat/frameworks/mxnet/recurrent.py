@@ -25,16 +25,7 @@ from dikkat.frameworks.mxnet.masking import (
     whole_numbers,
     wide,
 )
-from dikkat.frameworks.mxnet.scores import (
-    Additive,
-    Average,
-    Bilinear,
-    Dot,
-    ScaledDot,
-    Score,
-    VectorSum,
-    check_score,
-)
+from dikkat.frameworks.mxnet.scores import Additive, Average, Bilinear, Dot, ScaledDot, Score, VectorSum, check_score
 from dikkat.recurrent.stack import check_probability, check_stack
 
 _GATES = {"gru": 3, "lstm": 4}

@@ -22,8 +22,8 @@ from mxnet import np
 
 from dikkat.frameworks.mxnet.blocks import Block, Linear, Values
 from dikkat.frameworks.mxnet.masking import Array, cast, where, wide
-from dikkat.frameworks.tensors import bandwidths
 from dikkat.scores import Pair, Profile, whole
+from dikkat.storage.tensors import bandwidths
 
 
 class Score(Block):

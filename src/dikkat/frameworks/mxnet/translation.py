@@ -20,14 +20,14 @@ from dikkat.frameworks.mxnet.attention import drop
 from dikkat.frameworks.mxnet.blocks import Block, Linear, linear, load_tensors, tensors
 from dikkat.frameworks.mxnet.masking import Array, whole_numbers
 from dikkat.frameworks.mxnet.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder, Memory
-from dikkat.translation import checkpoint
-from dikkat.translation import model as core
+from dikkat.translation.decoding.translator import Translates
 from dikkat.translation.errors import SettingsError
-from dikkat.translation.model import Batch
-from dikkat.translation.precision import Precision
-from dikkat.translation.settings import ScoreName, Settings
-from dikkat.translation.tokenizer import Tokenizer
-from dikkat.translation.translator import Translates
+from dikkat.translation.formats import model_folder
+from dikkat.translation.formats.settings import ScoreName, Settings
+from dikkat.translation.network import model as core
+from dikkat.translation.network.model import Batch
+from dikkat.translation.network.precision import Precision
+from dikkat.translation.text.tokenizer import Tokenizer
 
 __all__ = ["TranslationModel", "Translator", "clip_gradients", "collate"]
 
@@ -40,7 +40,7 @@ def collate(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], ctx: Any = Non
         ctx: where the arrays are to be, an `mxnet.Context`; None: the current one.
 
     Returns:
-        A `dikkat.translation.model.Batch` of MXNet arrays.
+        A `dikkat.translation.network.model.Batch` of MXNet arrays.
 
     Example:
         >>> from mxnet import npx
@@ -331,7 +331,7 @@ class Translator(Translates):
         Raises:
             ModelFolderError: anything in it is missing, damaged or does not fit; the message says what.
         """
-        contents = checkpoint.read(folder)
+        contents = model_folder.read(folder)
         model = TranslationModel(contents.settings, len(contents.source), len(contents.target))
         load_tensors(model, {name: tensor.numpy() for name, tensor in contents.tensors.items()})
         return cls(model, contents.settings, contents.source, contents.target)
@@ -347,8 +347,8 @@ class Translator(Translates):
             OSError: the system could not write; an older model is as it was.
         """
         weights = {name: torch.from_numpy(each) for name, each in tensors(self.model).items()}
-        contents = checkpoint.Contents(weights, self.settings, self.source_tokenizer, self.target_tokenizer)
-        checkpoint.write(folder, contents)
+        contents = model_folder.Contents(weights, self.settings, self.source_tokenizer, self.target_tokenizer)
+        model_folder.write(folder, contents)
 
     def _models(self) -> tuple["_Reader", ...]:
         return (_Reader(self.model),)
@@ -378,7 +378,7 @@ class _Outputs:
 
 
 class _Reader:
-    """A model as a search wants it: what `dikkat.translation.search.Reads` says, with tensors of PyTorch outside."""
+    """A model as a search wants it: what `decoding.search.Reads` says, with tensors of PyTorch outside."""
 
     def __init__(self, model: TranslationModel) -> None:
         self._model = model

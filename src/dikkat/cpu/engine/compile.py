@@ -1,0 +1,108 @@
+"""How kernels are compiled, and kept on disk between processes."""
+
+import ctypes
+import hashlib
+import warnings
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numba import cfunc, njit, types
+from numba.core.caching import FunctionCache
+
+from dikkat.cpu.engine.vectors import FLAGS
+
+# Division by zero is ∞, not an error.
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": set(FLAGS)}
+_PAIRS = ("additive", "distance", "inner")
+
+# Called from compiled code alone: without what Python would need to call them, they compile faster. No call of one is
+# left in a kernel's code: Numba compiles them alone too, under the names that the kernel would call, and a process runs
+# whichever it met first. The two round differently, so that the process that compiles would come to other bits.
+inlined = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, **_OPTIONS)
+
+
+class Kernel:
+    """A function that is compiled for one type of number, and one pair function, when it is first asked for.
+
+    Args:
+        make: Given a zero of the type returns the function to compile, of the address of a call's record. Where that
+            differs by pair function, it is given `additive`, `distance`, `inner` too, of which all but one are None:
+            what belongs to a None is not compiled.
+    """
+
+    def __init__(self, make: Callable[..., Callable[[Any], None]]) -> None:
+        self._make = make
+        self._compiled: dict[tuple[np.dtype[Any], str | None], Any] = {}
+        self._lock = Lock()
+
+    def __call__(self, dtype: np.dtype[Any], pair: str | None = None) -> Any:
+        """The compiled function, as ctypes calls it: without Python's lock."""
+        found = self._compiled.get((dtype, pair))
+        if found is None:
+            which = () if pair is None else tuple(True if pair == name else None for name in _PAIRS)
+            with self._lock:  # several threads may ask first
+                found = self._compiled.get((dtype, pair)) or _compile(self._make(dtype.type(0), *which))
+                self._compiled[dtype, pair] = found
+        return found[1]
+
+
+def _compile(function: Callable[[Any], None]) -> tuple[Any, Any]:
+    """The compiled function, which must live on, and its handle. From disk and to it, where there is a folder."""
+    signature = types.void(types.voidptr)
+
+    def compiled(kept: bool) -> Any:
+        return cfunc(signature, cache=kept, **_OPTIONS)(function)
+
+    try:
+        found = compiled(kept=True)
+    except Exception as error:
+        if not (_nowhere(error) or _forget(function)):
+            raise
+        # What a damaged file raises is nearly anything; what raises it again is no damage.
+        found = compiled(kept=not _nowhere(error))
+        _warn() if _nowhere(error) else _warn_of_damage(type(error).__name__)
+    return found, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(found.address)
+
+
+def _nowhere(error: Exception) -> bool:
+    """Whether there is no folder to write to, or no room there."""
+    return isinstance(error, OSError) or (isinstance(error, RuntimeError) and "cannot cache" in str(error))
+
+
+def _forget(function: Callable[[Any], None]) -> bool:
+    """Leave what is on disk of a function unread from now on; False where that cannot be."""
+    try:
+        FunctionCache(function).flush()
+    except OSError:
+        return False
+    return True
+
+
+@cache
+def _warn() -> None:
+    """Once, whatever the filters."""
+    warnings.warn(
+        "Numba finds no folder that it can write compiled kernels to: they are compiled again in every process, "
+        "which takes seconds. Set NUMBA_CACHE_DIR to one",
+        stacklevel=1,
+    )
+
+
+@cache
+def _warn_of_damage(error: str) -> None:
+    """Once, whatever the filters."""
+    warnings.warn(
+        f"a compiled kernel in Numba's cache was damaged ({error}): it is compiled again and replaced", stacklevel=1
+    )
+
+
+def source_digest() -> str:
+    """A name for the state of the kernels' sources: Numba's own check sees only the file that a kernel is in."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

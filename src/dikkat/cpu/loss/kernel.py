@@ -1,0 +1,149 @@
+"""Cross-entropy of rows of scores, compiled by Numba: a row is read once from memory, and its gradient written there.
+
+A task is some rows, the same for the same number of threads, so that sums come out the same.
+"""
+
+import math
+from struct import Struct
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from dikkat.cpu.engine.compile import Kernel, inlined, source_digest
+from dikkat.cpu.engine.vectors import (
+    Pointer,
+    Vector,
+    at,
+    bits_of,
+    claim,
+    exp,
+    full,
+    lane_numbers,
+    lanes_of,
+    largest,
+    load,
+    load_bfloat16,
+    maximum,
+    pointer,
+    store,
+    store_bfloat16,
+    total,
+    where,
+)
+
+WHOLE = (
+    "counters", "tasks", "rows", "size", "scores", "half", "bias", "target", "work", "gradients", "bias_sums", "losses",
+)  # fmt: skip
+REAL = ("smoothing", "scale")
+CALL = np.dtype(
+    [(name, np.int64) for name in WHOLE]
+    + [(name, np.float64) for name in REAL]
+    # A kernel closes over this type, which makes the state of the sources part of what is looked for on disk.
+    + [(f"source_{source_digest()}", np.int64)]
+)
+FORM = Struct(f"{len(WHOLE)}q{len(REAL)}dq")
+Call = Any
+
+
+@inlined
+def _read(call: Call, place: int, c: int, tail: Pointer, half: bool, zero: Any) -> Vector:
+    """Scores of a row that begins at `place`, with the bias; −∞ beyond its end."""
+    lanes, count = lanes_of(zero), call.size - c
+    if count >= lanes:
+        if half:
+            x = load_bfloat16(pointer(call.scores, np.uint16(0)), place + c, zero)
+        else:
+            x = load(pointer(call.scores, zero), place + c)
+        if call.bias != 0:
+            x = x + load(pointer(call.bias, zero), c)
+        return x
+    if half:
+        halves = bits_of(tail)
+        for k in range(count):
+            halves[k] = pointer(call.scores, np.uint16(0))[place + c + k]
+        x = load_bfloat16(halves, 0, zero)
+    else:
+        for k in range(count):
+            tail[k] = pointer(call.scores, zero)[place + c + k]
+        x = load(tail, 0)
+    if call.bias != 0:
+        for k in range(count):
+            tail[k] = pointer(call.bias, zero)[c + k]
+        x = x + load(tail, 0)
+    return where(lane_numbers(zero) < full(count, zero), x, full(-np.inf, zero))
+
+
+@inlined
+def _row(call: Call, row: int, work: Pointer, tail: Pointer, half: bool, zero: Any) -> tuple[float, float, float]:
+    """Put e^(score − peak) to the work; returns their sum, and the target's and the mean score, less the peak."""
+    lanes, place, nothing = lanes_of(zero), row * call.size, full(0, zero)
+    top, scores = full(-np.inf, zero), nothing
+    for c in range(0, call.size, lanes):
+        x = _read(call, place, c, tail, half, zero)
+        store(work, c, x)
+        top = maximum(x, top)
+        scores += where(lane_numbers(zero) < full(call.size - c, zero), x, nothing)
+    peak = largest(top)
+    label = work[pointer(call.target, np.int64(0))[row]] - peak
+    base, sums = full(peak, zero), nothing
+    for c in range(0, call.size, lanes):
+        share = exp(load(work, c) - base)
+        store(work, c, share)
+        sums += share
+    return total(sums), label, total(scores) / call.size - peak
+
+
+@inlined
+def _write(
+    call: Call, row: int, work: Pointer, weight: float, sums: Pointer, tail: Pointer, half: bool, zero: Any
+) -> None:
+    """The row's gradients in place of its scores, and added to the bias's."""
+    lanes, size, place = lanes_of(zero), call.size, row * call.size
+    work[pointer(call.target, np.int64(0))[row]] -= (1 - call.smoothing) * weight
+    by, spread = full(call.scale / weight, zero), full(call.scale * call.smoothing / size, zero)
+    for c in range(0, size, lanes):
+        gradient, count = load(work, c) * by - spread, size - c
+        store(sums, c, load(sums, c) + gradient)
+        if half:
+            into, halves = pointer(call.scores, np.uint16(0)), bits_of(tail)
+            if count >= lanes:
+                store_bfloat16(into, place + c, gradient)
+            else:
+                store_bfloat16(halves, 0, gradient)
+                for k in range(count):
+                    into[place + c + k] = halves[k]
+        elif count >= lanes:
+            store(pointer(call.scores, zero), place + c, gradient)
+        else:
+            store(tail, 0, gradient)
+            for k in range(count):
+                pointer(call.scores, zero)[place + c + k] = tail[k]
+
+
+@Kernel
+def cross_entropy(zero: Any) -> Any:
+    """Each task's summed loss, and, where they are wanted, the gradients of its rows and of the bias."""
+    layout = CALL
+
+    def cross_entropy(record: Any) -> None:
+        call = carray(record, 1, layout)[0]
+        lanes = lanes_of(zero)
+        wide = (call.size + lanes - 1) // lanes * lanes
+        while True:
+            task = claim(call.counters)
+            if task >= call.tasks:
+                return
+            tail = at(pointer(call.work, zero), task * (wide + lanes))
+            work, sums = at(tail, lanes), at(pointer(call.bias_sums, zero), task * wide)
+            loss = 0.0
+            for row in range(call.rows * task // call.tasks, call.rows * (task + 1) // call.tasks):
+                weight, label, mean = _row(call, row, work, tail, call.half != 0, zero)
+                loss += math.log(weight) - (1 - call.smoothing) * label
+                if call.smoothing != 0:  # a score of −∞ has an infinite loss only where it counts
+                    loss -= call.smoothing * mean
+                if call.gradients:
+                    _write(call, row, work, weight, sums, tail, call.half != 0, zero)
+            pointer(call.losses, 0.0)[task] += loss
+
+    return cross_entropy

@@ -1,0 +1,502 @@
+"""Local moments, compiled by Numba: weights of a window about each query, and what is averaged under them.
+
+The lanes of a vector are keys, in blocks as in `kernel`; a tile is `TILE` blocks with a box around its keys. A
+task is some queries, neighbours in space, with a box around them too. Tiles whose box is out of the window's reach are
+not looked at. For the Gaussian, which reaches everywhere, that is so where all that they could weigh together is at
+most the tolerance's part of what a query has met before: the near tiles are first.
+
+Differences are of the points as they came, before they are divided by the bandwidth: no digit is lost to an origin far
+from both. The Gaussian's exponents are those of 2. They are not kept below 0: a row's base is raised only where one
+exceeds it by more than `MARGIN`, which is rare, so that a tile is one pass.
+"""
+
+import math
+from struct import Struct
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from dikkat.cpu.engine.compile import Kernel, inlined, source_digest
+from dikkat.cpu.engine.vectors import (
+    Pointer,
+    Vector,
+    at,
+    claim,
+    exp2,
+    full,
+    lanes_of,
+    largest,
+    load,
+    maximum,
+    pointer,
+    some,
+    spread,
+    square_root,
+    store,
+    total,
+    where,
+)
+from dikkat.cpu.moments.launch import BINS, PROFILES, TILE
+
+GAUSSIAN, BOXCAR, EPANECHNIKOV, TRIANGULAR, AVERAGE = range(len(PROFILES))
+MARGIN = 16
+# A box's distance and a pair's are rounded differently.
+SLACK = 1e-3
+# Squared distances, in bandwidths, of the tiles that a query meets first.
+NEAR = 1.0
+# Steps of them beyond the reach that have a price; the last is that of all beyond.
+PRICES = 32
+
+WHOLE = (
+    "counters", "tasks", "rows", "queries", "features", "values", "tiles", "boxes", "columns", "degree", "profile",
+    "squared", "query", "key", "value", "weight", "scale", "low", "high", "mass", "exclude", "lse", "row", "fit",
+    "moments", "scratch", "scratch_size",
+)  # fmt: skip
+# The logarithm, of base 2, of the tolerance.
+REAL = ("tolerance",)
+CALL = np.dtype(
+    [(name, np.int64) for name in WHOLE]
+    + [(name, np.float64) for name in REAL]
+    # A kernel closes over this type, which makes the state of the sources part of what is looked for on disk.
+    + [(f"source_{source_digest()}", np.int64)]
+)
+FORM = Struct(f"{len(WHOLE)}q{len(REAL)}dq")
+Call = Any
+
+
+# --- what is near
+
+
+@inlined
+def _distances(call: Call, query: Pointer, rows: int, near: Pointer, zero: Any) -> tuple[int, float]:
+    """Each tile's squared distance, in bandwidths, box from box, from some rows; the nearest, the farthest's."""
+    lanes, size = lanes_of(zero), call.features
+    scale, low, high = pointer(call.scale, zero), pointer(call.low, zero), pointer(call.high, zero)
+    nothing = full(0, zero)
+    for t in range(0, call.boxes, lanes):
+        store(near, t, nothing)
+    for c in range(size):
+        least, most = query[c], query[c]
+        for i in range(1, rows):
+            least, most = min(least, query[i * size + c]), max(most, query[i * size + c])
+        least_of, most_of, by = full(least, zero), full(most, zero), spread(scale, c)
+        for t in range(0, call.boxes, lanes):
+            below, above = load(low, c * call.boxes + t) - most_of, least_of - load(high, c * call.boxes + t)
+            gap = maximum(maximum(below, above), nothing) * by
+            store(near, t, load(near, t) + gap * gap)
+    nearest, farthest = 0, zero
+    for t in range(call.tiles):
+        farthest = max(farthest, near[t])
+        if near[t] < near[nearest]:
+            nearest = t
+    return nearest, farthest
+
+
+@inlined
+def _padded(call: Call, zero: Any) -> int:
+    """The rows of a task in whole vectors."""
+    lanes = lanes_of(zero)
+    return (call.rows + lanes - 1) // lanes * lanes
+
+
+@inlined
+def _turn(call: Call, query: Pointer, rows: int, across: Pointer, zero: Any) -> None:
+    """Some rows feature by feature, so that the lanes are rows; the last again where there are no more."""
+    padded = _padded(call, zero)
+    for c in range(call.features):
+        for i in range(padded):
+            across[c * padded + i] = query[min(i, rows - 1) * call.features + c]
+
+
+@inlined
+def _apart(call: Call, across: Pointer, t: int, apart: Pointer, zero: Any) -> None:
+    """The squared distance, in bandwidths, of a tile's box from each row."""
+    scale, low, high = pointer(call.scale, zero), pointer(call.low, zero), pointer(call.high, zero)
+    lanes, padded, nothing = lanes_of(zero), _padded(call, zero), full(0, zero)
+    for i in range(0, padded, lanes):
+        square = nothing
+        for c in range(call.features):
+            place, q = c * call.boxes + t, load(across, c * padded + i)
+            gap = maximum(maximum(spread(low, place) - q, q - spread(high, place)), nothing) * spread(scale, c)
+            square += gap * gap
+        store(apart, i, square)
+
+
+@inlined
+def _width(call: Call) -> float:
+    """Of a bin of distances: the last lies where a tile of any mass is beyond the tolerance."""
+    return (64 - call.tolerance) / BINS
+
+
+@inlined
+def _bin_masses(call: Call, near: Pointer, tails: Pointer, zero: Any) -> None:
+    """What may weigh from each bin on: Σ mass 2^−(distance − the bin's) over the tiles."""
+    mass, width = pointer(call.mass, zero), _width(call)
+    for b in range(BINS):
+        tails[b] = zero
+    for t in range(call.tiles):
+        tails[int(min(near[t] / width, BINS - 1.0))] += mass[t]
+    shrink = 2.0**-width
+    for b in range(BINS - 2, -1, -1):
+        tails[b] += shrink * tails[b + 1]
+
+
+@inlined
+def _reach(call: Call, rows: int, peaks: Pointer, sums: Pointer, tails: Pointer, prices: Pointer, zero: Any) -> float:
+    """The squared distance from which on tiles may be left out, by what each row has met so far.
+
+    What is left out for all rows may weigh half of what is allowed; and for one row as much, of tiles that are nearer
+    to the others. Of that half, what weighs 1 so many whole steps beyond the reach takes a part: its price.
+    """
+    for b in range(PRICES):
+        prices[b] = zero
+    if call.profile == AVERAGE:
+        return np.inf
+    if call.profile != GAUSSIAN:
+        return 1 + SLACK
+    least = np.inf
+    for i in range(rows):
+        met = total(load(sums, i * call.columns * lanes_of(zero))) if call.lse == 0 else 1.0
+        least = min(least, peaks[i] + math.log2(met) if peaks[i] > -np.inf else -np.inf)
+    allowed, width = least + call.tolerance - 1, _width(call)
+    low, high = 0, BINS  # the first bin from which on they weigh no more than is allowed
+    while low < high:
+        middle = (low + high) // 2
+        if tails[middle] == 0 or math.log2(tails[middle]) - middle * width <= allowed:
+            high = middle
+        else:
+            low = middle + 1
+    if low == BINS:
+        return np.inf
+    reach = low * width * (1 + SLACK)
+    prices[0] = 2.0 ** min(-low * width - allowed, 100.0)
+    for b in range(1, PRICES):
+        prices[b] = prices[b - 1] / 2
+    return reach
+
+
+# --- weights
+
+
+@inlined
+def _four(
+    query: Pointer, key: Pointer, scale: Pointer, size: int, delta: Pointer, keep: bool, zero: Any
+) -> tuple[Vector, Vector, Vector, Vector]:
+    """‖(k − q)/σ‖² of a row with a tile, whose differences are kept where they are wanted again."""
+    lanes = lanes_of(zero)
+    acc0 = full(0, zero)
+    acc1, acc2, acc3 = acc0, acc0, acc0
+    for c in range(size):
+        q, by, place = spread(query, c), spread(scale, c), c * TILE * lanes
+        away0, away1 = (load(key, place) - q) * by, (load(key, place + lanes) - q) * by
+        away2, away3 = (load(key, place + 2 * lanes) - q) * by, (load(key, place + 3 * lanes) - q) * by
+        acc0 += away0 * away0
+        acc1 += away1 * away1
+        acc2 += away2 * away2
+        acc3 += away3 * away3
+        if keep:
+            store(delta, place, away0)
+            store(delta, place + lanes, away1)
+            store(delta, place + 2 * lanes, away2)
+            store(delta, place + 3 * lanes, away3)
+    return acc0, acc1, acc2, acc3
+
+
+@inlined
+def _kernel(call: Call, square: Vector, weight: Vector, zero: Any) -> Vector:
+    """W K of a compact kernel."""
+    one, nothing = full(1, zero), full(0, zero)
+    if call.profile == AVERAGE:
+        return weight
+    if call.profile == BOXCAR:
+        return where(square > one, nothing, weight)
+    left = one - square
+    if call.profile == TRIANGULAR:
+        left = one - square_root(square)
+    left = maximum(left, nothing)
+    return weight * left * left if call.squared else weight * left
+
+
+@inlined
+def _raise(peak: float, top: float, row: Pointer, columns: int, zero: Any) -> None:
+    """Bring what a row has so far to another base."""
+    lanes = lanes_of(zero)
+    by = full(2.0 ** (peak - top) if peak > -np.inf else 0.0, zero)
+    for c in range(columns):
+        store(row, c * lanes, load(row, c * lanes) * by)
+
+
+@inlined
+def _weights(
+    call: Call, query: Pointer, key: Pointer, weight: Pointer, hidden: int, fixed: bool, peak: float, row: Pointer,
+    delta: Pointer, scratch: Pointer, zero: Any,
+) -> tuple[float, Vector, Vector, Vector, Vector]:  # fmt: skip
+    """A row's base from now on, and its weights of a tile; `hidden` is a place that it must not see, if of the tile."""
+    lanes = lanes_of(zero)
+    keep = call.degree != 0 or fixed
+    s0, s1, s2, s3 = _four(query, key, pointer(call.scale, zero), call.features, delta, keep, zero)
+    w0, w1, w2, w3 = load(weight, 0), load(weight, lanes), load(weight, 2 * lanes), load(weight, 3 * lanes)
+    gaussian = call.profile == GAUSSIAN
+    if gaussian:
+        w0, w1, w2, w3 = w0 - s0, w1 - s1, w2 - s2, w3 - s3
+    else:
+        w0, w1 = _kernel(call, s0, w0, zero), _kernel(call, s1, w1, zero)
+        w2, w3 = _kernel(call, s2, w2, zero), _kernel(call, s3, w3, zero)
+    if 0 <= hidden < TILE * lanes:
+        store(scratch, 0, w0)
+        store(scratch, lanes, w1)
+        store(scratch, 2 * lanes, w2)
+        store(scratch, 3 * lanes, w3)
+        scratch[hidden] = -np.inf if gaussian else 0.0
+        w0, w1 = load(scratch, 0), load(scratch, lanes)
+        w2, w3 = load(scratch, 2 * lanes), load(scratch, 3 * lanes)
+    if not gaussian:
+        return peak, w0, w1, w2, w3
+    if not fixed:
+        top = maximum(maximum(w0, w1), maximum(w2, w3))
+        if some(top > full(peak + MARGIN, zero)):
+            before, peak = peak, largest(top)
+            _raise(before, peak, row, call.columns, zero)
+    base = full(peak if peak > -np.inf else zero, zero)
+    return peak, exp2(w0 - base), exp2(w1 - base), exp2(w2 - base), exp2(w3 - base)
+
+
+# --- means
+
+
+@inlined
+def _add(row: Pointer, column: int, weights: Pointer, factor: Pointer, zero: Any) -> None:
+    """Add a tile's weighted sum to a column."""
+    lanes = lanes_of(zero)
+    first = load(weights, 0) * load(factor, 0) + load(weights, lanes) * load(factor, lanes)
+    second = load(weights, 2 * lanes) * load(factor, 2 * lanes) + load(weights, 3 * lanes) * load(factor, 3 * lanes)
+    store(row, column * lanes, load(row, column * lanes) + (first + second))
+
+
+@inlined
+def _times(weights: Pointer, factor: Pointer, into: Pointer, zero: Any) -> None:
+    lanes = lanes_of(zero)
+    for place in range(0, TILE * lanes, lanes):
+        store(into, place, load(weights, place) * load(factor, place))
+
+
+@inlined
+def _add_means(
+    call: Call, row: Pointer, value: Pointer, w0: Vector, w1: Vector, w2: Vector, w3: Vector, zero: Any
+) -> None:
+    """The columns Σ w and Σ w y."""
+    lanes = lanes_of(zero)
+    store(row, 0, load(row, 0) + ((w0 + w1) + (w2 + w3)))
+    for k in range(call.values):
+        place, own = k * TILE * lanes, (1 + k) * lanes
+        first = w0 * load(value, place) + w1 * load(value, place + lanes)
+        second = w2 * load(value, place + 2 * lanes) + w3 * load(value, place + 3 * lanes)
+        store(row, own, load(row, own) + (first + second))
+
+
+@inlined
+def _add_squares(
+    call: Call, i: int, row: Pointer, value: Pointer, delta: Pointer, w0: Vector, w1: Vector, w2: Vector, w3: Vector,
+    zero: Any,
+) -> None:  # fmt: skip
+    """The columns Σ w and Σ w (y − zᵀθ)²: squares of differences, not a difference of squares, keep their digits."""
+    lanes, values = lanes_of(zero), call.values
+    wide = TILE * lanes
+    terms = call.features if call.degree != 0 else 0
+    fit = at(pointer(call.fit, zero), i * (1 + terms) * values)
+    store(row, 0, load(row, 0) + ((w0 + w1) + (w2 + w3)))
+    for k in range(values):
+        place, own, height = k * wide, (1 + k) * lanes, spread(fit, k)
+        l0, l1 = load(value, place) - height, load(value, place + lanes) - height
+        l2, l3 = load(value, place + 2 * lanes) - height, load(value, place + 3 * lanes) - height
+        for c in range(terms):
+            slope, at_c = spread(fit, (1 + c) * values + k), c * wide
+            l0, l1 = l0 - slope * load(delta, at_c), l1 - slope * load(delta, at_c + lanes)
+            l2, l3 = l2 - slope * load(delta, at_c + 2 * lanes), l3 - slope * load(delta, at_c + 3 * lanes)
+        store(row, own, load(row, own) + ((w0 * l0 * l0 + w1 * l1 * l1) + (w2 * l2 * l2 + w3 * l3 * l3)))
+
+
+@inlined
+def _add_lines(
+    call: Call, row: Pointer, value: Pointer, delta: Pointer, weights: Pointer, weighted: Pointer, zero: Any
+) -> None:
+    """After these the columns Σ w δ, Σ w δ δᵀ above the diagonal and on it, Σ w δ y, feature by feature."""
+    lanes, size, values = lanes_of(zero), call.features, call.values
+    wide = TILE * lanes
+    column = 1 + values
+    for c in range(size):
+        own = at(delta, c * wide)
+        _times(weights, own, weighted, zero)
+        tile = (load(weighted, 0) + load(weighted, lanes)) + (load(weighted, 2 * lanes) + load(weighted, 3 * lanes))
+        store(row, column * lanes, load(row, column * lanes) + tile)
+        column += 1
+        for e in range(c, size):
+            _add(row, column, weighted, at(delta, e * wide), zero)
+            column += 1
+        for k in range(values):
+            _add(row, column, weighted, at(value, k * wide), zero)
+            column += 1
+
+
+@inlined
+def _add_sensitivity(
+    call: Call, i: int, row: Pointer, value: Pointer, delta: Pointer, weights: Pointer, weighted: Pointer, zero: Any
+) -> None:
+    """The columns: Σ w δ_c² (u·z)(y − zᵀθ), feature by feature."""
+    lanes, size, values = lanes_of(zero), call.features, call.values
+    wide = TILE * lanes
+    terms = 1 + size if call.degree != 0 else 1
+    lever, fit = at(pointer(call.row, zero), i * terms), at(pointer(call.fit, zero), i * terms * values)
+    for place in range(0, wide, lanes):
+        u = spread(lever, 0)
+        for c in range(terms - 1):
+            u += spread(lever, 1 + c) * load(delta, c * wide + place)
+        u = u * load(weights, place)
+        for k in range(values):
+            left = load(value, k * wide + place) - spread(fit, k)
+            for c in range(terms - 1):
+                left = left - spread(fit, (1 + c) * values + k) * load(delta, c * wide + place)
+            store(weighted, k * wide + place, u * left)
+    for c in range(size):
+        own = at(delta, c * wide)
+        _times(own, own, own, zero)
+        for k in range(values):
+            _add(row, c * values + k, own, at(weighted, k * wide), zero)
+
+
+# --- tasks
+
+
+@inlined
+def _tile(
+    call: Call, t: int, i0: int, rows: int, fixed: bool, reach: float, across: Pointer, apart: Pointer, prices: Pointer,
+    spent: Pointer, query: Pointer, peaks: Pointer, sums: Pointer, delta: Pointer, weights: Pointer, weighted: Pointer,
+    about: Any, zero: Any,
+) -> None:  # fmt: skip
+    """What a tile adds to some rows, but those out of whose reach it is, as long as they can pay for leaving it out."""
+    lanes = lanes_of(zero)
+    wide = TILE * lanes
+    key = at(pointer(call.key, zero), t * wide * call.features)
+    value, weight = at(pointer(call.value, zero), t * wide * call.values), at(pointer(call.weight, zero), t * wide)
+    mass = pointer(call.mass, zero)[t]
+    if reach < np.inf:
+        _apart(call, across, t, apart, zero)
+    for i in range(rows):
+        hidden, row = -1, at(sums, i * call.columns * lanes)
+        if reach < np.inf:
+            beyond = apart[i] - reach
+            if not beyond < 0:
+                price = mass * prices[int(min(beyond, PRICES - 1.0))]
+                if spent[i] + price <= 1:
+                    spent[i] += price
+                    continue
+        if call.exclude != 0:
+            hidden = pointer(call.exclude, np.int64(0))[i0 + i] - t * wide
+        peaks[i], w0, w1, w2, w3 = _weights(
+            call, at(query, i * call.features), key, weight, hidden, fixed, peaks[i], row, delta, weights, zero
+        )
+        if about is not None:
+            _add_squares(call, i0 + i, row, value, delta, w0, w1, w2, w3, zero)
+            continue
+        if not fixed:
+            _add_means(call, row, value, w0, w1, w2, w3, zero)
+            if call.degree == 0:
+                continue
+        store(weights, 0, w0)
+        store(weights, lanes, w1)
+        store(weights, 2 * lanes, w2)
+        store(weights, 3 * lanes, w3)
+        if fixed:
+            _add_sensitivity(call, i0 + i, row, value, delta, weights, weighted, zero)
+        else:
+            _add_lines(call, row, value, delta, weights, weighted, zero)
+
+
+@inlined
+def _finish(call: Call, i: int, peak: float, row: Pointer, fixed: bool, zero: Any) -> None:
+    """Write a row's means, and its log-sum-exp of base 2; 0 and −∞ where no key was in reach."""
+    lanes = lanes_of(zero)
+    out = at(pointer(call.moments, zero), i * call.columns)
+    if fixed:
+        for c in range(call.columns):
+            out[c] = total(load(row, c * lanes))
+        return
+    whole = total(load(row, 0))
+    empty = whole == 0 or (call.profile == GAUSSIAN and peak == -np.inf)
+    by = zero if empty else 1 / whole
+    out[0] = -np.inf if empty else peak + math.log2(whole)
+    for c in range(1, call.columns):
+        out[c] = by * total(load(row, c * lanes))
+
+
+@Kernel
+def windows(zero: Any) -> Any:
+    """Each query's moments; or, where `lse` is given, its sensitivities."""
+    return _windows(zero, None)
+
+
+@Kernel
+def squares(zero: Any) -> Any:
+    """Each query's squares about its `fit`; compiled apart, as the moments take longer beside them."""
+    return _windows(zero, True)
+
+
+def _windows(zero: Any, about: Any) -> Any:
+    layout = CALL
+
+    def windows(record: Any) -> None:
+        call = carray(record, 1, layout)[0]
+        lanes, size, fixed = lanes_of(zero), call.features, call.lse != 0
+        wide = TILE * lanes
+        worker = claim(call.counters + 8)
+        if worker >= call.tasks:  # more threads than tasks, and than scratch
+            return
+        scratch = at(pointer(call.scratch, zero), worker * call.scratch_size)
+        sums = scratch
+        weights = at(sums, call.rows * call.columns * lanes)
+        weighted = at(weights, wide)
+        delta = at(weighted, wide * max(1, call.values))
+        near = at(delta, wide * size)
+        tails = at(near, call.boxes)
+        prices = at(tails, BINS)
+        peaks = at(prices, PRICES)
+        spent = at(peaks, call.rows)
+        apart = at(spent, call.rows)
+        across = at(apart, _padded(call, zero))
+        while True:
+            task = claim(call.counters)
+            if task >= call.tasks:
+                return
+            i0 = task * call.rows
+            rows = min(call.rows, call.queries - i0)
+            query = at(pointer(call.query, zero), i0 * size)
+            for place in range(0, rows * call.columns * lanes, lanes):
+                store(sums, place, full(0, zero))
+            for i in range(rows):
+                peaks[i] = pointer(call.lse, zero)[i0 + i] if fixed else (-np.inf if call.profile == GAUSSIAN else zero)
+            for i in range(rows):
+                spent[i] = zero
+            _turn(call, query, rows, across, zero)
+            nearest, farthest = _distances(call, query, rows, near, zero)
+            if call.profile == GAUSSIAN:
+                _bin_masses(call, near, tails, zero)
+            met, limit, reach = 0, max(NEAR, near[nearest]), np.inf
+            for far in range(2):
+                for t in range(call.tiles):
+                    if not near[t] < reach or (near[t] > limit) != (far == 1):
+                        continue
+                    # Where all tiles are in reach of all rows, it need not be looked at for each.
+                    own = reach if farthest > reach else np.inf
+                    _tile(
+                        call, t, i0, rows, fixed, own, across, apart, prices, spent, query, peaks, sums, delta,
+                        weights, weighted, about, zero,
+                    )  # fmt: skip
+                    met += 1
+                    if far == 1 and met & (met - 1) == 0 and not fixed:
+                        reach = _reach(call, rows, peaks, sums, tails, prices, zero)
+                reach = _reach(call, rows, peaks, sums, tails, prices, zero)
+            for i in range(rows):
+                _finish(call, i0 + i, peaks[i], at(sums, i * call.columns * lanes), fixed, zero)
+
+    return windows

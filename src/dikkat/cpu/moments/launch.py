@@ -1,0 +1,211 @@
+"""Local moments on a CPU: how points and windows become what the compiled kernels of `kernel` read."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dikkat import addresses
+from dikkat.cpu.attention.launch import BYTES
+
+# Blocks of keys in a tile; queries of a task.
+TILE, ROWS = 4, 32
+# Numbers, of all of a task's sums.
+_SUMS = 2**15
+# Operations, about as many as a core does in a tenth of a second: of a task at most; and of a pair beside its columns.
+_TASK, _PAIR = 2**28, 16
+# Of distances, in which it is said how much lies beyond.
+BINS = 512
+PROFILES = ("gaussian", "boxcar", "epanechnikov", "triangular", "average")
+_NUMPY = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+# Below this relative weight, as a power of 2, the type has 0 alone.
+_LEAST = {torch.float32: -150.0, torch.float64: -1075.0}
+_HAS_NUMBA = find_spec("numba") is not None
+
+_watcher: ContextVar[Callable[[int], None] | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watched(watcher: Callable[[int], None]) -> Iterator[None]:
+    """Within, a function is told now and then how many more pairs of a query and a key are done."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Keys, values and weights in tiles, feature by feature, and the boxes around the tiles' keys.
+
+    Attributes:
+        key: (tiles, d, keys of a tile).
+        value: (tiles, v, keys of a tile).
+        weight: (tiles, keys of a tile); 0 beyond the last key.
+        low: (d, tiles, and perhaps some more): the least of each feature; ∞ beyond the last tile.
+        high: Likewise, the largest; −∞.
+        mass: (tiles,), the sum of each one's weights.
+    """
+
+    key: Tensor
+    value: Tensor
+    weight: Tensor
+    low: Tensor
+    high: Tensor
+    mass: Tensor
+
+
+def runs(tensor: Tensor) -> bool:
+    """Whether the compiled kernels take tensors of this kind."""
+    return _HAS_NUMBA and tensor.dtype in _NUMPY and not addresses.obstacles([tensor])
+
+
+def tiles(key: Tensor, value: Tensor, weight: Tensor) -> Tiles:
+    """Keys (m, d), values (m, v) and weights (m,), neighbours near each other, in tiles."""
+    lanes = BYTES // key.itemsize
+    wide = TILE * lanes
+    count = -(-len(key) // wide)
+    more = count * wide - len(key)
+    # What fills the last tile is one of its keys, which does not stretch its box.
+    keys = torch.cat([key, key[-1:].expand(more, -1)]).reshape(count, wide, key.shape[1])
+    values, weights = (torch.nn.functional.pad(t, (*(0, 0) * (t.ndim - 1), 0, more)) for t in (value, weight))
+    boxes = -(-count // lanes) * lanes - count
+    low, high = (
+        torch.nn.functional.pad(extreme.mT, (0, boxes), value=end).contiguous()
+        for extreme, end in ((keys.amin(1), math.inf), (keys.amax(1), -math.inf))
+    )
+    weights = weights.reshape(count, wide)
+    values = values.reshape(count, wide, value.shape[1]).mT.contiguous()
+    return Tiles(keys.mT.contiguous(), values, weights, low, high, weights.sum(1))
+
+
+def moments(
+    query: Tensor, points: Tiles, profile: str, bandwidth: Tensor, *, squared: bool, tolerance: float, degree: int,
+    exclude: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The means of y and, for degree 1, of δ, δδᵀ and δy, a row a query; and the logarithms of what they weigh."""
+    size, values = points.key.shape[1], points.value.shape[1]
+    columns = 1 + values + degree * (size + size * (size + 1) // 2 + size * values)
+    call = _Call(query, points, profile, bandwidth, squared, tolerance, degree, exclude)
+    found = call.run(columns, _windows().windows)
+    lse, means = found[:, 0] * math.log(2), found[:, 1:]
+    if not degree:
+        return means, lse
+    # From the kernel's order, feature by feature, and its unit.
+    value, rest = means[:, :values], means[:, values:]
+    offset, spread = query.new_empty(len(query), size), query.new_empty(len(query), size, size)
+    cross = query.new_empty(len(query), size, values)
+    start = 0
+    for c in range(size):
+        offset[:, c] = rest[:, start]
+        above = rest[:, start + 1 : start + 1 + size - c]
+        spread[:, c, c:], spread[:, c:, c] = above, above
+        start += 1 + size - c
+        cross[:, c] = rest[:, start : start + values]
+        start += values
+    unit = call.unit
+    return torch.cat([value, offset / unit, spread.flatten(1) / unit**2, cross.flatten(1) / unit], 1), lse
+
+
+def squares(query: Tensor, points: Tiles, profile: str, bandwidth: Tensor, fit: Tensor, *, tolerance: float) -> Tensor:
+    """Σ_j w_j (y_j − z_jᵀθ)² with z = (1, δ), (n, v): θ is a `fit`, (n, 1 or 1 + d, v)."""
+    call = _Call(query, points, profile, bandwidth, False, tolerance, int(fit.shape[1] > 1), None)
+    call.point("fit", call.scaled(fit))
+    return call.run(1 + points.value.shape[1], _windows().squares)[:, 1:]
+
+
+def sensitivity(
+    query: Tensor, points: Tiles, bandwidth: Tensor, lse: Tensor, row: Tensor, fit: Tensor, *, tolerance: float,
+    exclude: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """Σ_j w_j δ_jc² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), (n, d, v): u is a `row`, θ a `fit`."""
+    size, values = points.key.shape[1], points.value.shape[1]
+    call = _Call(query, points, "gaussian", bandwidth, False, tolerance, int(row.shape[1] > 1), exclude)
+    for name, tensor in (("lse", lse / math.log(2)), ("row", call.scaled(row)), ("fit", call.scaled(fit))):
+        call.point(name, tensor)
+    return call.run(size * values, _windows().windows).reshape(len(query), size, values) / call.unit**2
+
+
+def _windows() -> ModuleType:
+    """The compiled kernels, imported when first used."""
+    from dikkat.cpu.moments import kernel as moments_kernel
+
+    return moments_kernel
+
+
+class _Call:
+    """The record that the kernels read; keeps alive what its addresses point to."""
+
+    def __init__(
+        self, query: Tensor, points: Tiles, profile: str, bandwidth: Tensor, squared: bool, tolerance: float,
+        degree: int, exclude: Tensor | None,
+    ) -> None:  # fmt: skip
+        gaussian = profile == "gaussian"
+        self._dtype, self._kept = query.dtype, list[Tensor]()
+        # Of δ: 2^−(…)² is the Gaussian.
+        self.unit = math.sqrt(0.5 / math.log(2) * (2 if squared else 1)) if gaussian else 1.0
+        weight = points.weight.log2() if gaussian else points.weight
+        shape = points.key.shape
+        self.fields: dict[str, Any] = dict.fromkeys(_windows().WHOLE[1:], 0) | {
+            "queries": len(query), "features": shape[1], "values": points.value.shape[1],
+            "tiles": shape[0], "boxes": points.low.shape[1], "degree": degree, "squared": squared,
+            "profile": PROFILES.index(profile),
+            "tolerance": max(math.log2(tolerance) if tolerance else -math.inf, _LEAST[self._dtype]),
+        }  # fmt: skip
+        named = {
+            "query": query, "key": points.key, "value": points.value, "weight": weight, "low": points.low,
+            "high": points.high, "mass": points.mass, "scale": self.unit / bandwidth,
+        }  # fmt: skip
+        for name, tensor in named.items():
+            self.point(name, tensor)
+        if exclude is not None:
+            self.point("exclude", exclude)
+
+    def scaled(self, terms: Tensor) -> Tensor:
+        """u or θ for the kernel, where δ is larger by the unit: u·z and zᵀθ come out the same."""
+        terms = terms.clone()
+        terms[:, 1:] /= self.unit
+        return terms
+
+    def point(self, name: str, tensor: Tensor) -> None:
+        """Put a tensor's address into the record."""
+        tensor = tensor.contiguous()
+        self._kept.append(tensor)
+        kind = torch.int64 if name == "exclude" else self._dtype
+        self.fields[name] = addresses.address(name, tensor, kind)
+
+    def run(self, columns: int, kernel: Any) -> Tensor:
+        """So many numbers of each query, by a kernel."""
+        fields, module = self.fields, _windows()
+        found = torch.empty(fields["queries"], columns, dtype=self._dtype, device="cpu")
+        if not len(found):
+            return found
+        lanes = BYTES // found.itemsize
+        keys = fields["tiles"] * TILE * lanes
+        row_cost = keys * (_PAIR + columns)
+        # What is summed up for a task's rows stays near; and Ctrl-C does not wait for a task of a million keys.
+        rows = max(1, min(ROWS, len(found), _SUMS // (lanes * columns), max(ROWS // 4, _TASK // row_cost)))
+        tasks = -(-len(found) // rows)
+        scratch = lanes * (rows * columns + TILE * (1 + max(1, fields["values"]) + fields["features"]))
+        scratch += fields["boxes"] + BINS + module.PRICES + 2 * rows
+        scratch += -(-rows // lanes) * lanes * (1 + fields["features"])
+        threads = min(tasks, torch.get_num_threads())
+        self.point("scratch", torch.empty(threads, scratch, dtype=self._dtype, device="cpu"))
+        self.point("moments", found)
+        fields |= {"rows": rows, "columns": columns, "tasks": tasks, "scratch_size": scratch}
+        values = [fields[name] for name in (*module.WHOLE[2:], *module.REAL)]
+        compiled, watcher, seen = kernel(_NUMPY[self._dtype]), _watcher.get(), 0
+        for done in threads.launch_by_parts(compiled, module.FORM, values, tasks, _TASK // (rows * row_cost)):
+            if watcher is not None:
+                watcher((min(done * rows, len(found)) - seen) * keys)
+                seen = done * rows
+        return found

@@ -1,0 +1,410 @@
+"""Additive and distance attention on a GPU: what Triton's kernels are launched with, forward and backward.
+
+The forward is one pass over tiles of pairs with a running softmax. The backward goes over blocks of rows: the gradients
+of their pairs' scores lie in a buffer of bounded size, from which those of queries, keys, values and v are summed, each
+by the one program that owns it: nothing is added atomically, so that a result is the same each time.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dikkat import addresses
+from dikkat.masking import Restrictions, have_tangents
+from dikkat.operator import Gradients, Output, Upstream, operator
+from dikkat.problem import Problem, farthest, spread
+
+_INF = float("inf")
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_INSTALLED = find_spec("triton") is not None
+# Triton's interpreter runs on a CPU too. Triton reads this when it is imported, and so before it is.
+_INTERPRETED = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
+
+# Pairs whose gradients are kept at a time: two buffers of 64 MiB.
+_PAIRS = 2**24
+# The scale of the queries' exponentials: `SCALE` of the kernels.
+_SCALE = 2.0**-16
+
+
+class _Blocks(NamedTuple):
+    """How a problem is cut: powers of two, and at least 16, which is the least that `tl.dot` multiplies.
+
+    Attributes:
+        rows: Queries of a tile.
+        keys: Keys of a tile.
+        warps: Of 32 threads, that share a tile.
+        side: Queries or keys that a program of the backward keeps in registers; at most those of a tile.
+        features: Features that it keeps of them.
+        values: Features of the values at a time.
+    """
+
+    rows: int
+    keys: int
+    warps: int
+    side: int
+    features: int
+    values: int
+
+
+def obstacles(problem: Problem) -> list[str]:
+    """Why it cannot run."""
+    found, device = [], problem.query.device.type
+    if problem.pair == "inner":
+        found.append("inner scores run on 'sdpa'; allowed here: additive and distance scores")
+    if not _INSTALLED:
+        found.append("Triton is not installed (PyTorch for CUDA brings it along); 'chunked' and 'reference' need none")
+    if device != "cuda" and not (device == "cpu" and _INTERPRETED):
+        found.append(f"it needs CUDA tensors; came on {device}, where 'numba', 'chunked' and 'reference' run")
+    if any(t.dtype not in _FLOATS for t in (problem.query, problem.key, problem.value)):
+        found.append("it computes in float32; 'chunked' and 'reference' take float64")
+    if have_tangents(problem.query, problem.key, problem.value):
+        found.append("it has no forward-mode derivative; 'reference' has")
+    return found
+
+
+def _blocks(problem: Problem) -> _Blocks:
+    """Reckoned from registers, loads a pair and programs a multiprocessor; never from timings of the moment."""
+    n, m = problem.limits.queries, problem.limits.keys
+    rows, keys, warps = (16, 64, 4) if n <= 16 else (32, 64, 4) if m <= 64 else (32, 128, 8)
+    features, values = (_power_of_two(t.shape[-1]) for t in (problem.query, problem.value))
+    return _Blocks(rows, keys, warps, rows, min(128, max(4, features)), min(128, max(16, values)))
+
+
+def _power_of_two(size: int) -> int:
+    """The least power of two that is not below it."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+def _tiles() -> Any:
+    """The kernels; Triton is imported when it is first used."""
+    from dikkat.gpu.attention import kernel as gpu_kernel
+
+    return gpu_kernel
+
+
+def _on(problem: Problem) -> AbstractContextManager[Any]:
+    """Triton launches on the current device."""
+    return torch.cuda.device(problem.query.device) if problem.query.is_cuda else nullcontext()
+
+
+def _operand(tensor: Tensor | None, inner: int = 2) -> Any:
+    """A tensor with its strides, as kernels take it; 0 where it is broadcast."""
+    if tensor is None:
+        return _tiles().Operand()
+    strides = [0 if size == 1 else step for size, step in zip(tensor.shape, tensor.stride(), strict=True)]
+    lead = tuple(reversed(strides[: tensor.ndim - inner])) or (0,)
+    return _tiles().Operand(tensor, lead, *strides[tensor.ndim - inner :])
+
+
+def _sizes(lead: torch.Size) -> tuple[int, ...]:
+    """The leading dimensions, the last one first; there is always one."""
+    return tuple(reversed(lead)) or (1,)
+
+
+def _once(tensor: Tensor) -> Tensor:
+    """The tensor without what an expanded leading dimension repeats."""
+    for dim in range(tensor.ndim - 2):
+        tensor = tensor.narrow(dim, 0, 1) if tensor.stride(dim) == 0 else tensor
+    return tensor
+
+
+class _Prepared(NamedTuple):
+    """What is made once a query, a key and a v; see `Scored` of the kernels."""
+
+    x: Tensor
+    query_peaks: Tensor
+    y: Tensor
+    key_peaks: Tensor
+    v: Tensor | None
+    gain: Tensor | None
+
+
+def _prepare(problem: Problem, blocks: _Blocks) -> _Prepared:
+    x, query_peaks = _feature_major(problem, problem.query, blocks.rows, _SCALE)
+    y, key_peaks = _feature_major(problem, problem.key, blocks.keys, 1.0)
+    if problem.weight is None:
+        return _Prepared(x, query_peaks, y, key_peaks, None, None)
+    features, lead = problem.weight.shape[-1], problem.weight.shape[:-1]
+    v, gain = x.new_empty((*lead, x.shape[-2])), x.new_empty((*lead, 2))
+    _tiles().prepare_weight[(prod(lead),)](
+        _operand(problem.weight[..., None, :]), _sizes(lead), v, gain, features, x.shape[-2], FEATURES=128
+    )
+    return _Prepared(x, query_peaks, y, key_peaks, v, gain)
+
+
+def _feature_major(problem: Problem, side: Tensor, block: int, factor: float) -> tuple[Tensor, Tensor]:
+    """(..., h, length), both padded, so that neighbours in memory are queries or keys; and each block's peak."""
+    side = _once(side)
+    lead, (length, features) = side.shape[:-2], side.shape[-2:]
+    count, rows = -(-length // block), -(-features // 4) * 4
+    made = side.new_empty((*lead, rows, count * block))
+    peaks = side.new_empty((*lead, count))
+    _tiles().prepare[(prod(lead) * count,)](
+        _operand(side), _sizes(lead), made, peaks, length, features, count * block, rows, factor,
+        farthest(features, side.dtype) if problem.profile == "gaussian" else _INF,
+        ADDITIVE=problem.pair == "additive", BLOCK=block, FEATURES=min(32, max(4, _power_of_two(features))),
+    )  # fmt: skip
+    return made, peaks
+
+
+def _scored(problem: Problem, made: _Prepared, blocks: _Blocks, rows: slice) -> Any:
+    return _tiles().Scored(
+        query=_operand(problem.query[..., rows, :]),
+        key=_operand(problem.key),
+        weight=_operand(None if problem.weight is None else problem.weight[..., None, :]),
+        x=_operand(made.x[..., rows.start :]),
+        y=_operand(made.y),
+        v=_operand(made.v, 1),
+        gain=_operand(made.gain, 1),
+        query_peaks=_operand(made.query_peaks[..., rows.start // blocks.rows :], 1),
+        key_peaks=_operand(made.key_peaks, 1),
+    )
+
+
+def _limits(limits: Restrictions, seeds: Tensor | None, rows: slice) -> Any:
+    """The restrictions of some rows."""
+
+    def some(table: Tensor | None) -> Any:
+        return _operand(table if table is None or table.shape[-1] == 1 else table[..., rows], 1)
+
+    mask = limits.mask
+    if mask is not None:
+        mask = (mask if mask.shape[-2] == 1 else mask[..., rows, :]).view(torch.uint8)
+    return _tiles().Limits(
+        lens=some(limits.lens),
+        mask=_operand(mask),
+        key_bias=_operand(limits.key_bias, 1),
+        exclude=some(limits.exclude),
+        seeds=_operand(None if seeds is None else seeds[..., rows], 1),
+    )
+
+
+def _row_seeds(problem: Problem) -> Tensor | None:
+    """As in `common.dropout_scale`: a seed for each row, from which the kernels make one for each pair."""
+    if problem.seeds is None:
+        return None
+    return spread(problem.seeds[..., None], torch.arange(problem.limits.queries, device=problem.query.device))
+
+
+def _profile(problem: Problem) -> str:
+    """What compiles a kernel for one pair function: the profile, or nothing for `additive`."""
+    return problem.profile if problem.pair == "distance" else ""
+
+
+def _exact(problem: Problem) -> bool:
+    """Whether sums must see to it that what is not finite stays hidden from the rows that it is hidden from."""
+    return problem.limits.vary_by_row() or (problem.pair == "distance" and problem.profile != "gaussian")
+
+
+def _dropout(problem: Problem) -> tuple[int, float]:
+    """Bits from which on a weight is kept, and what the kept are multiplied by."""
+    return int(problem.dropout * 2**32), 1.0 / (1.0 - problem.dropout) if problem.dropout < 1 else 0.0
+
+
+def _check_readable(problem: Problem, *more: Tensor) -> None:
+    """Triton takes addresses as they are."""
+    limits, device = problem.limits, problem.query.device.type
+    operands = (problem.query, problem.key, problem.weight, problem.value, problem.seeds)
+    for tensor in (*operands, limits.lens, limits.mask, limits.key_bias, limits.exclude, *more):
+        if tensor is not None:
+            addresses.check("an operand of attention", tensor, device)
+
+
+def _is_empty(problem: Problem) -> bool:
+    return not (problem.lead.numel() and problem.limits.queries and problem.limits.keys)
+
+
+def _forward(problem: Problem) -> Output:
+    _check_readable(problem)
+    limits, lead = problem.limits, problem.lead
+    n, m, size = limits.queries, limits.keys, problem.value.shape[-1]
+    new = problem.query.new_empty
+    mean, peak, total = new((*lead, n, size)), new((*lead, n)), new((*lead, n))
+    weights = new((*lead, n, m) if problem.wants_weights else (0,))
+    if _is_empty(problem):
+        return Output(mean.zero_(), peak.fill_(-_INF), total.zero_(), weights)
+    blocks, everything = _blocks(problem), slice(0, n)
+    seeds = _row_seeds(problem)
+    with _on(problem):
+        made = _prepare(problem, blocks)
+        scored, restricted = _scored(problem, made, blocks, everything), _limits(limits, seeds, everything)
+        grid = (lead.numel() * -(-n // blocks.rows), max(1, -(-size // blocks.values)))
+        _tiles().attend[grid](
+            scored, restricted, _operand(problem.value), mean, peak, total, _sizes(lead),
+            n, m, problem.query.shape[-1], size, m - n, *_dropout(problem),
+            CAUSAL=limits.causal, EXACT=_exact(problem), PROFILE=_profile(problem),
+            BM=blocks.rows, BN=blocks.keys, BD=blocks.values, W=blocks.warps, num_warps=blocks.warps, maxnreg=128,
+        )  # fmt: skip
+        if problem.wants_weights:
+            _weigh(problem, blocks, scored, restricted, everything, slice(0, lead.numel()), weights, peak, total)
+    return Output(mean, peak, total, weights)
+
+
+class _Wanted(NamedTuple):
+    """The gradients that come from above, and where those of the pairs go."""
+
+    above: Upstream
+    by_score: Tensor
+    by_bias: Tensor | None
+    live: Tensor
+
+
+def _weigh(
+    problem: Problem, blocks: _Blocks, scored: Any, restricted: Any, rows: slice, elements: slice,
+    weights: Tensor, peak: Tensor, total: Tensor | None = None, wanted: _Wanted | None = None,
+) -> None:  # fmt: skip
+    """Fill `weights`, and with `wanted` its buffers, for some rows of some batch elements.
+
+    Without `total` they are not divided by it: what comes from above has been.
+    """
+    n, m, size = rows.stop - rows.start, problem.limits.keys, problem.value.shape[-1]
+    count = elements.stop - elements.start
+    empty = _operand(None)
+    upstream: tuple[Any, ...] = (empty, empty, empty, None, None, None)
+    if wanted is not None:
+        above = wanted.above
+        own = above.weights[..., rows, :] if problem.wants_weights else None
+        upstream = (
+            _operand(above.mean[..., rows, :]), _operand(above.drift[..., rows], 1), _operand(own),
+            wanted.by_score, wanted.by_bias, wanted.live,
+        )  # fmt: skip
+    _tiles().weigh[(count * -(-n // blocks.rows) * -(-m // blocks.keys),)](
+        scored, restricted, _operand(problem.value), weights, _operand(peak[..., rows], 1),
+        _operand(None if total is None else total[..., rows], 1), *upstream,
+        _sizes(problem.lead), elements.start, n, m, problem.query.shape[-1], size,
+        m - problem.limits.queries + rows.start, *_dropout(problem),
+        CAUSAL=problem.limits.causal, PROFILE=_profile(problem),
+        BM=blocks.rows, BN=blocks.keys, BD=min(64, blocks.values), W=blocks.warps, num_warps=blocks.warps, maxnreg=128,
+    )  # fmt: skip
+
+
+def _parts(problem: Problem, blocks: _Blocks) -> Iterator[tuple[slice, slice]]:
+    """Rows and batch elements, so many at a time that their pairs fit into the buffers."""
+    n, m, count = problem.limits.queries, problem.limits.keys, problem.lead.numel()
+    elements = min(count, max(1, _PAIRS // (n * m)))
+    rows = n if n * m <= _PAIRS else max(1, _PAIRS // m // blocks.rows) * blocks.rows
+    for element in range(0, count, elements):
+        for row in range(0, n, rows):
+            yield slice(row, min(row + rows, n)), slice(element, min(element + elements, count))
+
+
+class _Sums(NamedTuple):
+    """The gradients, one for each batch element also where the operand is broadcast; v's for each block of queries."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    weight: Tensor | None
+    key_bias: Tensor | None
+
+
+def _backward(problem: Problem, out: Output, grad: Upstream) -> Gradients:
+    _check_readable(problem, *out, *grad)
+    limits, lead, weight = problem.limits, problem.lead, problem.weight
+    n, m = limits.queries, limits.keys
+    new, blocks = problem.query.new_zeros, _blocks(problem)
+    sums = _Sums(
+        query=new((*lead, n, problem.query.shape[-1])),
+        key=new((*lead, m, problem.key.shape[-1])),
+        value=new((*lead, m, problem.value.shape[-1])),
+        weight=None if weight is None else new((*lead, -(-n // blocks.side), weight.shape[-1])),
+        key_bias=None if limits.key_bias is None else new((*lead, m)),
+    )
+    if not _is_empty(problem):
+        with _on(problem):
+            _differentiate(problem, blocks, out, grad, sums)
+    return Gradients(
+        query=sums.query.sum_to_size(problem.query.shape),
+        key=sums.key.sum_to_size(problem.key.shape),
+        weight=_summed(None if sums.weight is None else sums.weight.sum(-2), weight, problem),
+        value=sums.value.sum_to_size(problem.value.shape),
+        key_bias=_summed(sums.key_bias, limits.key_bias, problem),
+    )
+
+
+def _summed(grad: Tensor | None, operand: Tensor | None, problem: Problem) -> Tensor:
+    """A gradient over what its operand is broadcast over; empty where there is no such operand."""
+    return problem.query.new_empty((0,)) if grad is None or operand is None else grad.sum_to_size(operand.shape)
+
+
+def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstream, sums: _Sums) -> None:
+    """Add every pair's share to the gradients."""
+    new, m, size = problem.query.new_empty, problem.limits.keys, problem.value.shape[-1]
+    made, seeds, sizes = _prepare(problem, blocks), _row_seeds(problem), _sizes(problem.lead)
+    key_blocks, values = -(-m // blocks.keys), min(64, blocks.values)
+    pull = _Pull(problem, blocks, made)
+    for rows, elements in _parts(problem, blocks):
+        n, count = rows.stop - rows.start, elements.stop - elements.start
+        row_blocks = -(-n // blocks.rows)
+        weights, by_score = new((count, n, m)), new((count, n, m))
+        live = new((count, row_blocks, key_blocks), dtype=torch.int32)
+        by_bias = None if sums.key_bias is None else new((count, row_blocks, m))
+        scored, restricted = _scored(problem, made, blocks, rows), _limits(problem.limits, seeds, rows)
+        wanted = _Wanted(grad, by_score, by_bias, live)
+        _weigh(problem, blocks, scored, restricted, rows, elements, weights, out.peak, wanted=wanted)
+        if by_bias is not None and sums.key_bias is not None:
+            sums.key_bias.view(-1, m)[elements] += by_bias.sum(-2)
+        if size:
+            _tiles().value_gradient[(count * key_blocks, -(-size // values))](
+                weights, live, _operand(grad.mean[..., rows, :]), sums.value, sizes, elements.start, n, m, size,
+                EXACT=_exact(problem), BM=blocks.rows, BN=blocks.keys, BD=values, num_warps=blocks.warps,
+            )  # fmt: skip
+        pull.queries(by_score, live, rows, elements, sums)
+        pull.keys(by_score, live, rows, elements, sums)
+
+
+class _Pull:
+    """Sums the gradients of pairs into those of queries with v, and into those of keys."""
+
+    def __init__(self, problem: Problem, blocks: _Blocks, made: _Prepared) -> None:
+        self.problem, self.blocks, self.made = problem, blocks, made
+        self.key_powers: tuple[Tensor | None, Tensor | None] = (None, None)
+        self.query_powers: tuple[Tensor | None, Tensor | None] = (None, None)
+        if problem.pair == "additive":
+            query, key = 2 * _once(problem.query), 2 * _once(problem.key)
+            self.key_powers = key.exp(), key.expm1()
+            self.query_powers = query.exp(), (-query).exp()
+
+    def queries(self, by_score: Tensor, live: Tensor, rows: slice, elements: slice, sums: _Sums) -> None:
+        blocks = self.blocks
+        by_weight = None if sums.weight is None else sums.weight[..., rows.start // blocks.side :, :]
+        self._launch(
+            self.problem.query[..., rows, :], self.problem.key, self.key_powers,
+            self.made.query_peaks[..., rows.start // blocks.rows :], self.made.key_peaks,
+            by_score, live, sums.query[..., rows, :], by_weight, elements.start, blocks.rows, blocks.keys,
+        )  # fmt: skip
+
+    def keys(self, by_score: Tensor, live: Tensor, rows: slice, elements: slice, sums: _Sums) -> None:
+        blocks = self.blocks
+        e, twin = (None if t is None else t[..., rows, :] for t in self.query_powers)
+        self._launch(
+            self.problem.key, self.problem.query[..., rows, :], (e, twin),
+            self.made.key_peaks, self.made.query_peaks[..., rows.start // blocks.rows :],
+            by_score.mT, live.mT, sums.key, None, elements.start, blocks.keys, blocks.rows,
+        )  # fmt: skip
+
+    def _launch(
+        self, side: Tensor, other: Tensor, powers: tuple[Tensor | None, Tensor | None], side_peaks: Tensor,
+        other_peaks: Tensor, by_score: Tensor, live: Tensor, into: Tensor, by_weight: Tensor | None, first: int,
+        side_block: int, other_block: int,
+    ) -> None:  # fmt: skip
+        problem, blocks = self.problem, self.blocks
+        (count, length), features = by_score.shape[:2], side.shape[-1]
+        weight = None if problem.weight is None else problem.weight[..., None, :]
+        warps = max(2, blocks.side * blocks.features // 512)  # 16 numbers a thread
+        _tiles().side_gradient[(count * -(-length // blocks.side), max(1, -(-features // blocks.features)))](
+            _operand(side), _operand(other), *(_operand(t) for t in powers), _operand(weight),
+            _operand(side_peaks, 1), _operand(other_peaks, 1), _operand(by_score), _operand(live), _operand(into),
+            _operand(by_weight), _sizes(problem.lead), first, length, by_score.shape[2], features,
+            PROFILE=_profile(problem), SIDE=side_block, OTHER=other_block, BLOCK=blocks.side,
+            FEATURES=blocks.features, W=warps, num_warps=warps, maxnreg=128,
+        )  # fmt: skip
+
+
+run = operator("triton", _forward, _backward)

@@ -1,0 +1,258 @@
+"""Plain PyTorch in tiles of bounded size: linear memory forward and backward.
+
+The forward joins the states of tiles; the backward computes each tile's scores, and its weights, once more.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dikkat.masking import can_read_values, have_tangents, softmax
+from dikkat.operator import Gradients, Output, Upstream, operator
+from dikkat.problem import (
+    Problem,
+    clip,
+    dropout_scale,
+    log_profile,
+    must_exclude,
+    narrow,
+    pool,
+    profile_slope,
+    weigh,
+)
+from dikkat.state import Pooled, join
+
+_INF = float("inf")
+# Elements of a tile's largest tensor: 4 MB in float32, so that the handful of them stays near the caches.
+_TILE = 2**20
+# Pairs that a tile has at least, where there are as many: 64 × 64.
+_SQUARE = 2**12
+# From this much work a batch element is worth a loop of its own, in which the keys past its length are skipped.
+_ALONE = 2**18
+
+
+def obstacles(problem: Problem) -> list[str]:
+    """Why it cannot run."""
+    if have_tangents(problem.query, problem.key, problem.value):
+        return ["it has no forward-mode derivative; 'reference' has"]
+    return []
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Some rows and columns of one problem, with what all of them need."""
+
+    problem: Problem
+    rows: slice
+    cols: slice
+    exact: bool
+
+    @property
+    def query(self) -> Tensor:
+        return self.problem.query[..., self.rows, :]
+
+    @property
+    def key(self) -> Tensor:
+        return self.problem.key[..., self.cols, :]
+
+    @property
+    def value(self) -> Tensor:
+        return self.problem.value[..., self.cols, :]
+
+    def visible(self) -> Tensor | None:
+        return self.problem.limits.visible(self.rows, self.cols)
+
+    def hidden_from_some(self, visible: Tensor | None) -> Tensor | None:
+        """`visible` where a plain product over it would not do."""
+        return visible if self.exact else None
+
+    def pairs(self, visible: Tensor | None) -> Tensor:
+        """q + k or q − k for additive and distance, (..., rows, cols, h)."""
+        query, key = (clip(self.problem, side) for side in (self.query, self.key))
+        query, key = query[..., :, None, :], key[..., None, :, :]
+        pairs = query + key if self.problem.pair == "additive" else query - key
+        some = self.hidden_from_some(visible)
+        return pairs if some is None else torch.where(some[..., None], pairs, 0.0)
+
+
+def _forward(problem: Problem) -> Output:
+    lead, limits = problem.lead, problem.limits
+    size = problem.value.shape[-1]
+    new = problem.query.new_zeros
+    mean, total = new((*lead, limits.queries, size)), new((*lead, limits.queries))
+    peak = torch.full_like(total, -_INF)
+    weights = new((*lead, limits.queries, limits.keys) if problem.wants_weights else (0,))
+    exact = must_exclude(problem)
+    for part, (mean_part, peak_part, total_part, weights_part) in _parts(problem, (mean, peak, total, weights)):
+        for rows in _rows(part):
+            state = Pooled(mean_part[..., rows, :], peak_part[..., rows], total_part[..., rows])
+            for tile in _tiles(part, rows, exact):
+                state = join(state, _state(tile))
+            mean_part[..., rows, :], peak_part[..., rows], total_part[..., rows] = state
+            if problem.wants_weights:
+                whole = state.total.masked_fill(state.total == 0, 1.0)[..., None]
+                for tile in _tiles(part, rows, exact):
+                    scores, visible = _scores(tile)[:2]
+                    weights_part[..., rows, tile.cols] = _shares(scores, visible, state.peak) / whole
+    return Output(mean, peak, total, weights)
+
+
+def _state(tile: _Tile) -> Pooled:
+    scores, visible, _ = _scores(tile)
+    scores = scores.expand(*tile.problem.lead, *scores.shape[-2:])
+    weights, peak, total = softmax(scores, visible)
+    scale = dropout_scale(tile.problem, tile.rows, tile.cols)
+    mean = pool(weights if scale is None else weights * scale, tile.value, tile.hidden_from_some(visible))
+    return Pooled(mean, peak, total)
+
+
+def _scores(tile: _Tile) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The scores of a tile, who sees whom, and what the gradient needs: tanh(q + k), or q − k."""
+    problem, visible = tile.problem, tile.visible()
+    made: Tensor | None = None
+    if problem.pair == "inner":
+        scores = tile.query @ tile.key.mT
+    elif problem.weight is not None:
+        made = tile.pairs(visible).tanh_()
+        scores = weigh(made, problem.weight)
+    else:
+        made = tile.pairs(visible)
+        scores = log_profile(problem.profile, made.square().sum(-1))
+        if problem.profile != "gaussian":
+            reached = scores != -_INF
+            visible = reached if visible is None else visible & reached
+    bias = problem.limits.key_bias
+    return scores if bias is None else scores + bias[..., None, tile.cols], visible, made
+
+
+def _shares(scores: Tensor, visible: Tensor | None, peak: Tensor) -> Tensor:
+    """e^(score − peak), 0 where hidden: weights, but for the division by their total."""
+    shares = (scores - peak.masked_fill(peak == -_INF, 0.0)[..., None]).exp()
+    return shares if visible is None else shares.masked_fill(~visible, 0.0)
+
+
+def _backward(problem: Problem, out: Output, grad: Upstream) -> Gradients:
+    operands = (problem.query, problem.key, problem.weight, problem.value, problem.limits.key_bias)
+    grads = [problem.query.new_zeros((0,) if t is None else t.shape) for t in operands]
+    exact = must_exclude(problem, grad.mean)
+    for part, tensors in _parts(problem, (*grads, out.peak, *grad)):
+        into, peak, above = Gradients(*tensors[:5]), tensors[5], Upstream(*tensors[6:])
+        for rows in _rows(part):
+            own = above._replace(mean=above.mean[..., rows, :], drift=above.drift[..., rows])
+            for tile in _tiles(part, rows, exact):
+                if problem.wants_weights:
+                    own = own._replace(weights=above.weights[..., rows, tile.cols])
+                _accumulate(tile, peak[..., rows], own, into)
+    return Gradients(*grads)
+
+
+def _accumulate(tile: _Tile, peak: Tensor, above: Upstream, into: Gradients) -> None:
+    """Add one tile's share to every gradient."""
+    problem, rows, cols = tile.problem, tile.rows, tile.cols
+    scores, visible, made = _scores(tile)
+    shares = _shares(scores, visible, peak)
+    some = tile.hidden_from_some(visible)
+    back = None if some is None else some.expand(*some.shape[:-2], *shares.shape[-2:]).mT
+    scale = dropout_scale(problem, rows, cols)
+
+    kept = shares if scale is None else shares * scale
+    _add(into.value[..., cols, :], pool(kept.mT, above.mean, back))
+    by_weight = above.mean @ tile.value.mT
+    by_weight = by_weight if scale is None else by_weight * scale
+    by_weight = by_weight + above.weights if problem.wants_weights else by_weight
+    by_score = shares * (by_weight - above.drift[..., None])
+    if visible is not None:
+        by_score = by_score.masked_fill(~visible, 0.0)
+
+    if problem.limits.key_bias is not None:
+        _add(into.key_bias[..., cols], by_score.sum(-2))
+    if made is None:
+        _add(into.query[..., rows, :], pool(by_score, tile.key, some))
+        _add(into.key[..., cols, :], pool(by_score.mT, tile.query, back))
+        return
+    if problem.weight is not None:
+        by_pair = _through_tanh(by_score, made, problem.weight, into)
+    else:
+        by_score = by_score.sum_to_size(made.shape[:-1])
+        by_pair = (2 * by_score * profile_slope(problem.profile, made.square().sum(-1)))[..., None] * made
+    _add(into.query[..., rows, :], by_pair.sum(-2))
+    by_key = by_pair.sum(-3)
+    _add(into.key[..., cols, :], by_key if problem.pair == "additive" else -by_key)
+
+
+def _through_tanh(by_score: Tensor, made: Tensor, weight: Tensor, into: Gradients) -> Tensor:
+    """The gradient of q + k from that of Σ_h v_h tanh(q + k)_h; v's is added on the way."""
+    one = torch.ones((), dtype=made.dtype, device=made.device)
+    if weight.numel() == weight.shape[-1]:
+        by_score = by_score.sum_to_size(made.shape[:-1])
+        _add(into.weight, (by_score.reshape(1, -1) @ made.reshape(-1, made.shape[-1])).reshape(weight.shape))
+        return torch.addcmul(one, made, made, value=-1).mul_(weight.reshape(-1)).mul_(by_score[..., None])
+    _add(into.weight, (by_score[..., None, :] @ made).sum(-3).squeeze(-2))
+    return by_score[..., None] * (torch.addcmul(one, made, made, value=-1) * weight[..., None, None, :])
+
+
+def _add(into: Tensor, share: Tensor) -> None:
+    into += share.sum_to_size(into.shape)
+
+
+def _parts(problem: Problem, tensors: tuple[Tensor, ...]) -> Iterator[tuple[Problem, tuple[Tensor, ...]]]:
+    """The problem whole; or some elements of a leading dimension after the others.
+
+    One by one where their lengths differ and the work is worth it; and so many at a time that tiles stay large, so that
+    there are few of them.
+    """
+    lead, lens = problem.lead, problem.limits.lens
+    if not lead.numel() or not lead:
+        yield problem, tensors
+        return
+    apart = lens is not None and lens.shape[0] > 1 and can_read_values(lens)
+    dim = 0 if apart else max(range(len(lead)), key=lambda i: lead[i])
+    each = lead.numel() // lead[dim] * _features(problem)
+    pairs = max(1, problem.limits.queries * problem.limits.keys)
+    step = max(1, _TILE // (each * min(pairs, _SQUARE)))
+    if apart and each * pairs >= _ALONE:
+        step = 1
+    if step >= lead[dim]:
+        yield problem, tensors
+        return
+    for start in range(0, lead[dim], step):
+        rows = slice(start, min(start + step, lead[dim]))
+        # Weights that are not wanted are (0,), and have no leading dimension to cut.
+        yield problem.part(dim, rows), tuple(narrow(t, dim, rows) if t.ndim > len(lead) else t for t in tensors)
+
+
+def _features(problem: Problem) -> int:
+    """What a pair takes in a tile: h numbers, or one where a product makes the scores."""
+    return 1 if problem.pair == "inner" else max(1, problem.query.shape[-1])
+
+
+def _rows(problem: Problem) -> Iterator[slice]:
+    step = _steps(problem)[0]
+    for start in range(0, problem.limits.queries, step):
+        yield slice(start, min(start + step, problem.limits.queries))
+
+
+def _tiles(problem: Problem, rows: slice, exact: bool) -> Iterator[_Tile]:
+    """The tiles of some rows in which a pair may be visible."""
+    limits = problem.limits
+    stop = limits.keys
+    if limits.causal:
+        stop = min(stop, rows.stop + limits.keys - limits.queries)
+    if limits.lens is not None and limits.lens.numel() and can_read_values(limits.lens):
+        lens = limits.lens if limits.lens.shape[-1] == 1 else limits.lens[..., rows]
+        stop = min(stop, int(lens.max())) if lens.numel() else 0
+    step = _steps(problem)[1]
+    for start in range(0, max(0, stop), step):
+        yield _Tile(problem, rows, slice(start, min(start + step, stop)), exact)
+
+
+def _steps(problem: Problem) -> tuple[int, int]:
+    """Rows and columns of a tile: as square as the budget allows."""
+    pairs = max(1, _TILE // max(1, problem.lead.numel() * _features(problem)))
+    rows = min(max(1, problem.limits.queries), max(1, int(pairs**0.5)))
+    return rows, max(1, min(max(1, problem.limits.keys), pairs // rows))
+
+
+run = operator("chunked", _forward, _backward)

@@ -1,0 +1,158 @@
+"""Plain PyTorch under plain autograd: the truth that the other implementations are held against.
+
+It builds every (..., n, m) tensor, and (..., n, m, h) for additive and distance scores. What it adds to the textbook's
+lines is that a pair which is hidden has no part in any sum, in the forward or the backward pass.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dikkat.masking import softmax
+from dikkat.problem import (
+    Problem,
+    Result,
+    clip,
+    dropout_scale,
+    log_profile,
+    pool,
+    weigh,
+)
+from dikkat.state import log_sum_exp
+
+
+def obstacles(problem: Problem) -> list[str]:
+    """Why it cannot run: it always can."""
+    return []
+
+
+def run(problem: Problem) -> Result:
+    """Scores, softmax, average."""
+    problem = problem.wide()
+    visible = problem.limits.visible()
+    # Where all rows of a batch element see the same keys, the front door has set the others to 0: plain products do.
+    hidden_from_some = visible if problem.limits.vary_by_row() else None
+    scores = _scores(problem, hidden_from_some)
+    if problem.limits.key_bias is not None:
+        scores = scores + problem.limits.key_bias[..., None, :]
+    # A restriction may have leading dimensions that no query or key has.
+    scores = scores.expand(*problem.lead, *scores.shape[-2:])
+    if problem.pair == "distance" and problem.profile != "gaussian":  # beyond a kernel's support a key is hidden too
+        reached = scores != -float("inf")
+        visible = reached if visible is None else visible & reached
+        hidden_from_some = visible
+    weights, peak, total = softmax(scores, visible)
+    scale = dropout_scale(problem)
+    kept = weights if scale is None else weights * scale
+    mean = kept @ problem.value if hidden_from_some is None else _pool(kept, problem.value, hidden_from_some)
+    lse, tail = log_sum_exp(peak, total) if problem.wants_state else (None, None)
+    return Result(mean, lse, weights if problem.wants_weights else None, tail)
+
+
+def _scores(problem: Problem, visible: Tensor | None) -> Tensor:
+    """The pair function of every pair; what a hidden pair gets is of no account, but its gradient is 0."""
+    query, key = problem.query, problem.key
+    if problem.pair == "inner":
+        return query @ key.mT if visible is None else _inner(query, key, visible)
+    query, key = clip(problem, query)[..., :, None, :], clip(problem, key)[..., None, :, :]
+    pairs = query + key if problem.pair == "additive" else query - key
+    if visible is not None:
+        pairs = torch.where(visible[..., None], pairs, 0.0)
+    if problem.pair == "additive" and problem.weight is not None:
+        return weigh(pairs.tanh(), problem.weight)
+    return log_profile(problem.profile, pairs.square().sum(-1))
+
+
+def _inner(query: Tensor, key: Tensor, visible: Tensor) -> Tensor:
+    function = _Inner if torch.compiler.is_compiling() else _InnerBothWays
+    product: Tensor = function.apply(query, key, visible)  # type: ignore[no-untyped-call]
+    return product
+
+
+def _pool(weights: Tensor, value: Tensor, visible: Tensor) -> Tensor:
+    function = _Pool if torch.compiler.is_compiling() else _PoolBothWays
+    pooled: Tensor = function.apply(weights, value, visible)  # type: ignore[no-untyped-call]
+    return pooled
+
+
+# Each of the two products below is the other's derivative, with hidden pairs left out of every sum on the way back too:
+# plain autograd would multiply a gradient of 0 by a hidden NaN.
+
+
+class _Inner(torch.autograd.Function):
+    """⟨a_i, b_j⟩ for visible pairs, 0 for hidden ones."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor, visible: Tensor) -> Tensor:
+        return torch.where(visible, a @ b.mT, 0.0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        a, b, visible = ctx.saved_tensors
+        grad = torch.where(visible, grad, 0.0)
+        by_a, by_b = _pool(grad, b, visible), _pool(grad.mT, a, _transposed(visible, grad))
+        return by_a.sum_to_size(a.shape), by_b.sum_to_size(b.shape), None
+
+
+class _Pool(torch.autograd.Function):
+    """Σ_j w_ij v_j over the visible j; w is 0 where hidden."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(weights: Tensor, value: Tensor, visible: Tensor) -> Tensor:
+        return pool(weights, value, visible)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        weights, value, visible = ctx.saved_tensors
+        by_weights = _inner(grad, value, visible)
+        by_value = _pool(weights.mT, grad, _transposed(visible, weights))
+        return by_weights.sum_to_size(weights.shape), by_value.sum_to_size(value.shape), None
+
+
+# Forward mode stands apart: torch.compile traces no function that has it.
+
+
+class _InnerBothWays(_Inner):
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def jvp(ctx: Any, by_a: Tensor | None, by_b: Tensor | None, _: None) -> Tensor:
+        a, b, visible = ctx.saved_tensors
+        return _inner(_zero(by_a, a), b, visible) + _inner(a, _zero(by_b, b), visible)
+
+
+class _PoolBothWays(_Pool):
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def jvp(ctx: Any, by_weights: Tensor | None, by_value: Tensor | None, _: None) -> Tensor:
+        weights, value, visible = ctx.saved_tensors
+        return _pool(_zero(by_weights, weights), value, visible) + _pool(weights, _zero(by_value, value), visible)
+
+
+def _zero(tangent: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if tangent is None else tangent
+
+
+def _transposed(visible: Tensor, like: Tensor) -> Tensor:
+    """`visible` with its rows and columns exchanged, and neither of them broadcast."""
+    return visible.expand(*visible.shape[:-2], *like.shape[-2:]).mT

@@ -1,0 +1,107 @@
+"""Weights under PyTorch's names, whatever framework they are of: NumPy arrays, safetensors files, and their checks."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dikkat.storage.files import write_whole
+
+Array = np.ndarray[Any, Any]
+Tensors = Mapping[str, Array]
+
+
+def read(source: Tensors | str | os.PathLike[str]) -> Tensors:
+    """Weights that came as they are, or as the name of a safetensors file.
+
+    What is bfloat16 in a file comes as float32, since NumPy has no such type.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: a file that is damaged or of another format.
+    """
+    if isinstance(source, Mapping):
+        return source
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    path = Path(source)
+    try:
+        loaded = load(path.read_bytes())
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise ValueError(f"{path}: truncated, damaged or no safetensors file ({error})") from error
+    return {
+        name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy() for name, tensor in loaded.items()
+    }
+
+
+def write(tensors: Tensors, path: str | os.PathLike[str]) -> None:
+    """Write a safetensors file, whole or not at all.
+
+    Raises:
+        OSError: the system could not write; an older file is as it was.
+    """
+    from safetensors.numpy import save
+
+    content = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
+    write_whole(path, save(content, metadata={"format": "pt"}))
+
+
+def check(expected: Mapping[str, tuple[int, ...]], found: Tensors, name: str = "tensors") -> None:
+    """Whether the weights are those of a layer.
+
+    Args:
+        expected: each weight's shape, by name.
+        found: the weights.
+        name: what to call them in the message.
+
+    Raises:
+        ValueError: one is missing, one is too many, or the shapes differ; the message names it and both shapes.
+
+    Example:
+        >>> check({"v": (1, 5)}, {"v": np.zeros((1, 7))}, name="file")
+        Traceback (most recent call last):
+            ...
+        ValueError: file: v came with shape (1, 7); allowed: (1, 5). They are of another layer, or of one of other sizes
+    """
+    faults = [f"{each} {shape} is missing" for each, shape in expected.items() if each not in found]
+    faults += [f"{each} {tuple(found[each].shape)} is not expected" for each in sorted(found) if each not in expected]
+    faults += [
+        f"{each} came with shape {tuple(found[each].shape)}; allowed: {tuple(shape)}"
+        for each, shape in expected.items()
+        if each in found and tuple(found[each].shape) != tuple(shape)
+    ]
+    if faults:
+        raise ValueError(
+            f"{name}: {'; '.join(faults[:5])}{' …' if faults[5:] else ''}. They are of another layer, or of one of "
+            "other sizes"
+        )
+
+
+def bandwidths(bandwidth: Any) -> Array:
+    """A kernel's bandwidth, checked.
+
+    Args:
+        bandwidth: a number, or (d,), one for each feature.
+
+    Returns:
+        () or (d,), float64, so that a fixed bandwidth is exact for every dtype of data.
+
+    Raises:
+        TypeError: no numbers.
+        ValueError: numbers that are not positive and finite, or of another shape.
+    """
+    try:
+        sigma = np.array(bandwidth, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"bandwidth: came {bandwidth!r}; allowed: a positive number, or one for each feature") from None
+    if sigma.ndim > 1:
+        raise ValueError(f"bandwidth: came with shape {sigma.shape}; allowed: a number, or (d,), one a feature")
+    if not sigma.size or not bool((np.isfinite(sigma) & (sigma > 0)).all()):
+        raise ValueError(
+            f"bandwidth: came {sigma.tolist()}; allowed: positive finite numbers, in the units of the data"
+        )
+    return sigma

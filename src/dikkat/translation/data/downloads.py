@@ -1,0 +1,170 @@
+"""Files from the network, known by their checksums."""
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dikkat.storage.cache import opened, writing
+from dikkat.storage.files import flush_folder
+from dikkat.translation.errors import CorpusError
+
+_BUSY = (408, 425, 429)  # answers after which it is worth asking again, as after all from 500
+
+
+class Checksum(NamedTuple):
+    """What a file's content is known by.
+
+    Attributes:
+        algorithm: as `hashlib` calls it.
+        value: hexadecimal digits.
+    """
+
+    algorithm: str
+    value: str
+
+    @classmethod
+    def of(cls, path: Path, algorithm: str = "sha256") -> "Checksum":
+        """A file's."""
+        with path.open("rb") as file:
+            return cls(algorithm, hashlib.file_digest(file, algorithm).hexdigest())
+
+    def __str__(self) -> str:
+        """Both."""
+        return f"{self.algorithm} {self.value}"
+
+
+def fetch(
+    address: str, path: Path, checksum: Checksum, *, timeout: float = 30.0, attempts: int = 5, pause: float = 0.5
+) -> None:
+    """Download a file that is not there yet, and verify it, however it came there.
+
+    What came before a connection broke stays in a file beside it, `.part`, and the next attempt, or the next call, asks
+    for the rest alone. The file has its name when all of it is there and verified. A progress bar is on standard error,
+    where that is a terminal.
+
+    Args:
+        address: of the file.
+        path: where it is to be, in a folder of the cache.
+        checksum: of its content.
+        timeout: seconds without a byte after which a connection is taken for broken.
+        attempts: how often to try while the connection breaks, or the server is busy.
+        pause: seconds before the second attempt; each further one waits twice as long.
+
+    Raises:
+        CorpusError: the address cannot be reached, or what came is not what it should be. The message says under
+            which path to put the file by hand.
+        OSError: the file cannot be written.
+    """
+    from filelock import FileLock
+
+    folder = path.parent
+    with writing(path.name, folder):
+        lock = FileLock(f"{path}.lock").acquire()
+    with lock:  # of two processes that want the file, one waits, and then finds it
+        if path.exists():
+            found = Checksum.of(path, checksum.algorithm)
+            if found != checksum:
+                raise CorpusError(
+                    f"{path}: not the file that it should be: expected {checksum}, found {found}. Delete it to have it "
+                    f"fetched from {address}, or put the right one there by hand"
+                )
+            return
+        part = path.with_name(f"{path.name}.part")
+        _download(address, path, checksum, part, timeout, attempts, pause)
+        found = Checksum.of(part, checksum.algorithm)
+        if found != checksum:
+            part.unlink()
+            raise CorpusError(
+                f"{address}: what came is not the file that it should be: expected {checksum}, found {found}. Try "
+                f"again, or {_by_hand(path, checksum)}"
+            )
+        with writing(path.name, folder):
+            os.replace(part, path)  # noqa: PTH105  (as in dikkat.storage.files)
+            flush_folder(folder)
+
+
+def _by_hand(path: Path, checksum: Checksum) -> str:
+    return f"put the file there by hand: {path} ({checksum})"
+
+
+def _download(
+    address: str, path: Path, checksum: Checksum, part: Path, timeout: float, attempts: int, pause: float
+) -> None:
+    """All of the file into `part`, which may hold its beginning."""
+    import httpx
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), DownloadColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty())
+    with httpx.Client(timeout=timeout, follow_redirects=True) as client, bar:
+        task = bar.add_task(path.name, total=None)
+        for attempt in range(1, attempts + 1):
+            try:
+                for done, total in _pieces(client, address, part):
+                    bar.update(task, completed=done, total=total)
+                return
+            except (httpx.HTTPError, httpx.InvalidURL, _BrokenError) as error:
+                if attempt == attempts or not _worth_another(error):
+                    raise CorpusError(
+                        f"cannot fetch {address} ({_reason(error)}). Check the network and try again, or "
+                        f"{_by_hand(path, checksum)}"
+                    ) from error
+            time.sleep(pause * 2 ** (attempt - 1))
+
+
+def _pieces(client: Any, address: str, part: Path) -> Iterator[tuple[int, int | None]]:
+    """Appends to `part` what is missing, and says after each piece how much there is, and of how much."""
+    begun = part.stat().st_size if part.exists() else 0
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={begun}-"} if begun else {})
+    with client.stream("GET", address, headers=headers) as answer:
+        if begun and answer.status_code == 416:
+            part.unlink()
+            raise _BrokenError("the server has no such rest of the file")
+        answer.raise_for_status()
+        if answer.status_code != 206:  # the server knows no ranges: it sends all of it
+            begun = 0
+        elif not answer.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
+            part.unlink()
+            raise _BrokenError("the server sent another part of the file than the one asked for")
+        length = answer.headers.get("Content-Length", "")
+        total = begun + int(length) if length.isdigit() else None
+        try:
+            with opened(part, "r+b" if begun else "wb", part.name) as file:
+                file.seek(begun)
+                for piece in answer.iter_raw():
+                    with writing(part.name, part.parent):
+                        file.write(piece)
+                        file.flush()
+                    yield file.tell(), total
+                with writing(part.name, part.parent):
+                    os.fsync(file.fileno())
+        except OSError:
+            part.unlink(missing_ok=True)  # its space is wanted
+            raise
+
+
+class _BrokenError(Exception):
+    """What came does not fit to what came before."""
+
+
+def _worth_another(error: Exception) -> bool:
+    import httpx
+
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.status_code >= 500 or error.response.status_code in _BUSY
+    return isinstance(error, (httpx.TransportError, _BrokenError)) and not isinstance(error, httpx.UnsupportedProtocol)
+
+
+def _reason(error: Exception) -> str:
+    import httpx
+
+    if isinstance(error, httpx.HTTPStatusError):
+        return f"the server answered {error.response.status_code} {error.response.reason_phrase}"
+    if isinstance(error, httpx.TimeoutException):
+        return "the server was silent for too long"
+    return str(error) or type(error).__name__

@@ -1,0 +1,159 @@
+"""Well-known corpora by their names: fetched, verified, and kept in the cache folder."""
+
+import difflib
+import warnings
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from dikkat.storage.cache import cache_folder, writing
+from dikkat.storage.files import write_whole
+from dikkat.translation.data.corpus import AlignedCorpus, Corpus, TsvCorpus
+from dikkat.translation.data.downloads import Checksum, fetch
+from dikkat.translation.data.splits import split
+from dikkat.translation.errors import CorpusError
+
+NAMES = ("tatoeba-fra-eng", "multi30k-en-fr", "multi30k-en-de")
+
+_MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw"
+_MULTI30K_SHA256 = {
+    "train.en.gz": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
+    "train.fr.gz": "622e75069e9f4c577425c4f277116ce66e63a2401c0a2312d90073cb12379a3c",
+    "train.de.gz": "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6",
+    "val.en.gz": "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28",
+    "val.fr.gz": "ca3106f1a72390591d25f6c45cb4cd39dec4cd3f123e099748a3ce5256c160e9",
+    "val.de.gz": "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a",
+    "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
+    "test_2016_flickr.fr.gz": "6d326e188d259fb1d04ac19eae3af956559b3a0b93d7635e56c90987c40c8b90",
+    "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
+}
+_TATOEBA = "http://d2l-data.s3-accelerate.amazonaws.com"
+_TATOEBA_SHA1 = "94646ad1522d915e7b0f9296181140edcf86a4f5"
+# What an archive raises that is damaged; the last one, where that makes it look encrypted or packed in an unknown way.
+_DAMAGED = (zipfile.BadZipFile, EOFError, zlib.error, RuntimeError)
+_TATOEBA_SHARE = 0.01  # for validation, and as many for test: some 1,500 sentences each
+
+
+@dataclass(frozen=True)
+class NamedCorpus:
+    """A well-known corpus on this machine.
+
+    Attributes:
+        training: pairs to learn from.
+        validation: pairs to choose by.
+        test: pairs to measure with.
+        whole: the training file as it is, before anything was taken out of it for validation and test.
+    """
+
+    training: Corpus
+    validation: Corpus
+    test: Corpus
+    whole: Corpus
+
+
+def named(name: str, *, base: str | None = None) -> NamedCorpus:
+    """A well-known corpus; fetched the first time, with a progress bar, and verified every time.
+
+    | name | what | parts |
+    | --- | --- | --- |
+    | `tatoeba-fra-eng` | 167,000 short English–French pairs of tatoeba.org (CC BY 2.0 FR) | one hundredth of the English sentences for validation, one for test, always the same ones |
+    | `multi30k-en-fr`, `multi30k-en-de` | captions of 29,000 pictures, for research | val, and test 2016 |
+
+    The files are kept in the folder `corpora` of the system's cache folder for dikkat, or of the folder that the
+    environment variable `DIKKAT_CACHE` names. A file that is put there by hand is verified and used.
+
+    Args:
+        name: one of those.
+        base: the address of the folder in which the files are on the network; None: where they are published.
+
+    Raises:
+        CorpusError: no such name; a file that cannot be fetched (the message says where to put it by hand), or is not
+            what it should be.
+        OSError: the cache folder cannot be written.
+
+    Example:
+        >>> named("multi30k-en-it")
+        Traceback (most recent call last):
+            ...
+        dikkat.translation.errors.CorpusError: multi30k-en-it: no such corpus; did you mean multi30k-en-fr?
+    """  # noqa: E501  (a row of a table is one line)
+    if name not in NAMES:
+        near = difflib.get_close_matches(name, NAMES, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"those that have names are {', '.join(NAMES)}"
+        raise CorpusError(f"{name}: no such corpus; {hint}")
+    if name == "tatoeba-fra-eng":
+        return _tatoeba(base or _TATOEBA)
+    _, *languages = name.split("-")
+    return _multi30k(base or _MULTI30K, *languages)
+
+
+def _multi30k(base: str, source: str, target: str) -> NamedCorpus:
+    folder = cache_folder("corpora", "multi30k")
+
+    def part(name: str) -> Corpus:
+        paths = [folder / f"{name}.{language}.gz" for language in (source, target)]
+        for path in paths:
+            fetch(f"{base}/{path.name}", path, Checksum("sha256", _MULTI30K_SHA256[path.name]))
+        return AlignedCorpus(*paths)
+
+    training = part("train")
+    return NamedCorpus(training, part("val"), part("test_2016_flickr"), training)
+
+
+def _tatoeba(base: str) -> NamedCorpus:
+    archive = cache_folder("corpora", "tatoeba-fra-eng") / "fra-eng.zip"
+    checksum = Checksum("sha1", _TATOEBA_SHA1)
+    if archive.exists() and Checksum.of(archive, "sha1") != checksum and "fra.txt" in _members(archive):
+        warnings.warn(
+            f"{archive}: another edition of the corpus than the one with {checksum}: figures differ from those "
+            "that are measured with that one",
+            UserWarning,
+            stacklevel=3,
+        )
+    else:
+        fetch(f"{base}/{archive.name}", archive, checksum)
+    whole = TsvCorpus(_extracted(archive, _recorded(archive)))
+    training, validation, test = split(whole, _TATOEBA_SHARE, _TATOEBA_SHARE)
+    return NamedCorpus(training, validation, test, whole)
+
+
+def _recorded(archive: Path) -> str:
+    """The archive's SHA-256: recorded beside it the first time, and the same ever after."""
+    found = Checksum.of(archive).value
+    record = archive.with_name(f"{archive.name}.sha256")
+    if not record.exists():
+        with writing(record.name, record.parent):
+            write_whole(record, f"{found}  {archive.name}\n")
+    expected = record.read_text(encoding="utf-8").partition(" ")[0]
+    if found != expected:
+        raise CorpusError(
+            f"{archive}: not the file that it was when it was first used: expected sha256 {expected}, found {found}. "
+            f"If it was replaced on purpose, delete {record}; otherwise delete both, to have it fetched again"
+        )
+    return found
+
+
+def _extracted(archive: Path, sha256: str) -> Path:
+    """The archive's sentence pairs as a file."""
+    path = archive.with_name(f"fra-eng-{sha256[:12]}.tsv")
+    if not path.exists():
+        member = next((name for name in ("fra-eng/fra.txt", "fra.txt") if name in _members(archive)), None)
+        if member is None:
+            raise CorpusError(f"{archive}: holds no fra.txt. Delete it to have it fetched again")
+        try:
+            with zipfile.ZipFile(archive) as opened:
+                content = opened.read(member)
+        except _DAMAGED as error:
+            raise CorpusError(f"{archive}: damaged ({error}). Delete it to have it fetched again") from error
+        with writing(path.name, path.parent):
+            write_whole(path, content)
+    return path
+
+
+def _members(archive: Path) -> list[str]:
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            return opened.namelist()
+    except _DAMAGED:
+        return []

@@ -1,0 +1,224 @@
+"""A corpus as recipes and the command line spell it."""
+
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from dikkat.errors import InputError
+from dikkat.translation.errors import CorpusError
+
+Part = Literal["training", "validation", "test", "whole"]
+
+PHRASEBOOK = "phrasebook"
+SPELLINGS = "NAME, FILE, {tsv: FILE}, {source: FILE, target: FILE} or {dataset: NAME, source: COLUMN, target: COLUMN}"
+
+_FORMS = {  # the keys of each form: those that must be there, those that may
+    "name": ({"name"}, {"part", "first"}),
+    "dataset": ({"dataset", "source", "target"}, {"config", "split", "first"}),
+    "tsv": ({"tsv"}, {"first"}),
+    "source": ({"source", "target"}, {"first"}),
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the sentence pairs come from.
+
+    | spelling | which pairs |
+    | --- | --- |
+    | `phrasebook`, `multi30k-en-fr` … | a corpus that dikkat knows by name; the part that it is used for |
+    | `{name: tatoeba-fra-eng, part: whole}` | the same, of another part: training, validation, test or whole |
+    | `pairs.tsv`, `{tsv: pairs.tsv}` | lines of sentence, tab, translation; what has a dot or a slash is a file |
+    | `{source: FILE, target: FILE}` | two files; line i of one translates line i of the other |
+    | `{dataset: NAME, source: COLUMN, target: COLUMN}` | a Hugging Face data set; also `config`, `split` |
+    | `{dataset: ./FOLDER, …}` | the same, from a folder: what begins with a dot, a slash or `~` is one |
+
+    With `first: N` in braces, the first N pairs alone. A file's or folder's name may begin with `~`, the home folder.
+
+    Attributes:
+        name: a corpus that dikkat knows.
+        part: which of its parts; None: the one that it is used for.
+        tsv: a file of pairs.
+        source: a file of sentences, or the column of a data set.
+        target: their translations, likewise.
+        dataset: a data set of the Hugging Face Hub, or a local folder.
+        config: which configuration of it.
+        split: which split of it.
+        first: how many pairs to take from its beginning; they are held in memory.
+
+    Example:
+        >>> Source.parse({"tsv": "pairs.tsv", "first": 600})
+        Source(name=None, part=None, tsv='pairs.tsv', source=None, target=None, dataset=None, config=None, split=None, \
+first=600)
+        >>> Source.parse("phrasebok")
+        Traceback (most recent call last):
+            ...
+        dikkat.errors.InputError: phrasebok: no such corpus; did you mean phrasebook?
+    """
+
+    name: str | None = None
+    part: Part | None = None
+    tsv: str | None = None
+    source: str | None = None
+    target: str | None = None
+    dataset: str | None = None
+    config: str | None = None
+    split: str | None = None
+    first: int | None = None
+
+    @classmethod
+    def parse(cls, value: object, base: Path = Path()) -> "Source":
+        """A source from its spelling.
+
+        Args:
+            value: a name, a file, or the keys of a form with their values, as YAML has them.
+            base: the folder that names of files and folders begin in.
+
+        Raises:
+            InputError: no such name or form; a key missing, unknown or of the wrong type.
+        """
+        values = {"tsv" if {".", "/", "\\"} & set(value) else "name": value} if isinstance(value, str) else value
+        if not isinstance(values, Mapping) or not values:
+            raise InputError(f"{value!r} is not a corpus: write {SPELLINGS}")
+        required, optional = _form(values)
+        for key in values:
+            if key not in required | optional:
+                raise InputError(f"{key}: no such key of a corpus; {nearest(key, sorted(required | optional))}")
+        if missing := sorted(required - set(values)):
+            raise InputError(f"{missing[0]} is missing from the corpus {dict(values)}: write {SPELLINGS}")
+        _check_values(values)
+        places = {key: base / _place(key, values[key]) for key in _places(values)}
+        if "dataset" in places:
+            places["dataset"] = places["dataset"].absolute()  # without its dot, it would be a name of the Hub
+        checked: dict[str, Any] = {**values, **{key: str(place) for key, place in places.items()}}
+        return cls(**checked)
+
+    def spelling(self) -> dict[str, Any]:
+        """What `parse` makes this source of; names of files and folders absolute."""
+        given = {key: value for key, value in asdict(self).items() if value is not None}
+        return given | {key: str(Path(given[key]).absolute()) for key in _places(given)}
+
+    def __str__(self) -> str:
+        """As one would write it."""
+        given = [f"{key}: {value}" for key, value in asdict(self).items() if value is not None]
+        return self.name if self.name and len(given) == 1 else f"{{{', '.join(given)}}}"
+
+    def title(self) -> str:
+        """As one would write it, for those to whom the folders of this machine mean nothing.
+
+        Example:
+            >>> Source.parse("/home/marie/pairs.tsv").title()
+            '{tsv: pairs.tsv}'
+        """
+        given = {key: value for key, value in asdict(self).items() if value is not None}
+        names: dict[str, Any] = {key: Path(given[key]).name for key in _places(given)}
+        return str(replace(self, **names))
+
+    def has_part(self, part: Part) -> bool:
+        """Whether the corpus itself says which of its pairs are of the part: a named one does."""
+        return self.name is not None and self.part is None and (self.name != PHRASEBOOK or part != "validation")
+
+    def open(self, part: Part) -> Any:
+        """The pairs.
+
+        Args:
+            part: what they are for; of a corpus with parts, that one comes, unless the spelling has another.
+
+        Returns:
+            A list of pairs, or a corpus that is read as it is gone through.
+
+        Raises:
+            CorpusError: it cannot be read, or has no such part.
+            OSError: a file cannot be opened.
+        """
+        corpus = self._open(self.part or part)
+        return corpus if self.first is None else list(islice(corpus, self.first))
+
+    def _open(self, part: Part) -> Any:
+        from dikkat import translation
+
+        if self.name == PHRASEBOOK:
+            return _phrasebook(part)
+        if self.name is not None:
+            return _named(self.name, part)
+        if self.tsv is not None:
+            return translation.TsvCorpus(self.tsv)
+        source, target = self.source or "", self.target or ""  # there in both forms that are left
+        if self.dataset is not None:
+            return translation.DatasetCorpus(
+                self.dataset, self.config, self.split or "train", source=source, target=target
+            )
+        return translation.AlignedCorpus(source, target)
+
+
+def _form(values: Mapping[Any, object]) -> tuple[set[str], set[str]]:
+    for key, form in _FORMS.items():
+        if key in values:
+            return form
+    if "target" in values:
+        return _FORMS["source"]
+    raise InputError(f"{', '.join(map(str, values))}: no such key of a corpus; write {SPELLINGS}")
+
+
+def _places(values: Mapping[str, Any]) -> list[str]:
+    """The keys whose values are files or folders of this machine."""
+    if "dataset" in values:
+        return ["dataset"] if values["dataset"].startswith((".", "/", "~")) else []
+    return [key for key in ("tsv", "source", "target") if key in values]
+
+
+def _place(key: str, name: str) -> Path:
+    try:
+        place = Path(name).expanduser()
+        possible = b"\0" not in os.fsencode(place)
+    except (RuntimeError, UnicodeEncodeError):  # nobody's home folder; letters that no name may have
+        possible = False
+    if not possible:
+        raise InputError(f"{key} is {name!r}; no file can be called so")
+    return place
+
+
+def _check_values(values: Mapping[str, object]) -> None:
+    for key, value in values.items():
+        if key == "first":
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InputError(f"first is {value!r}; it must be a whole number of at least 1")
+        elif not isinstance(value, str) or not value:
+            raise InputError(f"{key} is {value!r}; it must be a text")
+    name, part = values.get("name"), values.get("part")
+    if name is not None and name not in (known := _known()):
+        raise InputError(f"{name}: no such corpus; {nearest(name, known)}")
+    if part is not None and part not in get_args(Part):
+        raise InputError(f"part is {part!r}; it must be one of {', '.join(get_args(Part))}")
+
+
+def _known() -> list[str]:
+    from dikkat.translation.data.named_corpora import NAMES
+
+    return [PHRASEBOOK, *NAMES]
+
+
+def nearest(name: object, known: Sequence[str]) -> str:
+    """A hint at what someone may have meant who wrote a name that is not known."""
+    near = difflib.get_close_matches(str(name), known, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+
+
+def _phrasebook(part: Part) -> Any:
+    from dikkat.translation import phrasebook
+
+    if part == "validation":
+        raise CorpusError("the phrasebook has no validation part: write {share: 0.05} to set some of it aside")
+    if part == "whole":
+        return phrasebook.pairs()
+    return phrasebook.split()[part == "test"]
+
+
+def _named(name: str, part: Part) -> Any:
+    from dikkat.translation.data.named_corpora import named
+
+    return getattr(named(name), part)

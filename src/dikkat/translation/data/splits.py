@@ -1,0 +1,195 @@
+"""Splits of a corpus that share no source sentence."""
+
+import hashlib
+import random
+import unicodedata
+import warnings
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import overload
+
+from dikkat.translation.data.corpus import Corpus, Pair, as_corpus
+from dikkat.translation.errors import CorpusError
+
+
+@overload
+def hold_out(pairs: Corpus, share: float, seed: int = 0) -> tuple[Corpus, Corpus]: ...
+@overload
+def hold_out(pairs: Sequence[Pair], share: float, seed: int = 0) -> tuple[list[Pair], list[Pair]]: ...
+def hold_out(
+    pairs: Corpus | Sequence[Pair], share: float, seed: int = 0
+) -> tuple[Corpus, Corpus] | tuple[list[Pair], list[Pair]]:
+    """Split pairs in two that have no source sentence in common, whatever its case and spacing.
+
+    A sentence with several translations goes to one side with all of them, so a model cannot score by having seen it.
+
+    Args:
+        pairs: the corpus. Of a list, equal pairs are taken once; a `Corpus` is split as it streams, by `split`.
+        share: the part of the source sentences to hold out, between 0 and 1; of a list, at least one sentence is.
+        seed: which sentences.
+
+    Returns:
+        Training pairs and held-out pairs, each in the corpus's order.
+
+    Raises:
+        CorpusError: a share outside 0…1, or a list of fewer than two different source sentences.
+
+    Example:
+        >>> training, held_out = hold_out([("Go.", "Va !"), ("go.", "Marche."), ("I lost.", "J'ai perdu.")], share=0.5)
+        >>> training, held_out
+        ([('I lost.', "J'ai perdu.")], [('Go.', 'Va !'), ('go.', 'Marche.')])
+    """
+    if isinstance(pairs, Corpus):
+        training, held_out = split(pairs, share, seed=seed)
+        return training, held_out
+    _check_shares(share)
+    keys = sorted({_same(source) for source, _ in pairs})
+    if len(keys) < 2:
+        raise CorpusError(
+            f"the corpus has {len(keys)} different source sentences: with fewer than two there is nothing to hold out. "
+            "Give more pairs, or separate validation files"
+        )
+    random.Random(seed).shuffle(keys)
+    held = set(keys[: min(len(keys) - 1, max(1, round(share * len(keys))))])
+    distinct = list(dict.fromkeys(pairs))
+    return (
+        [pair for pair in distinct if _same(pair[0]) not in held],
+        [pair for pair in distinct if _same(pair[0]) in held],
+    )
+
+
+def split(corpus: Corpus | Sequence[Pair], *shares: float, seed: int = 0) -> tuple[Corpus, ...]:
+    """Split a corpus of any size into parts that have no source sentence in common, whatever its case and spacing.
+
+    A keyed hash of the source sentence says which part a pair is in. So nothing is kept in memory, a sentence stays
+    in its part when the corpus grows, and the parts are as large as asked for up to chance.
+
+    Args:
+        corpus: what to split.
+        shares: of the source sentences, for each part but the first, which has the rest.
+        seed: which sentences.
+
+    Returns:
+        The part for training, and one for each share. Each reads the whole corpus when it is gone through.
+
+    Raises:
+        CorpusError: a share outside 0…1, or shares that leave nothing for training. When gone through: a part that
+            no pair fell into.
+
+    Example:
+        >>> pairs = [(str(number), "x") for number in range(1000)]
+        >>> training, validation, test = split(pairs, 0.1, 0.1)
+        >>> sorted([*training, *validation, *test]) == sorted(pairs)
+        True
+        >>> 60 < len(list(test)) < 140
+        True
+    """
+    _check_shares(*shares)
+    bounds = [0, *(round(end * 2**64) for end in accumulate(shares)), 2**64]
+    held_out = [_Part(as_corpus(corpus), seed, *ends) for ends in pairwise(bounds)]
+    return held_out[-1], *held_out[:-1]
+
+
+def without_leaks(training: Corpus | Sequence[Pair], held_out: Corpus | Sequence[Pair]) -> Corpus:
+    """The training pairs whose source sentence is not among the held-out ones, whatever its case and spacing.
+
+    The training pairs are streamed; the held-out source sentences are in memory. When some were left out, a warning at
+    the end of the first time through says how many.
+
+    Args:
+        training: any number of pairs.
+        held_out: pairs for validation or test; so few that they fit into memory.
+
+    Raises:
+        CorpusError, OSError: the held-out pairs cannot be read. When gone through: no pair is left.
+
+    Example:
+        >>> import warnings
+        >>> with warnings.catch_warnings(record=True, action="always") as said:
+        ...     list(without_leaks([("Go.", "Va !"), ("I lost.", "J'ai perdu.")], [("go.", "Marche.")]))
+        [('I lost.', "J'ai perdu.")]
+        >>> print(said[0].message)
+        2 pairs in memory: 1 of 2 pairs left out: their source sentence is held out (1 pair in memory)
+    """
+    return _WithoutLeaks(as_corpus(training), as_corpus(held_out))
+
+
+class _Part(Corpus):
+    """The pairs whose source's hash is at least `first` and less than `end`."""
+
+    def __init__(self, corpus: Corpus, seed: int, first: int, end: int) -> None:
+        self._corpus, self._seed, self._first, self._end = corpus, seed, first, end
+
+    def __iter__(self) -> Iterator[Pair]:
+        key = str(self._seed).encode()
+        empty = True
+        for pair in self._corpus:
+            if self._first <= _hash(_same(pair[0]), key) < self._end:
+                empty = False
+                yield pair
+        if empty:
+            raise CorpusError(
+                f"{self} has no sentence pairs: the corpus is too small for it. Use a larger share, or separate files"
+            )
+
+    def __str__(self) -> str:
+        return f"{self._corpus}, {self._share:.3g} of it"
+
+    @property
+    def _share(self) -> float:
+        return (self._end - self._first) / 2**64
+
+    def fingerprint(self) -> str | None:
+        whole = self._corpus.fingerprint()
+        return whole and f"part {self._first} {self._end} {self._seed} of {whole}"
+
+
+class _WithoutLeaks(Corpus):
+    def __init__(self, training: Corpus, held_out: Corpus) -> None:
+        self._corpus, self._held_out = training, str(held_out)
+        self._keys = {_same(source) for source, _ in held_out}
+        self._said = False
+
+    def __iter__(self) -> Iterator[Pair]:
+        read = kept = 0
+        for pair in self._corpus:
+            read += 1
+            if _same(pair[0]) not in self._keys:
+                kept += 1
+                yield pair
+        message = (
+            f"{self._corpus}: {read - kept:,} of {read:,} pairs left out: their source sentence is held out "
+            f"({self._held_out})"
+        )
+        if not kept:
+            raise CorpusError(f"{message}. Nothing is left to learn from: give other validation pairs")
+        if kept < read and not self._said:
+            self._said = True
+            warnings.warn(message, UserWarning, stacklevel=2)
+
+    def __str__(self) -> str:
+        return str(self._corpus)
+
+    def fingerprint(self) -> str | None:
+        whole = self._corpus.fingerprint()
+        keys = hashlib.sha256("\n".join(sorted(self._keys)).encode()).hexdigest()
+        return whole and f"without {keys} of {whole}"
+
+
+def _check_shares(*shares: float) -> None:
+    for share in shares:
+        if not 0.0 < share < 1.0:
+            raise CorpusError(f"the share to hold out is {share}; it must be between 0 and 1")
+    if sum(shares) >= 1.0:
+        raise CorpusError(f"the shares to hold out are {shares}; together they must be less than 1")
+
+
+def _same(sentence: str) -> str:
+    """What two sentences share that are the same to a reader, and to the word tokenizer."""
+    if not sentence.isascii():
+        sentence = unicodedata.normalize("NFC", sentence).replace("’", "'")
+    return " ".join(sentence.casefold().split())
+
+
+def _hash(text: str, key: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, key=key).digest(), "little")

@@ -1,0 +1,378 @@
+"""Tokenised sentence pairs, in a file that is read where it lies, or in memory."""
+
+import hashlib
+import json
+import os
+import warnings
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dikkat.storage.cache import cache_folder, opened, writing
+from dikkat.storage.files import flush_folder
+from dikkat.translation.data.corpus import Corpus, Pair, as_corpus
+from dikkat.translation.errors import CorpusError
+from dikkat.translation.text.tokenizer import Tokenizer
+
+TokenPair = tuple[Sequence[int], Sequence[int]]
+
+_FORMAT = 1  # of the file; another number, and files of the old one are made anew
+_CHUNK = 8192  # pairs tokenised at once, on all cores
+_KEY = b"dikkat's pairs"
+_WHAT = "a corpus's token numbers"
+
+
+class Sentences(NamedTuple):
+    """Token numbers of sentences, one after another.
+
+    Attributes:
+        numbers: (tokens,) int32.
+        lengths: (sentences,) int32.
+    """
+
+    numbers: NDArray[np.int32]
+    lengths: NDArray[np.int32]
+
+
+@dataclass
+class Counts:
+    """What became of a corpus's pairs.
+
+    Attributes:
+        read: all of them.
+        duplicates: left out, because an equal pair came before.
+        left_out: left out, because a side had more than `max_length` tokens.
+        without_tokens: left out, because the source had none.
+        digest: SHA-256 of the pairs that were not left out as duplicates, in their order, in hexadecimal digits.
+    """
+
+    read: int = 0
+    duplicates: int = 0
+    left_out: int = 0
+    without_tokens: int = 0
+    digest: str = ""
+
+
+class Store:
+    """Tokenised sentence pairs. `Store.build` makes one.
+
+    Attributes:
+        source_lengths: (pairs,) int32: tokens of each source sentence.
+        target_lengths: (pairs,) int32: tokens of each target sentence, without its ends.
+        counts: what became of the corpus's pairs.
+
+    Example:
+        >>> store = Store.of([([5, 6], [7]), ([8], [9, 10])])
+        >>> len(store), store[1], store.source_lengths.tolist()
+        (2, ([8], [9, 10]), [2, 1])
+    """
+
+    def __init__(self, table: Any, counts: Counts) -> None:
+        self._table = table  # pyarrow's: list<int32> source, list<int32> target
+        self.counts = counts
+        self.source_lengths, self.target_lengths = (
+            np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in column.chunks]) for column in table.columns
+        )
+
+    @classmethod
+    def of(cls, pairs: Sequence[TokenPair]) -> "Store":
+        """A store in memory of pairs that are tokenised already, all of them.
+
+        Args:
+            pairs: token numbers of source and target, without ends.
+        """
+        memory = _Memory()
+        memory.write(*_columns(pairs))
+        return cls(memory.table(), Counts(read=len(pairs)))
+
+    @classmethod
+    def build(
+        cls,
+        corpus: Corpus | Sequence[Pair],
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
+        *,
+        max_length: int,
+        distinct: bool = True,
+        progress: Callable[[int], None] | None = None,
+    ) -> "Store":
+        """Tokenise a corpus, once: the second time, it is opened from the cache folder.
+
+        The corpus is gone through once. Equal pairs are told by 64-bit hashes, which take 8 bytes of memory a pair;
+        that two of n pairs have the same hash by chance is as likely as n²/2⁶⁵. A corpus without a fingerprint,
+        a list for instance, is kept in memory. A damaged file in the cache is made anew, with a warning. Of two
+        processes that want the same at once, one waits for the other.
+
+        Args:
+            corpus: (source, target) sentences.
+            source_tokenizer: of the source sentences.
+            target_tokenizer: of the target sentences.
+            max_length: pairs with more tokens on a side are left out.
+            distinct: whether of equal pairs only the first is taken.
+            progress: called now and then with the number of pairs read so far.
+
+        Raises:
+            CorpusError: the corpus cannot be read, or no pair of it is left.
+            OSError: the cache folder cannot be written, for want of space for instance; nothing is left there.
+
+        Example:
+            >>> pairs = [("Go.", "Va !"), ("Go.", "Va !"), ("I lost the old man.", "J'ai perdu le vieil homme.")]
+            >>> english, french = (
+            ...     Tokenizer.train([pair[side] for pair in pairs], "word", min_freq=1, vocabulary_size=99)
+            ...     for side in (0, 1)
+            ... )
+            >>> store = Store.build(pairs, english, french, max_length=3)
+            >>> len(store), store.counts.duplicates, store.counts.left_out
+            (1, 1, 1)
+        """
+        corpus = as_corpus(corpus)
+        work = _Work(corpus, (source_tokenizer, target_tokenizer), max_length, distinct, progress)
+        fingerprint = corpus.fingerprint()
+        if fingerprint is None:
+            memory = _Memory()
+            work.into(memory)
+            return cls(memory.table(), work.counts)
+        parts = [_FORMAT, fingerprint, max_length, distinct, source_tokenizer.to_json(), target_tokenizer.to_json()]
+        key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        return cls._from_cache(cache_folder("tokenised") / f"{key[:32]}.arrow", work)
+
+    @classmethod
+    def _from_cache(cls, path: Path, work: "_Work") -> "Store":
+        from filelock import FileLock
+
+        with writing(_WHAT, path.parent):
+            lock = FileLock(path.with_suffix(".lock")).acquire()
+        with lock:
+            if path.exists():
+                try:
+                    return cls(*_from_file(path))
+                except _DamagedError as error:
+                    warnings.warn(f"{path}: damaged ({error}); it is made anew", UserWarning, stacklevel=3)
+            part = path.with_suffix(".part")  # under the lock, nobody else's; one that a killed process left goes
+            try:
+                with opened(part, "wb", _WHAT) as file:
+                    sink = _File(file, path.parent)
+                    work.into(sink)
+                    sink.end(work.counts)
+                    with writing(_WHAT, path.parent):
+                        file.flush()
+                        os.fsync(file.fileno())
+                with writing(_WHAT, path.parent):
+                    os.replace(part, path)  # noqa: PTH105  (as in dikkat.storage.files)
+            finally:
+                part.unlink(missing_ok=True)
+            flush_folder(path.parent)
+            return cls(*_from_file(path))
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        return len(self.source_lengths)
+
+    def __getitem__(self, row: int) -> TokenPair:
+        """The token numbers of a pair."""
+        source, target = (column[row].as_py() for column in self._table.columns)
+        return source, target
+
+    def read(self, ranges: Iterable[tuple[int, int]]) -> tuple[Sentences, Sentences]:
+        """Some of the pairs, copied into memory.
+
+        Args:
+            ranges: of rows, each as its first one and the one behind its last; in the order in which they are wanted.
+
+        Returns:
+            The source and the target sentences.
+
+        Example:
+            >>> store = Store.of([([5, 6], [7]), ([8], [9, 10]), ([11], [12])])
+            >>> store.read([(2, 3), (0, 1)])[0].numbers.tolist()
+            [11, 5, 6]
+        """
+        import pyarrow as pa  # type: ignore[import-untyped]
+
+        ranges = list(ranges)
+        rows = pa.concat_tables(self._table.slice(first, end - first) for first, end in ranges)
+        source, target = (
+            Sentences(
+                np.concatenate([chunk.flatten().to_numpy() for chunk in column.chunks]),
+                np.concatenate([lengths[first:end] for first, end in ranges]),
+            )
+            for column, lengths in zip(rows.columns, (self.source_lengths, self.target_lengths), strict=True)
+        )
+        return source, target
+
+    def losses(self) -> str | None:
+        """How many of the corpus's pairs were left out and why, for a message; None: none."""
+        counts = self.counts
+        reasons = (
+            (counts.left_out, "longer than max_length tokens on a side"),
+            (counts.without_tokens, "without a token"),
+            (counts.duplicates, "the same as a pair before"),
+        )
+        said = [f"{count:,} {reason}" for count, reason in reasons if count]
+        left_out = counts.read - len(self)
+        return f"{left_out:,} of {counts.read:,} pairs left out: {', '.join(said)}" if said else None
+
+
+class _Sink(Protocol):
+    def write(self, sources: Any, targets: Any) -> None:
+        """Take the pairs of a chunk: two arrays of pyarrow's."""
+
+
+class _Memory:
+    """Pairs in memory."""
+
+    def __init__(self) -> None:
+        self._batches: list[Any] = []
+
+    def write(self, sources: Any, targets: Any) -> None:
+        self._batches.append(_batch(sources, targets))
+
+    def table(self) -> Any:
+        import pyarrow as pa
+
+        return pa.Table.from_batches(self._batches)
+
+
+class _File:
+    """Pairs in a file of Arrow's, each chunk with the checksum of all so far. The last, empty one has the counts."""
+
+    def __init__(self, file: Any, folder: Path) -> None:
+        import pyarrow as pa
+
+        self._folder, self._checksum = folder, 0
+        with writing(_WHAT, folder):
+            self._writer = pa.ipc.new_file(file, _batch(*_columns([])).schema)
+
+    def write(self, sources: Any, targets: Any) -> None:
+        batch = _batch(sources, targets)
+        self._checksum = _checksum(batch, self._checksum)
+        with writing(_WHAT, self._folder):
+            self._writer.write_batch(batch, {"checksum": str(self._checksum)})
+
+    def end(self, counts: Counts) -> None:
+        text, batch = json.dumps(asdict(counts)), _batch(*_columns([]))
+        checksum = zlib.crc32(text.encode(), _checksum(batch, self._checksum))
+        with writing(_WHAT, self._folder):
+            self._writer.write_batch(batch, {"counts": text, "checksum": str(checksum)})
+            self._writer.close()
+
+
+class _DamagedError(Exception):
+    """A file in the cache is not as it was written."""
+
+
+def _from_file(path: Path) -> tuple[Any, Counts]:
+    """The table of a file, which stays where it is, and the counts."""
+    import pyarrow as pa
+
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        if reader.schema != _batch(*_columns([])).schema:
+            raise _DamagedError(f"its columns are {reader.schema}")
+        checksum, counts, batches = 0, b"", []
+        for number in range(reader.num_record_batches):
+            batch, notes = reader.get_batch_with_custom_metadata(number)
+            batch.validate()  # nothing is read before it is sure to be within the file
+            counts = notes.get(b"counts", b"")
+            checksum = zlib.crc32(counts, _checksum(batch, checksum))
+            if int(notes[b"checksum"]) != checksum:
+                raise _DamagedError(f"part {number + 1} of {reader.num_record_batches} has another checksum")
+            batches.append(batch)
+        return pa.Table.from_batches(batches), Counts(**json.loads(counts))
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _DamagedError(str(error) or type(error).__name__) from error
+
+
+def _checksum(batch: Any, before: int) -> int:
+    for column in batch.columns:
+        for numbers in (column.offsets, column.values):
+            before = zlib.crc32(numbers.to_numpy(), before)
+    return before
+
+
+def _columns(pairs: Sequence[TokenPair]) -> tuple[Any, Any]:
+    import pyarrow as pa
+
+    kind = pa.list_(pa.int32())
+    return pa.array([source for source, _ in pairs], kind), pa.array([target for _, target in pairs], kind)
+
+
+def _batch(sources: Any, targets: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.record_batch([sources, targets], names=["source", "target"])
+
+
+@dataclass
+class _Work:
+    """Reading and tokenising a corpus."""
+
+    corpus: Corpus
+    tokenizers: tuple[Tokenizer, Tokenizer]
+    max_length: int
+    distinct: bool
+    progress: Callable[[int], None] | None
+    counts: Counts = field(default_factory=Counts)
+
+    def into(self, sink: _Sink) -> None:
+        """All pairs that are to be kept."""
+        met, digest, kept = _Met(), hashlib.sha256(), 0
+        pairs = iter(self.corpus)
+        while chunk := list(islice(pairs, _CHUNK)):
+            hashes = np.fromiter(map(_hash, chunk), np.uint64, len(chunk))
+            new = met.new(hashes) if self.distinct else np.arange(len(chunk))
+            digest.update(hashes[new].astype("<u8").tobytes())
+            numbered = self._numbered([chunk[row] for row in new])
+            kept += len(numbered)
+            self.counts.read += len(chunk)
+            self.counts.duplicates += len(chunk) - len(new)
+            sink.write(*_columns(numbered))
+            if self.progress is not None:
+                self.progress(self.counts.read)
+        if not kept:
+            raise CorpusError(
+                f"{self.corpus}: none of the {self.counts.read:,} pairs has tokens, and at most {self.max_length} on "
+                "each side: raise max_length, or give another corpus"
+            )
+        self.counts.digest = digest.hexdigest()
+
+    def _numbered(self, pairs: Sequence[Pair]) -> list[TokenPair]:
+        sides = ([pair[side] for pair in pairs] for side in (0, 1))
+        numbers = [tokenizer.numbers(side) for tokenizer, side in zip(self.tokenizers, sides, strict=True)]
+        short = [pair for pair in zip(*numbers, strict=True) if max(map(len, pair)) <= self.max_length]
+        kept = [(source, target) for source, target in short if source]
+        self.counts.left_out += len(pairs) - len(short)
+        self.counts.without_tokens += len(short) - len(kept)
+        return kept
+
+
+class _Met:
+    """The 64-bit numbers met so far, in sorted arrays that are each at least twice as long as the next."""
+
+    def __init__(self) -> None:
+        self._runs: list[NDArray[np.uint64]] = []
+
+    def new(self, numbers: NDArray[np.uint64]) -> NDArray[np.intp]:
+        """The places of those that were not met before, in ascending order; of equal ones the first."""
+        values, places = np.unique(numbers, return_index=True)
+        fresh = np.ones(len(values), bool)
+        for run in self._runs:
+            fresh &= run[run.searchsorted(values).clip(max=len(run) - 1)] != values
+        run = values[fresh]
+        while self._runs and len(self._runs[-1]) < 2 * len(run):
+            run = np.sort(np.concatenate([self._runs.pop(), run]), kind="stable")
+        if len(run):
+            self._runs.append(run)
+        return np.sort(places[fresh])
+
+
+def _hash(pair: Pair) -> int:
+    source, target = pair
+    text = f"{len(source)} {source}{target}"  # the length keeps apart what the joined sides would not
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, key=_KEY).digest(), "little")

@@ -1,0 +1,419 @@
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dikkat.errors import InputError
+from dikkat.translation.data.corpus import MAX_CHARACTERS
+from dikkat.translation.decoding.search import DEFAULT, Hypothesis, Reads, Search, beam_search, forced_scores
+from dikkat.translation.formats import model_folder
+from dikkat.translation.formats.origin import Origin
+from dikkat.translation.formats.settings import Settings
+from dikkat.translation.network.model import TranslationModel
+from dikkat.translation.text.tokenizer import UNKNOWN, Encoded, Tokenizer
+
+_WINDOW = 16  # batches: enough that sentences of similar lengths meet, few enough that output begins soon
+_LENGTH = 100  # source tokens: sentences that are longer come fewer at once, so that memory stays bounded
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translated sentence, and what the model looked at for each word.
+
+    Attributes:
+        source: the sentence as it was given.
+        target: its translation as a person would write it; empty for an empty sentence.
+        source_tokens: the S pieces that the model read.
+        target_tokens: the T pieces that it wrote.
+        weights: (T, S) float32: where it looked before writing each piece; every row adds up to 1. A model without
+            attention looked nowhere: all are alike.
+        score: log-probability of the translation, natural logarithm; 0 for an empty sentence.
+        finished: whether the model ended the sentence itself. If not, it was cut at a length that no sensible
+            translation reaches.
+    """
+
+    source: str
+    target: str
+    source_tokens: list[str]
+    target_tokens: list[str]
+    weights: Tensor
+    score: float
+    finished: bool = True
+
+
+class Translates:
+    """What a translator and an ensemble of several do: sentences in, translations out."""
+
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+
+    def _models(self) -> tuple[Reads, ...]:
+        raise NotImplementedError
+
+    def translate(
+        self, sentences: Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT
+    ) -> list[Translation]:
+        """Translate sentences.
+
+        A word that the model would write as unknown is copied from the source: of the words that the model does not
+        know, the one at which it looked most. Without attention there is none, and a known word stands there.
+
+        Args:
+            sentences: any text, a sentence each, of at most `MAX_CHARACTERS` characters.
+            batch_size: how many to translate at once; sentences of similar lengths go together, and of more than 100
+                tokens fewer.
+            search: how to look for the best translation: `Search(beam=1)` is fastest, a wider beam mostly better.
+
+        Returns:
+            One translation a sentence, in their order.
+
+        Raises:
+            InputError: a sentence that is too long or not Unicode, a batch size below 1, or a model whose scores are
+                not numbers.
+            SettingsError: a beam or `top_k` beyond the model's target vocabulary, or a precision that the processor has
+                not.
+            TypeError: one string in place of several, or something among them that is not a string.
+        """
+        return list(self.translate_lines(sentences, batch_size=batch_size, search=search))
+
+    def translate_lines(
+        self, lines: Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT
+    ) -> Iterator[Translation]:
+        """Translate any number of sentences in constant memory, each as soon as those that it was read with are done.
+
+        Sentences are read as they are needed, 16 batches at once (with a `batch_size` of 1 one by one). An error that
+        their source raises, or a sentence that is none, comes after the translations of all before it.
+
+        Args:
+            lines: as in `translate`, and so are all others: a list or a generator, for instance.
+            batch_size: how many to translate at once.
+            search: how to look for the best translation.
+
+        Returns:
+            An iterator of one translation a sentence, in their order.
+
+        Raises:
+            InputError: as in `translate`.
+            SettingsError: as in `translate`.
+            TypeError: as in `translate`.
+
+        Example:
+            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
+            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
+            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
+            >>> settings = Settings(embedding_size=4, hidden_size=4)
+            >>> model = TranslationModel(settings, len(english), len(french))
+            >>> for translation in Translator(model, settings, english, french).translate_lines(iter(["Go.", ""])):
+            ...     print(translation.source_tokens)
+            ['Go', '.']
+            []
+        """
+        return (best for best, *_ in self.translate_n_best(lines, batch_size=batch_size, search=search))
+
+    def translate_n_best(
+        self, lines: Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT
+    ) -> Iterator[list[Translation]]:
+        """As `translate_lines`, but `search.n_best` translations of each sentence: the best, or samples.
+
+        Args:
+            lines: as in `translate_lines`, and so are all others.
+            batch_size: how many to translate at once.
+            search: how to look for them, and how many to return: `Search(beam=5, n_best=3)`.
+
+        Returns:
+            An iterator of one list a sentence, in their order: its translations, best first, or as they were drawn;
+            one for an empty one.
+
+        Raises:
+            InputError: as in `translate`.
+            SettingsError: as in `translate`.
+            TypeError: as in `translate`.
+        """
+        if isinstance(lines, str):
+            raise TypeError("sentences is one string; it must be several of them: translate([sentence])")
+        _check_batch_size(batch_size)
+        size = _WINDOW * batch_size if batch_size > 1 else 1
+        return (found for window in _windows(lines, size) for found in self._window(window, batch_size, search))
+
+    def score(self, pairs: Iterable[tuple[str, str]], *, batch_size: int = 64) -> list[float]:
+        """How likely given translations are.
+
+        Args:
+            pairs: sentences and their translations, any text, as the tokenizers cut it. An unknown word counts with the
+                probability of `<unk>`.
+            batch_size: how many to score at once; sentences of similar lengths go together, and of more than 100
+                tokens fewer.
+
+        Returns:
+            The log-probability of each translation and its end, natural logarithm, in their order; of an empty
+            translation of an empty sentence 0.
+
+        Raises:
+            InputError: a sentence that is too long or not Unicode, a translation of an empty sentence, or a batch size
+                below 1.
+            TypeError: something among them that is not a pair of strings.
+
+        Example:
+            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
+            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
+            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
+            >>> settings = Settings(embedding_size=4, hidden_size=4)
+            >>> model = TranslationModel(settings, len(english), len(french))
+            >>> right, nothing = Translator(model, settings, english, french).score([("Go.", "Va !"), ("", "")])
+            >>> right < nothing
+            True
+        """
+        _check_batch_size(batch_size)
+        checked = [_check_pair(pair, index) for index, pair in enumerate(pairs)]
+        sources = self.source_tokenizer.numbers([source for source, _ in checked])
+        targets = self.target_tokenizer.numbers([target for _, target in checked])
+        for index, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            if target and not source:
+                raise InputError(
+                    f"pairs[{index}] is a translation of an empty sentence: {checked[index][1]!r}. Leave it out"
+                )
+        scores = [0.0] * len(checked)
+        lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
+        for batch in _batches(lengths, batch_size):
+            found = forced_scores(self._models(), [(sources[index], targets[index]) for index in batch])
+            for index, each in zip(batch, found, strict=True):
+                scores[index] = each
+        return scores
+
+    def _window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:
+        encoded = self.source_tokenizer.encode_all(sentences)
+        found = [[_empty(sentence)] for sentence in sentences]
+        for batch in _batches([len(each.ids) for each in encoded], batch_size):
+            hypotheses = beam_search(self._models(), [encoded[index].ids for index in batch], search)
+            for index, best in zip(batch, hypotheses, strict=True):
+                found[index] = [self._translation(sentences[index], encoded[index], each) for each in best]
+        return found
+
+    def _translation(self, sentence: str, encoded: Encoded, found: Hypothesis) -> Translation:
+        copied = list(_copied_words(encoded, found))
+        labels = self.target_tokenizer.labels(found.ids)
+        return Translation(
+            source=sentence,
+            target=self.target_tokenizer.decode(found.ids, replace=copied),
+            source_tokens=encoded.pieces,
+            target_tokens=[label if word is None else word for word, label in zip(copied, labels, strict=True)],
+            weights=found.weights,
+            score=found.score,
+            finished=found.finished,
+        )
+
+
+@dataclass(frozen=True)
+class Translator(Translates):
+    """A trained model with its tokenizers: sentences in, translations out.
+
+    Attributes:
+        model: the network.
+        settings: what it was built and trained with.
+        source_tokenizer: of the language it reads.
+        target_tokenizer: of the language it writes.
+        origin: where it comes from, if that is known.
+
+    Example:
+        >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
+        >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
+        >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
+        >>> settings = Settings(embedding_size=4, hidden_size=4)
+        >>> translator = Translator(TranslationModel(settings, len(english), len(french)), settings, english, french)
+        >>> translation, nothing = translator.translate(["Go.", ""])
+        >>> translation.source_tokens, nothing.target
+        (['Go', '.'], '')
+    """
+
+    model: TranslationModel
+    settings: Settings
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    origin: Origin | None = None
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Translator":
+        """Load a model folder, onto the CPU; `translator.model.to(device)` moves it.
+
+        Args:
+            folder: what `save` or `dikkat train` wrote.
+
+        Raises:
+            ModelFolderError: anything in it is missing, damaged or does not fit; the message says what.
+        """
+        return cls(*model_folder.load(folder))
+
+    @staticmethod
+    def ensemble(translators: Sequence["Translator"]) -> "Ensemble":
+        """Several translators as one, which writes what they find likely on average.
+
+        Args:
+            translators: at least one, all of the same two tokenizers, whatever their other settings.
+
+        Returns:
+            What translates and scores as a translator does.
+
+        Raises:
+            InputError: tokenizers that differ, and the message says whose; or no translator.
+
+        Example:
+            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
+            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
+            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
+            >>> translators = []
+            >>> for score in ("additive", "none"):
+            ...     settings = Settings(embedding_size=4, hidden_size=4, score=score)
+            ...     model = TranslationModel(settings, len(english), len(french))
+            ...     translators.append(Translator(model, settings, english, french))
+            >>> Translator.ensemble(translators).translate(["Go."])[0].source_tokens
+            ['Go', '.']
+        """
+        if not translators:
+            raise InputError("translators is empty; an ensemble has at least one")
+        first = translators[0]
+        for index, other in enumerate(translators):
+            for name in ("source_tokenizer", "target_tokenizer"):
+                if getattr(other, name).to_json() != getattr(first, name).to_json():
+                    raise InputError(
+                        f"the {name} of translators[{index}] is another than that of translators[0]; models that "
+                        "translate together must have been trained with the same tokenizers"
+                    )
+        return Ensemble(tuple(each.model for each in translators), first.source_tokenizer, first.target_tokenizer)
+
+    @classmethod
+    def from_hub(
+        cls, repo: str, *, revision: str | None = None, token: str | None = None, endpoint: str | None = None
+    ) -> "Translator":
+        """Load a model of the Hugging Face Hub.
+
+        Args:
+            repo: its name there, `user/model`.
+            revision: a branch, tag or commit; None: the newest.
+            token: of an account that may read it; None: the one that is logged in, if any.
+            endpoint: the address of another hub.
+
+        Raises:
+            HubError: it is not there, or cannot be reached.
+            ModelFolderError: what is there is no model of dikkat's.
+        """
+        from dikkat.translation.formats import hub
+
+        return cls.load(hub.pull(repo, revision=revision, token=token, endpoint=endpoint))
+
+    def push_to_hub(
+        self, repo: str, *, private: bool = False, token: str | None = None, endpoint: str | None = None
+    ) -> str:
+        """Upload the model to the Hugging Face Hub, with a card that says what it is and how to use it.
+
+        Args:
+            repo: its name there, `user/model`; made if need be.
+            private: whether a new one is for its owner alone.
+            token: of an account that may write; None: the one that is logged in.
+            endpoint: the address of another hub.
+
+        Returns:
+            The address of what was uploaded.
+
+        Raises:
+            HubError: the hub refuses, or cannot be reached.
+        """
+        from dikkat.translation.formats import hub
+
+        return hub.push(self, repo, private=private, token=token, endpoint=endpoint)
+
+    def save(self, folder: str | Path) -> None:
+        """Save a model folder whole or not at all: weights, settings and tokenizers.
+
+        Args:
+            folder: where; a model folder of that name is replaced, anything else is not.
+
+        Raises:
+            ModelFolderError: something else than a model is there.
+            OSError: the system could not write; an older model is as it was.
+        """
+        model_folder.save(folder, self.model, self.settings, self.source_tokenizer, self.target_tokenizer, self.origin)
+
+    def _models(self) -> tuple[TranslationModel, ...]:
+        return (self.model,)
+
+
+@dataclass(frozen=True)
+class Ensemble(Translates):
+    """Several translators as one: at each step the mean of their probabilities counts. `Translator.ensemble` makes it.
+
+    Attributes:
+        models: the networks.
+        source_tokenizer: of the language they read.
+        target_tokenizer: of the language they write.
+    """
+
+    models: tuple[TranslationModel, ...]
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+
+    def _models(self) -> tuple[TranslationModel, ...]:
+        return self.models
+
+
+def _copied_words(encoded: Encoded, found: Hypothesis) -> Iterator[str | None]:
+    """For each target token the source word to put in its place, if it is unknown."""
+    known = torch.tensor([number != UNKNOWN for number in encoded.ids], device="cpu")
+    for number, weights in zip(found.ids, found.weights, strict=True):
+        # The search writes <unk> only where the source has an unknown word.
+        yield encoded.pieces[int(weights.masked_fill(known, -1.0).argmax())] if number == UNKNOWN else None
+
+
+def _empty(sentence: str) -> Translation:
+    return Translation(sentence, "", [], [], torch.zeros(0, 0, device="cpu"), 0.0)
+
+
+def _windows(sentences: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Lists of so many sentences. Those before an error come before the error."""
+    checked = (_check(sentence, f"sentences[{index}]") for index, sentence in enumerate(sentences))
+    while True:
+        window: list[str] = []
+        try:
+            for sentence in islice(checked, size):
+                window.append(sentence)
+        except Exception:
+            if window:
+                yield window
+            raise
+        if not window:
+            return
+        yield window
+
+
+def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """Indices of sentences of similar lengths, the empty ones left out."""
+    order = sorted((index for index, length in enumerate(lengths) if length), key=lengths.__getitem__, reverse=True)
+    start = 0
+    while start < len(order):
+        size = max(1, min(batch_size, batch_size * _LENGTH // lengths[order[start]]))
+        yield order[start : start + size]
+        start += size
+
+
+def _check(sentence: str, name: str) -> str:
+    if not isinstance(sentence, str):
+        raise TypeError(f"{name} is of type {type(sentence).__name__}; it must be a string")
+    if any("\ud800" <= character <= "\udfff" for character in sentence):  # as from a command line
+        raise InputError(f"{name} is not Unicode text: {sentence!r}. Give it as UTF-8")
+    if len(sentence) > MAX_CHARACTERS:
+        raise InputError(f"{name} has {len(sentence):,} characters; a sentence may have {MAX_CHARACTERS:,}. Split it")
+    return sentence
+
+
+def _check_pair(pair: tuple[str, str], index: int) -> tuple[str, str]:
+    if isinstance(pair, str) or len(pair) != 2:
+        raise TypeError(f"pairs[{index}] is {pair!r}; it must be a sentence and its translation")
+    source, target = (_check(sentence, f"pairs[{index}][{side}]") for side, sentence in enumerate(pair))
+    return source, target
+
+
+def _check_batch_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise InputError(f"batch_size is {batch_size}; it must be at least 1")

@@ -1,0 +1,175 @@
+"""Models on the Hugging Face Hub."""
+
+import json
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dikkat.errors import InputError
+from dikkat.storage.files import write_whole
+from dikkat.translation.formats import model_folder
+
+if TYPE_CHECKING:
+    from dikkat.translation.decoding.translator import Translator
+
+CARD = "README.md"
+FILES = (model_folder.WEIGHTS, model_folder.SETTINGS, model_folder.SOURCE, model_folder.TARGET)
+SUMS = model_folder.SUMS  # which the oldest models have not
+
+_CONNECTION = (ConnectionError, TimeoutError, socket.gaierror)
+
+
+class HubError(InputError):
+    """The Hub could not be reached, or refused; the message says what to do."""
+
+
+def push(
+    translator: "Translator",
+    repo: str,
+    *,
+    private: bool = False,
+    token: str | None = None,
+    endpoint: str | None = None,
+) -> str:
+    """Upload a model folder with a card that says how to use it, as one commit.
+
+    Args:
+        translator: what to upload.
+        repo: `user/name`; made if need be.
+        private: whether others may not see a repository that is made.
+        token: one that may write; None: that of `hf auth login` or of the variable HF_TOKEN.
+        endpoint: the Hub's address, if it is another than the public one's.
+
+    Returns:
+        The address of the commit.
+
+    Raises:
+        HubError: no token, no network, or refused.
+        OSError: no space for the files.
+    """
+    from huggingface_hub import HfApi
+
+    with tempfile.TemporaryDirectory(prefix="dikkat-") as place:
+        folder = Path(place, "model")
+        translator.save(folder)
+        write_whole(folder / CARD, card(translator, repo))
+        with _said(repo, "uploaded"):
+            api = HfApi(endpoint=endpoint, token=token)
+            api.create_repo(repo, private=private, exist_ok=True)
+            commit = api.upload_folder(
+                repo_id=repo,
+                folder_path=folder,
+                allow_patterns=[*FILES, SUMS, CARD],
+                commit_message="A translator of dikkat",
+            )
+    return str(commit.commit_url)
+
+
+def pull(repo: str, *, revision: str | None = None, token: str | None = None, endpoint: str | None = None) -> Path:
+    """Download a model folder, or find it in the Hub's cache; nothing else of the repository comes along.
+
+    Args:
+        repo: `user/name`.
+        revision: a branch, tag or commit; None: the newest.
+        token: as in `push`; for a private repository.
+        endpoint: as in `push`.
+
+    Returns:
+        The folder, for `Translator.load`.
+
+    Raises:
+        HubError: no such repository or revision, no network, refused, or no translator of dikkat.
+        OSError: no space for the files.
+    """
+    from huggingface_hub import HfApi
+
+    with _said(repo, "downloaded"):
+        api = HfApi(endpoint=endpoint, token=token)
+        folder = Path(api.snapshot_download(repo, revision=revision, allow_patterns=[*FILES, SUMS]))
+    if missing := [name for name in FILES if not (folder / name).is_file()]:
+        raise HubError(f"{repo}: {missing[0]} is missing, so this is no translator of dikkat's")
+    return folder
+
+
+def card(translator: "Translator", repo: str) -> str:
+    """The README.md of a model: what it is, and how to use it.
+
+    Args:
+        translator: the model.
+        repo: `user/name`.
+    """
+    settings = translator.settings
+    parameters = sum(each.numel() for each in translator.model.parameters())
+    source, target = len(translator.source_tokenizer), len(translator.target_tokenizer)
+    attention = "without attention" if settings.score == "none" else f"with {settings.score} attention"
+    return f"""---
+library_name: dikkat
+pipeline_tag: translation
+tags:
+- translation
+- attention
+---
+
+# {repo.rpartition("/")[2]}
+
+A translator by dikkat: {settings.cell.upper()}, {attention}, {parameters:,} parameters;
+{source:,} source and {target:,} target tokens ({settings.tokenizer}).
+
+~~~python
+from dikkat.translation import Translator
+
+translator = Translator.from_hub("{repo}")
+print(translator.translate(["…"])[0].target)
+~~~
+
+Trained with these settings:
+
+~~~json
+{json.dumps(settings.to_dict(), indent=2)}
+~~~
+"""
+
+
+@contextmanager
+def _said(repo: str, done: str) -> Iterator[None]:
+    """The library's errors in a sentence that says what to do."""
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]
+        HfHubHTTPError,
+        HFValidationError,
+        HTTPError,  # that of whichever library of HTTP its version uses
+        LocalTokenNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        yield
+    except HFValidationError as error:
+        raise HubError(f"{repo!r} is no name of a repository; write user/name") from error
+    except RevisionNotFoundError as error:
+        raise HubError(f"{repo}: no such revision. Give a branch, tag or commit of the repository") from error
+    except (RepositoryNotFoundError, LocalTokenNotFoundError) as error:
+        raise HubError(
+            f"{repo}: no such repository, or no right to it. Check the name; for a private one, or to upload, log in "
+            "with `hf auth login`, or give a token that may write"
+        ) from error
+    except HfHubHTTPError as error:
+        raise HubError(f"{repo} could not be {done}: {_reason(error)}") from error
+    except (HTTPError, OSError) as error:
+        # An error of the system, that is, of the files here, has a number; the library's own and most of connections,
+        # of which each of its versions has other classes, have none.
+        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, _CONNECTION):
+            raise
+        raise HubError(
+            f"{repo} could not be {done}: {_reason(error)}. Check the network, and whether the Hub's address is right"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403):
+        return f"the Hub refused ({status}). Log in with `hf auth login`, or give a token that may write"
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -1,0 +1,413 @@
+"""Model folders: weights, settings and tokenizers, saved whole or not at all, loaded without unpickling anything."""
+
+import hashlib
+import json
+import os
+import reprlib
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as dump_tensors
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from dikkat.errors import InputError
+from dikkat.storage.files import flush_folder, parse_json, read_regular, write_whole
+from dikkat.translation.errors import ModelFolderError, SettingsError
+from dikkat.translation.formats.origin import Origin
+from dikkat.translation.formats.settings import Settings
+from dikkat.translation.network.model import TranslationModel
+from dikkat.translation.text.tokenizer import LARGEST as LARGEST_TOKENIZER
+from dikkat.translation.text.tokenizer import Tokenizer
+
+FORMAT = "dikkat translator"
+VERSION = 2
+_WITHOUT_SUMS = 1  # the version before, which is still read
+
+WEIGHTS, SETTINGS, SUMS = "model.safetensors", "settings.json", "SHA256SUMS"
+SOURCE, TARGET = "source.tokenizer.json", "target.tokenizer.json"
+
+_LARGEST_TEXT = 1 << 20  # bytes of settings, of sums, and of the header of the weights
+
+_PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
+_PICKLE_MAGIC = {b"PK\x03\x04": "a zip archive, as torch.save writes it", b"\x80": "a pickle"}
+
+
+def check_replaceable(folder: Path) -> None:
+    """Whether a model may be saved there: a free name, an empty folder, or a model folder and nothing else.
+
+    Raises:
+        ModelFolderError: something else is there, which saving would destroy.
+    """
+    if not folder.exists() and not folder.is_symlink():
+        return
+    if folder.resolve() == Path.cwd():
+        raise ModelFolderError(f"{folder}: the current folder, which cannot be exchanged. Give the name of one in it")
+    if folder.is_symlink() or not folder.is_dir():
+        raise ModelFolderError(f"{folder}: not a folder, so no model can be saved there. Give another name")
+    others = sorted({entry.name for entry in folder.iterdir()} - {WEIGHTS, SETTINGS, SOURCE, TARGET, SUMS})
+    if others:
+        raise ModelFolderError(
+            f"{folder}: holds {', '.join(others[:3])}{' …' if others[3:] else ''}, which is not a model of dikkat's. "
+            "Give another name, or an empty folder"
+        )
+
+
+def check_writable(folder: Path) -> None:
+    """Whether a model can be saved there, tried out: for before the work, and not after it.
+
+    Raises:
+        ModelFolderError: something else is there, or the system lets nothing be written.
+    """
+    check_replaceable(folder)
+    folder = _absolute(folder)
+    trial = _aside(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        trial.mkdir()
+        trial.rmdir()
+    except OSError as error:
+        raise ModelFolderError(
+            f"{folder}: no model can be saved there ({error.strerror}). Give another name"
+        ) from error
+
+
+def save(
+    folder: str | Path,
+    model: TranslationModel,
+    settings: Settings,
+    source: Tokenizer,
+    target: Tokenizer,
+    origin: Origin | None = None,
+) -> None:
+    """Save a model folder whole or not at all.
+
+    The files are written to a new folder beside it and flushed to the disk; then that takes the name. If anything fails
+    on the way, a full disk for instance, an older model stays as it was, and nothing stays beside it. Where the system
+    itself stops between the two renames that this takes, the next `load` or `save` puts the older model back.
+
+    Args:
+        folder: where; its parent folders are made if need be. A model folder is replaced.
+        model: the network.
+        settings: what it was built with.
+        source: the source language's tokenizer.
+        target: the target language's tokenizer.
+        origin: where the model comes from, if that is known.
+
+    Raises:
+        ModelFolderError: something else than a model is there, or the weights are not of these settings.
+        OSError: the system could not write; the message says that nothing was saved, and an older model is untouched.
+    """
+    write(folder, Contents(dict(model.state_dict()), settings, source, target, origin))
+
+
+class Contents(NamedTuple):
+    """What a model folder holds, of whatever framework the model is.
+
+    Attributes:
+        tensors: the weights, on any device and in any dtype, under the names that they have in `TranslationModel`.
+        settings: what the model was built with.
+        source: the source language's tokenizer.
+        target: the target language's tokenizer.
+        origin: where the model comes from, if that is known.
+    """
+
+    tensors: Mapping[str, Tensor]
+    settings: Settings
+    source: Tokenizer
+    target: Tokenizer
+    origin: Origin | None = None
+
+
+def write(folder: str | Path, contents: Contents) -> None:
+    """Save a model folder whole or not at all: `save`, of any framework.
+
+    The weights are written in the dtypes that `TranslationModel` gives them, whatever the model computes in: a folder
+    of others would not load.
+
+    Args:
+        folder: as in `save`.
+        contents: what it will hold.
+
+    Raises:
+        ModelFolderError: as in `save`.
+        OSError: as in `save`.
+    """
+    folder = _absolute(Path(folder))
+    expected = _skeleton(contents.settings, contents.source, contents.target).state_dict()
+    weights = {
+        name: tensor.detach().to("cpu", expected[name].dtype if name in expected else tensor.dtype).contiguous()
+        for name, tensor in contents.tensors.items()
+    }
+    _refuse(_misfits(expected, weights), folder)
+    _recover(folder)
+    check_replaceable(folder)
+    try:
+        _write(folder, contents._replace(tensors=weights))
+    except OSError as error:
+        older = "; the older model there is as it was" if folder.exists() else ""
+        raise OSError(error.errno, f"the model was not saved: {error.strerror}{older}", str(folder)) from error
+
+
+def _write(folder: Path, contents: Contents) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    settings = {"format": FORMAT, "version": VERSION, "settings": contents.settings.to_dict()}
+    if contents.origin is not None:
+        settings["origin"] = contents.origin.to_dict()
+    files = {
+        WEIGHTS: dump_tensors(dict(contents.tensors), metadata={"format": "pt"}),
+        SETTINGS: (json.dumps(settings, indent=2) + "\n").encode(),
+        SOURCE: contents.source.to_json().encode(),
+        TARGET: contents.target.to_json().encode(),
+    }
+    files[SUMS] = "".join(f"{_sum(data)}  {name}\n" for name, data in files.items()).encode()
+    aside = _aside(folder)
+    try:
+        aside.mkdir()
+        for name, data in files.items():
+            write_whole(aside / name, data)
+        _take_name(aside, folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tokenizer, Origin | None]:
+    """Load a model folder, after checking everything in it.
+
+    Args:
+        folder: what `save` wrote.
+
+    Returns:
+        The network in evaluation mode on the CPU, its settings, the source and the target tokenizer, its origin.
+
+    Raises:
+        ModelFolderError: no such folder; a file missing, truncated, damaged, far too large, or no regular file; another
+            version; a tensor missing, too many or of another shape; a pickle in place of the weights.
+    """
+    model, contents = _read(Path(folder))
+    model.load_state_dict(contents.tensors, assign=True)
+    return model.eval(), *contents[1:]
+
+
+def read(folder: str | Path) -> Contents:
+    """What a model folder holds, after checking everything in it: `load`, for any framework.
+
+    Args:
+        folder: what `save` or `write` wrote.
+
+    Returns:
+        Weights on the CPU that are a `TranslationModel`'s of these settings and vocabularies, and all the rest.
+
+    Raises:
+        ModelFolderError: as in `load`.
+    """
+    return _read(Path(folder))[1]
+
+
+def _read(folder: Path) -> tuple[TranslationModel, Contents]:
+    """The checked contents, and the network that they fit, as yet without memory."""
+    _recover(_absolute(folder))
+    if not folder.is_dir():
+        raise ModelFolderError(f"{folder}: no such model folder. `dikkat train --output {folder}` makes one")
+    settings, origin, sums = _load_settings(folder)
+    source, target = (_load_tokenizer(folder / name, sums) for name in (SOURCE, TARGET))
+    try:
+        model = _skeleton(settings, source, target)
+    except SettingsError as error:
+        raise ModelFolderError(f"{folder}: {error}") from error
+    expected = model.state_dict()
+    tensors = _load_tensors(folder / WEIGHTS, expected, sums)
+    _check_tensors(expected, tensors, folder / WEIGHTS)
+    return model, Contents(tensors, settings, source, target, origin)
+
+
+def _skeleton(settings: Settings, source: Tokenizer, target: Tokenizer) -> TranslationModel:
+    """The network without memory: settings from outside must not reserve any before the weights agree with them."""
+    with torch.device("meta"), _NoInitialValues():
+        return TranslationModel(settings, len(source), len(target))
+
+
+class _NoInitialValues(TorchFunctionMode):
+    """Leaves new weights as they are, since others take their place: on meta, filling them imports the compiler."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        if func.__name__ in ("normal_", "uniform_", "zero_", "fill_"):
+            return args[0] if args else named["tensor"]
+        return func(*args, **named)
+
+
+def _absolute(folder: Path) -> Path:
+    return Path(os.path.abspath(folder))  # noqa: PTH100  (resolve() would follow a link that must not be replaced)
+
+
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
+
+
+def _take_name(aside: Path, folder: Path) -> None:
+    """Move the new folder to its name; an old one of that name goes only after the new one is there."""
+    if not folder.exists():
+        aside.rename(folder)
+        flush_folder(folder.parent)
+        return
+    old = _old(folder)
+    folder.rename(old)
+    try:
+        aside.rename(folder)
+    except BaseException:
+        old.rename(folder)
+        raise
+    try:
+        flush_folder(folder.parent)
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _old(folder: Path) -> Path:
+    """What a model is called while a new one takes its name."""
+    return folder.with_name(f".{folder.name}.old")
+
+
+def _recover(folder: Path) -> None:
+    """After a stop between those two renames: the model that was there before; after one behind them: the new one."""
+    old = _old(folder)
+    if not old.is_dir():
+        return
+    if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        old.rename(folder)
+
+
+def _load_settings(folder: Path) -> tuple[Settings, Origin | None, dict[str, str] | None]:
+    """The settings, the origin, and the SHA-256 of each file, which the oldest folders have not."""
+    path = folder / SETTINGS
+    data = _bytes(path, _LARGEST_TEXT)
+    try:
+        content = parse_json(data)
+    except ValueError as error:
+        raise ModelFolderError(f"{path}: truncated or not JSON ({error}). Save the model again") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ModelFolderError(f'{path}: not the settings of a model of dikkat\'s, which say "format": "{FORMAT}"')
+    version = content.get("version")
+    if type(version) is not int or version not in (_WITHOUT_SUMS, VERSION):
+        raise ModelFolderError(
+            f"{path}: format version {reprlib.repr(version)}; this dikkat reads the versions {_WITHOUT_SUMS} and "
+            f"{VERSION}. Use the dikkat that saved it, or train again"
+        )
+    if unknown := sorted(content.keys() - {"format", "version", "settings", "origin"}):
+        raise ModelFolderError(f"{path}: {reprlib.repr(unknown[0])} is not expected. Save the model again")
+    sums = None if version == _WITHOUT_SUMS else _load_sums(folder / SUMS)
+    _check_sum(path, data, sums)
+    for part in ("settings", "origin"):
+        if not isinstance(content.get(part, None if part == "settings" else {}), dict):
+            raise ModelFolderError(f'{path}: "{part}" is missing or not an object. Save the model again')
+    try:
+        origin = Origin.from_dict(content["origin"]) if "origin" in content else None
+        return Settings.from_dict(content["settings"]), origin, sums
+    except (SettingsError, ModelFolderError) as error:
+        raise ModelFolderError(f"{path}: {error}") from error
+
+
+def _load_sums(path: Path) -> dict[str, str]:
+    """The SHA-256 of each file by its name, from what `sha256sum --check` reads."""
+    try:
+        lines = [line.split("  ", 1) for line in _bytes(path, _LARGEST_TEXT).decode("ascii").splitlines()]
+        sums = {name: value for value, name in lines}
+    except ValueError as error:
+        if isinstance(error, ModelFolderError):
+            raise
+        raise ModelFolderError(f"{path}: not a list of SHA-256 sums. Copy the folder again") from error
+    if set(sums) != {WEIGHTS, SETTINGS, SOURCE, TARGET} or len(lines) != len(sums):
+        raise ModelFolderError(f"{path}: has not the sums of all the files of a model. Copy the folder again")
+    return sums
+
+
+def _check_sum(path: Path, data: bytes, sums: Mapping[str, str] | None) -> None:
+    if sums is not None and sums[path.name] != _sum(data):
+        raise ModelFolderError(f"{path}: damaged: not what was written, by its sum in {SUMS}. Copy the folder again")
+
+
+def _sum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _load_tokenizer(path: Path, sums: Mapping[str, str] | None) -> Tokenizer:
+    data = _bytes(path, LARGEST_TOKENIZER)
+    _check_sum(path, data, sums)
+    return Tokenizer.from_json(data, str(path))
+
+
+def _load_tensors(path: Path, expected: Mapping[str, Tensor], sums: Mapping[str, str] | None) -> dict[str, Tensor]:
+    data = _bytes(path, sum(each.numel() * each.itemsize for each in expected.values()) + _LARGEST_TEXT)
+    for magic, kind in _PICKLE_MAGIC.items():
+        # A safetensors file begins with the length of its header, in eight bytes, of any value; then comes JSON.
+        if data.startswith(magic) and data[8:9] != b"{":
+            raise ModelFolderError(
+                f"{path}: this is {kind}, not safetensors. dikkat unpickles nothing, since that can run any code: "
+                "save the weights as safetensors"
+            )
+    _check_sum(path, data, sums)
+    try:
+        return load_tensors(data)
+    except Exception as error:  # the library raises nothing narrower for all that can be wrong
+        raise ModelFolderError(f"{path}: truncated or damaged ({error}). Copy the folder again") from error
+
+
+def _bytes(path: Path, most: int) -> bytes:
+    """All of a file, whoever wrote it."""
+    try:
+        return read_regular(path, most=most)
+    except FileNotFoundError:
+        pickles = sorted(file.name for file in path.parent.iterdir() if file.suffix in _PICKLES)
+        if path.name == WEIGHTS and pickles:
+            raise ModelFolderError(
+                f"{path}: missing; {pickles[0]} is there, but dikkat unpickles nothing, since that can run any code. "
+                "Save the weights as safetensors"
+            ) from None
+        raise ModelFolderError(
+            f"{path}: missing. {path.parent} is not a model folder of dikkat's, or incomplete"
+        ) from None
+    except OSError as error:
+        raise ModelFolderError(f"{path}: cannot be read ({error.strerror})") from error
+    except InputError as error:
+        raise ModelFolderError(str(error)) from error
+
+
+def _check_tensors(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], path: Path) -> None:
+    _refuse(_misfits(expected, found), path)
+    _refuse([f"{name} holds values that are not finite" for name in expected if not _finite(found[name])], path)
+
+
+def _misfits(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
+    """What is missing, too many, or of another dtype or shape."""
+    faults = [f"{name} {_described(expected[name])} is missing" for name in expected if name not in found]
+    faults += [f"{name} {_described(found[name])} is not expected" for name in sorted(found) if name not in expected]
+    faults += [
+        f"{name} is {_described(found[name])} and must be {_described(tensor)}"
+        for name, tensor in expected.items()
+        if name in found and _described(found[name]) != _described(tensor)
+    ]
+    return faults
+
+
+def _refuse(faults: Sequence[str], path: Path) -> None:
+    if faults:
+        raise ModelFolderError(
+            f"{path}: {'; '.join(faults[:5])}{' …' if faults[5:] else ''}. The weights belong to other settings or "
+            "vocabularies: take all files from one model"
+        )
+
+
+def _finite(tensor: Tensor) -> bool:
+    return bool(torch.isfinite(tensor).all())
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

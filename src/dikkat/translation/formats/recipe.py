@@ -1,0 +1,327 @@
+"""Recipes: what to train on, and how, in a file that a person can read."""
+
+import re
+import reprlib
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
+
+import yaml
+
+from dikkat.errors import InputError
+from dikkat.storage.files import write_whole
+from dikkat.translation.data.spec import Part, Source, nearest
+from dikkat.translation.errors import CorpusError
+from dikkat.translation.formats.settings import Settings
+
+SUFFIX = ".yaml"
+SHARE = 0.05
+SECTIONS = ("corpus", "validation", "test")
+
+# Of each setting, whether it may be None, which recipes write as none.
+_OPTIONAL = {name: types.NoneType in get_args(kind) for name, kind in get_type_hints(Settings).items()}
+
+Validation = Source | float | Literal["none"] | None
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to train on, and how.
+
+    Attributes:
+        corpus: the pairs to learn from.
+        validation: the pairs to judge the model by while it learns: a corpus; a share of `corpus`, which is not learnt
+            from; `"none"`; None: the corpus's own, if it is one that has such, and a share of 0.05 of it otherwise.
+        test: the pairs to score the trained model on.
+        settings: how.
+
+    Example:
+        >>> recipe = Recipe().with_values({"corpus": "phrasebook", "validation": {"share": 0.1}, "epochs": 3})
+        >>> str(recipe.corpus), recipe.validation, recipe.settings.epochs
+        ('phrasebook', 0.1, 3)
+        >>> recipe.with_values({"epoch": 3})
+        Traceback (most recent call last):
+            ...
+        dikkat.errors.InputError: epoch: no such key of a recipe; did you mean epochs?
+    """
+
+    corpus: Source | None = None
+    validation: Validation = None
+    test: Source | None = None
+    settings: Settings = field(default_factory=Settings)
+
+    @classmethod
+    def load(cls, recipe: str | Path) -> "Recipe":
+        """A recipe from its file.
+
+        Args:
+            recipe: a YAML file, or the name of a recipe that comes with dikkat. File names in a file begin in its
+                folder; in a recipe that comes with dikkat, in the current one.
+
+        Raises:
+            InputError: no such recipe; not YAML; a key twice, unknown, or with a value that it may not have: the
+                message has the file, the line and the key.
+            OSError: the file cannot be read.
+        """
+        path = _find(recipe)
+        text = _read(path)
+        values, lines = _parsed(text, str(path))
+        try:
+            return cls().with_values(values, Path() if path in built_in().values() else path.parent)
+        except InputError as error:
+            key = re.match(r"\w+", str(error))
+            line = lines.get(key[0]) if key else None
+            where = f"{path}, line {line}" if line else str(path)
+            raise type(error)(f"{where}: {error}") from error
+
+    def with_values(self, values: Mapping[str, Any], base: Path = Path()) -> "Recipe":
+        """This recipe with other values.
+
+        Args:
+            values: of `corpus`, `validation`, `test` and the settings, by name, as YAML has them.
+            base: the folder that file names in them begin in.
+
+        Raises:
+            InputError: an unknown key (the message has the nearest that is known), or a value that it may not have.
+        """
+        known = [*SECTIONS, *_OPTIONAL]
+        for key in values:
+            if key not in known:
+                raise InputError(f"{key}: no such key of a recipe; {nearest(key, known)}")
+        parts: dict[str, Any] = {}
+        for key, read in (("corpus", Source.parse), ("validation", _validation), ("test", _optional)):
+            if key in values:
+                parts[key] = _named(key, read, values[key], base)
+        given = {
+            name: None if value == "none" and _OPTIONAL[name] else value
+            for name, value in values.items()
+            if name not in SECTIONS
+        }
+        return replace(self, **parts, settings=Settings.from_dict({**self.settings.to_dict(), **given}))
+
+    def save(self, path: Path) -> None:
+        """Write the recipe as a file that `load` reads, with what `spelling` has.
+
+        Raises:
+            OSError: the system could not write.
+        """
+        write_whole(path, yaml.dump(self.spelling(), Dumper=_Dumper, sort_keys=False, allow_unicode=True))
+
+    def spelling(self) -> dict[str, Any]:
+        """What `with_values` makes this recipe of: every setting, and file names absolute.
+
+        Example:
+            >>> spelling = Recipe().with_values({"corpus": "phrasebook", "validation": {"share": 0.1}}).spelling()
+            >>> spelling["corpus"], spelling["validation"], spelling["test"], spelling["cell"]
+            ({'name': 'phrasebook'}, {'share': 0.1}, 'none', 'gru')
+        """
+        values: dict[str, Any] = {"corpus": self.corpus.spelling() if self.corpus else None}
+        if self.validation is not None:
+            values["validation"] = _written(self.validation)
+        values["test"] = self.test.spelling() if self.test else "none"
+        return values | {name: "none" if value is None else value for name, value in self.settings.to_dict().items()}
+
+    def data(self) -> tuple[Any, Any]:
+        """The pairs to learn from, and those to judge the model by; no source sentence is in both, nor in the test.
+
+        Returns:
+            Two corpora, or lists of pairs; the second None where there is to be no validation.
+
+        Raises:
+            InputError: no corpus is given.
+            CorpusError: it cannot be read, or cannot be parted so.
+            OSError: a file cannot be opened.
+        """
+        if self.corpus is None:
+            raise InputError("no corpus is given: name one in the recipe or with --corpus")
+        from dikkat.translation import hold_out
+
+        pairs = _opened("corpus", self.corpus, "training")
+        validation = self.validation
+        if validation is None:
+            validation = self.corpus if self.corpus.has_part("validation") else SHARE
+        held_out = _opened("validation", validation, "validation") if isinstance(validation, Source) else None
+        if self.test is not None:
+            test = _opened("test", self.test, "test")
+            pairs = _without_leaks(pairs, test)
+            held_out = None if held_out is None else _without_leaks(held_out, test)
+        if isinstance(validation, float):
+            return hold_out(pairs, validation)
+        return (pairs, None) if held_out is None else (_without_leaks(pairs, held_out), held_out)
+
+
+def built_in() -> dict[str, Path]:
+    """The recipes that come with dikkat, by name."""
+    package = Path(str(files("dikkat")))
+    installed = package / "recipes"
+    folder = installed if installed.is_dir() else package.parents[1] / "recipes"  # there in a checkout of the sources
+    return {path.stem: path for path in sorted(folder.glob(f"*{SUFFIX}"))}
+
+
+def purpose(path: Path) -> str:
+    """What a recipe is for: its first line, a comment."""
+    return _read(path).partition("\n")[0].removeprefix("#").strip()
+
+
+def read_value(text: str, where: str) -> Any:
+    """A value as a recipe has it, from the text of an option.
+
+    Raises:
+        InputError: the text is not YAML.
+    """
+    return _yaml(text, where, lambda loader: loader.get_single_data())
+
+
+def _find(recipe: str | Path) -> Path:
+    path, known = Path(recipe), built_in()
+    if path.exists() or path.suffix == SUFFIX:
+        return path
+    if str(recipe) not in known:
+        raise InputError(f"{recipe}: no such file and no such recipe of dikkat's; {nearest(recipe, list(known))}")
+    return known[str(recipe)]
+
+
+def _read(path: Path) -> str:
+    if path.is_dir():
+        raise InputError(f"{path}: a folder, where a recipe must be; recipes are files that end in {SUFFIX}")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}), so no recipe") from error
+
+
+def _parsed(text: str, where: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """The values of a recipe, and the line of each."""
+
+    def construct(loader: Any) -> tuple[dict[str, Any], dict[str, int]]:
+        node = loader.get_single_node()
+        if node is None:
+            return {}, {}
+        if not isinstance(node, yaml.MappingNode):
+            raise InputError(f"{where}: not a recipe, which has lines such as `epochs: 20`")
+        values = loader.construct_document(node)
+        return values, {str(key.value): key.start_mark.line + 1 for key, _ in node.value}
+
+    return _yaml(text, where, construct)
+
+
+def _yaml(text: str, where: str, construct: Callable[[Any], Result]) -> Result:
+    try:
+        loader = _Loader(text)
+        try:
+            return construct(loader)
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark and "\n" in text else ""
+        raise InputError(f"{where}{line}: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{where}: {error}") from error
+    except RecursionError as error:
+        raise InputError(f"{where}: nested too deeply for a recipe") from error
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """YAML with the plain values of its version 1.2, so that 1e-3 is a number and yes a word; a key comes but once.
+
+    Lists and mappings are not repeated by `*name`: a few lines of such repetitions stand for more than fits in memory.
+    """
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (as the class above has it)
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """A part of the document, checked."""
+        repeated = self.peek_event() if self.check_event(yaml.AliasEvent) else None
+        node = super().compose_node(parent, index)
+        if repeated is not None and not isinstance(node, yaml.ScalarNode):
+            problem = f"*{repeated.anchor} repeats a list or a mapping: write it out"
+            raise yaml.composer.ComposerError(None, None, problem, repeated.start_mark)
+        return node
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        """A value. Where a tag asks for another kind than it is, Python's own errors come from within the library."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, ArithmeticError) as error:
+            kind = node.tag.replace("tag:yaml.org,2002:", "!!")
+            problem = f"{reprlib.repr(node.value)} cannot be read as {kind} ({error})"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """A mapping, its keys checked."""
+        seen: dict[Any, int] = {}
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            name, line = key.value, key.start_mark.line + 1
+            if name in seen:
+                problem = f"{name} is given twice, first in line {seen[name]}: remove one of them"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen[name] = line
+        return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
+    """Writes what `_Loader` reads: it must quote by the same rules."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Equal values are written out each time."""
+        return True
+
+
+_PLAIN: Iterable[tuple[str, str, Iterable[str]]] = (
+    ("null", r"null|~|", ("n", "~", "")),
+    ("bool", r"true|false", "tf"),
+    ("int", r"[-+]?(0|[1-9][0-9_]*)", "-+0123456789"),
+    ("float", r"[-+]?((\.[0-9]+|[0-9][0-9_]*\.[0-9]*)([eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+)", "-+.0123456789"),
+)
+for _tag, _pattern, _firsts in _PLAIN:
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})$"), [*_firsts])
+
+
+def _opened(section: str, source: Source, part: Part) -> Any:
+    """The pairs of a section, whose name a message has: the recipe's own value may not be what somebody thinks of."""
+    try:
+        return source.open(part)
+    except CorpusError as error:
+        raise CorpusError(f"{section} is {source}: {error}") from error
+
+
+def _without_leaks(pairs: Any, held_out: Any) -> Any:
+    from dikkat import translation
+
+    left = translation.without_leaks(pairs, held_out)
+    return list(left) if isinstance(pairs, list) else left  # what is in memory stays there, and has a length
+
+
+def _validation(value: object, base: Path) -> Validation:
+    if value == "none":
+        return "none"
+    if not isinstance(value, Mapping) or "share" not in value:
+        return Source.parse(value, base)
+    share = value["share"]
+    if set(value) != {"share"} or isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
+        raise InputError(f"{dict(value)}: write {{share: NUMBER}}, a number between 0 and 1, and nothing beside it")
+    return float(share)
+
+
+def _optional(value: object, base: Path) -> Source | None:
+    return None if value == "none" else Source.parse(value, base)
+
+
+def _named(key: str, read: Callable[[object, Path], Result], value: object, base: Path) -> Result:
+    try:
+        return read(value, base)
+    except InputError as error:
+        raise type(error)(f"{key}: {error}") from error
+
+
+def _written(validation: Source | float | str) -> Any:
+    if isinstance(validation, Source):
+        return validation.spelling()
+    return {"share": validation} if isinstance(validation, float) else validation

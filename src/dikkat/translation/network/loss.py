@@ -1,0 +1,240 @@
+"""The output layer and its loss in one, so that no more than a few hundred tokens' scores are ever in memory."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from dikkat.cpu.loss.launch import CrossEntropy, runs
+from dikkat.masking import can_read_values
+
+Reduction = Literal["mean", "sum"]
+
+# Bytes of scores at a time. Measured with 900 tokens, 256 features and a vocabulary of 8,000, which are then 262 tokens
+# of float32 and 524 of bfloat16: with fewer the weight's gradient is read and written too often, more gain nothing.
+_BYTES = 2**23
+_FEWEST = 64
+
+
+def linear_cross_entropy(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    r"""Cross-entropy of a linear layer's scores, of which only a chunk of tokens' is in memory at any time.
+
+    With scores $z_n = W x_n + b$, probabilities $p_n = \mathrm{softmax}(z_n)$, target $t_n$ and label smoothing s,
+
+    $$ \ell = \sum_n \Big[ -(1 - s) \log p_{n t_n} - \frac{s}{V} \sum_v \log p_{nv} \Big], \qquad
+    \frac{\partial \ell}{\partial z_{nv}} = p_{nv} - (1 - s) [v = t_n] - \frac{s}{V} $$
+
+    The gradients are computed together with the loss, chunk by chunk, and only those that are wanted: the
+    backward pass multiplies them by the gradient that comes from above. For that reason they are all there is: they
+    cannot be differentiated again. Label smoothing: Szegedy and others, "Rethinking the Inception architecture for
+    computer vision" (2016), section 7. Computing gradients in the forward pass: Hsu and others, "Liger Kernel"
+    (2024), section 3.2.
+
+    Under `torch.autocast` the three products run in its dtype. Whatever the dtype, softmax and sums are float32 at
+    least, and so is the loss; gradients have their operands' dtypes.
+
+    Args:
+        features: (N, e) floating point, N at least 1.
+        weight: (V, e) floating point, V at least 1; outside autocast, of the features' dtype.
+        bias: (V,) floating point, or None.
+        target: (N,) int64, from 0 to V − 1.
+        label_smoothing: part of the target's probability that is spread evenly over all V, from 0 to 1.
+        reduction: `"mean"` over the N tokens, or their `"sum"`.
+
+    Returns:
+        The loss in nats, a scalar of the features' dtype, or float32 where that is narrower.
+
+    Raises:
+        ValueError: wrong shapes, a target outside 0…V − 1 (on a CPU; elsewhere PyTorch's own), a label smoothing
+            outside 0…1, an unknown reduction.
+        TypeError: dtypes that do not go together.
+        RuntimeError: gradients of the gradients are asked for.
+
+    Example:
+        >>> features, weight = torch.ones(2, 3, requires_grad=True), torch.eye(5, 3)
+        >>> loss = linear_cross_entropy(features, weight, None, torch.tensor([0, 4]))
+        >>> round(loss.item(), 4)
+        1.818
+        >>> loss.backward()
+        >>> features.grad[0]
+        tensor([-0.3662,  0.1338,  0.1338])
+    """
+    _check(features, weight, bias, target, label_smoothing, reduction)
+    products = _product_dtype(features)
+    # Inside a Function gradients are always off: whether the caller wants any is known out here only.
+    scale = 1 / len(target) if reduction == "mean" else 1.0
+    loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]  # PyTorch's own has no types
+        features, weight, bias, target, label_smoothing, scale, products, torch.is_grad_enabled()
+    )
+    return loss
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """The loss, scaled; its gradients are saved by the forward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        target: Tensor,
+        label_smoothing: float,
+        scale: float,
+        products: torch.dtype,
+        with_gradients: bool,
+    ) -> Tensor:
+        needed = [with_gradients and need for need in ctx.needs_input_grad[:3]]
+        with torch.autocast(features.device.type, enabled=False):
+            chunks = _Chunks(features.to(products), weight.to(products), bias, label_smoothing, scale, needed)
+            total = chunks.run(target)
+        ctx.save_for_backward(*chunks.gradients)
+        return total * scale
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "linear_cross_entropy has no second derivatives, which create_graph=True asks for; "
+                "torch.nn.functional.cross_entropy(torch.nn.functional.linear(features, weight, bias), target) has"
+            )
+        gradients = ctx.saved_tensors
+        # The usual case: the weight's is large, and a pass over it more time than a step's smaller operations.
+        if upstream.device.type != "cpu" or upstream != 1:
+            gradients = [None if gradient is None else gradient * upstream for gradient in gradients]
+        # PyTorch itself brings each to its operand's dtype.
+        return *gradients, None, None, None, None, None
+
+
+class _Chunks:
+    """One pass over the tokens; the buffers are made once, since fresh memory costs as much as a pass over it."""
+
+    def __init__(
+        self,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        label_smoothing: float,
+        scale: float,
+        needed: Sequence[bool],
+    ) -> None:
+        self._features, self._weight = features, weight
+        tokens, vocabulary = len(features), len(weight)
+        self._wide = torch.promote_types(features.dtype, torch.float32)
+        self._rows = min(max(_FEWEST, _BYTES // (vocabulary * features.itemsize)), tokens)
+        self._products = features.new_empty(self._rows, vocabulary)
+        kind = CrossEntropy if runs(features) else _Plain
+        self._entropy = kind(vocabulary, features.dtype, bias, label_smoothing, scale if any(needed) else None)
+        with_features, self._with_weight, self._with_bias = needed
+        self._of_features = torch.empty_like(features) if with_features else None
+        self._of_weight: Tensor | None = None
+
+    @property
+    def gradients(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Of features, weight and bias; None for those that are not needed."""
+        return self._of_features, self._of_weight, self._entropy.bias_gradient if self._with_bias else None
+
+    def run(self, target: Tensor) -> Tensor:
+        """The summed loss; the gradients are then complete."""
+        for start in range(0, len(target), self._rows):
+            rows = slice(start, start + self._rows)
+            features = self._features[rows]
+            scores = torch.mm(features, self._weight.t(), out=self._products[: len(features)])
+            self._entropy.add(scores, target[rows])
+            if self._of_features is not None:
+                torch.mm(scores, self._weight, out=self._of_features[rows])
+            if self._with_weight:
+                self._add_to_weight(scores, features)
+        return self._entropy.total
+
+    def _add_to_weight(self, gradient: Tensor, features: Tensor) -> None:
+        if self._of_weight is None:
+            self._of_weight = (gradient.t() @ features).to(self._wide)
+        elif gradient.dtype == self._wide:
+            self._of_weight.addmm_(gradient.t(), features)
+        else:
+            self._of_weight.add_(gradient.t() @ features)
+
+
+class _Plain:
+    """`CrossEntropy` in PyTorch's operations, for other devices and types."""
+
+    def __init__(
+        self, size: int, dtype: torch.dtype, bias: Tensor | None, smoothing: float, scale: float | None
+    ) -> None:
+        self._wide = torch.promote_types(dtype, torch.float32)
+        self._size, self._bias, self._smoothing, self._scale = size, bias, smoothing, scale
+        self.total: Any = 0.0
+        self.bias_gradient: Any = 0.0
+
+    def add(self, scores: Tensor, target: Tensor) -> None:
+        labels, wide = target.unsqueeze(1), scores.to(self._wide)
+        log_probabilities = torch.log_softmax(wide if self._bias is None else wide + self._bias, 1)
+        self.total = self.total - (1 - self._smoothing) * log_probabilities.gather(1, labels).sum()
+        if self._smoothing:
+            self.total -= self._smoothing * log_probabilities.mean(1).sum()
+        if self._scale is not None:
+            gradient = log_probabilities.exp_()
+            gradient -= self._smoothing / self._size
+            gradient.scatter_add_(1, labels, gradient.new_full(labels.shape, self._smoothing - 1))
+            gradient *= self._scale
+            self.bias_gradient = self.bias_gradient + gradient.sum(0)
+            scores.copy_(gradient)
+
+
+def _product_dtype(features: Tensor) -> torch.dtype:
+    """What autocast makes of the features: it leaves float64 alone."""
+    device = features.device.type
+    if torch.is_autocast_enabled(device) and features.dtype != torch.float64:
+        return torch.get_autocast_dtype(device)
+    return features.dtype
+
+
+def _check(
+    features: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, label_smoothing: float, reduction: str
+) -> None:
+    if features.ndim != 2 or not len(features):
+        raise ValueError(f"features have shape {tuple(features.shape)}; they must be (tokens, features), tokens ≥ 1")
+    vocabulary = len(weight) if weight.ndim == 2 else 0
+    shapes: dict[str, tuple[Tensor | None, tuple[int, ...]]] = {
+        "weight": (weight, (max(vocabulary, 1), features.shape[1])),
+        "bias": (bias, (vocabulary,)),
+        "target": (target, (len(features),)),
+    }
+    for name, (tensor, allowed) in shapes.items():
+        if tensor is not None and tuple(tensor.shape) != allowed:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}; beside features {tuple(features.shape)} it must be {allowed}"
+            )
+    _check_dtypes(features, weight, bias, target)
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"label_smoothing is {label_smoothing}; it must be from 0 to 1")
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"reduction is {reduction!r}; it must be 'mean' or 'sum'")
+    readable = target.device.type == "cpu" and can_read_values(target)
+    if readable and not 0 <= int(target.min()) <= int(target.max()) < len(weight):
+        raise ValueError(
+            f"target holds {int(target.min())}…{int(target.max())}; it must be from 0 to {len(weight) - 1}, "
+            "the rows of weight"
+        )
+
+
+def _check_dtypes(features: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> None:
+    for name, tensor in (("features", features), ("weight", weight), ("bias", bias)):
+        if tensor is not None and not tensor.is_floating_point():
+            raise TypeError(f"{name} is {tensor.dtype}; it must be floating point")
+    if weight.dtype != features.dtype and not torch.is_autocast_enabled(features.device.type):
+        raise TypeError(
+            f"weight is {weight.dtype} and features are {features.dtype}; outside torch.autocast they must agree"
+        )
+    if target.dtype != torch.int64:
+        raise TypeError(f"target is {target.dtype}; it must be torch.int64")

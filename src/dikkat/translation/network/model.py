@@ -1,0 +1,358 @@
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dikkat import scores
+from dikkat.attention import Memory
+from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, Covered, GRUEncoder, LSTMEncoder
+from dikkat.translation.errors import SettingsError
+from dikkat.translation.formats.settings import ScoreName, Settings
+from dikkat.translation.network.loss import Reduction, linear_cross_entropy
+from dikkat.translation.network.precision import Precision
+from dikkat.translation.text.tokenizer import BEGIN, END, PAD
+
+State = Tensor | tuple[Tensor, Tensor] | Covered  # of the decoder: a GRU's, an LSTM's, and either with coverage
+
+
+class Batch(NamedTuple):
+    """Sentence pairs as padded token numbers.
+
+    Attributes:
+        source: (B, S) int64.
+        source_lengths: (B,) int64, on the CPU or elsewhere.
+        target: (B, T + 1) int64: `<bos>`, the sentence, `<eos>`.
+        target_lengths: (B,) int64: tokens to be predicted, `<eos>` included.
+        total_tokens: those of all rows, where several processes have some each; 0 where nobody counted.
+        counts: whether the rows are to be learnt from; not where a process only keeps pace with the others.
+    """
+
+    source: Tensor
+    source_lengths: Tensor
+    target: Tensor
+    target_lengths: Tensor
+    total_tokens: int = 0
+    counts: bool = True
+
+
+def pad(sentences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Token numbers of several sentences as one tensor.
+
+    Args:
+        sentences: lists of token numbers, at least one.
+
+    Returns:
+        (B, S) int64, padded behind each sentence, and the lengths (B,) int64.
+
+    Example:
+        >>> numbers, lengths = pad([[5, 6, 7], [8]])
+        >>> numbers.tolist(), lengths.tolist()
+        ([[5, 6, 7], [8, 0, 0]], [3, 1])
+    """
+    rows = [torch.tensor(sentence, dtype=torch.int64, device="cpu") for sentence in sentences]
+    lengths = torch.tensor([len(sentence) for sentence in sentences], dtype=torch.int64, device="cpu")
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD), lengths
+
+
+def collate(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
+    """A batch of (source, target) token numbers, the target's ends put on."""
+    source, source_lengths = pad([source for source, _ in pairs])
+    target, lengths = pad([[BEGIN, *target, END] for _, target in pairs])
+    return Batch(source, source_lengths, target, lengths - 1)
+
+
+class OutputLayer:
+    """An output layer for the many steps of a search: without gradients, the products of every step in one buffer.
+
+    On a CPU new memory for so many numbers takes a quarter of the time that they themselves take, and adding the bias
+    one more pass; what ranks the scores adds it as it reads them.
+
+    Args:
+        weight: (V, e).
+        bias: (V,).
+        precision: of the products.
+
+    Attributes:
+        bias: (V,), in the products' dtype, but at least float32.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, precision: Precision) -> None:
+        self._weight = weight.detach().bfloat16() if precision == "bfloat16" else weight.detach()
+        self.bias = bias.detach().to(torch.promote_types(self._weight.dtype, torch.float32))
+        self._products = self._weight.new_empty(0, len(bias))
+
+    def products(self, features: Tensor) -> Tensor:
+        """(R, e) -> unnormalised log-probabilities less the bias (R, V), until the next call."""
+        if len(self._products) < len(features):
+            self._products = self._weight.new_empty(len(features), len(self.bias))
+        features = features.to(self._weight.dtype)
+        return torch.mm(features, self._weight.t(), out=self._products[: len(features)])
+
+
+class TranslationModel(nn.Module):
+    r"""The network: embeddings, a recurrent encoder, a bridge, an attentional recurrent decoder, a readout.
+
+    With $s_t$ the decoder's state, $c_t$ the context and $e_{t-1}$ the previous token's embedding,
+
+    $$ p_t = \mathrm{softmax}(E \tanh(W [s_t; c_t; e_{t-1}] + b) + b') $$
+
+    Bahdanau, Cho, Bengio (2015), appendix A. The decoder's first state is tanh of a linear map of the encoder's last
+    one, and the first cells of an LSTM are another map of the last cells, which have no bounds.
+
+    E are the target embeddings themselves, and those of the source too, with `tied_embeddings` two and three; with
+    none they are weights of their own. Press, Wolf, "Using the output embedding to improve language models" (2017).
+
+    Where `score` is none, the memory is one position: the last state of the encoder's top layer, which is therefore
+    the context of every step. Cho and others, "Learning phrase representations using RNN encoder–decoder" (2014).
+
+    In training, features of the embeddings, of the memory, between layers and of the readout are dropped (`dropout`),
+    attention weights (`attention_dropout`), and the whole vector of a token of the source or of a previous token
+    (`word_dropout`; Gal, Ghahramani, "A theoretically grounded application of dropout in recurrent neural networks",
+    2016, section 4.2, drawn for each position here). What is kept is scaled, so that its mean stays.
+
+    Args:
+        settings: the sizes, the cell, the score and what there is beside.
+        source_size: tokens of the source vocabulary.
+        target_size: tokens of the target vocabulary; with three-way tied embeddings as many.
+
+    Attributes:
+        attends: whether there is attention. Without it the weights of a step, of one position, say nothing.
+
+    Raises:
+        SettingsError: three-way tied embeddings of two vocabularies.
+
+    Example:
+        >>> model = TranslationModel(Settings(embedding_size=3, hidden_size=4), source_size=11, target_size=13)
+        >>> model(collate([([5, 6, 7], [8]), ([9], [4, 5])])).shape  # five tokens to predict, ends included
+        torch.Size([5, 13])
+    """
+
+    def __init__(self, settings: Settings, source_size: int, target_size: int) -> None:
+        super().__init__()
+        embedding, hidden, layers = settings.embedding_size, settings.hidden_size, settings.num_layers
+        between = settings.dropout if layers > 1 else 0.0
+        if settings.tied_embeddings == "three":
+            if source_size != target_size:
+                raise SettingsError(
+                    f"tied_embeddings is 'three', and the source vocabulary has {source_size} tokens and the target "
+                    f"vocabulary {target_size}; they must be one vocabulary: train one tokenizer on both languages, or "
+                    "use tied_embeddings 'two'"
+                )
+        else:
+            self.source_embedding = nn.Embedding(source_size, embedding)
+        self.target_embedding = nn.Embedding(target_size, embedding)
+        lstm = settings.cell == "lstm"
+        # Keys are as wide as queries, so that every score fits: each direction of the encoder gets half.
+        self.encoder = (LSTMEncoder if lstm else GRUEncoder)(
+            embedding,
+            hidden // 2 if settings.bidirectional else hidden,
+            layers,
+            bidirectional=settings.bidirectional,
+            dropout=between,
+        )
+        self.bridge = nn.Linear(hidden, hidden)
+        if lstm:
+            self.cell_bridge = nn.Linear(hidden, hidden)
+        self.decoder = (AttentionalLSTM if lstm else AttentionalGRU)(
+            embedding,
+            hidden,
+            hidden,
+            _score(settings),
+            layers,
+            between,
+            weight_dropout=settings.attention_dropout,
+            coverage=settings.coverage,
+        )
+        self.readout = nn.Linear(hidden + hidden + embedding, embedding)
+        if settings.tied_embeddings == "none":
+            self.output_weight = nn.Parameter(torch.empty(target_size, embedding))
+        self.output_bias = nn.Parameter(torch.zeros(target_size))
+        self.dropout = nn.Dropout(settings.dropout)
+        self.word_dropout = settings.word_dropout
+        self.attends = settings.score != "none"
+        tables = (self._source_table().weight, self.target_embedding.weight, self._output_weight())
+        for table in {id(table): table for table in tables}.values():
+            # As output weights, PyTorch's unit variance would begin with scores of the size of the square root of e;
+            # `_embed` undoes this for the input.
+            nn.init.normal_(table, std=embedding**-0.5)
+
+    def encode(self, source: Tensor, lengths: Tensor) -> tuple[Memory, State]:
+        """What the decoder looks at, and its first state.
+
+        Args:
+            source: (B, S) int64 token numbers; those behind a length have no effect.
+            lengths: (B,) int64, from 1 to S.
+
+        Returns:
+            The memory, its keys projected, of S positions, or of one without attention; the decoder's state before the
+            first step.
+        """
+        outputs, final = self.encoder(self._embed(self._source_table(), source), lengths)
+        states, cells = final if isinstance(final, tuple) else (final, None)
+        looked_at = (outputs, lengths) if self.attends else (states[-1].unsqueeze(1), None)
+        memory = self.decoder.prepare_live(self.dropout(looked_at[0]), looked_at[1])
+        first = torch.tanh(self.bridge(states))
+        return memory, self.decoder.begin(first if cells is None else (first, self.cell_bridge(cells)), memory)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Scores of every next token, given the true ones before it.
+
+        Args:
+            batch: N target tokens in all, ends included.
+
+        Returns:
+            (N, target tokens): unnormalised log-probabilities at the real positions alone, sentence after sentence:
+            padding costs neither output layer nor loss. `expected(batch)` is what they should predict.
+        """
+        return self.scores(self.features(batch))
+
+    def features(self, batch: Batch) -> Tensor:
+        """What the output layer makes scores of.
+
+        Args:
+            batch: N target tokens in all, ends included.
+
+        Returns:
+            (N, e): the readout at the real positions alone, sentence after sentence.
+        """
+        memory, state = self.encode(batch.source, batch.source_lengths)
+        previous = self._embed(self.target_embedding, batch.target[:, :-1])
+        states, contexts, _, _ = self.decoder(previous, memory, state, lengths=batch.target_lengths)
+        real = _real(batch)
+        return self._readout(states[real], contexts[real], previous[real])
+
+    def loss(self, batch: Batch, *, label_smoothing: float = 0.0, reduction: Reduction = "mean") -> Tensor:
+        """Cross-entropy of the next tokens, given the true ones before them; the scores are never whole in memory.
+
+        Args:
+            batch: N target tokens in all, ends included.
+            label_smoothing: part of the true token's probability that is spread over all tokens, from 0 to 1.
+            reduction: `"mean"` over the N tokens, or their `"sum"`.
+
+        Returns:
+            The loss in nats, a scalar: that of `forward(batch)` and `expected(batch)`.
+        """
+        return linear_cross_entropy(
+            self.features(batch),
+            self._output_weight(),
+            self.output_bias,
+            expected(batch),
+            label_smoothing=label_smoothing,
+            reduction=reduction,
+        )
+
+    def step(self, previous: Tensor, memory: Memory, state: State) -> tuple[Tensor, Tensor, State]:
+        """Scores of the next token, step by step.
+
+        Args:
+            previous: (B,) int64, the tokens before.
+            memory: from `encode`.
+            state: from `encode` or the step before.
+
+        Returns:
+            Unnormalised log-probabilities (B, target tokens); where the model looked, (B, S), or (B, 1) without
+            attention; the next state.
+        """
+        features, weights, state = self.step_features(previous, memory, state)
+        return self.scores(features), weights, state
+
+    def step_features(self, previous: Tensor, memory: Memory, state: State) -> tuple[Tensor, Tensor, State]:
+        """`step` up to the output layer, for which a search has `output_layer`.
+
+        Args:
+            previous: (B,) int64, the tokens before.
+            memory: from `encode`.
+            state: from `encode` or the step before.
+
+        Returns:
+            The readout (B, e); where the model looked, (B, S), or (B, 1) without attention; the next state.
+        """
+        embedded = self._embed(self.target_embedding, previous)
+        states, contexts, weights, state = self.decoder.step(embedded, memory, state, return_weights=True)
+        if weights is None:
+            raise RuntimeError("the decoder returned no weights, which were asked for")
+        return self._readout(states, contexts, embedded), weights, state
+
+    def output_layer(self, precision: Precision) -> "OutputLayer":
+        """The output layer for a search.
+
+        Args:
+            precision: of its product.
+        """
+        return OutputLayer(self._output_weight(), self.output_bias, precision)
+
+    def scores(self, features: Tensor) -> Tensor:
+        """The output layer.
+
+        Args:
+            features: (N, e), from `features` or `step_features`.
+
+        Returns:
+            Unnormalised log-probabilities (N, target tokens).
+        """
+        return F.linear(features, self._output_weight(), self.output_bias)
+
+    def select(self, state: State, rows: Tensor) -> State:
+        """The decoder's state of these rows of a batch, in their order, as `Memory.select` has it for the memory.
+
+        Args:
+            state: from `encode` or `step`.
+            rows: (R,) int64; a row may come several times.
+
+        Returns:
+            The state of R rows.
+        """
+        return self.decoder.select(state, rows)
+
+    def _embed(self, table: nn.Embedding, numbers: Tensor) -> Tensor:
+        """Embeddings with features of variance 1 at the start of training."""
+        embedded: Tensor = self.dropout(table(numbers) * math.sqrt(table.embedding_dim))
+        if self.training and self.word_dropout:
+            embedded = embedded * F.dropout(embedded.new_ones(*numbers.shape, 1), self.word_dropout)
+        return embedded
+
+    def _readout(self, states: Tensor, contexts: Tensor, previous: Tensor) -> Tensor:
+        features: Tensor = self.dropout(torch.tanh(self.readout(torch.cat([states, contexts, previous], dim=-1))))
+        return features
+
+    def _source_table(self) -> nn.Embedding:
+        return self.source_embedding if hasattr(self, "source_embedding") else self.target_embedding
+
+    def _output_weight(self) -> Tensor:
+        return self.output_weight if hasattr(self, "output_weight") else self.target_embedding.weight
+
+
+def expected(batch: Batch) -> Tensor:
+    """The tokens that a model should predict at the batch's real positions, (N,) int64, sentence after sentence."""
+    return batch.target[:, 1:][_real(batch)]
+
+
+def _real(batch: Batch) -> Tensor:
+    """(B, T) bool: the positions of which the next token is to be predicted."""
+    positions = torch.arange(batch.target.shape[1] - 1, device=batch.target.device)
+    return positions < batch.target_lengths.to(positions.device).unsqueeze(1)
+
+
+def _score(settings: Settings) -> scores.Score:
+    """The score of a name; the queries, which are states, and the keys have `hidden_size` features."""
+    size = settings.hidden_size
+    # Two states, whose features lie in −1 … 1, are at most 2√size apart: so a kernel reaches most keys at first.
+    reach = math.sqrt(size)
+    makers: dict[ScoreName, Callable[[], scores.Score]] = {
+        "additive": lambda: scores.Additive(size, size, size),
+        "dot": scores.Dot,
+        "scaled_dot": scores.ScaledDot,
+        "bilinear": lambda: scores.Bilinear(size, size),
+        "cosine": scores.Cosine,
+        "gaussian": lambda: scores.Gaussian(reach, learnable=True),
+        "boxcar": lambda: scores.Boxcar(reach),
+        "epanechnikov": lambda: scores.Epanechnikov(reach, learnable=True),
+        "triangular": lambda: scores.Triangular(reach, learnable=True),
+        "vector_sum": lambda: scores.VectorSum(size),
+        "average": scores.Average,
+        "none": scores.Average,  # of the one position that there is
+    }
+    return makers[settings.score]()

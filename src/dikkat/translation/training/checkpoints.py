@@ -1,0 +1,213 @@
+"""Checkpoints as Lightning makes them, kept as safetensors and JSON: whole or not at all, and never pickled."""
+
+import hashlib
+import json
+import math
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as dump_tensors
+from torch import Tensor
+
+from dikkat.storage.files import flush_folder, write_whole
+from dikkat.translation.errors import TrainingFolderError
+
+FORMAT = "dikkat training"
+VERSION = 1
+
+_STATE, _SUMS = "state.json", "SHA256SUMS"
+# The parts of Lightning's checkpoint whose tensors have a file of their own; those of all others share one.
+_FILES = {"state_dict": "model", "optimizer_states": "optimizer", "random": "random"}
+_REST = "rest"
+_SUFFIX = ".safetensors"
+
+
+class SafetensorsIO(CheckpointIO):
+    """Lightning's checkpoints as folders of safetensors and JSON.
+
+    A checkpoint is a folder: `model.safetensors`, `optimizer.safetensors` and `random.safetensors` hold the tensors of
+    these parts, `state.json` everything else, with a mark where a tensor belongs, and `SHA256SUMS` what
+    `sha256sum --check` reads. It is written under another name, flushed to the disk, and renamed.
+
+    Example:
+        >>> import tempfile, torch
+        >>> io, folder = SafetensorsIO(), Path(tempfile.mkdtemp()) / "step-000000003"
+        >>> io.save_checkpoint({"random": {"cpu": torch.arange(2)}, "sizes": {0: (1, 2)}}, folder)
+        >>> io.load_checkpoint(folder)
+        {'random': {'cpu': tensor([0, 1])}, 'sizes': {0: (1, 2)}}
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        """Write a checkpoint whole or not at all.
+
+        Args:
+            checkpoint: names, and nested in any way dictionaries, lists, tuples, tensors, strings, numbers, None.
+            path: the folder to be.
+            storage_options: nothing is known here; None.
+
+        Raises:
+            TypeError: something else in it; the message says where.
+            OSError: the system could not write, or there is such a folder; nothing stays of this one.
+        """
+        if storage_options is not None:
+            raise TypeError(f"storage_options is {storage_options!r}; checkpoints in folders have none")
+        files: dict[str, dict[str, Tensor]] = {}
+        state = {name: _plain(part, _FILES.get(name, _REST), (name,), files) for name, part in checkpoint.items()}
+        content = {f"{name}{_SUFFIX}": dump_tensors(tensors) for name, tensors in files.items()}
+        text = json.dumps({"format": FORMAT, "version": VERSION, "state": state}, allow_nan=False) + "\n"
+        content[_STATE] = text.encode()
+        sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in content.items())
+        write_folder(Path(path), {**content, _SUMS: sums.encode()})
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read a checkpoint, after checking every byte of it.
+
+        Args:
+            path: what `save_checkpoint` wrote.
+            map_location: None: tensors come on the CPU, and whoever loads them moves them.
+            weights_only: of no effect: nothing is ever unpickled.
+
+        Raises:
+            TrainingFolderError: a file missing or damaged, another format or version.
+        """
+        if map_location is not None:
+            raise TypeError(f"map_location is {map_location!r}; tensors come on the CPU")
+        content = _checked(Path(path))
+        try:
+            found = json.loads(content.pop(_STATE))
+            if (found["format"], found["version"]) != (FORMAT, VERSION):
+                raise TrainingFolderError(
+                    f"{path}: {found['format']!r}, version {found['version']!r}; this dikkat reads {FORMAT!r}, version "
+                    f"{VERSION}. Go on with the dikkat that began it, or train anew"
+                )
+            files = {name.removesuffix(_SUFFIX): load_tensors(data) for name, data in content.items()}
+            return {name: _rich(part, files) for name, part in found["state"].items()}
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            if isinstance(error, TrainingFolderError):
+                raise
+            raise TrainingFolderError(
+                f"{path}: not a checkpoint of dikkat's ({type(error).__name__}: {error}). Train anew"
+            ) from error
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Remove a checkpoint so that no half of one is ever taken for a whole."""
+        remove_folder(Path(path))
+
+
+def write_folder(folder: Path, content: dict[str, bytes]) -> None:
+    """Make a folder of files that is there whole or not at all.
+
+    Args:
+        folder: its name, which must be free; its parent must exist.
+        content: the files by their names.
+
+    Raises:
+        OSError: the system could not write; nothing stays.
+    """
+    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
+    try:
+        aside.mkdir()
+        for name, data in content.items():
+            write_whole(aside / name, data)
+        aside.rename(folder)
+        flush_folder(folder.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder that, whenever that is cut short, is there whole or not at all.
+
+    Args:
+        folder: must exist.
+
+    Raises:
+        OSError: the system could not remove it.
+    """
+    gone = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
+    folder.rename(gone)
+    shutil.rmtree(gone)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a process that was killed had not finished writing, or removing."""
+    for entry in folder.glob(".*"):
+        if entry.suffix in (".part", ".old"):
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def _checked(folder: Path) -> dict[str, bytes]:
+    """All files of a checkpoint by name, which are those that were written, bit for bit."""
+    try:
+        lines = [line.split("  ", 1) for line in (folder / _SUMS).read_text(encoding="utf-8").splitlines()]
+        content = {name: (folder / name).read_bytes() for _, name in lines}
+        damaged = [name for sum_, name in lines if hashlib.sha256(content[name]).hexdigest() != sum_]
+    except (OSError, ValueError) as error:
+        raise TrainingFolderError(
+            f"{folder}: the checkpoint is incomplete or damaged ({error}). Copy it again, or train anew"
+        ) from error
+    if damaged or _STATE not in content:
+        raise TrainingFolderError(
+            f"{folder}: {', '.join(damaged) or _STATE} is damaged: not what was written. Copy it again, or train anew"
+        )
+    return content
+
+
+def _plain(value: Any, file: str, path: tuple[Any, ...], files: dict[str, dict[str, Tensor]]) -> Any:
+    """A value as JSON has it; what JSON has not is marked by a dictionary with a `$`; tensors go to the files."""
+    if isinstance(value, Tensor):
+        name = ".".join(map(str, path))
+        # A copy, since safetensors refuses tensors that share memory, as tied ones do.
+        files.setdefault(file, {})[name] = value.detach().cpu().clone().contiguous()
+        return {"$tensor": [file, name]}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"$float": str(value)}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        items = [_plain(item, file, (*path, index), files) for index, item in enumerate(value)]
+        return items if type(value) is list else {"$tuple": items}
+    if isinstance(value, dict):
+        items = [[key, _plain(item, file, (*path, key), files)] for key, item in value.items()]
+        if all(isinstance(key, str) and not key.startswith("$") for key in value):
+            return dict(items)
+        if all(isinstance(key, (str, int)) for key in value):
+            return {"$items": items}
+    raise TypeError(f"{'.'.join(map(str, path))} is a {type(value).__name__}, of which no checkpoint can be made")
+
+
+def _rich(value: Any, files: dict[str, dict[str, Tensor]]) -> Any:
+    """`_plain` undone."""
+    if isinstance(value, list):
+        return [_rich(item, files) for item in value]
+    if not isinstance(value, dict):
+        return value
+    match value:
+        case {"$tensor": [file, name]}:
+            return files[file][name]
+        case {"$float": text}:
+            return float(text)
+        case {"$tuple": items}:
+            return tuple(_rich(item, files) for item in items)
+        case {"$items": items}:
+            return {key: _rich(item, files) for key, item in items}
+    return {key: _rich(item, files) for key, item in value.items()}
+
+
+def tensor_faults(expected: dict[str, Tensor], found: dict[str, Tensor]) -> Iterator[str]:
+    """What is wrong with tensors that should have the names, shapes and types of others."""
+    for name in sorted(expected.keys() | found.keys()):
+        wanted, came = (_described(tensors.get(name)) for tensors in (expected, found))
+        if wanted != came:
+            yield f"{name} is {came} and must be {wanted}"
+
+
+def _described(tensor: Tensor | None) -> str:
+    return "missing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

@@ -1,0 +1,149 @@
+"""How far a training has come: all that it must remember beside weights, optimiser and random numbers."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from dikkat.translation.formats.settings import Criterion
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch came to.
+
+    Attributes:
+        number: from 1.
+        training_loss: mean loss of a target token in training, with dropout and label smoothing; in nats.
+        validation_loss: mean loss of a target token in the last validation so far, without them; in nats. None where
+            there was none.
+        tokens_per_second: target tokens, ends included, trained on in a second.
+    """
+
+    number: int
+    training_loss: float
+    validation_loss: float | None
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What a validation came to.
+
+    Attributes:
+        step: steps of the optimiser before it.
+        loss: mean loss of a target token, without dropout and label smoothing; in nats.
+        bleu: sacreBLEU of greedy translations, cased, from 0 to 100; None where nobody asked for it.
+    """
+
+    step: int
+    loss: float
+    bleu: float | None = None
+
+    def quality(self, criterion: Criterion) -> float:
+        """The larger the better."""
+        if criterion == "loss":
+            return -self.loss
+        if self.bleu is None:
+            raise ValueError(f"the validation after step {self.step} has no BLEU")
+        return self.bleu
+
+
+@dataclass
+class Course:
+    """The course of a training so far.
+
+    Attributes:
+        step: steps of the optimiser.
+        epoch: epochs that are over.
+        batch: batches of the present epoch that are over.
+        loss_sum: the sum of the losses of all target tokens of the present epoch.
+        tokens: of the present epoch.
+        seconds: spent training on them.
+        elapsed: seconds since the beginning, those between a stop and the resuming left out.
+        epochs: those that are over.
+        validations: all.
+        finished: whether the training came to its end.
+        extra: whether the last validation is one that only the end called for, so that a longer training has it not.
+        sums: of the best weights' files, by their steps.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    loss_sum: float = 0.0
+    tokens: int = 0
+    seconds: float = 0.0
+    all_tokens: int = 0
+    all_seconds: float = 0.0
+    elapsed: float = 0.0
+    epochs: list[Epoch] = field(default_factory=list)
+    validations: list[Validation] = field(default_factory=list)
+    finished: bool = False
+    extra: bool = False
+    sums: dict[str, str] = field(default_factory=dict)
+
+    def add_step(self, loss: float, tokens: int, seconds: float, batch: int) -> None:
+        """A step is over."""
+        self.step, self.batch = self.step + 1, batch
+        self.loss_sum += loss * tokens
+        self.tokens += tokens
+        self.seconds += seconds
+        self.all_tokens += tokens
+        self.all_seconds += seconds
+
+    def end_epoch(self) -> Epoch:
+        """An epoch is over."""
+        epoch = self._present_epoch()
+        self.epochs.append(epoch)
+        self.epoch, self.batch = self.epoch + 1, 0
+        self.loss_sum, self.tokens, self.seconds = 0.0, 0, 0.0
+        return epoch
+
+    def all_epochs(self) -> list[Epoch]:
+        """Those that are over, and the one within which the training came to its end."""
+        return [*self.epochs, self._present_epoch()] if self.finished and self.tokens else list(self.epochs)
+
+    def drop_extra(self) -> None:
+        """The training becomes longer, and is as if its earlier end had never been planned."""
+        self.validations.pop()
+        self.extra = False
+        if not self.batch:  # the validation was the last one of an epoch too
+            self.epochs[-1] = dataclasses.replace(self.epochs[-1], validation_loss=self._last_loss())
+
+    def _present_epoch(self) -> Epoch:
+        return Epoch(self.epoch + 1, self.loss_sum / self.tokens, self._last_loss(), self.tokens / self.seconds)
+
+    def _last_loss(self) -> float | None:
+        return self.validations[-1].loss if self.validations else None
+
+    def best(self, criterion: Criterion, count: int) -> list[int]:
+        """The steps of the best validations, the best first; of equal ones the earlier is the better."""
+        ranked = sorted(self.validations, key=lambda each: (-each.quality(criterion), each.step))
+        return [each.step for each in ranked[:count]]
+
+    def needed(self, criterion: Criterion, count: int) -> list[int]:
+        """The steps whose weights must be kept: the best ones, also of this training made longer."""
+        longer = Course(validations=self.validations[:-1] if self.extra else self.validations)
+        return [*self.best(criterion, count), *longer.best(criterion, count)]
+
+    def since_best(self, criterion: Criterion) -> int:
+        """Validations after the best one."""
+        qualities = [each.quality(criterion) for each in self.validations]
+        return len(qualities) - 1 - qualities.index(max(qualities)) if qualities else 0
+
+    def halvings(self, criterion: Criterion) -> int:
+        """Validations that were no better than the best before them."""
+        qualities = [each.quality(criterion) for each in self.validations]
+        return sum(quality <= best for best, quality in zip(accumulate(qualities, max), qualities[1:], strict=False))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Course":
+        """`to_dict` undone."""
+        epochs = [Epoch(**epoch) for epoch in values["epochs"]]
+        validations = [Validation(**validation) for validation in values["validations"]]
+        return cls(**{**values, "epochs": epochs, "validations": validations})

@@ -1,0 +1,148 @@
+"""What a person sees of a training while it runs."""
+
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from dikkat.translation.decoding.translator import Translation
+from dikkat.translation.formats.settings import Criterion
+from dikkat.translation.training.course import Course, Epoch, Validation
+
+LOG_EVERY = 10  # steps: to show a number costs as much as a small step
+
+
+class Moment(NamedTuple):
+    """Where a training is after a step.
+
+    Attributes:
+        step: steps of the optimiser so far.
+        epoch: from 1.
+        batch: batches of the epoch so far.
+        loss: of the step, in nats a target token.
+        learning_rate: of the step.
+        tokens_per_second: target tokens of the epoch so far.
+    """
+
+    step: int
+    epoch: int
+    batch: int
+    loss: float
+    learning_rate: float
+    tokens_per_second: float
+
+
+class Listener:
+    """Hears of the course of a training; this one keeps it to itself."""
+
+    def on_epoch_start(self, epoch: int) -> None:
+        """An epoch begins, or goes on."""
+
+    def on_step(self, moment: Moment) -> None:
+        """Every few steps."""
+
+    def on_validation(self, validation: Validation) -> None:
+        """A validation is over."""
+
+    def on_translations(self, step: int, translations: Sequence[Translation]) -> None:
+        """Greedy translations of validation sentences, always the same ones."""
+
+    def on_epoch_end(self, epoch: Epoch) -> None:
+        """An epoch is over."""
+
+    def close(self) -> None:
+        """The training is over, or broken off."""
+
+
+class Bar(Listener):
+    """A bar an epoch on standard error, in one line of 80 columns.
+
+    Args:
+        epochs: how many there are at most.
+        batches: of each.
+        criterion: what of a validation is shown; there is no room for both.
+    """
+
+    def __init__(self, epochs: int, batches: int, criterion: Criterion) -> None:
+        self._epochs, self._batches, self._criterion = epochs, batches, criterion
+        self._valid = ""
+        self._progress, self._task = Progress(), TaskID(0)
+
+    def on_epoch_start(self, epoch: int) -> None:
+        """The next bar, below those of the epochs before."""
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=10),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[text]}"),
+            console=Console(stderr=True),
+        )
+        self._task = self._progress.add_task(f"Epoch {epoch}/{self._epochs}", total=self._batches, text="")
+        self._progress.start()
+
+    def on_step(self, moment: Moment) -> None:
+        """The newest numbers, with as many digits as they are good for."""
+        self._show(moment.batch, moment.loss, moment.tokens_per_second)
+
+    def on_validation(self, validation: Validation) -> None:
+        """The newest validation, from now on."""
+        by_loss = self._criterion == "loss"
+        self._valid = f" valid: {validation.loss:.3f}" if by_loss else f" BLEU: {validation.bleu:.1f}"
+
+    def on_epoch_end(self, epoch: Epoch) -> None:
+        """The bar is full, and shows what the epoch came to."""
+        self._show(self._batches, epoch.training_loss, epoch.tokens_per_second)
+        self._progress.stop()
+
+    def close(self) -> None:
+        """Leave the bars as they are."""
+        self._progress.stop()
+
+    def _show(self, batch: int, loss: float, rate: float) -> None:
+        text = f"loss: {loss:.3f}{self._valid} tokens/s: {rate:,.0f}"
+        self._progress.update(self._task, completed=batch, text=text)
+
+
+class Lines(Listener):
+    """A line an epoch, where there is no terminal for a bar.
+
+    Args:
+        criterion: BLEU is shown where it decides.
+        validations: whether each of them has a line of its own, since there may be several in an epoch, or none.
+    """
+
+    def __init__(self, criterion: Criterion, *, validations: bool) -> None:
+        self._criterion, self._validations = criterion, validations
+        self._bleu = ""
+
+    def on_validation(self, validation: Validation) -> None:
+        """Say how it went."""
+        self._bleu = f", BLEU {validation.bleu:.1f}" if self._criterion == "bleu" else ""
+        if self._validations:
+            _say(f"step {validation.step}: validation loss {validation.loss:.3f}{self._bleu}")
+
+    def on_epoch_end(self, epoch: Epoch) -> None:
+        """Say how the epoch went."""
+        validated = epoch.validation_loss is not None and not self._validations
+        loss = f"validation loss {epoch.validation_loss:.3f}{self._bleu}, " if validated else ""
+        _say(
+            f"epoch {epoch.number}: training loss {epoch.training_loss:.3f}, {loss}{epoch.tokens_per_second:,.0f} "
+            "tokens/s"
+        )
+
+
+def say_where(course: Course) -> None:
+    """Say from where a training goes on, and with how many threads."""
+    _say(f"going on in epoch {course.epoch + 1} after step {course.step}, with {_threads(torch.get_num_threads())}")
+
+
+def _threads(number: int) -> str:
+    return f"{number} thread" + ("s" if number > 1 else "")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,239 @@
+"""The folder of a training: what it needs to go on after it was stopped, for one training at a time."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as dump_tensors
+from torch import Tensor
+
+from dikkat.storage.files import write_whole
+from dikkat.translation.errors import TrainingFolderError
+from dikkat.translation.formats.model_folder import SOURCE, TARGET
+from dikkat.translation.formats.settings import Settings
+from dikkat.translation.text.tokenizer import Tokenizer
+from dikkat.translation.training.checkpoints import SafetensorsIO, remove_folder, remove_leftovers
+from dikkat.translation.training.schedules import DECAYS_TO_ZERO
+
+_SETTINGS, _LOCK = "settings.json", "lock"
+_STEP = re.compile(r"step-(\d{9,})")
+
+
+class RunFolder:
+    """Settings, tokenizers, the newest checkpoint and the best weights of a training.
+
+    `settings.json`, `source.tokenizer.json`, `target.tokenizer.json`; `checkpoints/step-000001234/`;
+    `best/step-000001000.safetensors`; `tensorboard/`; `lock`, which a training holds while it runs.
+
+    Args:
+        path: the folder. Processes of other machines that train together must see the same one.
+        writes: whether this process writes; of several that train together one does.
+    """
+
+    def __init__(self, path: Path, *, writes: bool = True) -> None:
+        self.path = path
+        self.writes = writes
+        self.curves = path / "tensorboard"
+        self._checkpoints, self._best = path / "checkpoints", path / "best"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep every other training out, and out of this one's way if it is not the one that writes.
+
+        Raises:
+            TrainingFolderError: another training is at work there; the message has its process.
+        """
+        if not self.writes:
+            yield
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / _LOCK).open("a+", encoding="utf-8")
+        except OSError as error:
+            raise TrainingFolderError(
+                f"{self.path}: no training can be kept there ({error.strerror}). Give another name"
+            ) from error
+        with file:
+            if not _lock(file):
+                file.seek(0)
+                raise TrainingFolderError(
+                    f"{self.path}: {file.read().strip() or 'another process'} is training into it. Wait for its end, or"
+                    " give this training another output"
+                )
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
+            yield
+
+    def check_free(self) -> None:
+        """Check that a new training may begin here.
+
+        Raises:
+            TrainingFolderError: the checkpoint of a training is there that did not come to its end.
+        """
+        if not self.writes:
+            return
+        if (newest := self.newest()) and not SafetensorsIO().load_checkpoint(newest)["course"]["finished"]:
+            raise TrainingFolderError(
+                f"{self.path}: a training stopped here after step {step_of(newest)}. Go on with it (resume; on the "
+                "command line --resume), or remove the folder to begin anew"
+            )
+
+    def begin(self, source: Tokenizer, target: Tokenizer) -> None:
+        """Remove the training that is there; `go_on` then makes ready for a new one.
+
+        The settings go first and come last: whenever this is cut short, a new training can begin.
+        """
+        if not self.writes:
+            return
+        (self.path / _SETTINGS).unlink(missing_ok=True)
+        for folder in (self._checkpoints, self._best, self.curves):
+            if folder.exists():
+                remove_folder(folder)
+        write_whole(self.path / SOURCE, source.to_json())
+        write_whole(self.path / TARGET, target.to_json())
+
+    def go_on(self, settings: Settings) -> None:
+        """Make ready for the next step, be it the first one."""
+        if not self.writes:
+            return
+        for folder in (self._checkpoints, self._best):
+            folder.mkdir(exist_ok=True)
+        for folder in (self.path, self._checkpoints, self._best):
+            remove_leftovers(folder)
+        write_whole(self.path / _SETTINGS, json.dumps(settings.to_dict(), indent=2) + "\n")
+
+    def resumable(self, settings: Settings) -> Path | None:
+        """Check that the training that is there can go on.
+
+        Returns:
+            The checkpoint to go on from; None if there is none yet, so that it goes on from its beginning.
+
+        Raises:
+            TrainingFolderError: no training is there, or one with other settings; the message names each.
+        """
+        path = self.path / _SETTINGS
+        try:
+            begun = Settings.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            raise TrainingFolderError(f"{self.path}: no training to go on with. Begin one without resume") from None
+        except (ValueError, TypeError) as error:
+            raise TrainingFolderError(f"{path}: damaged ({error}). Remove the folder and train anew") from error
+        _check_changes(begun, settings, self.path)
+        return self.newest()
+
+    def newest(self) -> Path | None:
+        """The newest checkpoint."""
+        found = [entry for entry in self._checkpoints.glob("step-*") if _STEP.fullmatch(entry.name)]
+        return max(found, key=step_of, default=None)
+
+    def checkpoint(self, step: int) -> Path:
+        """Where the checkpoint after a step belongs."""
+        return self._checkpoints / f"step-{step:09}"
+
+    def keep_newest(self, best: list[int]) -> None:
+        """Remove older checkpoints, and the weights that the newest one does not call its best."""
+        newest = self.newest()
+        for entry in self._checkpoints.glob("step-*"):
+            if entry != newest:
+                SafetensorsIO().remove_checkpoint(entry)
+        wanted = [self._weights(step) for step in best]
+        for file in self._best.glob("step-*"):
+            if file not in wanted:
+                file.unlink()
+
+    def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+        """Those of the training that is there.
+
+        Raises:
+            ModelFolderError: they are missing or damaged.
+        """
+        return Tokenizer.load(self.path / SOURCE), Tokenizer.load(self.path / TARGET)
+
+    def save_weights(self, step: int, tensors: dict[str, Tensor]) -> str:
+        """Keep the weights after a step.
+
+        Returns:
+            The file's SHA-256, in the process that writes.
+        """
+        if not self.writes:
+            return ""
+        data = dump_tensors(tensors)
+        write_whole(self._weights(step), data)
+        return hashlib.sha256(data).hexdigest()
+
+    def weights(self, step: int, digest: str) -> dict[str, Tensor]:
+        """The weights after a step.
+
+        Args:
+            step: of the optimiser.
+            digest: what `save_weights` gave for them.
+
+        Raises:
+            TrainingFolderError: they are missing or damaged.
+        """
+        path = self._weights(step)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise TrainingFolderError(f"{path}: missing ({error.strerror}). Train anew") from error
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise TrainingFolderError(f"{path}: damaged: not what was written. Copy it again, or train anew")
+        return load_tensors(data)
+
+    def _weights(self, step: int) -> Path:
+        return self._best / f"step-{step:09}.safetensors"
+
+
+def changeable(settings: Settings) -> set[str]:
+    """The settings that may change when a training goes on: those of which no step so far depended.
+
+    How long it goes on may change too, unless the schedule was made for the planned end.
+    """
+    course = {"patience", "checkpoint_steps"}
+    return course if settings.schedule in DECAYS_TO_ZERO else course | {"epochs", "max_minutes"}
+
+
+def _check_changes(begun: Settings, now: Settings, folder: Path) -> None:
+    before, after = begun.to_dict(), now.to_dict()
+    changed = [
+        f"{field.name} was {before[field.name]} and is {after[field.name]}"
+        for field in dataclasses.fields(Settings)
+        if before[field.name] != after[field.name] and field.name not in changeable(begun)
+    ]
+    if changed:
+        raise TrainingFolderError(
+            f"{folder}: the training there has other settings: {'; '.join(changed)}. Go on with the same, or train anew"
+            f" into another folder; only {', '.join(sorted(changeable(begun)))} may change"
+        )
+
+
+def step_of(path: Path) -> int:
+    """The step after which a checkpoint was made."""
+    found = _STEP.match(path.name)
+    return int(found[1]) if found else 0
+
+
+def _lock(file: IO[Any]) -> bool:
+    """Whether the file is now this process's; the system lets go of it when the process ends, however it ends."""
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            file.seek(1_000)  # behind the text, which must stay readable
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,51 @@
+"""How the learning rate goes from step to step."""
+
+import math
+
+from dikkat.translation.formats.settings import Settings
+
+DECAYS_TO_ZERO = ("linear", "cosine")
+"""The schedules that need to know the end of the training, so that it cannot be moved later."""
+
+
+def share_of_learning_rate(settings: Settings, step: int, *, done: float, halvings: int) -> float:
+    r"""What part of `settings.learning_rate` a step of the optimiser takes.
+
+    With s the steps before this one, w = `warmup_steps`, d = `done` and h = `halvings`, it is
+    $\min(1, \frac{s + 1}{w + 1})$ times
+
+    | schedule | decay |
+    | --- | --- |
+    | `constant` | $1$ |
+    | `linear` | $1 - d$ |
+    | `cosine` | $(1 + \cos \pi d) / 2$ |
+    | `inverse_sqrt` | $\min(1, \sqrt{(w + 1) / (s + 1)})$ |
+    | `plateau` | $2^{-h}$ |
+
+    Inverse square root: Vaswani and others, "Attention is all you need" (2017), section 5.3. Cosine: Loshchilov and
+    Hutter, "SGDR: stochastic gradient descent with warm restarts" (2017), equation 5, without restarts.
+
+    Args:
+        settings: the schedule and the warm-up.
+        step: s, from 0.
+        done: how much of the training is over: 0 at its beginning, 1 at its planned end, and beyond it more.
+        halvings: validations so far that were no better than the best before them.
+
+    Returns:
+        From 0 to 1.
+
+    Example:
+        >>> settings = Settings(schedule="inverse_sqrt", warmup_steps=3)
+        >>> [share_of_learning_rate(settings, step, done=0.0, halvings=0) for step in (0, 3, 15)]
+        [0.25, 1.0, 0.5]
+    """
+    begun, warm = step + 1, settings.warmup_steps + 1
+    left = max(0.0, 1.0 - done)
+    decay = {
+        "constant": 1.0,
+        "linear": left,
+        "cosine": (1.0 - math.cos(math.pi * left)) / 2,
+        "inverse_sqrt": min(1.0, math.sqrt(warm / begun)),
+        "plateau": 0.5**halvings,
+    }
+    return min(1.0, begun / warm) * decay[settings.schedule]

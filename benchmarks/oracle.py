@@ -63,6 +63,8 @@ class _Oracle:
         # What is computed in.
         own = torch.finfo(torch.promote_types(call.dtype, torch.float32))
         self.fine, self.tiny, self.most = SLACK * float(own.eps), 64 * float(own.tiny), float(own.max) / 64
+        # What a number of the call's own type may lose near 0: a step between float16's subnormals is 6e-8.
+        self.step = max(self.tiny, SLACK * float(info.tiny) * float(info.eps))
         self.undecided = False
         self.visible = call.visible
         lead, shown = call.lead, self.visible
@@ -81,7 +83,7 @@ class _Oracle:
         size_a, size_b = np.abs(a.exact), np.abs(b.exact)
         terms = a.exact.shape[-1] + 1
         error = a.error @ size_b + size_a @ b.error + a.error @ b.error + eps * terms * (size_a @ size_b)
-        return Near(a.exact @ b.exact, error + terms * self.tiny)
+        return Near(a.exact @ b.exact, error + terms * (self.tiny if eps == self.fine else self.step))
 
     def parameter(self, name: str) -> np.ndarray:
         return numbers_of(dict(self.call.score.named_parameters())[name], self.wide)
@@ -164,11 +166,10 @@ class _Oracle:
         kind, q, k = self.call.kind, self.exactly(self.query), self.exactly(self.key)
         if kind == "scaled dot":
             root = np.sqrt(self.wide(self.query.shape[-1]))
-            projected = Near(q.exact / root, self.eps * np.abs(q.exact) / root + self.tiny)
+            projected = Near(q.exact / root, self.eps * np.abs(q.exact) / root + self.step)
         elif kind == "bilinear":
             weight = self.exactly(self.parameter("W_q.weight").T)
             projected = self.product(q, weight, self.eps)
-            projected.error = projected.error + self.tiny
         else:
             projected = q
         self._check(projected)

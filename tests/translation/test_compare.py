@@ -6,8 +6,8 @@ import pytest
 
 from dikkat.cli.pictures import draw_comparison
 from dikkat.translation import InputError, Translator
-from dikkat.translation.decoding.compare import Trial, combinations, compare
 from dikkat.translation.formats.recipe import Recipe
+from dikkat.translation.training.comparison import Trial, combinations, compare
 from dikkat.translation.training.train import train as trainings
 
 SMALL = Recipe().with_values(

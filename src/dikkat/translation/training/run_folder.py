@@ -18,7 +18,7 @@ from torch import Tensor
 from dikkat.storage.files import write_whole
 from dikkat.translation.errors import TrainingFolderError
 from dikkat.translation.formats.model_folder import SOURCE, TARGET
-from dikkat.translation.formats.settings import Settings
+from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import Tokenizer
 from dikkat.translation.training.checkpoints import SafetensorsIO, remove_folder, remove_leftovers
 from dikkat.translation.training.schedules import DECAYS_TO_ZERO

@@ -16,7 +16,7 @@ from dikkat.recurrent import AttentionalGRU, GRUEncoder
 from dikkat.translation.decoding.search import Search, beam_search
 from dikkat.translation.network.loss import linear_cross_entropy
 from dikkat.translation.network.model import Batch, OutputLayer, expected
-from dikkat.translation.network.precision import Precision
+from dikkat.translation.settings import Precision
 
 LOOP, COMPILED, LOOP_HALF = "textbook's loop", "loop under torch.compile", "loop in bfloat16"
 WHOLE = "loop under torch.compile with allow_rnn"

@@ -9,7 +9,7 @@ from typing import Any
 
 from latex2mathml.converter import convert
 
-from dikkat.translation.formats.settings import Option, Settings
+from dikkat.translation.settings import Option, Settings
 
 SETTINGS = "<!-- settings -->"
 FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)

@@ -38,7 +38,7 @@ def test_versions_threads_and_the_environment(report, monkeypatch, tmp_path):
 
 
 def test_what_is_not_installed_is_said(report, monkeypatch):
-    monkeypatch.setattr("dikkat.cli.reporting._PACKAGES", ("torch", "no-such-package"))
+    monkeypatch.setattr("dikkat.cli.report._PACKAGES", ("torch", "no-such-package"))
     assert report()["versions"] == [f"torch {torch.__version__}", "no-such-package: not installed"]
 
 

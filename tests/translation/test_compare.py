@@ -6,9 +6,9 @@ import pytest
 
 from dikkat.cli.pictures import draw_comparison
 from dikkat.translation import InputError, Translator
-from dikkat.translation.decoding.compare import Trial, combinations, compare
 from dikkat.translation.formats.recipe import Recipe
 from dikkat.translation.training import train as trainings
+from dikkat.translation.training.comparison import Trial, combinations, compare
 
 SMALL = Recipe().with_values(
     {

@@ -151,7 +151,7 @@ def test_what_is_pushed_comes_back(hub, small):
 
 
 def test_only_a_models_own_files_are_taken(hub, small):
-    push(small, "marie/small", token=TOKEN, endpoint=hub.address)
+    push(small._contents(), "marie/small", token=TOKEN, endpoint=hub.address)
     hub.repositories["marie/small"] |= {"evil.pkl": b"\x80\x04.", "setup.py": b"print()"}
     folder = pull("marie/small", endpoint=hub.address)
     assert sorted(path.name for path in folder.iterdir()) == sorted([*FILES, "SHA256SUMS"])
@@ -159,7 +159,7 @@ def test_only_a_models_own_files_are_taken(hub, small):
 
 
 def test_a_downloaded_model_is_there_without_the_network(hub, small):
-    push(small, "marie/small", token=TOKEN, endpoint=hub.address)
+    push(small._contents(), "marie/small", token=TOKEN, endpoint=hub.address)
     folder = pull("marie/small", endpoint=hub.address)
     assert pull("marie/small", endpoint=_nowhere()) == folder
 
@@ -168,9 +168,9 @@ def test_what_cannot_be_is_said(hub, small):
     with pytest.raises(HubError, match="marie/none: no such repository, or no right to it"):
         pull("marie/none", endpoint=hub.address)
     with pytest.raises(HubError, match=r"the Hub refused \(401\). Log in|no right to it"):
-        push(small, "marie/small", token="hf_wrong", endpoint=hub.address)
+        push(small._contents(), "marie/small", token="hf_wrong", endpoint=hub.address)
     with pytest.raises(HubError, match=r"log in|Log in"):
-        push(small, "marie/small", endpoint=hub.address)  # no token
+        push(small._contents(), "marie/small", endpoint=hub.address)  # no token
     assert hub.repositories == {}
     with pytest.raises(HubError, match="is no name of a repository; write user/name"):
         pull("a/b/c", endpoint=hub.address)
@@ -185,7 +185,7 @@ def test_no_network_is_said(hub, small):
     with pytest.raises(HubError, match=r"marie/small could not be downloaded: .*Check the network"):
         pull("marie/small", endpoint=_nowhere())
     with pytest.raises(HubError, match=r"marie/small could not be uploaded: .*Check the network"):
-        push(small, "marie/small", token=TOKEN, endpoint=_nowhere())
+        push(small._contents(), "marie/small", token=TOKEN, endpoint=_nowhere())
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_what_is_no_fault_of_the_network_is_not_said_to_be(small, monkeypatch, f
 
     monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", failing)
     monkeypatch.setattr(huggingface_hub.HfApi, "snapshot_download", failing)
-    for use in (lambda: push(small, "marie/small"), lambda: pull("marie/small")):
+    for use in (lambda: push(small._contents(), "marie/small"), lambda: pull("marie/small")):
         with pytest.raises(type(fault)) as raised:
             use()
         assert raised.value is fault
@@ -215,10 +215,11 @@ def test_every_fault_of_the_network_is_said(monkeypatch, fault):
 
 
 def test_the_card_says_how_to_use_it(small):
-    text = card(small, "marie/small")
+    text = card(small._contents(), "marie/small")
     assert text.startswith("---\nlibrary_name: dikkat\n")
     assert 'Translator.from_hub("marie/small")' in text
     assert '"hidden_size": 4' in text
+    assert f", {sum(each.numel() for each in small.model.parameters()):,} parameters" in text
 
 
 def _nowhere():

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from dikkat.translation import Settings, Tokenizer, TranslationModel, Translator, greedy
 from dikkat.translation.decoding.search import length_limit
-from dikkat.translation.formats.settings import ScoreName
 from dikkat.translation.network.model import Batch, collate, expected
+from dikkat.translation.settings import ScoreName
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
 SETTINGS = Settings(embedding_size=6, hidden_size=10, num_layers=2, dropout=0.0)

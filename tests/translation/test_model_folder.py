@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 
 from dikkat.storage import folders
 from dikkat.translation import ModelFolderError, TranslationModel, Translator
-from dikkat.translation.formats.settings import ScoreName
+from dikkat.translation.formats import model_folder
+from dikkat.translation.settings import ScoreName
 
 PARTS = {"model.safetensors", "settings.json", "source.tokenizer.json", "target.tokenizer.json"}
 FILES = PARTS | {"SHA256SUMS"}

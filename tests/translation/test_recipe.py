@@ -1,5 +1,4 @@
 import re
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dikkat.translation import InputError, Settings, SettingsError
-from dikkat.translation.data.spec import Source
+from dikkat.translation.data.source import Source
 from dikkat.translation.formats import recipe as recipes
 from dikkat.translation.formats.recipe import Recipe, built_in, read_value
 
@@ -239,9 +238,7 @@ def test_the_parts_of_a_named_corpus(monkeypatch):
     class Parts:
         training, validation, test, whole = ([(part, "x")] for part in ("training", "validation", "test", "whole"))
 
-    monkeypatch.setattr(
-        import_module("dikkat.translation.data.named_corpora"), "named", lambda name: {"multi30k-en-fr": Parts}[name]
-    )
+    monkeypatch.setattr("dikkat.translation.data.source.named", lambda name: {"multi30k-en-fr": Parts}[name])
     plan = Recipe().with_values({"corpus": "multi30k-en-fr"})
     assert plan.data() == ([("training", "x")], [("validation", "x")])
     assert plan.corpus.open("test") == [("test", "x")]

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from dikkat.translation import Corpus, CorpusError, Settings, SettingsError, TranslationModel
-from dikkat.translation.formats.settings import ScoreName
 from dikkat.translation.network import precision
+from dikkat.translation.settings import ScoreName
 from dikkat.translation.training import train as module
 from dikkat.translation.training.course import Course, Validation
 from dikkat.translation.training.train import TrainingDivergedError, TrainingMemoryError, train

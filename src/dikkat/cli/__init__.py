@@ -10,7 +10,7 @@ def main() -> None:
     """Run the command line on the process's arguments. What a user did wrong is one line, and exit status 2."""
     try:
         # Imported here, so that Ctrl-C while the libraries are being imported is caught too.
-        from dikkat.cli.commands import run
+        from dikkat.cli.run import run
 
         with warnings.catch_warnings():  # the caller's way of showing them comes back
             warnings.showwarning = _show_warning

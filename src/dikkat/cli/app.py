@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -12,24 +12,17 @@ from typer.main import get_command
 FLAG = " "  # as the name of a value: there is none
 
 
-class _Entry(NamedTuple):
-    """A command as the application's help has it, and the module that makes it."""
-
-    module: str
-    purpose: str
-
-
-# In the order in which one needs them.
+# What each command is for, in the order in which one needs them; the module of its name makes it.
 _COMMANDS = {
-    "train": _Entry("training", "Train a translator on sentence pairs."),
-    "translate": _Entry("translating", "Translate sentences, a file or standard input."),
-    "evaluate": _Entry("scoring", "Score a translator, or files of translations: BLEU and chrF."),
-    "show": _Entry("showing", "Show what a translator looked at, as a picture and as a page."),
-    "info": _Entry("describing", "Say what a translator is, and where it comes from."),
-    "compare": _Entry("comparing", "Train a recipe in several ways, and see what they are worth."),
-    "recipes": _Entry("training", "List the recipes that come with dikkat."),
-    "regress": _Entry("regressing", "Predict a column of a table from others by kernel regression."),
-    "report": _Entry("reporting", "Print versions, threads, implementations and caches, for an issue."),
+    "train": "Train a translator on sentence pairs.",
+    "translate": "Translate sentences, a file or standard input.",
+    "evaluate": "Score a translator, or files of translations: BLEU and chrF.",
+    "show": "Show what a translator looked at, as a picture and as a page.",
+    "info": "Say what a translator is, and where it comes from.",
+    "compare": "Train a recipe in several ways, and see what they are worth.",
+    "recipes": "List the recipes that come with dikkat.",
+    "regress": "Predict a column of a table from others by kernel regression.",
+    "report": "Print versions, threads, implementations and caches, for an issue.",
 }
 
 
@@ -53,9 +46,7 @@ class _Group(TyperGroup):
     """
 
     def __init__(self, *, commands: Mapping[str, Any], **more: Any) -> None:
-        super().__init__(
-            commands={name: Command(name, help=entry.purpose) for name, entry in _COMMANDS.items()}, **more
-        )
+        super().__init__(commands={name: Command(name, help=purpose) for name, purpose in _COMMANDS.items()}, **more)
         self.imported = commands
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -80,7 +71,7 @@ class _Group(TyperGroup):
 
 
 def _imported(name: str) -> Any:
-    import_module(f"dikkat.cli.{_COMMANDS[name].module}")  # whose commands join the application
+    import_module(f"dikkat.cli.{name}")  # whose commands join the application
     group: Any = get_command(app)
     return group.imported[name]
 

@@ -15,7 +15,7 @@ import typer
 from dikkat.cli.app import FLAG
 from dikkat.errors import InputError
 from dikkat.translation.decoding.search import Search
-from dikkat.translation.formats.settings import Settings, choices
+from dikkat.translation.settings import Settings, choices
 
 _SPELLINGS = (
     "A name, such as phrasebook or multi30k-en-fr; a file of lines of sentence, tab, translation; "

@@ -10,7 +10,7 @@ from dikkat.show import heatmaps, save, save_page
 from dikkat.translation import Translation
 
 if TYPE_CHECKING:
-    from dikkat.translation.decoding.compare import Trial
+    from dikkat.translation.training.comparison import Trial
 
 _PANELS = 4  # more would be too small to read; the page shows every sentence
 _MARKERS = "os^Dv*PX<>"

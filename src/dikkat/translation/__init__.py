@@ -17,7 +17,7 @@ with needing("translation"):
         read_tsv,
     )
     from dikkat.translation.data.named_corpora import NamedCorpus, named
-    from dikkat.translation.data.spec import Source
+    from dikkat.translation.data.source import Source
     from dikkat.translation.data.splits import hold_out, split, without_leaks
     from dikkat.translation.decoding.alignment import align, alignment_error_rate, read_links
     from dikkat.translation.decoding.evaluation import (
@@ -43,9 +43,9 @@ with needing("translation"):
     )
     from dikkat.translation.formats.hub import HubError
     from dikkat.translation.formats.recipe import Recipe
-    from dikkat.translation.formats.settings import Settings
     from dikkat.translation.network.loss import linear_cross_entropy
     from dikkat.translation.network.model import TranslationModel
+    from dikkat.translation.settings import Settings
     from dikkat.translation.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

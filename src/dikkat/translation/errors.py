@@ -1,9 +1,6 @@
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dikkat.errors import InputError
-
-if TYPE_CHECKING:
-    from dikkat.translation.training.train import Training
 
 
 class CorpusError(InputError):
@@ -36,10 +33,10 @@ class TrainingError(RuntimeError):
     """Training cannot go on.
 
     Attributes:
-        training: what there is: the translator with the best weights so far; None before the first validation.
+        training: what there is: a `Training` with the best weights so far; None before the first validation.
     """
 
-    training: "Training | None" = None
+    training: Any = None  # its class stands above this module
 
 
 class TrainingDivergedError(TrainingError):

@@ -20,9 +20,8 @@ from dikkat.frameworks.keras.recurrent import AttentionalGRU, AttentionalLSTM, G
 from dikkat.translation.decoding.translator import Translates
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.formats import model_folder
-from dikkat.translation.formats.settings import ScoreName, Settings
 from dikkat.translation.network.model import Batch, OutputLayer
-from dikkat.translation.network.precision import Precision
+from dikkat.translation.settings import Precision, ScoreName, Settings
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD, Tokenizer
 
 

@@ -23,10 +23,9 @@ from dikkat.frameworks.mxnet.recurrent import AttentionalGRU, AttentionalLSTM, G
 from dikkat.translation.decoding.translator import Translates
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.formats import model_folder
-from dikkat.translation.formats.settings import ScoreName, Settings
 from dikkat.translation.network import model as core
 from dikkat.translation.network.model import Batch
-from dikkat.translation.network.precision import Precision
+from dikkat.translation.settings import Precision, ScoreName, Settings
 from dikkat.translation.text.tokenizer import Tokenizer
 
 __all__ = ["TranslationModel", "Translator", "clip_gradients", "collate"]

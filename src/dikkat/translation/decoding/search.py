@@ -13,7 +13,8 @@ from dikkat.cpu.search.launch import Advance, Beams, Step, can_rank, rank
 from dikkat.errors import InputError
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.network.model import Batch, collate, expected, pad
-from dikkat.translation.network.precision import Precision, check_precision
+from dikkat.translation.network.precision import check_precision
+from dikkat.translation.settings import Precision
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
 _BLOCK = 64  # columns; of 16 to 256 the fastest for 64 and 320 rows of 8,000

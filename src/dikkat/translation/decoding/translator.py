@@ -9,10 +9,10 @@ from torch import Tensor
 from dikkat.errors import InputError
 from dikkat.translation.data.corpus import MAX_CHARACTERS
 from dikkat.translation.decoding.search import DEFAULT, Hypothesis, Reads, Search, beam_search, forced_scores
-from dikkat.translation.formats import model_folder
+from dikkat.translation.formats import hub, model_folder
 from dikkat.translation.formats.origin import Origin
-from dikkat.translation.formats.settings import Settings
 from dikkat.translation.network.model import TranslationModel
+from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import UNKNOWN, Encoded, Tokenizer
 
 _WINDOW = 16  # batches: enough that sentences of similar lengths meet, few enough that output begins soon
@@ -299,8 +299,6 @@ class Translator(Translates):
             HubError: it is not there, or cannot be reached.
             ModelFolderError: what is there is no model of dikkat's.
         """
-        from dikkat.translation.formats import hub
-
         return cls.load(hub.pull(repo, revision=revision, token=token, endpoint=endpoint))
 
     def push_to_hub(
@@ -320,9 +318,7 @@ class Translator(Translates):
         Raises:
             HubError: the hub refuses, or cannot be reached.
         """
-        from dikkat.translation.formats import hub
-
-        return hub.push(self, repo, private=private, token=token, endpoint=endpoint)
+        return hub.push(self._contents(), repo, private=private, token=token, endpoint=endpoint)
 
     def save(self, folder: str | Path) -> None:
         """Save a model folder whole or not at all: weights, settings and tokenizers.
@@ -334,7 +330,11 @@ class Translator(Translates):
             ModelFolderError: something else than a model is there.
             OSError: the system could not write; an older model is as it was.
         """
-        model_folder.save(folder, self.model, self.settings, self.source_tokenizer, self.target_tokenizer, self.origin)
+        model_folder.write(folder, self._contents())
+
+    def _contents(self) -> model_folder.Contents:
+        weights = dict(self.model.state_dict())
+        return model_folder.Contents(weights, self.settings, self.source_tokenizer, self.target_tokenizer, self.origin)
 
     def _models(self) -> tuple[TranslationModel, ...]:
         return (self.model,)

@@ -6,15 +6,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dikkat.errors import InputError
 from dikkat.storage.files import write_whole
 from dikkat.storage.folders import SUMS  # a file that the oldest models have not
 from dikkat.translation.formats import model_folder
-
-if TYPE_CHECKING:
-    from dikkat.translation.decoding.translator import Translator
+from dikkat.translation.formats.model_folder import Contents
 
 CARD = "README.md"
 FILES = (model_folder.WEIGHTS, model_folder.SETTINGS, model_folder.SOURCE, model_folder.TARGET)
@@ -27,17 +24,12 @@ class HubError(InputError):
 
 
 def push(
-    translator: "Translator",
-    repo: str,
-    *,
-    private: bool = False,
-    token: str | None = None,
-    endpoint: str | None = None,
+    contents: Contents, repo: str, *, private: bool = False, token: str | None = None, endpoint: str | None = None
 ) -> str:
     """Upload a model folder with a card that says how to use it, as one commit.
 
     Args:
-        translator: what to upload.
+        contents: what to upload.
         repo: `user/name`; made if need be.
         private: whether others may not see a repository that is made.
         token: one that may write; None: that of `hf auth login` or of the variable HF_TOKEN.
@@ -54,8 +46,8 @@ def push(
 
     with tempfile.TemporaryDirectory(prefix="dikkat-") as place:
         folder = Path(place, "model")
-        translator.save(folder)
-        write_whole(folder / CARD, card(translator, repo))
+        model_folder.write(folder, contents)
+        write_whole(folder / CARD, card(contents, repo))
         with _said(repo, "uploaded"):
             api = HfApi(endpoint=endpoint, token=token)
             api.create_repo(repo, private=private, exist_ok=True)
@@ -94,16 +86,15 @@ def pull(repo: str, *, revision: str | None = None, token: str | None = None, en
     return folder
 
 
-def card(translator: "Translator", repo: str) -> str:
+def card(contents: Contents, repo: str) -> str:
     """The README.md of a model: what it is, and how to use it.
 
     Args:
-        translator: the model.
+        contents: the model.
         repo: `user/name`.
     """
-    settings = translator.settings
-    parameters = sum(each.numel() for each in translator.model.parameters())
-    source, target = len(translator.source_tokenizer), len(translator.target_tokenizer)
+    settings, source, target = contents.settings, len(contents.source), len(contents.target)
+    parameters = sum(each.numel() for each in contents.tensors.values())
     attention = "without attention" if settings.score == "none" else f"with {settings.score} attention"
     return f"""---
 library_name: dikkat

@@ -20,8 +20,8 @@ from dikkat.storage.headers import check_header, header
 from dikkat.storage.tensors import described, joined, misfits
 from dikkat.translation.errors import ModelFolderError, SettingsError
 from dikkat.translation.formats.origin import Origin
-from dikkat.translation.formats.settings import Settings
 from dikkat.translation.network.model import TranslationModel
+from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import LARGEST as LARGEST_TOKENIZER
 from dikkat.translation.text.tokenizer import Tokenizer
 
@@ -73,35 +73,6 @@ def check_writable(folder: Path) -> None:
         ) from error
 
 
-def save(
-    folder: str | Path,
-    model: TranslationModel,
-    settings: Settings,
-    source: Tokenizer,
-    target: Tokenizer,
-    origin: Origin | None = None,
-) -> None:
-    """Save a model folder whole or not at all.
-
-    The files are written to a new folder beside it and flushed to the disk; then that takes the name. If anything fails
-    on the way, a full disk for instance, an older model stays as it was, and nothing stays beside it. Where the system
-    itself stops between the two renames that this takes, the next `load` or `save` puts the older model back.
-
-    Args:
-        folder: where; its parent folders are made if need be. A model folder is replaced.
-        model: the network.
-        settings: what it was built with.
-        source: the source language's tokenizer.
-        target: the target language's tokenizer.
-        origin: where the model comes from, if that is known.
-
-    Raises:
-        ModelFolderError: something else than a model is there, or the weights are not of these settings.
-        OSError: the system could not write; the message says that nothing was saved, and an older model is untouched.
-    """
-    write(folder, Contents(dict(model.state_dict()), settings, source, target, origin))
-
-
 class Contents(NamedTuple):
     """What a model folder holds, of whatever framework the model is.
 
@@ -121,18 +92,22 @@ class Contents(NamedTuple):
 
 
 def write(folder: str | Path, contents: Contents) -> None:
-    """Save a model folder whole or not at all: `save`, of any framework.
+    """Save a model folder whole or not at all.
+
+    The files are written to a new folder beside it and flushed to the disk; then that takes the name. If anything fails
+    on the way, a full disk for instance, an older model stays as it was, and nothing stays beside it. Where the system
+    itself stops between the two renames that this takes, the next `load` or `write` puts the older model back.
 
     The weights are written in the dtypes that `TranslationModel` gives them, whatever the model computes in: a folder
     of others would not load.
 
     Args:
-        folder: as in `save`.
+        folder: where; its parent folders are made if need be. A model folder is replaced.
         contents: what it will hold.
 
     Raises:
-        ModelFolderError: as in `save`.
-        OSError: as in `save`.
+        ModelFolderError: something else than a model is there, or the weights are not of these settings.
+        OSError: the system could not write; the message says that nothing was saved, and an older model is untouched.
     """
     folder = _absolute(Path(folder))
     expected = _skeleton(contents.settings, contents.source, contents.target).state_dict()
@@ -168,7 +143,7 @@ def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tok
     """Load a model folder, after checking everything in it.
 
     Args:
-        folder: what `save` wrote.
+        folder: what `write` wrote.
 
     Returns:
         The network in evaluation mode on the CPU, its settings, the source and the target tokenizer, its origin.
@@ -186,7 +161,7 @@ def read(folder: str | Path) -> Contents:
     """What a model folder holds, after checking everything in it: `load`, for any framework.
 
     Args:
-        folder: what `save` or `write` wrote.
+        folder: what `write` wrote.
 
     Returns:
         Weights on the CPU that are a `TranslationModel`'s of these settings and vocabularies, and all the rest.

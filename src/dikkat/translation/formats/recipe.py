@@ -13,9 +13,10 @@ import yaml
 
 from dikkat.errors import InputError
 from dikkat.storage.files import write_whole
-from dikkat.translation.data.spec import Part, Source, nearest
+from dikkat.translation.data.source import Part, Source, nearest
+from dikkat.translation.data.splits import hold_out, without_leaks
 from dikkat.translation.errors import CorpusError
-from dikkat.translation.formats.settings import Settings
+from dikkat.translation.settings import Settings
 
 SUFFIX = ".yaml"
 SHARE = 0.05
@@ -138,8 +139,6 @@ class Recipe:
         """
         if self.corpus is None:
             raise InputError("no corpus is given: name one in the recipe or with --corpus")
-        from dikkat.translation import hold_out
-
         pairs = _opened("corpus", self.corpus, "training")
         validation = self.validation
         if validation is None:
@@ -293,9 +292,7 @@ def _opened(section: str, source: Source, part: Part) -> Any:
 
 
 def _without_leaks(pairs: Any, held_out: Any) -> Any:
-    from dikkat import translation
-
-    left = translation.without_leaks(pairs, held_out)
+    left = without_leaks(pairs, held_out)
     return list(left) if isinstance(pairs, list) else left  # what is in memory stays there, and has a length
 
 

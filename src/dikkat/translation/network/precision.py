@@ -1,10 +1,7 @@
-from typing import Literal
-
 import torch
 
 from dikkat.translation.errors import SettingsError
-
-Precision = Literal["float32", "bfloat16"]
+from dikkat.translation.settings import Precision
 
 
 def check_precision(precision: Precision, device: str) -> None:

@@ -12,8 +12,8 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from dikkat.errors import InputError
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.translation.errors import ModelFolderError, SettingsError
-from dikkat.translation.text import writing
-from dikkat.translation.text.writing import LETTER
+from dikkat.translation.text import orthography
+from dikkat.translation.text.orthography import LETTER
 
 Kind = Literal["word", "bpe"]
 
@@ -236,7 +236,7 @@ def _train_words(sentences: Sequence[str], min_freq: int, vocabulary_size: int) 
     inner.train_from_iterator(sentences, trainer)
     normalise = _normalised_as_written()
     as_written = [normalise.normalize_str(sentence) for sentence in sentences]
-    inner.decoder = writing.learn(as_written, inner.pre_tokenizer, inner.get_vocab())
+    inner.decoder = orthography.learn(as_written, inner.pre_tokenizer, inner.get_vocab())
     return inner
 
 
@@ -301,7 +301,7 @@ def _check(content: Any) -> None:
     _check_vocabulary(vocabulary)
     _check_special(content.get("added_tokens"))
     if kind == "WordLevel":
-        writing.check(decoder, vocabulary)
+        orthography.check(decoder, vocabulary)
         own["decoder"] = decoder
     else:
         _check_merges(content["model"].get("merges"), vocabulary)

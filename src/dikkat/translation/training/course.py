@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from dikkat.translation.formats.settings import Criterion
+from dikkat.translation.settings import Criterion
 
 
 @dataclass(frozen=True)

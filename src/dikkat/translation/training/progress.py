@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from dikkat.translation.decoding.translator import Translation
-from dikkat.translation.formats.settings import Criterion
+from dikkat.translation.settings import Criterion
 from dikkat.translation.training.course import Course, Epoch, Validation
 
 LOG_EVERY = 10  # steps: to show a number costs as much as a small step

@@ -16,7 +16,7 @@ from dikkat.storage.folders import digest, remove_folder, remove_leftovers
 from dikkat.storage.locks import LockedError, locked
 from dikkat.translation.errors import TrainingFolderError
 from dikkat.translation.formats.model_folder import SOURCE, TARGET
-from dikkat.translation.formats.settings import Settings
+from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import Tokenizer
 from dikkat.translation.training.checkpoints import SafetensorsIO
 from dikkat.translation.training.schedules import DECAYS_TO_ZERO

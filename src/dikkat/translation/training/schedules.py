@@ -2,7 +2,7 @@
 
 import math
 
-from dikkat.translation.formats.settings import Settings
+from dikkat.translation.settings import Settings
 
 DECAYS_TO_ZERO = ("linear", "cosine")
 """The schedules that need to know the end of the training, so that it cannot be moved later."""

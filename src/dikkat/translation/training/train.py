@@ -25,9 +25,9 @@ from dikkat.translation.errors import (
     TrainingMemoryError,
     TrainingStorageError,
 )
-from dikkat.translation.formats.settings import Settings
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.network.precision import check_precision
+from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS, Tokenizer, check_size
 from dikkat.translation.training.checkpoints import SafetensorsIO
 from dikkat.translation.training.course import Course, Epoch, Validation

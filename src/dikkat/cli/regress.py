@@ -270,7 +270,7 @@ def _added(target: str) -> list[str]:
 
 
 def _regression(settings: Mapping[str, Any], data: _Data, output: Path) -> None:
-    from dikkat.cli.working import Working
+    from dikkat.cli.progress import Working
     from dikkat.regression import NadarayaWatson
     from dikkat.regression.diagnostics import leave_out
 

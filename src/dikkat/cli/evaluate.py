@@ -21,7 +21,7 @@ from dikkat.cli.options import (
     with_options,
 )
 from dikkat.cli.tables import show_table
-from dikkat.cli.translating import load
+from dikkat.cli.translate import load
 from dikkat.errors import InputError
 from dikkat.translation import Search, Translator, evaluate
 from dikkat.translation.data.corpus import Pair, read_lines
@@ -131,7 +131,7 @@ def _pairs(corpus: str | None, references: Path | None) -> list[Pair]:
     """The test pairs; from references alone, pairs without sources."""
     if references:
         return [("", line) for line in read_lines(references)]
-    from dikkat.translation.data.spec import Source
+    from dikkat.translation.data.source import Source
 
     return list(Source.parse(given({"corpus": corpus})["corpus"]).open("test"))
 

@@ -1,4 +1,4 @@
-"""`dikkat train` and `dikkat recipes`."""
+"""`dikkat train`."""
 
 import shlex
 import sys
@@ -89,16 +89,6 @@ def train(
         learnt, judged = plan.data()
         result = _train(plan, learnt, judged, output, folder, resume=resume)
         _finish(result, plan, output)
-
-
-@app.command(cls=Command, epilog="Example:\n\ndikkat recipes")
-def recipes() -> None:
-    """List the recipes that come with dikkat; `dikkat train NAME --output FOLDER` follows one."""
-    from dikkat.cli.tables import show_table
-    from dikkat.translation.formats.recipe import built_in, purpose
-
-    show_table(["name", "purpose"], [[name, purpose(path)] for name, path in built_in().items()], words=2)
-    print(f"files: {next(iter(built_in().values())).parent}")
 
 
 @contextmanager

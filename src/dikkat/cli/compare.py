@@ -23,7 +23,7 @@ from dikkat.cli.tables import show_table
 from dikkat.errors import InputError
 
 if TYPE_CHECKING:
-    from dikkat.translation.decoding.compare import Trial
+    from dikkat.translation.training.comparison import Trial
 
 
 @app.command(
@@ -66,9 +66,9 @@ def compare(
 
     Options that are given count instead of the recipe's own values, in all of them.
     """
-    from dikkat.translation.decoding.compare import combinations
-    from dikkat.translation.decoding.compare import compare as compare_trials
     from dikkat.translation.formats.recipe import Recipe
+    from dikkat.translation.training.comparison import combinations
+    from dikkat.translation.training.comparison import compare as compare_trials
 
     varied, values = _varied(vary), given({"corpus": corpus, "validation": validation, "test": test, **options})
     if both := sorted(varied.keys() & values.keys()):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from dikkat.translation.errors import SettingsError
-from dikkat.translation.network.precision import Precision
 from dikkat.translation.text.tokenizer import Kind
 
 ScoreName = Literal[
@@ -18,6 +17,7 @@ Cell = Literal["gru", "lstm"]
 Tied = Literal["none", "two", "three"]
 Schedule = Literal["constant", "linear", "inverse_sqrt", "cosine", "plateau"]
 Criterion = Literal["loss", "bleu"]
+Precision = Literal["float32", "bfloat16"]
 
 VOCABULARY, NETWORK, TRAINING, COURSE = "Vocabulary", "Network", "Training", "Course of the training"
 

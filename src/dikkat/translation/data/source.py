@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dikkat.errors import InputError
+from dikkat.translation import phrasebook
+from dikkat.translation.data.corpus import AlignedCorpus, DatasetCorpus, TsvCorpus
+from dikkat.translation.data.named_corpora import NAMES, named
 from dikkat.translation.errors import CorpusError
 
 Part = Literal["training", "validation", "test", "whole"]
 
 PHRASEBOOK = "phrasebook"
+_KNOWN = [PHRASEBOOK, *NAMES]
 SPELLINGS = "NAME, FILE, {tsv: FILE}, {source: FILE, target: FILE} or {dataset: NAME, source: COLUMN, target: COLUMN}"
 
 _FORMS = {  # the keys of each form: those that must be there, those that may
@@ -139,20 +143,16 @@ first=600)
         return corpus if self.first is None else list(islice(corpus, self.first))
 
     def _open(self, part: Part) -> Any:
-        from dikkat import translation
-
         if self.name == PHRASEBOOK:
             return _phrasebook(part)
         if self.name is not None:
-            return _named(self.name, part)
+            return getattr(named(self.name), part)
         if self.tsv is not None:
-            return translation.TsvCorpus(self.tsv)
+            return TsvCorpus(self.tsv)
         source, target = self.source or "", self.target or ""  # there in both forms that are left
         if self.dataset is not None:
-            return translation.DatasetCorpus(
-                self.dataset, self.config, self.split or "train", source=source, target=target
-            )
-        return translation.AlignedCorpus(source, target)
+            return DatasetCorpus(self.dataset, self.config, self.split or "train", source=source, target=target)
+        return AlignedCorpus(source, target)
 
 
 def _form(values: Mapping[Any, object]) -> tuple[set[str], set[str]]:
@@ -190,16 +190,10 @@ def _check_values(values: Mapping[str, object]) -> None:
         elif not isinstance(value, str) or not value:
             raise InputError(f"{key} is {value!r}; it must be a text")
     name, part = values.get("name"), values.get("part")
-    if name is not None and name not in (known := _known()):
-        raise InputError(f"{name}: no such corpus; {nearest(name, known)}")
+    if name is not None and name not in _KNOWN:
+        raise InputError(f"{name}: no such corpus; {nearest(name, _KNOWN)}")
     if part is not None and part not in get_args(Part):
         raise InputError(f"part is {part!r}; it must be one of {', '.join(get_args(Part))}")
-
-
-def _known() -> list[str]:
-    from dikkat.translation.data.named_corpora import NAMES
-
-    return [PHRASEBOOK, *NAMES]
 
 
 def nearest(name: object, known: Sequence[str]) -> str:
@@ -209,16 +203,8 @@ def nearest(name: object, known: Sequence[str]) -> str:
 
 
 def _phrasebook(part: Part) -> Any:
-    from dikkat.translation import phrasebook
-
     if part == "validation":
         raise CorpusError("the phrasebook has no validation part: write {share: 0.05} to set some of it aside")
     if part == "whole":
         return phrasebook.pairs()
     return phrasebook.split()[part == "test"]
-
-
-def _named(name: str, part: Part) -> Any:
-    from dikkat.translation.data.named_corpora import named
-
-    return getattr(named(name), part)

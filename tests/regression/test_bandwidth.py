@@ -227,7 +227,7 @@ def test_the_whole_is_looked_at_a_few_times(monkeypatch):
         method = getattr(Criterion, name)
 
         def counted(self, at, method=method):
-            looks.append(len(self.x))
+            looks.append(len(self.points.key))
             return method(self, at)
 
         monkeypatch.setattr(Criterion, name, counted)

@@ -44,7 +44,9 @@ def _said(panel: str, metavar: str, text: str, *completed: str, **more: Any) -> 
         metavar=metavar,
         rich_help_panel=panel,
         show_default=False,
-        autocompletion=(lambda typed: [value for value in completed if value.startswith(typed)]) if completed else None,
+        autocompletion=(lambda incomplete: [each for each in completed if each.startswith(incomplete)])
+        if completed
+        else None,
         **more,
     )
 

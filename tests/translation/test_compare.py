@@ -8,7 +8,7 @@ from dikkat.cli.pictures import draw_comparison
 from dikkat.translation import InputError, Translator
 from dikkat.translation.decoding.compare import Trial, combinations, compare
 from dikkat.translation.formats.recipe import Recipe
-from dikkat.translation.training.train import train as trainings
+from dikkat.translation.training import train as trainings
 
 SMALL = Recipe().with_values(
     {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 
 from dikkat.errors import InputError
 from dikkat.storage.files import write_whole
+from dikkat.storage.headers import check_header, header
+from dikkat.storage.tensors import described, misfits
 
 __all__ = ["Saved", "read", "write"]
 
@@ -60,8 +63,7 @@ def write(path: str | os.PathLike[str], saved: Saved) -> None:
     from safetensors.numpy import save
 
     content = {
-        "format": FORMAT,
-        "version": VERSION,
+        **header(FORMAT, VERSION),
         "settings": saved.settings,
         "feature_names": saved.feature_names,
         "history": saved.history,
@@ -112,13 +114,10 @@ def _content(path: Path, metadata: dict[str, str]) -> tuple[dict[str, Any], list
         content = json.loads(metadata.get(_KEY, "null"))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: its metadata are not JSON ({error}). Save the model again") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InputError(f"{path}: not a model of kernel regression that dikkat saved")
-    if content.get("version") != VERSION:
-        raise InputError(
-            f"{path}: format version {content.get('version')!r}; this dikkat reads version {VERSION}. Use the dikkat "
-            "that saved it, or fit again"
-        )
+    try:
+        check_header(content, FORMAT, (VERSION,), "fit again")
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
     settings, names, history = (content.get(name) for name in ("settings", "feature_names", "history"))
     if not (isinstance(settings, dict) and isinstance(names, list | None) and isinstance(history, list)):
         raise InputError(f"{path}: settings, feature_names or history are missing or not what they should be")
@@ -127,23 +126,18 @@ def _content(path: Path, metadata: dict[str, str]) -> tuple[dict[str, Any], list
 
 def _misfits(tensors: dict[str, Array], names: list[str] | None, kernel: object) -> list[str]:
     """What is wrong with the tensors, or between them."""
-    faults = [f"{name} is missing" for name in _TENSORS if name not in tensors]
-    faults += [f"{name} is not expected" for name in sorted(tensors) if name not in _TENSORS]
-    if faults:
+    if faults := misfits(dict.fromkeys(_TENSORS, "a tensor"), dict.fromkeys(tensors, "a tensor")):
         return faults
     x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
     if x.ndim != 2 or 0 in x.shape or x.dtype not in _DTYPES:
-        return [f"X_train_: got {_described(x)}; expected float32 or float64 (rows, features), with some of both"]
+        return [f"X_train_: got {described(x)}; expected float32 or float64 (rows, features), with some of both"]
     rows, size = x.shape
-    for name, array, shapes, dtype, shown in (
-        ("y_train_", y, ((rows,), (rows, *y.shape[1:2])), np.float64, f"float64 ({rows},) or ({rows}, outputs)"),
-        ("sample_weight_", weight, ((rows,),), x.dtype, f"{x.dtype} ({rows},)"),
-        ("bandwidth_", bandwidth, ((size,),), np.float64, f"float64 ({size},)"),
-    ):
-        if array.shape not in shapes or 0 in array.shape or array.dtype != dtype:
-            faults.append(f"{name}: got {_described(array)}; expected {shown}")
+    if y.shape not in ((rows,), (rows, *y.shape[1:2])) or 0 in y.shape or y.dtype != np.float64:
+        faults.append(f"y_train_: got {described(y)}; expected float64 ({rows},) or ({rows}, outputs)")
+    expected = {"sample_weight_": f"{x.dtype} ({rows},)", "bandwidth_": f"float64 ({size},)"}
+    faults += misfits(expected, {name: described(tensors[name]) for name in expected})
     if names is not None and (len(names) != size or not all(isinstance(name, str) for name in names)):
-        faults.append(f"feature_names: got {names!r}; expected {size} texts")
+        faults.append(f"feature_names: got {reprlib.repr(names)}; expected {size} texts")
     faults += [f"{name} is not finite" for name in _TENSORS[:3] if not np.isfinite(tensors[name]).all()]
     if not (weight >= 0).all() or not weight.any():
         faults.append(
@@ -153,8 +147,8 @@ def _misfits(tensors: dict[str, Array], names: list[str] | None, kernel: object)
     fits = np.isinf(bandwidth) if kernel == "average" else (bandwidth >= limits.tiny) & (bandwidth <= limits.max)
     if not (fits & (bandwidth > 0)).all():
         faults.append(
-            f"bandwidth_: got {bandwidth.tolist()}; expected positive and finite in {x.dtype}, or infinite for the "
-            "kernel 'average'"
+            f"bandwidth_: got {reprlib.repr(bandwidth.tolist())}; expected positive and finite in {x.dtype}, or "
+            "infinite for the kernel 'average'"
         )
     return faults
 
@@ -165,7 +159,3 @@ def _is_step(step: Any, size: int) -> bool:
         return False
     numbers = [*step["bandwidth"], step["error"]]
     return len(numbers) == size + 1 and all(isinstance(number, float) for number in numbers)
-
-
-def _described(array: Array) -> str:
-    return f"{array.dtype} {array.shape}"

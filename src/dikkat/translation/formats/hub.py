@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dikkat.errors import InputError
 from dikkat.storage.files import write_whole
+from dikkat.storage.folders import SUMS  # a file that the oldest models have not
 from dikkat.translation.formats import model_folder
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 CARD = "README.md"
 FILES = (model_folder.WEIGHTS, model_folder.SETTINGS, model_folder.SOURCE, model_folder.TARGET)
-SUMS = model_folder.SUMS  # which the oldest models have not
 
 _CONNECTION = (ConnectionError, TimeoutError, socket.gaierror)
 

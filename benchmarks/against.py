@@ -1,6 +1,6 @@
 """Whether this tree is slower than another commit: the README's rows, the two in turn.
 
-    python benchmarks/against.py COMMIT [--rounds 5] [--only NAME ...]
+    python -m benchmarks.against COMMIT [--rounds 5] [--only NAME ...]
 
 Each row is measured in processes of its own, old, new, old, new ..., so that whatever else the machine does hits both
 alike. What is quoted is the ratio of a pair, new over old in seconds: its median, and its spread. The kernels of both
@@ -9,7 +9,6 @@ are compiled before anything is timed, and both answer with a number that must a
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -19,7 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.kit.processes import ROOT, command, environment
+
 # Answers of two commits differ by rounding, and sums over a training by more.
 AGREE = 1e-3
 
@@ -34,7 +34,7 @@ def main() -> None:
     if options.row:
         print(json.dumps(ROWS[options.row]()))
         return
-    from report import write
+    from benchmarks.kit.report import write
 
     results = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -72,9 +72,8 @@ def compared(row: str, old: Path, rounds: int) -> dict[str, Any]:
 
 
 def in_a_process(row: str, tree: Path) -> dict[str, float]:
-    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    words = [sys.executable, __file__, "HEAD", "--row", row]
-    done = subprocess.run(words, env=environment, check=True, stdout=subprocess.PIPE, text=True, cwd=tree)
+    words, around = command("against", "HEAD", "--row", row), environment(tree / "src", TF_CPP_MIN_LOG_LEVEL="3")
+    done = subprocess.run(words, env=around, check=True, stdout=subprocess.PIPE, text=True, cwd=tree)
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 

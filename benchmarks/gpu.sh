@@ -44,8 +44,8 @@ if "$PYTHON" -c 'import hypothesis' 2> /dev/null; then
 else
     echo "kit: not run, hypothesis is not installed" | tee -a "$OUT/summary.txt"
 fi
-part benchmark 190 "$PYTHON" benchmarks/additive.py --device cuda --seconds 0.3 --minutes 3 --out "$OUT"
-part profiling 60 "$PYTHON" benchmarks/profiles.py "$OUT" --impl auto
+part benchmark 190 "$PYTHON" -m benchmarks.attention.additive --device cuda --seconds 0.3 --minutes 3 --out "$OUT"
+part profiling 60 "$PYTHON" -m benchmarks.attention.profiles "$OUT" --impl auto
 
 echo
 cat "$OUT/summary.txt"

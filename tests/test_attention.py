@@ -330,7 +330,7 @@ def test_the_measure_of_memory_sees_a_pair_tensor() -> None:
 
 
 def test_importing_loads_torch_and_numpy_alone() -> None:
-    """Nothing heavy; the figure for the time is in benchmarks/import_time.py."""
+    """Nothing heavy; the figure for the time is in benchmarks/attention/core.py."""
     code = "import sys, torch, numpy; before = set(sys.modules); import dikkat; print(*(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     loaded = {name.split(".")[0] for name in done.stdout.split()}

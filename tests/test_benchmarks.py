@@ -1,14 +1,11 @@
 """The benchmarks' own honesty: nothing that is wrong has a speed, and nothing that was not measured has a figure."""
 
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 ENVIRONMENT = {
     "date": "2026-01-02",
     "commit": "abc",
@@ -18,18 +15,6 @@ ENVIRONMENT = {
     "python": "3.11.7",
     "versions": {"torch": "2.13.0"},
 }
-
-
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield
-    for name in [name for name, module in sys.modules.items() if _is_ours(module)]:
-        del sys.modules[name]
-
-
-def _is_ours(module):
-    return (getattr(module, "__file__", None) or "").startswith(str(BENCHMARKS))
 
 
 def _record(who, ms=None, step="forward", **more):
@@ -43,7 +28,7 @@ def _record(who, ms=None, step="forward", **more):
 
 
 def _table(*records, device="cpu"):
-    import tables
+    from benchmarks.kit import tables
 
     return tables.table(tables.Run({"environment": ENVIRONMENT, "results": [r | {"device": device} for r in records]}))
 
@@ -62,7 +47,7 @@ def test_what_was_not_run_has_its_reason_and_no_figure():
 
 
 def test_without_a_gpu_its_rows_are_empty_and_it_is_said():
-    import tables
+    from benchmarks.kit import tables
 
     made = _table(_record("auto", 2.0))
     assert tables.NO_GPU in made
@@ -72,7 +57,7 @@ def test_without_a_gpu_its_rows_are_empty_and_it_is_said():
 
 
 def test_with_a_gpu_it_is_not_said():
-    import tables
+    from benchmarks.kit import tables
 
     large = {"queries": 1024, "keys": 1024, "pair_features_per_second": 4e12, "peak_mib": 7.0}
     made = _table(_record("auto", 0.25, **large), device="cuda")
@@ -81,7 +66,7 @@ def test_with_a_gpu_it_is_not_said():
 
 
 def test_the_page_is_changed_between_its_markers_alone(tmp_path):
-    import tables
+    from benchmarks.kit import tables
 
     results, page = tmp_path / "results", tmp_path / "page.md"
     results.mkdir()
@@ -102,9 +87,8 @@ def test_the_page_is_changed_between_its_markers_alone(tmp_path):
 @pytest.mark.parametrize("task", ["additive", "distance"])
 @pytest.mark.parametrize("variant", ["plain", "one outlier of 10⁴", "ragged, half valid"])
 def test_some_rows_are_enough_to_check_every_gradient(task, variant, monkeypatch):
-    import peers
-    import truth
-    from cases import Case
+    from benchmarks.kit import peers, truth
+    from benchmarks.kit.cases import Case
 
     case = Case(2, 37, 41, 5, d_v=7, task=task, variant=variant)
     monkeypatch.setattr(truth, "_WORK", case.pair_features // 4)
@@ -125,9 +109,9 @@ def test_some_rows_are_enough_to_check_every_gradient(task, variant, monkeypatch
 
 
 def test_an_answer_that_is_off_has_no_speed(tmp_path, monkeypatch):
-    import additive
-    import truth
-    from cases import Case
+    from benchmarks.attention import additive
+    from benchmarks.kit import truth
+    from benchmarks.kit.cases import Case
 
     class Wrong:
         """A worker whose peer is off by a thousandth."""
@@ -147,8 +131,8 @@ def test_an_answer_that_is_off_has_no_speed(tmp_path, monkeypatch):
 
 
 def test_a_forecast_refuses_what_would_not_fit_and_learns():
-    import additive
-    from cases import Case
+    from benchmarks.attention import additive
+    from benchmarks.kit.cases import Case
 
     small, large = Case(8, 256, 256, 128), Case(1, 8192, 8192, 64)
     forecast = additive.Forecast()
@@ -163,8 +147,8 @@ def test_a_forecast_refuses_what_would_not_fit_and_learns():
 
 
 def test_a_worker_answers_fails_and_dies_without_harm(tmp_path):
-    import worker
-    from cases import Case
+    from benchmarks.kit import worker
+    from benchmarks.kit.cases import Case
 
     case = Case(2, 5, 7, 3)
     path = tmp_path / "inputs.npz"
@@ -193,8 +177,7 @@ def test_a_worker_answers_fails_and_dies_without_harm(tmp_path):
 def test_the_textbooks_loop_and_this_librarys_translator_agree():
     import torch
 
-    import corpora
-    import networks
+    from benchmarks.translation import corpora, networks
 
     sizes, batch = corpora.toy()
     ways = [networks.way(name, sizes, torch.float64) for name in (networks.LOOP, networks.REFERENCE, networks.OURS)]
@@ -215,9 +198,7 @@ def test_the_textbooks_loop_and_this_librarys_translator_agree():
 
 
 def test_a_translator_that_is_off_is_found():
-    import agreement
-    import corpora
-    import networks
+    from benchmarks.translation import agreement, corpora, networks
 
     sizes, batch = corpora.toy()
     right = agreement.truth(sizes, batch)
@@ -232,10 +213,8 @@ def test_a_translator_that_is_off_is_found():
 def test_both_translators_say_the_same():
     import torch
 
-    import corpora
-    import networks
-    import textbook
-    from decoding import loop_translations
+    from benchmarks.translation import corpora, networks, textbook
+    from benchmarks.translation.decoding import loop_translations
 
     sizes, batch = corpora.toy()
     torch.manual_seed(1)
@@ -257,8 +236,7 @@ def test_the_loops_beam_finds_the_best_of_all_where_nothing_is_cut_off(monkeypat
 
     import torch
 
-    import corpora
-    import textbook
+    from benchmarks.translation import corpora, textbook
 
     sizes = replace(corpora.toy()[0], target=7)  # three words and what is special
     monkeypatch.setattr(textbook, "length_limit", lambda length: 3)
@@ -281,7 +259,7 @@ def test_the_loops_beam_finds_the_best_of_all_where_nothing_is_cut_off(monkeypat
 def test_turns_are_counted_and_bounded():
     import time
 
-    import turns
+    from benchmarks.kit import turns
 
     order = []
     tasks = {name: turns.once(lambda name=name: order.append(name) or time.sleep(0.2)) for name in "ab"}
@@ -294,7 +272,7 @@ def test_turns_are_counted_and_bounded():
 
 
 def test_a_translators_table_has_ratios_within_a_size_and_reasons():
-    import tables
+    from benchmarks.kit import tables
 
     def record(part, **more):
         rate = {"median": 0.0, "min": 1.0, "max": 9.0, "runs": 3}
@@ -321,7 +299,7 @@ def test_a_translators_table_has_ratios_within_a_size_and_reasons():
 
 
 def test_the_translators_tables_are_written_only_if_there_are_records(tmp_path):
-    import tables
+    from benchmarks.kit import tables
 
     page = tmp_path / "page.md"
     page.write_text(f"{tables.BEGIN}{tables.END} {tables.TRANSLATOR[0]}old{tables.TRANSLATOR[1]}\n")
@@ -339,7 +317,7 @@ def test_the_translators_tables_are_written_only_if_there_are_records(tmp_path):
 
 
 def test_the_regression_formulas_are_the_textbooks():
-    import regression_formulas as formulas
+    from benchmarks.regression import formulas
 
     key, value = np.array([[0.0, 0.0], [1.0, 2.0], [3.0, 1.0], [3.0, 1.0], [-2.0, 5.0]]), np.array([1.0, -2, 4, 8, 16])
     query, width = np.array([[0.5, 0.5], [2.0, -1.0]]), np.array([0.7, 1.9])
@@ -377,8 +355,7 @@ def test_the_regression_formulas_are_the_textbooks():
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_reach_holds_the_share_of_keys_and_weight_that_it_says(size):
-    import regression_data as data
-    import regression_formulas as formulas
+    from benchmarks.regression import data, formulas
 
     radius, width = data.reach(0.01, size, 1e-3)
     rng = np.random.default_rng(size)
@@ -391,7 +368,7 @@ def test_a_reach_holds_the_share_of_keys_and_weight_that_it_says(size):
 
 
 def test_what_is_timed_of_this_library_starts_from_the_arrays_each_time(monkeypatch):
-    import regression_peers as peers
+    from benchmarks.regression import peers
     from dikkat.regression import NadarayaWatson
 
     key, value = np.array([[0.0], [1.0], [3.0]]), np.array([1.0, 2.0, 4.0])
@@ -403,7 +380,7 @@ def test_what_is_timed_of_this_library_starts_from_the_arrays_each_time(monkeypa
 
 
 def test_a_record_names_the_commit_of_its_start(monkeypatch):
-    import report
+    from benchmarks.kit import report
 
     began = report.environment()["commit"]
     monkeypatch.setattr(report, "_git", lambda *words: "another")
@@ -411,7 +388,7 @@ def test_a_record_names_the_commit_of_its_start(monkeypatch):
 
 
 def test_small_problems_are_as_nasty_as_they_say():
-    import regression_data as data
+    from benchmarks.regression import data
 
     found = list(data.problems(36))
     assert [kind for kind, _ in found] == [data.problem(number)[0] for number in range(36)]
@@ -427,8 +404,7 @@ def test_small_problems_are_as_nasty_as_they_say():
 def test_a_contest_has_no_seconds_for_who_is_off_fails_or_takes_too_long(monkeypatch):
     import time
 
-    import regression_contest as contest
-    import regression_predictions as predictions
+    from benchmarks.regression import contest, predictions
 
     monkeypatch.setattr(contest, "LONGEST", 1)
     right = np.array([1.0, 2.0, 4.0])
@@ -466,7 +442,7 @@ def test_a_contest_has_no_seconds_for_who_is_off_fails_or_takes_too_long(monkeyp
 
 
 def test_what_takes_long_is_measured_once(monkeypatch):
-    import regression_contest as contest
+    from benchmarks.regression import contest
 
     monkeypatch.setattr(contest, "ONCE", 0.0)
     [record] = contest.contest([contest.Entrant("slow", lambda: np.ones(1), lambda answer: {})])
@@ -474,7 +450,7 @@ def test_what_takes_long_is_measured_once(monkeypatch):
 
 
 def test_bandwidths_that_are_none_are_counted_by_their_faults():
-    import regression_fits as fits
+    from benchmarks.regression import fits
 
     found = fits.tally([[0.1, 2.0], [-0.1, 0.0], [float("inf")], [float("nan"), 1.0], "failed: why", [0.5]])
     faults = {"negative": 1, "zero": 1, "infinite": 1, "NaN": 1, "none": 1}
@@ -482,7 +458,7 @@ def test_bandwidths_that_are_none_are_counted_by_their_faults():
 
 
 def test_quality_is_over_all_folds_or_none():
-    import regression_fits as fits
+    from benchmarks.regression import fits
 
     def fold(r2):
         return {"r2": r2, "fit_seconds": 2.0, "predict_seconds": 1.0, "not_finite": 1, "rows": 10, "columns": 3}
@@ -497,8 +473,8 @@ def test_a_score_is_scikit_learns_and_folds_are_apart(monkeypatch):
     from sklearn.linear_model import LinearRegression
     from sklearn.metrics import r2_score
 
-    import regression_fits as fits
-    from regression_contest import Plan
+    from benchmarks.regression import fits
+    from benchmarks.regression.contest import Plan
 
     data, plan = fits.loaded("Friedman 3", Plan()), Plan()
     for fold in (0, 3):
@@ -518,7 +494,7 @@ def test_a_score_is_scikit_learns_and_folds_are_apart(monkeypatch):
 
 
 def test_a_line_through_times_says_how_straight_they_are():
-    import regression_scale as scale
+    from benchmarks.regression import scale
 
     straight = scale.line([1e6, 2e6, 4e6], [1.5, 2.5, 4.5])
     assert straight["seconds_per_million"] == pytest.approx(1.0)
@@ -529,7 +505,7 @@ def test_a_line_through_times_says_how_straight_they_are():
 
 
 def test_a_stage_that_fails_keeps_what_it_had():
-    import regression
+    from benchmarks.regression import estimators as regression
 
     def stage():
         yield {"who": "first"}
@@ -544,8 +520,8 @@ def test_a_stage_that_fails_keeps_what_it_had():
 
 
 def _regression(**stages):
-    import regression_tables
-    import tables
+    from benchmarks.kit import tables
+    from benchmarks.regression import tables as regression_tables
 
     environment = ENVIRONMENT | {"torch_threads": 2}
     return regression_tables.regression(
@@ -622,7 +598,7 @@ def test_tables_are_counted_where_both_sides_ran():
 
 
 def test_the_regression_tables_are_written_between_their_markers(tmp_path):
-    import regression_tables
+    from benchmarks.regression import tables as regression_tables
 
     page = tmp_path / "page.md"
     page.write_text("before {}old{} after".format(*regression_tables.MARKERS))

@@ -221,18 +221,18 @@ def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
         (["--target", "price", "--feature", "town"], "column 'town' holds text"),
         (["--target", "price", "--feature", "price"], "column 'price' is given twice"),
         (["--target", "price", "--weights", "area", "--feature", "area"], "column 'area' is given twice"),
-        (["--target", "price", "--kernel", "gausian"], "--kernel: came 'gausian'; allowed: 'gaussian'"),
-        (["--target", "price", "--bandwidth", "0"], "--bandwidth: came 0.0; allowed: a positive number"),
-        (["--target", "price", "--bandwidth", "1,2"], "--bandwidth: came with shape (2,); allowed: a number, or (3,)"),
+        (["--target", "price", "--kernel", "gausian"], "--kernel: got 'gausian'; expected 'gaussian'"),
+        (["--target", "price", "--bandwidth", "0"], "--bandwidth: got 0.0; expected a positive number"),
+        (["--target", "price", "--bandwidth", "1,2"], "--bandwidth: got shape (2,); expected a number, or (3,)"),
         (
             ["--target", "price", "--bandwidth", "lo"],
-            "--bandwidth: came 'lo'; allowed: a positive number in the units of X, one for each",
+            "--bandwidth: got 'lo'; expected a positive number in the units of X, one for each",
         ),
-        (["--target", "price", "--order", "cubic"], "--order: came 'cubic'"),
-        (["--target", "price", "--tolerance", "1"], "--tolerance: came 1.0"),
-        (["--target", "price", "--out-of-reach", "far"], "--out-of-reach: came 'far'"),
-        (["--target", "price", "--weights", "negative"], "--weights: came with -1.0"),
-        (["--target", "price", "--weights", "zero"], "--weights: came all zero"),
+        (["--target", "price", "--order", "cubic"], "--order: got 'cubic'"),
+        (["--target", "price", "--tolerance", "1"], "--tolerance: got 1.0"),
+        (["--target", "price", "--out-of-reach", "far"], "--out-of-reach: got 'far'"),
+        (["--target", "price", "--weights", "negative"], "--weights: got -1.0"),
+        (["--target", "price", "--weights", "zero"], "--weights: got zeros alone"),
         (["--target", "price", "--seed", "1"], "--seed is for the experiment"),
         (["--target", "price", "--predict", "none.csv"], "none.csv: No such file or directory"),
         (["--target", "price", "--predict", "new.csv"], "new.csv: there is no column 'area'"),
@@ -337,7 +337,7 @@ def test_what_cannot_be_written_is_said_before_the_work(run, homes, tmp_path, mo
 def test_numbers_too_large_to_compute_with_are_one_line(run, homes, tmp_path, column, came):
     homes.loc[3:4, column] = [1e308, -1e308]
     homes.to_csv("homes.csv", index=False)
-    refused(run("homes.csv", "--target", "price"), f"column '{column}': came with {came}; allowed in float64")
+    refused(run("homes.csv", "--target", "price"), f"column '{column}': got {came}; expected in float64")
     assert list((tmp_path / "regression").iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""Random calls of every kind against an oracle: the first of the million of `benchmarks/properties.py`."""
+"""Random calls of every kind against an oracle: the first of the million of `benchmarks.attention.properties`."""
 
 import json
 from collections import Counter
@@ -9,30 +9,22 @@ import numpy as np
 import pytest
 import torch
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+from benchmarks.attention import properties
+
 CASES, BLOCKS = 600, 6
-
-
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
 @pytest.mark.parametrize("start", range(0, CASES, CASES // BLOCKS))
 def test_random_calls_are_right_or_refused(start: int) -> None:
-    import properties
-
     outcomes: Counter[str] = Counter()
     for index in range(start, start + CASES // BLOCKS):
         outcome, told = properties.one(0, index)
-        assert told is None, f"python benchmarks/properties.py --only {index}: {told}"
+        assert told is None, f"python -m benchmarks.attention.properties --only {index}: {told}"
         outcomes[outcome] += 1
     assert outcomes["right"] > 0.6 * CASES / BLOCKS  # the rest is refused, or says nothing
 
 
 def test_random_calls_are_right_in_several_threads() -> None:
-    import properties
-
     places = np.full(properties.THREADS, -1)
     counts, told = properties.block(1, 0, 80, places)
     assert told == []
@@ -79,8 +71,6 @@ def test_the_oracle_notices(name: str, by: float, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_was_done_before_a_crash_is_not_done_again(tmp_path: Path) -> None:
-    import properties
-
     path = tmp_path / "properties.json"
     state = properties.Run(0, 1200, path)
     first, second = state.left.pop(), state.left.pop()

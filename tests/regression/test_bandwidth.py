@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.optimize import minimize
 
-from dikkat.regression import NadarayaWatson, bandwidth
-from dikkat.regression.bandwidth import Criterion, leave_one_out, rule_of_thumb
+from dikkat.regression import NadarayaWatson, bandwidth, moments
+from dikkat.regression.bandwidth import leave_one_out, rule_of_thumb
+from dikkat.regression.criterion import Criterion
 from dikkat.regression.joined import join
 
 CPU = torch.device("cpu")
@@ -140,8 +141,8 @@ def test_in_parts_it_is_the_same(monkeypatch):
     x, y, weight = _with_repeats(2, 3)
     criterion, t = Criterion(join(x, y, weight), "gaussian", 1, CPU), np.log([1.1, 2.3])
     expected, gradient = criterion(t), criterion.gradient(criterion(t))
-    monkeypatch.setattr(bandwidth, "_ELEMENTS", 100)
-    assert 1 < criterion._room() < len(criterion.points.key)
+    monkeypatch.setattr(moments, "_ELEMENTS", 100)
+    assert 1 < len(moments.parts(len(criterion.points.key), criterion.points.columns(1))) < len(criterion.points.key)
     assert criterion(t).error == pytest.approx(expected.error, rel=1e-12)
     for one, other in zip(criterion.gradient(criterion(t)), gradient, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9)
@@ -153,7 +154,7 @@ def test_a_row_far_from_dense_ones_is_answered_by_their_mean():
     x = np.append(random.uniform(-0.01, 0, 30), 100.0)[:, None]
     y = np.append(random.normal(size=30), 0.0)
     criterion = Criterion(_joined(x, y), "gaussian", 1, CPU)
-    left = criterion(np.zeros(1)).left[criterion.points.order.argmax()]
+    left = criterion(np.zeros(1)).left[criterion.joined.x.argmax()]
     share = np.exp(100 * x[:30, 0] - x[:30, 0] ** 2 / 2)
     assert left.item() == pytest.approx(np.average(y[:30], weights=share), rel=1e-7)
 
@@ -226,7 +227,7 @@ def test_the_whole_is_looked_at_a_few_times(monkeypatch):
         method = getattr(Criterion, name)
 
         def counted(self, at, method=method):
-            looks.append(len(self.x))
+            looks.append(len(self.points.key))
             return method(self, at)
 
         monkeypatch.setattr(Criterion, name, counted)

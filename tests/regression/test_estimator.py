@@ -226,7 +226,7 @@ def test_attention_in_parts(monkeypatch):
     x, y, query, weight = _data()
     model = NadarayaWatson(bandwidth=SIGMA, order="linear").fit(x, y, sample_weight=weight)
     expected = model.attention_weights(query), model.attention_weights(query, top_k=3), model.predict(query)
-    monkeypatch.setattr("dikkat.regression.smoother._ELEMENTS", 100)
+    monkeypatch.setattr("dikkat.regression.moments._ELEMENTS", 100)
     np.testing.assert_array_equal(model.attention_weights(query), expected[0])
     assert (model.attention_weights(query, top_k=3) != expected[1]).nnz == 0
     np.testing.assert_allclose(model.predict(query), expected[2], rtol=1e-12)
@@ -421,9 +421,7 @@ def test_score_says_what_is_out_of_reach():
     far = np.vstack([x, query[:2] + 100])
     with (
         pytest.warns(UserWarning, match="in reach"),
-        pytest.raises(
-            ValueError, match=r"^out_of_reach: came 'nan', and 2 of 39 rows .* boxcar .*; allowed: 'nearest'"
-        ),
+        pytest.raises(ValueError, match=r"^out_of_reach: got 'nan', and 2 of 39 rows .* boxcar .*; expected 'nearest'"),
     ):
         model.score(far, np.append(y, [0.0, 0.0]))
     assert np.isfinite(model.set_params(out_of_reach="nearest").score(far, np.append(y, [0.0, 0.0])))

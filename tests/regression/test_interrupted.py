@@ -10,6 +10,7 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 from dikkat.regression import NadarayaWatson, estimator
+from dikkat.regression.moments import Points
 from dikkat.regression.smoother import Smoother
 
 SIZE = 2
@@ -108,7 +109,7 @@ def test_another_leaves_the_old_model_or_has_made_the_new_one(tmp_path, how):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize(
     ("place", "name"),
-    [(estimator, "join"), (estimator, "leave_one_out"), (Smoother, "__init__"), (Smoother, "arrange")],
+    [(estimator, "join"), (estimator, "choose"), (Smoother, "__init__"), (Points, "__post_init__")],
 )
 def test_whatever_breaks_within(tmp_path, monkeypatch, place, name, error):
     def broken(*_, **__):
@@ -135,9 +136,9 @@ def test_data_that_are_refused_change_nothing(tmp_path):
     model, (x, y) = NadarayaWatson(bandwidth=1.0).fit(*rows()), rows(seed=1, size=3)
     before = answers(model, tmp_path)
     for weight in (np.zeros(23), -np.ones(23), np.ones(5)):
-        with pytest.raises(ValueError, match="sample_weight: came"):
+        with pytest.raises(ValueError, match="sample_weight: got"):
             model.fit(x, y, weight)
-    with pytest.raises(ValueError, match="came with shape"):
+    with pytest.raises(ValueError, match="got shape"):
         model.set_params(bandwidth=[1.0, 2.0]).fit(x, y)
     same(answers(model.set_params(bandwidth=1.0), tmp_path), before)
 

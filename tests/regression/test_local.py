@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dikkat.regression.local import local_fit, noise_shares
-from dikkat.regression.moments import Window, arrange, moments, squares
+from dikkat.regression.moments import Points, Window, moments, squares
 
 ROWS, QUERIES, VALUES = 41, 7, 2
 SIZES = [1, 3, 5]
@@ -20,12 +20,12 @@ def _data(size, seed=0, dtype=np.float64):
 
 
 def _squares(x, y, weight, query, sigma, fit, kernel="gaussian"):
-    points = arrange(*(torch.tensor(array) for array in (x, y, weight)))
+    points = Points(*(torch.tensor(array) for array in (x, y, weight)))
     return squares(torch.tensor(query), points, Window(kernel, torch.tensor(sigma)), fit.theta).numpy()
 
 
 def _moments(x, y, weight, query, sigma, order, kernel="gaussian", squared=False):
-    points = arrange(*(torch.tensor(array) for array in (x, y, weight)))
+    points = Points(*(torch.tensor(array) for array in (x, y, weight)))
     window = Window(kernel, torch.tensor(sigma), squared=squared)
     return moments(torch.tensor(query), points, window, degree=int(order == "linear"))
 

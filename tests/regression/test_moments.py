@@ -13,7 +13,8 @@ from torch import Tensor
 from dikkat.cpu.engine import threads
 from dikkat.cpu.moments import launch as moments_launch
 from dikkat.regression import moments as module
-from dikkat.regression.moments import Moments, Points, Window, arrange, moments, sensitivity, squares, weights
+from dikkat.regression.joined import join, spatial_order
+from dikkat.regression.moments import Moments, Points, Window, moments, sensitivity, squares, weights
 from dikkat.state import State, merge
 
 KERNELS = {
@@ -25,6 +26,12 @@ KERNELS = {
 }
 SMOOTH = ("gaussian", "average")
 EPS = {torch.float32: 2.0**-23, torch.float64: 2.0**-52}
+
+
+def arranged(key: Tensor, value: Tensor, weight: Tensor) -> Points:
+    """The points in the order in which joined rows come."""
+    order = torch.from_numpy(spatial_order(key.numpy()))
+    return Points(key[order], value[order], weight[order])
 
 
 def problem(
@@ -43,7 +50,7 @@ def problem(
     query, key, value = draw(queries, size), draw(keys, size), draw(keys, values)
     weight = torch.rand(keys, generator=generator, dtype=torch.float64).to(dtype) + 0.1
     exclude = torch.randint(-1, keys, (queries,), generator=generator)
-    return query, arrange(key, value, weight), exclude
+    return query, arranged(key, value, weight), exclude
 
 
 def bandwidth(size: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -126,22 +133,23 @@ def test_no_query(way: str) -> None:
     assert [tuple(t.shape) for t in found if t is not None] == [(0,), (0, 2), (0, 3), (0, 3, 3), (0, 3, 2)]
 
 
-def test_points_keep_what_was_given() -> None:
-    generator = torch.Generator().manual_seed(3)
-    key, value, weight = (torch.rand(*shape, generator=generator) for shape in ((509, 2), (509, 3), (509,)))
-    points = arrange(key, value, weight)
-    assert points.order.sort().values.equal(torch.arange(509))
-    assert points.key.equal(key[points.order])
-    assert points.value.equal(value[points.order])
-    assert points.weight.equal(weight[points.order])
+def test_joined_rows_keep_what_was_given() -> None:
+    random = np.random.default_rng(3)
+    x, y, weight = random.random((509, 2)), random.random((509, 3)), random.random(509)
+    joined = join(x, y, weight)
+    assert np.array_equal(np.sort(joined.place), np.arange(509))
+    assert np.array_equal(joined.x[joined.place], x)
+    np.testing.assert_allclose((joined.y + joined.origin)[joined.place], y, rtol=1e-14)
+    assert np.array_equal(joined.weight[joined.place], weight)
 
 
 def test_neighbours_in_memory_are_neighbours_in_space() -> None:
     """The box around 32 of 4,096 points of a square has some 1/128 of its area; in the order given, nearly all."""
-    key = torch.rand(4096, 2, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    groups = arrange(key, key, key[:, 0] + 1).key.reshape(-1, 32, 2)
-    area = (groups.amax(1) - groups.amin(1)).prod(1).mean()
-    assert area < 4 / 128
+    key = np.random.default_rng(5).random((4096, 2))
+    for points in (key[spatial_order(key)], join(key, key, np.ones(4096)).x):
+        groups = points.reshape(-1, 32, 2)
+        area = (groups.max(1) - groups.min(1)).prod(1).mean()
+        assert area < 4 / 128
 
 
 @pytest.mark.parametrize("squared", [False, True])
@@ -158,7 +166,7 @@ def test_weights_are_what_their_formula_says(profile: str, squared: bool) -> Non
 def test_weights_and_moments_agree_on_an_edge() -> None:
     """6 and 8 are one bandwidth of 2 from each other: exactly, wherever the origin is."""
     key = torch.tensor([[0.0], [1.0], [2.0], [5.0], [6.0], [8.0]], dtype=torch.float64)
-    points, window = arrange(key, key, torch.ones(6, dtype=torch.float64)), Window("boxcar", key.new_full((1,), 2.0))
+    points, window = arranged(key, key, torch.ones(6, dtype=torch.float64)), Window("boxcar", key.new_full((1,), 2.0))
     assert weights(key[4:5], points, window).tolist() == [pytest.approx([0, 0, 0, 1 / 3, 1 / 3, 1 / 3])]
     assert moments(key[4:5], points, window).value.item() == pytest.approx(19 / 3)
 
@@ -182,7 +190,7 @@ def test_a_point_that_is_left_out_has_no_effect(way: str, profile: str) -> None:
 def test_leaving_out_oneself_where_all_others_are_far(way: str) -> None:
     """The nearest of the others, though it weighs e^−5000 of what the point itself would."""
     key = torch.tensor([[0.0], [100.0], [300.0]], dtype=torch.float64)
-    points = arrange(key, torch.tensor([[2.0], [3.0], [5.0]], dtype=torch.float64), torch.ones(3, dtype=torch.float64))
+    points = arranged(key, torch.tensor([[2.0], [3.0], [5.0]], dtype=torch.float64), torch.ones(3, dtype=torch.float64))
     found = moments(points.key, points, Window("gaussian", key.new_ones(1)), exclude=torch.arange(3))
     assert found.value.flatten().tolist() == pytest.approx([3.0, 2.0, 3.0], rel=1e-14)
     assert found.lse.tolist() == pytest.approx([-5000, -5000, -20000])
@@ -193,7 +201,7 @@ def test_merging_is_the_whole() -> None:
     window = Window("gaussian", bandwidth(3))
 
     def state(rows: slice) -> State:
-        part = arrange(points.key[rows], points.value[rows], points.weight[rows])
+        part = arranged(points.key[rows], points.value[rows], points.weight[rows])
         found = moments(query, part, window, degree=1)
         assert found.offset is not None
         assert found.spread is not None
@@ -239,7 +247,7 @@ def test_squares_about_one_fit_merge(way: str, profile: str, degree: int) -> Non
     fit = torch.randn(97, 1 + 3 * degree, 2, generator=torch.Generator().manual_seed(11), dtype=torch.float64)
 
     def state(rows: slice) -> State:
-        part = arrange(points.key[rows], points.value[rows], points.weight[rows])
+        part = arranged(points.key[rows], points.value[rows], points.weight[rows])
         return State(squares(query, part, window, fit), moments(query, part, window).lse)
 
     merged = merge(state(slice(0, 83)), state(slice(83, None))).mean
@@ -267,7 +275,7 @@ def test_no_more_is_left_out_than_the_tolerance(
 ) -> None:
     query, points, _ = problem(61, 1999, size, 1, dtype, seed)
     if clustered:
-        points = arrange((points.key * 3).round() / 3 + points.key / 100, points.value, points.weight * 100)
+        points = arranged((points.key * 3).round() / 3 + points.key / 100, points.value, points.weight * 100)
     window = Window("gaussian", torch.full((size,), 10**sigma, dtype=dtype), tolerance=10**tolerance)
     found = moments(query, points, window)
     right = moments(query, points, replace(window, tolerance=0.0))
@@ -286,7 +294,7 @@ def test_no_more_is_left_out_than_the_tolerance(
 def test_nor_where_rows_of_a_task_are_near_different_keys(size: int, sigma: float, tolerance: float) -> None:
     generator = torch.Generator().manual_seed(13)
     query, key = (torch.rand(n, size, generator=generator, dtype=torch.float64) for n in (509, 2003))
-    points = arrange(key, key, torch.ones(2003, dtype=torch.float64))
+    points = arranged(key, key, torch.ones(2003, dtype=torch.float64))
     window = Window("gaussian", torch.full((size,), sigma, dtype=torch.float64), tolerance=tolerance)
     right = moments(query, points, replace(window, tolerance=0.0))
     assert (-torch.expm1(moments(query, points, window).lse - right.lse)).max() <= tolerance
@@ -317,7 +325,7 @@ def test_what_is_skipped_without_a_tolerance_weighs_nothing(profile: str, sigma:
 def test_all_keys_at_one_place(way: str) -> None:
     key = torch.full((139, 2), 3.0, dtype=torch.float64)
     value = torch.arange(139.0, dtype=torch.float64)[:, None]
-    found = moments(key[:1] + 1, arrange(key, value, key[:, 0]), Window("gaussian", bandwidth(2)), degree=1)
+    found = moments(key[:1] + 1, arranged(key, value, key[:, 0]), Window("gaussian", bandwidth(2)), degree=1)
     assert found.value.item() == pytest.approx(69)
 
 
@@ -327,7 +335,7 @@ def test_as_exact_as_float32_allows_a_thousand_bandwidths_from_the_origin() -> N
     query, key = (torch.rand(n, 1, generator=generator) * 1000 for n in (61, 4999))
     value = torch.randn(4999, 1, generator=generator)
     window = Window("gaussian", torch.ones(1))
-    points = arrange(key, value, torch.ones(4999))
+    points = arranged(key, value, torch.ones(4999))
     found, right = moments(query, points, window).value, twin(query, points, window)["value"]
     plain = torch.softmax(-(key.T - query).square() / 2, 1) @ value
     error = np.abs(array(found) - right).max()

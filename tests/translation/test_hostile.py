@@ -1,21 +1,15 @@
-"""The hostile folders of benchmarks/hostile_models.py, which also measures their time and memory, in this process."""
+"""The folders of `benchmarks.translation.hostile_models`, which measures their time and memory too, in this process."""
 
 import math
 import random
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks.translation import hostile_models as hostile
 from dikkat.translation import ModelFolderError, Translator
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import hostile_models as hostile
-
-sys.path.pop()  # benchmarks has a `translation` too, which would hide the tests' from other tests' processes
 
 
 @pytest.fixture(scope="module", params=["word", "bpe"])

@@ -373,8 +373,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from translation.test_resume import PAIRS, SHORT
-sys.path.append("benchmarks")  # which has a `translation` too
-import kills
+from benchmarks.translation import kills
 *_, found = kills.kill(Path(sys.argv[1]), SHORT, PAIRS, PAIRS[:5], 3, random.Random(2))
 print(json.dumps(found))
 """

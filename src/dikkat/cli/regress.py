@@ -2,7 +2,6 @@
 
 import math
 import re
-import sys
 import tempfile
 import time
 import warnings
@@ -29,18 +28,27 @@ if TYPE_CHECKING:
 MODEL, PREDICTIONS = "model.safetensors", "predictions"
 
 _PICTURES, _ENDINGS = ("fit", "attention", "history"), (".png", ".svg")
-_POOLINGS = "average", "gaussian", "learned"  # as columns
-_CURVES = 8  # features that have a curve; more would be too small to read
-_FAR = 1e3  # times a feature's range: with this bandwidth all its values are as good as one
-_ARGUMENT = re.compile(r"^\w+(?=: came)")  # of the estimator, in its errors
-_OPTIONS = {"sample_weight": "weights"}  # those of another name
-_GUESSED = "cp1252"  # which no mark in a file says
+_POOLINGS = "average", "gaussian", "learned"  # the columns of the experiment's predictions
+_CURVES = 8  # most features with a curve; more would be too small to read
+_FAR = 1e3  # bandwidth over a feature's range at which all its values weigh alike
+_ARGUMENT = re.compile(r"^\w+(?=: got)")  # the estimator's argument in the message of an error
+_OPTIONS = {"sample_weight": "weights"}  # options that are not called as the argument is
+_GUESSED = "cp1252"  # the encoding that nothing in a file confirms
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
 
 
-def _completed(*values: str) -> Any:
-    """The values that the shell completes."""
-    return lambda incomplete: [value for value in values if value.startswith(incomplete)]
+def _said(panel: str, metavar: str, text: str, *completed: str, **more: Any) -> Any:
+    """An option whose help says its default, where it has one; the shell completes its values."""
+    return typer.Option(
+        help=text,
+        metavar=metavar,
+        rich_help_panel=panel,
+        show_default=False,
+        autocompletion=(lambda incomplete: [each for each in completed if each.startswith(incomplete)])
+        if completed
+        else None,
+        **more,
+    )
 
 
 @app.command(
@@ -60,102 +68,85 @@ def regress(
             show_default=False,
         ),
     ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(help="The column to predict.", metavar="COLUMN", rich_help_panel=_DATA, show_default=False),
-    ] = None,
+    target: Annotated[str | None, _said(_DATA, "COLUMN", "The column to predict.")] = None,
     feature: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A column to predict it from. May be given several times. \\[default: all other columns of numbers]",
-            metavar="COLUMN",
-            rich_help_panel=_DATA,
-            show_default=False,
+        _said(
+            _DATA,
+            "COLUMN",
+            "A column to predict it from. May be given several times. \\[default: all other columns of numbers]",
         ),
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option(
-            help="A column that says how much each row counts: 2 as if it were there twice, 0 as if it were not.",
-            metavar="COLUMN",
-            rich_help_panel=_DATA,
-            show_default=False,
+        _said(
+            _DATA,
+            "COLUMN",
+            "A column that says how much each row counts: 2 as if it were there twice, 0 as if it were not.",
         ),
     ] = None,
     predict: Annotated[
         Path | None,
-        typer.Option(
-            help="Another table with the same features, for whose rows the target is predicted. \\[default: the table "
+        _said(
+            _DATA,
+            "TABLE",
+            "Another table with the same features, for whose rows the target is predicted. \\[default: the table "
             "itself]",
-            metavar="TABLE",
-            rich_help_panel=_DATA,
-            show_default=False,
         ),
     ] = None,
     kernel: Annotated[
         str | None,
-        typer.Option(
-            help="How weight falls with distance: gaussian, over all rows; epanechnikov, triangular or boxcar, to "
+        _said(
+            _MODEL,
+            "NAME",
+            "How weight falls with distance: gaussian, over all rows; epanechnikov, triangular or boxcar, to "
             "nothing at the bandwidth; average, not at all. \\[default: gaussian]",
-            metavar="NAME",
-            rich_help_panel=_MODEL,
-            show_default=False,
-            autocompletion=_completed("gaussian", "epanechnikov", "boxcar", "triangular", "average"),
+            *("gaussian", "epanechnikov", "boxcar", "triangular", "average"),
         ),
     ] = None,
     bandwidth: Annotated[
         str | None,
-        typer.Option(
-            help="How far the kernel reaches, in the units of the features: a number, or one for each feature with "
+        _said(
+            _MODEL,
+            "NUMBERS",
+            "How far the kernel reaches, in the units of the features: a number, or one for each feature with "
             "commas between; loo, that with the least error when each row is predicted from the others; or silverman "
             "or scott, a rule of thumb, at once. \\[default: loo]",
-            metavar="NUMBERS",
-            rich_help_panel=_MODEL,
-            show_default=False,
-            autocompletion=_completed("loo", "silverman", "scott"),
+            *("loo", "silverman", "scott"),
         ),
     ] = None,
     order: Annotated[
         str | None,
-        typer.Option(
-            help="What is fitted around each place: constant, a mean; linear, a line, which follows slopes to the "
+        _said(
+            _MODEL,
+            "NAME",
+            "What is fitted around each place: constant, a mean; linear, a line, which follows slopes to the "
             "edge of the data. \\[default: constant]",
-            metavar="NAME",
-            rich_help_panel=_MODEL,
-            show_default=False,
-            autocompletion=_completed("constant", "linear"),
+            *("constant", "linear"),
         ),
     ] = None,
     tolerance: Annotated[
         float | None,
-        typer.Option(
-            help="The share of the weight that may be left out of a prediction, below 1. Larger: faster on large "
+        _said(
+            _MODEL,
+            "SHARE",
+            "The share of the weight that may be left out of a prediction, below 1. Larger: faster on large "
             "tables. 0: exact. \\[default: 0]",
-            metavar="SHARE",
-            rich_help_panel=_MODEL,
-            show_default=False,
         ),
     ] = None,
     out_of_reach: Annotated[
         str | None,
-        typer.Option(
-            help="What is predicted where a kernel that ends reaches no row: nan, nothing; nearest, the nearest row. "
+        _said(
+            _MODEL,
+            "NAME",
+            "What is predicted where a kernel that ends reaches no row: nan, nothing; nearest, the nearest row. "
             "\\[default: nan]",
-            metavar="NAME",
-            rich_help_panel=_MODEL,
-            show_default=False,
-            autocompletion=_completed("nan", "nearest"),
+            *("nan", "nearest"),
         ),
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(
-            help="Without a table: where the random numbers begin. \\[default: 0]",
-            min=0,
-            metavar="N",
-            rich_help_panel=_DATA,
-            show_default=False,
-        ),
+        _said(_DATA, "N", "Without a table: where the random numbers begin. \\[default: 0]", min=0),
     ] = None,
     output: Annotated[
         Path,
@@ -172,44 +163,23 @@ def regress(
 
     A prediction is a weighted mean over the rows, in which near ones count most: attention. What is near is learned.
     """
-    with _interruptible():
-        _run(
-            table,
-            {"target": target, "feature": feature, "weights": weights, "predict": predict},
-            {
-                "kernel": kernel,
-                "bandwidth": None if bandwidth is None else _bandwidth(bandwidth),
-                "order": order,
-                "tolerance": tolerance,
-                "out_of_reach": out_of_reach,
-            },
-            seed,
-            output,
-        )
-
-
-def _run(table: Path | None, data: dict[str, Any], model: dict[str, Any], seed: int | None, output: Path) -> None:
+    data = {"target": target, "feature": feature, "weights": weights, "predict": predict}
+    model = {
+        "kernel": kernel,
+        "bandwidth": None if bandwidth is None else _bandwidth(bandwidth),
+        "order": order,
+        "tolerance": tolerance,
+        "out_of_reach": out_of_reach,
+    }
     settings = {name: value for name, value in model.items() if value is not None}
-    if table is None:
-        if given := [name for name, value in {**data, **settings}.items() if value is not None]:
-            raise InputError(
-                f"{_option(given[0])} is for a table: give one, as in dikkat regress TABLE --target COLUMN"
-            )
-        _experiment(seed or 0, _made(output))
-    elif seed is not None:
+    if table is not None and seed is not None:
         raise InputError("--seed is for the experiment, which takes no table: leave out one of them")
+    if table is None and (given := [name for name, value in {**data, **settings}.items() if value is not None]):
+        raise InputError(f"{_option(given[0])} is for a table: give one, as in dikkat regress TABLE --target COLUMN")
+    if table is None:
+        _experiment(seed or 0, _made(output))
     else:
         _regression(settings, _Data.read(table, **data), _made(output))
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ctrl-C ends the work in one line; every file that was written is whole."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print("dikkat: interrupted", file=sys.stderr)
-        raise typer.Exit(130) from None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from dikkat.regression.bandwidth import Criterion
+from dikkat.regression.criterion import Criterion
 from dikkat.regression.joined import Array, join
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Among", "Curve", "LeftOut", "along", "among", "leave_out"]
 
-_STEPS = 201  # places along a feature
-_GROUPS = 200  # of points whose attention is shown
-_WEIGHTS = 2**24  # that are held at once
+_STEPS = 201  # query points along a feature
+_GROUPS = 200  # most groups of points in the picture of attention
+_WEIGHTS = 2**24  # most weights held at once
 
 
 class LeftOut(NamedTuple):
@@ -82,11 +82,10 @@ def leave_out(model: NadarayaWatson) -> LeftOut:
     if len(joined.x) == 1:
         return LeftOut(predicted, math.nan, math.nan)
     criterion = Criterion(joined, model.kernel_, int(model.order_ == "linear"), torch.device(model.device))
-    left = criterion(np.log(_bandwidth(model))).left
-    at_place = np.empty(len(joined.x))
-    at_place[criterion.points.order.cpu().numpy()] = (left + criterion.points.value)[:, 0].cpu().numpy()
+    # Any finite bandwidth will do for the kernel "average".
+    left = criterion(np.log(np.where(np.isinf(model.bandwidth_), 1.0, model.bandwidth_))).left[:, 0].cpu().numpy()
     known = joined.place >= 0
-    predicted[known] = (at_place + joined.origin)[joined.place[known]]
+    predicted[known] = (left + joined.y[:, 0] + joined.origin)[joined.place[known]]
     error = float(np.average((y - predicted)[known] ** 2, weights=weight[known]))
     variance = joined.variance()
     return LeftOut(predicted, error, 1 - error / variance if variance > 0 else math.nan)
@@ -135,8 +134,3 @@ def among(model: NadarayaWatson, by: Array) -> Among:
             sorted_weights = np.asarray(model.attention_weights(query[start : start + at_once]))[:, order]
             weights.append(np.add.reduceat(sorted_weights, starts, axis=1))
     return Among(np.concatenate(weights), len(order))
-
-
-def _bandwidth(model: NadarayaWatson) -> Array:
-    """A finite one; any will do for the kernel "average"."""
-    return np.where(np.isinf(model.bandwidth_), 1.0, model.bandwidth_)

@@ -1,13 +1,13 @@
-"""The estimator: scikit-learn's manners on top of `Smoother`."""
+"""The estimator: scikit-learn's interface over `Smoother`."""
 
 from __future__ import annotations
 
 import math
 import os
 import warnings
-from numbers import Integral, Real
+from numbers import Real
 from statistics import NormalDist
-from typing import Any, Literal, Self, cast, get_args, overload
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 import torch
@@ -15,16 +15,24 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, vstack
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import r2_score
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dikkat.errors import InputError
 from dikkat.regression import files
-from dikkat.regression.bandwidth import Rule, leave_one_out, rule_of_thumb
+from dikkat.regression.bandwidth import choose
 from dikkat.regression.joined import Array, Joined, join
 from dikkat.regression.moments import Profile
 from dikkat.regression.smoother import Smoother
-
-Order = Literal["constant", "linear"]
-OutOfReach = Literal["nan", "nearest"]
+from dikkat.regression.validation import (
+    Order,
+    OutOfReach,
+    check_count,
+    check_device,
+    check_settings,
+    check_size,
+    check_sizes,
+    checked_weights,
+)
 
 
 class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -119,10 +127,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             >>> model.predict([[0.5]])
             array([3.5])
         """
-        self._check_settings()
-        fresh = self._aside()
-        fresh._keep(*fresh._validated(X, y, sample_weight, reset=True))
-        return self._become(fresh)
+        return self._learn(X, y, sample_weight, reset=True)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Add training rows: the result is that of `fit` to all rows there have been.
@@ -146,17 +151,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             >>> model.predict([[0.5]])
             array([3.])
         """
-        if not hasattr(self, "X_train_"):
-            return self.fit(X, y, sample_weight)
-        self._check_settings()
-        fresh = self._aside()
-        x, values, weight = fresh._validated(X, y, sample_weight, reset=False)
-        if values.shape[1:] != self.y_train_.shape[1:]:
-            allowed = "(n,)" if self.y_train_.ndim == 1 else f"(n, {self.n_outputs_})"
-            raise ValueError(f"y: came with shape {values.shape}; allowed: {allowed}, as it was before")
-        old = (self.X_train_, self.y_train_, self.sample_weight_)
-        fresh._keep(*(np.concatenate(pair) for pair in zip(old, (x, values, weight), strict=True)))
-        return self._become(fresh)
+        return self._learn(X, y, sample_weight, reset=not hasattr(self, "X_train_"))
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
@@ -215,8 +210,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         predicted = self.predict(X)
         if lost := int(np.isnan(predicted).reshape(len(predicted), -1).any(1).sum()):
             raise ValueError(
-                f"out_of_reach: came {self.out_of_reach!r}, and {lost} of {len(predicted)} rows of X have no training "
-                f"row in reach of the {self.kernel_} kernel, and so no prediction to score; allowed: 'nearest', or a "
+                f"out_of_reach: got {self.out_of_reach!r}, and {lost} of {len(predicted)} rows of X have no training "
+                f"row in reach of the {self.kernel_} kernel, and so no prediction to score; expected 'nearest', or a "
                 "wider bandwidth"
             )
         return float(r2_score(y, predicted, sample_weight=sample_weight))
@@ -251,7 +246,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             True
         """
         if not (isinstance(level, Real) and 0 < level < 1):
-            raise ValueError(f"level: came {level!r}; allowed: a number between 0 and 1, such as 0.95")
+            raise ValueError(f"level: got {level!r}; expected a number between 0 and 1, such as 0.95")
         query = self._query(X)
         mean, error, reached = self._current().standard_error(query)
         if not reached.all():
@@ -283,17 +278,16 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             array([[0.5       , 0.5       , 0.        ],
                    [0.66666667, 0.33333333, 0.        ]])
         """
-        if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, Integral) or top_k < 1):
-            raise ValueError(f"top_k: came {top_k!r}; allowed: a whole number of at least 1, or None for all")
-        query = self._query(X)
-        kept = np.flatnonzero(self._joined.place >= 0)
-        place, weight = self._joined.place[kept], self.sample_weight_[kept]
-        smoother, pieces = self._current(), []
+        check_count("top_k", top_k)
+        query, smoother, pieces = self._query(X), self._current(), []
+        joined = smoother.joined
+        kept = np.flatnonzero(joined.place >= 0)
+        place, weight = joined.place[kept], self.sample_weight_[kept]
         for part, weights in smoother.weights(query, self.X_train_[kept], weight):
             lost = weights.sum(1) == 0
             if lost.any() and self._answers_lost():
                 shares = smoother.nearest(query[part][lost]).toarray()
-                weights[lost] = shares[:, place] * (weight / self._joined.weight[place])
+                weights[lost] = shares[:, place] * (weight / joined.weight[place])
             pieces.append(self._all_rows(weights, kept) if top_k is None else self._largest(weights, kept, int(top_k)))
         return np.concatenate(pieces) if top_k is None else csr_array(vstack(pieces, format="csr"))
 
@@ -321,7 +315,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         count = smoother.neighbors(query)
         lost = count == 0
         if lost.any() and self._answers_lost():
-            count[lost] = (smoother.nearest(query[lost]) > 0) @ self._joined.weight
+            count[lost] = (smoother.nearest(query[lost]) > 0) @ smoother.joined.weight
         return count.astype(self.X_train_.dtype)
 
     def effective_degrees_of_freedom(self) -> float:
@@ -365,10 +359,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """
         query, smoother = self._query(X), self._current()
         if smoother.profile == "average":
-            raise ValueError("kernel: came 'average', which has no density; allowed: a kernel with a bandwidth")
-        scale = _log_constant(smoother.profile, query.shape[1]) - np.log(self.bandwidth_).sum()
-        density: Array = smoother.log_mass(query) - math.log(self._joined.weight.sum()) + scale
-        return density.astype(self.X_train_.dtype)
+            raise ValueError("kernel: got 'average', which has no density; expected a kernel with a bandwidth")
+        return smoother.log_density(query).astype(self.X_train_.dtype)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the fitted estimator in one `.safetensors` file, whole or not at all.
@@ -390,7 +382,13 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             >>> NadarayaWatson.load(path).predict([[0.5]])
             array([2.5])
         """
-        files.save(self, path)
+        check_is_fitted(self)
+        self._check_settings(saved=True)
+        names = getattr(self, "feature_names_in_", None)
+        rows = (self.X_train_, self.y_train_, self.sample_weight_, self.bandwidth_)
+        files.write(
+            path, files.Saved(self._saved_settings(), *rows, None if names is None else list(names), self.history_)
+        )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -409,7 +407,19 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
                 not fit together.
             OSError: The system could not read.
         """
-        return files.load(path, cls)
+        saved = files.read(path, cls()._saved_settings())
+        model = cls(**saved.settings)
+        try:
+            model._check_settings()
+        except ValueError as error:
+            raise InputError(f"{path}: {error}") from error
+        if saved.feature_names is not None:
+            model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
+        model.n_features_in_ = saved.x.shape[1]
+        model._take(saved.x, saved.y, saved.weight)
+        model.bandwidth_, model.history_ = saved.bandwidth, saved.history
+        model._smooth(model._joined())
+        return model
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -420,95 +430,71 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
-        for name in ("_joined", "_smoother"):
-            state.pop(name, None)
+        state.pop("_smoother", None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if hasattr(self, "X_train_"):
-            self._prepare()
+            self._smooth(self._joined())
 
-    def _aside(self) -> Self:
-        """The same settings and attributes in another object, where what is learned does not touch this one yet."""
+    def _learn(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, reset: bool) -> Self:
+        """Learn from these rows, with `reset` from them alone; in one step, which an interrupt comes before or after.
+
+        All is learned by another object with the same settings, whose attributes this one takes.
+        """
+        self._check_settings()
         other = object.__new__(type(self))
         other.__dict__ = dict(vars(self))
-        return other
-
-    def _become(self, other: Self) -> Self:
-        """Take its attributes in one step, which an interrupt comes before or after."""
+        with np.errstate(over="ignore", invalid="ignore"):  # of a sum by which infinite numbers are looked for
+            x, values = validate_data(
+                other, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True, reset=reset, copy=True
+            )
+        values, weight = values.astype(np.float64), checked_weights(sample_weight, x)
+        check_sizes(x, values, weight)
+        if not reset:
+            if values.shape[1:] != self.y_train_.shape[1:]:
+                expected = "(n,)" if self.y_train_.ndim == 1 else f"(n, {self.n_outputs_})"
+                raise ValueError(f"y: got shape {values.shape}; expected {expected}, as it was before")
+            x, values = np.concatenate([self.X_train_, x]), np.concatenate([self.y_train_, values])
+            weight = np.concatenate([self.sample_weight_, weight])
+        other._take(x, values, weight)
+        joined = other._joined()
+        other.bandwidth_, steps = choose(
+            joined, self.bandwidth, self.kernel, int(self.order == "linear"), torch.device(self.device)
+        )
+        other.history_ = [{"bandwidth": sigma.tolist(), "error": error} for sigma, error in steps]
+        other._smooth(joined)
         self.__dict__ = other.__dict__
         return self
 
-    def _keep(self, x: Array, y: Array, weight: Array) -> None:
-        """Take these rows as the training rows, and find the bandwidth."""
+    def _take(self, x: Array, y: Array, weight: Array) -> None:
+        """Take these as the training rows, under the settings of now."""
         self.X_train_, self.y_train_, self.sample_weight_ = x, y, weight
         self.kernel_, self.order_ = self.kernel, self.order
         self.n_outputs_ = 1 if y.ndim == 1 else y.shape[1]
-        joined = join(x, y.reshape(len(y), -1), weight)
-        self.bandwidth_, self.history_ = self._found_bandwidth(joined)
-        self._prepare(joined)
-        self._smoother.arrange()
 
-    def _prepare(self, joined: Joined | None = None) -> None:
-        """Build what is derived from the training rows and the bandwidth, and is kept in no file."""
-        if joined is None:
-            joined = join(self.X_train_, self.y_train_.reshape(len(self.y_train_), -1), self.sample_weight_)
-        self._joined = joined
-        self._smoother = Smoother(
-            joined, self.kernel_, self._degree(), self.bandwidth_, float(self.tolerance), torch.device(self.device)
-        )
+    def _joined(self) -> Joined:
+        return join(self.X_train_, self.y_train_.reshape(len(self.y_train_), -1), self.sample_weight_)
+
+    def _smooth(self, joined: Joined) -> None:
+        """Build what answers, and is kept in no file, for the settings of now."""
+        degree, device = int(self.order_ == "linear"), torch.device(self.device)
+        self._smoother = Smoother(joined, self.kernel_, degree, self.bandwidth_, float(self.tolerance), device)
 
     def _current(self) -> Smoother:
         """The smoother, with the settings that may change after `fit` as they are now."""
-        tolerance, device = float(self.tolerance), torch.device(self.device)
         old = self._smoother
-        if (tolerance, device) != (old.tolerance, old.device):
-            self._smoother = Smoother(self._joined, old.profile, old.degree, self.bandwidth_, tolerance, device)
+        if (float(self.tolerance), torch.device(self.device)) != (old.tolerance, old.device):
+            self._smooth(old.joined)
         return self._smoother
-
-    def _degree(self) -> int:
-        return 1 if self.order_ == "linear" else 0
-
-    def _found_bandwidth(self, joined: Joined) -> tuple[Array, list[dict[str, Any]]]:
-        size = joined.x.shape[1]
-        if self.kernel == "average":
-            return np.full(size, np.inf), []
-        if isinstance(self.bandwidth, str):
-            if self.bandwidth != "loo":
-                return rule_of_thumb(joined, cast(Rule, self.bandwidth), self.kernel), []
-            found, steps = leave_one_out(joined, self.kernel, self._degree(), torch.device(self.device))
-            return found, [{"bandwidth": sigma.tolist(), "error": error} for sigma, error in steps]
-        given = np.asarray(self.bandwidth, dtype=np.float64)
-        if given.ndim and given.shape != (size,):
-            raise ValueError(
-                f"bandwidth: came with shape {given.shape}; allowed: a number, or ({size},), one for each feature"
-            )
-        limits = np.finfo(joined.x.dtype)
-        if not ((given >= limits.tiny) & (given <= limits.max)).all():
-            raise ValueError(
-                f"bandwidth: came {self.bandwidth!r}; allowed in {limits.dtype}, the dtype of X: from {limits.tiny} to "
-                f"{limits.max}. Bring X to another unit"
-            )
-        return np.full(size, given), []
-
-    def _validated(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, reset: bool
-    ) -> tuple[Array, Array, Array]:
-        with np.errstate(over="ignore", invalid="ignore"):  # of a sum by which infinite numbers are looked for
-            x, values = validate_data(
-                self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True, reset=reset, copy=True
-            )
-        values, weight = values.astype(np.float64), _weights(sample_weight, x)
-        _check_sizes(x, values, weight)
-        return x, values, weight
 
     def _query(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
         self._check_settings()
         with np.errstate(over="ignore", invalid="ignore"):
             query: Array = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        _check_size("X", query, float(np.finfo(self.X_train_.dtype).max), self.X_train_.dtype)
+        check_size("X", query, float(np.finfo(self.X_train_.dtype).max), self.X_train_.dtype)
         return query.astype(self.X_train_.dtype, copy=False)
 
     def _output(self, found: Array) -> Array:
@@ -546,98 +532,18 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         found.eliminate_zeros()
         return found
 
-    def _check_settings(self) -> None:
-        self._check_saved_settings()
-        _check_device(self.device)
+    def _check_settings(self, saved: bool = False) -> None:
+        """All settings; with `saved` those that a file holds."""
+        check_settings(self.kernel, self.bandwidth, self.order, self.tolerance, self.out_of_reach)
+        if not saved:
+            check_device(self.device)
 
-    def _check_saved_settings(self) -> None:
-        """All but the device, which is the machine's own."""
-        _one_of("kernel", self.kernel, get_args(Profile))
-        _one_of("order", self.order, get_args(Order))
-        _one_of("out_of_reach", self.out_of_reach, get_args(OutOfReach))
-        _check_bandwidth(self.bandwidth)
-        if not isinstance(self.tolerance, Real) or not 0 <= self.tolerance < 1:
-            raise ValueError(f"tolerance: came {self.tolerance!r}; allowed: a number of at least 0 and below 1")
-
-
-def _log_constant(profile: Profile, size: int) -> float:
-    """The logarithm of what makes a kernel's integral over so many dimensions 1."""
-    ball = size / 2 * math.log(math.pi) - math.lgamma(size / 2 + 1)
-    if profile == "gaussian":
-        return -size / 2 * math.log(2 * math.pi)
-    if profile == "boxcar":
-        return -ball
-    return math.log((size + 2) / 2 if profile == "epanechnikov" else size + 1) - ball
-
-
-def _weights(given: ArrayLike | None, x: Array) -> Array:
-    if given is None:
-        return np.ones(len(x), dtype=x.dtype)
-    if isinstance(given, Real):
-        given = np.full(len(x), given)
-    with np.errstate(over="ignore"):
-        weight: Array = check_array(given, ensure_2d=False, dtype=x.dtype, copy=True, input_name="sample_weight")
-    if weight.shape != (len(x),):
-        raise ValueError(f"sample_weight: came with shape {weight.shape}; allowed: ({len(x)},), one for each row of X")
-    if (weight < 0).any():
-        raise ValueError(f"sample_weight: came with {weight.min()}; allowed: numbers of at least 0")
-    if not weight.any():
-        raise ValueError("sample_weight: came all zero; allowed: at least one row whose weight is positive")
-    return weight
-
-
-def _check_sizes(x: Array, values: Array, weight: Array) -> None:
-    """Whether the sums and squares that are made of the data are numbers in their dtype: refused before the work."""
-    limits, low, high = np.finfo(x.dtype), x.min(0).astype(np.float64), x.max(0).astype(np.float64)
-    with np.errstate(over="ignore"):
-        total, ranges = float(weight.sum(dtype=np.float64)), high - low
-    widest, limit = int(ranges.argmax()), float(limits.max) / 2**22  # a bandwidth may be 10⁶ times as wide
-    if ranges[widest] > limit:
-        raise ValueError(
-            f"X: came with {low[widest]} and {high[widest]} in one column; allowed in {x.dtype}, the dtype of X and "
-            f"the answers: numbers that are {limit:.3g} apart. Bring it to another unit"
-        )
-    _check_size("sample_weight", np.array(total), float(limits.max) / 2**10, x.dtype)
-    total = max(total, 1.0)
-    squares = math.sqrt(float(np.finfo(np.float64).max) / total) / 2**10
-    _check_size("y", values, min(float(limits.max) / total / 2**10, squares), x.dtype)
-
-
-def _check_size(name: str, numbers: Array, limit: float, dtype: np.dtype[Any]) -> None:
-    largest = float(np.abs(numbers).max())
-    if largest > limit:
-        raise ValueError(
-            f"{name}: came with {largest}; allowed in {dtype}, the dtype of X and the answers: to {limit:.3g}. Bring "
-            "it to another unit"
-        )
-
-
-def _one_of(name: str, given: object, allowed: tuple[str, ...]) -> None:
-    if not isinstance(given, str) or given not in allowed:
-        raise ValueError(f"{name}: came {given!r}; allowed: {', '.join(map(repr, allowed))}")
-
-
-def _check_bandwidth(bandwidth: object) -> None:
-    names = (*get_args(Rule), "loo")
-    if isinstance(bandwidth, str) and bandwidth in names:
-        return
-    try:
-        sigma = np.asarray(bandwidth, dtype=np.float64)
-    except (TypeError, ValueError):
-        sigma = np.array(np.nan)
-    if isinstance(bandwidth, bool | str) or not sigma.size or not (np.isfinite(sigma) & (sigma > 0)).all():
-        raise ValueError(
-            f"bandwidth: came {bandwidth!r}; allowed: a positive number in the units of X, one for each feature, or "
-            f"one of {', '.join(map(repr, names))}"
-        )
-
-
-def _check_device(device: object) -> None:
-    try:
-        kind = torch.device(cast(str, device)).type
-    except (RuntimeError, TypeError):
-        kind = None
-    if kind not in ("cpu", "cuda"):
-        raise ValueError(f"device: came {device!r}; allowed: 'cpu', 'cuda' or a numbered one, such as 'cuda:1'")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device: came {device!r}, and PyTorch sees no such device here; allowed: 'cpu'")
+    def _saved_settings(self) -> dict[str, Any]:
+        """The settings as JSON has them, of a fitted one those that its answers have; not the device."""
+        settings: dict[str, Any] = self.get_params()
+        del settings["device"]
+        settings |= {name: getattr(self, f"{name}_", settings[name]) for name in ("kernel", "order")}
+        settings["tolerance"] = float(settings["tolerance"])
+        if not isinstance(settings["bandwidth"], str):
+            settings["bandwidth"] = np.asarray(settings["bandwidth"], np.float64).tolist()
+        return settings

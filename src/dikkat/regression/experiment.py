@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Experiment", "Pooling", "run"]
 
-_POINTS = 50  # to learn from
-_NOISE = 0.5  # its standard deviation
+_POINTS = 50  # training points
+_NOISE = 0.5  # standard deviation of the noise
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,11 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
 
+_FEW = 64  # points, which are near each other anyway
+
 
 class Joined(NamedTuple):
-    """The m distinct places of n rows, in the order of their coordinates.
+    """The m distinct places of n rows, in an order in which neighbours in space are mostly neighbours in memory.
 
     Attributes:
         x: (m, d), as given.
@@ -34,6 +36,11 @@ class Joined(NamedTuple):
         about = self.y - np.average(self.y, axis=0, weights=self.weight)
         return float(np.average((about**2 + self.within).mean(1), weights=self.weight))
 
+    def some(self, chosen: NDArray[np.intp]) -> "Joined":
+        """Some of the places alone, without the rows that went there."""
+        x, y, within, weight = (array[chosen] for array in self[:4])
+        return Joined(x, y, within, weight, self.origin, np.empty(0, np.intp))
+
 
 def join(x: Array, y: Array, weight: Array) -> Joined:
     """Rows x (n, d), values y (n, v) and weights (n,), at least one of them positive."""
@@ -52,6 +59,20 @@ def join(x: Array, y: Array, weight: Array) -> Joined:
     means = first + mean(values - first[label])
     within = mean((values - means[label]) ** 2)
     origin = np.where(means.min(0) > 0, means.min(0), np.where(means.max(0) < 0, means.max(0), 0.0))
+    order = spatial_order(ordered[starts])
     place = np.full(len(x), -1, dtype=np.intp)
-    place[kept] = label
-    return Joined(ordered[starts], means - origin, within, total, origin, place)
+    place[kept] = np.argsort(order)[label]
+    return Joined(ordered[starts[order]], means[order] - origin, within[order], total[order], origin, place)
+
+
+def spatial_order(points: Array) -> NDArray[np.intp]:
+    """An order of points (m, d) in which neighbours are mostly near each other: that of a k-d tree's leaves."""
+    from scipy.spatial import cKDTree
+
+    if len(points) <= _FEW:
+        return np.arange(len(points))
+    if points.shape[1] == 1:
+        return points[:, 0].argsort(kind="stable")
+    size = points.std(0)
+    scaled = points / np.where(size > 0, size, 1)
+    return np.asarray(cKDTree(scaled, leafsize=_FEW, compact_nodes=False).indices)

@@ -12,10 +12,9 @@ On a CPU they come from the compiled kernels of `dikkat.cpu.moments.launch`; on 
 and the rest from tiles in plain PyTorch.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,37 +24,40 @@ from dikkat.attention import attention_state
 from dikkat.cpu.moments import launch as moments_launch
 from dikkat.masking import softmax
 from dikkat.problem import log_profile
+from dikkat.regression.joined import spatial_order
 from dikkat.state import Pooled, State, join, log_sum_exp
 
 Profile = Literal["gaussian", "boxcar", "epanechnikov", "triangular", "average"]
 
 _INF = float("inf")
-# So few points are near each other anyway.
-_FEW = 64
-# Elements of a tile's largest tensor.
-_TILE = 2**22
+_TILE = 2**22  # elements of a tile's largest tensor
+_ELEMENTS = 2**23  # of the moments of the queries that are worked on at once
 
 
 @dataclass(frozen=True)
 class Points:
-    """Keys with their values, in an order in which neighbours in space are mostly neighbours in memory.
+    """Keys with their values; the faster if neighbours in space are mostly neighbours in memory.
 
     Attributes:
         key: (m, d).
         value: (m, v), of the same dtype.
         weight: (m,), positive: how often each counts.
-        order: (m,) integers: which of the given rows each one is.
+        tiles: The same as the compiled kernels read them; None where these do not run.
     """
 
     key: Tensor
     value: Tensor
     weight: Tensor
-    order: Tensor
+    tiles: moments_launch.Tiles | None = field(init=False, repr=False)
 
-    @cached_property
-    def tiles(self) -> moments_launch.Tiles:
-        """As the compiled kernels read them."""
-        return moments_launch.tiles(self.key, self.value, self.weight)
+    def __post_init__(self) -> None:
+        run = moments_launch.runs(self.key)
+        object.__setattr__(self, "tiles", moments_launch.tiles(self.key, self.value, self.weight) if run else None)
+
+    def columns(self, degree: int) -> int:
+        """How many numbers the moments of a query are, but for the log-sum-exp."""
+        size, values = self.key.shape[1], self.value.shape[1]
+        return values + degree * (size + size * size + size * values)
 
 
 @dataclass(frozen=True)
@@ -93,10 +95,10 @@ class Moments(NamedTuple):
     cross: Tensor | None = None
 
 
-def arrange(key: Tensor, value: Tensor, weight: Tensor) -> Points:
-    """Keys (m, d), values (m, v) and weights (m,) as points."""
-    order = _order(key)
-    return Points(key[order], value[order], weight[order], order)
+def parts(count: int, columns: int) -> list[slice]:
+    """So many queries in parts whose moments, of so many numbers each, take little memory at once."""
+    size = max(1, _ELEMENTS // columns)
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def moments(
@@ -109,30 +111,31 @@ def moments(
         points: The keys.
         window: The kernel.
         degree: 0 or 1.
-        exclude: (n,) integers, one place in `points` (their order, not the given rows') that a query must not see, or
-            −1 for none.
+        exclude: (n,) integers, the place in `points` that a query must not see, or −1 for none.
     """
-    size, values = points.key.shape[1], points.value.shape[1]
-    if moments_launch.runs(query):
-        order = _order(query)
-        found = query.new_empty(len(query), values + degree * (size + size * size + size * values))
-        lse = query.new_empty(len(query))
-        found[order], lse[order] = moments_launch.moments(
-            query[order],
-            points.tiles,
-            window.profile,
-            window.bandwidth,
-            squared=window.squared,
-            tolerance=window.tolerance,
-            degree=degree,
-            exclude=None if exclude is None else exclude[order],
+    if points.tiles is not None:
+        state = State(
+            *_in_order(
+                moments_launch.moments,
+                query,
+                {"exclude": exclude},
+                points=points.tiles,
+                profile=window.profile,
+                bandwidth=window.bandwidth,
+                squared=window.squared,
+                tolerance=window.tolerance,
+                degree=degree,
+            )
         )
-        state = State(found, lse)
     elif degree or (window.squared and window.profile not in ("gaussian", "boxcar")):
         state = _features(query, points, window, degree, exclude)
     else:
         state = _attended(query, points, window, exclude)
-    return _unpack(state, size, values, degree)
+    if not degree:
+        return Moments(state.lse, state.mean)
+    size, values = points.key.shape[1], points.value.shape[1]
+    value, offset, spread, cross = state.mean.split([values, size, size * size, size * values], 1)
+    return Moments(state.lse, value, offset, spread.unflatten(1, (size, size)), cross.unflatten(1, (size, values)))
 
 
 def squares(query: Tensor, points: Points, window: Window, fit: Tensor) -> Tensor:
@@ -147,11 +150,15 @@ def squares(query: Tensor, points: Points, window: Window, fit: Tensor) -> Tenso
         window: The kernel.
         fit: (n, 1 + degree · d, v): θ.
     """
-    if moments_launch.runs(query):
-        found = query.new_empty(len(query), points.value.shape[1])
-        order = _order(query)
-        found[order] = moments_launch.squares(
-            query[order], points.tiles, window.profile, window.bandwidth, fit[order], tolerance=window.tolerance
+    if points.tiles is not None:
+        (found,) = _in_order(
+            moments_launch.squares,
+            query,
+            {"fit": fit},
+            points=points.tiles,
+            profile=window.profile,
+            bandwidth=window.bandwidth,
+            tolerance=window.tolerance,
         )
         return found
 
@@ -184,33 +191,16 @@ def sensitivity(
         fit: (n, 1 + degree · d, v): θ.
         exclude: As for `moments`.
     """
-    if moments_launch.runs(query):
-        found = query.new_empty(len(query), points.key.shape[1], points.value.shape[1])
-        order = _order(query)
-        found[order] = moments_launch.sensitivity(
-            query[order],
-            points.tiles,
-            window.bandwidth,
-            lse[order],
-            row[order],
-            fit[order],
+    if points.tiles is not None:
+        (found,) = _in_order(
+            moments_launch.sensitivity,
+            query,
+            {"lse": lse, "row": row, "fit": fit, "exclude": exclude},
+            points=points.tiles,
+            bandwidth=window.bandwidth,
             tolerance=window.tolerance,
-            exclude=None if exclude is None else exclude[order],
         )
         return found
-    return _sensitivity(query, points, window, lse, row, fit, exclude)
-
-
-def weights(query: Tensor, points: Points, window: Window) -> Tensor:
-    """The weights themselves, (n, m), of the points in their order; 0 in the row of a query that no key reaches."""
-    _, scores = _scores(query, points, window, slice(None), slice(None), None)
-    return softmax(scores, None)[0]
-
-
-def _sensitivity(
-    query: Tensor, points: Points, window: Window, lse: Tensor, row: Tensor, fit: Tensor, exclude: Tensor | None
-) -> Tensor:
-    """In plain PyTorch."""
     found = query.new_zeros(len(query), points.key.shape[1], points.value.shape[1])
     lse = lse.masked_fill(lse == -_INF, 0.0)
     for rows, cols in _tiles(query, points):
@@ -221,6 +211,12 @@ def _sensitivity(
         left = points.value[cols] - _heights(fit[rows], delta)
         found[rows] += torch.einsum("nm,nmc,nmv->ncv", share * lever, delta.square(), left)
     return found
+
+
+def weights(query: Tensor, points: Points, window: Window) -> Tensor:
+    """The weights themselves, (n, m), of the points in their order; 0 in the row of a query that no key reaches."""
+    _, scores = _scores(query, points, window, slice(None), slice(None), None)
+    return softmax(scores, None)[0]
 
 
 def _attended(query: Tensor, points: Points, window: Window, exclude: Tensor | None) -> State:
@@ -243,7 +239,6 @@ def _attended(query: Tensor, points: Points, window: Window, exclude: Tensor | N
 
 def _features(query: Tensor, points: Points, window: Window, degree: int, exclude: Tensor | None) -> State:
     """The state of the features y and, for degree 1, δ, δδᵀ, δy, in one row a query."""
-    size, values = points.key.shape[1], points.value.shape[1]
 
     def means(rows: slice, cols: slice, delta: Tensor, share: Tensor) -> Tensor:
         found = [share @ points.value[cols]]
@@ -256,8 +251,7 @@ def _features(query: Tensor, points: Points, window: Window, degree: int, exclud
             ]
         return torch.cat(found, 1)
 
-    columns = values + degree * (size + size * size + size * values)
-    return _merged(query, points, window, exclude, means, columns)
+    return _merged(query, points, window, exclude, means, points.columns(degree))
 
 
 def _merged(
@@ -286,13 +280,6 @@ def _heights(fit: Tensor, delta: Tensor) -> Tensor:
     return fit[:, :1] + torch.einsum("ncv,nmc->nmv", fit[:, 1:], delta[..., : fit.shape[1] - 1])
 
 
-def _unpack(state: State, size: int, values: int, degree: int) -> Moments:
-    if not degree:
-        return Moments(state.lse, state.mean)
-    value, offset, spread, cross = state.mean.split([values, size, size * size, size * values], 1)
-    return Moments(state.lse, value, offset, spread.unflatten(1, (size, size)), cross.unflatten(1, (size, values)))
-
-
 def _scores(
     query: Tensor, points: Points, window: Window, rows: slice, cols: slice, exclude: Tensor | None
 ) -> tuple[Tensor, Tensor]:
@@ -310,17 +297,16 @@ def _scores(
     return delta, scores
 
 
-def _order(points: Tensor) -> Tensor:
-    """An order of points (m, d) in which neighbours are mostly near each other: that of a k-d tree's leaves."""
-    from scipy.spatial import cKDTree
-
-    if len(points) <= _FEW or points.device.type != "cpu":
-        return torch.arange(len(points), device=points.device)
-    if points.shape[1] == 1:
-        return points[:, 0].argsort(stable=True)
-    size = points.std(0)
-    scaled = points / torch.where(size > 0, size, 1.0)
-    return torch.from_numpy(cKDTree(scaled.numpy(), leafsize=_FEW, compact_nodes=False).indices)
+def _in_order(
+    kernel: Callable[..., Any], query: Tensor, by_query: Mapping[str, Tensor | None], **more: Any
+) -> list[Tensor]:
+    """Call a compiled kernel with the queries, and what is given for each, in an order where neighbours are near."""
+    order = torch.from_numpy(spatial_order(query.numpy()))
+    found = kernel(
+        query[order], **{name: each if each is None else each[order] for name, each in by_query.items()}, **more
+    )
+    found = found if isinstance(found, tuple) else (found,)
+    return [torch.empty_like(each).index_copy_(0, order, each) for each in found]
 
 
 def _tiles(query: Tensor, points: Points) -> Iterator[tuple[slice, slice]]:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_attention", "draw_curve", "draw_experiment", "draw_fit", "draw_history"]
 
-_POINTS = 2_000  # points that are drawn; more hide each other and make a large SVG
-_TICKS = 200  # marks on the edge of a panel that show where the data are
-_LONGEST = 32  # characters of a column's name
-_LEGEND = 10  # lines that have a colour and a name
-_WIDEST = 10.0  # bandwidth that is drawn, over the feature's range
+_POINTS = 2_000  # most points drawn; more hide each other and make a large SVG
+_TICKS = 200  # most marks on the edge of a panel that show where the data are
+_LONGEST = 32  # most characters of a column's name
+_LEGEND = 10  # most lines with a colour and a name
+_WIDEST = 10.0  # largest bandwidth drawn, over the feature's range
 
 
 def draw_curve(curve: Curve, observed: Array, target: str) -> Figure:
@@ -89,7 +89,7 @@ def draw_attention(found: Among, order: str) -> Figure:
     points = f"{found.total:,} points" + ("" if count == found.total else f", in {count:,} groups")
     figure = _figure(5.6, 4.9)
     axes = figure.subplots()
-    # Points that have hardly a neighbour look at themselves alone: they must not make all others pale.
+    # Points with hardly a neighbour look at themselves alone: they must not make all others pale.
     strongest = float(np.quantile(found.weights.max(1), 0.9))
     image = _heat(axes, found.weights, strongest)
     axes.set_aspect("equal")
@@ -143,9 +143,7 @@ def draw_experiment(experiment: Experiment) -> Figure:
         axes.plot(experiment.at, pooling.predicted, color="C0", linewidth=2, label="prediction")
         axes.set_title(f"{pooling.name}\nmean squared error {pooling.error:.3f}", fontsize=10)
         _name(axes, "x", "y" if first else "")
-        image = heat.imshow(
-            pooling.weights, cmap="Reds", vmin=0.0, vmax=highest, aspect="auto", interpolation="nearest"
-        )
+        image = _heat(heat, pooling.weights, highest)
         heat.set(xlabel="training points, sorted", ylabel="test points, sorted" if first else "")
     figure.legend(*above[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
     _colour_bar(figure, image, list(below))

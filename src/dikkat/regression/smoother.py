@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -12,14 +11,12 @@ from scipy.sparse import csr_array
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from dikkat.cpu.moments import launch as moments_launch
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import LocalFit, local_fit, noise_shares
-from dikkat.regression.moments import Moments, Points, Profile, Window, arrange, moments, squares, weights
+from dikkat.regression.moments import Moments, Points, Profile, Window, moments, parts, squares, weights
 
-_ELEMENTS = 2**23  # of what is held for some queries at once
-_DIGITS = 1e9  # of |lse|: beyond, its rounding shows in a difference of two
-_ALONE = 1e-5  # of the noise left in the residuals: with less, as many numbers are fitted as points have a say
+_DIGITS = 1e9  # largest |lse| whose rounding does not show in a difference of two
+_ALONE = 1e-5  # least share of the noise in the residuals; with less, the fit has as many numbers as points
 
 
 class Smoother:
@@ -46,11 +43,7 @@ class Smoother:
         self.joined, self.profile, self.degree = joined, profile, degree
         self.tolerance, self.device = tolerance, device
         self.bandwidth = np.ones_like(bandwidth) if profile == "average" else bandwidth  # its line needs some unit
-
-    def arrange(self) -> None:
-        """Order the rows now, and not when the first query comes."""
-        if moments_launch.runs(self._points.key):
-            self._points.tiles  # noqa: B018  (a cached property)
+        self._points = self._points_of(joined.y, torch.from_numpy(joined.x).dtype)
 
     def estimate(self, query: Array) -> tuple[Array, NDArray[np.bool_]]:
         """The estimates (n, v) and who has one, (n,); computed in the dtype of the rows."""
@@ -103,13 +96,15 @@ class Smoother:
 
         return self._by_parts(query, self._wide, work)[0]
 
-    def log_mass(self, query: Array) -> Array:
-        """log Σ_j W_j K_j, (n,)."""
+    def log_density(self, query: Array) -> Array:
+        """log Σ_j W_j K_j, with K such that its integral over the queries is 1, less log Σ_j W_j: (n,)."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             return (moments(part, self._points, self._window(part)).lse,)
 
-        return self._by_parts(query, self._points, work)[0]
+        scale = _log_constant(self.profile, len(self.bandwidth)) - np.log(self.bandwidth).sum()
+        mass = self._by_parts(query, self._points, work)[0]
+        return np.asarray(mass - math.log(self.joined.weight.sum()) + scale)
 
     def trace(self) -> float:
         """Of the smoother matrix over the training rows; in float64."""
@@ -124,8 +119,8 @@ class Smoother:
     def weights(self, query: Array, key: Array, weight: Array) -> Iterator[tuple[slice, Array]]:
         """The attention of some queries at a time to rows (m, d) with weights (m,)."""
         keys, counts = (torch.tensor(array, device=self.device) for array in (key, weight))
-        points = Points(keys, keys[:, :0], counts.to(keys), torch.arange(len(keys), device=self.device))
-        for rows in _slices(len(query), key.size):
+        points = Points(keys, keys[:, :0], counts.to(keys))
+        for rows in parts(len(query), key.size):
             queries = torch.tensor(query[rows], device=self.device)
             yield rows, weights(queries, points, self._window(queries)).cpu().numpy()
 
@@ -159,19 +154,19 @@ class Smoother:
         scale = scale / max(float(np.abs(x * scale).max()), np.finfo(np.float64).tiny)
         return cKDTree(x * scale), scale
 
-    @cached_property
-    def _points(self) -> Points:
-        key = torch.tensor(self.joined.x, device=self.device)
-        value, weight = (torch.tensor(array).to(key) for array in (self.joined.y, self.joined.weight))
-        return arrange(key, value, weight)
+    def _points_of(self, value: Array, dtype: torch.dtype) -> Points:
+        joined = self.joined
+        return Points(
+            *(torch.tensor(each, dtype=dtype, device=self.device) for each in (joined.x, value, joined.weight))
+        )
 
     @cached_property
     def _wide(self) -> Points:
         """In float64, whatever the rows' dtype; where values differ at one place, with the roots of `within` too."""
-        joined, points = self.joined, self._points
-        values = [joined.y, np.sqrt(joined.within)] if joined.within.any() else [joined.y]
-        value = torch.tensor(np.hstack(values), device=self.device)
-        return replace(points, key=points.key.double(), value=value[points.order], weight=points.weight.double())
+        within, y = self.joined.within, self.joined.y
+        if self._points.key.dtype == torch.float64 and not within.any():
+            return self._points
+        return self._points_of(np.hstack([y, np.sqrt(within)]) if within.any() else y, torch.float64)
 
     def _wide_fit(self, query: Tensor) -> tuple[Moments, LocalFit]:
         found = moments(query, self._wide, self._window(query), degree=self.degree)
@@ -189,14 +184,18 @@ class Smoother:
 
     def _by_parts(self, query: Array, points: Points, work: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Array]:
         """What `work` makes of the queries, in float64, of so many at a time that their moments are small."""
-        size, values = points.key.shape[1], points.value.shape[1]
         found = [
             [piece.double().cpu() for piece in work(torch.tensor(query[rows]).to(points.key))]
-            for rows in _slices(len(query), values + self.degree * size * (1 + size + values))
+            for rows in parts(len(query), points.columns(self.degree))
         ]
         return [torch.cat(pieces).numpy() for pieces in zip(*found, strict=True)]
 
 
-def _slices(count: int, elements: int) -> list[slice]:
-    size = max(1, _ELEMENTS // elements)
-    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+def _log_constant(profile: Profile, size: int) -> float:
+    """The logarithm of what makes a kernel's integral over so many dimensions 1."""
+    ball = size / 2 * math.log(math.pi) - math.lgamma(size / 2 + 1)
+    if profile == "gaussian":
+        return -size / 2 * math.log(2 * math.pi)
+    if profile == "boxcar":
+        return -ball
+    return math.log((size + 2) / 2 if profile == "epanechnikov" else size + 1) - ball

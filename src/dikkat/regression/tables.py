@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Table", "write_columns"]
 
-_DELIMITERS = {".csv": ",;\t", ".tsv": "\t"}  # the usual one first
+_DELIMITERS = {".csv": ",;\t", ".tsv": "\t"}  # those allowed, the usual one first
 _WORDS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _PARQUET = ".parquet"
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-_ALLOWED = ".csv, .tsv (either may be followed by .gz) and .parquet"
-_NAMED = 12  # columns that a message lists
-_CELLS = 3  # likewise
+_ENDINGS = ".csv, .tsv (either may be followed by .gz) and .parquet"
+_NAMED = 12  # most columns that a message lists
+_CELLS = 3  # most cells that a message lists
 
 
 class Form(NamedTuple):
@@ -240,7 +240,7 @@ def _suffix(path: Path) -> str:
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     if suffix in _DELIMITERS or (suffix == _PARQUET and path.suffix != ".gz"):
         return suffix
-    raise InputError(f"{path}: what kind of table it is cannot be told from its name; allowed endings are {_ALLOWED}")
+    raise InputError(f"{path}: got a name that does not say what kind of table it is; expected the ending {_ENDINGS}")
 
 
 def _read(path: Path, suffix: str) -> tuple[Form, pyarrow.Table]:
@@ -286,8 +286,8 @@ def _decoded(path: Path) -> tuple[str, str]:
         if "\0" not in text:
             return encoding, text
     raise InputError(
-        f"{path}: its letters are in an encoding that is not known here; allowed: UTF-8, UTF-16 with a byte-order "
-        "mark, Windows-1252. Save it as UTF-8"
+        f"{path}: got letters in an encoding that is not known here; expected UTF-8, UTF-16 with a byte-order mark or "
+        "Windows-1252. Save it as UTF-8"
     )
 
 

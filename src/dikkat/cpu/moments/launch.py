@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dikkat import addresses
 from dikkat.cpu.attention.launch import BYTES
+from dikkat.cpu.engine import threads
 
 # Blocks of keys in a tile; queries of a task.
 TILE, ROWS = 4, 32
@@ -198,8 +199,8 @@ class _Call:
         scratch = lanes * (rows * columns + TILE * (1 + max(1, fields["values"]) + fields["features"]))
         scratch += fields["boxes"] + BINS + module.PRICES + 2 * rows
         scratch += -(-rows // lanes) * lanes * (1 + fields["features"])
-        threads = min(tasks, torch.get_num_threads())
-        self.point("scratch", torch.empty(threads, scratch, dtype=self._dtype, device="cpu"))
+        workers = min(tasks, torch.get_num_threads())
+        self.point("scratch", torch.empty(workers, scratch, dtype=self._dtype, device="cpu"))
         self.point("moments", found)
         fields |= {"rows": rows, "columns": columns, "tasks": tasks, "scratch_size": scratch}
         values = [fields[name] for name in (*module.WHOLE[2:], *module.REAL)]

@@ -1,0 +1,232 @@
+"""A million random calls against an oracle: no crash, no exception that is not documented, no answer beyond the budget.
+
+    python -m benchmarks.attention.properties --cases 1000000 --workers 2
+
+`random_calls` makes the call of each number, and `oracle` says what it should give. Workers are processes of their own:
+one that dies is counted with the numbers of the cases that it was at, and another goes on behind them. What is done is
+kept in benchmarks/results/properties.json, and a run of the same seed at the same commit goes on where it was
+interrupted. Part of the cases is run by several threads at once.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+import traceback
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.kit import report
+
+# Cases of a block, which a worker does in one go; and every how many blocks one is done by how many threads.
+BLOCK, THREADED, THREADS = 500, 10, 4
+# Seconds that a block may take, and failures that are told in full.
+LIMIT, TOLD = 600, 200
+PATH = report.RESULTS / "properties.json"
+_CRASH = "crash"
+
+
+def one(seed: int, index: int) -> tuple[str, str | None]:
+    """What comes of a case, and what is to be told of it."""
+    from benchmarks.attention import oracle, random_calls
+
+    call = None
+    try:
+        call = random_calls.make(seed, index)
+        return oracle.judge(call), None
+    except oracle.WrongError as error:
+        return "beyond the budget", f"{error} in {call.describe() if call else index}"
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        told = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno}) in "
+        return "undocumented exception", told + (call.describe() if call else f"case {index}, while it was made")
+
+
+def block(seed: int, start: int, stop: int, at: np.ndarray) -> tuple[Counter[str], list[str]]:
+    """The cases of a block; `at` says meanwhile which ones are under way, a place for each thread."""
+    counts: Counter[str] = Counter()
+    told: list[str] = []
+
+    def some(place: int, step: int) -> None:
+        for index in range(start + place, stop, step):
+            at[place] = index
+            outcome, words = one(seed, index)
+            counts[outcome] += 1
+            if words is not None:
+                told.append(words)
+        at[place] = -1
+
+    if start // BLOCK % THREADED:
+        some(0, 1)
+    else:
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(lambda place: some(place, THREADS), range(THREADS)))
+    return counts, told
+
+
+def work(seed: int, at: Any, pipe: Connection) -> None:
+    """What a worker does: blocks, until it is told to stop."""
+    torch.set_num_threads(1)
+    places = np.frombuffer(at, dtype=np.int64)
+    while (task := pipe.recv()) is not None:
+        pipe.send(block(seed, *task, places))
+
+
+class Worker:
+    """A process, and the block that it is at."""
+
+    def __init__(self, seed: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._at = context.RawArray("q", [-1] * THREADS)
+        self.pipe, theirs = context.Pipe()
+        self._process = context.Process(target=work, args=(seed, self._at, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.task: tuple[int, int] | None = None
+        self.since = time.monotonic()
+
+    def give(self, task: tuple[int, int]) -> None:
+        self.task, self.since = task, time.monotonic()
+        self.pipe.send(task)
+
+    def died(self) -> tuple[int, list[int]]:
+        """How, and at which cases."""
+        if self._process.is_alive():
+            self._process.kill()
+        self._process.join()
+        return self._process.exitcode or 0, sorted(index for index in self._at if index >= 0)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+
+class Run:
+    """What has been done so far."""
+
+    def __init__(self, seed: int, cases: int, path: Path) -> None:
+        self.seed, self.cases, self.path = seed, cases, path
+        self.counts: Counter[str] = Counter()
+        self.failures: list[str] = []
+        self.seconds = 0.0
+        self.left: list[tuple[int, int]] = [(i, min(i + BLOCK, cases)) for i in range(0, cases, BLOCK)][::-1]
+        self._read()
+
+    def _read(self) -> None:
+        if not self.path.exists():
+            return
+        made = json.loads(self.path.read_text())
+        results = made["results"]
+        if (results["seed"], results["of"], made["environment"]["commit"]) != (self.seed, self.cases, report.COMMIT):
+            return
+        self.counts, self.failures = Counter(results["counts"]), results["failures"]
+        self.seconds, self.left = results["seconds"], [tuple(each) for each in results["left"]]
+
+    def took(self, task: tuple[int, int], counts: Counter[str], told: list[str]) -> None:
+        self.counts += counts
+        told = told[: TOLD - len(self.failures)]
+        self.failures += told
+        for words in told:
+            print(words, flush=True)
+
+    def crashed(self, task: tuple[int, int], status: int, at: list[int]) -> list[tuple[int, int]]:
+        """Count it, and what of its block is still to be done: all that it was not at, whose outcome died with it."""
+        if not at:
+            raise RuntimeError(f"a worker died before its first case, with exit status {status}")
+        words = f"crash (exit status {status}) in cases {at}"
+        self.counts[_CRASH] += 1
+        self.counts["in a crash"] += len(at)
+        self.failures = [*self.failures, words][:TOLD]
+        print(words, flush=True)
+        points = [task[0] - 1, *(i for i in at if task[0] <= i < task[1]), task[1]]
+        return [(a + 1, b) for a, b in pairwise(points) if a + 1 < b]
+
+    def write(self, under_way: list[tuple[int, int]]) -> None:
+        results = {
+            "seed": self.seed,
+            "of": self.cases,
+            "done": sum(count for name, count in self.counts.items() if name != _CRASH),
+            "counts": dict(sorted(self.counts.items())),
+            "seconds": round(self.seconds),
+            "threaded": f"every {THREADED}th block of {BLOCK} by {THREADS} threads",
+            "failures": self.failures,
+            "left": [*under_way, *self.left],
+        }
+        made = {"environment": report.environment("numba"), "results": results}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        aside = self.path.with_suffix(".part")
+        aside.write_text(json.dumps(made, indent=2, ensure_ascii=False) + "\n")
+        aside.replace(self.path)
+
+    def failed(self) -> bool:
+        return bool(self.counts[_CRASH] + self.counts["undocumented exception"] + self.counts["beyond the budget"])
+
+
+def run(seed: int, cases: int, workers: int, path: Path = PATH) -> Run:
+    """All cases that are left."""
+    state, before, written = Run(seed, cases, path), time.monotonic(), time.monotonic()
+    done_before = state.seconds
+    crew = [Worker(seed) for _ in range(min(workers, max(1, len(state.left))))] if state.left else []
+    try:
+        while state.left or any(worker.task for worker in crew):
+            for worker in crew:
+                if worker.task is None and state.left:
+                    worker.give(state.left.pop())
+            ready = wait([worker.pipe for worker in crew if worker.task], timeout=5)
+            for place, worker in enumerate(crew):
+                if worker.task is None:
+                    continue
+                late = time.monotonic() - worker.since > LIMIT
+                if worker.pipe not in ready and not late:
+                    continue
+                try:
+                    if late:
+                        raise EOFError
+                    state.took(worker.task, *worker.pipe.recv())
+                    worker.task = None
+                except (EOFError, ConnectionResetError):
+                    state.left += state.crashed(worker.task, *worker.died())
+                    crew[place] = Worker(seed)
+            state.seconds = done_before + time.monotonic() - before
+            if time.monotonic() - written > 15:
+                written = time.monotonic()
+                state.write([worker.task for worker in crew if worker.task])
+                print(f"{sum(state.counts.values())} of {cases}: {dict(state.counts)}", flush=True)
+    finally:
+        state.write([worker.task for worker in crew if worker.task])
+        for worker in crew:
+            worker.stop()
+    return state
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--cases", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--only", type=int, help="one case, in this process, with its traceback")
+    parser.add_argument("--path", type=Path, default=PATH, help="where the report is kept")
+    options = parser.parse_args()
+    if options.only is not None:
+        from benchmarks.attention import oracle, random_calls
+
+        call = random_calls.make(options.seed, options.only)
+        print(call.describe())
+        print(oracle.judge(call))
+        return
+    state = run(options.seed, options.cases, options.workers, options.path)
+    print(f"{dict(state.counts)} in {state.seconds:.0f} s")
+    sys.exit(state.failed())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,353 @@
+"""Everybody who computes the same thing: this library's implementations, and its peers, a framework to each worker.
+
+A peer takes a case's leaves and returns, when finished, the output, or the output with the leaves' gradients. What is
+in a peer's own form when it is made (arrays on the device, compiled functions) is not part of what is timed.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from benchmarks.kit.cases import Arrays, Case
+
+EAGER, SDPA = "eager PyTorch", "SDPA, padded features"
+OURS = ("reference", "chunked", "numba", "triton", "auto", "attend_memory")
+FORWARD_ONLY = ("attend_memory",)
+PEERS = (
+    EAGER,
+    "torch.compile",
+    "torch.compile, sum",
+    "Keras on TensorFlow",
+    "Keras on JAX",
+    "JAX",
+    "JAX, query by query",
+    "KeOps",
+    SDPA,
+)
+# Whoever may hold tensors of all pairs and features, until a smaller run has told how many.
+MATERIALISING = ("reference", *PEERS[:6])
+
+
+class Peer(Protocol):
+    """One way to compute a case."""
+
+    def forward(self) -> Any: ...
+    def both(self, upstream: Any) -> Sequence[Any]:
+        """Output and gradients."""
+        ...
+
+    def array(self, array: np.ndarray) -> Any:
+        """In the framework's own form."""
+        ...
+
+    def numpy(self, array: Any) -> np.ndarray: ...
+
+
+Ways = dict[str, Callable[[], Peer]]
+
+
+# PyTorch: ours, and what textbooks write -----------------------------------------------------------------------------
+
+
+class TorchPeer:
+    def __init__(self, pool: Callable[..., Any], case: Case, inputs: Arrays, device: str) -> None:
+        import torch
+
+        self.torch, self.pool, self.device, self.dtype = torch, pool, device, getattr(torch, case.dtype)
+        self.leaves = [self.array(inputs[name]).requires_grad_() for name in case.leaves]
+
+    def forward(self) -> Any:
+        with self.torch.no_grad():
+            return self.pool(*self.leaves)
+
+    def both(self, upstream: Any) -> Sequence[Any]:
+        out = self.pool(*self.leaves)
+        return out, *self.torch.autograd.grad(out, self.leaves, upstream)
+
+    def array(self, array: np.ndarray) -> Any:
+        return self.torch.from_numpy(array).to(self.device, self.dtype)
+
+    def numpy(self, array: Any) -> np.ndarray:
+        return array.detach().float().cpu().numpy()
+
+
+def torch_ways(case: Case, inputs: Arrays, device: str) -> Ways:
+    pools = distance_pools() if case.task == "distance" else _additive_pools(case)
+    if "valid_lens" in inputs:  # the textbook's masks are no peer: they cost, and save nothing
+        pools = {}
+    pools |= _our_pools(case, inputs, device)
+    ways: Ways = {name: lambda pool=pool: TorchPeer(pool, case, inputs, device) for name, pool in pools.items()}  # type: ignore[misc]
+    if case.task == "additive" and case.queries == 1 and "valid_lens" not in inputs:
+        ways["attend_memory"] = lambda: Decoder(case, inputs, device)
+    return ways
+
+
+def _additive_pools(case: Case) -> dict[str, Callable[..., Any]]:
+    import torch
+    from torch import nn
+
+    from benchmarks.attention.core import eager_additive
+
+    def textbook(query: Any, key: Any, value: Any, weight: Any) -> Any:
+        return eager_additive(query, key, value, lambda features: nn.functional.linear(features, weight[None]))
+
+    def fusible(query: Any, key: Any, value: Any, weight: Any) -> Any:
+        """The compiler fuses a sum over the features, and not nn.Linear(h, 1)."""
+        scores = (torch.tanh(query.unsqueeze(2) + key.unsqueeze(1)) * weight).sum(-1)
+        return torch.bmm(torch.softmax(scores, -1), value)
+
+    return {
+        EAGER: textbook,
+        "torch.compile": _compiled(textbook),
+        "torch.compile, sum": _compiled(fusible),
+    }
+
+
+def _compiled(pool: Callable[..., Any]) -> Callable[..., Any]:
+    """When first called: the compiler takes seconds to import, and most who ask for a way ask for another."""
+
+    @cache
+    def made() -> Callable[..., Any]:
+        import torch
+
+        return torch.compile(pool, dynamic=False)
+
+    return lambda *leaves: made()(*leaves)
+
+
+def distance_pools() -> dict[str, Callable[..., Any]]:
+    import torch
+    from torch.nn.functional import pad, scaled_dot_product_attention
+
+    def eager(query: Any, key: Any, value: Any) -> Any:
+        distance = torch.cdist(query, key, compute_mode="donot_use_mm_for_euclid_dist")
+        return torch.softmax(distance.square() / -2, -1) @ value
+
+    def dots(query: Any, key: Any, value: Any) -> Any:
+        """−½‖q − k‖² = ⟨q, k⟩ − ½‖k‖² − ½‖q‖², whose last term is the same for all keys."""
+        d, d_v = query.shape[-1], value.shape[-1]
+        size = -(-max(d + 1, d_v) // 8) * 8  # the fused kernels want one size for all, a multiple of 8
+        query = pad(torch.cat([query, torch.ones_like(query[..., :1])], -1), (0, size - d - 1))
+        key = pad(torch.cat([key, key.square().sum(-1, keepdim=True) / -2], -1), (0, size - d - 1))
+        value = pad(value, (0, size - d_v))
+        return scaled_dot_product_attention(query[:, None], key[:, None], value[:, None], scale=1.0)[:, 0, :, :d_v]
+
+    return {EAGER: eager, SDPA: dots}
+
+
+def _score(case: Case) -> Any:
+    """The score on features that are projected already, and the module whose weight a leaf stands in for."""
+    from benchmarks.attention.core import Given
+    from dikkat import scores
+
+    class Standing(Given):
+        """v is given, as q' and k' are, so that it is a leaf like them."""
+
+        weight: Any = None
+
+        def pair_weight(self) -> Any:
+            return self.weight
+
+    return Standing(1, 1, 1) if case.task == "additive" else scores.Gaussian()
+
+
+def _our_pools(case: Case, inputs: Arrays, device: str) -> dict[str, Callable[..., Any]]:
+    import torch
+
+    import dikkat
+
+    score = _score(case)
+    lens = torch.from_numpy(inputs["valid_lens"]).to(device) if "valid_lens" in inputs else None
+
+    def ours(impl: str) -> Callable[..., Any]:
+        def pool(query: Any, key: Any, value: Any, weight: Any = None) -> Any:
+            score.weight = weight
+            return dikkat.attend(query, key, value, score=score, valid_lens=lens, impl=impl)
+
+        return pool
+
+    return {name: ours(name) for name in [*running(case, inputs, device), "auto"]}
+
+
+def running(case: Case, inputs: Arrays, device: str) -> list[str]:
+    """This library's implementations that run a case, the one that "auto" picks first."""
+    import torch
+
+    import dikkat
+
+    dtype = getattr(torch, case.dtype)
+    leaves = [torch.from_numpy(inputs[name]).to(device, dtype).requires_grad_() for name in case.leaves]
+    score = _score(case)
+    score.weight = leaves[3] if len(leaves) > 3 else None
+    lens = torch.from_numpy(inputs["valid_lens"]).to(device) if "valid_lens" in inputs else None
+    found = dikkat.implementations(*leaves[:3], score=score, valid_lens=lens)
+    return [implementation.name for implementation in found if implementation.runs]
+
+
+class Decoder(TorchPeer):
+    """A step of a decoder that has prepared its memory once; forward only, as it prepares anew for a backward pass."""
+
+    def __init__(self, case: Case, inputs: Arrays, device: str) -> None:
+        import dikkat
+
+        super().__init__(lambda *_: None, case, inputs, device)
+        query, key, value, weight = (leaf.detach() for leaf in self.leaves)
+        score = _score(case)
+        score.weight = weight
+        memory = dikkat.prepare(key, value, score=score)
+        self.pool = lambda *_: dikkat.attend_memory(query, memory)
+
+    def both(self, upstream: Any) -> Sequence[Any]:
+        raise NotImplementedError("forward only")
+
+
+# Keras's layer on its backends ---------------------------------------------------------------------------------------
+
+
+def keras_tensorflow_ways(case: Case, inputs: Arrays, device: str) -> Ways:
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    return {"Keras on TensorFlow": lambda: KerasTensorFlow(case, inputs)} if _plain_additive(case, inputs) else {}
+
+
+def keras_jax_ways(case: Case, inputs: Arrays, device: str) -> Ways:
+    return {"Keras on JAX": lambda: KerasJax(case, inputs)} if _plain_additive(case, inputs) else {}
+
+
+def _plain_additive(case: Case, inputs: Arrays) -> bool:
+    return case.task == "additive" and "valid_lens" not in inputs
+
+
+def _keras_layer(case: Case, weight: np.ndarray) -> Any:
+    """AdditiveAttention; its `scale` is v, and it takes query, value, key, projected."""
+    import keras
+
+    layer = keras.layers.AdditiveAttention()
+    batch, n, m, h = case.shape
+    layer.build([(batch, n, h), (batch, m, case.d_v), (batch, m, h)])
+    layer.scale.assign(weight)
+    return layer
+
+
+class KerasTensorFlow:
+    def __init__(self, case: Case, inputs: Arrays) -> None:
+        import tensorflow as tf
+
+        layer = _keras_layer(case, inputs["weight"])
+        self.leaves = [tf.constant(inputs[name]) for name in ("query", "key", "value")]
+
+        @tf.function(jit_compile=True)
+        def forward(query: Any, key: Any, value: Any) -> Any:
+            return layer([query, value, key])
+
+        @tf.function(jit_compile=True)
+        def both(upstream: Any, *leaves: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(leaves)
+                query, key, value = leaves
+                out = layer([query, value, key])
+            return out, *tape.gradient(out, [*leaves, layer.scale.value], output_gradients=upstream)
+
+        self._forward, self._both, self.array = forward, both, tf.constant
+
+    def forward(self) -> Any:
+        return self._forward(*self.leaves).numpy()
+
+    def both(self, upstream: Any) -> Sequence[Any]:
+        return [array.numpy() for array in self._both(upstream, *self.leaves)]
+
+    def numpy(self, array: Any) -> np.ndarray:
+        return array
+
+
+class JaxPeer:
+    """A function of the leaves, compiled by XLA."""
+
+    def __init__(self, pool: Callable[..., Any], leaves: Sequence[np.ndarray]) -> None:
+        import jax
+
+        def both(upstream: Any, *leaves: Any) -> Any:
+            out, back = jax.vjp(pool, *leaves)
+            return out, *back(upstream)
+
+        self.array = jax.numpy.asarray
+        self.leaves = [self.array(leaf) for leaf in leaves]
+        self._forward, self._both, self._wait = jax.jit(pool), jax.jit(both), jax.block_until_ready
+
+    def forward(self) -> Any:
+        return self._wait(self._forward(*self.leaves))
+
+    def both(self, upstream: Any) -> Sequence[Any]:
+        return self._wait(self._both(upstream, *self.leaves))
+
+    def numpy(self, array: Any) -> np.ndarray:
+        return np.asarray(array)
+
+
+class KerasJax(JaxPeer):
+    def __init__(self, case: Case, inputs: Arrays) -> None:
+        layer = _keras_layer(case, inputs["weight"])
+
+        def pool(query: Any, key: Any, value: Any, scale: Any) -> Any:
+            out, _ = layer.stateless_call([scale], [], [query, value, key])
+            return out
+
+        super().__init__(pool, [inputs[name] for name in case.leaves])
+
+
+# JAX, written anew ---------------------------------------------------------------------------------------------------
+
+
+def jax_ways(case: Case, inputs: Arrays, device: str) -> Ways:
+    import jax
+    from jax import numpy as jnp
+
+    def attend(query: Any, key: Any, value: Any, weight: Any) -> Any:
+        """A sum, which XLA fuses, where it would store the factors of a product."""
+        scores = (jnp.tanh(query[..., :, None, :] + key[..., None, :, :]) * weight).sum(-1)
+        return jax.nn.softmax(scores) @ value
+
+    def one_by_one(query: Any, key: Any, value: Any, weight: Any) -> Any:
+        """As who knows JAX well has it: a loop over the queries, whose scores the backward pass computes again."""
+        one = jax.checkpoint(lambda query: attend(query[:, None], key, value, weight)[:, 0])
+        return jax.lax.map(one, query.swapaxes(0, 1)).swapaxes(0, 1)
+
+    def way(pool: Callable[..., Any]) -> Callable[[], Peer]:
+        return lambda: JaxPeer(pool, [inputs[name] for name in case.leaves])
+
+    return {"JAX": way(attend), "JAX, query by query": way(one_by_one)} if _plain_additive(case, inputs) else {}
+
+
+# KeOps: formulas over pairs that are never stored --------------------------------------------------------------------
+
+
+def keops_ways(case: Case, inputs: Arrays, device: str) -> Ways:
+    import pykeops
+    from pykeops.torch import LazyTensor
+
+    pykeops.set_verbose(False)
+
+    def additive(query: Any, key: Any, value: Any, weight: Any) -> Any:
+        """KeOps has no tanh: 1 − 2/(1 + e^2x)."""
+        pairs = LazyTensor(query[:, :, None]) + LazyTensor(key[:, None])
+        scores = (LazyTensor(weight[None, None, None]) * (1 - 2 / (1 + (2 * pairs).exp()))).sum(-1)
+        return scores.sumsoftmaxweight(LazyTensor(value[:, None]), dim=2)
+
+    def distance(query: Any, key: Any, value: Any) -> Any:
+        scores = ((LazyTensor(query[:, :, None]) - LazyTensor(key[:, None])) ** 2).sum(-1) / -2
+        return scores.sumsoftmaxweight(LazyTensor(value[:, None]), dim=2)
+
+    pool = distance if case.task == "distance" else additive
+    return {} if "valid_lens" in inputs else {"KeOps": lambda: TorchPeer(pool, case, inputs, device)}
+
+
+# One process each: a backend is chosen once a process, and thread pools do not share. Told by what must be there.
+WORKERS: dict[str, tuple[Callable[[Case, Arrays, str], Ways], tuple[str, ...], dict[str, str]]] = {
+    "torch": (torch_ways, (), {}),
+    "keras-tensorflow": (keras_tensorflow_ways, ("keras", "tensorflow"), {"KERAS_BACKEND": "tensorflow"}),
+    "keras-jax": (keras_jax_ways, ("keras", "jax"), {"KERAS_BACKEND": "jax"}),
+    "jax": (jax_ways, ("jax",), {}),
+    "keops": (keops_ways, ("pykeops",), {}),
+}

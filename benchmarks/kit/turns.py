@@ -1,0 +1,91 @@
+"""Measuring in turn, A B C A B C ..., so that whatever else the machine does hits all alike."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from benchmarks.kit.report import spread
+
+LEAST, MOST = 3, 15
+# What takes less than so many seconds is done several times in a round: a pause of the machine weighs less.
+ROUND = 0.3
+
+
+def nothing() -> None:
+    """Not measured."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is measured: it returns how much it has done; `before` is not part of it."""
+
+    run: Callable[[], float]
+    before: Callable[[], object] = nothing
+
+
+def once(run: Callable[[], object], before: Callable[[], object] = nothing) -> Task:
+    """A task that does one of something."""
+
+    def counted() -> float:
+        run()
+        return 1.0
+
+    return Task(counted, before)
+
+
+def measured(tasks: Mapping[str, Task], seconds: float) -> dict[str, list[tuple[float, float]]]:
+    """(seconds, amount) of each round: for so long in all, but no fewer rounds than a spread needs."""
+    times = {}
+    for name, task in tasks.items():
+        _run(task, 1)  # what is compiled and loaded at first
+        times[name] = max(1, int(ROUND / _run(task, 1)[0]))
+    samples: dict[str, list[tuple[float, float]]] = {name: [] for name in tasks}
+    start = time.monotonic()
+    for turn in range(MOST):
+        if turn >= LEAST and (time.monotonic() - start) * (turn + 1) / turn > seconds:
+            break
+        for name, task in tasks.items():
+            samples[name].append(_run(task, times[name]))
+    return samples
+
+
+def _run(task: Task, times: int) -> tuple[float, float]:
+    seconds = amount = 0.0
+    for _ in range(times):
+        task.before()
+        start = time.perf_counter()
+        amount += task.run()
+        seconds += time.perf_counter() - start
+    return seconds, amount
+
+
+def rates(samples: list[tuple[float, float]]) -> dict[str, float]:
+    """Amount a second: median, smallest, largest."""
+    return spread([amount / seconds for seconds, amount in samples])
+
+
+def milliseconds(samples: list[tuple[float, float]]) -> dict[str, float]:
+    """Of one."""
+    return spread([1e3 * seconds / amount for seconds, amount in samples])
+
+
+class TooLongError(BaseException):
+    """Somebody took longer than he may. No Exception, or a compiler would make one of its own of it."""
+
+
+@contextmanager
+def at_most(seconds: int) -> Iterator[None]:
+    """Raises `TooLongError` in what takes longer."""
+
+    def ring(*_: object) -> None:
+        raise TooLongError(f"took more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,93 @@
+"""Who computes the same thing is asked in turn, and has no speed where the answer is off."""
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from benchmarks.kit.report import spread
+from benchmarks.kit.turns import TooLongError, at_most, nothing
+
+Record = dict[str, Any]
+T = TypeVar("T")
+ROUNDS = 3
+# What takes so many seconds has been measured when its answer has been checked; nobody takes longer than the second.
+ONCE, LONGEST = 20.0, 400
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The sizes that are asked for, or tiny ones; and how many seconds a fit may be expected to take."""
+
+    quick: bool = False
+    patience: int = 80
+
+    def size(self, full: T, tiny: T) -> T:
+        return tiny if self.quick else full
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """Attributes:
+    who: Unlike any other's in its contest.
+    run: Computes the answer.
+    judge: What is to be said of an answer; with a `not_run` where it is off.
+    facts: What else is to be said.
+    before: Done before each run, and not part of what is timed.
+    """
+
+    who: str
+    run: Callable[[], np.ndarray]
+    judge: Callable[[np.ndarray], Record]
+    facts: Record = field(default_factory=dict)
+    before: Callable[[], object] = nothing
+
+
+def contest(entrants: Sequence[Entrant]) -> list[Record]:
+    """A record for each, with `seconds` where there is a right answer, and `not_run` where there is none."""
+    records, samples = [], {}
+    for entrant in entrants:
+        entrant.before()
+        took, answer, why = attempt(entrant.run, LONGEST)
+        record = {"who": entrant.who, **entrant.facts}
+        record |= {"not_run": why} if answer is None else entrant.judge(answer)
+        records.append(record)
+        if "not_run" not in record:
+            samples[entrant.who] = [took] if took >= ONCE else []
+        said = record.get("not_run") or f"{took:.3g} s"
+        print(f"  {entrant.who}: {said}", flush=True)
+    ready = [entrant for entrant in entrants if samples.get(entrant.who) == []]
+    for _ in range(ROUNDS):
+        for entrant in ready:
+            entrant.before()
+            start = time.perf_counter()
+            entrant.run()
+            samples[entrant.who].append(time.perf_counter() - start)
+    return [r | ({"seconds": spread(samples[r["who"]])} if r["who"] in samples else {}) for r in records]
+
+
+def attempt(run: Callable[[], Any], seconds: int) -> tuple[float, Any, str | None]:
+    """The seconds it took, the answer, or None and why there is none."""
+    start = time.perf_counter()
+    try:
+        with at_most(seconds):
+            answer = run()
+    except TooLongError as error:
+        return time.perf_counter() - start, None, str(error)
+    except Exception as error:  # whatever a peer has: it is said, and the others go on
+        return time.perf_counter() - start, None, failure(error)
+    return time.perf_counter() - start, answer, None
+
+
+def failure(error: Exception) -> str:
+    return f"failed: {type(error).__name__}: {error}".partition("\n")[0][:300]
+
+
+def two_at_a_time(task: Callable[..., Any], arguments: Sequence[Sequence[Any]]) -> Iterator[Any]:
+    """What a task returns for each of the arguments, in their order, in two fresh processes: for who has one thread."""
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(task, *zip(*arguments, strict=True))

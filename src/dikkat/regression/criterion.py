@@ -1,0 +1,107 @@
+r"""The leave-one-out squared error.
+
+For one place g of the training rows, all rows at that place are left out together, so that repeated rows and integer
+weights mean the same. With the places joined (weight $W_g$, mean value $\bar y_g$) the error is
+
+$$ \frac{1}{\sum_g W_g} \sum_g \Big( W_g (\bar y_g - \hat y_{-g})^2 + \sum_{i \in g} w_i (y_i - \bar y_g)^2 \Big) , $$
+
+the mean over the outputs where there are several. A place that no other reaches is answered with the mean of the
+others, lest a bandwidth win by answering nothing.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dikkat.regression.joined import Array, Joined
+from dikkat.regression.local import local_fit
+from dikkat.regression.moments import Points, Profile, Window, moments, parts, sensitivity
+
+
+@dataclass(frozen=True)
+class Step:
+    """The criterion at one t; its error is the part that depends on t."""
+
+    t: Array
+    error: float
+
+
+@dataclass(frozen=True)
+class Trial(Step):
+    """With what the gradient there needs of each of n places.
+
+    Attributes:
+        left: (n, v), what is left of the values.
+        lse: (n,), of the moments.
+        row: (n, k), of the local fit.
+        theta: (n, k, v), of the local fit.
+    """
+
+    left: torch.Tensor
+    lse: torch.Tensor
+    row: torch.Tensor
+    theta: torch.Tensor
+
+    def step(self) -> Step:
+        """Without, since a path has many steps."""
+        return Step(self.t, self.error)
+
+
+class Criterion:
+    """The leave-one-out squared error as a function of t = log σ, and its gradient where K is smooth."""
+
+    def __init__(self, joined: Joined, profile: Profile, degree: int, device: torch.device) -> None:
+        self.joined, self.profile, self.degree, self.device = joined, profile, degree, device
+        self.variance = joined.variance()
+        self.within = float(np.average(joined.within.mean(1), weights=joined.weight))
+        self.points = Points(
+            *(torch.tensor(each, dtype=torch.float64, device=device) for each in (joined.x, joined.y, joined.weight))
+        )
+        value, weight = self.points.value, self.points.weight[:, None]
+        total = weight.sum()
+        self.share = weight / (total * value.shape[1])
+        rest = total - weight
+        self.others = torch.where(rest > 0, ((weight * value).sum(0) - weight * value) / rest, 0.0)
+
+    def __call__(self, t: Array) -> Trial:
+        """The error at σ = e^t, (d,)."""
+        window, places = self._window(t), torch.arange(len(self.points.key), device=self.device)
+        pieces = [self._fit(places[part], window) for part in parts(len(places), self.points.columns(self.degree))]
+        lse, row, theta = (torch.cat(piece) for piece in zip(*pieces, strict=True))
+        left = theta[:, 0] - self.points.value
+        lost = ~(torch.isfinite(left).all(1, keepdim=True) & torch.isfinite(lse)[:, None])
+        left = torch.where(lost, self.others - self.points.value, left)
+        return Trial(t, float((self.share * left.square()).sum()), left, lse, row, theta)
+
+    def _fit(self, places: torch.Tensor, window: Window) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What is kept of some places: their moments are much larger than that."""
+        found = moments(self.points.key[places], self.points, window, degree=self.degree, exclude=places)
+        fit = local_fit(found)
+        return found.lse, fit.row, fit.theta
+
+    def gradient(self, trial: Trial) -> tuple[Array, Array]:
+        """Of the error with respect to t, (d,), and Gauss and Newton's guess at its second derivatives, (d, d)."""
+        key = self.points.key
+        change = sensitivity(
+            key,
+            self.points,
+            self._window(trial.t),
+            trial.lse,
+            trial.row,
+            trial.theta,
+            exclude=torch.arange(len(key), device=self.device),
+        )
+        change = torch.where(torch.isfinite(change), change, 0.0)
+        weighted = change * self.share[:, None]
+        slope = 2 * torch.einsum("gcv,gv->c", weighted, trial.left)
+        curve = 2 * torch.einsum("gcv,gev->ce", weighted, change)
+        return slope.cpu().numpy(), curve.cpu().numpy()
+
+    def smooth(self) -> "Criterion":
+        """The same with the Gaussian kernel."""
+        return Criterion(self.joined, "gaussian", self.degree, self.device)
+
+    def _window(self, t: Array) -> Window:
+        bandwidth = torch.tensor(np.exp(t), dtype=torch.float64, device=self.device)
+        return Window(self.profile, bandwidth, tolerance=float(np.finfo(np.float64).eps))

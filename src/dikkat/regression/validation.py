@@ -1,0 +1,133 @@
+"""What an estimator may be set to, and what data it takes: refused before any work, in one sentence."""
+
+import math
+from numbers import Integral, Real
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.utils.validation import check_array
+
+from dikkat.regression.bandwidth import Rule
+from dikkat.regression.joined import Array
+from dikkat.regression.moments import Profile
+
+Order = Literal["constant", "linear"]
+OutOfReach = Literal["nan", "nearest"]
+
+
+def check_settings(kernel: object, bandwidth: object, order: object, tolerance: object, out_of_reach: object) -> None:
+    """The settings that a file holds too: all but the device, which is the machine's own.
+
+    Raises:
+        ValueError: One that is not allowed.
+    """
+    named = (("kernel", kernel, Profile), ("order", order, Order), ("out_of_reach", out_of_reach, OutOfReach))
+    for name, given, names in named:
+        if not isinstance(given, str) or given not in get_args(names):
+            raise ValueError(f"{name}: got {given!r}; expected {_listed(get_args(names))}")
+    rules = (*get_args(Rule), "loo")
+    if not (isinstance(bandwidth, str) and bandwidth in rules) and not _are_positive(bandwidth):
+        raise ValueError(
+            f"bandwidth: got {bandwidth!r}; expected a positive number in the units of X, one for each feature, or "
+            f"one of {_listed(rules)}"
+        )
+    if not isinstance(tolerance, Real) or not 0 <= tolerance < 1:
+        raise ValueError(f"tolerance: got {tolerance!r}; expected a number of at least 0 and below 1")
+
+
+def check_device(device: object) -> None:
+    """Whether there is such a device here.
+
+    Raises:
+        ValueError: There is none.
+    """
+    try:
+        kind = torch.device(cast(str, device)).type
+    except (RuntimeError, TypeError):
+        kind = None
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"device: got {device!r}; expected 'cpu', 'cuda' or a numbered one, such as 'cuda:1'")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device: got {device!r}, and PyTorch sees no such device here; expected 'cpu'")
+
+
+def check_count(name: str, given: object) -> None:
+    """Whether it is a whole number of at least 1, or None.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if given is not None and (isinstance(given, bool) or not isinstance(given, Integral) or given < 1):
+        raise ValueError(f"{name}: got {given!r}; expected a whole number of at least 1, or None for all")
+
+
+def checked_weights(given: ArrayLike | None, x: Array) -> Array:
+    """The weights of the rows x, (n,), in their dtype: 1 each for None.
+
+    Raises:
+        ValueError: They are not as many, not finite, negative, or all 0.
+    """
+    if given is None:
+        return np.ones(len(x), dtype=x.dtype)
+    if isinstance(given, Real):
+        given = np.full(len(x), given)
+    with np.errstate(over="ignore"):
+        weight: Array = check_array(given, ensure_2d=False, dtype=x.dtype, copy=True, input_name="sample_weight")
+    if weight.shape != (len(x),):
+        raise ValueError(f"sample_weight: got shape {weight.shape}; expected ({len(x)},), one for each row of X")
+    if (weight < 0).any():
+        raise ValueError(f"sample_weight: got {weight.min()}; expected numbers of at least 0")
+    if not weight.any():
+        raise ValueError("sample_weight: got zeros alone; expected at least one row whose weight is positive")
+    return weight
+
+
+def check_sizes(x: Array, values: Array, weight: Array) -> None:
+    """Whether the sums and squares that are made of the data are numbers in their dtype.
+
+    Raises:
+        ValueError: They would overflow.
+    """
+    limits, low, high = np.finfo(x.dtype), x.min(0).astype(np.float64), x.max(0).astype(np.float64)
+    with np.errstate(over="ignore"):
+        total, ranges = float(weight.sum(dtype=np.float64)), high - low
+    widest, limit = int(ranges.argmax()), float(limits.max) / 2**22  # a bandwidth may be 10⁶ times as wide
+    if ranges[widest] > limit:
+        raise ValueError(
+            f"X: got {low[widest]} and {high[widest]} in one column; expected in {x.dtype}, the dtype of X and "
+            f"the answers: numbers that are {limit:.3g} apart. Bring it to another unit"
+        )
+    check_size("sample_weight", np.array(total), float(limits.max) / 2**10, x.dtype)
+    total = max(total, 1.0)
+    squares = math.sqrt(float(np.finfo(np.float64).max) / total) / 2**10
+    check_size("y", values, min(float(limits.max) / total / 2**10, squares), x.dtype)
+
+
+def check_size(name: str, numbers: Array, limit: float, dtype: np.dtype[Any]) -> None:
+    """Whether numbers are at most so large.
+
+    Raises:
+        ValueError: One is larger.
+    """
+    largest = float(np.abs(numbers).max())
+    if largest > limit:
+        raise ValueError(
+            f"{name}: got {largest}; expected in {dtype}, the dtype of X and the answers: to {limit:.3g}. Bring "
+            "it to another unit"
+        )
+
+
+def _are_positive(bandwidth: object) -> bool:
+    if isinstance(bandwidth, bool | str):
+        return False
+    try:
+        sigma = np.asarray(bandwidth, dtype=np.float64)
+    except (TypeError, ValueError):
+        return False
+    return bool(sigma.size and (np.isfinite(sigma) & (sigma > 0)).all())
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, names))

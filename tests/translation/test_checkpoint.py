@@ -181,7 +181,7 @@ def test_settings_out_of_range_are_refused(folder, translator):
 
 def test_settings_of_a_huge_model_reserve_no_memory(folder, translator):
     changed_settings(folder, settings=translator.settings.to_dict() | {"hidden_size": 65536})
-    refused(folder, r"must be float32 \(98304, ")
+    refused(folder, r"expected float32 \(98304, ")
 
 
 def changed_tensors(folder, change):
@@ -202,12 +202,12 @@ def test_an_extra_tensor_is_named(folder):
 
 def test_a_misshapen_tensor_is_named_with_both_shapes(folder):
     changed_tensors(folder, lambda tensors: tensors.update({"bridge.bias": torch.zeros(31)}))
-    refused(folder, r"bridge\.bias is float32 \(31,\) and must be float32 \(32,\)")
+    refused(folder, r"bridge\.bias: got float32 \(31,\); expected float32 \(32,\)")
 
 
 def test_a_tensor_of_another_type_is_named(folder):
     changed_tensors(folder, lambda tensors: tensors.update({"bridge.bias": torch.zeros(32, dtype=torch.float64)}))
-    refused(folder, r"bridge\.bias is float64 \(32,\) and must be float32")
+    refused(folder, r"bridge\.bias: got float64 \(32,\); expected float32")
 
 
 class Bomb:

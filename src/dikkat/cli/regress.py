@@ -2,10 +2,8 @@
 
 import math
 import re
-import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ import numpy as np
 import typer
 
 from dikkat.cli.app import Command, app
+from dikkat.cli.messages import complain, worded
 from dikkat.cli.tables import show_table
 from dikkat.errors import InputError
 
@@ -32,7 +31,7 @@ _PICTURES, _ENDINGS = ("fit", "attention", "history"), (".png", ".svg")
 _POOLINGS = "average", "gaussian", "learned"  # as columns
 _CURVES = 8  # features that have a curve; more would be too small to read
 _FAR = 1e3  # times a feature's range: with this bandwidth all its values are as good as one
-_ARGUMENT = re.compile(r"^\w+(?=: came)")  # of the estimator, in its errors
+_ARGUMENT = re.compile(r"^\w+(?=: (?:came|got)\b)")  # of the estimator, in its errors
 _OPTIONS = {"sample_weight": "weights"}  # those of another name
 _GUESSED = "cp1252"  # which no mark in a file says
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
@@ -208,7 +207,7 @@ def _interruptible() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print("dikkat: interrupted", file=sys.stderr)
+        complain("interrupted")
         raise typer.Exit(130) from None
 
 
@@ -427,22 +426,15 @@ def _widest(data: _Data) -> str:
 @contextmanager
 def _naming_options(columns: Mapping[str, str]) -> Iterator[None]:
     """Errors and warnings about the estimator's arguments name the columns or the options instead."""
-    show = warnings.showwarning
 
-    def renamed(message: Warning | str, *rest: Any, **more: Any) -> None:
-        show(str(message).replace("out_of_reach='nearest'", "--out-of-reach nearest"), *rest, **more)
+    def named(found: re.Match[str]) -> str:
+        return columns.get(found[0], _option(_OPTIONS.get(found[0], found[0])))
 
-    warnings.showwarning = renamed
-    try:
-        yield
-    except ValueError as error:
-
-        def named(found: re.Match[str]) -> str:
-            return columns.get(found[0], _option(_OPTIONS.get(found[0], found[0])))
-
-        raise InputError(_ARGUMENT.sub(named, str(error))) from error
-    finally:
-        warnings.showwarning = show
+    with worded(lambda message: message.replace("out_of_reach='nearest'", "--out-of-reach nearest")):
+        try:
+            yield
+        except ValueError as error:
+            raise InputError(_ARGUMENT.sub(named, str(error))) from error
 
 
 def _option(name: str) -> str:

@@ -365,7 +365,7 @@ def _misfits(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> lis
     faults = [f"{name} {_described(expected[name])} is missing" for name in expected if name not in found]
     faults += [f"{name} {_described(found[name])} is not expected" for name in sorted(found) if name not in expected]
     faults += [
-        f"{name} is {_described(found[name])} and must be {_described(tensor)}"
+        f"{name}: got {_described(found[name])}; expected {_described(tensor)}"
         for name, tensor in expected.items()
         if name in found and _described(found[name]) != _described(tensor)
     ]

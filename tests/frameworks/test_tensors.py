@@ -67,9 +67,9 @@ def test_what_does_not_fit_is_named() -> None:
         check({"a": (3, 5), "c": (11,)}, found, "weights")
     for fault in (
         "weights: ",
-        "a came with shape (3, 7); allowed: (3, 5)",
-        "c (11,) is missing",
-        "d (2,) is not expected",
+        "a: got (3, 7); expected (3, 5)",
+        "c: got nothing; expected (11,)",
+        "d: got (2,); expected nothing",
     ):
         assert fault in str(raised.value)
     with pytest.raises(ValueError, match="…"):

@@ -123,8 +123,8 @@ def set_to(name, value):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (put(format="another"), "not a model of kernel regression that dikkat saved"),
-        (put(version=2), "format version 2; this dikkat reads version 1. Use the dikkat that saved it, or fit again"),
+        (put(format="another"), "format: got 'another'; expected 'dikkat kernel regression'"),
+        (put(version=2), "version: got 2; expected 1. Use the dikkat that wrote it, or fit again"),
         (put(history=None), "settings, feature_names or history are missing"),
         (put(history=[{"bandwidth": [1.0], "error": 0.5}]), "its history is not one of bandwidths and errors"),
         (put(history=[{"bandwidth": 1.0, "error": 0.5}]), "its history is not one"),
@@ -148,8 +148,8 @@ def test_content_that_does_not_fit(tmp_path, change, message):
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"y_train_": None}, "y_train_ is missing"),
-        ({"extra": np.ones(2)}, "extra is not expected"),
+        ({"y_train_": None}, "y_train_: got nothing; expected a tensor"),
+        ({"extra": np.ones(2)}, "extra: got a tensor; expected nothing"),
         ({"X_train_": np.ones(23)}, "X_train_ is float64 (23,) and must be (rows, features)"),
         ({"X_train_": np.ones((0, 3))}, "X_train_ is float64 (0, 3)"),
         ({"X_train_": np.ones((23, 3), np.int64)}, "X_train_ is int64"),
@@ -177,7 +177,7 @@ def test_tensors_that_do_not_fit(tmp_path, tensors, message):
 @pytest.mark.parametrize("metadata", [{}, {"format": "pt"}, {"dikkat": "[]"}])
 def test_a_safetensors_file_of_something_else(tmp_path, metadata):
     path = model_file(tmp_path / "model", metadata=metadata)
-    with pytest.raises(InputError, match="not a model of kernel regression that dikkat saved"):
+    with pytest.raises(InputError, match="format: got 'another'; expected 'dikkat kernel regression'"):
         files.load(path, NadarayaWatson)
 
 

@@ -11,6 +11,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from torch.utils.tensorboard import SummaryWriter
 
 from dikkat.translation import Search
+from dikkat.translation.training import train as module
 from dikkat.translation.training.curves import Curves
 from dikkat.translation.training.lesson import Lesson
 from dikkat.translation.training.train import train
@@ -99,9 +100,9 @@ def test_what_is_shown_comes_from_all_over_the_validation_pairs(tmp_path, monkey
 
     monkeypatch.setattr("dikkat.show.heatmaps", heatmaps)
     monkeypatch.setattr(SummaryWriter, "add_figure", lambda *_, **__: None)
-    monkeypatch.setattr(train, "_BLEU_PAIRS", 7)
+    monkeypatch.setattr(module, "_BLEU_PAIRS", 7)
     validation = [(f"Go {number}.", "Va !") for number in range(7)] + [(f"I lost {'m' * 4}.", "Va !")] * 7
-    sampled = train._sample_for_bleu(SETTINGS, validation, tmp_path)
+    sampled = module._sample_for_bleu(SETTINGS, validation, tmp_path)
     assert sampled == validation[::2]
     translator = train(dataclasses.replace(SETTINGS, epochs=1), PAIRS, PAIRS[:5], progress=False).translator
     translations = translator.translate([source for source, _ in PAIRS[:7]])

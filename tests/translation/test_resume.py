@@ -15,13 +15,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from dikkat.storage import folders
 from dikkat.translation import CorpusError, SettingsError, TrainingDivergedError
 from dikkat.translation.errors import TrainingFolderError, TrainingStorageError
+from dikkat.translation.training import run_folder, threads
 from dikkat.translation.training.checkpoints import SafetensorsIO
 from dikkat.translation.training.curves import Curves
 from dikkat.translation.training.lesson import Lesson
 from dikkat.translation.training.run_folder import RunFolder
-from dikkat.translation.training.train import checkpoints, run_folder, threads, train
+from dikkat.translation.training.train import train
 from translation.conftest import PAIRS, TINY
 
 # Eight pairs, two a batch: four batches an epoch.
@@ -207,9 +209,9 @@ def test_a_checkpoint_of_another_model_names_the_tensors(tmp_path, monkeypatch):
     with pytest.raises(TrainingFolderError, match="the checkpoint is one of another model") as caught:
         learn(SHORT, tmp_path / "run", resume=True)
     for fault in (
-        "model.bridge.weight is float32 (3, 5) and must be float32 (32, 32)",
-        "model.bridge.bias is missing and must be float32 (32,)",
-        "model.more is float32 (2,) and must be missing",
+        "model.bridge.weight: got float32 (3, 5); expected float32 (32, 32)",
+        "model.bridge.bias: got nothing; expected float32 (32,)",
+        "model.more: got float32 (2,); expected nothing",
     ):
         assert fault in str(caught.value)
 
@@ -262,7 +264,7 @@ def test_a_loss_that_is_not_a_number_keeps_the_last_good_checkpoint(tmp_path, mo
     assert all(bool(tensor.isfinite().all()) for tensor in state.values())
 
 
-@pytest.mark.parametrize("module", [checkpoints, run_folder])
+@pytest.mark.parametrize("module", [folders, run_folder])
 def test_no_space_left_says_which_and_keeps_the_checkpoint_before(tmp_path, monkeypatch, module):
     write, calls = module.write_whole, []
 
@@ -277,7 +279,7 @@ def test_no_space_left_says_which_and_keeps_the_checkpoint_before(tmp_path, monk
         patch.setattr(module, "write_whole", full)
         with pytest.raises(TrainingStorageError, match="could not be written") as caught:
             learn(settings, tmp_path / "run")
-    what = "the checkpoint" if module is checkpoints else "the weights"
+    what = "the checkpoint" if module is folders else "the weights"
     assert str(caught.value).startswith(f"{what} after step ")
     assert "(No space left on device)" in str(caught.value)
     newest = RunFolder(tmp_path / "run").newest()

@@ -11,9 +11,9 @@ import torch
 from dikkat.translation import Corpus, CorpusError, Settings, SettingsError, TranslationModel
 from dikkat.translation.network import precision
 from dikkat.translation.settings import ScoreName
+from dikkat.translation.training import train as module
 from dikkat.translation.training.course import Course, Validation
 from dikkat.translation.training.train import TrainingDivergedError, TrainingMemoryError, train
-from dikkat.translation.training.train import train as module
 from translation.conftest import PAIRS, TINY
 
 

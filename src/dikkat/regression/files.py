@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from dikkat.errors import InputError
 from dikkat.storage.files import write_whole
+from dikkat.storage.headers import check_header, header
+from dikkat.storage.tensors import described, misfits
 
 if TYPE_CHECKING:
     from dikkat.regression.estimator import NadarayaWatson
@@ -59,8 +61,7 @@ def save(estimator: NadarayaWatson, path: str | os.PathLike[str]) -> None:
     estimator._check_saved_settings()
     names = getattr(estimator, "feature_names_in_", None)
     content = {
-        "format": FORMAT,
-        "version": VERSION,
+        **header(FORMAT, VERSION),
         "settings": _settings(estimator),
         "feature_names": None if names is None else list(names),
         "history": estimator.history_,
@@ -144,13 +145,10 @@ def _content(path: Path, metadata: dict[str, str]) -> tuple[dict[str, Any], list
         content = json.loads(metadata.get(_KEY, "null"))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: its metadata are not JSON ({error}). Save the model again") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InputError(f"{path}: not a model of kernel regression that dikkat saved")
-    if content.get("version") != VERSION:
-        raise InputError(
-            f"{path}: format version {content.get('version')!r}; this dikkat reads version {VERSION}. Use the dikkat "
-            "that saved it, or fit again"
-        )
+    try:
+        check_header(content, FORMAT, (VERSION,), "fit again")
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
     settings, names, history = (content.get(name) for name in ("settings", "feature_names", "history"))
     if not (isinstance(settings, dict) and isinstance(names, list | None) and isinstance(history, list)):
         raise InputError(f"{path}: settings, feature_names or history are missing or not what they should be")
@@ -159,20 +157,18 @@ def _content(path: Path, metadata: dict[str, str]) -> tuple[dict[str, Any], list
 
 def _misfits(tensors: dict[str, Array], names: list[str] | None, kernel: object) -> list[str]:
     """What is wrong with the tensors, or between them."""
-    faults = [f"{name} is missing" for name in _TENSORS if name not in tensors]
-    faults += [f"{name} is not expected" for name in sorted(tensors) if name not in _TENSORS]
-    if faults:
+    if faults := misfits(dict.fromkeys(_TENSORS, "a tensor"), dict.fromkeys(tensors, "a tensor")):
         return faults
     x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
     if x.ndim != 2 or 0 in x.shape or x.dtype not in _DTYPES:
-        return [f"X_train_ is {_described(x)} and must be (rows, features) in float32 or float64, with some of both"]
+        return [f"X_train_ is {described(x)} and must be (rows, features) in float32 or float64, with some of both"]
     rows, size = x.shape
     if y.shape not in ((rows,), (rows, *y.shape[1:2])) or 0 in y.shape or y.dtype != np.float64:
-        faults.append(f"y_train_ is {_described(y)} and must be float64 ({rows},) or ({rows}, outputs)")
+        faults.append(f"y_train_ is {described(y)} and must be float64 ({rows},) or ({rows}, outputs)")
     if weight.shape != (rows,) or weight.dtype != x.dtype:
-        faults.append(f"sample_weight_ is {_described(weight)} and must be {x.dtype} ({rows},)")
+        faults.append(f"sample_weight_ is {described(weight)} and must be {x.dtype} ({rows},)")
     if bandwidth.shape != (size,) or bandwidth.dtype != np.float64:
-        faults.append(f"bandwidth_ is {_described(bandwidth)} and must be float64 ({size},)")
+        faults.append(f"bandwidth_ is {described(bandwidth)} and must be float64 ({size},)")
     if names is not None and (len(names) != size or not all(isinstance(name, str) for name in names)):
         faults.append(f"feature_names must be {size} texts")
     faults += [f"{name} is not finite" for name in _TENSORS[:3] if not np.isfinite(tensors[name]).all()]
@@ -191,7 +187,3 @@ def _is_step(step: Any, size: int) -> bool:
         return False
     numbers = [*step["bandwidth"], step["error"]]
     return len(numbers) == size + 1 and all(isinstance(number, float) for number in numbers)
-
-
-def _described(array: Array) -> str:
-    return f"{array.dtype} {array.shape}"

@@ -2,18 +2,20 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, cast
+
+from dikkat.storage.locks import locked
 
 VARIABLE = "DIKKAT_CACHE"
 
 
 def cache_folder(*names: str) -> Path:
-    """A folder in the one that DIKKAT_CACHE names, or else in the system's for dikkat's caches. It is made if need be.
+    """A folder within the cache: that of DIKKAT_CACHE, or else the system's for dikkat. It is made if need be.
 
     Args:
-        names: of the folder, and of those that it is in.
+        names: of the folders on the way, the last one its own.
 
     Returns:
         The folder.
@@ -40,7 +42,7 @@ def cache_folder(*names: str) -> Path:
 
 @contextmanager
 def writing(what: str, folder: Path) -> Iterator[None]:
-    """Says with a failure of the system's what could not be written, where, and what helps.
+    """Complete an error of the system's by what could not be written, where, and what helps.
 
     Args:
         what: is being written.
@@ -69,7 +71,7 @@ on another disk with the environment variable DIKKAT_CACHE: 'cache'
 
 @contextmanager
 def opened(path: Path, mode: str, what: str) -> Iterator[BinaryIO]:
-    """A file to be written. What is not flushed within is lost when that fails, and when closing does.
+    """A file to be written, flushed to the disk at the end; what is not flushed within is lost when that fails.
 
     Args:
         path: of the file, in the cache.
@@ -77,12 +79,32 @@ def opened(path: Path, mode: str, what: str) -> Iterator[BinaryIO]:
         what: is being written, for `writing`.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: it cannot be opened or flushed.
     """
     with writing(what, path.parent):
         file = cast(BinaryIO, path.open(mode))
     try:
         yield file
+        with writing(what, path.parent):
+            file.flush()
+            os.fsync(file.fileno())
     finally:
         with suppress(OSError):  # where a write failed, which was said, closing tries it again
             file.close()
+
+
+@contextmanager
+def waited_for(path: Path, what: str) -> Iterator[None]:
+    """Of several processes that want to make the same file, one works and the others wait.
+
+    Args:
+        path: of the lock, in the cache.
+        what: is being written, for `writing`.
+
+    Raises:
+        OSError: the lock's file cannot be opened.
+    """
+    with ExitStack() as stack:
+        with writing(what, path.parent):
+            stack.enter_context(locked(path, wait=True))
+        yield

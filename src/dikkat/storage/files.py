@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and the reading of files that anybody may have written."""
+"""Files that appear whole or not at all, and strict reading of files that anybody may have written."""
 
 import errno
 import json
@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from dikkat.errors import InputError
 
-__all__ = ["flush_folder", "parse_json", "read_regular", "write_whole"]
+__all__ = ["flush_folder", "parse_json", "publish", "read_regular", "write_whole"]
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
@@ -50,11 +50,24 @@ def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
             os.fsync(file.fileno())
         if mode is not None:
             aside.chmod(mode)
-        os.replace(aside, target)  # noqa: PTH105  (the step that tests break; one name for it)
+        publish(aside, target)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-    flush_folder(target.parent)
+
+
+def publish(part: Path, path: Path) -> None:
+    """Give a file that was written and flushed to the disk its name, in one step that lasts through a power cut.
+
+    Args:
+        part: the file, in the same folder.
+        path: its name; a file there is replaced.
+
+    Raises:
+        OSError: the system could not rename or flush.
+    """
+    os.replace(part, path)  # noqa: PTH105  (the step that tests break; one name for it)
+    flush_folder(path.parent)
 
 
 def _as_bytes(data: bytes | str) -> bytes:
@@ -62,7 +75,7 @@ def _as_bytes(data: bytes | str) -> bytes:
         return data.encode("utf-8")
     if isinstance(data, bytes):
         return data
-    raise TypeError(f"data: got {type(data).__name__}; allowed are bytes and str")
+    raise TypeError(f"data: got {type(data).__name__}; expected bytes or str")
 
 
 def _replaceable_mode(target: Path) -> int | None:
@@ -82,10 +95,10 @@ def _replaceable_mode(target: Path) -> int | None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Make a new name in a folder last through a power cut, where the system can flush a folder.
+    """Make new names in a folder last through a power cut, where the system can flush a folder.
 
     Args:
-        folder: where the file or folder of the new name is.
+        folder: the one with the new names.
 
     Raises:
         OSError: the system could not flush.
@@ -103,11 +116,11 @@ def flush_folder(folder: Path) -> None:
 
 
 def read_regular(path: str | os.PathLike[str], *, most: int) -> bytes:
-    """Read a file from a stranger: never a pipe or a device, which may have no end, and never more than is sensible.
+    """Read a stranger's file: never a pipe or a device, which may have no end, and never more than is sensible.
 
     Args:
         path: the file, or a link to one.
-        most: bytes that such a file has at most.
+        most: the largest size in bytes.
 
     Returns:
         All bytes of the file.
@@ -130,21 +143,21 @@ def read_regular(path: str | os.PathLike[str], *, most: int) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise InputError(f"{path}: not a regular file (a folder, a pipe or a device). Put a file in its place")
         if status.st_size > most:
-            raise InputError(f"{path}: {status.st_size:,} bytes, and such a file has at most {most:,}")
+            raise InputError(f"{path}: got {status.st_size:,} bytes; expected at most {most:,}")
         with os.fdopen(os.dup(descriptor), "rb") as file:
             data = file.read(status.st_size + 1)
     finally:
         os.close(descriptor)
     if len(data) != status.st_size:
-        raise InputError(f"{path}: {len(data):,} bytes came, and the file should have {status.st_size:,}")
+        raise InputError(f"{path}: got {len(data):,} bytes; expected {status.st_size:,}, the size of the file")
     return data
 
 
 def parse_json(data: bytes) -> Any:
-    """JSON as its standard has it, from a stranger: UTF-8, no key twice, no NaN, and no nesting without end.
+    """Parse a stranger's JSON strictly: UTF-8, no key twice, no NaN, no nesting without end.
 
     Args:
-        data: the text's bytes.
+        data: the text, encoded.
 
     Returns:
         The value.

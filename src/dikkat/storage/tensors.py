@@ -1,7 +1,7 @@
-"""Weights under PyTorch's names, whatever framework they are of: NumPy arrays, safetensors files, and their checks."""
+"""Weights of any framework under PyTorch's names: NumPy arrays, safetensors files, and their checks."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ Tensors = Mapping[str, Array]
 
 
 def read(source: Tensors | str | os.PathLike[str]) -> Tensors:
-    """Weights that came as they are, or as the name of a safetensors file.
+    """Weights that are given themselves, or as the name of a safetensors file.
 
-    What is bfloat16 in a file comes as float32, since NumPy has no such type.
+    What is bfloat16 in a file becomes float32, since NumPy has no such type.
 
     Raises:
         FileNotFoundError: no such file.
@@ -51,7 +51,7 @@ def write(tensors: Tensors, path: str | os.PathLike[str]) -> None:
 
 
 def check(expected: Mapping[str, tuple[int, ...]], found: Tensors, name: str = "tensors") -> None:
-    """Whether the weights are those of a layer.
+    """Check that weights have a layer's names and shapes.
 
     Args:
         expected: each weight's shape, by name.
@@ -65,20 +65,44 @@ def check(expected: Mapping[str, tuple[int, ...]], found: Tensors, name: str = "
         >>> check({"v": (1, 5)}, {"v": np.zeros((1, 7))}, name="file")
         Traceback (most recent call last):
             ...
-        ValueError: file: v came with shape (1, 7); allowed: (1, 5). They are of another layer, or of one of other sizes
+        ValueError: file: v: got (1, 7); expected (1, 5). They are of another layer, or of one of other sizes
     """
-    faults = [f"{each} {shape} is missing" for each, shape in expected.items() if each not in found]
-    faults += [f"{each} {tuple(found[each].shape)} is not expected" for each in sorted(found) if each not in expected]
-    faults += [
-        f"{each} came with shape {tuple(found[each].shape)}; allowed: {tuple(shape)}"
-        for each, shape in expected.items()
-        if each in found and tuple(found[each].shape) != tuple(shape)
+    shapes = {each: str(tuple(array.shape)) for each, array in found.items()}
+    if faults := misfits({each: str(tuple(shape)) for each, shape in expected.items()}, shapes):
+        raise ValueError(f"{name}: {joined(faults)}. They are of another layer, or of one of other sizes")
+
+
+def misfits(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    """What is missing, too many, or of another shape or type.
+
+    Args:
+        expected: each tensor's description, by name.
+        found: the same of those that are there.
+
+    Example:
+        >>> misfits({"a": "(3,)", "b": "()"}, {"a": "(2,)", "c": "()"})
+        ['a: got (2,); expected (3,)', 'b: got nothing; expected ()', 'c: got (); expected nothing']
+    """
+    return [
+        f"{name}: got {found.get(name, 'nothing')}; expected {expected.get(name, 'nothing')}"
+        for name in (*expected, *sorted(found.keys() - expected.keys()))
+        if found.get(name) != expected.get(name)
     ]
-    if faults:
-        raise ValueError(
-            f"{name}: {'; '.join(faults[:5])}{' …' if faults[5:] else ''}. They are of another layer, or of one of "
-            "other sizes"
-        )
+
+
+def described(tensor: Array | torch.Tensor) -> str:
+    """Type and shape, as `misfits` compares them.
+
+    Example:
+        >>> described(torch.zeros(3, 5))
+        'float32 (3, 5)'
+    """
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def joined(faults: Sequence[str]) -> str:
+    """The first five faults, as one text."""
+    return "; ".join(faults[:5]) + (" …" if faults[5:] else "")
 
 
 def bandwidths(bandwidth: Any) -> Array:

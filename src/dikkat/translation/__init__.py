@@ -108,7 +108,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Training, with Lightning, is imported when it is first asked for."""
     if name in ("Training", "train"):
-        from dikkat.translation.training import train
+        from dikkat.translation.training import train as module
 
-        return getattr(train, name)
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

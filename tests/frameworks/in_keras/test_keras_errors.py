@@ -86,11 +86,11 @@ BAD_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "profile: came 'tent'": (lambda: dikkat.compare(X, X, pair="distance", profile="tent"), "'triangular'"),
     "layer: Linear is not built": (lambda: dikkat.tensors(dikkat.Linear(3)), "call it once"),
-    "weight came with shape": (
+    "weight: got": (
         lambda: dikkat.load_tensors(built(dikkat.Linear(3), (2, 5)), {"weight": np.ones((3, 7)), "bias": np.ones(3)}),
-        r"\(3, 7\); allowed: \(3, 5\)",
+        r"\(3, 7\); expected \(3, 5\)",
     ),
-    "bias .* is missing": (
+    "bias: got nothing": (
         lambda: dikkat.load_tensors(built(dikkat.Linear(3), (2, 5)), {"weight": np.ones((3, 5))}),
         "of another layer, or of one of other sizes",
     ),

@@ -188,8 +188,8 @@ def test_weights_of_another_layer(tmp_path: Path) -> None:
     spoilt = before | {"score.W_k.weight": numpy.zeros((7, 4)), "score.b": numpy.zeros(3)}
     del spoilt["score.w_v.weight"]
     words = (
-        r"score.w_v.weight \(1, 7\) is missing; score.b \(3,\) is not expected; "
-        r"score.W_k.weight came with shape \(7, 4\); allowed: \(7, 3\)"
+        r"score.W_k.weight: got \(7, 4\); expected \(7, 3\); score.w_v.weight: got nothing; expected \(1, 7\); "
+        r"score.b: got \(3,\); expected nothing"
     )
     with pytest.raises(ValueError, match=words):
         dikkat_mxnet.load_tensors(layer, spoilt)

@@ -1,15 +1,14 @@
 """Files from the network, known by their checksums."""
 
 import hashlib
-import os
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dikkat.storage.cache import opened, writing
-from dikkat.storage.files import flush_folder
+from dikkat.storage.cache import opened, waited_for, writing
+from dikkat.storage.files import publish
 from dikkat.translation.errors import CorpusError
 
 _BUSY = (408, 425, 429)  # answers after which it is worth asking again, as after all from 500
@@ -59,12 +58,7 @@ def fetch(
             which path to put the file by hand.
         OSError: the file cannot be written.
     """
-    from filelock import FileLock
-
-    folder = path.parent
-    with writing(path.name, folder):
-        lock = FileLock(f"{path}.lock").acquire()
-    with lock:  # of two processes that want the file, one waits, and then finds it
+    with waited_for(path.with_name(f"{path.name}.lock"), path.name):
         if path.exists():
             found = Checksum.of(path, checksum.algorithm)
             if found != checksum:
@@ -82,9 +76,8 @@ def fetch(
                 f"{address}: what came is not the file that it should be: expected {checksum}, found {found}. Try "
                 f"again, or {_by_hand(path, checksum)}"
             )
-        with writing(path.name, folder):
-            os.replace(part, path)  # noqa: PTH105  (as in dikkat.storage.files)
-            flush_folder(folder)
+        with writing(path.name, path.parent):
+            publish(part, path)
 
 
 def _by_hand(path: Path, checksum: Checksum) -> str:
@@ -141,8 +134,6 @@ def _pieces(client: Any, address: str, part: Path) -> Iterator[tuple[int, int | 
                         file.write(piece)
                         file.flush()
                     yield file.tell(), total
-                with writing(part.name, part.parent):
-                    os.fsync(file.fileno())
         except OSError:
             part.unlink(missing_ok=True)  # its space is wanted
             raise

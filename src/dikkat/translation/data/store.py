@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -14,8 +13,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dikkat.storage.cache import cache_folder, opened, writing
-from dikkat.storage.files import flush_folder
+from dikkat.storage.cache import cache_folder, opened, waited_for, writing
+from dikkat.storage.files import publish
 from dikkat.translation.data.corpus import Corpus, Pair, as_corpus
 from dikkat.translation.errors import CorpusError
 from dikkat.translation.text.tokenizer import Tokenizer
@@ -144,11 +143,7 @@ class Store:
 
     @classmethod
     def _from_cache(cls, path: Path, work: "_Work") -> "Store":
-        from filelock import FileLock
-
-        with writing(_WHAT, path.parent):
-            lock = FileLock(path.with_suffix(".lock")).acquire()
-        with lock:
+        with waited_for(path.with_suffix(".lock"), _WHAT):
             if path.exists():
                 try:
                     return cls(*_from_file(path))
@@ -160,14 +155,10 @@ class Store:
                     sink = _File(file, path.parent)
                     work.into(sink)
                     sink.end(work.counts)
-                    with writing(_WHAT, path.parent):
-                        file.flush()
-                        os.fsync(file.fileno())
                 with writing(_WHAT, path.parent):
-                    os.replace(part, path)  # noqa: PTH105  (as in dikkat.storage.files)
+                    publish(part, path)
             finally:
                 part.unlink(missing_ok=True)
-            flush_folder(path.parent)
             return cls(*_from_file(path))
 
     def __len__(self) -> int:

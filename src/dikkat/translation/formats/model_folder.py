@@ -1,11 +1,8 @@
 """Model folders: weights, settings and tokenizers, saved whole or not at all, loaded without unpickling anything."""
 
-import hashlib
 import json
 import os
 import reprlib
-import secrets
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +14,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from dikkat.errors import InputError
-from dikkat.storage.files import flush_folder, parse_json, read_regular, write_whole
+from dikkat.storage.files import parse_json, read_regular
+from dikkat.storage.folders import SUMS, check_free, digest, parse_sums, recover, write_folder
+from dikkat.storage.headers import check_header, header
+from dikkat.storage.tensors import described, joined, misfits
 from dikkat.translation.errors import ModelFolderError, SettingsError
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel
@@ -29,7 +29,7 @@ FORMAT = "dikkat translator"
 VERSION = 2
 _WITHOUT_SUMS = 1  # the version before, which is still read
 
-WEIGHTS, SETTINGS, SUMS = "model.safetensors", "settings.json", "SHA256SUMS"
+WEIGHTS, SETTINGS = "model.safetensors", "settings.json"
 SOURCE, TARGET = "source.tokenizer.json", "target.tokenizer.json"
 
 _LARGEST_TEXT = 1 << 20  # bytes of settings, of sums, and of the header of the weights
@@ -65,12 +65,8 @@ def check_writable(folder: Path) -> None:
         ModelFolderError: something else is there, or the system lets nothing be written.
     """
     check_replaceable(folder)
-    folder = _absolute(folder)
-    trial = _aside(folder)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        trial.mkdir()
-        trial.rmdir()
+        check_free(_absolute(folder))
     except OSError as error:
         raise ModelFolderError(
             f"{folder}: no model can be saved there ({error.strerror}). Give another name"
@@ -119,8 +115,8 @@ def write(folder: str | Path, contents: Contents) -> None:
         name: tensor.detach().to("cpu", expected[name].dtype if name in expected else tensor.dtype).contiguous()
         for name, tensor in contents.tensors.items()
     }
-    _refuse(_misfits(expected, weights), folder)
-    _recover(folder)
+    _check_names(expected, weights, folder)
+    recover(folder)
     check_replaceable(folder)
     try:
         _write(folder, contents._replace(tensors=weights))
@@ -131,7 +127,7 @@ def write(folder: str | Path, contents: Contents) -> None:
 
 def _write(folder: Path, contents: Contents) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    settings = {"format": FORMAT, "version": VERSION, "settings": contents.settings.to_dict()}
+    settings = {**header(FORMAT, VERSION), "settings": contents.settings.to_dict()}
     if contents.origin is not None:
         settings["origin"] = contents.origin.to_dict()
     files = {
@@ -140,15 +136,7 @@ def _write(folder: Path, contents: Contents) -> None:
         SOURCE: contents.source.to_json().encode(),
         TARGET: contents.target.to_json().encode(),
     }
-    files[SUMS] = "".join(f"{_sum(data)}  {name}\n" for name, data in files.items()).encode()
-    aside = _aside(folder)
-    try:
-        aside.mkdir()
-        for name, data in files.items():
-            write_whole(aside / name, data)
-        _take_name(aside, folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    write_folder(folder, files, replace=True)
 
 
 def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tokenizer, Origin | None]:
@@ -186,7 +174,7 @@ def read(folder: str | Path) -> Contents:
 
 def _read(folder: Path) -> tuple[TranslationModel, Contents]:
     """The checked contents, and the network that they fit, as yet without memory."""
-    _recover(_absolute(folder))
+    recover(_absolute(folder))
     if not folder.is_dir():
         raise ModelFolderError(f"{folder}: no such model folder. `dikkat train --output {folder}` makes one")
     settings, origin, sums = _load_settings(folder)
@@ -221,45 +209,6 @@ def _absolute(folder: Path) -> Path:
     return Path(os.path.abspath(folder))  # noqa: PTH100  (resolve() would follow a link that must not be replaced)
 
 
-def _aside(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
-
-
-def _take_name(aside: Path, folder: Path) -> None:
-    """Move the new folder to its name; an old one of that name goes only after the new one is there."""
-    if not folder.exists():
-        aside.rename(folder)
-        flush_folder(folder.parent)
-        return
-    old = _old(folder)
-    folder.rename(old)
-    try:
-        aside.rename(folder)
-    except BaseException:
-        old.rename(folder)
-        raise
-    try:
-        flush_folder(folder.parent)
-    finally:
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _old(folder: Path) -> Path:
-    """What a model is called while a new one takes its name."""
-    return folder.with_name(f".{folder.name}.old")
-
-
-def _recover(folder: Path) -> None:
-    """After a stop between those two renames: the model that was there before; after one behind them: the new one."""
-    old = _old(folder)
-    if not old.is_dir():
-        return
-    if folder.exists():
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        old.rename(folder)
-
-
 def _load_settings(folder: Path) -> tuple[Settings, Origin | None, dict[str, str] | None]:
     """The settings, the origin, and the SHA-256 of each file, which the oldest folders have not."""
     path = folder / SETTINGS
@@ -268,17 +217,13 @@ def _load_settings(folder: Path) -> tuple[Settings, Origin | None, dict[str, str
         content = parse_json(data)
     except ValueError as error:
         raise ModelFolderError(f"{path}: truncated or not JSON ({error}). Save the model again") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ModelFolderError(f'{path}: not the settings of a model of dikkat\'s, which say "format": "{FORMAT}"')
-    version = content.get("version")
-    if type(version) is not int or version not in (_WITHOUT_SUMS, VERSION):
-        raise ModelFolderError(
-            f"{path}: format version {reprlib.repr(version)}; this dikkat reads the versions {_WITHOUT_SUMS} and "
-            f"{VERSION}. Use the dikkat that saved it, or train again"
-        )
+    try:
+        check_header(content, FORMAT, (_WITHOUT_SUMS, VERSION), "train again")
+    except ValueError as error:
+        raise ModelFolderError(f"{path}: {error}") from error
     if unknown := sorted(content.keys() - {"format", "version", "settings", "origin"}):
         raise ModelFolderError(f"{path}: {reprlib.repr(unknown[0])} is not expected. Save the model again")
-    sums = None if version == _WITHOUT_SUMS else _load_sums(folder / SUMS)
+    sums = None if content["version"] == _WITHOUT_SUMS else _load_sums(folder / SUMS)
     _check_sum(path, data, sums)
     for part in ("settings", "origin"):
         if not isinstance(content.get(part, None if part == "settings" else {}), dict):
@@ -292,25 +237,19 @@ def _load_settings(folder: Path) -> tuple[Settings, Origin | None, dict[str, str
 
 def _load_sums(path: Path) -> dict[str, str]:
     """The SHA-256 of each file by its name, from what `sha256sum --check` reads."""
+    data = _bytes(path, _LARGEST_TEXT)
     try:
-        lines = [line.split("  ", 1) for line in _bytes(path, _LARGEST_TEXT).decode("ascii").splitlines()]
-        sums = {name: value for value, name in lines}
+        sums = parse_sums(data)
     except ValueError as error:
-        if isinstance(error, ModelFolderError):
-            raise
-        raise ModelFolderError(f"{path}: not a list of SHA-256 sums. Copy the folder again") from error
-    if set(sums) != {WEIGHTS, SETTINGS, SOURCE, TARGET} or len(lines) != len(sums):
+        raise ModelFolderError(f"{path}: not a list of SHA-256 sums ({error}). Copy the folder again") from error
+    if set(sums) != {WEIGHTS, SETTINGS, SOURCE, TARGET}:
         raise ModelFolderError(f"{path}: has not the sums of all the files of a model. Copy the folder again")
     return sums
 
 
 def _check_sum(path: Path, data: bytes, sums: Mapping[str, str] | None) -> None:
-    if sums is not None and sums[path.name] != _sum(data):
+    if sums is not None and sums[path.name] != digest(data):
         raise ModelFolderError(f"{path}: damaged: not what was written, by its sum in {SUMS}. Copy the folder again")
-
-
-def _sum(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def _load_tokenizer(path: Path, sums: Mapping[str, str] | None) -> Tokenizer:
@@ -356,33 +295,23 @@ def _bytes(path: Path, most: int) -> bytes:
 
 
 def _check_tensors(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], path: Path) -> None:
-    _refuse(_misfits(expected, found), path)
-    _refuse([f"{name} holds values that are not finite" for name in expected if not _finite(found[name])], path)
+    _check_names(expected, found, path)
+    _refuse([f"{name}: got values that are not finite" for name in expected if not _finite(found[name])], path)
 
 
-def _misfits(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
-    """What is missing, too many, or of another dtype or shape."""
-    faults = [f"{name} {_described(expected[name])} is missing" for name in expected if name not in found]
-    faults += [f"{name} {_described(found[name])} is not expected" for name in sorted(found) if name not in expected]
-    faults += [
-        f"{name}: got {_described(found[name])}; expected {_described(tensor)}"
-        for name, tensor in expected.items()
-        if name in found and _described(found[name]) != _described(tensor)
-    ]
-    return faults
+def _check_names(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], path: Path) -> None:
+    """Names, dtypes and shapes."""
+    sides = ({name: described(tensor) for name, tensor in tensors.items()} for tensors in (expected, found))
+    _refuse(misfits(*sides), path)
 
 
 def _refuse(faults: Sequence[str], path: Path) -> None:
     if faults:
         raise ModelFolderError(
-            f"{path}: {'; '.join(faults[:5])}{' …' if faults[5:] else ''}. The weights belong to other settings or "
-            "vocabularies: take all files from one model"
+            f"{path}: {joined(faults)}. The weights belong to other settings or vocabularies: take all files from one "
+            "model"
         )
 
 
 def _finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(tensor).all())
-
-
-def _described(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

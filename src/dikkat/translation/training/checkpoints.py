@@ -1,11 +1,7 @@
 """Checkpoints as Lightning makes them, kept as safetensors and JSON: whole or not at all, and never pickled."""
 
-import hashlib
 import json
 import math
-import secrets
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +10,14 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
-from dikkat.storage.files import flush_folder, write_whole
+from dikkat.storage.folders import SUMS, digest, parse_sums, remove_folder, write_folder
+from dikkat.storage.headers import check_header, header
 from dikkat.translation.errors import TrainingFolderError
 
 FORMAT = "dikkat training"
 VERSION = 1
 
-_STATE, _SUMS = "state.json", "SHA256SUMS"
+_STATE = "state.json"
 # The parts of Lightning's checkpoint whose tensors have a file of their own; those of all others share one.
 _FILES = {"state_dict": "model", "optimizer_states": "optimizer", "random": "random"}
 _REST = "rest"
@@ -59,10 +56,8 @@ class SafetensorsIO(CheckpointIO):
         files: dict[str, dict[str, Tensor]] = {}
         state = {name: _plain(part, _FILES.get(name, _REST), (name,), files) for name, part in checkpoint.items()}
         content = {f"{name}{_SUFFIX}": dump_tensors(tensors) for name, tensors in files.items()}
-        text = json.dumps({"format": FORMAT, "version": VERSION, "state": state}, allow_nan=False) + "\n"
-        content[_STATE] = text.encode()
-        sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in content.items())
-        write_folder(Path(path), {**content, _SUMS: sums.encode()})
+        text = json.dumps({**header(FORMAT, VERSION), "state": state}, allow_nan=False) + "\n"
+        write_folder(Path(path), {**content, _STATE: text.encode()})
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
@@ -81,74 +76,23 @@ class SafetensorsIO(CheckpointIO):
             raise TypeError(f"map_location is {map_location!r}; tensors come on the CPU")
         content = _checked(Path(path))
         try:
-            found = json.loads(content.pop(_STATE))
-            if (found["format"], found["version"]) != (FORMAT, VERSION):
-                raise TrainingFolderError(
-                    f"{path}: {found['format']!r}, version {found['version']!r}; this dikkat reads {FORMAT!r}, version "
-                    f"{VERSION}. Go on with the dikkat that began it, or train anew"
-                )
+            found = check_header(json.loads(content.pop(_STATE)), FORMAT, (VERSION,), "train anew")
             files = {name.removesuffix(_SUFFIX): load_tensors(data) for name, data in content.items()}
             return {name: _rich(part, files) for name, part in found["state"].items()}
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            if isinstance(error, TrainingFolderError):
-                raise
-            raise TrainingFolderError(
-                f"{path}: not a checkpoint of dikkat's ({type(error).__name__}: {error}). Train anew"
-            ) from error
+            raise TrainingFolderError(f"{path}: not a checkpoint that this dikkat reads ({error})") from error
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Remove a checkpoint so that no half of one is ever taken for a whole."""
         remove_folder(Path(path))
 
 
-def write_folder(folder: Path, content: dict[str, bytes]) -> None:
-    """Make a folder of files that is there whole or not at all.
-
-    Args:
-        folder: its name, which must be free; its parent must exist.
-        content: the files by their names.
-
-    Raises:
-        OSError: the system could not write; nothing stays.
-    """
-    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
-    try:
-        aside.mkdir()
-        for name, data in content.items():
-            write_whole(aside / name, data)
-        aside.rename(folder)
-        flush_folder(folder.parent)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a folder that, whenever that is cut short, is there whole or not at all.
-
-    Args:
-        folder: must exist.
-
-    Raises:
-        OSError: the system could not remove it.
-    """
-    gone = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
-    folder.rename(gone)
-    shutil.rmtree(gone)
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove what a process that was killed had not finished writing, or removing."""
-    for entry in folder.glob(".*"):
-        if entry.suffix in (".part", ".old"):
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-
-
 def _checked(folder: Path) -> dict[str, bytes]:
     """All files of a checkpoint by name, which are those that were written, bit for bit."""
     try:
-        lines = [line.split("  ", 1) for line in (folder / _SUMS).read_text(encoding="utf-8").splitlines()]
-        content = {name: (folder / name).read_bytes() for _, name in lines}
-        damaged = [name for sum_, name in lines if hashlib.sha256(content[name]).hexdigest() != sum_]
+        sums = parse_sums((folder / SUMS).read_bytes())
+        content = {name: (folder / name).read_bytes() for name in sums}
+        damaged = [name for name in sums if digest(content[name]) != sums[name]]
     except (OSError, ValueError) as error:
         raise TrainingFolderError(
             f"{folder}: the checkpoint is incomplete or damaged ({error}). Copy it again, or train anew"
@@ -199,15 +143,3 @@ def _rich(value: Any, files: dict[str, dict[str, Tensor]]) -> Any:
         case {"$items": items}:
             return {key: _rich(item, files) for key, item in items}
     return {key: _rich(item, files) for key, item in value.items()}
-
-
-def tensor_faults(expected: dict[str, Tensor], found: dict[str, Tensor]) -> Iterator[str]:
-    """What is wrong with tensors that should have the names, shapes and types of others."""
-    for name in sorted(expected.keys() | found.keys()):
-        wanted, came = (_described(tensors.get(name)) for tensors in (expected, found))
-        if wanted != came:
-            yield f"{name} is {came} and must be {wanted}"
-
-
-def _described(tensor: Tensor | None) -> str:
-    return "missing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

@@ -19,6 +19,7 @@ import lightning.pytorch as lightning
 import torch
 from torch import Tensor, nn
 
+from dikkat.storage.tensors import described, joined, misfits
 from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Pair
 from dikkat.translation.decoding.search import Search
@@ -31,7 +32,6 @@ from dikkat.translation.errors import (
     TrainingStorageError,
 )
 from dikkat.translation.network.model import Batch
-from dikkat.translation.training.checkpoints import tensor_faults
 from dikkat.translation.training.course import Course, Validation
 from dikkat.translation.training.progress import LOG_EVERY, Listener, Moment
 from dikkat.translation.training.run_folder import RunFolder
@@ -232,10 +232,10 @@ class Lesson(lightning.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Checks that the checkpoint is one of this training; takes course, random numbers and threads from it."""
         folder = None if self.folder is None else self.folder.path
-        if faults := list(tensor_faults(self.state_dict(), checkpoint["state_dict"])):
+        sides = (self.state_dict(), checkpoint["state_dict"])
+        if faults := misfits(*({name: described(tensor) for name, tensor in side.items()} for side in sides)):
             raise TrainingFolderError(
-                f"{folder}: the checkpoint is one of another model: {'; '.join(faults[:5])}"
-                f"{' …' if faults[5:] else ''}. Train anew into another folder"
+                f"{folder}: the checkpoint is one of another model: {joined(faults)}. Train anew into another folder"
             )
         _check_fingerprint(checkpoint["fingerprint"], self.fingerprint, f"{folder}")
         # The steps look at this very object for where to begin.

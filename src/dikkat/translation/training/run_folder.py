@@ -1,26 +1,24 @@
 """The folder of a training: what it needs to go on after it was stopped, for one training at a time."""
 
 import dataclasses
-import hashlib
 import json
-import os
 import re
-import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
 
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
 from dikkat.storage.files import write_whole
+from dikkat.storage.folders import digest, remove_folder, remove_leftovers
+from dikkat.storage.locks import LockedError, locked
 from dikkat.translation.errors import TrainingFolderError
 from dikkat.translation.formats.model_folder import SOURCE, TARGET
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import Tokenizer
-from dikkat.translation.training.checkpoints import SafetensorsIO, remove_folder, remove_leftovers
+from dikkat.translation.training.checkpoints import SafetensorsIO
 from dikkat.translation.training.schedules import DECAYS_TO_ZERO
 
 _SETTINGS, _LOCK = "settings.json", "lock"
@@ -54,23 +52,18 @@ class RunFolder:
         if not self.writes:
             yield
             return
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = (self.path / _LOCK).open("a+", encoding="utf-8")
-        except OSError as error:
-            raise TrainingFolderError(
-                f"{self.path}: no training can be kept there ({error.strerror}). Give another name"
-            ) from error
-        with file:
-            if not _lock(file):
-                file.seek(0)
+        with ExitStack() as stack:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(self.path / _LOCK, wait=False))
+            except OSError as error:
                 raise TrainingFolderError(
-                    f"{self.path}: {file.read().strip() or 'another process'} is training into it. Wait for its end, or"
-                    " give this training another output"
-                )
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            file.flush()
+                    f"{self.path}: no training can be kept there ({error.strerror}). Give another name"
+                ) from error
+            except LockedError as error:
+                raise TrainingFolderError(
+                    f"{self.path}: {error} is training into it. Wait for its end, or give this training another output"
+                ) from error
             yield
 
     def check_free(self) -> None:
@@ -168,14 +161,14 @@ class RunFolder:
             return ""
         data = dump_tensors(tensors)
         write_whole(self._weights(step), data)
-        return hashlib.sha256(data).hexdigest()
+        return digest(data)
 
-    def weights(self, step: int, digest: str) -> dict[str, Tensor]:
+    def weights(self, step: int, sum_: str) -> dict[str, Tensor]:
         """The weights after a step.
 
         Args:
             step: of the optimiser.
-            digest: what `save_weights` gave for them.
+            sum_: what `save_weights` gave for them.
 
         Raises:
             TrainingFolderError: they are missing or damaged.
@@ -185,7 +178,7 @@ class RunFolder:
             data = path.read_bytes()
         except OSError as error:
             raise TrainingFolderError(f"{path}: missing ({error.strerror}). Train anew") from error
-        if hashlib.sha256(data).hexdigest() != digest:
+        if digest(data) != sum_:
             raise TrainingFolderError(f"{path}: damaged: not what was written. Copy it again, or train anew")
         return load_tensors(data)
 
@@ -220,20 +213,3 @@ def step_of(path: Path) -> int:
     """The step after which a checkpoint was made."""
     found = _STEP.match(path.name)
     return int(found[1]) if found else 0
-
-
-def _lock(file: IO[Any]) -> bool:
-    """Whether the file is now this process's; the system lets go of it when the process ends, however it ends."""
-    try:
-        if os.name == "nt":
-            import msvcrt
-
-            file.seek(1_000)  # behind the text, which must stay readable
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from dikkat.storage import folders
 from dikkat.translation import ModelFolderError, TranslationModel, Translator
-from dikkat.translation.formats import model_folder
 from dikkat.translation.settings import ScoreName
 
 PARTS = {"model.safetensors", "settings.json", "source.tokenizer.json", "target.tokenizer.json"}
@@ -59,7 +59,7 @@ def test_weights_that_are_not_finite_are_refused(folder):
     tensors = load_file(folder / "model.safetensors")
     tensors["bridge.weight"][0, 0] = float("nan")
     save_file(tensors, folder / "model.safetensors")
-    refused(folder, "bridge.weight holds values that are not finite")
+    refused(folder, "bridge.weight: got values that are not finite")
 
 
 def test_one_table_for_two_vocabularies_is_refused(folder):
@@ -116,7 +116,7 @@ def test_a_model_of_any_dtype_is_saved_in_that_of_every_model(translator, tmp_pa
 def test_weights_of_other_settings_are_not_saved(translator, tmp_path):
     settings = dataclasses.replace(translator.settings, score="bilinear")
     other = dataclasses.replace(translator, settings=settings)
-    with pytest.raises(ModelFolderError, match=r"model: .*decoder\.score\.W_k\.weight .* is not expected"):
+    with pytest.raises(ModelFolderError, match=r"model: .*decoder\.score\.W_k\.weight: got .*; expected nothing"):
         other.save(tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
@@ -163,11 +163,11 @@ def changed_settings(folder, **changes):
 def test_another_version_or_format_is_refused(folder):
     for version in (0, 3, True, 2.0, "2", None):
         changed_settings(folder, version=version)
-        refused(folder, f"format version {version!r}; this dikkat reads the versions 1 and 2")
+        refused(folder, f"version: got {version!r}; expected 1 or 2")
     changed_settings(folder, version=2, format="other")
-    refused(folder, "not the settings of a model")
+    refused(folder, "format: got 'other'; expected 'dikkat translator'")
     (folder / "settings.json").write_text("[]")
-    refused(folder, "not the settings of a model")
+    refused(folder, "format: got None; expected 'dikkat translator'")
 
 
 def test_settings_out_of_range_are_refused(folder, translator):
@@ -192,12 +192,12 @@ def changed_tensors(folder, change):
 
 def test_a_missing_tensor_is_named(folder):
     changed_tensors(folder, lambda tensors: tensors.pop("bridge.bias"))
-    refused(folder, r"bridge\.bias float32 \(32,\) is missing")
+    refused(folder, r"bridge\.bias: got nothing; expected float32 \(32,\)")
 
 
 def test_an_extra_tensor_is_named(folder):
     changed_tensors(folder, lambda tensors: tensors.update(extra=torch.zeros(2, 3)))
-    refused(folder, r"extra float32 \(2, 3\) is not expected")
+    refused(folder, r"extra: got float32 \(2, 3\); expected nothing")
 
 
 def test_a_misshapen_tensor_is_named_with_both_shapes(folder):
@@ -244,7 +244,7 @@ def snapshot(folder):
 @pytest.mark.parametrize("call", range(4))
 def test_a_full_disk_leaves_the_old_model(folder, monkeypatch, translator, call):
     before, calls = snapshot(folder), []
-    write = model_folder.write_whole
+    write = folders.write_whole
 
     def full(path, data):
         calls.append(path)
@@ -253,7 +253,7 @@ def test_a_full_disk_leaves_the_old_model(folder, monkeypatch, translator, call)
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         write(path, data)
 
-    monkeypatch.setattr(model_folder, "write_whole", full)
+    monkeypatch.setattr(folders, "write_whole", full)
     with pytest.raises(OSError, match="No space left"):
         translator.save(folder)
     with pytest.raises(OSError, match="No space left"):
@@ -330,7 +330,7 @@ def test_a_stop_between_the_renames_loses_no_model(folder, monkeypatch, translat
 
     with monkeypatch.context() as patch:
         patch.setattr(type(folder), "rename", killed)
-        patch.setattr(model_folder.shutil, "rmtree", lambda *_, **__: None)  # a killed process cleans nothing up
+        patch.setattr(folders.shutil, "rmtree", lambda *_, **__: None)  # a killed process cleans nothing up
         if renames == 1:
             with pytest.raises(Killed):
                 translator.save(folder)

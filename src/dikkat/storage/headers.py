@@ -1,0 +1,43 @@
+"""Format and version, by which a file says what it is."""
+
+import reprlib
+from collections.abc import Mapping
+from typing import Any
+
+
+def header(format_: str, version: int) -> dict[str, Any]:
+    """The entries that `check_header` reads."""
+    return {"format": format_, "version": version}
+
+
+def check_header(content: Any, format_: str, versions: tuple[int, ...], otherwise: str) -> Mapping[str, Any]:
+    """Whether content is of a format, in a version that is known.
+
+    Args:
+        content: from a stranger.
+        format_: what `"format"` should be.
+        versions: what `"version"` may be.
+        otherwise: what helps against another version, beside the dikkat that wrote it.
+
+    Returns:
+        The content.
+
+    Raises:
+        ValueError: it is something else; the message says what, and what to do.
+
+    Example:
+        >>> check_header({"format": "cake", "version": 2}, "cake", (1,), "bake again")
+        Traceback (most recent call last):
+            ...
+        ValueError: version: got 2; expected 1. Use the dikkat that wrote it, or bake again
+    """
+    if not isinstance(content, Mapping) or content.get("format") != format_:
+        found = content.get("format") if isinstance(content, Mapping) else None
+        raise ValueError(f"format: got {reprlib.repr(found)}; expected {format_!r}: it is something else")
+    version = content.get("version")
+    if type(version) is not int or version not in versions:
+        known = " or ".join(map(str, versions))
+        raise ValueError(
+            f"version: got {reprlib.repr(version)}; expected {known}. Use the dikkat that wrote it, or {otherwise}"
+        )
+    return content

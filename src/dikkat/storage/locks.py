@@ -1,0 +1,46 @@
+"""One process at a time; the system releases a lock when its process ends, however it ends."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+class LockedError(Exception):
+    """Another process holds the lock; the message names it, as far as that is known."""
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool) -> Iterator[None]:
+    """Hold a lock.
+
+    Args:
+        path: the lock's file, which is made if need be and stays. Its folder must exist.
+        wait: whether to wait for another holder's end.
+
+    Raises:
+        LockedError: another process holds it, and `wait` is False.
+        OSError: the file cannot be opened.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path)
+    # Not in the lock's file: some systems let nobody read a locked file, and older versions of filelock empty it.
+    holder = path.with_name(f"{path.name}.holder")
+    try:
+        lock.acquire(blocking=wait)
+    except Timeout:
+        raise LockedError(_text(holder) or "another process") from None
+    try:
+        if not wait:
+            holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
+        yield
+    finally:
+        lock.release()
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError, ValueError):
+        return path.read_text(encoding="utf-8").strip()
+    return ""

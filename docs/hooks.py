@@ -59,6 +59,5 @@ def _value(value: object) -> str:
 
 
 def _range(option: Option) -> str:
-    if option.smallest is None or option.largest is None:
-        return ""
-    return f"{option.smallest:,} … {option.largest:,}"
+    limits = option.allowed.range
+    return f"{limits.smallest:,} … {limits.largest:,}" if limits else ""

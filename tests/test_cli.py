@@ -189,10 +189,10 @@ def test_search_options_reach_the_search(run, model, pairs, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--beam", 0], "dikkat: --beam is 0; it must be a whole number of at least 1"),
-        (["--n-best", 6], "dikkat: --n-best is 6; it must be a whole number from 1 to 5, the beam"),
-        (["--length-penalty", -1], "dikkat: --length-penalty is -1; it must be a number from 0 to 10"),
-        (["--beam", 999], "dikkat: --beam is 999; it must be at most"),
+        (["--beam", 0], "dikkat: --beam: got 0; expected a whole number of at least 1"),
+        (["--n-best", 6], "dikkat: --n-best: got 6; expected a whole number from 1 to 5, the beam"),
+        (["--length-penalty", -1], "dikkat: --length-penalty: got -1; expected a number from 0 to 10"),
+        (["--beam", 999], "dikkat: --beam: got 999; expected at most"),
     ],
 )
 def test_a_search_that_cannot_be_is_one_line(run, model, arguments, message):
@@ -331,7 +331,7 @@ def test_files_of_translations_are_scored_without_a_model(run, tmp_path):
     assert re.search(rf"^BLEU +100.00 ± 0.00 +{scored(worse, references)[0]} ± \S+ +0.00\d\d$", out, re.MULTILINE)
     assert "signature of the comparison: BLEU|nrefs:1|bs:1000|seed:12345" in out
     (tmp_path / "other").write_text("too short\n")
-    refused(run("evaluate", *files), "other has 1 lines; there must be one for each of the 40 pairs")
+    refused(run("evaluate", *files), "other: got 1 lines; expected 40, one for each pair")
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_compare_takes_values_in_place_of_the_recipes(run, tmp_path):
     [
         (["--vary", "score=dot", "--vary", "score=additive"], "--vary score is given twice: write --vary score=dot,a"),
         (["--vary", "max-length=5", "--max-length", 7], "--max-length is given, and --vary has its values"),
-        (["--vary", "seed=1", "--dropout", 2], "dikkat: --dropout is 2; it must be at least 0"),
+        (["--vary", "seed=1", "--dropout", 2], "dikkat: --dropout: got 2; expected a number of at least 0"),
         (
             ["--validation", "none", "--test", "none", "--vary", "seed=1"],
             "dikkat: seed=1: there are neither validation nor test pairs",
@@ -537,13 +537,13 @@ def test_show_nothing(run, model, tmp_path):
         (["--corpus", "{tsv: "], "--corpus: "),
         (["--corpus", "phrasebook", "--validation", "{share: 2}"], "validation: {'share': 2}: write {share: NUMBER}"),
         (["--corpus", "phrasebook", "--validation", "phrasebook"], "the phrasebook has no validation part: write"),
-        (["--dropout", "2"], "dikkat: --dropout is 2; it must be at least 0 and less than 1"),
-        (["--dropout", "much"], "dikkat: --dropout is 'much'; it must be a number"),
-        (["--max-minutes", "0"], "dikkat: --max-minutes is 0; it must be greater than 0"),
-        (["--hidden-size", "3"], "dikkat: --hidden-size is 3; it must be even"),
-        (["--num-layers", "1.5"], "dikkat: --num-layers is 1.5; it must be a whole number"),
-        (["--precision", "half"], "dikkat: --precision is 'half'; it must be one of float32, bfloat16"),
-        (["--score", "foo"], "dikkat: --score is 'foo'; it must be one of additive, dot, scaled_dot"),
+        (["--dropout", "2"], "dikkat: --dropout: got 2; expected a number of at least 0 and less than 1"),
+        (["--dropout", "much"], "dikkat: --dropout: got 'much'; expected a number"),
+        (["--max-minutes", "0"], "dikkat: --max-minutes: got 0; expected a number greater than 0"),
+        (["--hidden-size", "3"], "dikkat: --hidden-size: got 3; expected an even number"),
+        (["--num-layers", "1.5"], "dikkat: --num-layers: got 1.5; expected a whole number"),
+        (["--precision", "half"], "dikkat: --precision: got 'half'; expected one of float32, bfloat16"),
+        (["--score", "foo"], "dikkat: --score: got 'foo'; expected one of additive, dot, scaled_dot"),
         (["--score", "none", "--coverage"], "dikkat: --coverage is true and score is 'none': without attention"),
         (["own-corpus"], "dikkat: pairs.tsv: No such file or directory"),
         (
@@ -553,7 +553,7 @@ def test_show_nothing(run, model, tmp_path):
         (["--validation", "none", "--patience", 2], "--patience is given and --validation is none: without validation"),
         (
             ["--corpus", "phrasebook", "--tokenizer", "bpe", "--vocabulary-size", 100],
-            "dikkat: --vocabulary-size is 100;",
+            "dikkat: --vocabulary-size: got 100;",
         ),
         (
             ["--corpus", "phrasebook", "--average", 5, "--epochs", 2],
@@ -661,7 +661,7 @@ def test_bad_input_to_translate_is_one_line(run, model, tmp_path):
     refused(run("translate", model, stdin=b"a" * 100_000), "standard input, line 1: more than 10,000 characters")
     refused(run("translate", model, "Go.", "-f", tmp_path / "bad.txt"), "both given")
     refused(run("translate", model, "-f", tmp_path / "none.txt"), "none.txt: No such file or directory")
-    refused(run("translate", model, "\udcff"), "not Unicode")
+    refused(run("translate", model, "\udcff"), "expected Unicode")
 
 
 def test_a_diverging_training_is_one_line(run, pairs, tmp_path, monkeypatch):
@@ -710,7 +710,7 @@ def test_batches_by_tokens_and_precision_are_settings(run, pairs, tmp_path, monk
     options[options.index("bfloat16")] = "float32"
     status, _, err = run("train", "-o", tmp_path / "other", "--batch-tokens", 3, *options)
     assert status == 2
-    assert "dikkat: --batch-tokens is 3; a pair has" in err
+    assert "dikkat: --batch-tokens: got 3; expected at least" in err
 
 
 @pytest.mark.parametrize(
@@ -751,7 +751,7 @@ def test_the_libraries_too_say_what_to_install(statement, module, extra):
         (["translate", "m", "--batch-size", 0, "Go."], "'--batch-size'"),
         (
             ["translate", "m", "--max-length", 0, "Go."],
-            "--max-length is 0; it must be a whole number of at least 1, or",
+            "--max-length: got 0; expected a whole number of at least 1, or",
         ),
         (["train", "-o"], "option '-o' requires an argument. See dikkat"),
     ],

@@ -135,7 +135,7 @@ def test_held_out_is_the_share_that_was_asked_for():
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.5, float("nan")])
 def test_a_share_that_leaves_one_side_empty_is_refused(share):
-    with pytest.raises(CorpusError, match="share to hold out"):
+    with pytest.raises(CorpusError, match="share: got"):
         hold_out([("a", "b"), ("c", "d")], share)
 
 

@@ -36,7 +36,7 @@ def test_bleu_is_cased():
 
 @pytest.mark.parametrize(("hypotheses", "references"), [([], []), (["a"], ["a", "b"])])
 def test_refuses_corpora_that_do_not_fit(hypotheses, references):
-    with pytest.raises(InputError, match="translations and"):
+    with pytest.raises(InputError, match="hypotheses and references: got"):
         evaluate(hypotheses, references)
 
 
@@ -62,7 +62,7 @@ def test_bleu_of_a_sentence_by_hand(hypothesis, reference, k, score):
 
 
 def test_bleu_of_a_sentence_refuses_no_n_grams():
-    with pytest.raises(ValueError, match="k is 0"):
+    with pytest.raises(ValueError, match="k: got 0"):
         bleu_k("a", "a", 0)
 
 
@@ -82,7 +82,7 @@ def test_scores_by_length_are_those_of_each_bucket():
 
 
 def test_by_length_refuses_what_does_not_fit():
-    with pytest.raises(InputError, match="1 sources and 2 translations"):
+    with pytest.raises(InputError, match="sources and hypotheses: got 1 and 2"):
         evaluate_by_length(["a"], ["b", "c"], ["b", "c"])
 
 
@@ -114,7 +114,7 @@ def test_equal_systems_do_not_differ():
 
 
 def test_significance_refuses_what_does_not_fit():
-    with pytest.raises(InputError, match="1 and 2 translations and 2 references"):
+    with pytest.raises(InputError, match="got 1, 2 and 2; expected as many of each"):
         significance(["a"], ["b", "c"], ["b", "c"])
 
 

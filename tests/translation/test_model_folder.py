@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 
 from dikkat.storage import folders
 from dikkat.translation import ModelFolderError, TranslationModel, Translator
-from dikkat.translation.formats import model_folder
 from dikkat.translation.settings import ScoreName
 
 PARTS = {"model.safetensors", "settings.json", "source.tokenizer.json", "target.tokenizer.json"}

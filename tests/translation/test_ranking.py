@@ -145,7 +145,7 @@ def test_other_devices_rank_with_pytorch(monkeypatch, beam):
 
 
 def test_precision_is_checked(monkeypatch):
-    with pytest.raises(SettingsError, match="precision is 'half'; it must be one of float32, bfloat16"):
+    with pytest.raises(SettingsError, match="precision: got 'half'; expected one of float32, bfloat16"):
         Search(precision="half")
     monkeypatch.setattr(precision, "_has_bfloat16", lambda device: False)
     with pytest.raises(SettingsError, match="this CPU has no products in bfloat16"):

@@ -365,11 +365,11 @@ def test_a_model_with_itself_is_that_model(search, compiled, monkeypatch):
 
 
 def test_models_that_do_not_go_together_are_refused():
-    with pytest.raises(ValueError, match="models is empty"):
+    with pytest.raises(ValueError, match="models: got none"):
         beam_search([], MANY)
-    with pytest.raises(ValueError, match="target vocabularies of sizes 13, 12; they must have one in common"):
+    with pytest.raises(ValueError, match="target vocabularies of sizes 13, 12; expected one in common"):
         beam_search([make(), make(12)], MANY)
-    with pytest.raises(ValueError, match="are on the devices cpu, meta; they must have one in common"):
+    with pytest.raises(ValueError, match="got devices cpu, meta; expected one in common"):
         greedy([make(), make().to("meta")], MANY)
 
 
@@ -503,30 +503,30 @@ def test_nothing_to_search():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"beam": 0}, "beam is 0; it must be a whole number of at least 1"),
-        ({"beam": True}, "beam is True; it must be"),
-        ({"beam": 2.0}, "beam is 2.0; it must be"),
-        ({"beam": 3, "n_best": 4}, "n_best is 4; it must be a whole number from 1 to 3, the beam"),
-        ({"n_best": 0}, "n_best is 0; it must be"),
-        ({"length_penalty": -0.1}, "length_penalty is -0.1; it must be a number from 0 to 10"),
-        ({"length_penalty": math.nan}, "length_penalty is nan; it must be"),
-        ({"length_penalty": "1"}, "length_penalty is '1'; it must be"),
-        ({"min_ratio": -0.1}, "min_ratio is -0.1; it must be a number from 0 to 10"),
-        ({"min_ratio": None}, "min_ratio is None; it must be a number from 0 to 10"),
-        ({"max_ratio": 11}, "max_ratio is 11; it must be a number from 0 to 10, or left out"),
-        ({"max_ratio": 0}, "max_ratio is 0 and min_ratio 0.0; it must be greater than 0"),
-        ({"min_ratio": 2, "max_ratio": 1.9}, "max_ratio is 1.9 and min_ratio 2; it must be .* at least min_ratio"),
-        ({"sample": 1}, "sample is 1; it must be true or false"),
+        ({"beam": 0}, "beam: got 0; expected a whole number of at least 1"),
+        ({"beam": True}, "beam: got True; expected"),
+        ({"beam": 2.0}, "beam: got 2.0; expected"),
+        ({"beam": 3, "n_best": 4}, "n_best: got 4; expected a whole number from 1 to 3, the beam"),
+        ({"n_best": 0}, "n_best: got 0; expected"),
+        ({"length_penalty": -0.1}, "length_penalty: got -0.1; expected a number from 0 to 10"),
+        ({"length_penalty": math.nan}, "length_penalty: got nan; expected"),
+        ({"length_penalty": "1"}, "length_penalty: got '1'; expected"),
+        ({"min_ratio": -0.1}, "min_ratio: got -0.1; expected a number from 0 to 10"),
+        ({"min_ratio": None}, "min_ratio: got None; expected a number from 0 to 10"),
+        ({"max_ratio": 11}, "max_ratio: got 11; expected a number greater than 0 and at most 10, or none"),
+        ({"max_ratio": 0}, "max_ratio: got 0; expected a number greater than 0"),
+        ({"min_ratio": 2, "max_ratio": 1.9}, "max_ratio: got 1.9; expected at least 2, the min_ratio"),
+        ({"sample": 1}, "sample: got 1; expected true or false"),
         ({"sample": True, "beam": 4}, "beam is 4 and sample is true: samples are drawn one by one; leave one out"),
         ({"sample": True, "length_penalty": 0}, "length_penalty is 0 and sample is true"),
         ({"temperature": 0.5}, "temperature is 0.5 and sample is false: it acts on samples alone; leave one out"),
         ({"top_k": 5}, "top_k is 5 and sample is false"),
         ({"seed": 5}, "seed is 5 and sample is false"),
-        ({"sample": True, "temperature": 0}, "temperature is 0; it must be a number from 0.01 to 100"),
-        ({"sample": True, "top_k": 0}, "top_k is 0; it must be a whole number of at least 1, or left out"),
-        ({"sample": True, "seed": -1}, "seed is -1; it must be a whole number from 0 to 4294967295"),
-        ({"sample": True, "n_best": 0}, "n_best is 0; it must be a whole number of at least 1"),
-        ({"max_length": 0}, "max_length is 0; it must be a whole number of at least 1, or left out"),
+        ({"sample": True, "temperature": 0}, "temperature: got 0; expected a number from 0.01 to 100"),
+        ({"sample": True, "top_k": 0}, "top_k: got 0; expected a whole number of at least 1, or none"),
+        ({"sample": True, "seed": -1}, "seed: got -1; expected a whole number from 0 to 4294967295"),
+        ({"sample": True, "n_best": 0}, "n_best: got 0; expected a whole number of at least 1"),
+        ({"max_length": 0}, "max_length: got 0; expected a whole number of at least 1, or none"),
     ],
 )
 def test_options_out_of_range_are_refused(values, message):
@@ -536,9 +536,9 @@ def test_options_out_of_range_are_refused(values, message):
 
 def test_a_beam_wider_than_the_vocabulary_is_refused():
     beam_search(make(vocabulary=11), [[5]], Search(11))
-    with pytest.raises(SettingsError, match="beam is 12; it must be at most 11, the tokens that the model has"):
+    with pytest.raises(SettingsError, match="beam: got 12; expected at most 11, the tokens that the model has"):
         beam_search(make(vocabulary=11), [[5]], Search(12))
-    with pytest.raises(SettingsError, match="top_k is 12; it must be at most 11, the tokens that the model has"):
+    with pytest.raises(SettingsError, match="top_k: got 12; expected at most 11, the tokens that the model has"):
         beam_search(make(vocabulary=11), [[5]], Search(sample=True, top_k=12))
 
 

@@ -228,7 +228,7 @@ def test_a_switch_that_only_another_version_of_the_library_knows_may_be_off(tmp_
 
 def test_a_byte_pair_vocabulary_has_room_for_all_bytes():
     assert len(byte_pairs(size=260)) == 260
-    with pytest.raises(SettingsError, match="vocabulary_size is 259; with the tokenizer bpe it must be at least 260"):
+    with pytest.raises(SettingsError, match="vocabulary_size: got 259; expected at least 260"):
         byte_pairs(size=259)
 
 

@@ -209,7 +209,7 @@ def test_batches_by_tokens_reach_the_training_and_the_validation(monkeypatch):
         assert sum(rows for _, rows in sizes) == len(PAIRS)
         assert max(tokens for tokens, _ in sizes) <= 17
         assert max(rows for _, rows in sizes) > 1
-    with pytest.raises(SettingsError, match=r"batch_tokens is 3; a pair has \d tokens on a side"):
+    with pytest.raises(SettingsError, match=r"batch_tokens: got 3; expected at least \d, the tokens of a pair"):
         train(shorter(batch_tokens=3), PAIRS, PAIRS, progress=False)
 
 

@@ -68,15 +68,15 @@ def test_an_unknown_word_is_copied_where_the_model_looked():
 def test_what_is_no_sentence_is_refused(translator):
     with pytest.raises(TypeError, match="one string"):
         translator.translate("Go.")
-    with pytest.raises(TypeError, match=r"sentences\[1\] is of type int"):
+    with pytest.raises(TypeError, match=r"sentences\[1\]: got int"):
         translator.translate(["Go.", 3])
     with pytest.raises(TypeError, match="one string"):
         translator.translate_lines("Go.")  # before anything is asked of it
-    with pytest.raises(InputError, match=r"sentences\[1\] has 100,000 characters"):
+    with pytest.raises(InputError, match=r"sentences\[1\]: got 100,000 characters"):
         translator.translate(["Go.", "a" * 100_000])
-    with pytest.raises(InputError, match=r"sentences\[0\] is not Unicode"):
+    with pytest.raises(InputError, match=r"sentences\[0\]: got .*; expected Unicode"):
         translator.translate(["\udcff"])
-    with pytest.raises(InputError, match="batch_size is 0"):
+    with pytest.raises(InputError, match="batch_size: got 0"):
         translator.translate(["Go."], batch_size=0)
 
 
@@ -164,17 +164,17 @@ def test_given_translations_are_scored(translator):
     ("pairs", "error", "message"),
     [
         ([("Go.", "Va !"), ("", "Va !")], InputError, r"pairs\[1\] is a translation of an empty sentence: 'Va !'"),
-        ([("Go.", "a" * 100_000)], InputError, r"pairs\[0\]\[1\] has 100,000 characters"),
-        ([("\udcff", "Va !")], InputError, r"pairs\[0\]\[0\] is not Unicode"),
-        ([("Go.", 3)], TypeError, r"pairs\[0\]\[1\] is of type int; it must be a string"),
-        ([("Go.",)], TypeError, r"pairs\[0\] is \('Go.',\); it must be a sentence and its translation"),
-        (["ab"], TypeError, r"pairs\[0\] is 'ab'; it must be a sentence and its translation"),
+        ([("Go.", "a" * 100_000)], InputError, r"pairs\[0\]\[1\]: got 100,000 characters"),
+        ([("\udcff", "Va !")], InputError, r"pairs\[0\]\[0\]: got .*; expected Unicode"),
+        ([("Go.", 3)], TypeError, r"pairs\[0\]\[1\]: got int; expected a string"),
+        ([("Go.",)], TypeError, r"pairs\[0\]: got \('Go.',\); expected a sentence and its translation"),
+        (["ab"], TypeError, r"pairs\[0\]: got 'ab'; expected a sentence and its translation"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(translator, pairs, error, message):
     with pytest.raises(error, match=message):
         translator.score(pairs)
-    with pytest.raises(InputError, match="batch_size is 0"):
+    with pytest.raises(InputError, match="batch_size: got 0"):
         translator.score([], batch_size=0)
 
 
@@ -210,7 +210,7 @@ def test_translators_of_other_words_do_not_translate_together(translator):
         other = dataclasses.replace(translator, **{name: words})
         with pytest.raises(InputError, match=rf"the {name} of translators\[1\] is another than that of"):
             Translator.ensemble([translator, other])
-    with pytest.raises(InputError, match="translators is empty"):
+    with pytest.raises(InputError, match="translators: got none"):
         Translator.ensemble([])
 
 

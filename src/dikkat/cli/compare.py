@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dikkat.cli.app import Command, app
+from dikkat.cli.messages import complain
 from dikkat.cli.options import (
     CorpusOption,
     TestOption,
@@ -84,7 +85,7 @@ def compare(
             done.append(trial)
             print(f"{len(done)} of {len(trials)}: {trial.name}: {trial.error or 'done'}", file=sys.stderr)
     except KeyboardInterrupt:
-        print("dikkat: interrupted; to go on, give the same command again", file=sys.stderr)
+        complain("interrupted; to go on, give the same command again")
         raise typer.Exit(130) from None
     show_table(["", "parameters", "loss", "BLEU", "chrF2", "seconds", "tokens/s"], [_row(trial) for trial in done])
     for trial in done:

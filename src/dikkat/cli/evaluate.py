@@ -140,7 +140,7 @@ def _translations(system: Translates | Path, pairs: Sequence[Pair], search: Sear
     if isinstance(system, Path):
         found = list(read_lines(system))
         if len(found) != len(pairs):
-            raise InputError(f"{system} has {len(found)} lines; there must be one for each of the {len(pairs)} pairs")
+            raise InputError(f"{system}: got {len(found)} lines; expected {len(pairs)}, one for each pair")
         return found
     with naming_options(), lines.progress(lambda: len(pairs)) as advance:
         sources = (source for source, _ in pairs)

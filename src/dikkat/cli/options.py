@@ -2,20 +2,19 @@
 
 import inspect
 import re
-import types
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
 from dikkat.cli.app import FLAG
+from dikkat.cli.messages import worded
 from dikkat.errors import InputError
 from dikkat.translation.decoding.search import Search
-from dikkat.translation.settings import Settings, choices
+from dikkat.translation.options import Allowed, allowed
+from dikkat.translation.settings import Settings
 
 _SPELLINGS = (
     "A name, such as phrasebook or multi30k-en-fr; a file of lines of sentence, tab, translation; "
@@ -86,19 +85,18 @@ _METAVARS = {bool: FLAG, int: "N", float: "NUMBER", str: "NAME"}
 
 def setting_options() -> dict[str, Any]:
     """An option for each setting, without a default: what is not given is the recipe's."""
+    default = Settings()
     return {
-        name: _option(
-            name, kind, f"{described(name)} {_default(getattr(Settings(), name))}", option.group, negative=True
-        )
-        for name, kind, option in _settings()
+        name: _option(name, each.allowed, described(name), getattr(default, name), each.group, negative=True)
+        for name, each in Settings.options().items()
     }
 
 
 def described(setting: str) -> str:
     """What a setting does, and the values it may have if they are few."""
-    text, allowed = Settings.options()[setting].help, choices(get_type_hints(Settings)[setting]) or ()
-    named = all(re.search(rf"\b{value}\b", text) for value in allowed)
-    return text if named else f"{text} One of {', '.join(allowed)}."
+    option = Settings.options()[setting]
+    named = all(re.search(rf"\b{value}\b", option.help) for value in option.allowed.choices)
+    return option.help if named else f"{option.help} One of {', '.join(option.allowed.choices)}."
 
 
 def search_options(*left_out: str) -> dict[str, Any]:
@@ -107,13 +105,10 @@ def search_options(*left_out: str) -> dict[str, Any]:
     Args:
         left_out: fields that would have no meaning for the command.
     """
-    kinds = get_type_hints(Search)
     return {
-        field.name: _option(
-            field.name, kinds[field.name], f"{_SEARCH_HELP[field.name]} {_default(field.default)}", "Search"
-        )
-        for field in fields(Search)
-        if field.name not in left_out
+        name: _option(name, each, _SEARCH_HELP[name], getattr(Search, name), "Search")
+        for name, each in allowed(Search).items()
+        if name not in left_out
     }
 
 
@@ -181,18 +176,11 @@ def check_together(options: Mapping[str, Any]) -> None:
 @contextmanager
 def naming_options() -> Iterator[None]:
     """Errors and warnings about settings name the options instead."""
-    show = warnings.showwarning
-
-    def renamed(message: Warning | str, *rest: Any, **more: Any) -> None:
-        show(_with_option_names(str(message)), *rest, **more)
-
-    warnings.showwarning = renamed
-    try:
-        yield
-    except InputError as error:
-        raise type(error)(_with_option_names(str(error))) from error
-    finally:
-        warnings.showwarning = show
+    with worded(_with_option_names):
+        try:
+            yield
+        except InputError as error:
+            raise type(error)(_with_option_names(str(error))) from error
 
 
 def option_name(field: str) -> str:
@@ -202,45 +190,37 @@ def option_name(field: str) -> str:
 
 def _with_option_names(message: str) -> str:
     """A message with options for settings: where it begins with one, or where an underscore tells one from a word."""
-    names = [
-        "corpus",
-        "validation",
-        "test",
-        *(field.name for options in (Settings, Search) for field in fields(options)),
-    ]
+    names = ["corpus", "validation", "test", *allowed(Settings), *allowed(Search)]
     certain = "|".join(name for name in names if "_" in name)
-    return re.sub(rf"^({'|'.join(names)})(?= is )|\b({certain})\b", lambda found: option_name(found[0]), message)
+    return re.sub(rf"^({'|'.join(names)})(?= is |: got )|\b({certain})\b", lambda found: option_name(found[0]), message)
 
 
-def _settings() -> Iterator[tuple[str, Any, Any]]:
-    kinds = get_type_hints(Settings)
-    return ((name, kinds[name], option) for name, option in Settings.options().items())
-
-
-def _option(name: str, kind: Any, description: str, panel: str, *, negative: bool = False) -> Any:
+def _option(name: str, allowed: Allowed, text: str, default: object, panel: str, *, negative: bool = False) -> Any:
     """A flag, or an option that takes a value in the words of a recipe; what it means is read later, in one place.
 
     A recipe's value is undone with the negative of a flag; where there is no recipe, there is none.
     """
-    allowed = choices(kind) or ()
-    plain = next((each for each in get_args(kind) if each is not types.NoneType), kind) if not allowed else str
-    flag = plain is bool
+    flag = allowed.kind is bool
     opposite = f"/--no-{name.replace('_', '-')}" if flag and negative else ""
     return Annotated[
         bool | None if flag else str | None,
         typer.Option(
             f"{option_name(name)}{opposite}",
-            help=_with_option_names(description),
+            help=_with_option_names(rf"{text} \[default: {_written(default)}]"),
             rich_help_panel=panel,
-            metavar=_METAVARS[plain],
+            metavar=_METAVARS[allowed.kind],
             show_default=False,
-            autocompletion=(lambda incomplete: [each for each in allowed if each.startswith(incomplete)])
-            if allowed
-            else None,
+            autocompletion=completed(*allowed.choices) if allowed.choices else None,
         ),
     ]
 
 
-def _default(value: object) -> str:
-    words = {None: "none", True: "yes", False: "no"}
-    return rf"\[default: {words.get(value, value) if value is None or isinstance(value, bool) else value}]"
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)
+
+
+def completed(*values: str) -> Callable[[str], list[str]]:
+    """The values that the shell completes."""
+    return lambda incomplete: [value for value in values if value.startswith(incomplete)]

@@ -4,7 +4,6 @@ import math
 import re
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 import typer
 
 from dikkat.cli.app import Command, app
+from dikkat.cli.messages import worded
 from dikkat.cli.tables import show_table
 from dikkat.errors import InputError
 
@@ -31,7 +31,7 @@ _PICTURES, _ENDINGS = ("fit", "attention", "history"), (".png", ".svg")
 _POOLINGS = "average", "gaussian", "learned"  # the columns of the experiment's predictions
 _CURVES = 8  # most features with a curve; more would be too small to read
 _FAR = 1e3  # bandwidth over a feature's range at which all its values weigh alike
-_ARGUMENT = re.compile(r"^\w+(?=: got)")  # the estimator's argument in the message of an error
+_ARGUMENT = re.compile(r"^\w+(?=: (?:came|got)\b)")  # the estimator's argument in the message of an error
 _OPTIONS = {"sample_weight": "weights"}  # options that are not called as the argument is
 _GUESSED = "cp1252"  # the encoding that nothing in a file confirms
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
@@ -397,22 +397,15 @@ def _widest(data: _Data) -> str:
 @contextmanager
 def _naming_options(columns: Mapping[str, str]) -> Iterator[None]:
     """Errors and warnings about the estimator's arguments name the columns or the options instead."""
-    show = warnings.showwarning
 
-    def renamed(message: Warning | str, *rest: Any, **more: Any) -> None:
-        show(str(message).replace("out_of_reach='nearest'", "--out-of-reach nearest"), *rest, **more)
+    def named(found: re.Match[str]) -> str:
+        return columns.get(found[0], _option(_OPTIONS.get(found[0], found[0])))
 
-    warnings.showwarning = renamed
-    try:
-        yield
-    except ValueError as error:
-
-        def named(found: re.Match[str]) -> str:
-            return columns.get(found[0], _option(_OPTIONS.get(found[0], found[0])))
-
-        raise InputError(_ARGUMENT.sub(named, str(error))) from error
-    finally:
-        warnings.showwarning = show
+    with worded(lambda message: message.replace("out_of_reach='nearest'", "--out-of-reach nearest")):
+        try:
+            yield
+        except ValueError as error:
+            raise InputError(_ARGUMENT.sub(named, str(error))) from error
 
 
 def _option(name: str) -> str:

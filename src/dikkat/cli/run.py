@@ -8,6 +8,7 @@ from typing import Any, TextIO
 import typer
 
 from dikkat.cli.app import InterruptedCommand, app
+from dikkat.cli.messages import complain
 from dikkat.errors import InputError
 
 _UsageError: Any = typer.BadParameter.__bases__[0]  # of click, or of the copy of it that newer versions of typer have
@@ -64,5 +65,5 @@ def _write_utf8(stream: TextIO) -> None:
 
 
 def _fail(message: str) -> None:
-    print("dikkat: " + " ".join(message.split()), file=sys.stderr)
+    complain(message)
     raise SystemExit(2)

@@ -155,8 +155,8 @@ class Batches:
         longest = max(int(self._store.source_lengths.max()), int(self._store.target_lengths.max()) + 1)
         if longest > batch_tokens:
             raise SettingsError(
-                f"batch_tokens is {batch_tokens}; a pair has {longest} tokens on a side, the target's end "
-                "included, and no batch can hold it: use at least as many, or a smaller max_length"
+                f"batch_tokens: got {batch_tokens}; expected at least {longest}, the tokens of a pair on a side, the "
+                "target's end included, which no smaller batch can hold: use as many, or a smaller max_length"
             )
 
     def _cut(self, ranges: list[tuple[int, int]], batch_tokens: int) -> NDArray[np.intp]:

@@ -1,6 +1,5 @@
 """Well-known corpora by their names: fetched, verified, and kept in the cache folder."""
 
-import difflib
 import warnings
 import zipfile
 import zlib
@@ -13,6 +12,7 @@ from dikkat.translation.data.corpus import AlignedCorpus, Corpus, TsvCorpus
 from dikkat.translation.data.downloads import Checksum, fetch
 from dikkat.translation.data.splits import split
 from dikkat.translation.errors import CorpusError
+from dikkat.translation.options import nearest
 
 NAMES = ("tatoeba-fra-eng", "multi30k-en-fr", "multi30k-en-de")
 
@@ -79,9 +79,7 @@ def named(name: str, *, base: str | None = None) -> NamedCorpus:
         dikkat.translation.errors.CorpusError: multi30k-en-it: no such corpus; did you mean multi30k-en-fr?
     """  # noqa: E501  (a row of a table is one line)
     if name not in NAMES:
-        near = difflib.get_close_matches(name, NAMES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"those that have names are {', '.join(NAMES)}"
-        raise CorpusError(f"{name}: no such corpus; {hint}")
+        raise CorpusError(f"{name}: no such corpus; {nearest(name, NAMES)}")
     if name == "tatoeba-fra-eng":
         return _tatoeba(base or _TATOEBA)
     _, *languages = name.split("-")

@@ -1,8 +1,7 @@
 """A corpus as recipes and the command line spell it."""
 
-import difflib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -13,6 +12,7 @@ from dikkat.translation import phrasebook
 from dikkat.translation.data.corpus import AlignedCorpus, DatasetCorpus, TsvCorpus
 from dikkat.translation.data.named_corpora import NAMES, named
 from dikkat.translation.errors import CorpusError
+from dikkat.translation.options import nearest
 
 Part = Literal["training", "validation", "test", "whole"]
 
@@ -178,7 +178,7 @@ def _place(key: str, name: str) -> Path:
     except (RuntimeError, UnicodeEncodeError):  # nobody's home folder; letters that no name may have
         possible = False
     if not possible:
-        raise InputError(f"{key} is {name!r}; no file can be called so")
+        raise InputError(f"{key}: got {name!r}; expected the name of a file")
     return place
 
 
@@ -186,20 +186,14 @@ def _check_values(values: Mapping[str, object]) -> None:
     for key, value in values.items():
         if key == "first":
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"first is {value!r}; it must be a whole number of at least 1")
+                raise InputError(f"first: got {value!r}; expected a whole number of at least 1")
         elif not isinstance(value, str) or not value:
-            raise InputError(f"{key} is {value!r}; it must be a text")
+            raise InputError(f"{key}: got {value!r}; expected a text")
     name, part = values.get("name"), values.get("part")
     if name is not None and name not in _KNOWN:
         raise InputError(f"{name}: no such corpus; {nearest(name, _KNOWN)}")
     if part is not None and part not in get_args(Part):
-        raise InputError(f"part is {part!r}; it must be one of {', '.join(get_args(Part))}")
-
-
-def nearest(name: object, known: Sequence[str]) -> str:
-    """A hint at what someone may have meant who wrote a name that is not known."""
-    near = difflib.get_close_matches(str(name), known, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        raise InputError(f"part: got {part!r}; expected one of {', '.join(get_args(Part))}")
 
 
 def _phrasebook(part: Part) -> Any:

@@ -179,9 +179,9 @@ class _WithoutLeaks(Corpus):
 def _check_shares(*shares: float) -> None:
     for share in shares:
         if not 0.0 < share < 1.0:
-            raise CorpusError(f"the share to hold out is {share}; it must be between 0 and 1")
+            raise CorpusError(f"share: got {share}; expected a number between 0 and 1")
     if sum(shares) >= 1.0:
-        raise CorpusError(f"the shares to hold out are {shares}; together they must be less than 1")
+        raise CorpusError(f"shares: got {shares}; expected numbers of a sum below 1")
 
 
 def _same(sentence: str) -> str:

@@ -111,7 +111,7 @@ def alignment_error_rate(found: Sequence[set[Link]], gold: Sequence[GoldLinks]) 
         0.0
     """
     if len(found) != len(gold):
-        raise InputError(f"there are gold links of {len(gold)} pairs, and {len(found)} pairs; there must be as many")
+        raise InputError(f"found: got links of {len(found)} pairs; expected {len(gold)}, as many as gold")
     total = sum(len(links) + len(each.sure) for links, each in zip(found, gold, strict=True))
     if not total:
         raise InputError("there is no link at all, neither found nor given")

@@ -56,8 +56,8 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str]) -> Evaluation
     """
     if not hypotheses or len(hypotheses) != len(references):
         raise InputError(
-            f"there are {len(hypotheses)} translations and {len(references)} references; there must be as many of "
-            "both, and at least one"
+            f"hypotheses and references: got {len(hypotheses)} and {len(references)}; expected as many of both, and at "
+            "least one"
         )
     from sacrebleu.metrics.bleu import BLEU  # here, since translating needs none of it
     from sacrebleu.metrics.chrf import CHRF
@@ -115,7 +115,7 @@ def evaluate_by_length(sources: Sequence[str], hypotheses: Sequence[str], refere
         [(1, 10, 1), (11, 20, 1)]
     """
     if len(sources) != len(hypotheses):
-        raise InputError(f"there are {len(sources)} sources and {len(hypotheses)} translations; there must be as many")
+        raise InputError(f"sources and hypotheses: got {len(sources)} and {len(hypotheses)}; expected as many of both")
     members: dict[int, list[int]] = {}
     for index, source in enumerate(sources):
         members.setdefault(max(0, len(source.split()) - 1) // BUCKET, []).append(index)
@@ -172,8 +172,8 @@ def significance(hypotheses: Sequence[str], others: Sequence[str], references: S
     """
     if not references or not len(hypotheses) == len(others) == len(references):
         raise InputError(
-            f"there are {len(hypotheses)} and {len(others)} translations and {len(references)} references; there must "
-            "be as many of each, and at least one"
+            f"hypotheses, others and references: got {len(hypotheses)}, {len(others)} and {len(references)}; expected "
+            "as many of each, and at least one"
         )
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
@@ -227,7 +227,7 @@ def bleu_k(hypothesis: str | Sequence[str], reference: str | Sequence[str], k: i
         0.4317
     """
     if k < 1:
-        raise ValueError(f"k is {k}; the longest n-grams must have at least 1 word")
+        raise ValueError(f"k: got {k}; expected at least 1, the words of the longest n-grams")
     words = hypothesis.split() if isinstance(hypothesis, str) else list(hypothesis)
     label = reference.split() if isinstance(reference, str) else list(reference)
     if not words:

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
-from typing import Any, Protocol, Self, get_args
+from typing import Annotated, Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -14,11 +14,11 @@ from dikkat.errors import InputError
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.network.model import Batch, collate, expected, pad
 from dikkat.translation.network.precision import check_precision
+from dikkat.translation.options import Range, check
 from dikkat.translation.settings import Precision
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
 _BLOCK = 64  # columns; of 16 to 256 the fastest for 64 and 320 rows of 8,000
-_LARGEST_RATIO = 10  # target tokens for one of the source's
 _CHUNK = 1024  # tokens whose scores are in memory at once where a translation is given
 
 
@@ -70,38 +70,28 @@ class Search:
         >>> Search(beam=3, n_best=5)
         Traceback (most recent call last):
             ...
-        dikkat.translation.errors.SettingsError: n_best is 5; it must be a whole number from 1 to 3, the beam
+        dikkat.translation.errors.SettingsError: n_best: got 5; expected a whole number from 1 to 3, the beam
     """
 
-    beam: int = 5
-    n_best: int = 1
-    length_penalty: float = 1.0
-    min_ratio: float = 0.0
-    max_ratio: float | None = None
-    max_length: int | None = None
+    beam: Annotated[int, Range(1)] = 5
+    n_best: Annotated[int, Range(1)] = 1
+    length_penalty: Annotated[float, Range(0, 10)] = 1.0
+    min_ratio: Annotated[float, Range(0, 10)] = 0.0
+    max_ratio: Annotated[float | None, Range(0, 10, open_below=True)] = None
+    max_length: Annotated[int | None, Range(1)] = None
     sample: bool = False
-    temperature: float = 1.0
-    top_k: int | None = None
-    seed: int = 0
+    temperature: Annotated[float, Range(0.01, 100)] = 1.0
+    top_k: Annotated[int | None, Range(1)] = None
+    seed: Annotated[int, Range(0, 2**32 - 1)] = 0
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         """Check every value, and those that contradict each other."""
-        if not isinstance(self.sample, bool):
-            raise SettingsError(f"sample is {self.sample!r}; it must be true or false")
-        for name, smallest, largest in _WHOLE:
-            _check_whole(name, getattr(self, name), smallest, largest)
-        for name, least, most in _REAL:
-            _check_real(name, getattr(self, name), least, most)
-        if self.precision not in get_args(Precision):
-            raise SettingsError(f"precision is {self.precision!r}; it must be one of {', '.join(get_args(Precision))}")
+        check(self)
         if not self.sample and self.n_best > self.beam:
-            raise SettingsError(f"n_best is {self.n_best}; it must be a whole number from 1 to {self.beam}, the beam")
-        if self.max_ratio is not None and not 0 < self.max_ratio >= self.min_ratio:
-            raise SettingsError(
-                f"max_ratio is {self.max_ratio} and min_ratio {self.min_ratio}; it must be greater than 0 and at least "
-                "min_ratio"
-            )
+            raise SettingsError(f"n_best: got {self.n_best}; expected a whole number from 1 to {self.beam}, the beam")
+        if self.max_ratio is not None and self.max_ratio < self.min_ratio:
+            raise SettingsError(f"max_ratio: got {self.max_ratio}; expected at least {self.min_ratio}, the min_ratio")
         self._check_way()
 
     def _check_way(self) -> None:
@@ -113,34 +103,6 @@ class Search:
                 raise SettingsError(
                     f"{name} is {getattr(self, name)} and sample is {str(self.sample).lower()}: {why}; leave one out"
                 )
-
-
-_WHOLE = (
-    ("beam", 1, None), ("n_best", 1, None), ("max_length", 1, None), ("top_k", 1, None), ("seed", 0, 2**32 - 1),
-)  # fmt: skip
-_REAL = (
-    ("length_penalty", 0, 10), ("min_ratio", 0, _LARGEST_RATIO), ("max_ratio", 0, _LARGEST_RATIO),
-    ("temperature", 0.01, 100),
-)  # fmt: skip
-
-
-def _check_whole(name: str, value: object, smallest: int, largest: int | None) -> None:
-    optional = getattr(Search, name) is None
-    if optional and value is None:
-        return
-    allowed = f"at least {smallest}" if largest is None else f"{smallest} to {largest}"
-    if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= (largest or math.inf):
-        kind = f"a whole number {'of' if largest is None else 'from'} {allowed}{', or left out' if optional else ''}"
-        raise SettingsError(f"{name} is {value!r}; it must be {kind}")
-
-
-def _check_real(name: str, value: object, least: float, most: float) -> None:
-    optional = getattr(Search, name) is None
-    if optional and value is None:
-        return
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value <= most:
-        kind = f"a number from {least} to {most}{', or left out' if optional else ''}"
-        raise SettingsError(f"{name} is {value!r}; it must be {kind}")
 
 
 Table = np.ndarray[Any, Any]
@@ -304,7 +266,7 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
     vocabulary = len(together[0].output_bias)
     for name, wanted in (("beam", 1 if search.sample else search.beam), ("top_k", search.top_k or 1)):
         if wanted > vocabulary:
-            raise SettingsError(f"{name} is {wanted}; it must be at most {vocabulary}, the tokens that the model has")
+            raise SettingsError(f"{name}: got {wanted}; expected at most {vocabulary}, the tokens that the model has")
     if not sources:
         return []
     device = together[0].output_bias.device
@@ -367,13 +329,13 @@ def _together(models: Models) -> list[Reads]:
     """Models that go together, in evaluation mode."""
     together = list(models) if isinstance(models, Sequence) else [models]
     if not together:
-        raise ValueError("models is empty; it must be a model or several")
+        raise ValueError("models: got none; expected a model or several")
     for what, found in (
-        ("have target vocabularies of sizes", [len(model.output_bias) for model in together]),
-        ("are on the devices", [str(model.output_bias.device) for model in together]),
+        ("target vocabularies of sizes", [len(model.output_bias) for model in together]),
+        ("devices", [str(model.output_bias.device) for model in together]),
     ):
         if len(set(found)) > 1:
-            raise ValueError(f"the models {what} {', '.join(map(str, found))}; they must have one in common")
+            raise ValueError(f"models: got {what} {', '.join(map(str, found))}; expected one in common")
     return [model.eval() for model in together]
 
 

@@ -133,7 +133,7 @@ class Translates:
             TypeError: as in `translate`.
         """
         if isinstance(lines, str):
-            raise TypeError("sentences is one string; it must be several of them: translate([sentence])")
+            raise TypeError("sentences: got one string; expected several of them: translate([sentence])")
         _check_batch_size(batch_size)
         size = _WINDOW * batch_size if batch_size > 1 else 1
         return (found for window in _windows(lines, size) for found in self._window(window, batch_size, search))
@@ -272,7 +272,7 @@ class Translator(Translates):
             ['Go', '.']
         """
         if not translators:
-            raise InputError("translators is empty; an ensemble has at least one")
+            raise InputError("translators: got none; expected at least one")
         first = translators[0]
         for index, other in enumerate(translators):
             for name in ("source_tokenizer", "target_tokenizer"):
@@ -399,21 +399,21 @@ def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
 
 def _check(sentence: str, name: str) -> str:
     if not isinstance(sentence, str):
-        raise TypeError(f"{name} is of type {type(sentence).__name__}; it must be a string")
+        raise TypeError(f"{name}: got {type(sentence).__name__}; expected a string")
     if any("\ud800" <= character <= "\udfff" for character in sentence):  # as from a command line
-        raise InputError(f"{name} is not Unicode text: {sentence!r}. Give it as UTF-8")
+        raise InputError(f"{name}: got {sentence!r}; expected Unicode text. Give it as UTF-8")
     if len(sentence) > MAX_CHARACTERS:
-        raise InputError(f"{name} has {len(sentence):,} characters; a sentence may have {MAX_CHARACTERS:,}. Split it")
+        raise InputError(f"{name}: got {len(sentence):,} characters; expected at most {MAX_CHARACTERS:,}. Split it")
     return sentence
 
 
 def _check_pair(pair: tuple[str, str], index: int) -> tuple[str, str]:
     if isinstance(pair, str) or len(pair) != 2:
-        raise TypeError(f"pairs[{index}] is {pair!r}; it must be a sentence and its translation")
+        raise TypeError(f"pairs[{index}]: got {pair!r}; expected a sentence and its translation")
     source, target = (_check(sentence, f"pairs[{index}][{side}]") for side, sentence in enumerate(pair))
     return source, target
 
 
 def _check_batch_size(batch_size: int) -> None:
     if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}; it must be at least 1")
+        raise InputError(f"batch_size: got {batch_size}; expected at least 1")

@@ -13,9 +13,10 @@ import yaml
 
 from dikkat.errors import InputError
 from dikkat.storage.files import write_whole
-from dikkat.translation.data.source import Part, Source, nearest
+from dikkat.translation.data.source import Part, Source
 from dikkat.translation.data.splits import hold_out, without_leaks
 from dikkat.translation.errors import CorpusError
+from dikkat.translation.options import nearest
 from dikkat.translation.settings import Settings
 
 SUFFIX = ".yaml"

@@ -40,7 +40,7 @@ def check_size(kind: Kind, vocabulary_size: int) -> None:
     smallest = len(SPECIAL_TOKENS) + 256
     if kind == "bpe" and vocabulary_size < smallest:
         raise SettingsError(
-            f"vocabulary_size is {vocabulary_size}; with the tokenizer bpe it must be at least {smallest}, the number "
+            f"vocabulary_size: got {vocabulary_size}; expected at least {smallest} with the tokenizer bpe: the number "
             "of all bytes and special tokens"
         )
 
@@ -100,7 +100,7 @@ class Tokenizer:
             return cls(_train_words(sentences, min_freq, vocabulary_size))
         if kind == "bpe":
             return cls(_train_byte_pairs(sentences, min_freq, vocabulary_size))
-        raise SettingsError(f"tokenizer is {kind!r}; it must be one of {', '.join(get_args(Kind))}")
+        raise SettingsError(f"tokenizer: got {kind!r}; expected one of {', '.join(get_args(Kind))}")
 
     def __len__(self) -> int:
         """Number of tokens, the special ones included."""
@@ -295,7 +295,7 @@ def _check(content: Any) -> None:
         content["model"].get("type") if isinstance(content, dict) and isinstance(content.get("model"), dict) else None
     )
     if kind not in ("WordLevel", "BPE"):
-        raise ValueError(f"its model is {kind!r}, and must be WordLevel or BPE")
+        raise ValueError(f"model: got {kind!r}; expected WordLevel or BPE")
     own = json.loads((_untrained_words() if kind == "WordLevel" else _untrained_byte_pairs()).to_str())
     vocabulary, decoder = content["model"].get("vocab"), content.get("decoder")
     _check_vocabulary(vocabulary)
@@ -317,7 +317,7 @@ def _check_vocabulary(vocabulary: Any) -> None:
         raise ValueError("it has no vocabulary of tokens and their numbers")
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     if tuple(tokens[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
-        raise ValueError(f"its first tokens are {tokens[: len(SPECIAL_TOKENS)]}, and must be {list(SPECIAL_TOKENS)}")
+        raise ValueError(f"first tokens: got {tokens[: len(SPECIAL_TOKENS)]}; expected {list(SPECIAL_TOKENS)}")
     if [vocabulary[token] for token in tokens] != list(range(len(tokens))):
         raise ValueError("its tokens are not numbered from 0 without a gap")
 

@@ -1,0 +1,110 @@
+"""What the fields of a dataclass may hold, by their types and ranges: one check for `Settings` and for `Search`."""
+
+import difflib
+import math
+import reprlib
+import types
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+from dikkat.translation.errors import SettingsError
+
+
+class Range(NamedTuple):
+    """The numbers that a field may hold, as metadata of its type: `Annotated[int, Range(1, 100)]`.
+
+    Attributes:
+        smallest: the smallest one.
+        largest: the largest one.
+        open_below: whether `smallest` itself is not allowed.
+        open_above: whether `largest` itself is not allowed.
+    """
+
+    smallest: float
+    largest: float = math.inf
+    open_below: bool = False
+    open_above: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Whether a number is within; NaN is in no range."""
+        above = value > self.smallest if self.open_below else value >= self.smallest
+        return above and (value < self.largest if self.open_above else value <= self.largest)
+
+    def __str__(self) -> str:
+        if not self.open_below and not self.open_above and self.largest < math.inf:
+            return f"from {self.smallest} to {self.largest}"
+        least = f"{'greater than' if self.open_below else 'of at least'} {self.smallest}"
+        if self.largest == math.inf:
+            return least
+        return f"{least} and {'less than' if self.open_above else 'at most'} {self.largest}"
+
+
+class Allowed(NamedTuple):
+    """What a field may hold.
+
+    Attributes:
+        kind: `bool`, `int`, `float` or `str`.
+        choices: of a `str`, the texts.
+        range: of a number, its range.
+        optional: whether it may be None.
+    """
+
+    kind: type
+    choices: tuple[str, ...] = ()
+    range: Range | None = None
+    optional: bool = False
+
+    def holds(self, value: Any) -> bool:
+        """Whether a field may hold a value."""
+        if value is None:
+            return self.optional
+        if isinstance(value, bool) or self.kind is bool:
+            return isinstance(value, bool) and self.kind is bool
+        if self.range is None:
+            return value in self.choices
+        return isinstance(value, int if self.kind is int else (int, float)) and self.range.holds(value)
+
+    def __str__(self) -> str:
+        if self.range is not None:
+            found = f"a {'whole ' if self.kind is int else ''}number {self.range}"
+        else:
+            found = f"one of {', '.join(self.choices)}" if self.choices else "true or false"
+        return f"{found}, or none" if self.optional else found
+
+
+def allowed(cls: type) -> dict[str, Allowed]:
+    """What each field of a dataclass may hold, from its type.
+
+    Args:
+        cls: of fields that are `bool`, a `Literal` of texts, or `int` or `float` with a `Range`; numbers may be None.
+    """
+    hints = get_type_hints(cls, include_extras=True)
+    return {field.name: _allowed(hints[field.name]) for field in fields(cls)}
+
+
+def _allowed(hint: Any) -> Allowed:
+    if get_origin(hint) is Literal:
+        return Allowed(str, choices=get_args(hint))
+    if hint is bool:
+        return Allowed(bool)
+    kind, limits = get_args(hint)  # of Annotated, whose arguments are the type and its range
+    kinds = [each for each in get_args(kind) or (kind,) if each is not types.NoneType]
+    return Allowed(kinds[0], range=limits, optional=len(get_args(kind)) > 1)
+
+
+def check(values: Any) -> None:
+    """Whether every field of a dataclass holds what it may.
+
+    Raises:
+        SettingsError: one does not; the message names it, with what is allowed.
+    """
+    for name, each in allowed(type(values)).items():
+        if not each.holds(value := getattr(values, name)):
+            raise SettingsError(f"{name}: got {reprlib.repr(value)}; expected {each}")
+
+
+def nearest(name: object, known: Sequence[str]) -> str:
+    """A hint at what someone may have meant who wrote a name that is not known."""
+    near = difflib.get_close_matches(str(name), known, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"

@@ -172,7 +172,7 @@ def test_another_version_or_format_is_refused(folder):
 
 def test_settings_out_of_range_are_refused(folder, translator):
     changed_settings(folder, settings=translator.settings.to_dict() | {"dropout": 2})
-    refused(folder, r"settings\.json: dropout is 2")
+    refused(folder, r"settings\.json: dropout: got 2")
     changed_settings(folder, settings=translator.settings.to_dict() | {"colour": 2})
     refused(folder, "colour: no such setting")
     changed_settings(folder, settings=None)

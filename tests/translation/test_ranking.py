@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dikkat.cpu.loss.launch import CrossEntropy
 from dikkat.cpu.search.launch import rank
 from dikkat.translation import InputError, Search, SettingsError, beam_search
-from dikkat.translation.decoding import search as search_module
+from dikkat.translation.decoding import beams
 from dikkat.translation.network import precision
 from dikkat.translation.network.loss import _Plain
 from dikkat.translation.network.model import OutputLayer
@@ -138,7 +138,7 @@ def test_a_model_in_float64_is_searched_in_bfloat16(monkeypatch):
 @pytest.mark.parametrize("beam", [1, 2, 5])
 def test_other_devices_rank_with_pytorch(monkeypatch, beam):
     wanted = beam_search(make(), MANY, Search(beam))
-    monkeypatch.setattr(search_module, "can_rank", lambda products: False)
+    monkeypatch.setattr(beams, "can_rank", lambda products: False)
     for one, other in zip(wanted, beam_search(make(), MANY, Search(beam)), strict=True):
         assert one[0].ids == other[0].ids
         assert other[0].score == pytest.approx(one[0].score, rel=1e-10)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from dikkat.cli.app import Command, app
+from dikkat.cli.app import Command, app, option
 from dikkat.cli.messages import complain, worded
 from dikkat.cli.tables import show_table
 from dikkat.errors import InputError
@@ -37,11 +37,6 @@ _GUESSED = "cp1252"  # which no mark in a file says
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
 
 
-def _completed(*values: str) -> Any:
-    """The values that the shell completes."""
-    return lambda incomplete: [value for value in values if value.startswith(incomplete)]
-
-
 @app.command(
     cls=Command,
     epilog="Examples:\n\n"
@@ -59,91 +54,80 @@ def regress(
             show_default=False,
         ),
     ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(help="The column to predict.", metavar="COLUMN", rich_help_panel=_DATA, show_default=False),
-    ] = None,
+    target: Annotated[str | None, option("The column to predict.", "COLUMN", panel=_DATA)] = None,
     feature: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A column to predict it from. May be given several times. \\[default: all other columns of numbers]",
-            metavar="COLUMN",
-            rich_help_panel=_DATA,
-            show_default=False,
+        option(
+            "A column to predict it from. May be given several times. \\[default: all other columns of numbers]",
+            "COLUMN",
+            panel=_DATA,
         ),
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option(
-            help="A column that says how much each row counts: 2 as if it were there twice, 0 as if it were not.",
-            metavar="COLUMN",
-            rich_help_panel=_DATA,
-            show_default=False,
+        option(
+            "A column that says how much each row counts: 2 as if it were there twice, 0 as if it were not.",
+            "COLUMN",
+            panel=_DATA,
         ),
     ] = None,
     predict: Annotated[
         Path | None,
-        typer.Option(
-            help="Another table with the same features, for whose rows the target is predicted. \\[default: the table "
+        option(
+            "Another table with the same features, for whose rows the target is predicted. \\[default: the table "
             "itself]",
-            metavar="TABLE",
-            rich_help_panel=_DATA,
-            show_default=False,
+            "TABLE",
+            panel=_DATA,
         ),
     ] = None,
     kernel: Annotated[
         str | None,
-        typer.Option(
-            help="How weight falls with distance: gaussian, over all rows; epanechnikov, triangular or boxcar, to "
-            "nothing at the bandwidth; average, not at all. \\[default: gaussian]",
-            metavar="NAME",
-            rich_help_panel=_MODEL,
-            show_default=False,
-            autocompletion=_completed("gaussian", "epanechnikov", "boxcar", "triangular", "average"),
+        option(
+            "How weight falls with distance: gaussian, over all rows; epanechnikov, triangular or boxcar, to nothing "
+            "at the bandwidth; average, not at all. \\[default: gaussian]",
+            "NAME",
+            panel=_MODEL,
+            completes=("gaussian", "epanechnikov", "boxcar", "triangular", "average"),
         ),
     ] = None,
     bandwidth: Annotated[
         str | None,
-        typer.Option(
-            help="How far the kernel reaches, in the units of the features: a number, or one for each feature with "
-            "commas between; loo, that with the least error when each row is predicted from the others; or silverman "
-            "or scott, a rule of thumb, at once. \\[default: loo]",
-            metavar="NUMBERS",
-            rich_help_panel=_MODEL,
-            show_default=False,
-            autocompletion=_completed("loo", "silverman", "scott"),
+        option(
+            "How far the kernel reaches, in the units of the features: a number, or one for each feature with commas "
+            "between; loo, that with the least error when each row is predicted from the others; or silverman or "
+            "scott, a rule of thumb, at once. \\[default: loo]",
+            "NUMBERS",
+            panel=_MODEL,
+            completes=("loo", "silverman", "scott"),
         ),
     ] = None,
     order: Annotated[
         str | None,
-        typer.Option(
-            help="What is fitted around each place: constant, a mean; linear, a line, which follows slopes to the "
-            "edge of the data. \\[default: constant]",
-            metavar="NAME",
-            rich_help_panel=_MODEL,
-            show_default=False,
-            autocompletion=_completed("constant", "linear"),
+        option(
+            "What is fitted around each place: constant, a mean; linear, a line, which follows slopes to the edge of "
+            "the data. \\[default: constant]",
+            "NAME",
+            panel=_MODEL,
+            completes=("constant", "linear"),
         ),
     ] = None,
     tolerance: Annotated[
         float | None,
-        typer.Option(
-            help="The share of the weight that may be left out of a prediction, below 1. Larger: faster on large "
-            "tables. 0: exact. \\[default: 0]",
-            metavar="SHARE",
-            rich_help_panel=_MODEL,
-            show_default=False,
+        option(
+            "The share of the weight that may be left out of a prediction, below 1. Larger: faster on large tables. "
+            "0: exact. \\[default: 0]",
+            "SHARE",
+            panel=_MODEL,
         ),
     ] = None,
     out_of_reach: Annotated[
         str | None,
-        typer.Option(
-            help="What is predicted where a kernel that ends reaches no row: nan, nothing; nearest, the nearest row. "
+        option(
+            "What is predicted where a kernel that ends reaches no row: nan, nothing; nearest, the nearest row. "
             "\\[default: nan]",
-            metavar="NAME",
-            rich_help_panel=_MODEL,
-            show_default=False,
-            autocompletion=_completed("nan", "nearest"),
+            "NAME",
+            panel=_MODEL,
+            completes=("nan", "nearest"),
         ),
     ] = None,
     seed: Annotated[
@@ -171,20 +155,14 @@ def regress(
 
     A prediction is a weighted mean over the rows, in which near ones count most: attention. What is near is learned.
     """
-    with _interruptible():
-        _run(
-            table,
-            {"target": target, "feature": feature, "weights": weights, "predict": predict},
-            {
-                "kernel": kernel,
-                "bandwidth": None if bandwidth is None else _bandwidth(bandwidth),
-                "order": order,
-                "tolerance": tolerance,
-                "out_of_reach": out_of_reach,
-            },
-            seed,
-            output,
-        )
+    data = {"target": target, "feature": feature, "weights": weights, "predict": predict}
+    width = None if bandwidth is None else _bandwidth(bandwidth)
+    model = {"kernel": kernel, "bandwidth": width, "order": order, "tolerance": tolerance, "out_of_reach": out_of_reach}
+    try:
+        _run(table, data, model, seed, output)
+    except KeyboardInterrupt:  # every file that was written is whole
+        complain("interrupted")
+        raise typer.Exit(130) from None
 
 
 def _run(table: Path | None, data: dict[str, Any], model: dict[str, Any], seed: int | None, output: Path) -> None:
@@ -199,16 +177,6 @@ def _run(table: Path | None, data: dict[str, Any], model: dict[str, Any], seed: 
         raise InputError("--seed is for the experiment, which takes no table: leave out one of them")
     else:
         _regression(settings, _Data.read(table, **data), _made(output))
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ctrl-C ends the work in one line; every file that was written is whole."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        complain("interrupted")
-        raise typer.Exit(130) from None
 
 
 @dataclass(frozen=True)

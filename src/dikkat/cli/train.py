@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dikkat.cli.app import FLAG, Command, app
+from dikkat.cli.app import FLAG, Command, app, option
 from dikkat.cli.options import (
     CorpusOption,
     TestOption,
@@ -47,14 +47,13 @@ RECIPE = "recipe.yaml"  # in it
 def train(
     output: Annotated[
         Path,
-        typer.Option(
+        option(
+            "The model folder to make. A model there is replaced. Beside it, in FOLDER.training, the training keeps "
+            "what it needs to be resumed.",
+            "FOLDER",
             "--output",
             "-o",
-            help="The model folder to make. A model there is replaced. Beside it, in FOLDER.training, the training "
-            "keeps what it needs to be resumed.",
-            rich_help_panel="Result",
-            metavar="FOLDER",
-            show_default=False,
+            panel="Result",
         ),
     ],
     recipe: Annotated[
@@ -67,12 +66,7 @@ def train(
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume",
-            help="Go on with the training that was interrupted, with its recipe.",
-            rich_help_panel="Result",
-            metavar=FLAG,
-        ),
+        option("Go on with the training that was interrupted, with its recipe.", FLAG, "--resume", panel="Result"),
     ] = False,
     corpus: CorpusOption = None,
     validation: ValidationOption = None,

@@ -377,7 +377,7 @@ class _Outputs:
 
 
 class _Reader:
-    """A model as a search wants it: what `decoding.search.Reads` says, with tensors of PyTorch outside."""
+    """A model as a search wants it: what `decoding.readers.Reads` says, with tensors of PyTorch outside."""
 
     def __init__(self, model: TranslationModel) -> None:
         self._model = model

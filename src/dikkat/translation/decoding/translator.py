@@ -8,7 +8,10 @@ from torch import Tensor
 
 from dikkat.errors import InputError
 from dikkat.translation.data.corpus import MAX_CHARACTERS
-from dikkat.translation.decoding.search import DEFAULT, Hypothesis, Reads, Search, beam_search, forced_scores
+from dikkat.translation.decoding.beams import Hypothesis
+from dikkat.translation.decoding.options import DEFAULT, Search
+from dikkat.translation.decoding.readers import Reads
+from dikkat.translation.decoding.search import beam_search, forced_scores
 from dikkat.translation.formats import hub, model_folder
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from dikkat.storage.tensors import described, joined, misfits
 from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Pair
-from dikkat.translation.decoding.search import Search
+from dikkat.translation.decoding.options import Search
 from dikkat.translation.decoding.translator import Translator
 from dikkat.translation.errors import (
     CorpusError,

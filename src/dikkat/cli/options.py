@@ -127,7 +127,7 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: the text of one is no value.
     """
-    from dikkat.translation.formats.recipe import read_value
+    from dikkat.translation.formats.yaml12 import read_value
 
     return {
         name: read_value(value, option_name(name)) if isinstance(value, str) else value

@@ -14,7 +14,7 @@ import numpy as np
 import typer
 
 from dikkat.cli.app import Command, app, option
-from dikkat.cli.messages import complain, worded
+from dikkat.cli.messages import worded
 from dikkat.cli.tables import show_table
 from dikkat.errors import InputError
 
@@ -158,11 +158,7 @@ def regress(
     data = {"target": target, "feature": feature, "weights": weights, "predict": predict}
     width = None if bandwidth is None else _bandwidth(bandwidth)
     model = {"kernel": kernel, "bandwidth": width, "order": order, "tolerance": tolerance, "out_of_reach": out_of_reach}
-    try:
-        _run(table, data, model, seed, output)
-    except KeyboardInterrupt:  # every file that was written is whole
-        complain("interrupted")
-        raise typer.Exit(130) from None
+    _run(table, data, model, seed, output)
 
 
 def _run(table: Path | None, data: dict[str, Any], model: dict[str, Any], seed: int | None, output: Path) -> None:

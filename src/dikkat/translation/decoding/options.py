@@ -39,22 +39,23 @@ class Search:
     gives it among the `top_k` likeliest. They come in the order in which they were drawn, and may be equal. The samples
     of a sentence depend on `seed`, its tokens and the model; other sentences have no effect but that of rounding.
 
+    Ranges stand with the fields.
+
     Attributes:
-        beam: hypotheses of a sentence that go on, at least 1; at most as many as the model has tokens to write.
-        n_best: hypotheses to return of a sentence, from 1 to `beam`; with `sample` any number from 1.
-        length_penalty: from 0, where the likeliest wins, which favours short ones, to 10. A larger one favours longer
-            translations; a beam of 1 is not affected.
-        min_ratio: fewest target tokens for one of the source's, rounded up, from 0 to 10; one token there is always.
-        max_ratio: most target tokens for one of the source's, rounded down, but at least one token; greater than 0 and
-            at most 10, and no less than `min_ratio`; None: `length_limit`.
-        max_length: most tokens of any translation, from 1, whatever the ratios say; None: as many as they allow.
+        beam: hypotheses of a sentence that go on; at most as many as the model has tokens to write.
+        n_best: hypotheses to return of a sentence, at most `beam`; with `sample` any number.
+        length_penalty: with 0 the likeliest wins, which favours short ones. A larger one favours longer translations; a
+            beam of 1 is not affected.
+        min_ratio: fewest target tokens for one of the source's, rounded up; one token there is always.
+        max_ratio: most target tokens for one of the source's, rounded down, but at least one token; no less than
+            `min_ratio`; None: `length_limit`.
+        max_length: most tokens of any translation, whatever the ratios say; None: as many as they allow.
         sample: whether to draw translations instead. `beam` and `length_penalty` then have no meaning, and must have
             their defaults, as without it the four that follow must.
-        temperature: from 0.01, where the likeliest is drawn nearly always, over 1, the model's own probabilities, to
-            100, where all are nearly alike.
-        top_k: how many of the likeliest tokens a step draws from, at least 1; at most as many as the model has; None:
-            all.
-        seed: where the random numbers begin, from 0 to 4,294,967,295.
+        temperature: 1 for the model's own probabilities; near 0 the likeliest is drawn nearly always, and the larger it
+            is, the more all are alike.
+        top_k: how many of the likeliest tokens a step draws from, at most as many as the model has; None: all.
+        seed: where the random numbers begin.
         precision: `"float32"`, or `"bfloat16"` for the output layer's product, where the processor has such: faster
             for large batches and vocabularies, and scores have two to three digits.
 

@@ -30,9 +30,11 @@ from dikkat.cpu.engine.vectors import (
     store,
     total,
 )
-from dikkat.cpu.search.record import CALL, END, GROUP, SPECIAL, UNKNOWN
+from dikkat.cpu.search.record import CALL, GROUP
+from dikkat.cpu.search.rules import END, SPECIAL, UNKNOWN, normalised
 
 _workplace = workplace_of(CALL)
+_normalised = inlined(normalised)
 
 
 @inlined
@@ -147,11 +149,6 @@ def candidates(zero: Any) -> Any:
 
 
 @inlined
-def _normalised(call: Call, sum_of_logs: float, length: int) -> float:
-    return sum_of_logs / ((5 + length) / 6) ** call.penalty
-
-
-@inlined
 def _collect(call: Call, b: int, row: int, totals: Pointer, tokens: Pointer, rows: Pointer, origins: Pointer) -> int:
     """The best continuations of a sentence's hypotheses, best first; returns the row behind its last one."""
     beam, count = call.beam, call.count
@@ -199,13 +196,13 @@ def _go_on(call: Call, b: int, totals: Pointer, tokens: Pointer, rows: Pointer, 
         there = e < places and totals[e] > -np.inf
         ended[e] = out[e] = there and tokens[e] == END
         if ended[e]:
-            _keep(call, b, _normalised(call, totals[e], call.length))
+            _keep(call, b, _normalised(totals[e], call.length, call.penalty))
             open_places[b] -= 1
         elif there:
             hope = max(hope, totals[e])
     at_limit = limits[b] == call.length
     # A log-probability only falls, and the penalty of no length divides by more than that of the limit.
-    over = at_limit or pointer(call.kept, 0.0)[(b + 1) * call.n_best - 1] >= _normalised(call, hope, limits[b])
+    over = at_limit or pointer(call.kept, 0.0)[(b + 1) * call.n_best - 1] >= _normalised(hope, limits[b], call.penalty)
     for e in range(beam):
         goes = e < places and totals[e] > -np.inf and not ended[e]
         if goes and at_limit:

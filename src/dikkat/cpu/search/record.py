@@ -1,9 +1,7 @@
-"""What the launcher and the kernels of a beam search both know: the record of a step, and numbers of tokens."""
+"""What the launcher and the kernels of a beam search both know: the record of a step."""
 
 from dikkat.cpu.engine.record import Record
 
-UNKNOWN, END, SPECIAL = 1, 3, 4
-"""Of the tokens that come first in every vocabulary, the two that may come out, and how many there are."""
 GROUP = 4
 """Rows of a task."""
 

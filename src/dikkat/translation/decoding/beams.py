@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dikkat.cpu.search.launch import Advance, Step, can_rank, rank
 from dikkat.cpu.search.launch import Beams as Bookkeeping
+from dikkat.cpu.search.rules import normalised
 from dikkat.errors import InputError
 from dikkat.translation.decoding.best import allowed, best
 from dikkat.translation.decoding.options import Search
@@ -106,10 +107,10 @@ class Beams:
         """Of each sentence's n best, best first: the last step, the place there and whether it is finished; (N,)."""
         steps, places = tables.out.nonzero()
         finished = tables.ended[steps, places]
-        normalised = tables.totals[steps, places] / ((6 + steps) / 6) ** self._penalty
+        scores = normalised(tables.totals[steps, places], steps + 1, self._penalty)
         sentences = places // self._places
         # By sentence, finished ones first, the best first; of equal ones the one that was out first.
-        order = np.lexsort((-normalised, ~finished, sentences))
+        order = np.lexsort((-scores, ~finished, sentences))
         sentences = sentences[order]
         within = np.arange(len(order)) - np.searchsorted(sentences, sentences)
         order = order[within < self._kept]

@@ -86,14 +86,18 @@ def test_cross_entropy_of_what_is_no_number_is_none():
     assert scores.isnan().all()
 
 
-def test_an_output_layer_uses_one_buffer():
+def test_an_output_layer_writes_over_an_earlier_result_if_that_is_given():
     weight, bias = torch.randn(13, 5), torch.randn(13)
     layer = OutputLayer(weight, bias, "float32")
     features = torch.randn(7, 5)
     first = layer.products(features)
     torch.testing.assert_close(first, features @ weight.t())
     second = layer.products(features[:3])
-    assert second.data_ptr() == first.data_ptr()
+    assert second.data_ptr() != first.data_ptr()
+    third = layer.products(features[:3], first)
+    assert third.data_ptr() == first.data_ptr()
+    torch.testing.assert_close(third, second)
+    assert layer.products(features, third).shape == (7, 13)
     low = OutputLayer(weight, bias, "bfloat16")
     assert low.products(features).dtype == torch.bfloat16
     assert low.bias.dtype == torch.float32

@@ -29,7 +29,7 @@ from dikkat.translation.training.distributed import processes
 
 if TYPE_CHECKING:
     from dikkat.translation.formats.recipe import Recipe
-    from dikkat.translation.training.train import Training
+    from dikkat.translation.training.results import Training
 
 RUN = ".training"  # the folder beside the model's that a training is resumed from
 RECIPE = "recipe.yaml"  # in it
@@ -117,7 +117,7 @@ def _plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resume: b
 
 
 def _train(plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path, *, resume: bool) -> "Training":
-    from dikkat.translation.training.train import TrainingError
+    from dikkat.translation.training.results import TrainingError
     from dikkat.translation.training.train import train as train_translator
 
     try:

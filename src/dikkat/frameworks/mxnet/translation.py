@@ -371,8 +371,8 @@ class _Outputs:
         self._model = model
         self.bias = torch.zeros(model.output_bias.shape)  # the products have it already
 
-    def products(self, features: Array) -> torch.Tensor:
-        """(R, e) -> (R, V)."""
+    def products(self, features: Array, out: torch.Tensor | None = None) -> torch.Tensor:
+        """(R, e) -> (R, V), always in new memory."""
         return _tensor(self._model.scores(features))
 
 

@@ -24,8 +24,8 @@ class Outputs(Protocol):
 
     bias: Tensor
 
-    def products(self, features: Any) -> Tensor:
-        """Unnormalised log-probabilities less the bias, (R, V), until the next call."""
+    def products(self, features: Any, out: Tensor | None = None) -> Tensor:
+        """Unnormalised log-probabilities less the bias, (R, V); `out` is an earlier result, to be written over."""
 
 
 class Reads(Protocol):
@@ -96,6 +96,7 @@ class Readers:
     def __init__(self, models: Sequence[Reads], numbers: Tensor, lengths: Tensor, precision: Precision) -> None:
         self._models = models
         self._outputs = [model.output_layer(precision) for model in models]
+        self._products: list[Tensor | None] = [None] * len(models)
         read = [model.encode(numbers, lengths) for model in models]
         self._memories: list[Looked] = [memory for memory, _ in read]
         self._states = [state for _, state in read]
@@ -106,14 +107,15 @@ class Readers:
         """One step of every row.
 
         Returns:
-            Unnormalised log-probabilities less the bias (R, V), until the next step; the bias (V,); where the models
-            looked (R, S), None without attention.
+            Unnormalised log-probabilities less the bias (R, V), which the next step writes over; the bias (V,); where
+            the models looked (R, S), None without attention.
         """
         scores, looked_at = [], []
         for index, (model, output) in enumerate(zip(self._models, self._outputs, strict=True)):
             features, weights, state = model.step_features(previous, self._memories[index], self._states[index])
             self._states[index] = state
-            scores.append(output.products(features))
+            products = self._products[index] = output.products(features, self._products[index])
+            scores.append(products)
             if model.attends:
                 looked_at.append(weights)
         where = torch.stack(looked_at).mean(0) if len(looked_at) > 1 else next(iter(looked_at), None)

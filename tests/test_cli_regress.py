@@ -13,7 +13,7 @@ from dikkat.cli import main
 from dikkat.regression import NadarayaWatson
 
 # What the extra "regression" does not bring, nor PyTorch.
-OTHERS = {"lightning", "tokenizers", "sacrebleu", "yaml", "httpx", "platformdirs", "huggingface_hub", "datasets"}
+OTHERS = {"tokenizers", "sacrebleu", "yaml", "httpx", "platformdirs", "huggingface_hub", "datasets"}
 OTHERS |= {"tensorboard", "tensorflow", "keras", "jax", "mxnet", "pandas", "polars"}
 
 

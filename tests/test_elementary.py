@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from numba import njit
 
-from dikkat.cpu.engine import vectors
+from dikkat.cpu.engine import elementary, vectors
 from dikkat.cpu.engine.compile import _OPTIONS
 from dikkat.cpu.engine.vectors import lanes_of, load, pointer, store
-from dikkat.cpu.recurrence import kernel as recurrence_kernel
 
 Function = Callable[[np.ndarray], np.ndarray]
 LONG = np.longdouble
@@ -22,13 +21,13 @@ pytestmark = [
 
 # What is compiled, with or without a zero to tell the type by; its value; units in the last place that it may be off.
 FUNCTIONS: dict[str, tuple[Any, bool, Function, float]] = {
-    "exp": (vectors.exp, False, np.exp, 1.0),
-    "exp2": (vectors.exp2, False, np.exp2, 1.0),
-    "log": (vectors.log, False, np.log, 3.0),
+    "exp": (elementary.exp, False, np.exp, 1.0),
+    "exp2": (elementary.exp2, False, np.exp2, 1.0),
+    "log": (elementary.log, False, np.log, 3.0),
     "square root": (vectors.square_root, False, np.sqrt, 0.51),
-    "sigmoid": (recurrence_kernel._sigmoid, True, lambda x: 1 / (1 + np.exp(-x)), 2.5),
-    "tanh": (recurrence_kernel._tanh, True, np.tanh, 2.0),
-    "small tanh": (vectors.small_tanh, False, np.tanh, 1.0),
+    "sigmoid": (elementary.sigmoid, True, lambda x: 1 / (1 + np.exp(-x)), 2.5),
+    "tanh": (elementary.tanh, True, np.tanh, 2.0),
+    "small tanh": (elementary.small_tanh, False, np.tanh, 1.0),
 }
 
 

@@ -253,7 +253,7 @@ def _over(function: Callable[[Any], Any], numbers: np.ndarray) -> np.ndarray:
     """A vector function over the numbers, whose count is a multiple of 16."""
     from numba import njit
 
-    from dikkat.cpu.engine import vectors as vectors
+    from dikkat.cpu.engine import vectors
 
     load, store, pointer, lanes_of = vectors.load, vectors.store, vectors.pointer, vectors.lanes_of
 
@@ -269,7 +269,7 @@ def _over(function: Callable[[Any], Any], numbers: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_exp_and_log_of_vectors(kind: type) -> None:
-    from dikkat.cpu.engine import vectors as vectors
+    from dikkat.cpu.engine import elementary
 
     assert np.finfo(np.longdouble).eps < np.finfo(np.float64).eps
     eps, end = np.finfo(kind).eps, 87.0 if kind is np.float32 else 708.0
@@ -277,13 +277,13 @@ def test_exp_and_log_of_vectors(kind: type) -> None:
     x = np.concatenate([random.uniform(-end, end, 4096), random.uniform(-1, 1, 4096), random.normal(0, 1e-9, 16)])
     x = x.astype(kind)
     exact = np.exp(x.astype(np.longdouble))
-    assert np.max(np.abs(_over(vectors.exp, x) - exact) / exact) <= 2 * eps
+    assert np.max(np.abs(_over(elementary.exp, x) - exact) / exact) <= 2 * eps
     x = np.concatenate([exact, random.uniform(0.5, 2, 4096)]).astype(kind)
     exact = np.log(x.astype(np.longdouble))
-    assert np.max(np.abs(_over(vectors.log, x) - exact) / np.maximum(1, np.abs(exact))) <= 2 * eps
+    assert np.max(np.abs(_over(elementary.log, x) - exact) / np.maximum(1, np.abs(exact))) <= 2 * eps
     edges = np.zeros(16, kind)
     edges[:6] = np.nan, -np.inf, -1e30, 0, -np.nan, np.inf
-    came = _over(vectors.exp, edges)
+    came = _over(elementary.exp, edges)
     assert np.isnan(came[[0, 4]]).all()
     assert came[1] == came[2] == 0
     assert came[3] == 1
@@ -292,7 +292,7 @@ def test_exp_and_log_of_vectors(kind: type) -> None:
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_exp2_of_vectors(kind: type) -> None:
-    from dikkat.cpu.engine import vectors as vectors
+    from dikkat.cpu.engine import elementary
 
     assert np.finfo(np.longdouble).eps < np.finfo(np.float64).eps
     info = np.finfo(kind)
@@ -301,13 +301,13 @@ def test_exp2_of_vectors(kind: type) -> None:
     x = np.concatenate([random.uniform(least + 1, 120, 4096), random.uniform(-1, 1, 4096), random.normal(0, 1e-9, 16)])
     x = x.astype(kind)
     exact = np.exp2(x.astype(np.longdouble))
-    assert np.max(np.abs(_over(vectors.exp2, x) - exact) / exact) <= 2 * info.eps
+    assert np.max(np.abs(_over(elementary.exp2, x) - exact) / exact) <= 2 * info.eps
     whole = np.arange(least + 1, least + 1 + 16 * (-least // 16 + 1)).astype(kind)
     assert whole[-1] > 0
-    np.testing.assert_array_equal(_over(vectors.exp2, whole), np.exp2(whole))
+    np.testing.assert_array_equal(_over(elementary.exp2, whole), np.exp2(whole))
     below = np.full(16, -np.inf, kind)
     below[:4] = least - 0.01, least - 40, 100 * least, info.min
-    assert (_over(vectors.exp2, below) == 0).all()
+    assert (_over(elementary.exp2, below) == 0).all()
 
 
 # --- random shapes

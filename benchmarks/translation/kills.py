@@ -28,9 +28,9 @@ import torch
 
 from benchmarks.kit import report
 from dikkat.translation import Settings, phrasebook
-from dikkat.translation.training.checkpoints import SafetensorsIO
+from dikkat.translation.training import checkpoints
+from dikkat.translation.training.callbacks import Callback
 from dikkat.translation.training.curves import Curves
-from dikkat.translation.training.progress import Listener
 from dikkat.translation.training.run_folder import RunFolder, step_of
 from dikkat.translation.training.train import train
 
@@ -104,7 +104,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         chance = random.Random(options.seed)
         for results in kill(Path(folder), SETTINGS, training, validation, options.kills, chance, changes):
-            path = report.write("kills", results, "lightning", "safetensors")
+            path = report.write("kills", results, "safetensors")
     print(path)
     if results["different_in_silence"] or results["unreadable"]:
         sys.exit("a training that was killed did not come to what it would have come to")
@@ -134,7 +134,7 @@ def kill(
     def run(name: str, threads: Threads) -> Callable[[], None]:
         def body() -> None:
             # To draw a heat map takes longer than ten steps: nearly all kills would fall into that.
-            Curves.on_translations = Listener.on_translations  # type: ignore[method-assign]
+            Curves.on_translations = Callback.on_translations  # type: ignore[method-assign]
             warnings.showwarning = lambda message, *_: (folder / f"{name}.said").write_text(str(message))
             threads.take()
             place = folder / name
@@ -216,7 +216,7 @@ def killed_or_done(body: Callable[[], None], seconds: float | None) -> bool:
 
 def readable(checkpoint: Path) -> bool:
     try:
-        SafetensorsIO().load_checkpoint(checkpoint)
+        checkpoints.load(checkpoint)
     except ValueError as error:
         print(error, file=sys.stderr)
         return False
@@ -228,7 +228,7 @@ def threads_of(training: Path) -> int:
     newest = RunFolder(training).newest()
     if newest is None:
         raise RuntimeError(f"{training} came to its end without a checkpoint")
-    return int(SafetensorsIO().load_checkpoint(newest)["threads"])
+    return int(checkpoints.load(newest)["threads"])
 
 
 def digest(model: Path) -> str:

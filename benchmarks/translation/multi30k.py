@@ -14,7 +14,7 @@ from benchmarks.kit.report import write
 from dikkat.translation import Search, Translator, evaluate, evaluate_by_length
 from dikkat.translation.data.corpus import Pair
 from dikkat.translation.formats.recipe import Recipe
-from dikkat.translation.training.checkpoints import SafetensorsIO
+from dikkat.translation.training import checkpoints
 
 PENALTIES = (0.0, 0.6, 1.0, 1.4)
 
@@ -44,12 +44,12 @@ def main() -> None:
     }
     for name in ("test_2016_flickr", "val, greedy"):
         print(name, {key: value for key, value in results[name].items() if key != "by source words"})
-    print(write(options.folder.name, results, "lightning", "tokenizers", "sacrebleu"))
+    print(write(options.folder.name, results, "tokenizers", "sacrebleu"))
 
 
 def training(place: Path) -> dict[str, Any]:
     (newest,) = (place / "checkpoints").iterdir()
-    course = SafetensorsIO().load_checkpoint(newest)["course"]
+    course = checkpoints.load(newest)["course"]
     return {
         "steps": course["step"],
         "epochs": len(course["epochs"]),

@@ -13,7 +13,8 @@ from benchmarks.translation.corpora import Sizes, padded
 from dikkat import scores
 from dikkat.attention import Memory
 from dikkat.recurrent import AttentionalGRU, GRUEncoder
-from dikkat.translation.decoding.search import Search, beam_search
+from dikkat.translation.decoding.options import Search
+from dikkat.translation.decoding.search import beam_search
 from dikkat.translation.network.loss import linear_cross_entropy
 from dikkat.translation.network.model import Batch, OutputLayer, expected
 from dikkat.translation.settings import Precision

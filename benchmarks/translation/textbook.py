@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.translation.corpora import Sizes
-from dikkat.translation.decoding.search import length_limit
+from dikkat.translation.decoding.options import length_limit
 from dikkat.translation.network.model import Batch
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 

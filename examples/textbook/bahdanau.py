@@ -36,7 +36,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from dikkat.show import heatmaps, save
 from dikkat.translation import Search, Translation, Translator, bleu_k, train
 from dikkat.translation.formats.recipe import Recipe
-from dikkat.translation.training.train import Training
+from dikkat.translation import Training
 
 SENTENCES = {
     "Go.": "Va !",

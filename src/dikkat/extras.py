@@ -8,7 +8,6 @@ _EXTRAS = {
     "translation": {
         "typer",
         "rich",
-        "lightning",
         "tokenizers",
         "safetensors",
         "sacrebleu",

@@ -398,8 +398,8 @@ def test_in_parts_it_is_the_same_and_every_pair_is_told(monkeypatch: pytest.Monk
     query, points, exclude = problem(2003, 997)
     window = Window("gaussian", bandwidth(3))
     whole = moments(query, points, window, degree=degree, exclude=exclude)
-    launch, told = threads.launch_by_parts, list[int]()
-    monkeypatch.setattr(threads, "launch_by_parts", lambda *call: launch(*call[:-1], 1))  # of a task at first
+    by_parts, told = threads.by_parts, list[int]()
+    monkeypatch.setattr(threads, "by_parts", lambda *call: by_parts(*call[:-1], 1))  # of a task at first
     with moments_launch.watched(told.append):
         parts = moments(query, points, window, degree=degree, exclude=exclude)
     assert all(a.equal(b) for a, b in zip(whole, parts, strict=True) if a is not None and b is not None)

@@ -107,7 +107,7 @@ def test_the_loss_is_that_of_the_best_validation_of_all(tmp_path, monkeypatch):
 
 
 def test_several_processes_do_not_compare_in_one_folder(tmp_path, monkeypatch):
-    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "a"}.items():
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "a"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match="one process compares; there are 2: leave out torchrun"):
         list(compare({"": SMALL}, tmp_path / "all"))

@@ -13,7 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 from dikkat.translation import Search
 from dikkat.translation.training import train as module
 from dikkat.translation.training.curves import Curves
-from dikkat.translation.training.lesson import Lesson
+from dikkat.translation.training.loop import Loop
 from dikkat.translation.training.train import train
 from translation.conftest import PAIRS, TINY
 
@@ -62,14 +62,14 @@ def test_who_goes_on_goes_on_with_the_curve(tmp_path, monkeypatch):
     class StoppedError(BaseException):
         pass
 
-    def stopping(self, step, index):
-        if self.course.step == 34:
+    def stopping(self, *args):
+        if self.state.step == 34:
             raise StoppedError
-        inner(self, step, index)
+        return inner(self, *args)
 
-    inner = Lesson.training_step
+    inner = Loop._take_step
     with monkeypatch.context() as patch:
-        patch.setattr(Lesson, "training_step", stopping)
+        patch.setattr(Loop, "_take_step", stopping)
         with pytest.raises(StoppedError):
             train(SETTINGS, PAIRS, PAIRS[:5], folder=tmp_path / "run", progress=False)
     train(SETTINGS, PAIRS, PAIRS[:5], folder=tmp_path / "run", resume=True, progress=False)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dikkat.translation import Settings, Tokenizer, TranslationModel, Translator, greedy
-from dikkat.translation.decoding.search import length_limit
+from dikkat.translation.decoding.options import length_limit
 from dikkat.translation.network.model import Batch, collate, expected
 from dikkat.translation.settings import ScoreName
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN

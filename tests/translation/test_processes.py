@@ -12,9 +12,10 @@ import torch
 
 from dikkat.translation import CorpusError
 from dikkat.translation.network.model import collate
-from dikkat.translation.training.course import Course
+from dikkat.translation.training import loop
 from dikkat.translation.training.distributed import Processes, processes
-from dikkat.translation.training.lesson import Lesson, Steps
+from dikkat.translation.training.state import TrainingState
+from dikkat.translation.training.steps import steps as steps_of
 from dikkat.translation.training.train import train
 from translation.conftest import PAIRS, TINY
 
@@ -64,12 +65,12 @@ def test_two_processes_come_to_what_one_comes_to(tmp_path):
 
 
 def test_alone_unless_torchrun_says_otherwise(monkeypatch):
-    assert processes() == Processes(0, 1, 1)
-    for name, value in {"WORLD_SIZE": "6", "RANK": "4", "LOCAL_WORLD_SIZE": "2"}.items():
+    assert processes() == Processes(0, 1, 0)
+    for name, value in {"WORLD_SIZE": "6", "RANK": "4", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
-    assert processes() == Processes(0, 1, 1)  # other launchers set some of these too
+    assert processes() == Processes(0, 1, 0)  # other launchers set some of these too
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    assert processes() == Processes(4, 6, 2)
+    assert processes() == Processes(4, 6, 1)
 
 
 class Fixed:
@@ -84,37 +85,34 @@ class Fixed:
     def __iter__(self):
         return iter(self.batches[self.first :])
 
+    def __len__(self):
+        return len(self.batches)
+
 
 def test_a_step_weighs_its_batches_by_their_tokens():
     sizes = [2, 4, 1, 3, 5]  # with the ends 3, 5, 2, 4, 6 tokens
     batches = [collate([([5], [6] * size)]) for size in sizes]
-    steps = list(Steps(Fixed(batches), Course(), epochs=2, accumulate=2, world=1))
+    steps = list(steps_of(Fixed(batches), TrainingState(), epochs=2, accumulate=2, world=1))
     first, *_ = steps
     assert [step.tokens for step in steps] == [8, 6, 6] * 2
     assert first.weights == (3 / 8, 5 / 8)
     assert [len(step.batches) for step in steps] == [2, 2, 1] * 2
-    assert [(step.epoch, step.position, step.last) for step in steps[:3]] == [
-        (0, 2, False),
-        (0, 4, False),
-        (0, 5, True),
-    ]
-    on = list(Steps(Fixed(batches), Course(epoch=1, batch=2), epochs=2, accumulate=2, world=1))
-    assert [(step.epoch, step.position, step.tokens) for step in on] == [(1, 4, 6), (1, 5, 6)]
+    assert [(step.position, step.last) for step in steps] == [(2, False), (4, False), (5, True)] * 2
+    on = list(steps_of(Fixed(batches), TrainingState(epoch=1, batch=2), epochs=2, accumulate=2, world=1))
+    assert [(step.position, step.tokens) for step in on] == [(4, 6), (5, 6)]
 
 
 def test_of_two_processes_one_without_rows_weighs_nothing():
     batch = collate([([5], [6, 7])])
     whole = batch._replace(total_tokens=4)  # the other process has one token
-    (step,) = Steps(Fixed([whole]), Course(), epochs=1, accumulate=1, world=2)
+    (step,) = steps_of(Fixed([whole]), TrainingState(), epochs=1, accumulate=1, world=2)
     assert step.weights == (2 * 3 / 4,)
-    (step,) = Steps(Fixed([whole._replace(counts=False)]), Course(), epochs=1, accumulate=1, world=2)
+    (step,) = steps_of(Fixed([whole._replace(counts=False)]), TrainingState(), epochs=1, accumulate=1, world=2)
     assert (step.weights, step.tokens) == ((0.0,), 4)
 
 
 def test_processes_that_have_different_corpora_are_told_so():
-    lesson = SimpleNamespace(fingerprint={"training corpus": 3}, settings=TINY)
-    lesson._of_all_processes = lambda own: torch.stack([own, own, own + 1])
+    values = [{"training corpus": 3}, TINY.to_dict()]
     with pytest.raises(CorpusError, match="process 2 has other corpora, or other settings, than process 0"):
-        Lesson._check_agreement(lesson)
-    lesson._of_all_processes = lambda own: torch.stack([own, own])
-    Lesson._check_agreement(lesson)
+        loop._check_agreement(SimpleNamespace(gather=lambda own: torch.stack([own, own, own + 1])), values)
+    loop._check_agreement(SimpleNamespace(gather=lambda own: torch.stack([own, own])), values)

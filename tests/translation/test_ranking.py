@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dikkat.cpu.loss.launch import CrossEntropy
 from dikkat.cpu.search.launch import rank
 from dikkat.translation import InputError, Search, SettingsError, beam_search
-from dikkat.translation.decoding import search as search_module
+from dikkat.translation.decoding import beams
 from dikkat.translation.network import precision
 from dikkat.translation.network.loss import _Plain
 from dikkat.translation.network.model import OutputLayer
@@ -86,14 +86,18 @@ def test_cross_entropy_of_what_is_no_number_is_none():
     assert scores.isnan().all()
 
 
-def test_an_output_layer_uses_one_buffer():
+def test_an_output_layer_writes_over_an_earlier_result_if_that_is_given():
     weight, bias = torch.randn(13, 5), torch.randn(13)
     layer = OutputLayer(weight, bias, "float32")
     features = torch.randn(7, 5)
     first = layer.products(features)
     torch.testing.assert_close(first, features @ weight.t())
     second = layer.products(features[:3])
-    assert second.data_ptr() == first.data_ptr()
+    assert second.data_ptr() != first.data_ptr()
+    third = layer.products(features[:3], first)
+    assert third.data_ptr() == first.data_ptr()
+    torch.testing.assert_close(third, second)
+    assert layer.products(features, third).shape == (7, 13)
     low = OutputLayer(weight, bias, "bfloat16")
     assert low.products(features).dtype == torch.bfloat16
     assert low.bias.dtype == torch.float32
@@ -138,7 +142,7 @@ def test_a_model_in_float64_is_searched_in_bfloat16(monkeypatch):
 @pytest.mark.parametrize("beam", [1, 2, 5])
 def test_other_devices_rank_with_pytorch(monkeypatch, beam):
     wanted = beam_search(make(), MANY, Search(beam))
-    monkeypatch.setattr(search_module, "can_rank", lambda products: False)
+    monkeypatch.setattr(beams, "can_rank", lambda products: False)
     for one, other in zip(wanted, beam_search(make(), MANY, Search(beam)), strict=True):
         assert one[0].ids == other[0].ids
         assert other[0].score == pytest.approx(one[0].score, rel=1e-10)

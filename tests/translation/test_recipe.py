@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from dikkat.translation import InputError, Settings, SettingsError
 from dikkat.translation.data.source import Source
 from dikkat.translation.formats import recipe as recipes
-from dikkat.translation.formats.recipe import Recipe, built_in, read_value
+from dikkat.translation.formats.recipe import Recipe, built_in
+from dikkat.translation.formats.yaml12 import read_value
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 

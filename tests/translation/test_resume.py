@@ -17,11 +17,11 @@ import torch
 
 from dikkat.storage import folders
 from dikkat.translation import CorpusError, SettingsError, TrainingDivergedError
-from dikkat.translation.errors import TrainingFolderError, TrainingStorageError
-from dikkat.translation.training import run_folder, threads
-from dikkat.translation.training.checkpoints import SafetensorsIO
+from dikkat.translation.errors import TrainingFolderError
+from dikkat.translation.training import checkpoints, run_folder, threads
 from dikkat.translation.training.curves import Curves
-from dikkat.translation.training.lesson import Lesson
+from dikkat.translation.training.loop import Loop
+from dikkat.translation.training.results import TrainingStorageError
 from dikkat.translation.training.run_folder import RunFolder
 from dikkat.translation.training.train import train
 from translation.conftest import PAIRS, TINY
@@ -76,8 +76,8 @@ def in_peace(settings):
 
 
 def killed_in(monkeypatch, settings, folder, method, call, *, before=True, **options):
-    """Train until a method of the lesson is called for the so manieth time, from 1."""
-    inner, calls = getattr(Lesson, method), []
+    """Train until a method of the loop is called for the so manieth time, from 1."""
+    inner, calls = getattr(Loop, method), []
 
     def killing(self, *args, **kwargs):
         calls.append(args)
@@ -89,7 +89,7 @@ def killed_in(monkeypatch, settings, folder, method, call, *, before=True, **opt
         return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lesson, method, killing)
+        patch.setattr(Loop, method, killing)
         with pytest.raises(KilledError):
             learn(settings, folder, **options)
 
@@ -101,14 +101,14 @@ def test_a_training_goes_on_from_wherever_it_was_stopped(tmp_path, monkeypatch, 
     steps = settings.epochs * (2 if settings.accumulate > 1 else 4)
     for call in range(1, steps + 1) if settings.average > 1 else (1, 4, 6):
         folder = tmp_path / f"{call}"
-        killed_in(monkeypatch, settings, folder, "training_step", call, before=call % 2 == 0)
+        killed_in(monkeypatch, settings, folder, "_take_step", call, before=call % 2 == 0)
         again = learn(settings, folder, resume=True)
         assert equal(weights(again), weights(whole)), call
         assert [each.loss for each in again.validations] == [each.loss for each in whole.validations]
         assert [each.training_loss for each in again.epochs] == [each.training_loss for each in whole.epochs]
 
 
-@pytest.mark.parametrize("method", ["_validate", "_bleu", "_save", "on_save_checkpoint", "_keep_weights"])
+@pytest.mark.parametrize("method", ["_validate", "_bleu", "_save", "_checkpoint", "_keep_weights"])
 def test_also_from_within_a_validation_or_a_checkpoint(tmp_path, monkeypatch, method):
     whole = in_peace(SHORT)
     for call in (1, 2):
@@ -120,9 +120,9 @@ def test_also_from_within_a_validation_or_a_checkpoint(tmp_path, monkeypatch, me
 def test_stopped_again_and_again(tmp_path, monkeypatch):
     settings = dataclasses.replace(SHORT, average=3)
     whole = in_peace(settings)
-    killed_in(monkeypatch, settings, tmp_path / "run", "training_step", 3)
+    killed_in(monkeypatch, settings, tmp_path / "run", "_take_step", 3)
     for _ in range(4):
-        killed_in(monkeypatch, settings, tmp_path / "run", "training_step", 3, resume=True)
+        killed_in(monkeypatch, settings, tmp_path / "run", "_take_step", 3, resume=True)
     assert equal(weights(learn(settings, tmp_path / "run", resume=True)), weights(whole))
 
 
@@ -148,7 +148,7 @@ def test_a_finished_training_gives_its_result_again_and_makes_room_for_a_new_one
 
 
 def test_an_unfinished_training_is_not_begun_anew_by_mistake(tmp_path, monkeypatch):
-    killed_in(monkeypatch, SHORT, tmp_path / "run", "training_step", 6)
+    killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 6)
     with pytest.raises(TrainingFolderError, match=r"run: a training stopped here after step 5\. Go on with it"):
         learn(SHORT, tmp_path / "run")
 
@@ -164,7 +164,7 @@ def test_there_must_be_something_to_go_on_with(tmp_path):
 
 
 def test_changed_settings_are_named_each_with_both_values(tmp_path, monkeypatch):
-    killed_in(monkeypatch, SHORT, tmp_path / "run", "training_step", 6)
+    killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 6)
     other = dataclasses.replace(SHORT, hidden_size=34, dropout=0.1, epochs=9, patience=2)
     message = r"other settings: hidden_size was 32 and is 34; dropout was 0\.2 and is 0\.1; epochs was 3 and is 9\. "
     with pytest.raises(TrainingFolderError, match=message) as caught:
@@ -192,20 +192,20 @@ def test_a_training_can_be_made_longer_where_the_schedule_allows(tmp_path, sched
     ],
 )
 def test_a_changed_corpus_is_refused(tmp_path, monkeypatch, training, validation, message):
-    killed_in(monkeypatch, SHORT, tmp_path / "run", "training_step", 6)
+    killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 6)
     with pytest.raises(TrainingFolderError, match=message):
         train(SHORT, training, validation, folder=tmp_path / "run", resume=True, progress=False)
 
 
 def test_a_checkpoint_of_another_model_names_the_tensors(tmp_path, monkeypatch):
-    killed_in(monkeypatch, SHORT, tmp_path / "run", "training_step", 6)
+    killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 6)
     newest = RunFolder(tmp_path / "run").newest()
-    state = SafetensorsIO().load_checkpoint(newest)
+    state = checkpoints.load(newest)
     state["state_dict"]["model.bridge.weight"] = torch.ones(3, 5)
     del state["state_dict"]["model.bridge.bias"]
     state["state_dict"]["model.more"] = torch.ones(2)
-    SafetensorsIO().remove_checkpoint(newest)
-    SafetensorsIO().save_checkpoint(state, newest)
+    folders.remove_folder(newest)
+    checkpoints.save(state, newest)
     with pytest.raises(TrainingFolderError, match="the checkpoint is one of another model") as caught:
         learn(SHORT, tmp_path / "run", resume=True)
     for fault in (
@@ -217,7 +217,7 @@ def test_a_checkpoint_of_another_model_names_the_tensors(tmp_path, monkeypatch):
 
 
 def test_a_damaged_checkpoint_is_not_gone_on_with(tmp_path, monkeypatch):
-    killed_in(monkeypatch, SHORT, tmp_path / "run", "training_step", 6)
+    killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 6)
     file = RunFolder(tmp_path / "run").newest() / "optimizer.safetensors"
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
@@ -246,21 +246,21 @@ def test_what_a_killed_process_left_half_written_goes(tmp_path):
 
 
 def test_a_loss_that_is_not_a_number_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
-    step = Lesson.training_step
+    step = Loop._take_step
 
     def spoiled(self, *args):
-        if self.course.step == 6:
+        if self.state.step == 6:
             with torch.no_grad():
                 self.model.bridge.bias[3] = float("nan")
-        step(self, *args)
+        return step(self, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lesson, "training_step", spoiled)
+        patch.setattr(Loop, "_take_step", spoiled)
         with pytest.raises(TrainingDivergedError, match=r"at step 7, where bridge\.bias is not finite"):
             learn(SHORT, tmp_path / "run")
     newest = RunFolder(tmp_path / "run").newest()
     assert newest.name == "step-000000006"
-    state = SafetensorsIO().load_checkpoint(newest)["state_dict"]
+    state = checkpoints.load(newest)["state_dict"]
     assert all(bool(tensor.isfinite().all()) for tensor in state.values())
 
 
@@ -284,14 +284,14 @@ def test_no_space_left_says_which_and_keeps_the_checkpoint_before(tmp_path, monk
     assert "(No space left on device)" in str(caught.value)
     newest = RunFolder(tmp_path / "run").newest()
     assert f"{newest} is intact: make room, and go on with it" in str(caught.value)
-    SafetensorsIO().load_checkpoint(newest)
+    checkpoints.load(newest)
     assert list((tmp_path / "run").rglob("*.part")) == []
     assert bool(caught.value.training) == bool(module is run_folder)
 
 
 def test_a_limit_of_the_system_on_files_is_met_likewise(tmp_path, monkeypatch):
     """The optimiser's file, twice the model's, is the first that is too large."""
-    killed_in(monkeypatch, SHORT, tmp_path / "run", "training_step", 2)
+    killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 2)
     newest = RunFolder(tmp_path / "run").newest()
     size = (newest / "optimizer.safetensors").stat().st_size
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -308,16 +308,16 @@ def test_a_limit_of_the_system_on_files_is_met_likewise(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_at_the_next_step_with_a_checkpoint(tmp_path, monkeypatch, number):
-    step, before = Lesson.training_step, signal.getsignal(number)
+    step, before = Loop._take_step, signal.getsignal(number)
     settings = dataclasses.replace(SHORT, checkpoint_steps=1000)
 
     def interrupted(self, *args):
-        if self.course.step == 5:
+        if self.state.step == 5:
             os.kill(os.getpid(), number)
-        step(self, *args)
+        return step(self, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lesson, "training_step", interrupted)
+        patch.setattr(Loop, "_take_step", interrupted)
         result = learn(settings, tmp_path / "run")
     assert result.interrupted
     assert result.resumable
@@ -330,13 +330,13 @@ def test_ctrl_c_stops_at_the_next_step_with_a_checkpoint(tmp_path, monkeypatch, 
 
 
 def test_before_the_first_validation_there_is_nothing_but_the_folder(tmp_path, monkeypatch):
-    step = Lesson.training_step
+    step = Loop._take_step
 
     def interrupted(self, *args):
         os.kill(os.getpid(), signal.SIGINT)
-        step(self, *args)
+        return step(self, *args)
 
-    monkeypatch.setattr(Lesson, "training_step", interrupted)
+    monkeypatch.setattr(Loop, "_take_step", interrupted)
     result = learn(SHORT, tmp_path / "run")
     assert (result.interrupted, result.resumable, result.epochs) == (True, True, [])
     with pytest.raises(KeyboardInterrupt):
@@ -352,7 +352,7 @@ def test_the_second_ctrl_c_stops_at_once(tmp_path, monkeypatch):
         reached.append(args)
 
     before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(Lesson, "training_step", interrupted)
+    monkeypatch.setattr(Loop, "_take_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         learn(SHORT, tmp_path / "run")
     assert reached == []
@@ -394,7 +394,7 @@ def test_no_validation_keeps_the_last_weights_and_goes_on_too(tmp_path, monkeypa
     whole = train(SHORT, PAIRS, progress=False)
     assert whole.validations == []
     assert {epoch.validation_loss for epoch in whole.epochs} == {None}
-    killed_in(monkeypatch, SHORT, tmp_path / "run", "training_step", 7, validation=[])
+    killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 7, validation=[])
     assert equal(weights(train(SHORT, PAIRS, folder=tmp_path / "run", resume=True, progress=False)), weights(whole))
     with pytest.raises(SettingsError, match="average is 2, and there are no validation pairs"):
         train(dataclasses.replace(SHORT, average=2), PAIRS, progress=False)
@@ -403,15 +403,10 @@ def test_no_validation_keeps_the_last_weights_and_goes_on_too(tmp_path, monkeypa
 def test_the_time_before_a_stop_counts(tmp_path, monkeypatch):
     """What is left of `max_minutes` is what had not passed when the checkpoint was made."""
     settings = dataclasses.replace(SHORT, max_minutes=50.0)
-    start = Lesson.on_train_start
-
-    def begun_long_ago(self):
-        start(self)
-        self._started -= 40 * 60
-
+    elapsed = Loop._elapsed
     with monkeypatch.context() as patch:
-        patch.setattr(Lesson, "on_train_start", begun_long_ago)
-        killed_in(monkeypatch, settings, tmp_path / "run", "training_step", 2)
+        patch.setattr(Loop, "_elapsed", lambda self: elapsed(self) + 40 * 60)
+        killed_in(monkeypatch, settings, tmp_path / "run", "_take_step", 2)
         again = learn(settings, tmp_path / "run", resume=True)  # 80 minutes: over after a step
     assert [each.step for each in again.validations] == [2]
     third = learn(settings, tmp_path / "run", resume=True)  # it has come to its end
@@ -419,29 +414,24 @@ def test_the_time_before_a_stop_counts(tmp_path, monkeypatch):
 
 
 def test_the_seconds_are_those_of_the_whole_training(tmp_path, monkeypatch):
-    start = Lesson.on_train_start
-
-    def begun_long_ago(self):
-        start(self)
-        self._started -= 1000
-
+    elapsed = Loop._elapsed
     with monkeypatch.context() as patch:
-        patch.setattr(Lesson, "on_train_start", begun_long_ago)
+        patch.setattr(Loop, "_elapsed", lambda self: elapsed(self) + 1000)
         assert 1000 < learn(SHORT).seconds < 1100
-        killed_in(monkeypatch, SHORT, tmp_path / "run", "training_step", 6)
+        killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 6)
     assert 1000 < learn(SHORT, tmp_path / "run", resume=True).seconds < 1100
 
 
 @pytest.mark.parametrize("progress", [None, False])
 def test_ctrl_c_is_answered_where_anything_is_shown(capfd, monkeypatch, progress):
-    step = Lesson.training_step
+    step = Loop._take_step
 
     def interrupted(self, *args):
-        if self.course.step == 5:
+        if self.state.step == 5:
             signal.raise_signal(signal.SIGINT)
-        step(self, *args)
+        return step(self, *args)
 
-    monkeypatch.setattr(Lesson, "training_step", interrupted)
+    monkeypatch.setattr(Loop, "_take_step", interrupted)
     assert train(SHORT, PAIRS, PAIRS[:5], progress=progress).interrupted
     answered = "dikkat: stopping after this step; Ctrl-C again stops at once" in capfd.readouterr().err.splitlines()
     assert answered == (progress is None)
@@ -530,7 +520,7 @@ def test_the_validation_at_the_end_is_none_of_a_longer_training(tmp_path, change
 def test_an_epoch_that_the_end_cut_short_counts_as_far_as_it_came(tmp_path, monkeypatch, capsys):
     settings = dataclasses.replace(SHORT, schedule="constant", max_minutes=50.0)
     with monkeypatch.context() as patch:
-        patch.setattr(Lesson, "_is_late", lambda self: self.course.step == 5)  # in its sixth step, the second epoch's
+        patch.setattr(Loop, "_is_late", lambda self: self.state.step == 5)  # in its sixth step, the second epoch's
         result = train(settings, PAIRS, PAIRS[:5], folder=tmp_path / "run")
     assert [each.number for each in result.epochs] == [1, 2]
     assert result.epochs[-1].validation_loss == result.validations[-1].loss
@@ -547,20 +537,20 @@ def begun_with_two_threads(tmp_path, monkeypatch):
     """The folder of a training of two threads that was stopped; now there is one."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     torch.set_num_threads(2)
-    killed_in(monkeypatch, SHORT, tmp_path / "run", "training_step", 6)
+    killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 6)
     torch.set_num_threads(1)
     return tmp_path / "run"
 
 
 @pytest.fixture
 def threads_of_steps(monkeypatch):
-    found, step = set(), Lesson.training_step
+    found, step = set(), Loop._take_step
 
     def looking(self, *args):
         found.add(torch.get_num_threads())
-        step(self, *args)
+        return step(self, *args)
 
-    monkeypatch.setattr(Lesson, "training_step", looking)
+    monkeypatch.setattr(Loop, "_take_step", looking)
     return found
 
 
@@ -584,6 +574,6 @@ def test_it_says_where_it_cannot(begun_with_two_threads, threads_of_steps, monke
 
 
 def test_it_says_from_where_it_goes_on(tmp_path, monkeypatch, capsys):
-    killed_in(monkeypatch, SHORT, tmp_path, "training_step", 6)
+    killed_in(monkeypatch, SHORT, tmp_path, "_take_step", 6)
     train(SHORT, PAIRS, PAIRS[:5], folder=tmp_path, resume=True)
     assert capsys.readouterr().err.startswith("going on in epoch 2 after step 5, with 1 thread\n")

@@ -19,8 +19,9 @@ from dikkat.translation import (
     forced_scores,
     greedy,
 )  # fmt: skip
+from dikkat.translation.decoding import beams
 from dikkat.translation.decoding import search as search_module
-from dikkat.translation.decoding.search import _best
+from dikkat.translation.decoding.best import best
 from dikkat.translation.network.model import collate
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
@@ -358,7 +359,7 @@ def test_several_models_write_what_they_find_likely_on_average():
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_model_with_itself_is_that_model(search, compiled, monkeypatch):
     if not compiled:
-        monkeypatch.setattr(search_module, "can_rank", lambda products: False)
+        monkeypatch.setattr(beams, "can_rank", lambda products: False)
     model = make()
     for one, other in zip(beam_search(model, MANY, search), beam_search([model] * 3, MANY, search), strict=True):
         agree(other, [(each.ids, each.score, list(each.weights), each.finished) for each in one])
@@ -389,7 +390,7 @@ def test_without_attention_nothing_is_looked_at_and_no_unknown_word_comes_out():
 @pytest.mark.parametrize("compiled", [False, True])
 def test_translations_are_as_long_as_they_may_be(search, compiled, monkeypatch):
     if not compiled:
-        monkeypatch.setattr(search_module, "can_rank", lambda products: False)
+        monkeypatch.setattr(beams, "can_rank", lambda products: False)
     short, long, lengths = make(), make(), set()
     with torch.no_grad():
         short.output_bias[END] += 9.0
@@ -549,7 +550,7 @@ def test_the_best_are_those_of_a_sort_by_value_and_column(rows, columns, k, seed
     values = torch.randint(different, (rows, columns), generator=generator).double()
     values[values == 0] = -math.inf
     k = min(k, columns)
-    found, where = _best(values, k)
+    found, where = best(values, k)
     for row, row_found, row_where in zip(values.tolist(), found.tolist(), where.tolist(), strict=True):
         wanted = sorted(range(columns), key=lambda column: (-row[column], column))[:k]
         assert row_where == wanted

@@ -12,8 +12,10 @@ from dikkat.translation import Corpus, CorpusError, Settings, SettingsError, Tra
 from dikkat.translation.network import precision
 from dikkat.translation.settings import ScoreName
 from dikkat.translation.training import train as module
-from dikkat.translation.training.course import Course, Validation
-from dikkat.translation.training.train import TrainingDivergedError, TrainingMemoryError, train
+from dikkat.translation.training.loop import Loop
+from dikkat.translation.training.results import TrainingDivergedError, TrainingMemoryError
+from dikkat.translation.training.state import TrainingState, Validation
+from dikkat.translation.training.train import train
 from translation.conftest import PAIRS, TINY
 
 
@@ -91,15 +93,15 @@ def test_a_loss_that_is_not_a_number_stops_with_advice(monkeypatch):
 
 def before_step(monkeypatch, number, change):
     """Have something happen before a training step, counted from 1."""
-    step, seen = module.Lesson.training_step, []
+    step, seen = Loop._take_step, []
 
-    def changed(self, batch, index):
-        seen.append(index)
+    def changed(self, *args):
+        seen.append(args)
         if len(seen) == number:
             change(self.model)
-        return step(self, batch, index)
+        return step(self, *args)
 
-    monkeypatch.setattr(module.Lesson, "training_step", changed)
+    monkeypatch.setattr(Loop, "_take_step", changed)
 
 
 def spoil(model):
@@ -141,14 +143,14 @@ def test_a_gradient_that_is_not_finite_stops_before_it_spoils_the_weights(monkey
 
 
 def test_a_validation_that_is_not_finite_stops(monkeypatch):
-    validate = module.Lesson._validate
+    validate = Loop._validate
 
     def spoiled(self, batches):
-        if len(self.course.epochs) == 1:
+        if len(self.state.epochs) == 1:
             spoil(self.model)
         validate(self, batches)
 
-    monkeypatch.setattr(module.Lesson, "_validate", spoiled)
+    monkeypatch.setattr(Loop, "_validate", spoiled)
     message = r"the validation loss is nan after step 4, where readout\.weight is not finite"
     with pytest.raises(TrainingDivergedError, match=message) as caught:
         train(shorter(epochs=6), PAIRS, PAIRS, progress=False)
@@ -239,7 +241,7 @@ def test_a_processor_without_bfloat16_is_refused(monkeypatch, capabilities, has)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     assert precision._has_bfloat16("cpu") == has
     if not has:
-        monkeypatch.setattr(module, "_device", lambda: "cpu")
+        monkeypatch.setattr(module, "device_type", lambda: "cpu")
         with pytest.raises(SettingsError, match=r"precision is 'bfloat16'; this CPU has no products in bfloat16"):
             train(shorter(precision="bfloat16"), PAIRS, PAIRS, progress=False)
 
@@ -320,13 +322,13 @@ def test_accumulated_gradients_are_those_of_the_mean_over_all_tokens(monkeypatch
 
 
 def test_the_best_models_are_averaged(monkeypatch):
-    kept, validate = [], module.Lesson._validate
+    kept, validate = [], Loop._validate
 
     def spied(self, batches):
         validate(self, batches)
         kept.append({name: tensor.clone() for name, tensor in self.model.state_dict().items()})
 
-    monkeypatch.setattr(module.Lesson, "_validate", spied)
+    monkeypatch.setattr(Loop, "_validate", spied)
     result = train(shorter(epochs=30, average=3), PAIRS[:5], PAIRS[5:], progress=False)
     losses = [each.loss for each in result.validations]
     best = sorted(range(30), key=losses.__getitem__)[:3]
@@ -338,10 +340,11 @@ def test_the_best_models_are_averaged(monkeypatch):
 
 def test_one_vocabulary_for_both_languages(monkeypatch):
     seen = []
-    monkeypatch.setattr(module, "Translator", lambda *parts: seen.append(parts))
-    monkeypatch.setattr(module, "TranslationModel", lambda *sizes: sizes)
-    module._untrained(shorter(tied_embeddings="three", vocabulary_size=30), PAIRS, None, None)
-    (_, source_size, target_size), _, source, target = seen[0]
+    monkeypatch.setattr(module, "Loop", lambda translator, *_, **__: seen.append(translator) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        train(shorter(tied_embeddings="three", vocabulary_size=30), PAIRS, progress=False)
+    source, target = seen[0].source_tokenizer, seen[0].target_tokenizer
+    source_size = target_size = len(seen[0].model.target_embedding.weight)
     assert source is target
     assert source_size == target_size == len(source) <= 30
     assert all(source.encode(word).ids != source.encode("xyzzy").ids for word in ("the", "homme"))
@@ -363,7 +366,9 @@ class Streamed(Corpus):
 
 def test_a_corpus_may_be_anything_that_can_be_gone_through_again():
     listed = train(shorter(), PAIRS, PAIRS[:5], progress=False)
-    streamed = train(shorter(), Streamed(PAIRS), Streamed(PAIRS[:5]), progress=False)
+    stream = Streamed(PAIRS)
+    streamed = train(shorter(), stream, Streamed(PAIRS[:5]), progress=False)
+    assert stream.rounds == 1  # so few pairs stay in memory from the first reading on
     assert [each.loss for each in listed.validations] == [each.loss for each in streamed.validations]
     with pytest.raises(TypeError, match=r"or a Corpus such as .*; got generator"):
         train(shorter(), iter(Streamed(PAIRS)), PAIRS, progress=False)
@@ -374,7 +379,7 @@ def test_a_corpus_may_be_anything_that_can_be_gone_through_again():
 @pytest.mark.parametrize("most", [1, 2, 3, 7, 64])
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 8, 9, 100, 127])
 def test_a_sample_is_spread_evenly(count, most):
-    found = [int(first) for first, _ in module.evenly(((str(number), "") for number in range(count)), most)]
+    found = [int(first) for first, _ in module.evenly(((str(number), "") for number in range(count)), most)[0]]
     assert len(found) <= most
     if count <= most:
         assert found == list(range(count))
@@ -403,8 +408,8 @@ def test_the_bleu_that_decides_is_shown(capsys, monkeypatch):
 
 
 def test_the_learning_rate_asks_for_past_validations_on_a_plateau_alone(monkeypatch):
-    asked, halvings = [], Course.halvings
-    monkeypatch.setattr(Course, "halvings", lambda self, criterion: asked.append(1) or halvings(self, criterion))
+    asked, halvings = [], TrainingState.halvings
+    monkeypatch.setattr(TrainingState, "halvings", lambda self, criterion: asked.append(1) or halvings(self, criterion))
     train(shorter(), PAIRS, PAIRS, progress=False)
     assert asked == []
     train(shorter(schedule="plateau"), PAIRS, PAIRS, progress=False)
@@ -413,6 +418,6 @@ def test_the_learning_rate_asks_for_past_validations_on_a_plateau_alone(monkeypa
 
 def test_a_halving_is_a_validation_no_better_than_the_best_before_it():
     losses = [5.0, 4.0, 4.0, 6.0, 3.0, 3.5, 2.0]
-    course = Course(validations=[Validation(step, loss) for step, loss in enumerate(losses)])
-    assert course.halvings("loss") == 3
-    assert Course().halvings("loss") == 0
+    state = TrainingState(validations=[Validation(step, loss) for step, loss in enumerate(losses)])
+    assert state.halvings("loss") == 3
+    assert TrainingState().halvings("loss") == 0

@@ -1,6 +1,6 @@
 """The application: its commands by name, each imported when it is asked for, and what they have in common."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, Any
@@ -80,6 +80,28 @@ def _without_value(option: Any) -> Any:
     if option is not None:
         option.metavar = FLAG
     return option
+
+
+def option(text: str, metavar: str, *names: str, panel: str | None = None, completes: Sequence[str] = ()) -> Any:
+    """An option whose default is nothing, or is said in its help.
+
+    Args:
+        text: its help.
+        metavar: what the help calls its value.
+        names: of the option, if they are others than its parameter's.
+        panel: the heading that it stands under.
+        completes: the values that the shell completes.
+    """
+    return typer.Option(
+        *names,
+        help=text,
+        metavar=metavar,
+        rich_help_panel=panel,
+        show_default=False,
+        autocompletion=(lambda incomplete: [each for each in completes if each.startswith(incomplete)])
+        if completes
+        else None,
+    )
 
 
 _PURPOSE = "Attention at work: translators that show what they look at, and kernel regression."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dikkat.cli.app import Command, app
+from dikkat.cli.app import Command, app, option
 from dikkat.cli.messages import complain
 from dikkat.cli.options import (
     CorpusOption,
@@ -41,21 +41,19 @@ def compare(
     ],
     vary: Annotated[
         list[str],
-        typer.Option(
-            help="A setting and its values: score=additive,dot. Given several times, every combination is trained.",
-            metavar="SETTING=VALUES",
-            show_default=False,
+        option(
+            "A setting and its values: score=additive,dot. Given several times, every combination is trained.",
+            "SETTING=VALUES",
         ),
     ],
     output: Annotated[
         Path,
-        typer.Option(
+        option(
+            "Where to put a folder for each, comparison.json, comparison.png and comparison.svg. A comparison that was "
+            "interrupted there goes on.",
+            "FOLDER",
             "--output",
             "-o",
-            help="Where to put a folder for each, comparison.json, comparison.png and comparison.svg. A comparison "
-            "that was interrupted there goes on.",
-            metavar="FOLDER",
-            show_default=False,
         ),
     ],
     corpus: CorpusOption = None,
@@ -102,7 +100,7 @@ def compare(
 
 def _varied(given: Sequence[str]) -> dict[str, list[Any]]:
     """The values of each setting that is varied."""
-    from dikkat.translation.formats.recipe import read_value
+    from dikkat.translation.formats.yaml12 import read_value
 
     texts: dict[str, str] = {}
     for text in given:

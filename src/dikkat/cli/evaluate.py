@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dikkat.cli import lines
-from dikkat.cli.app import FLAG, Command, app
+from dikkat.cli.app import FLAG, Command, app, option
 from dikkat.cli.options import (
     BatchSizeOption,
     CorpusOption,
@@ -46,40 +46,29 @@ def evaluate_model(
     ] = None,
     corpus: CorpusOption = None,
     hypotheses: Annotated[
-        Path | None,
-        typer.Option(help="Translations to score in place of a model's, one a line.", metavar="FILE"),
+        Path | None, option("Translations to score in place of a model's, one a line.", "FILE")
     ] = None,
     references: Annotated[
         Path | None,
-        typer.Option(
-            help="With --hypotheses, in place of --corpus: a human translation of each, one a line.",
-            metavar="FILE",
-            rich_help_panel="Corpus",
+        option(
+            "With --hypotheses, in place of --corpus: a human translation of each, one a line.", "FILE", panel="Corpus"
         ),
     ] = None,
     ensemble: EnsembleOption = None,
     versus: Annotated[
-        Path | None,
-        typer.Option(
-            help="Another model: whether the two really differ is tested.",
-            metavar="FOLDER",
-            rich_help_panel=_COMPARED,
-        ),
+        Path | None, option("Another model: whether the two really differ is tested.", "FOLDER", panel=_COMPARED)
     ] = None,
     versus_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="Translations of another model, one a line, likewise.", metavar="FILE", rich_help_panel=_COMPARED
-        ),
+        Path | None, option("Translations of another model, one a line, likewise.", "FILE", panel=_COMPARED)
     ] = None,
     links: Annotated[
         Path | None,
-        typer.Option(
-            help="Which word translates which in the corpus, a line a pair: 0-0 1-2 for links that are sure, 2p3 for "
+        option(
+            "Which word translates which in the corpus, a line a pair: 0-0 1-2 for links that are sure, 2p3 for "
             "possible ones; words are what white space separates, counted from 0. The model's own links, to the word "
             "most looked at, are compared to them.",
-            metavar="FILE",
-            rich_help_panel=_COMPARED,
+            "FILE",
+            panel=_COMPARED,
         ),
     ] = None,
     batch_size: BatchSizeOption = 64,
@@ -90,7 +79,18 @@ def evaluate_model(
 
     Of a corpus with parts, such as the phrasebook, the test part is taken.
     """
-    _check_choice(model, hypotheses, corpus, references, versus, versus_file, links, ensemble)
+    for wrong, message in (
+        ((model is None) == (hypotheses is None), "give either a model folder or --hypotheses FILE, and not both"),
+        ((corpus is None) == (references is None), "give either --corpus or --references FILE, and not both"),
+        (
+            references and (model or versus),
+            "--references has no sentences for a model to translate: give --corpus in its place",
+        ),
+        (versus and versus_file, "--versus and --versus-file are both given: give one of them"),
+        (links and (not model or ensemble), "--links needs one model, whose links it compares to them"),
+    ):
+        if wrong:
+            raise InputError(message)
     search = search_given(options)
     translator = load(model, ensemble) if model else None
     pairs = _pairs(corpus, references)
@@ -103,28 +103,6 @@ def evaluate_model(
     if links and isinstance(translator, Translator):
         report["alignment_error_rate"] = _alignment_error_rate(translator, pairs, links, batch_size)
     print(json.dumps(report, ensure_ascii=False, indent=2)) if as_json else _show(report)
-
-
-def _check_choice(
-    model: Path | None,
-    hypotheses: Path | None,
-    corpus: str | None,
-    references: Path | None,
-    versus: Path | None,
-    versus_file: Path | None,
-    links: Path | None,
-    ensemble: list[Path] | None,
-) -> None:
-    if (model is None) == (hypotheses is None):
-        raise InputError("give either a model folder or --hypotheses FILE, and not both")
-    if (corpus is None) == (references is None):
-        raise InputError("give either --corpus or --references FILE, and not both")
-    if references and (model or versus):
-        raise InputError("--references has no sentences for a model to translate: give --corpus in its place")
-    if versus and versus_file:
-        raise InputError("--versus and --versus-file are both given: give one of them")
-    if links and (not model or ensemble):
-        raise InputError("--links needs one model, whose links it compares to them")
 
 
 def _pairs(corpus: str | None, references: Path | None) -> list[Pair]:

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from dikkat.cli.app import FLAG
+from dikkat.cli.app import FLAG, option
 from dikkat.cli.messages import worded
 from dikkat.errors import InputError
-from dikkat.translation.decoding.search import Search
+from dikkat.translation.decoding.options import Search
 from dikkat.translation.options import Allowed, allowed
 from dikkat.translation.settings import Settings
 
@@ -23,42 +23,34 @@ _SPELLINGS = (
 
 ModelArgument = Annotated[Path, typer.Argument(help="A model folder that `dikkat train` made.", show_default=False)]
 SentencesArgument = Annotated[list[str] | None, typer.Argument(help="Sentences, each in quotes.", show_default=False)]
-FileOption = Annotated[
-    Path | None,
-    typer.Option("--file", "-f", help="A file of sentences, one a line.", metavar="FILE", show_default=False),
-]
+FileOption = Annotated[Path | None, option("A file of sentences, one a line.", "FILE", "--file", "-f")]
 BatchSizeOption = Annotated[
     int, typer.Option(help="Sentences to translate at once. Larger: faster, more memory.", min=1, metavar="N")
 ]
 EnsembleOption = Annotated[
     list[Path] | None,
-    typer.Option(
-        help="A further model, which has its say in each translation; of the same tokenizers. May be given several "
-        "times. Slower, and mostly better.",
-        metavar="FOLDER",
-        show_default=False,
+    option(
+        "A further model, which has its say in each translation; of the same tokenizers. May be given several times. "
+        "Slower, and mostly better.",
+        "FOLDER",
     ),
 ]
-CorpusOption = Annotated[
-    str | None, typer.Option(help=f"{_SPELLINGS}.", metavar="CORPUS", rich_help_panel="Corpus", show_default=False)
-]
+CorpusOption = Annotated[str | None, option(f"{_SPELLINGS}.", "CORPUS", panel="Corpus")]
 ValidationOption = Annotated[
     str | None,
-    typer.Option(
-        help="Pairs to judge the model by while it learns: a corpus, '{share: 0.05}' of the pairs, which is then "
-        "not learnt from, or none. \\[default: the corpus's own, or else '{share: 0.05}']",
-        metavar="CORPUS",
-        rich_help_panel="Corpus",
-        show_default=False,
+    option(
+        "Pairs to judge the model by while it learns: a corpus, '{share: 0.05}' of the pairs, which is then not learnt "
+        "from, or none. \\[default: the corpus's own, or else '{share: 0.05}']",
+        "CORPUS",
+        panel="Corpus",
     ),
 ]
 TestOption = Annotated[
     str | None,
-    typer.Option(
-        help="Pairs to score the trained model on: a corpus, or none. They are not learnt from. \\[default: none]",
-        metavar="CORPUS",
-        rich_help_panel="Corpus",
-        show_default=False,
+    option(
+        "Pairs to score the trained model on: a corpus, or none. They are not learnt from. \\[default: none]",
+        "CORPUS",
+        panel="Corpus",
     ),
 ]
 
@@ -94,9 +86,9 @@ def setting_options() -> dict[str, Any]:
 
 def described(setting: str) -> str:
     """What a setting does, and the values it may have if they are few."""
-    option = Settings.options()[setting]
-    named = all(re.search(rf"\b{value}\b", option.help) for value in option.allowed.choices)
-    return option.help if named else f"{option.help} One of {', '.join(option.allowed.choices)}."
+    text, choices = Settings.options()[setting].help, Settings.options()[setting].allowed.choices
+    named = all(re.search(rf"\b{value}\b", text) for value in choices)
+    return text if named else f"{text} One of {', '.join(choices)}."
 
 
 def search_options(*left_out: str) -> dict[str, Any]:
@@ -135,7 +127,7 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: the text of one is no value.
     """
-    from dikkat.translation.formats.recipe import read_value
+    from dikkat.translation.formats.yaml12 import read_value
 
     return {
         name: read_value(value, option_name(name)) if isinstance(value, str) else value
@@ -204,13 +196,12 @@ def _option(name: str, allowed: Allowed, text: str, default: object, panel: str,
     opposite = f"/--no-{name.replace('_', '-')}" if flag and negative else ""
     return Annotated[
         bool | None if flag else str | None,
-        typer.Option(
+        option(
+            _with_option_names(rf"{text} \[default: {_written(default)}]"),
+            _METAVARS[allowed.kind],
             f"{option_name(name)}{opposite}",
-            help=_with_option_names(rf"{text} \[default: {_written(default)}]"),
-            rich_help_panel=panel,
-            metavar=_METAVARS[allowed.kind],
-            show_default=False,
-            autocompletion=completed(*allowed.choices) if allowed.choices else None,
+            panel=panel,
+            completes=allowed.choices,
         ),
     ]
 
@@ -219,8 +210,3 @@ def _written(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "none" if value is None else str(value)
-
-
-def completed(*values: str) -> Callable[[str], list[str]]:
-    """The values that the shell completes."""
-    return lambda incomplete: [value for value in values if value.startswith(incomplete)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from dikkat.cli.app import Command, app
+from dikkat.cli.app import Command, app, option
 from dikkat.cli.messages import worded
 from dikkat.cli.tables import show_table
 from dikkat.errors import InputError
@@ -37,20 +37,6 @@ _GUESSED = "cp1252"  # the encoding that nothing in a file confirms
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
 
 
-def _said(panel: str, metavar: str, text: str, *completed: str, **more: Any) -> Any:
-    """An option whose help says its default, where it has one; the shell completes its values."""
-    return typer.Option(
-        help=text,
-        metavar=metavar,
-        rich_help_panel=panel,
-        show_default=False,
-        autocompletion=(lambda incomplete: [each for each in completed if each.startswith(incomplete)])
-        if completed
-        else None,
-        **more,
-    )
-
-
 @app.command(
     cls=Command,
     epilog="Examples:\n\n"
@@ -68,80 +54,80 @@ def regress(
             show_default=False,
         ),
     ] = None,
-    target: Annotated[str | None, _said(_DATA, "COLUMN", "The column to predict.")] = None,
+    target: Annotated[str | None, option("The column to predict.", "COLUMN", panel=_DATA)] = None,
     feature: Annotated[
         list[str] | None,
-        _said(
-            _DATA,
-            "COLUMN",
+        option(
             "A column to predict it from. May be given several times. \\[default: all other columns of numbers]",
+            "COLUMN",
+            panel=_DATA,
         ),
     ] = None,
     weights: Annotated[
         str | None,
-        _said(
-            _DATA,
-            "COLUMN",
+        option(
             "A column that says how much each row counts: 2 as if it were there twice, 0 as if it were not.",
+            "COLUMN",
+            panel=_DATA,
         ),
     ] = None,
     predict: Annotated[
         Path | None,
-        _said(
-            _DATA,
-            "TABLE",
+        option(
             "Another table with the same features, for whose rows the target is predicted. \\[default: the table "
             "itself]",
+            "TABLE",
+            panel=_DATA,
         ),
     ] = None,
     kernel: Annotated[
         str | None,
-        _said(
-            _MODEL,
+        option(
+            "How weight falls with distance: gaussian, over all rows; epanechnikov, triangular or boxcar, to nothing "
+            "at the bandwidth; average, not at all. \\[default: gaussian]",
             "NAME",
-            "How weight falls with distance: gaussian, over all rows; epanechnikov, triangular or boxcar, to "
-            "nothing at the bandwidth; average, not at all. \\[default: gaussian]",
-            *("gaussian", "epanechnikov", "boxcar", "triangular", "average"),
+            panel=_MODEL,
+            completes=("gaussian", "epanechnikov", "boxcar", "triangular", "average"),
         ),
     ] = None,
     bandwidth: Annotated[
         str | None,
-        _said(
-            _MODEL,
+        option(
+            "How far the kernel reaches, in the units of the features: a number, or one for each feature with commas "
+            "between; loo, that with the least error when each row is predicted from the others; or silverman or "
+            "scott, a rule of thumb, at once. \\[default: loo]",
             "NUMBERS",
-            "How far the kernel reaches, in the units of the features: a number, or one for each feature with "
-            "commas between; loo, that with the least error when each row is predicted from the others; or silverman "
-            "or scott, a rule of thumb, at once. \\[default: loo]",
-            *("loo", "silverman", "scott"),
+            panel=_MODEL,
+            completes=("loo", "silverman", "scott"),
         ),
     ] = None,
     order: Annotated[
         str | None,
-        _said(
-            _MODEL,
+        option(
+            "What is fitted around each place: constant, a mean; linear, a line, which follows slopes to the edge of "
+            "the data. \\[default: constant]",
             "NAME",
-            "What is fitted around each place: constant, a mean; linear, a line, which follows slopes to the "
-            "edge of the data. \\[default: constant]",
-            *("constant", "linear"),
+            panel=_MODEL,
+            completes=("constant", "linear"),
         ),
     ] = None,
     tolerance: Annotated[
         float | None,
-        _said(
-            _MODEL,
+        option(
+            "The share of the weight that may be left out of a prediction, below 1. Larger: faster on large tables. "
+            "0: exact. \\[default: 0]",
             "SHARE",
-            "The share of the weight that may be left out of a prediction, below 1. Larger: faster on large "
-            "tables. 0: exact. \\[default: 0]",
+            panel=_MODEL,
         ),
     ] = None,
     out_of_reach: Annotated[
         str | None,
-        _said(
-            _MODEL,
-            "NAME",
+        option(
             "What is predicted where a kernel that ends reaches no row: nan, nothing; nearest, the nearest row. "
             "\\[default: nan]",
-            *("nan", "nearest"),
+            "NAME",
+            panel=_MODEL,
+            completes=("nan", "nearest"),
         ),
     ] = None,
     seed: Annotated[
@@ -164,13 +150,12 @@ def regress(
     A prediction is a weighted mean over the rows, in which near ones count most: attention. What is near is learned.
     """
     data = {"target": target, "feature": feature, "weights": weights, "predict": predict}
-    model = {
-        "kernel": kernel,
-        "bandwidth": None if bandwidth is None else _bandwidth(bandwidth),
-        "order": order,
-        "tolerance": tolerance,
-        "out_of_reach": out_of_reach,
-    }
+    width = None if bandwidth is None else _bandwidth(bandwidth)
+    model = {"kernel": kernel, "bandwidth": width, "order": order, "tolerance": tolerance, "out_of_reach": out_of_reach}
+    _run(table, data, model, seed, output)
+
+
+def _run(table: Path | None, data: dict[str, Any], model: dict[str, Any], seed: int | None, output: Path) -> None:
     settings = {name: value for name, value in model.items() if value is not None}
     if table is not None and seed is not None:
         raise InputError("--seed is for the experiment, which takes no table: leave out one of them")

@@ -10,7 +10,7 @@ from pathlib import Path
 from dikkat.cli.app import Command, app
 
 _PACKAGES = (
-    "dikkat", "torch", "numpy", "numba", "llvmlite", "triton", "lightning", "tokenizers", "safetensors", "pyarrow",
+    "dikkat", "torch", "numpy", "numba", "llvmlite", "triton", "tokenizers", "safetensors", "pyarrow",
     "scikit-learn", "scipy", "sacrebleu", "matplotlib", "keras", "tensorflow", "jax", "mxnet",
 )  # fmt: skip
 _VARIABLES = (

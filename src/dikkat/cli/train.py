@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dikkat.cli.app import FLAG, Command, app
+from dikkat.cli.app import FLAG, Command, app, option
 from dikkat.cli.options import (
     CorpusOption,
     TestOption,
@@ -29,7 +29,7 @@ from dikkat.translation.training.distributed import processes
 
 if TYPE_CHECKING:
     from dikkat.translation.formats.recipe import Recipe
-    from dikkat.translation.training.train import Training
+    from dikkat.translation.training.results import Training
 
 RUN = ".training"  # the folder beside the model's that a training is resumed from
 RECIPE = "recipe.yaml"  # in it
@@ -47,14 +47,13 @@ RECIPE = "recipe.yaml"  # in it
 def train(
     output: Annotated[
         Path,
-        typer.Option(
+        option(
+            "The model folder to make. A model there is replaced. Beside it, in FOLDER.training, the training keeps "
+            "what it needs to be resumed.",
+            "FOLDER",
             "--output",
             "-o",
-            help="The model folder to make. A model there is replaced. Beside it, in FOLDER.training, the training "
-            "keeps what it needs to be resumed.",
-            rich_help_panel="Result",
-            metavar="FOLDER",
-            show_default=False,
+            panel="Result",
         ),
     ],
     recipe: Annotated[
@@ -67,12 +66,7 @@ def train(
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume",
-            help="Go on with the training that was interrupted, with its recipe.",
-            rich_help_panel="Result",
-            metavar=FLAG,
-        ),
+        option("Go on with the training that was interrupted, with its recipe.", FLAG, "--resume", panel="Result"),
     ] = False,
     corpus: CorpusOption = None,
     validation: ValidationOption = None,
@@ -123,7 +117,7 @@ def _plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resume: b
 
 
 def _train(plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path, *, resume: bool) -> "Training":
-    from dikkat.translation.training.train import TrainingError
+    from dikkat.translation.training.results import TrainingError
     from dikkat.translation.training.train import train as train_translator
 
     try:

@@ -1,7 +1,5 @@
 """Translation by attentional recurrent networks: corpus, tokenizers, model, training, search, evaluation, folders."""
 
-from typing import TYPE_CHECKING, Any
-
 from dikkat.errors import InputError
 from dikkat.extras import needing
 
@@ -20,6 +18,7 @@ with needing("translation"):
     from dikkat.translation.data.source import Source
     from dikkat.translation.data.splits import hold_out, split, without_leaks
     from dikkat.translation.decoding.alignment import align, alignment_error_rate, read_links
+    from dikkat.translation.decoding.beams import Hypothesis
     from dikkat.translation.decoding.evaluation import (
         Bucket,
         Difference,
@@ -29,17 +28,14 @@ with needing("translation"):
         evaluate_by_length,
         significance,
     )
-    from dikkat.translation.decoding.search import Hypothesis, Search, beam_search, forced_scores, greedy
+    from dikkat.translation.decoding.options import Search
+    from dikkat.translation.decoding.search import beam_search, forced_scores, greedy
     from dikkat.translation.decoding.translator import Ensemble, Translates, Translation, Translator
     from dikkat.translation.errors import (
         CorpusError,
         ModelFolderError,
         SettingsError,
-        TrainingDivergedError,
-        TrainingError,
         TrainingFolderError,
-        TrainingMemoryError,
-        TrainingStorageError,
     )
     from dikkat.translation.formats.hub import HubError
     from dikkat.translation.formats.recipe import Recipe
@@ -47,9 +43,14 @@ with needing("translation"):
     from dikkat.translation.network.model import TranslationModel
     from dikkat.translation.settings import Settings
     from dikkat.translation.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from dikkat.translation.training.train import Training, train
+    from dikkat.translation.training.results import (
+        Training,
+        TrainingDivergedError,
+        TrainingError,
+        TrainingMemoryError,
+        TrainingStorageError,
+    )
+    from dikkat.translation.training.train import train
 
 __all__ = [
     "AlignedCorpus",
@@ -103,12 +104,3 @@ __all__ = [
     "train",
     "without_leaks",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Training, with Lightning, is imported when it is first asked for."""
-    if name in ("Training", "train"):
-        from dikkat.translation.training import train as module
-
-        return getattr(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

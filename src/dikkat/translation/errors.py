@@ -1,5 +1,3 @@
-from typing import Any
-
 from dikkat.errors import InputError
 
 
@@ -27,25 +25,3 @@ class ModelFolderError(InputError):
 
 class TrainingFolderError(InputError):
     """A training cannot begin or go on in its folder; the message says why, and what to do."""
-
-
-class TrainingError(RuntimeError):
-    """Training cannot go on.
-
-    Attributes:
-        training: what there is: a `Training` with the best weights so far; None before the first validation.
-    """
-
-    training: Any = None  # its class stands above this module
-
-
-class TrainingDivergedError(TrainingError):
-    """A loss, a gradient or a weight is no longer a number, so that going on would be useless."""
-
-
-class TrainingMemoryError(TrainingError):
-    """A batch needs more memory than there is."""
-
-
-class TrainingStorageError(TrainingError):
-    """A checkpoint could not be written, for want of space for instance; the one before it is intact."""

@@ -1,23 +1,20 @@
 """How kernels are compiled, and kept on disk between processes."""
 
 import ctypes
-import hashlib
 import warnings
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
 from numba import cfunc, njit, types
-from numba.core.caching import FunctionCache
 
+from dikkat.cpu.engine.internals import FunctionCache
 from dikkat.cpu.engine.vectors import FLAGS
 
 # Division by zero is ∞, not an error.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": set(FLAGS)}
-_PAIRS = ("additive", "distance", "inner")
 
 # Called from compiled code alone: without what Python would need to call them, they compile faster. No call of one is
 # left in a kernel's code: Numba compiles them alone too, under the names that the kernel would call, and a process runs
@@ -26,27 +23,25 @@ inlined = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True,
 
 
 class Kernel:
-    """A function that is compiled for one type of number, and one pair function, when it is first asked for.
+    """A function that is compiled for one type of number, and one variant, when it is first asked for.
 
     Args:
-        make: Given a zero of the type returns the function to compile, of the address of a call's record. Where that
-            differs by pair function, it is given `additive`, `distance`, `inner` too, of which all but one are None:
-            what belongs to a None is not compiled.
+        make: Given a zero of the type, and the flags of a variant if there are several, returns the function to
+            compile, of the address of a call's record. A flag is True or None: what belongs to a None is not compiled.
     """
 
     def __init__(self, make: Callable[..., Callable[[Any], None]]) -> None:
         self._make = make
-        self._compiled: dict[tuple[np.dtype[Any], str | None], Any] = {}
+        self._compiled: dict[tuple[Any, ...], Any] = {}
         self._lock = Lock()
 
-    def __call__(self, dtype: np.dtype[Any], pair: str | None = None) -> Any:
+    def __call__(self, dtype: np.dtype[Any], *flags: bool | None) -> Any:
         """The compiled function, as ctypes calls it: without Python's lock."""
-        found = self._compiled.get((dtype, pair))
+        found = self._compiled.get((dtype, flags))
         if found is None:
-            which = () if pair is None else tuple(True if pair == name else None for name in _PAIRS)
             with self._lock:  # several threads may ask first
-                found = self._compiled.get((dtype, pair)) or _compile(self._make(dtype.type(0), *which))
-                self._compiled[dtype, pair] = found
+                found = self._compiled.get((dtype, flags)) or _compile(self._make(dtype.type(0), *flags))
+                self._compiled[dtype, flags] = found
         return found[1]
 
 
@@ -98,11 +93,3 @@ def _warn_of_damage(error: str) -> None:
     warnings.warn(
         f"a compiled kernel in Numba's cache was damaged ({error}): it is compiled again and replaced", stacklevel=1
     )
-
-
-def source_digest() -> str:
-    """A name for the state of the kernels' sources: Numba's own check sees only the file that a kernel is in."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]

@@ -12,10 +12,9 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from struct import Struct
 from typing import Any
 
 import torch
@@ -114,45 +113,22 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def launch(kernel: Any, form: Struct, values: Sequence[Any], tasks: int) -> None:
-    """Run a kernel on a record that begins with the address of two counters and ends with what its sources are.
-
-    By ctypes and struct, as a NumPy record takes ten times as long, and small networks notice.
+def by_parts(job: Callable[[int, int], None], tasks: int, first: int) -> Iterator[int]:
+    """Do tasks in parts of about `PART` seconds: Python hears of Ctrl-C between two of them.
 
     Args:
-        kernel: From `compile.Kernel`.
-        form: Of the record.
-        values: What stands between.
-        tasks: How many tasks there are to claim.
-    """
-    counters = (ctypes.c_int64 * 2)()
-    call = ctypes.create_string_buffer(form.size)
-    form.pack_into(call, 0, ctypes.addressof(counters), *values, 0)
-    run(kernel, ctypes.addressof(call), tasks)
-
-
-def launch_by_parts(kernel: Any, form: Struct, values: Sequence[Any], tasks: int, first: int) -> Iterator[int]:
-    """Run a kernel as `launch` does, in parts of about `PART` seconds: Python hears of Ctrl-C between two of them.
-
-    Args:
-        kernel: From `compile.Kernel`.
-        form: Of the record, which has the number of tasks behind the address of the counters.
-        values: What stands behind that number.
-        tasks: How many tasks there are to claim.
+        job: Does the tasks from one number to another.
+        tasks: How many there are.
         first: How many the first part has; of each other as many as the time that the last one took suggests.
 
     Yields:
         How many tasks are done.
     """
-    counters = (ctypes.c_int64 * 2)()
-    call = ctypes.create_string_buffer(form.size)
     done, size = 0, max(first, torch.get_num_threads())
     while done < tasks:
         end = min(tasks, done + size)
-        counters[:] = [done, 0]
-        form.pack_into(call, 0, ctypes.addressof(counters), end, *values, 0)
         begin = time.perf_counter()
-        run(kernel, ctypes.addressof(call), end - done)
+        job(done, end)
         seconds = time.perf_counter() - begin
         if seconds < PART / 2:
             size *= 2
@@ -162,8 +138,8 @@ def launch_by_parts(kernel: Any, form: Struct, values: Sequence[Any], tasks: int
         yield done
 
 
-def run(kernel: Any, call: int, tasks: int) -> None:
-    """Run a compiled function of an address on as many threads as PyTorch uses; on the caller's, for a single task.
+def run(kernel: Any, call: int, tasks: int, threads: int) -> None:
+    """Run a compiled function of an address on so many threads; on the caller's alone, for a single task.
 
     Never on some of PyTorch's: OpenMP would end the others, and start them again for the next operation.
 
@@ -171,8 +147,8 @@ def run(kernel: Any, call: int, tasks: int) -> None:
         kernel: From `compile.Kernel`.
         call: The address.
         tasks: How many tasks there are to claim.
+        threads: As many as PyTorch uses.
     """
-    threads = torch.get_num_threads()
     if threads == 1 or tasks == 1:
         kernel(call)
         return

@@ -4,20 +4,20 @@ A task is some rows, the same for the same number of threads, so that sums come 
 """
 
 import math
-from struct import Struct
 from typing import Any
 
 import numpy as np
 from numba import carray
 
-from dikkat.cpu.engine.compile import Kernel, inlined, source_digest
+from dikkat.cpu.engine.compile import Kernel, inlined
+from dikkat.cpu.engine.elementary import exp
+from dikkat.cpu.engine.memory import Call, workplace_of
 from dikkat.cpu.engine.vectors import (
     Pointer,
     Vector,
     at,
     bits_of,
     claim,
-    exp,
     full,
     lane_numbers,
     lanes_of,
@@ -31,19 +31,9 @@ from dikkat.cpu.engine.vectors import (
     total,
     where,
 )
+from dikkat.cpu.loss.record import CALL
 
-WHOLE = (
-    "counters", "tasks", "rows", "size", "scores", "half", "bias", "target", "work", "gradients", "bias_sums", "losses",
-)  # fmt: skip
-REAL = ("smoothing", "scale")
-CALL = np.dtype(
-    [(name, np.int64) for name in WHOLE]
-    + [(name, np.float64) for name in REAL]
-    # A kernel closes over this type, which makes the state of the sources part of what is looked for on disk.
-    + [(f"source_{source_digest()}", np.int64)]
-)
-FORM = Struct(f"{len(WHOLE)}q{len(REAL)}dq")
-Call = Any
+_workplace = workplace_of(CALL)
 
 
 @inlined
@@ -75,35 +65,35 @@ def _read(call: Call, place: int, c: int, tail: Pointer, half: bool, zero: Any) 
 
 
 @inlined
-def _row(call: Call, row: int, work: Pointer, tail: Pointer, half: bool, zero: Any) -> tuple[float, float, float]:
-    """Put e^(score − peak) to the work; returns their sum, and the target's and the mean score, less the peak."""
+def _row(call: Call, row: int, shares: Pointer, tail: Pointer, half: bool, zero: Any) -> tuple[float, float, float]:
+    """Put e^(score − peak) into `shares`; returns their sum, and the target's and the mean score, less the peak."""
     lanes, place, nothing = lanes_of(zero), row * call.size, full(0, zero)
     top, scores = full(-np.inf, zero), nothing
     for c in range(0, call.size, lanes):
         x = _read(call, place, c, tail, half, zero)
-        store(work, c, x)
+        store(shares, c, x)
         top = maximum(x, top)
         scores += where(lane_numbers(zero) < full(call.size - c, zero), x, nothing)
     peak = largest(top)
-    label = work[pointer(call.target, np.int64(0))[row]] - peak
+    label = shares[pointer(call.target, np.int64(0))[row]] - peak
     base, sums = full(peak, zero), nothing
     for c in range(0, call.size, lanes):
-        share = exp(load(work, c) - base)
-        store(work, c, share)
+        share = exp(load(shares, c) - base)
+        store(shares, c, share)
         sums += share
     return total(sums), label, total(scores) / call.size - peak
 
 
 @inlined
 def _write(
-    call: Call, row: int, work: Pointer, weight: float, sums: Pointer, tail: Pointer, half: bool, zero: Any
+    call: Call, row: int, shares: Pointer, weight: float, sums: Pointer, tail: Pointer, half: bool, zero: Any
 ) -> None:
     """The row's gradients in place of its scores, and added to the bias's."""
     lanes, size, place = lanes_of(zero), call.size, row * call.size
-    work[pointer(call.target, np.int64(0))[row]] -= (1 - call.smoothing) * weight
+    shares[pointer(call.target, np.int64(0))[row]] -= (1 - call.smoothing) * weight
     by, spread = full(call.scale / weight, zero), full(call.scale * call.smoothing / size, zero)
     for c in range(0, size, lanes):
-        gradient, count = load(work, c) * by - spread, size - c
+        gradient, count = load(shares, c) * by - spread, size - c
         store(sums, c, load(sums, c) + gradient)
         if half:
             into, halves = pointer(call.scores, np.uint16(0)), bits_of(tail)
@@ -124,26 +114,25 @@ def _write(
 @Kernel
 def cross_entropy(zero: Any) -> Any:
     """Each task's summed loss, and, where they are wanted, the gradients of its rows and of the bias."""
-    layout = CALL
+    layout = CALL.dtype
 
     def cross_entropy(record: Any) -> None:
         call = carray(record, 1, layout)[0]
         lanes = lanes_of(zero)
-        wide = (call.size + lanes - 1) // lanes * lanes
+        work, wide = _workplace(call, zero), (call.size + lanes - 1) // lanes * lanes
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
-            tail = at(pointer(call.work, zero), task * (wide + lanes))
-            work, sums = at(tail, lanes), at(pointer(call.bias_sums, zero), task * wide)
+            sums = at(pointer(call.bias_sums, zero), task * wide)
             loss = 0.0
             for row in range(call.rows * task // call.tasks, call.rows * (task + 1) // call.tasks):
-                weight, label, mean = _row(call, row, work, tail, call.half != 0, zero)
+                weight, label, mean = _row(call, row, work.shares, work.tail, call.half != 0, zero)
                 loss += math.log(weight) - (1 - call.smoothing) * label
                 if call.smoothing != 0:  # a score of −∞ has an infinite loss only where it counts
                     loss -= call.smoothing * mean
                 if call.gradients:
-                    _write(call, row, work, weight, sums, tail, call.half != 0, zero)
+                    _write(call, row, work.shares, weight, sums, work.tail, call.half != 0, zero)
             pointer(call.losses, 0.0)[task] += loss
 
     return cross_entropy

@@ -1,22 +1,18 @@
 """Cross-entropy of rows of scores on a CPU, with its gradient written over them: one pass over memory, not five."""
 
-from importlib.util import find_spec
-
-import numpy as np
 import torch
 from torch import Tensor
 
 from dikkat import addresses
-from dikkat.cpu.attention.launch import BYTES
-from dikkat.cpu.engine import threads
+from dikkat.cpu.engine.record import Call, up
+from dikkat.cpu.loss.record import CALL
 
-_HAS_NUMBA = find_spec("numba") is not None
-_TYPES = {torch.float32: np.float32, torch.bfloat16: np.float32, torch.float64: np.float64}
+_TYPES = (torch.float32, torch.bfloat16, torch.float64)
 
 
 def runs(scores: Tensor) -> bool:
     """Whether it runs for such scores."""
-    return _HAS_NUMBA and scores.dtype in _TYPES and not addresses.obstacles([scores])
+    return scores.dtype in _TYPES and not addresses.obstacles([scores])
 
 
 class CrossEntropy:
@@ -33,15 +29,19 @@ class CrossEntropy:
     def __init__(
         self, size: int, dtype: torch.dtype, bias: Tensor | None, smoothing: float, scale: float | None
     ) -> None:
-        self._wide = torch.promote_types(dtype, torch.float32)
-        self._threads, lanes = torch.get_num_threads(), BYTES // self._wide.itemsize
-        filled = -(-size // lanes) * lanes
-        self._size, self._smoothing = size, smoothing
-        self._bias = None if bias is None else bias.detach().to(self._wide).contiguous()
-        self._work = torch.empty(self._threads, filled + lanes, dtype=self._wide, device="cpu")
-        self._bias_sums = torch.zeros(self._threads, filled, dtype=self._wide, device="cpu")
-        self._losses = torch.zeros(self._threads, dtype=torch.float64, device="cpu")
-        self._scale, self._dtype = scale, dtype
+        self._dtype, self._call = dtype, Call(CALL, torch.promote_types(dtype, torch.float32))
+        self._threads, call = torch.get_num_threads(), self._call
+        if bias is not None:
+            call.point("bias", bias.detach().to(call.dtype).contiguous())
+        self._bias_sums = call.zeros("bias_sums", self._threads, up(size, call.lanes))
+        self._losses = call.zeros("losses", self._threads)
+        call.fields |= {
+            "size": size,
+            "half": dtype == torch.bfloat16,
+            "gradients": scale is not None,
+            "smoothing": smoothing,
+            "scale": scale or 0.0,
+        }
 
     def add(self, scores: Tensor, target: Tensor) -> None:
         """Add the loss of some rows, and replace their scores by their gradients.
@@ -50,35 +50,21 @@ class CrossEntropy:
             scores: (N, V), contiguous.
             target: (N,) int64.
         """
-        from dikkat.cpu.loss import kernel as loss_kernel  # Numba is not imported before it runs
+        from dikkat.cpu.loss import kernel
 
-        target = target.contiguous()
-        tasks, wide = min(self._threads, len(scores)), self._wide
-        fields = {
-            "tasks": tasks,
-            "rows": len(scores),
-            "size": self._size,
-            "scores": addresses.address("scores", scores, self._dtype),
-            "half": int(self._dtype == torch.bfloat16),
-            "bias": 0 if self._bias is None else addresses.address("bias", self._bias, wide),
-            "target": addresses.address("target", target, torch.int64),
-            "work": addresses.address("work", self._work, wide),
-            "gradients": int(self._scale is not None),
-            "bias_sums": addresses.address("bias_sums", self._bias_sums, wide),
-            "losses": addresses.address("losses", self._losses, torch.float64),
-            "smoothing": self._smoothing,
-            "scale": self._scale or 0.0,
-        }
-        values = [fields[name] for name in (*loss_kernel.WHOLE[1:], *loss_kernel.REAL)]
-        kernel = loss_kernel.cross_entropy(np.dtype(_TYPES[self._wide]))
-        threads.launch(kernel, loss_kernel.FORM, values, tasks)
+        call = self._call
+        call.fields["rows"] = len(scores)
+        call.point("scores", scores, self._dtype)
+        call.point("target", target.contiguous())
+        size = up(call.fields["size"], call.lanes)
+        call.run(kernel.cross_entropy, min(self._threads, len(scores)), tail=call.lanes, shares=size)
 
     @property
     def total(self) -> Tensor:
         """The summed loss, float32 or float64."""
-        return self._losses.sum().to(self._wide)
+        return self._losses.sum().to(self._call.dtype)
 
     @property
     def bias_gradient(self) -> Tensor:
         """(V,): the scores' gradients, scaled, summed over all rows."""
-        return self._bias_sums.sum(0)[: self._size]
+        return self._bias_sums.sum(0)[: self._call.fields["size"]]

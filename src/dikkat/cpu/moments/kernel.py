@@ -1,6 +1,6 @@
 """Local moments, compiled by Numba: weights of a window about each query, and what is averaged under them.
 
-The lanes of a vector are keys, in blocks as in `kernel`; a tile is `TILE` blocks with a box around its keys. A
+The lanes of a vector are keys, in blocks; a tile is `TILE` blocks with a box around its keys. A
 task is some queries, neighbours in space, with a box around them too. Tiles whose box is out of the window's reach are
 not looked at. For the Gaussian, which reaches everywhere, that is so where all that they could weigh together is at
 most the tolerance's part of what a query has met before: the near tiles are first.
@@ -11,19 +11,19 @@ exceeds it by more than `MARGIN`, which is rare, so that a tile is one pass.
 """
 
 import math
-from struct import Struct
 from typing import Any
 
 import numpy as np
 from numba import carray
 
-from dikkat.cpu.engine.compile import Kernel, inlined, source_digest
+from dikkat.cpu.engine.compile import Kernel, inlined
+from dikkat.cpu.engine.elementary import exp2
+from dikkat.cpu.engine.memory import Call, Work, clear, workplace_of
 from dikkat.cpu.engine.vectors import (
     Pointer,
     Vector,
     at,
     claim,
-    exp2,
     full,
     lanes_of,
     largest,
@@ -37,32 +37,16 @@ from dikkat.cpu.engine.vectors import (
     total,
     where,
 )
-from dikkat.cpu.moments.launch import BINS, PROFILES, TILE
+from dikkat.cpu.moments.record import AVERAGE, BINS, CALL, PRICES, TILE
+from dikkat.cpu.scoring import BOXCAR, GAUSSIAN, TRIANGULAR
 
-GAUSSIAN, BOXCAR, EPANECHNIKOV, TRIANGULAR, AVERAGE = range(len(PROFILES))
 MARGIN = 16
 # A box's distance and a pair's are rounded differently.
 SLACK = 1e-3
 # Squared distances, in bandwidths, of the tiles that a query meets first.
 NEAR = 1.0
-# Steps of them beyond the reach that have a price; the last is that of all beyond.
-PRICES = 32
 
-WHOLE = (
-    "counters", "tasks", "rows", "queries", "features", "values", "tiles", "boxes", "columns", "degree", "profile",
-    "squared", "query", "key", "value", "weight", "scale", "low", "high", "mass", "exclude", "lse", "row", "fit",
-    "moments", "scratch", "scratch_size",
-)  # fmt: skip
-# The logarithm, of base 2, of the tolerance.
-REAL = ("tolerance",)
-CALL = np.dtype(
-    [(name, np.int64) for name in WHOLE]
-    + [(name, np.float64) for name in REAL]
-    # A kernel closes over this type, which makes the state of the sources part of what is looked for on disk.
-    + [(f"source_{source_digest()}", np.int64)]
-)
-FORM = Struct(f"{len(WHOLE)}q{len(REAL)}dq")
-Call = Any
+_workplace = workplace_of(CALL)
 
 
 # --- what is near
@@ -370,24 +354,24 @@ def _add_sensitivity(
 
 @inlined
 def _tile(
-    call: Call, t: int, i0: int, rows: int, fixed: bool, reach: float, across: Pointer, apart: Pointer, prices: Pointer,
-    spent: Pointer, query: Pointer, peaks: Pointer, sums: Pointer, delta: Pointer, weights: Pointer, weighted: Pointer,
-    about: Any, zero: Any,
-) -> None:  # fmt: skip
+    call: Call, work: Work, t: int, i0: int, rows: int, fixed: bool, reach: float, query: Pointer, about: Any, zero: Any
+) -> None:
     """What a tile adds to some rows, but those out of whose reach it is, as long as they can pay for leaving it out."""
+    peaks, sums, spent, apart, delta = work.peaks, work.sums, work.spent, work.apart, work.delta
+    weights, weighted = work.weights, work.weighted
     lanes = lanes_of(zero)
     wide = TILE * lanes
     key = at(pointer(call.key, zero), t * wide * call.features)
     value, weight = at(pointer(call.value, zero), t * wide * call.values), at(pointer(call.weight, zero), t * wide)
     mass = pointer(call.mass, zero)[t]
     if reach < np.inf:
-        _apart(call, across, t, apart, zero)
+        _apart(call, work.across, t, apart, zero)
     for i in range(rows):
         hidden, row = -1, at(sums, i * call.columns * lanes)
         if reach < np.inf:
             beyond = apart[i] - reach
             if not beyond < 0:
-                price = mass * prices[int(min(beyond, PRICES - 1.0))]
+                price = mass * work.prices[int(min(beyond, PRICES - 1.0))]
                 if spent[i] + price <= 1:
                     spent[i] += price
                     continue
@@ -431,39 +415,18 @@ def _finish(call: Call, i: int, peak: float, row: Pointer, fixed: bool, zero: An
 
 
 @Kernel
-def windows(zero: Any) -> Any:
-    """Each query's moments; or, where `lse` is given, its sensitivities."""
-    return _windows(zero, None)
+def windows(zero: Any, about: Any) -> Any:
+    """Each query's moments; where `lse` is given, its sensitivities; or its squares `about` its `fit`.
 
-
-@Kernel
-def squares(zero: Any) -> Any:
-    """Each query's squares about its `fit`; compiled apart, as the moments take longer beside them."""
-    return _windows(zero, True)
-
-
-def _windows(zero: Any, about: Any) -> Any:
-    layout = CALL
+    The squares are compiled apart, as the moments take longer beside them.
+    """
+    layout = CALL.dtype
 
     def windows(record: Any) -> None:
         call = carray(record, 1, layout)[0]
         lanes, size, fixed = lanes_of(zero), call.features, call.lse != 0
-        wide = TILE * lanes
-        worker = claim(call.counters + 8)
-        if worker >= call.tasks:  # more threads than tasks, and than scratch
-            return
-        scratch = at(pointer(call.scratch, zero), worker * call.scratch_size)
-        sums = scratch
-        weights = at(sums, call.rows * call.columns * lanes)
-        weighted = at(weights, wide)
-        delta = at(weighted, wide * max(1, call.values))
-        near = at(delta, wide * size)
-        tails = at(near, call.boxes)
-        prices = at(tails, BINS)
-        peaks = at(prices, PRICES)
-        spent = at(peaks, call.rows)
-        apart = at(spent, call.rows)
-        across = at(apart, _padded(call, zero))
+        work = _workplace(call, zero)
+        sums, near, tails, prices, peaks = work.sums, work.near, work.tails, work.prices, work.peaks
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
@@ -471,13 +434,12 @@ def _windows(zero: Any, about: Any) -> Any:
             i0 = task * call.rows
             rows = min(call.rows, call.queries - i0)
             query = at(pointer(call.query, zero), i0 * size)
-            for place in range(0, rows * call.columns * lanes, lanes):
-                store(sums, place, full(0, zero))
+            clear(sums, rows * call.columns * lanes, zero)
             for i in range(rows):
                 peaks[i] = pointer(call.lse, zero)[i0 + i] if fixed else (-np.inf if call.profile == GAUSSIAN else zero)
             for i in range(rows):
-                spent[i] = zero
-            _turn(call, query, rows, across, zero)
+                work.spent[i] = zero
+            _turn(call, query, rows, work.across, zero)
             nearest, farthest = _distances(call, query, rows, near, zero)
             if call.profile == GAUSSIAN:
                 _bin_masses(call, near, tails, zero)
@@ -487,11 +449,8 @@ def _windows(zero: Any, about: Any) -> Any:
                     if not near[t] < reach or (near[t] > limit) != (far == 1):
                         continue
                     # Where all tiles are in reach of all rows, it need not be looked at for each.
-                    own = reach if farthest > reach else np.inf
-                    _tile(
-                        call, t, i0, rows, fixed, own, across, apart, prices, spent, query, peaks, sums, delta,
-                        weights, weighted, about, zero,
-                    )  # fmt: skip
+                    within = reach if farthest > reach else np.inf
+                    _tile(call, work, t, i0, rows, fixed, within, query, about, zero)
                     met += 1
                     if far == 1 and met & (met - 1) == 0 and not fixed:
                         reach = _reach(call, rows, peaks, sums, tails, prices, zero)

@@ -5,31 +5,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from importlib.util import find_spec
-from types import ModuleType
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from dikkat import addresses
-from dikkat.cpu.attention.launch import BYTES
-from dikkat.cpu.engine import threads
+from dikkat.cpu.engine.record import BYTES, NUMPY, Call, up
+from dikkat.cpu.moments.record import BINS, CALL, PRICES, TILE, WINDOWS
 
-# Blocks of keys in a tile; queries of a task.
-TILE, ROWS = 4, 32
+# Queries of a task.
+_ROWS = 32
 # Numbers, of all of a task's sums.
 _SUMS = 2**15
 # Operations, about as many as a core does in a tenth of a second: of a task at most; and of a pair beside its columns.
 _TASK, _PAIR = 2**28, 16
-# Of distances, in which it is said how much lies beyond.
-BINS = 512
-PROFILES = ("gaussian", "boxcar", "epanechnikov", "triangular", "average")
-_NUMPY = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 # Below this relative weight, as a power of 2, the type has 0 alone.
 _LEAST = {torch.float32: -150.0, torch.float64: -1075.0}
-_HAS_NUMBA = find_spec("numba") is not None
 
 _watcher: ContextVar[Callable[[int], None] | None] = ContextVar("watcher", default=None)
 
@@ -67,7 +58,7 @@ class Tiles:
 
 def runs(tensor: Tensor) -> bool:
     """Whether the compiled kernels take tensors of this kind."""
-    return _HAS_NUMBA and tensor.dtype in _NUMPY and not addresses.obstacles([tensor])
+    return tensor.dtype in NUMPY and not addresses.obstacles([tensor])
 
 
 def tiles(key: Tensor, value: Tensor, weight: Tensor) -> Tiles:
@@ -79,7 +70,7 @@ def tiles(key: Tensor, value: Tensor, weight: Tensor) -> Tiles:
     # What fills the last tile is one of its keys, which does not stretch its box.
     keys = torch.cat([key, key[-1:].expand(more, -1)]).reshape(count, wide, key.shape[1])
     values, weights = (torch.nn.functional.pad(t, (*(0, 0) * (t.ndim - 1), 0, more)) for t in (value, weight))
-    boxes = -(-count // lanes) * lanes - count
+    boxes = up(count, lanes) - count
     low, high = (
         torch.nn.functional.pad(extreme.mT, (0, boxes), value=end).contiguous()
         for extreme, end in ((keys.amin(1), math.inf), (keys.amax(1), -math.inf))
@@ -97,7 +88,7 @@ def moments(
     size, values = points.key.shape[1], points.value.shape[1]
     columns = 1 + values + degree * (size + size * (size + 1) // 2 + size * values)
     call = _Call(query, points, profile, bandwidth, squared, tolerance, degree, exclude)
-    found = call.run(columns, _windows().windows)
+    found = call.average(columns)
     lse, means = found[:, 0] * math.log(2), found[:, 1:]
     if not degree:
         return means, lse
@@ -120,8 +111,8 @@ def moments(
 def squares(query: Tensor, points: Tiles, profile: str, bandwidth: Tensor, fit: Tensor, *, tolerance: float) -> Tensor:
     """Σ_j w_j (y_j − z_jᵀθ)² with z = (1, δ), (n, v): θ is a `fit`, (n, 1 or 1 + d, v)."""
     call = _Call(query, points, profile, bandwidth, False, tolerance, int(fit.shape[1] > 1), None)
-    call.point("fit", call.scaled(fit))
-    return call.run(1 + points.value.shape[1], _windows().squares)[:, 1:]
+    call.point("fit", call.scaled(fit).contiguous())
+    return call.average(1 + points.value.shape[1], about=True)[:, 1:]
 
 
 def sensitivity(
@@ -132,44 +123,46 @@ def sensitivity(
     size, values = points.key.shape[1], points.value.shape[1]
     call = _Call(query, points, "gaussian", bandwidth, False, tolerance, int(row.shape[1] > 1), exclude)
     for name, tensor in (("lse", lse / math.log(2)), ("row", call.scaled(row)), ("fit", call.scaled(fit))):
-        call.point(name, tensor)
-    return call.run(size * values, _windows().windows).reshape(len(query), size, values) / call.unit**2
+        call.point(name, tensor.contiguous())
+    return call.average(size * values).reshape(len(query), size, values) / call.unit**2
 
 
-def _windows() -> ModuleType:
-    """The compiled kernels, imported when first used."""
-    from dikkat.cpu.moments import kernel as moments_kernel
-
-    return moments_kernel
-
-
-class _Call:
-    """The record that the kernels read; keeps alive what its addresses point to."""
+class _Call(Call):
+    """Points and a window as the record that the kernels read."""
 
     def __init__(
         self, query: Tensor, points: Tiles, profile: str, bandwidth: Tensor, squared: bool, tolerance: float,
         degree: int, exclude: Tensor | None,
     ) -> None:  # fmt: skip
+        super().__init__(CALL, query.dtype)
         gaussian = profile == "gaussian"
-        self._dtype, self._kept = query.dtype, list[Tensor]()
         # Of δ: 2^−(…)² is the Gaussian.
         self.unit = math.sqrt(0.5 / math.log(2) * (2 if squared else 1)) if gaussian else 1.0
-        weight = points.weight.log2() if gaussian else points.weight
-        shape = points.key.shape
-        self.fields: dict[str, Any] = dict.fromkeys(_windows().WHOLE[1:], 0) | {
-            "queries": len(query), "features": shape[1], "values": points.value.shape[1],
-            "tiles": shape[0], "boxes": points.low.shape[1], "degree": degree, "squared": squared,
-            "profile": PROFILES.index(profile),
-            "tolerance": max(math.log2(tolerance) if tolerance else -math.inf, _LEAST[self._dtype]),
-        }  # fmt: skip
+        self.fields |= {
+            "queries": len(query),
+            "features": points.key.shape[1],
+            "values": points.value.shape[1],
+            "tiles": points.key.shape[0],
+            "boxes": points.low.shape[1],
+            "degree": degree,
+            "squared": squared,
+            "profile": WINDOWS.index(profile),
+            "tolerance": max(math.log2(tolerance) if tolerance else -math.inf, _LEAST[self.dtype]),
+        }
         named = {
-            "query": query, "key": points.key, "value": points.value, "weight": weight, "low": points.low,
-            "high": points.high, "mass": points.mass, "scale": self.unit / bandwidth,
-        }  # fmt: skip
-        for name, tensor in named.items():
-            self.point(name, tensor)
+            "query": query,
+            "key": points.key,
+            "value": points.value,
+            "weight": points.weight.log2() if gaussian else points.weight,
+            "low": points.low,
+            "high": points.high,
+            "mass": points.mass,
+            "scale": self.unit / bandwidth,
+        }
         if exclude is not None:
-            self.point("exclude", exclude)
+            named["exclude"] = exclude
+        for name, tensor in named.items():
+            self.point(name, tensor.contiguous())
 
     def scaled(self, terms: Tensor) -> Tensor:
         """u or θ for the kernel, where δ is larger by the unit: u·z and zᵀθ come out the same."""
@@ -177,35 +170,28 @@ class _Call:
         terms[:, 1:] /= self.unit
         return terms
 
-    def point(self, name: str, tensor: Tensor) -> None:
-        """Put a tensor's address into the record."""
-        tensor = tensor.contiguous()
-        self._kept.append(tensor)
-        kind = torch.int64 if name == "exclude" else self._dtype
-        self.fields[name] = addresses.address(name, tensor, kind)
+    def average(self, columns: int, about: bool | None = None) -> Tensor:
+        """So many numbers of each query; with `about` its squares about its `fit`."""
+        from dikkat.cpu.moments import kernel
 
-    def run(self, columns: int, kernel: Any) -> Tensor:
-        """So many numbers of each query, by a kernel."""
-        fields, module = self.fields, _windows()
-        found = torch.empty(fields["queries"], columns, dtype=self._dtype, device="cpu")
+        self.variant = (about,)
+        fields, lanes = self.fields, self.lanes
+        found = self.new("moments", fields["queries"], columns)
         if not len(found):
             return found
-        lanes = BYTES // found.itemsize
         keys = fields["tiles"] * TILE * lanes
         row_cost = keys * (_PAIR + columns)
         # What is summed up for a task's rows stays near; and Ctrl-C does not wait for a task of a million keys.
-        rows = max(1, min(ROWS, len(found), _SUMS // (lanes * columns), max(ROWS // 4, _TASK // row_cost)))
-        tasks = -(-len(found) // rows)
-        scratch = lanes * (rows * columns + TILE * (1 + max(1, fields["values"]) + fields["features"]))
-        scratch += fields["boxes"] + BINS + module.PRICES + 2 * rows
-        scratch += -(-rows // lanes) * lanes * (1 + fields["features"])
-        workers = min(tasks, torch.get_num_threads())
-        self.point("scratch", torch.empty(workers, scratch, dtype=self._dtype, device="cpu"))
-        self.point("moments", found)
-        fields |= {"rows": rows, "columns": columns, "tasks": tasks, "scratch_size": scratch}
-        values = [fields[name] for name in (*module.WHOLE[2:], *module.REAL)]
-        compiled, watcher, seen = kernel(_NUMPY[self._dtype]), _watcher.get(), 0
-        for done in threads.launch_by_parts(compiled, module.FORM, values, tasks, _TASK // (rows * row_cost)):
+        rows = max(1, min(_ROWS, len(found), _SUMS // (lanes * columns), max(_ROWS // 4, _TASK // row_cost)))
+        fields |= {"rows": rows, "columns": columns}
+        wide, padded = TILE * lanes, up(rows, lanes)
+        watcher, seen = _watcher.get(), 0
+        for done in self.run_by_parts(
+            kernel.windows, -(-len(found) // rows), _TASK // (rows * row_cost),
+            sums=rows * columns * lanes, weights=wide, weighted=wide * max(1, fields["values"]),
+            delta=wide * fields["features"], near=fields["boxes"], tails=BINS, prices=PRICES, peaks=rows, spent=rows,
+            apart=padded, across=padded * fields["features"],
+        ):  # fmt: skip
             if watcher is not None:
                 watcher((min(done * rows, len(found)) - seen) * keys)
                 seen = done * rows

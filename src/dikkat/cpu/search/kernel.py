@@ -5,19 +5,20 @@ log-sum-exp. `advance` is bookkeeping on a few numbers a sentence.
 """
 
 import math
-from struct import Struct
 from typing import Any
 
 import numpy as np
 from numba import carray
 
-from dikkat.cpu.engine.compile import Kernel, inlined, source_digest
+from dikkat.cpu.engine.compile import Kernel, inlined
+from dikkat.cpu.engine.elementary import exp
+from dikkat.cpu.engine.memory import Call, workplace_of
 from dikkat.cpu.engine.vectors import (
     Pointer,
     Vector,
+    at,
     bits_of,
     claim,
-    exp,
     full,
     lanes_of,
     largest,
@@ -29,27 +30,23 @@ from dikkat.cpu.engine.vectors import (
     store,
     total,
 )
+from dikkat.cpu.search.record import CALL, GROUP
+from dikkat.cpu.search.rules import END, SPECIAL, UNKNOWN, normalised
 
-WHOLE = (
-    "counters", "tasks", "rows", "size", "count", "scores", "half", "bias", "copies", "may_end", "gains", "tokens",
-    "work",
-    "sentences", "beam", "n_best", "length", "totals", "open", "kept", "limits",
-    "step_tokens", "step_rows", "step_origins", "step_totals", "step_ended", "step_out",
-    "next_rows", "next_tokens", "next_sentences", "outcome",
-)  # fmt: skip
-REAL = ("penalty",)
-CALL = np.dtype(
-    [(name, np.int64) for name in WHOLE]
-    + [(name, np.float64) for name in REAL]
-    # A kernel closes over this type, which makes the state of the sources part of what is looked for on disk.
-    + [(f"source_{source_digest()}", np.int64)]
-)
-FORM = Struct(f"{len(WHOLE)}q{len(REAL)}dq")
-# Of the tokens that come first in every vocabulary, the two that may come out, and how many there are.
-UNKNOWN, END, SPECIAL = 1, 3, 4
-# Rows of a task.
-GROUP = 4
-Call = Any
+_workplace = workplace_of(CALL)
+_normalised = inlined(normalised)
+
+
+@inlined
+def _whole(address: int, index: int) -> Pointer:
+    """Whole numbers at an address, from one of them on."""
+    return at(pointer(address, np.int64(0)), index)
+
+
+@inlined
+def _flags(address: int, index: int) -> Pointer:
+    """Likewise flags."""
+    return at(pointer(address, np.uint8(0)), index)
 
 
 # --- candidates
@@ -84,7 +81,7 @@ def _allowed(call: Call, row: int, token: int) -> bool:
 
 
 @inlined
-def _likeliest(call: Call, row: int, gains: Pointer, tokens: Pointer, work: Pointer, zero: Any) -> None:
+def _likeliest(call: Call, row: int, gains: Pointer, tokens: Pointer, vector: Pointer, zero: Any) -> None:
     """A row's likeliest tokens that may come out, by log-probability; of equal ones the lowest first."""
     lanes, size, place, count = lanes_of(zero), call.size, row * call.size, call.count
     whole = size // lanes * lanes
@@ -95,13 +92,13 @@ def _likeliest(call: Call, row: int, gains: Pointer, tokens: Pointer, work: Poin
         x = _vector(call, place, c, zero)
         top = maximum(x, top)
         if c < SPECIAL or some(full(gains[count - 1], zero) < x):
-            store(work, 0, x)
+            store(vector, 0, x)
             for k in range(lanes):
-                if work[k] > gains[count - 1] and (c + k >= SPECIAL or _allowed(call, row, c + k)):
-                    _insert(gains, tokens, count, work[k], c + k)
+                if vector[k] > gains[count - 1] and (c + k >= SPECIAL or _allowed(call, row, c + k)):
+                    _insert(gains, tokens, count, vector[k], c + k)
     peak = largest(top)
     for c in range(whole, size):
-        x = _number(call, place, c, work, zero)
+        x = _number(call, place, c, vector, zero)
         peak = max(peak, x)
         if x > gains[count - 1] and (c >= SPECIAL or _allowed(call, row, c)):
             _insert(gains, tokens, count, x, c)
@@ -110,40 +107,40 @@ def _likeliest(call: Call, row: int, gains: Pointer, tokens: Pointer, work: Poin
         sums += exp(_vector(call, place, c, zero) - base)
     weight = total(sums)
     for c in range(whole, size):
-        weight += math.exp(_number(call, place, c, work, zero) - peak)
+        weight += math.exp(_number(call, place, c, vector, zero) - peak)
     lse = peak + math.log(weight)
     for k in range(count):
         gains[k] -= lse
 
 
 @inlined
-def _number(call: Call, place: int, c: int, work: Pointer, zero: Any) -> float:
+def _number(call: Call, place: int, c: int, vector: Pointer, zero: Any) -> float:
     """One score."""
     x = pointer(call.bias, zero)[c]
     if not call.half:
         return x + pointer(call.scores, zero)[place + c]
     # As the first of a vector that stands elsewhere, so that nothing behind the scores is read.
-    halves = bits_of(work)
+    halves = bits_of(vector)
     halves[0] = pointer(call.scores, np.uint16(0))[place + c]
-    store(work, 0, load_bfloat16(halves, 0, zero))
-    return x + work[0]
+    store(vector, 0, load_bfloat16(halves, 0, zero))
+    return x + vector[0]
 
 
 @Kernel
 def candidates(zero: Any) -> Any:
     """The likeliest tokens of each row."""
-    layout = CALL
+    layout = CALL.dtype
 
     def candidates(record: Any) -> None:
         call = carray(record, 1, layout)[0]
+        vector = _workplace(call, zero).vector
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
             for row in range(task * GROUP, min(call.rows, (task + 1) * GROUP)):
-                gains = pointer(call.gains + 8 * row * call.count, 0.0)
-                tokens = pointer(call.tokens + 8 * row * call.count, np.int64(0))
-                _likeliest(call, row, gains, tokens, pointer(call.work + 64 * task, zero), zero)
+                gains, tokens = at(pointer(call.gains, 0.0), row * call.count), _whole(call.tokens, row * call.count)
+                _likeliest(call, row, gains, tokens, vector, zero)
 
     return candidates
 
@@ -152,15 +149,10 @@ def candidates(zero: Any) -> Any:
 
 
 @inlined
-def _normalised(call: Call, sum_of_logs: float, length: int) -> float:
-    return sum_of_logs / ((5 + length) / 6) ** call.penalty
-
-
-@inlined
 def _collect(call: Call, b: int, row: int, totals: Pointer, tokens: Pointer, rows: Pointer, origins: Pointer) -> int:
     """The best continuations of a sentence's hypotheses, best first; returns the row behind its last one."""
     beam, count = call.beam, call.count
-    own, gains = pointer(call.totals + 8 * b * beam, 0.0), pointer(call.gains, 0.0)
+    own, gains = at(pointer(call.totals, 0.0), b * beam), pointer(call.gains, 0.0)
     for e in range(beam):
         totals[e], tokens[e], rows[e], origins[e] = -np.inf, 0, 0, b * beam
     for place in range(beam):
@@ -174,7 +166,7 @@ def _collect(call: Call, b: int, row: int, totals: Pointer, tokens: Pointer, row
             while e > 0 and totals[e - 1] < reached:
                 totals[e], tokens[e], rows[e], origins[e] = totals[e - 1], tokens[e - 1], rows[e - 1], origins[e - 1]
                 e -= 1
-            totals[e], tokens[e] = reached, pointer(call.tokens, np.int64(0))[row * count + k]
+            totals[e], tokens[e] = reached, _whole(call.tokens, row * count + k)[0]
             rows[e], origins[e] = row, b * beam + place
         row += 1
     return row
@@ -183,7 +175,7 @@ def _collect(call: Call, b: int, row: int, totals: Pointer, tokens: Pointer, row
 @inlined
 def _keep(call: Call, b: int, value: float) -> None:
     """A hypothesis that ended among the best that did."""
-    kept = pointer(call.kept + 8 * b * call.n_best, 0.0)
+    kept = at(pointer(call.kept, 0.0), b * call.n_best)
     if not value > kept[call.n_best - 1]:
         return
     k = call.n_best - 1
@@ -197,29 +189,29 @@ def _keep(call: Call, b: int, value: float) -> None:
 def _go_on(call: Call, b: int, totals: Pointer, tokens: Pointer, rows: Pointer, found: int) -> int:
     """What ends, what is cut and what goes on; returns how many go on so far."""
     beam = call.beam
-    open_places, limits = pointer(call.open, np.int64(0)), pointer(call.limits, np.int64(0))
-    ended, out = pointer(call.step_ended + b * beam, np.uint8(0)), pointer(call.step_out + b * beam, np.uint8(0))
+    open_places, limits = _whole(call.open, 0), _whole(call.limits, 0)
+    ended, out = _flags(call.step_ended, b * beam), _flags(call.step_out, b * beam)
     places, hope = open_places[b], -np.inf
     for e in range(beam):
         there = e < places and totals[e] > -np.inf
         ended[e] = out[e] = there and tokens[e] == END
         if ended[e]:
-            _keep(call, b, _normalised(call, totals[e], call.length))
+            _keep(call, b, _normalised(totals[e], call.length, call.penalty))
             open_places[b] -= 1
         elif there:
             hope = max(hope, totals[e])
     at_limit = limits[b] == call.length
     # A log-probability only falls, and the penalty of no length divides by more than that of the limit.
-    over = at_limit or pointer(call.kept, 0.0)[(b + 1) * call.n_best - 1] >= _normalised(call, hope, limits[b])
+    over = at_limit or pointer(call.kept, 0.0)[(b + 1) * call.n_best - 1] >= _normalised(hope, limits[b], call.penalty)
     for e in range(beam):
         goes = e < places and totals[e] > -np.inf and not ended[e]
         if goes and at_limit:
             out[e] = 1
         pointer(call.totals, 0.0)[b * beam + e] = totals[e] if goes and not over else -np.inf
         if goes and not over:
-            pointer(call.next_rows, np.int64(0))[found] = rows[e]
-            pointer(call.next_tokens, np.int64(0))[found] = tokens[e]
-            pointer(call.next_sentences, np.int64(0))[found] = b
+            _whole(call.next_rows, found)[0] = rows[e]
+            _whole(call.next_tokens, found)[0] = tokens[e]
+            _whole(call.next_sentences, found)[0] = b
             found += 1
     return found
 
@@ -227,26 +219,26 @@ def _go_on(call: Call, b: int, totals: Pointer, tokens: Pointer, rows: Pointer, 
 @Kernel
 def advance(zero: Any) -> Any:
     """Every sentence one step on. The outcome: how many go on, if a row has no likeliest token, if all stay."""
-    layout = CALL
+    layout = CALL.dtype
 
     def advance(record: Any) -> None:
         call = carray(record, 1, layout)[0]
         if claim(call.counters) > 0:
             return
-        row, found, outcome = 0, 0, pointer(call.outcome, np.int64(0))
+        row, found, outcome = 0, 0, _whole(call.outcome, 0)
         outcome[1] = 0
         for r in range(call.rows):
             if not abs(pointer(call.gains, 0.0)[r * call.count]) < np.inf:
                 outcome[1] = 1
         for b in range(call.sentences):
-            at = 8 * b * call.beam
-            totals, tokens = pointer(call.step_totals + at, 0.0), pointer(call.step_tokens + at, np.int64(0))
-            rows, origins = pointer(call.step_rows + at, np.int64(0)), pointer(call.step_origins + at, np.int64(0))
+            place = b * call.beam
+            totals, tokens = at(pointer(call.step_totals, 0.0), place), _whole(call.step_tokens, place)
+            rows, origins = _whole(call.step_rows, place), _whole(call.step_origins, place)
             row = _collect(call, b, row, totals, tokens, rows, origins)
             found = _go_on(call, b, totals, tokens, rows, found)
         outcome[0], outcome[2] = found, found == call.rows
         for r in range(found):
-            if pointer(call.next_rows, np.int64(0))[r] != r:
+            if _whole(call.next_rows, r)[0] != r:
                 outcome[2] = 0
 
     return advance

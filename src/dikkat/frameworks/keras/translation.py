@@ -496,7 +496,7 @@ class _Within(keras.layers.Layer):
 
 
 class _Reader:
-    """What a search needs of a model (`decoding.search.Reads`): outside, tensors of PyTorch on the CPU.
+    """What a search needs of a model (`decoding.readers.Reads`): outside, tensors of PyTorch on the CPU.
 
     The output layer is PyTorch's, whose search reads its products where they are; all before it is the backend's.
     """

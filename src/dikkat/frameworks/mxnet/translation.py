@@ -371,13 +371,13 @@ class _Outputs:
         self._model = model
         self.bias = torch.zeros(model.output_bias.shape)  # the products have it already
 
-    def products(self, features: Array) -> torch.Tensor:
-        """(R, e) -> (R, V)."""
+    def products(self, features: Array, out: torch.Tensor | None = None) -> torch.Tensor:
+        """(R, e) -> (R, V), always in new memory."""
         return _tensor(self._model.scores(features))
 
 
 class _Reader:
-    """A model as a search wants it: what `decoding.search.Reads` says, with tensors of PyTorch outside."""
+    """A model as a search wants it: what `decoding.readers.Reads` says, with tensors of PyTorch outside."""
 
     def __init__(self, model: TranslationModel) -> None:
         self._model = model

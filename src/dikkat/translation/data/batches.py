@@ -30,8 +30,6 @@ class Batches:
     **Position.** `state_dict()` is the number of the epoch and of the batches handed out in it; `iter()` goes on from
     there, without making the batches before. With the last batch of an epoch, the position becomes the beginning of
     the next. So what stopped in the middle of an epoch goes on in the middle: `load_state_dict` goes elsewhere.
-    Lightning fetches no batch ahead from a loader that has a length, as this one does: when a training step is done,
-    the position is that of the next one.
 
     **Ranks.** Each of several processes gets its rows of the same batches: of each batch rows `rank`, `rank + world`
     and so on. `Batch.total_tokens` counts the target tokens of the whole batch. Where a batch has no row for a

@@ -116,10 +116,8 @@ class TsvCorpus(Corpus):
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder, "pairs.tsv")
         ...     _ = path.write_text("Go.\tVa !\tCC-BY\nI lost.\tJ'ai perdu.\n", encoding="utf-8")
-        ...     for pair in TsvCorpus(path):
-        ...         print(pair)
-        ('Go.', 'Va !')
-        ('I lost.', "J'ai perdu.")
+        ...     list(TsvCorpus(path)) == read_tsv(path) == [("Go.", "Va !"), ("I lost.", "J'ai perdu.")]
+        True
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -310,30 +308,12 @@ def _columns(row: Mapping[str, Any], within: str = "") -> Iterator[str]:
 
 
 def read_tsv(path: str | Path) -> list[Pair]:
-    r"""All pairs of a `TsvCorpus` at once, which says what the file must be and what is raised.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder, "pairs.tsv")
-        ...     _ = path.write_text("Go.\tVa !\tCC-BY\n", encoding="utf-8")
-        ...     read_tsv(path)
-        [('Go.', 'Va !')]
-    """
+    """All pairs of a `TsvCorpus` at once, which says what the file must be and what is raised."""
     return list(TsvCorpus(path))
 
 
 def read_aligned(source: str | Path, target: str | Path) -> list[Pair]:
-    """All pairs of an `AlignedCorpus` at once, which says what the files must be and what is raised.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     english, french = pathlib.Path(folder, "train.en"), pathlib.Path(folder, "train.fr")
-        ...     _ = english.write_text("Go.", encoding="utf-8"), french.write_text("Va !", encoding="utf-8")
-        ...     read_aligned(english, french)
-        [('Go.', 'Va !')]
-    """
+    """All pairs of an `AlignedCorpus` at once, which says what the files must be and what is raised."""
     return list(AlignedCorpus(source, target))
 
 

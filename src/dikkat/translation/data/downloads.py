@@ -1,4 +1,8 @@
-"""Files from the network, known by their checksums."""
+"""Files from the network, known by their checksums.
+
+Tried in place of this: pooch 1.9.0 begins anew where a connection broke; what goes on in huggingface_hub 2.4.0,
+`http_get`, is not documented, and its errors are the Hub's.
+"""
 
 import hashlib
 import sys

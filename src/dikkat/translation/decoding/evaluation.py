@@ -183,22 +183,21 @@ def significance(hypotheses: Sequence[str], others: Sequence[str], references: S
     systems: list[tuple[str, Sequence[str]]] = [("other", others), ("system", hypotheses)]
     test = PairedTest(systems, {"BLEU": BLEU(), "chrF": CHRF()}, [list(references)], test_type="bs")
     signatures, results = test()
-    found = []
     differ = list(hypotheses) != list(others)  # between equal ones sacreBLEU finds a certain difference, of 0
-    for metric, signature in signatures.items():
+
+    def difference(metric: str) -> Difference:
         other, one = (cast("Result", result) for result in results[metric])
-        found.append(
-            Difference(
-                metric,
-                score=float(one.score),
-                interval=float(one.ci or 0.0),
-                other_score=float(other.score),
-                other_interval=float(other.ci or 0.0),
-                p_value=float(one.p_value or 0.0) if differ else 1.0,
-                signature=str(signature),
-            )
+        return Difference(
+            metric,
+            score=float(one.score),
+            interval=float(one.ci or 0.0),
+            other_score=float(other.score),
+            other_interval=float(other.ci or 0.0),
+            p_value=float(one.p_value or 0.0) if differ else 1.0,
+            signature=str(signatures[metric]),
         )
-    return found
+
+    return [difference(metric) for metric in signatures]
 
 
 def bleu_k(hypothesis: str | Sequence[str], reference: str | Sequence[str], k: int) -> float:

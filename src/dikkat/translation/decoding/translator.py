@@ -8,7 +8,10 @@ from torch import Tensor
 
 from dikkat.errors import InputError
 from dikkat.translation.data.corpus import MAX_CHARACTERS
-from dikkat.translation.decoding.search import DEFAULT, Hypothesis, Reads, Search, beam_search, forced_scores
+from dikkat.translation.decoding.beams import Hypothesis
+from dikkat.translation.decoding.options import DEFAULT, Search
+from dikkat.translation.decoding.readers import Reads
+from dikkat.translation.decoding.search import beam_search, forced_scores
 from dikkat.translation.formats import hub, model_folder
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel
@@ -96,20 +99,7 @@ class Translates:
             An iterator of one translation a sentence, in their order.
 
         Raises:
-            InputError: as in `translate`.
-            SettingsError: as in `translate`.
-            TypeError: as in `translate`.
-
-        Example:
-            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
-            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
-            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
-            >>> settings = Settings(embedding_size=4, hidden_size=4)
-            >>> model = TranslationModel(settings, len(english), len(french))
-            >>> for translation in Translator(model, settings, english, french).translate_lines(iter(["Go.", ""])):
-            ...     print(translation.source_tokens)
-            ['Go', '.']
-            []
+            InputError, SettingsError, TypeError: as in `translate`.
         """
         return (best for best, *_ in self.translate_n_best(lines, batch_size=batch_size, search=search))
 
@@ -128,9 +118,7 @@ class Translates:
             one for an empty one.
 
         Raises:
-            InputError: as in `translate`.
-            SettingsError: as in `translate`.
-            TypeError: as in `translate`.
+            InputError, SettingsError, TypeError: as in `translate`.
         """
         if isinstance(lines, str):
             raise TypeError("sentences: got one string; expected several of them: translate([sentence])")
@@ -226,6 +214,8 @@ class Translator(Translates):
         >>> translation, nothing = translator.translate(["Go.", ""])
         >>> translation.source_tokens, nothing.target
         (['Go', '.'], '')
+        >>> [each.source_tokens for each in translator.translate_lines(iter(["Go.", ""]))]
+        [['Go', '.'], []]
     """
 
     model: TranslationModel

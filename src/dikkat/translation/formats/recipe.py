@@ -1,22 +1,19 @@
 """Recipes: what to train on, and how, in a file that a person can read."""
 
 import re
-import reprlib
-import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
-
-import yaml
+from typing import Any, Literal, TypeVar
 
 from dikkat.errors import InputError
 from dikkat.storage.files import write_whole
 from dikkat.translation.data.source import Part, Source
 from dikkat.translation.data.splits import hold_out, without_leaks
 from dikkat.translation.errors import CorpusError
-from dikkat.translation.options import nearest
+from dikkat.translation.formats import yaml12
+from dikkat.translation.options import allowed, nearest
 from dikkat.translation.settings import Settings
 
 SUFFIX = ".yaml"
@@ -24,7 +21,7 @@ SHARE = 0.05
 SECTIONS = ("corpus", "validation", "test")
 
 # Of each setting, whether it may be None, which recipes write as none.
-_OPTIONAL = {name: types.NoneType in get_args(kind) for name, kind in get_type_hints(Settings).items()}
+_OPTIONAL = {name: each.optional for name, each in allowed(Settings).items()}
 
 Validation = Source | float | Literal["none"] | None
 Result = TypeVar("Result")
@@ -71,7 +68,7 @@ class Recipe:
         """
         path = _find(recipe)
         text = _read(path)
-        values, lines = _parsed(text, str(path))
+        values, lines = yaml12.read(text, str(path))
         try:
             return cls().with_values(values, Path() if path in built_in().values() else path.parent)
         except InputError as error:
@@ -111,7 +108,7 @@ class Recipe:
         Raises:
             OSError: the system could not write.
         """
-        write_whole(path, yaml.dump(self.spelling(), Dumper=_Dumper, sort_keys=False, allow_unicode=True))
+        write_whole(path, yaml12.written(self.spelling()))
 
     def spelling(self) -> dict[str, Any]:
         """What `with_values` makes this recipe of: every setting, and file names absolute.
@@ -167,15 +164,6 @@ def purpose(path: Path) -> str:
     return _read(path).partition("\n")[0].removeprefix("#").strip()
 
 
-def read_value(text: str, where: str) -> Any:
-    """A value as a recipe has it, from the text of an option.
-
-    Raises:
-        InputError: the text is not YAML.
-    """
-    return _yaml(text, where, lambda loader: loader.get_single_data())
-
-
 def _find(recipe: str | Path) -> Path:
     path, known = Path(recipe), built_in()
     if path.exists() or path.suffix == SUFFIX:
@@ -192,96 +180,6 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}), so no recipe") from error
-
-
-def _parsed(text: str, where: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """The values of a recipe, and the line of each."""
-
-    def construct(loader: Any) -> tuple[dict[str, Any], dict[str, int]]:
-        node = loader.get_single_node()
-        if node is None:
-            return {}, {}
-        if not isinstance(node, yaml.MappingNode):
-            raise InputError(f"{where}: not a recipe, which has lines such as `epochs: 20`")
-        values = loader.construct_document(node)
-        return values, {str(key.value): key.start_mark.line + 1 for key, _ in node.value}
-
-    return _yaml(text, where, construct)
-
-
-def _yaml(text: str, where: str, construct: Callable[[Any], Result]) -> Result:
-    try:
-        loader = _Loader(text)
-        try:
-            return construct(loader)
-        finally:
-            loader.dispose()
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark and "\n" in text else ""
-        raise InputError(f"{where}{line}: {error.problem}") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{where}: {error}") from error
-    except RecursionError as error:
-        raise InputError(f"{where}: nested too deeply for a recipe") from error
-
-
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML with the plain values of its version 1.2, so that 1e-3 is a number and yes a word; a key comes but once.
-
-    Lists and mappings are not repeated by `*name`: a few lines of such repetitions stand for more than fits in memory.
-    """
-
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (as the class above has it)
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """A part of the document, checked."""
-        repeated = self.peek_event() if self.check_event(yaml.AliasEvent) else None
-        node = super().compose_node(parent, index)
-        if repeated is not None and not isinstance(node, yaml.ScalarNode):
-            problem = f"*{repeated.anchor} repeats a list or a mapping: write it out"
-            raise yaml.composer.ComposerError(None, None, problem, repeated.start_mark)
-        return node
-
-    def construct_object(self, node: Any, deep: bool = False) -> Any:
-        """A value. Where a tag asks for another kind than it is, Python's own errors come from within the library."""
-        try:
-            return super().construct_object(node, deep)
-        except (ValueError, LookupError, AttributeError, ArithmeticError) as error:
-            kind = node.tag.replace("tag:yaml.org,2002:", "!!")
-            problem = f"{reprlib.repr(node.value)} cannot be read as {kind} ({error})"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        """A mapping, its keys checked."""
-        seen: dict[Any, int] = {}
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            name, line = key.value, key.start_mark.line + 1
-            if name in seen:
-                problem = f"{name} is given twice, first in line {seen[name]}: remove one of them"
-                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-            seen[name] = line
-        return super().construct_mapping(node, deep)
-
-
-class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """Writes what `_Loader` reads: it must quote by the same rules."""
-
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
-
-    def ignore_aliases(self, data: Any) -> bool:
-        """Equal values are written out each time."""
-        return True
-
-
-_PLAIN: Iterable[tuple[str, str, Iterable[str]]] = (
-    ("null", r"null|~|", ("n", "~", "")),
-    ("bool", r"true|false", "tf"),
-    ("int", r"[-+]?(0|[1-9][0-9_]*)", "-+0123456789"),
-    ("float", r"[-+]?((\.[0-9]+|[0-9][0-9_]*\.[0-9]*)([eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+)", "-+.0123456789"),
-)
-for _tag, _pattern, _firsts in _PLAIN:
-    for _class in (_Loader, _Dumper):
-        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})$"), [*_firsts])
 
 
 def _opened(section: str, source: Source, part: Part) -> Any:

@@ -64,10 +64,9 @@ def collate(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
 
 
 class OutputLayer:
-    """An output layer for the many steps of a search: without gradients, the products of every step in one buffer.
+    """An output layer for the many steps of a search, without gradients.
 
-    On a CPU new memory for so many numbers takes a quarter of the time that they themselves take, and adding the bias
-    one more pass; what ranks the scores adds it as it reads them.
+    Adding the bias takes one more pass over the scores; what ranks them adds it as it reads them.
 
     Args:
         weight: (V, e).
@@ -81,14 +80,21 @@ class OutputLayer:
     def __init__(self, weight: Tensor, bias: Tensor, precision: Precision) -> None:
         self._weight = weight.detach().bfloat16() if precision == "bfloat16" else weight.detach()
         self.bias = bias.detach().to(torch.promote_types(self._weight.dtype, torch.float32))
-        self._products = self._weight.new_empty(0, len(bias))
 
-    def products(self, features: Tensor) -> Tensor:
-        """(R, e) -> unnormalised log-probabilities less the bias (R, V), until the next call."""
-        if len(self._products) < len(features):
-            self._products = self._weight.new_empty(len(features), len(self.bias))
-        features = features.to(self._weight.dtype)
-        return torch.mm(features, self._weight.t(), out=self._products[: len(features)])
+    def products(self, features: Tensor, out: Tensor | None = None) -> Tensor:
+        """Unnormalised log-probabilities less the bias.
+
+        Args:
+            features: (R, e).
+            out: the result of an earlier step, which is written over if it has at least R rows. On a CPU, new memory
+                for so many numbers takes a quarter of the time that they themselves take.
+
+        Returns:
+            (R, V), in `out` or new.
+        """
+        if out is None or len(out) < len(features):
+            out = self._weight.new_empty(len(features), len(self.bias))
+        return torch.mm(features.to(self._weight.dtype), self._weight.t(), out=out[: len(features)])
 
 
 class TranslationModel(nn.Module):

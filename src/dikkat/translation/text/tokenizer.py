@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
+from dikkat.cpu.search import rules
 from dikkat.errors import InputError
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.translation.errors import ModelFolderError, SettingsError
@@ -18,7 +19,7 @@ from dikkat.translation.text.orthography import LETTER
 Kind = Literal["word", "bpe"]
 
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<bos>", "<eos>")
-PAD, UNKNOWN, BEGIN, END = range(4)
+PAD, UNKNOWN, BEGIN, END = rules.PAD, rules.UNKNOWN, rules.BEGIN, rules.END
 
 # Elided words (l'homme, qu'il) are words of their own; every other apostrophe (he's, don't, aujourd'hui) is within one.
 _ELIDED = rf"(?<!{LETTER})(?i:[cdjlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu)'(?={LETTER})"

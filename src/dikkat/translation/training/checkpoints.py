@@ -1,94 +1,78 @@
-"""Checkpoints as Lightning makes them, kept as safetensors and JSON: whole or not at all, and never pickled."""
+"""Checkpoints as folders of safetensors and JSON: whole or not at all, and never pickled.
+
+`model.safetensors`, `optimizer.safetensors` and `random.safetensors` hold the tensors of these parts, `state.json`
+everything else, with a mark where a tensor belongs, and `SHA256SUMS` what `sha256sum --check` reads.
+"""
 
 import json
 import math
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
-from dikkat.storage.folders import SUMS, digest, parse_sums, remove_folder, write_folder
+from dikkat.storage.folders import SUMS, digest, parse_sums, write_folder
 from dikkat.storage.headers import check_header, header
 from dikkat.translation.errors import TrainingFolderError
 
 FORMAT = "dikkat training"
-VERSION = 1
+VERSION = 2
+_WITH_LIGHTNING = 1  # the version before, which has entries of Lightning's beside the same others
 
 _STATE = "state.json"
-# The parts of Lightning's checkpoint whose tensors have a file of their own; those of all others share one.
+# The parts of a checkpoint whose tensors have a file of their own; those of all others share one.
 _FILES = {"state_dict": "model", "optimizer_states": "optimizer", "random": "random"}
 _REST = "rest"
 _SUFFIX = ".safetensors"
 
 
-class SafetensorsIO(CheckpointIO):
-    """Lightning's checkpoints as folders of safetensors and JSON.
+def save(checkpoint: dict[str, Any], path: Path) -> None:
+    """Write a checkpoint whole or not at all.
 
-    A checkpoint is a folder: `model.safetensors`, `optimizer.safetensors` and `random.safetensors` hold the tensors of
-    these parts, `state.json` everything else, with a mark where a tensor belongs, and `SHA256SUMS` what
-    `sha256sum --check` reads. It is written under another name, flushed to the disk, and renamed.
+    Args:
+        checkpoint: names, and nested in any way dictionaries, lists, tuples, tensors, strings, numbers, None.
+        path: the folder to be.
+
+    Raises:
+        TypeError: something else in it; the message says where.
+        OSError: the system could not write, or there is such a folder; nothing stays of this one.
 
     Example:
         >>> import tempfile, torch
-        >>> io, folder = SafetensorsIO(), Path(tempfile.mkdtemp()) / "step-000000003"
-        >>> io.save_checkpoint({"random": {"cpu": torch.arange(2)}, "sizes": {0: (1, 2)}}, folder)
-        >>> io.load_checkpoint(folder)
+        >>> folder = Path(tempfile.mkdtemp()) / "step-000000003"
+        >>> save({"random": {"cpu": torch.arange(2)}, "sizes": {0: (1, 2)}}, folder)
+        >>> load(folder)
         {'random': {'cpu': tensor([0, 1])}, 'sizes': {0: (1, 2)}}
     """
+    files: dict[str, dict[str, Tensor]] = {}
+    state = {name: _plain(part, _FILES.get(name, _REST), (name,), files) for name, part in checkpoint.items()}
+    content = {f"{name}{_SUFFIX}": dump_tensors(tensors) for name, tensors in files.items()}
+    text = json.dumps({**header(FORMAT, VERSION), "state": state}, allow_nan=False) + "\n"
+    write_folder(path, {**content, _STATE: text.encode()})
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Write a checkpoint whole or not at all.
 
-        Args:
-            checkpoint: names, and nested in any way dictionaries, lists, tuples, tensors, strings, numbers, None.
-            path: the folder to be.
-            storage_options: nothing is known here; None.
+def load(path: Path) -> dict[str, Any]:
+    """Read a checkpoint, after checking every byte of it; its tensors are on the CPU.
 
-        Raises:
-            TypeError: something else in it; the message says where.
-            OSError: the system could not write, or there is such a folder; nothing stays of this one.
-        """
-        if storage_options is not None:
-            raise TypeError(f"storage_options is {storage_options!r}; checkpoints in folders have none")
-        files: dict[str, dict[str, Tensor]] = {}
-        state = {name: _plain(part, _FILES.get(name, _REST), (name,), files) for name, part in checkpoint.items()}
-        content = {f"{name}{_SUFFIX}": dump_tensors(tensors) for name, tensors in files.items()}
-        text = json.dumps({**header(FORMAT, VERSION), "state": state}, allow_nan=False) + "\n"
-        write_folder(Path(path), {**content, _STATE: text.encode()})
+    Args:
+        path: what `save` wrote.
 
-    def load_checkpoint(
-        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
-    ) -> dict[str, Any]:
-        """Read a checkpoint, after checking every byte of it.
-
-        Args:
-            path: what `save_checkpoint` wrote.
-            map_location: None: tensors come on the CPU, and whoever loads them moves them.
-            weights_only: of no effect: nothing is ever unpickled.
-
-        Raises:
-            TrainingFolderError: a file missing or damaged, another format or version.
-        """
-        if map_location is not None:
-            raise TypeError(f"map_location is {map_location!r}; tensors come on the CPU")
-        content = _checked(Path(path))
-        try:
-            found = check_header(json.loads(content.pop(_STATE)), FORMAT, (VERSION,), "train anew")
-            files = {name.removesuffix(_SUFFIX): load_tensors(data) for name, data in content.items()}
-            return {name: _rich(part, files) for name, part in found["state"].items()}
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise TrainingFolderError(f"{path}: not a checkpoint that this dikkat reads ({error})") from error
-
-    def remove_checkpoint(self, path: str | Path) -> None:
-        """Remove a checkpoint so that no half of one is ever taken for a whole."""
-        remove_folder(Path(path))
+    Raises:
+        TrainingFolderError: a file missing or damaged, another format or version.
+    """
+    content = _checked(path)
+    try:
+        found = check_header(json.loads(content.pop(_STATE)), FORMAT, (_WITH_LIGHTNING, VERSION), "train anew")
+        files = {name.removesuffix(_SUFFIX): load_tensors(data) for name, data in content.items()}
+        return {name: _rich(part, files) for name, part in found["state"].items()}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise TrainingFolderError(f"{path}: not a checkpoint that this dikkat reads ({error})") from error
 
 
 def _checked(folder: Path) -> dict[str, bytes]:
-    """All files of a checkpoint by name, which are those that were written, bit for bit."""
+    """All files of a checkpoint by name, after comparing their sums."""
     try:
         sums = parse_sums((folder / SUMS).read_bytes())
         content = {name: (folder / name).read_bytes() for name in sums}
@@ -105,7 +89,7 @@ def _checked(folder: Path) -> dict[str, bytes]:
 
 
 def _plain(value: Any, file: str, path: tuple[Any, ...], files: dict[str, dict[str, Tensor]]) -> Any:
-    """A value as JSON has it; what JSON has not is marked by a dictionary with a `$`; tensors go to the files."""
+    """A value in JSON's types: others become a dictionary with a `$` key, and tensors go to the files."""
     if isinstance(value, Tensor):
         name = ".".join(map(str, path))
         # A copy, since safetensors refuses tensors that share memory, as tied ones do.
@@ -128,7 +112,7 @@ def _plain(value: Any, file: str, path: tuple[Any, ...], files: dict[str, dict[s
 
 
 def _rich(value: Any, files: dict[str, dict[str, Tensor]]) -> Any:
-    """`_plain` undone."""
+    """The inverse of `_plain`."""
     if isinstance(value, list):
         return [_rich(item, files) for item in value]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The course of a training for TensorBoard."""
+"""Curves of a training for TensorBoard."""
 
 import sys
 import warnings
@@ -9,15 +9,15 @@ from typing import Any
 
 from dikkat.extras import missing
 from dikkat.translation.decoding.translator import Translation
-from dikkat.translation.training.course import Validation
-from dikkat.translation.training.progress import Listener, Moment
+from dikkat.translation.training.callbacks import Callback, Moment
+from dikkat.translation.training.state import Validation
 
 _NO_TENSORFLOW = "tensorboard.compat.notf"
 _DOTS = 200  # an inch, as in the files of heat maps: TensorBoard enlarges a picture to its card
 _PICTURES = 3  # each takes a fifth of a second to draw
 
 
-class Curves(Listener):
+class Curves(Callback):
     """Losses, learning rate, speed, BLEU, and what the model looked at in a few sentences that are always the same.
 
     Args:
@@ -36,19 +36,19 @@ class Curves(Listener):
             self._give_up(error)
 
     def on_step(self, moment: Moment) -> None:
-        """What is known of a step."""
+        """The numbers of a step."""
         self._write("add_scalar", "training/loss", moment.loss, moment.step)
         self._write("add_scalar", "training/learning rate", moment.learning_rate, moment.step)
         self._write("add_scalar", "training/tokens a second", moment.tokens_per_second, moment.step)
 
     def on_validation(self, validation: Validation) -> None:
-        """What is known of a validation."""
+        """The numbers of a validation."""
         self._write("add_scalar", "validation/loss", validation.loss, validation.step)
         if validation.bleu is not None:
             self._write("add_scalar", "validation/BLEU", validation.bleu, validation.step)
 
     def on_translations(self, step: int, translations: Sequence[Translation]) -> None:
-        """A heat map of each of a few, as far from each other as they can be."""
+        """Heat maps of a few translations, spread evenly over all."""
         from dikkat.show import heatmaps
 
         if self._writer is None:
@@ -100,7 +100,7 @@ def _leave_tensorflow_alone() -> None:
         sys.modules.setdefault(_NO_TENSORFLOW, ModuleType(_NO_TENSORFLOW))
 
 
-def curves(folder: Path, step: int) -> list[Listener]:
+def curves(folder: Path, step: int) -> list[Callback]:
     """`Curves`, where TensorBoard is installed; where it is not, a warning says so."""
     try:
         return [Curves(folder, step)]

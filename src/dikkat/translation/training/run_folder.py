@@ -18,7 +18,7 @@ from dikkat.translation.errors import TrainingFolderError
 from dikkat.translation.formats.model_folder import SOURCE, TARGET
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import Tokenizer
-from dikkat.translation.training.checkpoints import SafetensorsIO
+from dikkat.translation.training import checkpoints
 from dikkat.translation.training.schedules import DECAYS_TO_ZERO
 
 _SETTINGS, _LOCK = "settings.json", "lock"
@@ -74,7 +74,7 @@ class RunFolder:
         """
         if not self.writes:
             return
-        if (newest := self.newest()) and not SafetensorsIO().load_checkpoint(newest)["course"]["finished"]:
+        if (newest := self.newest()) and not checkpoints.load(newest)["course"]["finished"]:
             raise TrainingFolderError(
                 f"{self.path}: a training stopped here after step {step_of(newest)}. Go on with it (resume; on the "
                 "command line --resume), or remove the folder to begin anew"
@@ -137,7 +137,7 @@ class RunFolder:
         newest = self.newest()
         for entry in self._checkpoints.glob("step-*"):
             if entry != newest:
-                SafetensorsIO().remove_checkpoint(entry)
+                remove_folder(entry)
         wanted = [self._weights(step) for step in best]
         for file in self._best.glob("step-*"):
             if file not in wanted:

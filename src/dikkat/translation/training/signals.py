@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 _STDERR = 2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -27,20 +26,16 @@ class Interrupts:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Within, `listen` may be called; behind, the signals do what they did before."""
-        before: dict[signal.Signals, Any] = {each: signal.getsignal(each) for each in _SIGNALS}
+        """Within, the signals are remembered; only the main thread of a process hears them: elsewhere nothing is."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {each: signal.signal(each, self._hear) for each in _SIGNALS}
         try:
             yield
         finally:
-            if _in_main_thread():
-                for each, handler in before.items():
-                    signal.signal(each, handler)
-
-    def listen(self) -> None:
-        """From now on. Only the main thread of a process hears of signals: in another one nothing happens."""
-        if _in_main_thread():
-            for each in _SIGNALS:
-                signal.signal(each, self._hear)
+            for each, handler in before.items():
+                signal.signal(each, handler)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
@@ -49,7 +44,3 @@ class Interrupts:
         if self._aloud:
             # Not `print`: the signal may have come within one, which must not be entered twice.
             os.write(_STDERR, b"\ndikkat: stopping after this step; Ctrl-C again stops at once\n")
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()

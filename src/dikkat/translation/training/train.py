@@ -1,85 +1,37 @@
-"""Training on Lightning. Nothing else of dikkat imports it, so that translating does not wait for it."""
+"""Training a translator: what is read, checked and made before the loop, and what comes out behind it."""
 
-import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext
 from pathlib import Path
 
-import lightning.pytorch as lightning
 import torch
-from lightning.pytorch.strategies import DDPStrategy
 
 from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Corpus, Pair, as_corpus
 from dikkat.translation.data.store import Store
 from dikkat.translation.decoding.translator import Translator
-from dikkat.translation.errors import (
-    CorpusError,
-    SettingsError,
-    TrainingDivergedError,
-    TrainingError,
-    TrainingFolderError,
-    TrainingMemoryError,
-    TrainingStorageError,
-)
+from dikkat.translation.errors import CorpusError, SettingsError, TrainingFolderError
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.network.precision import check_precision
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS, Tokenizer, check_size
-from dikkat.translation.training.checkpoints import SafetensorsIO
-from dikkat.translation.training.course import Course, Epoch, Validation
+from dikkat.translation.training.callbacks import Callback
 from dikkat.translation.training.curves import curves
-from dikkat.translation.training.distributed import Processes, processes
-from dikkat.translation.training.lesson import Lesson, Steps
-from dikkat.translation.training.progress import Bar, Lines, Listener, say_where
+from dikkat.translation.training.display import Bar, Lines, say_where
+from dikkat.translation.training.distributed import Group, device_type, processes
+from dikkat.translation.training.loop import Loop
+from dikkat.translation.training.results import Training, TrainingError
 from dikkat.translation.training.run_folder import RunFolder, step_of
 from dikkat.translation.training.signals import Interrupts
 from dikkat.translation.training.threads import kept_threads
 
-__all__ = [
-    "Epoch",
-    "Training",
-    "TrainingDivergedError",
-    "TrainingError",
-    "TrainingFolderError",
-    "TrainingMemoryError",
-    "TrainingStorageError",
-    "Validation",
-    "train",
-]
+__all__ = ["Training", "train"]
 
 _VOCABULARY_PAIRS = 1_000_000  # more show hardly any new word that is frequent enough
 _BLEU_PAIRS = 200  # for the curve alone
 _SAID = 200_000  # pairs from one line about the reading to the next
-
-
-@dataclass(frozen=True)
-class Training:
-    """A trained translator, and how it became one.
-
-    Attributes:
-        translator: with the weights of the best validation, or the mean of the best ones; without validation, and
-            where it was interrupted before the first, the last weights.
-        epochs: all epochs, in order; the last one as far as it came.
-        pairs: training pairs used; longer ones than the settings allow are left out.
-        seconds: time spent training and validating, before a stop too.
-        tokens_per_second: target tokens, ends included, over the time spent training on them.
-        interrupted: whether Ctrl-C, or the signal to end, ended it.
-        resumable: whether `resume` goes on from where it was interrupted.
-        validations: all validations, in order.
-    """
-
-    translator: Translator
-    epochs: list[Epoch]
-    pairs: int
-    seconds: float
-    tokens_per_second: float
-    interrupted: bool = False
-    resumable: bool = False
-    validations: Sequence[Validation] = ()
 
 
 def train(
@@ -128,7 +80,7 @@ def train(
         tell: called with each line about what is being read and what was found in it, in the process that writes.
 
     Returns:
-        The translator and the course of the training.
+        The translator, and how it became one.
 
     Raises:
         CorpusError: no training pairs, or none that is short enough.
@@ -149,26 +101,21 @@ def train(
         _check_without_validation(settings)
     if resume and folder is None:
         raise TrainingFolderError("resume needs the folder of the training that is to go on")
-    check_precision(settings.precision, _device())
+    check_precision(settings.precision, device_type())
     check_size(settings.tokenizer, settings.vocabulary_size)
     _check_average(settings)
-    team = processes()
-    place = None if folder is None else RunFolder(Path(folder), writes=team.rank == 0)
+    leads = processes().rank == 0
+    place = None if folder is None else RunFolder(Path(folder), writes=leads)
     # The caller's random numbers and threads stay as they were.
-    with (
-        nullcontext() if place is None else place.locked(),
-        torch.random.fork_rng(),
-        kept_threads(),
-        _quiet_lightning(),
-    ):
+    with nullcontext() if place is None else place.locked(), torch.random.fork_rng(), kept_threads():
         newest = None
         if place is not None and resume:
             newest = place.resumable(settings)
         elif place is not None:
             place.check_free()
         judges = None if validation is None else as_corpus(validation)
-        say = tell if tell is not None and team.rank == 0 else _nothing
-        return _train(settings, as_corpus(training), judges, place, newest, team, progress, on_begin, say)
+        say = tell if tell is not None and leads else _nothing
+        return _train(settings, as_corpus(training), judges, place, newest, progress, on_begin, say)
 
 
 def _train(
@@ -177,104 +124,135 @@ def _train(
     validation: Corpus | None,
     folder: RunFolder | None,
     newest: Path | None,
-    team: Processes,
     progress: bool | None,
     on_begin: Callable[[Path], object] | None,
     say: Callable[[str], object],
 ) -> Training:
     torch.manual_seed(settings.seed)
-    say(f"reading {training}, for the vocabularies")
-    translator = _untrained(settings, training, folder, newest)
-    say(f"reading {training}, sentence by sentence")
-    # Who repeats pairs of a list means it; a file's came so by accident.
-    learnt = _stored(translator, training, "training", say, distinct=training.fingerprint() is not None)
-    judged = None if validation is None else _stored(translator, validation, "validation", say, distinct=False)
-    for line in _found(translator, learnt, judged, resumed=newest is not None):
-        say(line)
-    batches = _batches(learnt, settings, team, settings.seed)
-    course, interrupts = Course(), Interrupts(aloud=progress is not False and team.rank == 0)
-
-    def begin() -> list[Listener]:
-        if folder is not None and newest is None:
-            folder.begin(translator.source_tokenizer, translator.target_tokenizer)
-        if folder is not None and folder.writes and on_begin is not None:
-            on_begin(folder.path)
-        if folder is not None:
-            folder.go_on(settings)
-        if newest is not None and progress is not False and team.rank == 0:
-            say_where(course)
-        return _listeners(settings, folder, newest, progress, len(batches))
-
-    steps = Steps(batches, course, epochs=settings.epochs, accumulate=settings.accumulate, world=team.world)
-    lesson = Lesson(
+    translator, learnt, judged = _prepared(settings, training, validation, folder, newest, say)
+    group = Group(processes())
+    batches = _batches(learnt, settings, group, settings.seed)
+    loop = Loop(
         translator,
-        course,
-        planned=settings.epochs * -(-len(batches) // settings.accumulate),
-        validation=None if judged is None else _batches(judged, settings, team, None),
+        batches,
+        validation=None if judged is None else _batches(judged, settings, group, None),
         sample=[] if validation is None else _sample_for_bleu(settings, validation, folder),
-        begin=begin,
-        interrupts=interrupts,
         fingerprint={
             "vocabulary": [len(translator.source_tokenizer), len(translator.target_tokenizer)],
             "training corpus": _fingerprint(learnt),
             "validation corpus": None if judged is None else _fingerprint(judged),
         },
         folder=folder,
+        group=group,
     )
-    if team.rank:
-        torch.manual_seed(settings.seed + team.rank)  # so that dropout differs
-    trainer = _trainer(team)
+    if group.rank:
+        torch.manual_seed(settings.seed + group.rank)  # so that dropout differs
+    if newest is not None:
+        loop.restore(newest)
+    if folder is not None:
+        _begin(folder, translator, on_begin, anew=newest is None)
+    shown = progress is not False and group.rank == 0
+    if shown and newest is not None:
+        say_where(loop.state)
+    callbacks = _callbacks(settings, folder, newest, progress, len(batches)) if group.rank == 0 else []
+    fault = _run(loop, callbacks, Interrupts(aloud=shown))
+    return _result(loop, len(learnt), fault)
+
+
+def _prepared(
+    settings: Settings,
+    training: Corpus,
+    validation: Corpus | None,
+    folder: RunFolder | None,
+    newest: Path | None,
+    say: Callable[[str], object],
+) -> tuple[Translator, Store, Store | None]:
+    """The untrained translator, and the corpora as token numbers."""
+    if folder is not None and newest is not None:
+        source, target = folder.tokenizers()
+        pairs = training
+    else:
+        say(f"reading {training}, for the vocabularies")
+        sample, apart = evenly(training, _VOCABULARY_PAIRS)
+        source, target = _tokenizers(settings, sample)
+        pairs = _InMemory(sample, training) if apart == 1 else training
+    translator = Translator(TranslationModel(settings, len(source), len(target)), settings, source, target)
+    if pairs is training:
+        say(f"reading {training}, sentence by sentence")
+    # Who repeats pairs of a list means it; a file's came so by accident.
+    learnt = _stored(translator, pairs, "training", say, distinct=training.fingerprint() is not None)
+    judged = None if validation is None else _stored(translator, validation, "validation", say, distinct=False)
+    for line in _found(translator, learnt, judged, resumed=newest is not None):
+        say(line)
+    return translator, learnt, judged
+
+
+class _InMemory(Corpus):
+    """All pairs of a corpus, so that it is not read again."""
+
+    def __init__(self, pairs: list[Pair], corpus: Corpus) -> None:
+        self._pairs, self._corpus = pairs, corpus
+
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(self._pairs)
+
+    def __str__(self) -> str:
+        return str(self._corpus)
+
+    def fingerprint(self) -> str | None:
+        return self._corpus.fingerprint()
+
+
+def _begin(folder: RunFolder, translator: Translator, on_begin: Callable[[Path], object] | None, *, anew: bool) -> None:
+    """Make the folder ready, once everything is checked."""
+    if anew:
+        folder.begin(translator.source_tokenizer, translator.target_tokenizer)
+    if folder.writes and on_begin is not None:
+        on_begin(folder.path)
+    folder.go_on(translator.settings)
+
+
+def _run(loop: Loop, callbacks: Sequence[Callback], interrupts: Interrupts) -> TrainingError | None:
+    """Train; after a second Ctrl-C or a fault, go on with what there is. The fault comes back."""
     try:
         with interrupts.watched():
-            fault = _fit(trainer, lesson, steps, newest)
+            loop.run(callbacks, interrupts)
+    except KeyboardInterrupt:
+        if not loop.state.validations:
+            raise
+        loop.interrupted = True
+    except TrainingError as error:
+        return error
     finally:
-        lesson.close()
-    resumable = folder is not None and folder.newest() is not None and not course.finished
-    if fault is not None and not course.validations:
+        for callback in callbacks:
+            callback.close()
+    return None
+
+
+def _result(loop: Loop, pairs: int, fault: TrainingError | None) -> Training:
+    """The best translator, and how it became one; a fault is raised, with the result if there is one."""
+    state, folder = loop.state, loop.folder
+    resumable = folder is not None and folder.newest() is not None and not state.finished
+    if fault is not None and not state.validations:
         raise fault
-    if lesson.interrupted and not course.validations and judged is not None and not resumable:
+    if loop.interrupted and not state.validations and loop.validation is not None and not resumable:
         raise KeyboardInterrupt
-    lesson.keep_best()
-    translator.model.to("cpu").eval()
-    rate = course.all_tokens / course.all_seconds if course.all_seconds else 0.0
+    loop.keep_best()
+    loop.model.to("cpu").eval()
     result = Training(
-        translator,
-        course.all_epochs(),
-        len(learnt),
-        course.elapsed,
-        rate,
-        lesson.interrupted,
-        lesson.interrupted and resumable,
-        course.validations,
+        loop.translator,
+        state.all_epochs(),
+        pairs,
+        state.elapsed,
+        state.all_tokens / state.all_seconds if state.all_seconds else 0.0,
+        loop.interrupted,
+        loop.interrupted and resumable,
+        state.validations,
     )
     if fault is not None:
         fault.training = result
         raise fault
     return result
-
-
-def _fit(trainer: lightning.Trainer, lesson: Lesson, steps: Steps, newest: Path | None) -> TrainingError | None:
-    """Train; after a second Ctrl-C or a fault, go on with what there is. The fault comes back."""
-    try:
-        trainer.fit(lesson, steps, ckpt_path=newest)
-    except (KeyboardInterrupt, SystemExit):  # Lightning makes the one into the other
-        if not trainer.interrupted or not lesson.course.validations:
-            raise KeyboardInterrupt from None
-        lesson.interrupted = True
-    except TrainingError as error:
-        return error
-    except (RuntimeError, MemoryError) as error:
-        if lesson.batch is None or not _lacks_memory(error):
-            raise
-        fault = lesson.memory_error(lesson.batch)
-        fault.__cause__ = error
-        return fault
-    return None
-
-
-def _lacks_memory(error: RuntimeError | MemoryError) -> bool:
-    # On a CPU PyTorch has no type of its own for it.
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
 
 
 def _check_without_validation(settings: Settings) -> None:
@@ -300,45 +278,32 @@ def _check_average(settings: Settings) -> None:
         )
 
 
-def _listeners(
+def _callbacks(
     settings: Settings, folder: RunFolder | None, newest: Path | None, progress: bool | None, batches: int
-) -> list[Listener]:
-    if processes().rank:
-        return []
-    listeners: list[Listener] = []
+) -> list[Callback]:
+    callbacks: list[Callback] = []
     if sys.stderr.isatty() if progress is None else progress:
-        listeners.append(Bar(settings.epochs, batches, settings.criterion))
+        callbacks.append(Bar(settings.epochs, batches, settings.criterion))
     elif progress is None:
-        listeners.append(Lines(settings.criterion, validations=settings.validation_steps is not None))
+        callbacks.append(Lines(settings.criterion, validations=settings.validation_steps is not None))
     if folder is not None:
-        listeners += curves(folder.curves, 0 if newest is None else step_of(newest))
-    return listeners
+        callbacks += curves(folder.curves, 0 if newest is None else step_of(newest))
+    return callbacks
 
 
-def _batches(store: Store, settings: Settings, team: Processes, seed: int | None) -> Batches:
+def _batches(store: Store, settings: Settings, group: Group, seed: int | None) -> Batches:
     return Batches(
         store,
         settings.batch_size,
         seed,
         batch_tokens=settings.batch_tokens,
         buffer=settings.shuffle_buffer,
-        rank=team.rank,
-        world=team.world,
+        rank=group.rank,
+        world=group.world,
     )
 
 
-def _untrained(
-    settings: Settings, training: Iterable[Pair], folder: RunFolder | None, newest: Path | None
-) -> Translator:
-    if folder is not None and newest is not None:
-        source, target = folder.tokenizers()
-    else:
-        source, target = _tokenizers(settings, training)
-    return Translator(TranslationModel(settings, len(source), len(target)), settings, source, target)
-
-
-def _tokenizers(settings: Settings, training: Iterable[Pair]) -> tuple[Tokenizer, Tokenizer]:
-    sample = evenly(training, _VOCABULARY_PAIRS)
+def _tokenizers(settings: Settings, sample: Sequence[Pair]) -> tuple[Tokenizer, Tokenizer]:
     if not sample:
         raise CorpusError("there are no training pairs; there must be at least one")
     sides = [[pair[side] for pair in sample] for side in (0, 1)]
@@ -361,21 +326,22 @@ def _tokenizer(settings: Settings, sentences: Sequence[str], language: str) -> T
     return tokenizer
 
 
-def evenly(pairs: Iterable[Pair], most: int) -> list[Pair]:
-    """At most so many of the pairs, as far from each other as they can be, in one pass and the memory of those alone.
+def evenly(pairs: Iterable[Pair], most: int) -> tuple[list[Pair], int]:
+    """A sample spread evenly over the pairs, in one pass and the memory of the sample alone.
 
     Every k-th pair is kept; when there are too many, k is doubled and every other one of them goes.
 
     Args:
         pairs: any number, read one by one.
-        most: at least 1.
+        most: the largest size of the sample, at least 1.
 
     Returns:
-        All of them, or between half as many as are allowed and as many.
+        The sample, at least half as large as is allowed, and k; where k is 1, the sample is all pairs.
 
     Example:
-        >>> [first for first, _ in evenly(((f"{number}", "") for number in range(10)), most=4)]
-        ['0', '4', '8']
+        >>> sample, apart = evenly(((f"{number}", "") for number in range(10)), most=4)
+        >>> [first for first, _ in sample], apart
+        (['0', '4', '8'], 4)
     """
     kept: list[Pair] = []
     apart = 1
@@ -386,19 +352,19 @@ def evenly(pairs: Iterable[Pair], most: int) -> list[Pair]:
                 if number % apart:
                     continue
             kept.append(pair)
-    return kept
+    return kept, apart
 
 
 def _nothing(_: str) -> None:
-    """For those who want no lines."""
+    """Tell nobody."""
 
 
 def _found(translator: Translator, learnt: Store, judged: Store | None, *, resumed: bool) -> Iterator[str]:
-    """What is about to be trained, on what, and where; the threads of a resumed training are told with its place."""
+    """Sizes and device, told before the training; where it is resumed, `say_where` has the threads."""
     yield f"{len(learnt):,} pairs to learn from, {0 if judged is None else len(judged):,} to validate with"
     source, target = len(translator.source_tokenizer), len(translator.target_tokenizer)
     parameters = sum(each.numel() for each in translator.model.parameters())
-    place = "the CPU" if _device() == "cpu" else torch.cuda.get_device_name()
+    place = "the CPU" if device_type() == "cpu" else torch.cuda.get_device_name()
     threads = "" if resumed else f", {torch.get_num_threads()} threads"
     yield f"{source:,} source and {target:,} target tokens, {parameters:,} parameters; on {place}{threads}"
 
@@ -429,7 +395,7 @@ def _stored(
 
 
 def _fingerprint(store: Store) -> dict[str, int | str]:
-    """By what a corpus is known again."""
+    """What tells a corpus from others."""
     return {"pairs": store.counts.read, "sha256": store.counts.digest}
 
 
@@ -438,41 +404,7 @@ def _any(pairs: Iterable[Pair]) -> bool:
 
 
 def _sample_for_bleu(settings: Settings, validation: Corpus, folder: RunFolder | None) -> list[Pair]:
-    """All pairs to choose the best model by; some for the curve; none where there is no curve."""
+    """All validation pairs to choose the best model by, some for the curve alone, none where there is no curve."""
     if settings.criterion == "bleu":
         return list(validation)
-    return [] if folder is None else evenly(validation, _BLEU_PAIRS)
-
-
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _trainer(team: Processes) -> lightning.Trainer:
-    return lightning.Trainer(
-        accelerator={"cuda": "gpu", "cpu": "cpu"}[_device()],
-        devices=team.local,
-        num_nodes=team.world // team.local,
-        strategy=DDPStrategy() if team.world > 1 else "auto",
-        plugins=[SafetensorsIO()],
-        max_epochs=1,  # that Lightning knows of; see `lesson`
-        logger=False,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        enable_progress_bar=False,
-    )
-
-
-@contextmanager
-def _quiet_lightning() -> Iterator[None]:
-    """Lightning's remarks on devices, on services to subscribe to, and on its own use of PyTorch are not for users."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            # Lightning 2.6 walks trees in a way that PyTorch 2.13 wants spelled differently.
-            warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated", category=FutureWarning)
-            yield
-    finally:
-        logger.setLevel(level)
+    return [] if folder is None else evenly(validation, _BLEU_PAIRS)[0]

@@ -1,4 +1,4 @@
-"""How far a training has come: all that it must remember beside weights, optimiser and random numbers."""
+"""The state of a training beside weights, optimiser and random numbers: how far it is, and what it came to so far."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from dikkat.translation.settings import Criterion
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch came to.
+    """The result of an epoch.
 
     Attributes:
         number: from 1.
@@ -28,7 +28,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Validation:
-    """What a validation came to.
+    """The result of a validation.
 
     Attributes:
         step: steps of the optimiser before it.
@@ -50,8 +50,8 @@ class Validation:
 
 
 @dataclass
-class Course:
-    """The course of a training so far.
+class TrainingState:
+    """How far a training is.
 
     Attributes:
         step: steps of the optimiser.
@@ -64,8 +64,10 @@ class Course:
         epochs: those that are over.
         validations: all.
         finished: whether the training came to its end.
-        extra: whether the last validation is one that only the end called for, so that a longer training has it not.
-        sums: of the best weights' files, by their steps.
+        all_tokens: of all epochs.
+        all_seconds: spent training on them.
+        extra: whether only the end called for the last validation, so that a longer training would not have it.
+        sums: SHA-256 of the best weights' files, by their steps.
     """
 
     step: int = 0
@@ -84,7 +86,7 @@ class Course:
     sums: dict[str, str] = field(default_factory=dict)
 
     def add_step(self, loss: float, tokens: int, seconds: float, batch: int) -> None:
-        """A step is over."""
+        """Count a step."""
         self.step, self.batch = self.step + 1, batch
         self.loss_sum += loss * tokens
         self.tokens += tokens
@@ -93,7 +95,7 @@ class Course:
         self.all_seconds += seconds
 
     def end_epoch(self) -> Epoch:
-        """An epoch is over."""
+        """Close the present epoch, and give its result."""
         epoch = self._present_epoch()
         self.epochs.append(epoch)
         self.epoch, self.batch = self.epoch + 1, 0
@@ -101,11 +103,11 @@ class Course:
         return epoch
 
     def all_epochs(self) -> list[Epoch]:
-        """Those that are over, and the one within which the training came to its end."""
+        """Those that are over, and the one within which the training ended."""
         return [*self.epochs, self._present_epoch()] if self.finished and self.tokens else list(self.epochs)
 
     def drop_extra(self) -> None:
-        """The training becomes longer, and is as if its earlier end had never been planned."""
+        """Forget the validation at an earlier end, as the training is made longer."""
         self.validations.pop()
         self.extra = False
         if not self.batch:  # the validation was the last one of an epoch too
@@ -124,7 +126,7 @@ class Course:
 
     def needed(self, criterion: Criterion, count: int) -> list[int]:
         """The steps whose weights must be kept: the best ones, also of this training made longer."""
-        longer = Course(validations=self.validations[:-1] if self.extra else self.validations)
+        longer = TrainingState(validations=self.validations[:-1] if self.extra else self.validations)
         return [*self.best(criterion, count), *longer.best(criterion, count)]
 
     def since_best(self, criterion: Criterion) -> int:
@@ -138,11 +140,11 @@ class Course:
         return sum(quality <= best for best, quality in zip(accumulate(qualities, max), qualities[1:], strict=False))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Values that JSON has."""
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Course":
+    def from_dict(cls, values: dict[str, Any]) -> "TrainingState":
         """`to_dict` undone."""
         epochs = [Epoch(**epoch) for epoch in values["epochs"]]
         validations = [Validation(**validation) for validation in values["validations"]]

@@ -1,63 +1,17 @@
 """What a person sees of a training while it runs."""
 
 import sys
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from dikkat.translation.decoding.translator import Translation
 from dikkat.translation.settings import Criterion
-from dikkat.translation.training.course import Course, Epoch, Validation
-
-LOG_EVERY = 10  # steps: to show a number costs as much as a small step
-
-
-class Moment(NamedTuple):
-    """Where a training is after a step.
-
-    Attributes:
-        step: steps of the optimiser so far.
-        epoch: from 1.
-        batch: batches of the epoch so far.
-        loss: of the step, in nats a target token.
-        learning_rate: of the step.
-        tokens_per_second: target tokens of the epoch so far.
-    """
-
-    step: int
-    epoch: int
-    batch: int
-    loss: float
-    learning_rate: float
-    tokens_per_second: float
+from dikkat.translation.training.callbacks import Callback, Moment
+from dikkat.translation.training.state import Epoch, TrainingState, Validation
 
 
-class Listener:
-    """Hears of the course of a training; this one keeps it to itself."""
-
-    def on_epoch_start(self, epoch: int) -> None:
-        """An epoch begins, or goes on."""
-
-    def on_step(self, moment: Moment) -> None:
-        """Every few steps."""
-
-    def on_validation(self, validation: Validation) -> None:
-        """A validation is over."""
-
-    def on_translations(self, step: int, translations: Sequence[Translation]) -> None:
-        """Greedy translations of validation sentences, always the same ones."""
-
-    def on_epoch_end(self, epoch: Epoch) -> None:
-        """An epoch is over."""
-
-    def close(self) -> None:
-        """The training is over, or broken off."""
-
-
-class Bar(Listener):
+class Bar(Callback):
     """A bar an epoch on standard error, in one line of 80 columns.
 
     Args:
@@ -99,7 +53,7 @@ class Bar(Listener):
         self._progress.stop()
 
     def close(self) -> None:
-        """Leave the bars as they are."""
+        """Leave the bar as it is."""
         self._progress.stop()
 
     def _show(self, batch: int, loss: float, rate: float) -> None:
@@ -107,7 +61,7 @@ class Bar(Listener):
         self._progress.update(self._task, completed=batch, text=text)
 
 
-class Lines(Listener):
+class Lines(Callback):
     """A line an epoch, where there is no terminal for a bar.
 
     Args:
@@ -135,13 +89,10 @@ class Lines(Listener):
         )
 
 
-def say_where(course: Course) -> None:
+def say_where(state: TrainingState) -> None:
     """Say from where a training goes on, and with how many threads."""
-    _say(f"going on in epoch {course.epoch + 1} after step {course.step}, with {_threads(torch.get_num_threads())}")
-
-
-def _threads(number: int) -> str:
-    return f"{number} thread" + ("s" if number > 1 else "")
+    number = torch.get_num_threads()
+    _say(f"going on in epoch {state.epoch + 1} after step {state.step}, with {number} thread{'s' * (number > 1)}")
 
 
 def _say(line: str) -> None:

@@ -1,0 +1,395 @@
+"""The backward pass of additive attention, compiled by Numba.
+
+Here the lanes of a vector are features, so that sums over keys and over rows are vectors of features and need no room
+of their own. With a = s(1 + p) as in `scores`, Q' = s e^{2q}, K = e^{2k} and g the gradient of a score,
+
+    ∂q = 4 s v Q' Σ_j g K / a²,   ∂k = 4 s v K Σ_i g Q' / a²,   ∂v = Σ g tanh = Σ g − 2 s Σ g / a.
+
+The derivative is not 1 − tanh², which loses all digits for large arguments, nor is ∂v this for small ones, where it
+would lose them: there tanh is computed as such.
+
+Four keys and a few rows are taken together. Their 1/a are computed once for the scores and kept, one division for four;
+as soon as the scores are known, so are the g, and the sums are made from what was kept.
+
+These scores are not the forward's to the last bit, and e^(score − peak) is off by as much as they are. Where that could
+show, because a score is large or few keys have all the weight, a sweep over the keys before finds the rows' peaks and
+totals anew, so that weights add up to 1 here too.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from dikkat.cpu.attention.additive_pairs import (
+    add_exact,
+    add_features,
+    add_small,
+    add_values,
+    any_small,
+    begin_pairs,
+    features_at,
+    forget,
+    four,
+    keep_row,
+    keep_row_exact,
+    pack_row,
+    peak_of,
+    products,
+)
+from dikkat.cpu.attention.packing import pack_weight, raw_keys, raw_row
+from dikkat.cpu.attention.record import CALL, PEAK_KEYS, SIDE
+from dikkat.cpu.attention.visibility import drop, limits_of, owner
+from dikkat.cpu.engine.compile import Kernel, inlined
+from dikkat.cpu.engine.elementary import exp
+from dikkat.cpu.engine.memory import Call, Work, clear, copy, workplace_of
+from dikkat.cpu.engine.vectors import (
+    Pointer,
+    Vector,
+    at,
+    claim,
+    full,
+    lanes_of,
+    load,
+    maximum,
+    pointer,
+    store,
+    total,
+    totals,
+    where,
+)
+from dikkat.cpu.scoring import LOWER
+
+# A row is swept twice from this peak on, or below this total.
+LARGE, SHARP = 16.0, 4.0
+_workplace = workplace_of(CALL)
+
+
+@Kernel
+def pack_features(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
+    """The keys' exponentials, row by row; which have none; and each feature's largest magnitude in a tile of keys."""
+    layout = CALL.dtype
+
+    def pack_features(record: Any) -> None:
+        call = carray(record, 1, layout)[0]
+        size, padded = call.features, call.padded
+        one, highest = full(1, zero), full(call.highest, zero)
+        tiles = (call.keys + PEAK_KEYS - 1) // PEAK_KEYS
+        while True:
+            task = claim(call.counters)
+            if task >= call.tasks:
+                return
+            first = task // tiles * call.keys + task % tiles * PEAK_KEYS
+            count = min(PEAK_KEYS, call.keys - task % tiles * PEAK_KEYS)
+            source = at(pointer(call.key, zero), first * size)
+            for k in range(count):
+                into = at(pointer(call.packed_key, zero), (first + k) * padded)
+                astray = pack_row(at(source, k * size), size, into, padded, one, highest, zero)
+                pointer(call.key_astray, np.uint8(0))[first + k] = astray
+            peak_of(source, count, size, padded, highest, at(pointer(call.key_peak, zero), task * padded), zero)
+
+    return pack_features
+
+
+@inlined
+def _flush_keys(
+    call: Call, keys: Pointer, count: int, weight: Pointer, key_sums: Pointer, key_grad: Pointer, zero: Any,
+) -> None:  # fmt: skip
+    """Add 4 s v K Σ_i g Q' / a² to the keys' gradients."""
+    lanes, padded = lanes_of(zero), call.padded
+    for c in range(0, padded, lanes):
+        factor = full(4 * call.scale, zero) * features_at(weight, c, call.features, zero)
+        for k in range(count):
+            place = k * padded + c
+            share = factor * load(keys, place) * load(key_sums, place)
+            store(key_grad, place, load(key_grad, place) + share)
+
+
+@inlined
+def _keep_rows(
+    call: Call, work: Work, b: int, i0: int, rows: int, g: int, raw: Pointer, count: int, k0: Pointer, k1: Pointer,
+    k2: Pointer, k3: Pointer, wild: bool, s: Vector, limit: Vector, zero: Any,
+) -> None:  # fmt: skip
+    """Some rows with four keys: what `keep_row` keeps of each, and which went the other way."""
+    lanes, size, padded, pairs = lanes_of(zero), call.features, call.padded, call.group * SIDE
+    for i in range(rows):
+        own, own_sums = at(work.kept, i * SIDE * lanes), at(work.score_sums, i * SIDE * lanes)
+        strayed = wild or work.astray[g + i] != 0
+        if not strayed:
+            query = at(work.query, (g + i) * padded)
+            strayed = not keep_row(query, k0, k1, k2, k3, work.weight, padded, pairs, s, limit, own, own_sums, zero)
+            if strayed:
+                forget(own, padded, pairs, zero)
+        if strayed:
+            row, scores = raw_row(call, b, i0 + i, zero), at(work.scores, i * SIDE)
+            keep_row_exact(row, raw, count, size, work.weight, scores, call.scale, own_sums, zero)
+        work.exact_rows[i] = strayed
+
+
+@inlined
+def _any_astray(call: Call, first: int, count: int, zero: Any) -> bool:
+    """Whether a key of some has features without exponentials."""
+    found = False
+    for k in range(first, first + count):
+        found = found or pointer(call.key_astray, np.uint8(0))[k] != 0
+    return found
+
+
+@inlined
+def _from_above(call: Call, work: Work, b: int, i0: int, rows: int, j0: int, zero: Any) -> None:
+    """The pairs' factors of dropout, and the gradients of their weights; where there are such."""
+    keys = min(SIDE, call.keys - j0)
+    if call.seeds != 0:
+        for i in range(rows):
+            drop(call, b, i0 + i, j0, SIDE, at(work.dropped, i * SIDE))
+    if call.weights_grad != 0:
+        for i in range(rows):
+            for k in range(keys):
+                place = (b * call.queries + i0 + i) * call.keys + j0 + k
+                work.upstream[i * SIDE + k] = pointer(call.weights_grad, zero)[place]
+
+
+@inlined
+def _pair(call: Call, work: Work, pair: int, factor: Vector, zero: Any) -> tuple[Vector, Vector]:
+    """From the pairs' sums their scores, −∞ where hidden, and the gradients of their weights."""
+    lanes, hidden, begin = lanes_of(zero), full(-np.inf, zero), load(work.scores, pair)
+    score = where(begin == hidden, begin, begin + factor * totals(work.score_sums, pair * lanes))
+    by_weight = totals(work.value_sums, pair * lanes)
+    if call.seeds != 0:
+        by_weight = by_weight * load(work.dropped, pair)
+    if call.weights_grad != 0:
+        by_weight = by_weight + load(work.upstream, pair)
+    return score, by_weight
+
+
+@inlined
+def _weigh_pairs(
+    call: Call, work: Work, b: int, i0: int, rows: int, j0: int, g: int, factor: Vector, zero: Any
+) -> None:
+    """From the pairs' sums their scores, shares e^(score − peak) after dropout, and the gradients of the scores."""
+    pairs, hidden, nothing = call.group * SIDE, full(-np.inf, zero), full(0, zero)
+    peaks, drifts, factors = at(work.peaks, g * SIDE), at(work.drifts, g * SIDE), at(work.factors, g * SIDE)
+    _from_above(call, work, b, i0, rows, j0, zero)
+    for pair in range(0, pairs, lanes_of(zero)):
+        seen = load(work.scores, pair) != hidden
+        score, by_weight = _pair(call, work, pair, factor, zero)
+        share = exp(score - load(peaks, pair)) * load(factors, pair)
+        kept = share
+        if call.seeds != 0:
+            kept = share * load(work.dropped, pair)
+        store(work.scores, pair, score)
+        store(work.weights, pair, where(seen, kept, nothing))
+        store(work.by_score, pair, where(seen, share * (by_weight - load(drifts, pair)), nothing))
+
+
+@inlined
+def _find_pairs(call: Call, work: Work, b: int, i0: int, rows: int, j0: int, g: int, factor: Vector, zero: Any) -> None:
+    """What the pairs add to their rows' peaks, totals and drifts."""
+    peaks, row_totals, drifts = at(work.peaks, g * SIDE), at(work.totals, g * SIDE), at(work.drifts, g * SIDE)
+    _from_above(call, work, b, i0, rows, j0, zero)
+    for pair in range(0, call.group * SIDE, lanes_of(zero)):
+        score, by_weight = _pair(call, work, pair, factor, zero)
+        _find(score, by_weight, at(peaks, pair), at(row_totals, pair), at(drifts, pair), zero)
+
+
+@inlined
+def _find(score: Vector, by_weight: Vector, peak: Pointer, row_total: Pointer, drift: Pointer, zero: Any) -> None:
+    """Add pairs to the totals, and to Σ share · gradient, of their lanes: a running softmax."""
+    hidden, nothing = full(-np.inf, zero), full(0, zero)
+    before = load(peak, 0)
+    top = maximum(score, before)
+    base = where(top == hidden, nothing, top)
+    fade, share = exp(before - base), exp(score - base)
+    store(peak, 0, top)
+    store(row_total, 0, load(row_total, 0) * fade + share)
+    store(drift, 0, load(drift, 0) * fade + where(score == hidden, nothing, share * by_weight))
+
+
+@inlined
+def _is_sharp(call: Call, row: int, zero: Any) -> bool:
+    """Whether a row is swept twice."""
+    peak, row_total = pointer(call.peak, zero)[row], pointer(call.total, zero)[row]
+    return row_total > 0 and (row_total < SHARP or abs(peak) > LARGE)
+
+
+@inlined
+def _known_row(call: Call, work: Work, row: int, place: int, zero: Any) -> None:
+    """A row's peak and drift as the forward has them, for each of four lanes from a place on."""
+    peak, drift = pointer(call.peak, zero)[row], pointer(call.drift, zero)[row]
+    for k in range(place, place + SIDE):
+        work.peaks[k], work.drifts[k], work.factors[k] = (peak if peak > -np.inf else zero), drift, 1.0
+
+
+@inlined
+def _found_row(call: Call, work: Work, row: int, place: int, zero: Any) -> None:
+    """The peak and the drift that a sweep has found, and what brings shares from the forward's total to its own."""
+    peaks, row_totals, drifts = at(work.peaks, place), at(work.totals, place), at(work.drifts, place)
+    peak = peaks[0]
+    for k in range(1, SIDE):
+        peak = max(peak, peaks[k])
+    base = peak if peak > -np.inf else zero
+    row_total, drift = zero, zero
+    for k in range(SIDE):
+        fade = math.exp(peaks[k] - base)
+        row_total += row_totals[k] * fade
+        drift += drifts[k] * fade
+    by = zero if row_total == 0 else 1 / row_total
+    factor, drift = pointer(call.total, zero)[row] * by, drift * by - pointer(call.total_grad, zero)[row]
+    for k in range(SIDE):
+        peaks[k], work.factors[place + k], drifts[k] = base, factor, drift
+
+
+@inlined
+def _find_rows(
+    call: Call, work: Work, b: int, i0: int, rows: int, reach: int, constant: float, factor: Vector, key_owner: int,
+    value_owner: int, s: Vector, limit: Vector, zero: Any,
+) -> None:  # fmt: skip
+    """The sweep over the keys before: of the rows that are sharp, peaks, drifts and factors."""
+    group, stride, padded = call.group, call.value_stride, call.padded
+    for g in range(0, rows, group):
+        i, taken, any_sharp = i0 + g, min(group, rows - g), False
+        for k in range(g, g + taken):
+            any_sharp = any_sharp or work.sharp[k] != 0
+        if not any_sharp:
+            continue
+        clear(at(work.totals, g * SIDE), group * SIDE, zero)
+        clear(at(work.drifts, g * SIDE), group * SIDE, zero)
+        for pair in range(g * SIDE, (g + group) * SIDE):
+            work.peaks[pair] = -np.inf
+        mean_grad = at(pointer(call.mean_grad, zero), (b * call.queries + i) * stride)
+        for j0 in range(0, reach, SIDE):
+            if not begin_pairs(call, b, i, taken, j0, at(work.limits, g), constant, work.scores, zero):
+                continue
+            count, raw = min(SIDE, call.keys - j0), raw_keys(call, b, j0, zero)
+            k0, k1, k2, k3 = four(pointer(call.packed_key, zero), key_owner + j0, count, padded)
+            wild = _any_astray(call, key_owner + j0, count, zero)
+            _keep_rows(call, work, b, i, taken, g, raw, count, k0, k1, k2, k3, wild, s, limit, zero)
+            v0, v1, v2, v3 = four(pointer(call.value, zero), value_owner + j0, count, stride)
+            products(mean_grad, taken, v0, v1, v2, v3, stride, work.value_sums, zero)
+            _find_pairs(call, work, b, i, taken, j0, g, factor, zero)
+        for k in range(g, g + taken):
+            row, place = b * call.queries + i0 + k, k * SIDE
+            if work.sharp[k] != 0:
+                _found_row(call, work, row, place, zero)
+            else:
+                _known_row(call, work, row, place, zero)
+
+
+@Kernel
+def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
+    """The gradients of everything, those over keys for each task."""
+    layout = CALL.dtype
+
+    def backward(record: Any) -> None:
+        call = carray(record, 1, layout)[0]
+        lanes, size, padded, stride = lanes_of(zero), call.features, call.padded, call.value_stride
+        group, pairs = call.group, call.group * SIDE
+        work = _workplace(call, zero)
+        scores, kept, by_score, in_fast = work.scores, work.kept, work.by_score, work.in_fast
+        query, query_peak, query_sums, query_exact = work.query, work.query_peak, work.query_sums, work.query_exact
+        key_sums, weight_sums = work.key_sums, work.weight_sums
+        packed_weight, power, constant = -1, 1.0, zero
+        s, limit, highest = full(call.scale, zero), full(call.limit * LOWER, zero), full(call.highest, zero)
+        # A pair that is hidden, or out of range, leaves what was kept as it is, and weighs it with 0.
+        clear(kept, pairs * padded, zero)
+        while True:
+            task = claim(call.counters)
+            if task >= call.tasks:
+                return
+            b = task // call.parts
+            first = (task % call.parts) * call.part_rows
+            last = min(first + call.part_rows, call.queries)
+            raw_weight = at(pointer(call.weight, zero), owner(call.weight_step, call.weight_table, b) * size)
+            if owner(call.weight_step, call.weight_table, b) != packed_weight:
+                packed_weight = owner(call.weight_step, call.weight_table, b)
+                power, constant = pack_weight(call, packed_weight, work.weight, zero)
+            factor = full(-2 * power, zero)
+            key_owner = owner(call.key_step, call.key_table, b) * call.keys
+            value_owner = owner(call.value_step, call.value_table, b) * call.keys
+            key_grads = at(pointer(call.key_grad, zero), task * call.keys * padded)
+            value_grads = at(pointer(call.value_grad, zero), task * call.keys * stride)
+            clear(key_grads, call.keys * padded, zero)
+            clear(value_grads, call.keys * stride, zero)
+            clear(weight_sums, padded, zero)
+            for i0 in range(first, last, call.rows):
+                rows = min(call.rows, last - i0)
+                clear(query_sums, call.rows * padded, zero)
+                clear(query_exact, call.rows * padded, zero)
+                reach = limits_of(call, b, i0, rows, work.limits)
+                any_sharp = False
+                for i in range(rows):
+                    raw, row = raw_row(call, b, i0 + i, zero), b * call.queries + i0 + i
+                    work.astray[i] = pack_row(raw, size, at(query, i * padded), padded, s, highest, zero)
+                    _known_row(call, work, row, i * SIDE, zero)
+                    work.sharp[i] = _is_sharp(call, row, zero)
+                    any_sharp = any_sharp or work.sharp[i] != 0
+                peak_of(raw_row(call, b, i0, zero), rows, size, padded, highest, query_peak, zero)
+                small, key_peak = False, query_peak
+                if any_sharp:
+                    _find_rows(call, work, b, i0, rows, reach, constant, factor, key_owner, value_owner, s, limit, zero)
+                for j0 in range(0, reach, SIDE):
+                    if j0 % PEAK_KEYS == 0:
+                        tile = key_owner // call.keys * ((call.keys + PEAK_KEYS - 1) // PEAK_KEYS) + j0 // PEAK_KEYS
+                        key_peak = at(pointer(call.key_peak, zero), tile * padded)
+                        small = any_small(query_peak, key_peak, padded, zero)
+                    count = min(SIDE, call.keys - j0)
+                    raw = raw_keys(call, b, j0, zero)
+                    keys, k1, k2, k3 = four(pointer(call.packed_key, zero), key_owner + j0, count, padded)
+                    values, v1, v2, v3 = four(pointer(call.value, zero), value_owner + j0, count, stride)
+                    wild = _any_astray(call, key_owner + j0, count, zero)
+                    clear(key_sums, SIDE * padded, zero)
+                    key_grad, value_grad = at(key_grads, j0 * padded), at(value_grads, j0 * stride)
+                    for g in range(0, rows, group):
+                        i, taken = i0 + g, min(group, rows - g)
+                        if not begin_pairs(call, b, i, taken, j0, at(work.limits, g), constant, scores, zero):
+                            continue
+                        _keep_rows(call, work, b, i, taken, g, raw, count, keys, k1, k2, k3, wild, s, limit, zero)
+                        mean_grad = at(pointer(call.mean_grad, zero), (b * call.queries + i) * stride)
+                        products(mean_grad, taken, values, v1, v2, v3, stride, work.value_sums, zero)
+                        _weigh_pairs(call, work, b, i, taken, j0, g, factor, zero)
+                        exact = call.exact != 0
+                        add_values(work.weights, mean_grad, taken, stride, count, value_grad, scores, exact, zero)
+                        if call.bias_grad != 0:
+                            for k in range(count):
+                                acc = zero
+                                for r in range(taken):
+                                    acc += by_score[r * SIDE + k]
+                                pointer(call.bias_grad, zero)[task * call.keys + j0 + k] += acc
+                        copy(by_score, in_fast, pairs, zero)
+                        for k in range(taken):
+                            if work.exact_rows[k]:
+                                for n in range(count):
+                                    pair = k * SIDE + n
+                                    if scores[pair] != -np.inf:
+                                        add_exact(
+                                            raw_row(call, b, i + k, zero), at(raw, n * size), raw_weight,
+                                            by_score[pair], size, at(query_exact, (g + k) * padded),
+                                            at(key_grad, n * padded), weight_sums, zero,
+                                        )  # fmt: skip
+                                for n in range(SIDE):
+                                    in_fast[k * SIDE + n] = zero
+                        whole = load(in_fast, 0)
+                        for pair in range(lanes, pairs, lanes):
+                            whole += load(in_fast, pair)
+                        whole = full(total(whole), zero)
+                        add_features(
+                            at(query, g * padded), keys, k1, k2, k3, taken, padded, pairs, kept, in_fast, whole,
+                            query_peak, key_peak, call.scale, at(query_sums, g * padded), key_sums, weight_sums, zero,
+                        )  # fmt: skip
+                        if small:
+                            add_small(
+                                raw_row(call, b, i, zero), raw, query_peak, key_peak, taken, count, size, padded,
+                                in_fast, weight_sums, zero,
+                            )  # fmt: skip
+                    _flush_keys(call, keys, count, raw_weight, key_sums, key_grad, zero)
+                for i in range(rows):
+                    out = at(pointer(call.query_grad, zero), (b * call.queries + i0 + i) * size)
+                    row, sums, exactly = at(query, i * padded), at(query_sums, i * padded), at(query_exact, i * padded)
+                    for c in range(0, padded, lanes):
+                        by = full(4 * call.scale, zero) * features_at(raw_weight, c, size, zero)
+                        store(sums, c, by * load(row, c) * load(sums, c) + load(exactly, c))
+                    copy(sums, out, size, zero)
+            copy(weight_sums, at(pointer(call.weight_grad, zero), task * size), size, zero)
+
+    return backward

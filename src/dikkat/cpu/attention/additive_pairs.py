@@ -1,0 +1,337 @@
+"""What four keys and a few rows add to the gradients of additive attention."""
+
+from typing import Any
+
+import numpy as np
+
+from dikkat.cpu.attention.record import SIDE
+from dikkat.cpu.attention.scores import in_range
+from dikkat.cpu.attention.visibility import owner
+from dikkat.cpu.engine.compile import inlined
+from dikkat.cpu.engine.elementary import exp, small_tanh
+from dikkat.cpu.engine.memory import Call, clear
+from dikkat.cpu.engine.vectors import (
+    Pointer,
+    Vector,
+    at,
+    full,
+    gather,
+    lanes_of,
+    load,
+    maximum,
+    pointer,
+    some,
+    spread,
+    store,
+    where,
+)
+from dikkat.cpu.scoring import LOWER, SMALL_PAIR
+
+
+@inlined
+def features_at(row: Pointer, c: int, size: int, zero: Any) -> Vector:
+    """A vector of a row's features; beyond the last, any of them."""
+    if c + lanes_of(zero) <= size:
+        return load(row, c)
+    return gather(row, c, 1, size - c)
+
+
+@inlined
+def pack_row(
+    source: Pointer, size: int, into: Pointer, padded: int, scale: Vector, highest: Vector, zero: Any,
+) -> bool:  # fmt: skip
+    """s e^{2x} of one row; 0 where x is beyond ±highest or NaN, and whether that occurs."""
+    lanes, nothing = lanes_of(zero), full(0, zero)
+    astray = False
+    for c in range(0, padded, lanes):
+        x = features_at(source, c, size, zero)
+        within = (x < highest) & (nothing - highest < x)
+        value = where(within, scale * exp(x + x), nothing)
+        astray = astray or some(value == nothing)
+        store(into, c, value)
+    for c in range(size, padded):
+        into[c] = zero
+    return astray
+
+
+@inlined
+def peak_of(rows: Pointer, count: int, size: int, padded: int, highest: Vector, peak: Pointer, zero: Any) -> None:
+    """Each feature's largest magnitude in some rows, but for what has no exponential: that goes another way."""
+    nothing = full(0, zero)
+    for c in range(0, padded, lanes_of(zero)):
+        top = nothing
+        for i in range(count):
+            x = features_at(at(rows, i * size), c, size, zero)
+            x = maximum(x, nothing - x)
+            top = maximum(where(x < highest, x, nothing), top)
+        store(peak, c, top)
+
+
+@inlined
+def begin_pairs(
+    call: Call, b: int, i0: int, rows: int, j0: int, limits: Pointer, constant: float, scores: Pointer, zero: Any
+) -> bool:
+    """Begin the pairs' scores: Σ v and the key's bias where visible, −∞ where not. Whether any is visible."""
+    keys, least = min(SIDE, call.keys - j0), limits[0]
+    for i in range(1, rows):
+        least = min(least, limits[i])
+    # So many keys below every limit: there are as many.
+    if rows == call.group and least >= j0 + SIDE and call.bias == 0 and call.mask == 0 and call.exclude == 0:
+        for place in range(0, rows * SIDE, lanes_of(zero)):
+            store(scores, place, full(constant, zero))
+        return True
+    seen = False
+    for i in range(call.group):
+        excluded = -1
+        if call.exclude != 0 and i < rows:
+            place = owner(call.exclude_step, call.exclude_table, b) * (call.queries if call.exclude_row else 1)
+            excluded = pointer(call.exclude, np.int64(0))[place + (i0 + i) * call.exclude_row]
+        for k in range(SIDE):
+            j = j0 + k
+            visible = i < rows and k < keys and j < limits[min(i, rows - 1)] and j != excluded
+            if visible and call.mask != 0:
+                rows_of, cols_of = (call.queries if call.mask_row else 1), (call.keys if call.mask_col else 1)
+                place = (owner(call.mask_step, call.mask_table, b) * rows_of + (i0 + i) * call.mask_row) * cols_of
+                visible = pointer(call.mask, np.uint8(0))[place + j * call.mask_col] != 0
+            begin = constant
+            if visible and call.bias != 0:
+                begin += pointer(call.bias, zero)[owner(call.bias_step, call.bias_table, b) * call.bias_stride + j]
+            scores[i * SIDE + k] = begin if visible else -np.inf
+            seen = seen or (visible and begin != -np.inf)
+    return seen
+
+
+@inlined
+def _keep_four(
+    whole: Vector, a0: Vector, a1: Vector, a2: Vector, a3: Vector, d01: Vector, d23: Vector, kept: Pointer,
+    zero: Any,
+) -> tuple[Vector, Vector, Vector, Vector]:  # fmt: skip
+    """The four 1/a, from that of their product."""
+    lanes = lanes_of(zero)
+    r01, r23 = whole * d23, whole * d01
+    r0, r1, r2, r3 = r01 * a1, r01 * a0, r23 * a3, r23 * a2
+    store(kept, 0, r0)
+    store(kept, lanes, r1)
+    store(kept, 2 * lanes, r2)
+    store(kept, 3 * lanes, r3)
+    return r0, r1, r2, r3
+
+
+@inlined
+def _stayed(
+    acc0: Vector, acc1: Vector, acc2: Vector, acc3: Vector, peak: Vector, limit: Vector, sums: Pointer, zero: Any,
+) -> bool:  # fmt: skip
+    """Write what sums to four scores. Whether all stayed in range."""
+    lanes, one = lanes_of(zero), full(1, zero)
+    store(sums, 0, acc0)
+    store(sums, lanes, acc1)
+    store(sums, 2 * lanes, acc2)
+    store(sums, 3 * lanes, acc3)
+    inside = in_range((acc0 + acc1) + (acc2 + acc3), peak, limit, zero)
+    return not some(where(inside, full(0, zero), one) == one)
+
+
+@inlined
+def keep_row(
+    query: Pointer, k0: Pointer, k1: Pointer, k2: Pointer, k3: Pointer, weight: Pointer, padded: int, pairs: int,
+    s: Vector, limit: Vector, kept: Pointer, sums: Pointer, zero: Any,
+) -> bool:  # fmt: skip
+    """A row with four keys: keeps every 1/a, and what sums to the scores. Whether all stayed in range.
+
+    Where four share a division, s may be the smaller: `LOWER` times; and as much wider is the range. What the division
+    gives must be a normal number, since the small denominators are made from it again: as much lower is the `limit`.
+    """
+    acc0, lower = full(0, zero), full(LOWER, zero)
+    acc1, acc2, acc3, peak, s = acc0, acc0, acc0, acc0, s * lower
+    for c in range(0, padded, lanes_of(zero)):
+        v, q = load(weight, c), load(query, c) * lower
+        a0, a1, a2, a3 = s + q * load(k0, c), s + q * load(k1, c), s + q * load(k2, c), s + q * load(k3, c)
+        d01, d23 = a0 * a1, a2 * a3
+        denominator = d01 * d23
+        whole = lower / denominator
+        r0, r1, r2, r3 = _keep_four(whole, a0, a1, a2, a3, d01, d23, at(kept, c * pairs), zero)
+        acc0 += v * r0
+        acc1 += v * r1
+        acc2 += v * r2
+        acc3 += v * r3
+        peak = maximum(peak, denominator)
+    return _stayed(acc0, acc1, acc2, acc3, peak, limit, sums, zero)
+
+
+@inlined
+def forget(kept: Pointer, padded: int, pairs: int, zero: Any) -> None:
+    """What was kept of a row with four keys and is of no use: it will be weighed with 0, and may not be finite."""
+    for c in range(0, padded, lanes_of(zero)):
+        clear(at(kept, c * pairs), SIDE * lanes_of(zero), zero)
+
+
+@inlined
+def keep_row_exact(
+    query: Pointer, keys: Pointer, count: int, size: int, weight: Pointer, scores: Pointer, scale: float,
+    sums: Pointer, zero: Any,
+) -> None:  # fmt: skip
+    """What sums to the scores of a row with its visible keys, for finite numbers of any size."""
+    lanes = lanes_of(zero)
+    one = full(1, zero)
+    for k in range(count):
+        acc = full(0, zero)
+        if scores[k] != -np.inf:
+            for c in range(0, size, lanes):
+                x = features_at(query, c, size, zero) + features_at(at(keys, k * size), c, size, zero)
+                acc += load(weight, c) / (one + exp(x + x))
+        store(sums, k * lanes, acc * full(1 / scale, zero))
+
+
+@inlined
+def add_exact(
+    query: Pointer, key: Pointer, weight: Pointer, by_score: float, size: int, query_grad: Pointer,
+    key_grad: Pointer, weight_grad: Pointer, zero: Any,
+) -> None:  # fmt: skip
+    """Add a pair's share to the gradients themselves, for finite numbers of any size."""
+    lanes = lanes_of(zero)
+    g, one, nothing = full(by_score, zero), full(1, zero), full(0, zero)
+    for c in range(0, size, lanes):
+        x = features_at(query, c, size, zero) + features_at(key, c, size, zero)
+        away = where(x < nothing, nothing - x, x)
+        e = exp(nothing - away - away)
+        share = g * features_at(weight, c, size, zero) * full(4, zero) * e / ((one + e) * (one + e))
+        tanh = (one - e) / (one + e)
+        tanh = where(away < full(SMALL_PAIR, zero), small_tanh(x), where(x < nothing, nothing - tanh, tanh))
+        store(query_grad, c, load(query_grad, c) + share)
+        store(key_grad, c, load(key_grad, c) + share)
+        store(weight_grad, c, load(weight_grad, c) + g * tanh)
+
+
+@inlined
+def products(
+    left: Pointer, rows: int, v0: Pointer, v1: Pointer, v2: Pointer, v3: Pointer, size: int, sums: Pointer,
+    zero: Any,
+) -> None:  # fmt: skip
+    """What sums to the inner products of some rows with four others."""
+    lanes = lanes_of(zero)
+    for i in range(rows):
+        row, acc0 = at(left, i * size), full(0, zero)
+        acc1, acc2, acc3 = acc0, acc0, acc0
+        for c in range(0, size, lanes):
+            x = load(row, c)
+            acc0 += x * load(v0, c)
+            acc1 += x * load(v1, c)
+            acc2 += x * load(v2, c)
+            acc3 += x * load(v3, c)
+        into = i * SIDE * lanes
+        store(sums, into, acc0)
+        store(sums, into + lanes, acc1)
+        store(sums, into + 2 * lanes, acc2)
+        store(sums, into + 3 * lanes, acc3)
+
+
+@inlined
+def add_values(
+    weights: Pointer, mean_grad: Pointer, rows: int, size: int, keys: int, value_grad: Pointer, scores: Pointer,
+    exact: bool, zero: Any,
+) -> None:  # fmt: skip
+    """Add each row's gradient times its weight to the four values' gradients."""
+    lanes = lanes_of(zero)
+    if exact or keys < SIDE:
+        for k in range(keys):
+            for i in range(rows):
+                if scores[i * SIDE + k] != -np.inf:
+                    weight = spread(weights, i * SIDE + k)
+                    for c in range(0, size, lanes):
+                        place = k * size + c
+                        store(value_grad, place, load(value_grad, place) + weight * load(mean_grad, i * size + c))
+        return
+    for c in range(0, size, lanes):
+        b0, b1 = load(value_grad, c), load(value_grad, size + c)
+        b2, b3 = load(value_grad, 2 * size + c), load(value_grad, 3 * size + c)
+        for i in range(rows):
+            x, pair = load(mean_grad, i * size + c), i * SIDE
+            b0 += spread(weights, pair) * x
+            b1 += spread(weights, pair + 1) * x
+            b2 += spread(weights, pair + 2) * x
+            b3 += spread(weights, pair + 3) * x
+        store(value_grad, c, b0)
+        store(value_grad, size + c, b1)
+        store(value_grad, 2 * size + c, b2)
+        store(value_grad, 3 * size + c, b3)
+
+
+@inlined
+def _small(query_peak: Pointer, key_peak: Pointer, c: int, zero: Any) -> Any:
+    """Which features are small in all rows and keys at hand."""
+    return load(query_peak, c) + load(key_peak, c) < full(SMALL_PAIR, zero)
+
+
+@inlined
+def any_small(query_peak: Pointer, key_peak: Pointer, padded: int, zero: Any) -> bool:
+    """Whether any features are."""
+    found = False
+    for c in range(0, padded, lanes_of(zero)):
+        found = found or some(_small(query_peak, key_peak, c, zero))
+    return found
+
+
+@inlined
+def add_features(
+    query: Pointer, k0: Pointer, k1: Pointer, k2: Pointer, k3: Pointer, rows: int, padded: int, pairs: int,
+    kept: Pointer, by_score: Pointer, whole: Vector, query_peak: Pointer, key_peak: Pointer, scale: float,
+    query_sums: Pointer, key_sums: Pointer, weight_grad: Pointer, zero: Any,
+) -> None:  # fmt: skip
+    """Add the pairs' shares to the sums over keys and over rows, and to v's gradient but for small features."""
+    lanes, both = lanes_of(zero), full(-2 * scale, zero)
+    for c in range(0, padded, lanes):
+        k_0, k_1, k_2, k_3 = load(k0, c), load(k1, c), load(k2, c), load(k3, c)
+        b0, b1 = load(key_sums, c), load(key_sums, padded + c)
+        b2, b3, shares = load(key_sums, 2 * padded + c), load(key_sums, 3 * padded + c), full(0, zero)
+        for i in range(rows):
+            q, a = load(query, i * padded + c), load(query_sums, i * padded + c)
+            pair = i * SIDE
+            place = c * pairs + pair * lanes
+            r0, r1 = load(kept, place), load(kept, place + lanes)
+            r2, r3 = load(kept, place + 2 * lanes), load(kept, place + 3 * lanes)
+            g0, g1 = spread(by_score, pair) * r0, spread(by_score, pair + 1) * r1
+            g2, g3 = spread(by_score, pair + 2) * r2, spread(by_score, pair + 3) * r3
+            shares += (g0 + g1) + (g2 + g3)
+            g0, g1, g2, g3 = g0 * r0, g1 * r1, g2 * r2, g3 * r3
+            store(query_sums, i * padded + c, a + (g0 * k_0 + g1 * k_1) + (g2 * k_2 + g3 * k_3))
+            b0 += g0 * q
+            b1 += g1 * q
+            b2 += g2 * q
+            b3 += g3 * q
+        store(key_sums, c, b0)
+        store(key_sums, padded + c, b1)
+        store(key_sums, 2 * padded + c, b2)
+        store(key_sums, 3 * padded + c, b3)
+        by_weight = where(_small(query_peak, key_peak, c, zero), full(0, zero), whole + both * shares)
+        store(weight_grad, c, load(weight_grad, c) + by_weight)
+
+
+@inlined
+def add_small(
+    query: Pointer, keys: Pointer, query_peak: Pointer, key_peak: Pointer, rows: int, count: int, size: int,
+    padded: int, by_score: Pointer, weight_grad: Pointer, zero: Any,
+) -> None:  # fmt: skip
+    """Add the pairs' shares to v's gradient for small features, by tanh itself: 1 − 2 s r has an absolute error."""
+    nothing = full(0, zero)
+    for c in range(0, padded, lanes_of(zero)):
+        small = _small(query_peak, key_peak, c, zero)
+        if not some(small):
+            continue
+        shares = nothing
+        for i in range(rows):
+            q = features_at(at(query, i * size), c, size, zero)
+            for k in range(count):
+                pair = i * SIDE + k
+                if by_score[pair] == 0:  # hidden, or done otherwise: perhaps not finite
+                    continue
+                tanh = small_tanh(q + features_at(at(keys, k * size), c, size, zero))
+                shares += spread(by_score, pair) * tanh
+        store(weight_grad, c, load(weight_grad, c) + where(small, shares, nothing))
+
+
+@inlined
+def four(rows: Pointer, first: int, count: int, size: int) -> tuple[Pointer, Pointer, Pointer, Pointer]:
+    """Four rows; beyond the last, the last again: hidden."""
+    row = at(rows, first * size)
+    n1, n2, n3 = min(1, count - 1), min(2, count - 1), min(3, count - 1)
+    return row, at(row, n1 * size), at(row, n2 * size), at(row, n3 * size)

@@ -1,0 +1,229 @@
+"""The backward pass of inner and distance scores."""
+
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from dikkat.cpu.attention.kernel import base_of
+from dikkat.cpu.attention.packing import pack_rows, packed_key, packed_value
+from dikkat.cpu.attention.record import CALL, GROUP, TILE_BACK
+from dikkat.cpu.attention.scores import distance_scores, inner_scores, squared_distance
+from dikkat.cpu.attention.visibility import drop, limits_of, restrict
+from dikkat.cpu.engine.compile import Kernel, inlined
+from dikkat.cpu.engine.elementary import exp
+from dikkat.cpu.engine.memory import Call, clear, workplace_of
+from dikkat.cpu.engine.vectors import (
+    Pointer,
+    at,
+    claim,
+    full,
+    gather,
+    lanes_of,
+    load,
+    pointer,
+    spread,
+    store,
+    total,
+    where,
+)
+from dikkat.cpu.profiles import profile_slope
+from dikkat.cpu.scoring import GAUSSIAN
+
+
+@inlined
+def _distance_gradients(
+    call: Call, rows: int, query: Pointer, key: Pointer, scores: Pointer, by_score: Pointer, width: int,
+    query_sums: Pointer, key_grad: Pointer, zero: Any,
+) -> None:  # fmt: skip
+    """Add a block's share to Σ_j 2 g slope (q − k), and to the same over the rows with the other sign."""
+    lanes, size = lanes_of(zero), call.features
+    hidden, nothing = full(-np.inf, zero), full(0, zero)
+    for i in range(rows):
+        row, begin = at(query, i * size), load(scores, i * width)
+        by_square = load(by_score, i * width) * full(2, zero)
+        square = nothing
+        if call.profile != GAUSSIAN:
+            square = squared_distance(row, key, size, zero)
+        by_square = by_square * profile_slope(call.profile, square, zero)
+        for c in range(size):
+            share = by_square * (spread(row, c) - load(key, c * lanes))
+            if call.exact:
+                share = where(begin == hidden, nothing, share)
+            place = (c * GROUP + i) * lanes
+            store(query_sums, place, load(query_sums, place) + share)
+            store(key_grad, c * lanes, load(key_grad, c * lanes) - share)
+
+
+@inlined
+def _inner_gradients(
+    call: Call, rows: int, query: Pointer, key: Pointer, scores: Pointer, by_score: Pointer, width: int,
+    query_sums: Pointer, key_grad: Pointer, zero: Any,
+) -> None:  # fmt: skip
+    """Add a block's share to Σ_j g k and Σ_i g q."""
+    lanes, size = lanes_of(zero), call.features
+    hidden, nothing = full(-np.inf, zero), full(0, zero)
+    for c in range(size):
+        k, key_sum = load(key, c * lanes), load(key_grad, c * lanes)
+        for i in range(rows):
+            g, place = load(by_score, i * width), (c * GROUP + i) * lanes
+            by_query, by_key = g * k, g * spread(query, i * size + c)
+            if call.exact:
+                outside = load(scores, i * width) == hidden
+                by_query, by_key = where(outside, nothing, by_query), where(outside, nothing, by_key)
+            store(query_sums, place, load(query_sums, place) + by_query)
+            key_sum += by_key
+        store(key_grad, c * lanes, key_sum)
+
+
+@inlined
+def _by_weights(
+    call: Call, rows: int, mean_grad: Pointer, value: Pointer, into: Pointer, width: int, zero: Any
+) -> None:
+    """⟨gradient of a row's mean, value⟩ for a block of values."""
+    lanes, size = lanes_of(zero), call.values
+    i = 0
+    while i < rows:
+        own, acc0 = at(mean_grad, i * size), full(0, zero)
+        if i + 4 > rows:
+            for c in range(size):
+                acc0 += spread(own, c) * load(value, c * lanes)
+            store(into, i * width, acc0)
+            i += 1
+            continue
+        acc1, acc2, acc3 = acc0, acc0, acc0
+        for c in range(size):
+            v = load(value, c * lanes)
+            acc0 += spread(own, c) * v
+            acc1 += spread(own, c + size) * v
+            acc2 += spread(own, c + 2 * size) * v
+            acc3 += spread(own, c + 3 * size) * v
+        store(into, i * width, acc0)
+        store(into, (i + 1) * width, acc1)
+        store(into, (i + 2) * width, acc2)
+        store(into, (i + 3) * width, acc3)
+        i += 4
+
+
+@inlined
+def _value_gradients(
+    call: Call, rows: int, mean_grad: Pointer, weights: Pointer, scores: Pointer, width: int, value_grad: Pointer,
+    zero: Any,
+) -> None:  # fmt: skip
+    """Add Σ_i of weight times gradient of the row's mean, for a block of values."""
+    lanes, size, exact = lanes_of(zero), call.values, call.exact != 0
+    hidden, nothing = full(-np.inf, zero), full(0, zero)
+    for c in range(size):
+        acc = load(value_grad, c * lanes)
+        for i in range(rows):
+            share = load(weights, i * width) * spread(mean_grad, i * size + c)
+            if exact:
+                share = where(load(scores, i * width) == hidden, nothing, share)
+            acc += share
+        store(value_grad, c * lanes, acc)
+
+
+@inlined
+def _by_scores(
+    call: Call, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, scores: Pointer, weights: Pointer,
+    by_score: Pointer, kept: Pointer, zero: Any,
+) -> None:  # fmt: skip
+    """From a tile's scores the shares e^(score − peak) after dropout, and their gradients; `by_score` has the values'.
+
+    What comes from above has been divided by the rows' totals, and so do shares for weights.
+    """
+    lanes, hidden, nothing = lanes_of(zero), full(-np.inf, zero), full(0, zero)
+    for i in range(rows):
+        row = b * call.queries + i0 + i
+        drift, base = spread(pointer(call.drift, zero), row), full(base_of(pointer(call.peak, zero)[row], zero), zero)
+        if call.seeds != 0:
+            drop(call, b, i0 + i, j0, blocks * lanes, kept)
+        for block in range(blocks):
+            place = i * width + block * lanes
+            score, by_weight = load(scores, place), load(by_score, place)
+            share = exp(score - base)
+            dropped = share
+            if call.seeds != 0:
+                dropped, by_weight = share * load(kept, block * lanes), by_weight * load(kept, block * lanes)
+            if call.weights_grad != 0:
+                j = j0 + block * lanes
+                own = at(pointer(call.weights_grad, zero), row * call.keys + j)
+                by_weight = by_weight + gather(own, 0, 1, call.keys - j)
+            store(weights, place, dropped)
+            store(by_score, place, where(score == hidden, nothing, share * (by_weight - drift)))
+
+
+_workplace = workplace_of(CALL)
+
+
+@Kernel
+def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
+    """The gradients of everything but additive scores, those over keys in blocks and for each task."""
+    layout = CALL.dtype
+
+    def backward(record: Any) -> None:
+        call = carray(record, 1, layout)[0]
+        lanes, size = lanes_of(zero), call.features
+        width = TILE_BACK * lanes
+        work = _workplace(call, zero)
+        scores, weights, by_score, query_sums = work.scores, work.weights, work.by_score, work.query_sums
+        query, limits = work.query, work.limits
+        while True:
+            task = claim(call.counters)
+            if task >= call.tasks:
+                return
+            b = task // call.parts
+            first = (task % call.parts) * call.part_rows
+            last = min(first + call.part_rows, call.queries)
+            key_grad = at(pointer(call.key_grad, zero), task * call.blocks * size * lanes)
+            value_grad = at(pointer(call.value_grad, zero), task * call.blocks * call.values * lanes)
+            bias_grad = at(pointer(call.bias_grad, zero), task * call.blocks * lanes)
+            for i0 in range(first, last, call.rows):
+                rows = min(call.rows, last - i0)
+                pack_rows(call, b, i0, rows, query, zero, additive, distance)
+                clear(query_sums, call.rows * size * lanes, zero)
+                reach = limits_of(call, b, i0, rows, limits)
+                for j0 in range(0, reach, width):
+                    blocks = min(TILE_BACK, (reach - j0 + lanes - 1) // lanes)
+                    key, value = packed_key(call, b, j0, zero), packed_value(call, b, j0, zero)
+                    for g in range(0, rows, GROUP):
+                        count, i = min(GROUP, rows - g), i0 + g
+                        seen = 0
+                        for k in range(g, g + count):
+                            seen = max(seen, limits[k])
+                        if seen <= j0:
+                            continue
+                        row, sums = at(query, g * size), at(query_sums, g * size * lanes)
+                        mean_grad = at(pointer(call.mean_grad, zero), (b * call.queries + i) * call.values)
+                        whole = restrict(call, b, i, count, j0, blocks, width, at(limits, g), scores, zero)
+                        if distance is not None:
+                            distance_scores(call, count, blocks, width, row, key, scores, whole, zero)
+                        if inner is not None:
+                            inner_scores(call, count, blocks, width, row, key, scores, whole, zero)
+                        for block in range(blocks):
+                            own_value = at(value, block * call.values * lanes)
+                            _by_weights(call, count, mean_grad, own_value, at(by_score, block * lanes), width, zero)
+                        _by_scores(call, b, i, count, j0, blocks, width, scores, weights, by_score, work.dropped, zero)
+                        for block in range(blocks):
+                            place, j = block * lanes, j0 + block * lanes
+                            begin, grad = at(scores, place), at(by_score, place)
+                            own_key, own_grad = at(key, place * size), at(key_grad, j * size)
+                            _value_gradients(
+                                call, count, mean_grad, at(weights, place), begin, width,
+                                at(value_grad, j * call.values), zero,
+                            )  # fmt: skip
+                            if call.bias_grad != 0:
+                                acc = load(bias_grad, j)
+                                for k in range(count):
+                                    acc += load(grad, k * width)
+                                store(bias_grad, j, acc)
+                            if distance is not None:
+                                _distance_gradients(call, count, row, own_key, begin, grad, width, sums, own_grad, zero)
+                            if inner is not None:
+                                _inner_gradients(call, count, row, own_key, begin, grad, width, sums, own_grad, zero)
+                for k in range(rows):
+                    out = at(pointer(call.query_grad, zero), (b * call.queries + i0 + k) * size)
+                    for c in range(size):
+                        out[c] = total(load(query_sums, ((k // GROUP * size + c) * GROUP + k % GROUP) * lanes))
+
+    return backward

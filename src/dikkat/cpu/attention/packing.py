@@ -1,0 +1,150 @@
+"""Packed operands: keys and values in blocks, rows and weights beside them."""
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from dikkat.cpu.attention.record import CALL
+from dikkat.cpu.attention.visibility import owner
+from dikkat.cpu.engine.compile import Kernel, inlined
+from dikkat.cpu.engine.elementary import exp
+from dikkat.cpu.engine.memory import Call, copy
+from dikkat.cpu.engine.vectors import (
+    Pointer,
+    Vector,
+    at,
+    claim,
+    full,
+    gather,
+    lane_numbers,
+    lanes_of,
+    load,
+    pointer,
+    store,
+    where,
+)
+
+
+@inlined
+def raw_row(call: Call, b: int, i: int, zero: Any) -> Pointer:
+    """A query as it came."""
+    own = owner(call.query_step, call.query_table, b)
+    return at(pointer(call.query, zero), (own * call.queries + i) * call.features)
+
+
+@inlined
+def raw_keys(call: Call, b: int, j: int, zero: Any) -> Pointer:
+    """Keys from the j-th on, as they came."""
+    own = owner(call.key_step, call.key_table, b)
+    return at(pointer(call.key, zero), (own * call.keys + j) * call.features)
+
+
+@inlined
+def packed_key(call: Call, b: int, j0: int, zero: Any) -> Pointer:
+    """Blocks of keys from the j0-th key on."""
+    own = owner(call.key_step, call.key_table, b)
+    return at(pointer(call.packed_key, zero), (own * call.blocks * lanes_of(zero) + j0) * call.padded)
+
+
+@inlined
+def packed_value(call: Call, b: int, j0: int, zero: Any) -> Pointer:
+    """Likewise of values."""
+    own = owner(call.value_step, call.value_table, b)
+    return at(pointer(call.packed_value, zero), (own * call.blocks * lanes_of(zero) + j0) * call.values)
+
+
+@inlined
+def _pack_block(source: Pointer, block: int, count: int, size: int, padded: int, into: Pointer, zero: Any) -> None:
+    """A block of keys, feature by feature; zeros beyond the last key and the last feature."""
+    lanes = lanes_of(zero)
+    number, nothing, left = lane_numbers(zero), full(0, zero), count - block * lanes
+    inside = number < full(min(left, lanes), zero)
+    source = at(source, block * lanes * size)
+    for c in range(padded):
+        values = nothing
+        if c < size:
+            values = where(inside, gather(source, c, size, left), nothing)
+        store(into, c * lanes, values)
+
+
+@inlined
+def _exponential(x: Vector, highest: Vector, zero: Any) -> Vector:
+    """e^{2x}; NaN beyond ±highest."""
+    within = (x < highest) & (full(0, zero) - highest < x)
+    return where(within, exp(x + x), full(np.nan, zero))
+
+
+@inlined
+def _clip(x: Vector, highest: Vector, zero: Any) -> Vector:
+    """`problem.clip`: within ±highest, and NaN as it is."""
+    lowest = full(0, zero) - highest
+    return where(highest < x, highest, where(x < lowest, lowest, x))
+
+
+@Kernel
+def pack(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
+    """Keys and values in blocks; of additive scores the keys' exponentials, of distances keys that have squares."""
+    layout = CALL.dtype
+
+    def pack(record: Any) -> None:
+        call = carray(record, 1, layout)[0]
+        lanes, size, padded, blocks = lanes_of(zero), call.features, call.padded, call.blocks
+        highest = full(call.highest, zero)
+        keys = call.key_owners * blocks  # none, where they have been packed before
+        while True:
+            task = claim(call.counters)
+            if task >= call.tasks:
+                return
+            if task >= keys:
+                own, block = (task - keys) // blocks, (task - keys) % blocks
+                source = at(pointer(call.value, zero), own * call.keys * call.values)
+                into = at(pointer(call.packed_value, zero), (task - keys) * call.values * lanes)
+                _pack_block(source, block, call.keys, call.values, call.values, into, zero)
+                continue
+            own, block = task // blocks, task % blocks
+            source = at(pointer(call.key, zero), own * call.keys * size)
+            into = at(pointer(call.packed_key, zero), task * padded * lanes)
+            _pack_block(source, block, call.keys, size, padded, into, zero)
+            for c in range(size):
+                if additive is not None:
+                    store(into, c * lanes, _exponential(load(into, c * lanes), highest, zero))
+                if distance is not None:
+                    store(into, c * lanes, _clip(load(into, c * lanes), highest, zero))
+
+    return pack
+
+
+@inlined
+def pack_weight(call: Call, own: int, into: Pointer, zero: Any) -> tuple[float, float]:
+    """v s / 2^e with |v| ≤ 2^e; and 2^e, and Σ v."""
+    weight = at(pointer(call.weight, zero), own * call.features)
+    peak, whole = zero, zero
+    for c in range(call.features):
+        peak = max(peak, abs(weight[c]))
+        whole += weight[c]
+    power = 2.0 ** min(math.ceil(math.log2(peak)), 120) if 0 < peak < np.inf else 1.0
+    for c in range(call.padded):
+        into[c] = weight[c] * (call.scale / power) if c < call.features else zero
+    return power, whole
+
+
+@inlined
+def pack_rows(call: Call, b: int, i0: int, rows: int, into: Pointer, zero: Any, additive: Any, distance: Any) -> None:
+    """The rows' exponentials times s, for additive scores; the rows as they are for the others."""
+    lanes, size, padded = lanes_of(zero), call.features, call.padded
+    source = raw_row(call, b, i0, zero)
+    if size == padded:
+        copy(source, into, rows * size, zero)
+    else:
+        for i in range(rows):
+            copy(at(source, i * size), at(into, i * padded), size, zero)
+            for c in range(size, padded):
+                into[i * padded + c] = zero
+    scale, highest = full(call.scale, zero), full(call.highest, zero)
+    for place in range(0, rows * padded, lanes):  # the scratch goes on behind the last row
+        if additive is not None:
+            store(into, place, scale * _exponential(load(into, place), highest, zero))
+        if distance is not None:
+            store(into, place, _clip(load(into, place), highest, zero))

@@ -1,0 +1,33 @@
+"""What the launcher and the kernels of attention both know: the record of a call, and the sizes of tiles."""
+
+from dikkat.cpu.engine.record import Record
+
+FOLD = 8
+"""Additive features that share a division; packed features are filled up to a multiple of it."""
+TILE, TILE_BACK, GROUP = 16, 2, 4
+"""Blocks of keys in a tile, forward and backward; rows that go through a tile of the backward together."""
+SIDE, MOST, PEAK_KEYS = 4, 8, 64
+"""In the backward of additive scores: keys taken together, the most rows taken with them, and keys of a `key_peak`."""
+
+# Operands that batch elements may share: each has a step from one to the next, or a table of whose is whose.
+_SHARED = ("query", "key", "weight", "value", "bias", "lens", "exclude", "seeds", "mask")
+
+CALL = Record(
+    numbers="""
+        query key weight value bias packed_key packed_value key_peak mean peak total weights mean_grad weights_grad
+        total_grad drift query_grad key_grad weight_grad value_grad bias_grad
+    """,
+    integers=" ".join(["lens exclude seeds", *(f"{name}_table" for name in _SHARED)]),
+    flags="mask key_astray",
+    whole=" ".join(f"{name}_step" for name in _SHARED)
+    + """
+        parts part_rows rows group profile queries keys features padded values value_stride blocks bias_stride
+        causal lens_row mask_row mask_col exclude_row dropout exact narrow key_owners
+    """,
+    real="kept_scale scale limit highest",
+    regions="""
+        scores weights by_score in_fast dropped upstream kept weight weight_sums query query_peak query_sums
+        query_exact mean peaks sums totals drifts factors score_sums value_sums key_sums
+    """,
+    integer_regions="limits astray sharp exact_rows",
+)

@@ -1,0 +1,262 @@
+"""The scores of a tile: the three pair functions."""
+
+from typing import Any
+
+import numpy as np
+
+from dikkat.cpu.attention.packing import packed_key, raw_keys, raw_row
+from dikkat.cpu.attention.record import FOLD
+from dikkat.cpu.attention.visibility import restrict
+from dikkat.cpu.engine.compile import inlined
+from dikkat.cpu.engine.elementary import exp
+from dikkat.cpu.engine.memory import Call, Work
+from dikkat.cpu.engine.vectors import (
+    Pointer,
+    Vector,
+    at,
+    full,
+    fused,
+    gather,
+    lanes_of,
+    load,
+    maximum,
+    some,
+    spread,
+    store,
+    where,
+)
+from dikkat.cpu.profiles import log_profile
+
+
+@inlined
+def in_range(acc: Vector, peak: Vector, limit: Vector, zero: Any) -> Any:
+    """Where neither a denominator nor a numerator left the range, nor a NaN came."""
+    return (peak < limit) & (acc < limit) & (full(0, zero) - limit < acc)
+
+
+@inlined
+def _eight(
+    query: Pointer, c: int, k0: Vector, k1: Vector, k2: Vector, k3: Vector, k4: Vector, k5: Vector, k6: Vector,
+    k7: Vector, weight: Pointer, s: Vector,
+) -> tuple[Vector, Vector]:  # fmt: skip
+    """Numerator and denominator of Σ v/a over eight features."""
+    a0, a1 = s + spread(query, c) * k0, s + spread(query, c + 1) * k1
+    a2, a3 = s + spread(query, c + 2) * k2, s + spread(query, c + 3) * k3
+    a4, a5 = s + spread(query, c + 4) * k4, s + spread(query, c + 5) * k5
+    a6, a7 = s + spread(query, c + 6) * k6, s + spread(query, c + 7) * k7
+    n01, d01 = spread(weight, c) * a1 + spread(weight, c + 1) * a0, a0 * a1
+    n23, d23 = spread(weight, c + 2) * a3 + spread(weight, c + 3) * a2, a2 * a3
+    n45, d45 = spread(weight, c + 4) * a5 + spread(weight, c + 5) * a4, a4 * a5
+    n67, d67 = spread(weight, c + 6) * a7 + spread(weight, c + 7) * a6, a6 * a7
+    n03, d03 = n01 * d23 + n23 * d01, d01 * d23
+    n47, d47 = n45 * d67 + n67 * d45, d45 * d67
+    return n03 * d47 + n47 * d03, d03 * d47
+
+
+@inlined
+def _additive_row(
+    query: Pointer, key: Pointer, weight: Pointer, padded: int, s: Vector, zero: Any
+) -> tuple[Vector, Vector]:
+    """Σ v/a of a row with a block of keys, and the largest denominator."""
+    lanes = lanes_of(zero)
+    acc = full(0, zero)
+    peak = acc
+    for c in range(0, padded, FOLD):
+        k = at(key, c * lanes)
+        numerator, denominator = _eight(
+            query, c, load(k, 0), load(k, lanes), load(k, 2 * lanes), load(k, 3 * lanes), load(k, 4 * lanes),
+            load(k, 5 * lanes), load(k, 6 * lanes), load(k, 7 * lanes), weight, s,
+        )  # fmt: skip
+        acc += numerator / denominator
+        peak = maximum(peak, denominator)
+    return acc, peak
+
+
+@inlined
+def _additive_rows(
+    query: Pointer, key: Pointer, weight: Pointer, padded: int, s: Vector, zero: Any,
+) -> tuple[Vector, Vector, Vector, Vector]:  # fmt: skip
+    """Of two rows: what they share is loaded once."""
+    lanes = lanes_of(zero)
+    acc0 = full(0, zero)
+    acc1, peak0, peak1 = acc0, acc0, acc0
+    for c in range(0, padded, FOLD):
+        k = at(key, c * lanes)
+        k0, k1, k2, k3 = load(k, 0), load(k, lanes), load(k, 2 * lanes), load(k, 3 * lanes)
+        k4, k5, k6, k7 = load(k, 4 * lanes), load(k, 5 * lanes), load(k, 6 * lanes), load(k, 7 * lanes)
+        numerator, denominator = _eight(query, c, k0, k1, k2, k3, k4, k5, k6, k7, weight, s)
+        acc0 += numerator / denominator
+        peak0 = maximum(peak0, denominator)
+        numerator, denominator = _eight(at(query, padded), c, k0, k1, k2, k3, k4, k5, k6, k7, weight, s)
+        acc1 += numerator / denominator
+        peak1 = maximum(peak1, denominator)
+    return acc0, peak0, acc1, peak1
+
+
+@inlined
+def _additive_exact(call: Call, b: int, i: int, j: int, weight: Pointer, zero: Any) -> Vector:
+    """Σ v/a of a row with a block of keys, for finite numbers of any size."""
+    query, key = raw_row(call, b, i, zero), raw_keys(call, b, j, zero)
+    one, acc = full(1, zero), full(0, zero)
+    for c in range(call.features):
+        x = spread(query, c) + gather(key, c, call.features, call.keys - j)
+        acc += spread(weight, c) / (one + exp(x + x))
+    return acc * full(1 / call.scale, zero)
+
+
+@inlined
+def _add_scores(scores: Pointer, place: int, share: Vector, whole: bool, zero: Any) -> None:
+    """Add to what a tile begins with, where it is visible; write, where it is whole and begins with nothing."""
+    if whole:
+        store(scores, place, share)
+    else:
+        begin, hidden = load(scores, place), full(-np.inf, zero)
+        store(scores, place, where(begin == hidden, begin, begin + share))
+
+
+@inlined
+def _visible(scores: Pointer, place: int, whole: bool, zero: Any) -> bool:
+    """Whether any lane is."""
+    return whole or some(load(scores, place) != full(-np.inf, zero))
+
+
+@inlined
+def _add_additive(
+    call: Call, b: int, i: int, j: int, acc: Vector, peak: Vector, scores: Pointer, place: int, weight: Pointer,
+    factor: Vector, constant: Vector, whole: bool, zero: Any,
+) -> None:  # fmt: skip
+    """Add a row's scores with a block of keys; once more and plainly, where a visible one was out of range."""
+    hidden, begin = full(-np.inf, zero), full(0, zero)
+    if not whole:
+        begin = load(scores, place)
+    astray = where(in_range(acc, peak, full(call.limit, zero), zero), hidden, begin)
+    if some(astray != hidden):
+        acc = _additive_exact(call, b, i, j, weight, zero)
+    _add_scores(scores, place, constant + factor * acc, whole, zero)
+
+
+@inlined
+def _additive_scores(
+    call: Call, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, query: Pointer, key: Pointer,
+    weight: Pointer, power: float, constant: float, scores: Pointer, whole: bool, zero: Any,
+) -> None:  # fmt: skip
+    """Σ v − 2 Σ v r."""
+    lanes, padded = lanes_of(zero), call.padded
+    s, factor, base = full(call.scale, zero), full(-2 * power, zero), full(constant, zero)
+    for block in range(blocks):
+        keys, j = at(key, block * padded * lanes), j0 + block * lanes
+        i = 0
+        while i < rows:
+            place, row = i * width + block * lanes, at(query, i * padded)
+            first = _visible(scores, place, whole, zero)
+            if first and i + 1 < rows and _visible(scores, place + width, whole, zero):
+                acc0, peak0, acc1, peak1 = _additive_rows(row, keys, weight, padded, s, zero)
+                _add_additive(call, b, i0 + i, j, acc0, peak0, scores, place, weight, factor, base, whole, zero)
+                place += width
+                _add_additive(call, b, i0 + i + 1, j, acc1, peak1, scores, place, weight, factor, base, whole, zero)
+                i += 2
+                continue
+            if first:
+                acc0, peak0 = _additive_row(row, keys, weight, padded, s, zero)
+                _add_additive(call, b, i0 + i, j, acc0, peak0, scores, place, weight, factor, base, whole, zero)
+            i += 1
+
+
+@inlined
+def squared_distance(query: Pointer, key: Pointer, size: int, zero: Any) -> Vector:
+    """‖q − k‖² of a row with a block of keys."""
+    lanes = lanes_of(zero)
+    acc = full(0, zero)
+    for c in range(size):
+        away = spread(query, c) - load(key, c * lanes)
+        acc = fused(away, away, acc)
+    return acc
+
+
+@inlined
+def _four_squares(query: Pointer, key: Pointer, size: int, zero: Any) -> tuple[Vector, Vector, Vector, Vector]:
+    """‖q − k‖² of a row with four blocks of keys."""
+    lanes = lanes_of(zero)
+    step, acc0 = size * lanes, full(0, zero)
+    acc1, acc2, acc3 = acc0, acc0, acc0
+    for c in range(size):
+        q, place = spread(query, c), c * lanes
+        away0, away1 = q - load(key, place), q - load(key, place + step)
+        away2, away3 = q - load(key, place + 2 * step), q - load(key, place + 3 * step)
+        acc0 = fused(away0, away0, acc0)
+        acc1 = fused(away1, away1, acc1)
+        acc2 = fused(away2, away2, acc2)
+        acc3 = fused(away3, away3, acc3)
+    return acc0, acc1, acc2, acc3
+
+
+@inlined
+def distance_scores(
+    call: Call, rows: int, blocks: int, width: int, query: Pointer, key: Pointer, scores: Pointer, whole: bool,
+    zero: Any,
+) -> None:  # fmt: skip
+    """g(‖q − k‖²)."""
+    lanes, size, profile = lanes_of(zero), call.features, call.profile
+    for i in range(rows):
+        row, block = at(query, i * size), 0
+        while block < blocks:
+            place, keys = i * width + block * lanes, at(key, block * size * lanes)
+            if whole and block + 4 <= blocks:
+                s0, s1, s2, s3 = _four_squares(row, keys, size, zero)
+                store(scores, place, log_profile(profile, s0, zero))
+                store(scores, place + lanes, log_profile(profile, s1, zero))
+                store(scores, place + 2 * lanes, log_profile(profile, s2, zero))
+                store(scores, place + 3 * lanes, log_profile(profile, s3, zero))
+                block += 4
+                continue
+            if _visible(scores, place, whole, zero):
+                square = squared_distance(row, keys, size, zero)
+                _add_scores(scores, place, log_profile(profile, square, zero), whole, zero)
+            block += 1
+
+
+@inlined
+def inner_scores(
+    call: Call, rows: int, blocks: int, width: int, query: Pointer, key: Pointer, scores: Pointer, whole: bool,
+    zero: Any,
+) -> None:  # fmt: skip
+    """⟨q, k⟩."""
+    lanes, size = lanes_of(zero), call.features
+    for block in range(blocks):
+        keys, i = at(key, block * size * lanes), 0
+        while i < rows:
+            row, place = at(query, i * size), i * width + block * lanes
+            acc0 = full(0, zero)
+            if i + 4 > rows:
+                for c in range(size):
+                    acc0 = fused(spread(row, c), load(keys, c * lanes), acc0)
+                _add_scores(scores, place, acc0, whole, zero)
+                i += 1
+                continue
+            acc1, acc2, acc3 = acc0, acc0, acc0
+            for c in range(size):
+                k = load(keys, c * lanes)
+                acc0, acc1 = fused(spread(row, c), k, acc0), fused(spread(row, c + size), k, acc1)
+                acc2, acc3 = fused(spread(row, c + 2 * size), k, acc2), fused(spread(row, c + 3 * size), k, acc3)
+            _add_scores(scores, place, acc0, whole, zero)
+            _add_scores(scores, place + width, acc1, whole, zero)
+            _add_scores(scores, place + 2 * width, acc2, whole, zero)
+            _add_scores(scores, place + 3 * width, acc3, whole, zero)
+            i += 4
+
+
+@inlined
+def tile_scores(
+    call: Call, work: Work, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, power: float,
+    constant: float, zero: Any, inner: Any, additive: Any, distance: Any,
+) -> None:  # fmt: skip
+    """A tile's scores, −∞ where hidden: some rows from i0 on, blocks of keys from j0 on."""
+    query, weight, scores = work.query, work.weight, work.scores
+    whole = restrict(call, b, i0, rows, j0, blocks, width, work.limits, scores, zero)
+    key = packed_key(call, b, j0, zero)
+    if additive is not None:
+        _additive_scores(call, b, i0, rows, j0, blocks, width, query, key, weight, power, constant, scores, whole, zero)
+    if distance is not None:
+        distance_scores(call, rows, blocks, width, query, key, scores, whole, zero)
+    if inner is not None:
+        inner_scores(call, rows, blocks, width, query, key, scores, whole, zero)

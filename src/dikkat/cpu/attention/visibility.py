@@ -1,0 +1,105 @@
+"""Which keys a row may see, and which of their weights dropout keeps."""
+
+from typing import Any
+
+import numpy as np
+
+from dikkat.cpu.engine.compile import inlined
+from dikkat.cpu.engine.memory import Call
+from dikkat.cpu.engine.vectors import Pointer, at, full, lane_numbers, lanes_of, load, pointer, store, where
+
+
+@inlined
+def owner(step: int, table: int, b: int) -> int:
+    """Which of an operand's batch elements is b's."""
+    if table != 0:
+        return pointer(table, np.int64(0))[b]
+    return step * b
+
+
+@inlined
+def _limit(call: Call, b: int, i: int) -> int:
+    """Row i sees keys below it, as lengths and causality have it."""
+    limit = call.keys
+    if call.causal:
+        limit = min(limit, max(0, i + 1 + call.keys - call.queries))
+    if call.lens != 0:
+        own = owner(call.lens_step, call.lens_table, b)
+        place = own * (call.queries if call.lens_row else 1) + i * call.lens_row
+        limit = min(limit, max(0, pointer(call.lens, np.int64(0))[place]))
+    return limit
+
+
+@inlined
+def limits_of(call: Call, b: int, i0: int, rows: int, limits: Pointer) -> int:
+    """Each row's limit; and one past the last key that any of them may see."""
+    reach = 0
+    for i in range(rows):
+        limit = _limit(call, b, i0 + i)
+        limits[i] = limit
+        reach = max(reach, limit)
+    return reach
+
+
+@inlined
+def restrict(
+    call: Call, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, limits: Pointer, scores: Pointer,
+    zero: Any,
+) -> bool:  # fmt: skip
+    """Begin a tile of scores: the key's bias where a pair is visible, −∞ where it is not."""
+    lanes = lanes_of(zero)
+    number, nothing, hidden = lane_numbers(zero), full(0, zero), full(-np.inf, zero)
+    has_bias, has_mask, has_exclude = call.bias != 0, call.mask != 0, call.exclude != 0
+    least = limits[0]
+    for i in range(1, rows):
+        least = min(least, limits[i])
+    if least >= j0 + blocks * lanes and not (has_bias or has_mask or has_exclude):
+        return True
+    bias = pointer(call.bias, zero)
+    if has_bias:
+        bias = at(bias, owner(call.bias_step, call.bias_table, b) * call.bias_stride + j0)
+    for i in range(rows):
+        limit, begin, row = limits[i] - j0, nothing, at(scores, i * width)
+        for block in range(blocks):
+            if has_bias:
+                begin = load(bias, block * lanes)
+            left = limit - block * lanes
+            if left >= lanes:
+                store(row, block * lanes, begin)
+            else:
+                store(row, block * lanes, where(number < full(left, zero), begin, hidden))
+        if has_mask:
+            own = owner(call.mask_step, call.mask_table, b)
+            rows_of, cols_of = (call.queries if call.mask_row else 1), (call.keys if call.mask_col else 1)
+            mask = at(pointer(call.mask, np.uint8(0)), (own * rows_of + (i0 + i) * call.mask_row) * cols_of)
+            for j in range(min(blocks * lanes, call.keys - j0)):
+                if mask[(j0 + j) * call.mask_col] == 0:
+                    row[j] = -np.inf
+        if has_exclude:
+            own = owner(call.exclude_step, call.exclude_table, b)
+            place = own * (call.queries if call.exclude_row else 1) + (i0 + i) * call.exclude_row
+            j = pointer(call.exclude, np.int64(0))[place] - j0
+            if 0 <= j < blocks * lanes:
+                row[j] = -np.inf
+    return False
+
+
+@inlined
+def _random_bits(seed: Any, index: Any) -> Any:
+    """`problem.random_bits`."""
+    low = np.uint64(0xFFFFFFFF)
+    bits = (index * np.uint64(0x9E3779B1) + seed) & low
+    bits = ((bits ^ (bits >> np.uint64(16))) * np.uint64(0x7FEB352D)) & low
+    bits = ((bits ^ (bits >> np.uint64(15))) * np.uint64(0x846CA68B) + (seed >> np.uint64(32))) & low
+    return bits ^ (bits >> np.uint64(16))
+
+
+@inlined
+def drop(call: Call, b: int, i: int, j0: int, count: int, kept: Pointer) -> None:
+    """What dropout multiplies a row's weights by: 0 or 1/(1 − p)."""
+    seed = pointer(call.seeds, np.uint64(0))[owner(call.seeds_step, call.seeds_table, b)]
+    row = np.uint64(2 * i)
+    seed = (_random_bits(seed, row) << np.uint64(31)) ^ _random_bits(seed, row + np.uint64(1))
+    for j in range(count):
+        bits = _random_bits(seed, np.uint64(j0 + j))
+        kept[j] = call.kept_scale if bits >= np.uint64(call.dropout) else 0.0

@@ -1,0 +1,194 @@
+"""Elementary functions of vectors: exponentials, logarithm and small tanh, by polynomials.
+
+Numba has no vector form of `np.exp`: a polynomial is ten times faster.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import factorial
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from dikkat.cpu.engine.compile import inlined
+from dikkat.cpu.engine.vectors import (
+    FLAGS,
+    I32,
+    I64,
+    Vector,
+    VectorType,
+    call_llvm,
+    full,
+    llvm_type,
+    maximum,
+    splat_constant,
+    where,
+)
+
+
+def _polynomial(builder: Any, x: Any, coefficients: Sequence[float]) -> Any:
+    """Horner's rule; the constant term first."""
+    kind = x.type
+    value = splat_constant(kind, coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        value = builder.fadd(builder.fmul(value, x, flags=FLAGS), splat_constant(kind, coefficient), flags=FLAGS)
+    return value
+
+
+class _Format:
+    """What `exp` and `log` know of a type: its bits, and how far their series must go."""
+
+    def __init__(self, kind: VectorType) -> None:
+        single = kind.element == types.float32
+        self.integer = ir.VectorType(I32 if single else I64, kind.lanes)
+        self.mantissa = 23 if single else 52
+        self.bias = 127 if single else 1023
+        # ln 2 in two parts: n times the first is exact for every exponent n.
+        self.ln2 = (
+            (0.693145751953125, 1.428606765330187e-06) if single else (0.6931471803691238, 1.9082149292705877e-10)
+        )
+        self.exp_terms, self.log_terms = (8, 5) if single else (14, 11)
+        self.exp2_terms, self.tanh_terms = (7, 6) if single else (13, 12)
+        # The logarithms of the smallest normal number, rounded down, and of the largest.
+        self.lowest, self.highest = (-87.33654785, 88.72283173) if single else (-708.3964185322642, 709.78271289338397)
+
+    def whole(self, number: int) -> Any:
+        return ir.Constant(self.integer, [number] * self.integer.count)
+
+
+@intrinsic
+def exp(typingctx: Any, vector: Any) -> Any:
+    """e^x to one unit in the last place; 0 where that is below the smallest normal number, capped at the largest."""
+    form = _Format(vector)
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        (x,), kind = args, llvm_type(vector)
+
+        def constant(value: float) -> Any:
+            return splat_constant(kind, value)
+
+        # Numba allows reassociation in all of a module, which would undo the usual rounding by a large number added and
+        # taken away, and the two parts of ln 2: hence the functions, which are not reassociated.
+        low, high = constant(form.lowest), constant(form.highest)
+        inside = builder.fcmp_ordered(">", x, low)
+        within = builder.select(inside, x, low)  # NaN is not
+        within = builder.select(builder.fcmp_ordered("<", within, high), within, high)
+        n = call_llvm(builder, "rint", builder.fmul(within, constant(1.4426950408889634)))
+        r = call_llvm(builder, "fma", n, constant(-form.ln2[0]), within)
+        r = call_llvm(builder, "fma", n, constant(-form.ln2[1]), r)
+        value = _polynomial(builder, r, [1 / factorial(k) for k in range(form.exp_terms)])
+        value = _times_power(builder, value, n, form)
+        below = builder.select(builder.fcmp_unordered("uno", x, x), x, constant(0.0))
+        return builder.select(inside, value, below)
+
+    return vector(vector), build
+
+
+def _times_power(builder: Any, value: Any, n: Any, form: _Format) -> Any:
+    """value · 2^n, both normal: n is added to the exponent's bits."""
+    exponent = builder.shl(builder.fptosi(n, form.integer), form.whole(form.mantissa))
+    return builder.bitcast(builder.add(builder.bitcast(value, form.integer), exponent), value.type)
+
+
+def _shortened(series: Sequence[float], terms: int, domain: tuple[float, float]) -> list[float]:
+    """Coefficients of a polynomial for a power series, the constant term first: its own, and a share of what follows.
+
+    The rest alone goes through the zeros of a Chebyshev polynomial: the whole would lose some bits on the way, and the
+    value at 0 would not be the series' own.
+    """
+    rest = np.polynomial.Polynomial([0.0] * terms + list(series[terms:]))
+    fitted = np.polynomial.Chebyshev.interpolate(rest, terms - 1, domain=domain)
+    rest_terms = fitted.convert(kind=np.polynomial.Polynomial).coef.tolist()
+    return [a + b for a, b in zip(series, rest_terms, strict=False)]
+
+
+_LN2 = 0.6931471805599453
+SMALL_TANH = 0.625
+"""Up to this |x| tanh x is a polynomial; from here on 1 − 2/(1 + e^{2x}), which is above ½, has all its digits."""
+
+
+def _tanh_series(terms: int) -> list[float]:
+    """(tanh x / x − 1)/x² by powers of x²: from tanh' = 1 − tanh²."""
+    found = [Fraction(1)]
+    for k in range(1, terms + 1):
+        found.append(-sum((found[i] * found[k - 1 - i] for i in range(k)), Fraction(0)) / (2 * k + 1))
+    return [float(term) for term in found[1:]]
+
+
+@intrinsic
+def small_tanh(typingctx: Any, vector: Any) -> Any:
+    """tanh x for |x| ≤ `SMALL_TANH`, to one unit in the last place."""
+    form = _Format(vector)
+    coefficients = _shortened(_tanh_series(form.tanh_terms + 24), form.tanh_terms, (0.0, SMALL_TANH**2))
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        (x,) = args
+        square = builder.fmul(x, x, flags=FLAGS)
+        rest = builder.fmul(square, _polynomial(builder, square, coefficients), flags=FLAGS)
+        return call_llvm(builder, "fma", x, rest, x)
+
+    return vector(vector), build
+
+
+@intrinsic
+def exp2(typingctx: Any, vector: Any) -> Any:
+    """2^x to about one unit in the last place, for numbers that are not NaN and no overflow; 0 below normal numbers."""
+    form = _Format(vector)
+    series = [_LN2**k / factorial(k) for k in range(form.exp2_terms + 8)]
+    coefficients = _shortened(series, form.exp2_terms, (-0.5, 0.5))
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        (x,), kind = args, llvm_type(vector)
+        low = splat_constant(kind, 1.0 - form.bias)
+        inside = builder.fcmp_ordered(">=", x, low)
+        x = builder.select(inside, x, low)
+        n = call_llvm(builder, "rint", x)
+        value = _polynomial(builder, builder.fsub(x, n), coefficients)
+        value = _times_power(builder, value, n, form)
+        return builder.select(inside, value, splat_constant(kind, 0.0))
+
+    return vector(vector), build
+
+
+@intrinsic
+def log(typingctx: Any, vector: Any) -> Any:
+    """ln x for positive normal x, to three units in the last place; to one where |ln x| ≥ 1."""
+    form = _Format(vector)
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        (x,), kind = args, llvm_type(vector)
+        # x = 2^n y with y in [√½, √2): the mantissa's bits, counted from those of √½.
+        root = form.whole(0x3F3504F3 if form.mantissa == 23 else 0x3FE6A09E667F3BCD)
+        bits = builder.bitcast(x, form.integer)
+        n = builder.ashr(builder.sub(bits, root), form.whole(form.mantissa))
+        y = builder.bitcast(builder.sub(bits, builder.shl(n, form.whole(form.mantissa))), kind)
+        # ln y = 2 artanh z with z = (y − 1)/(y + 1), |z| ≤ 0.172.
+        one = splat_constant(kind, 1.0)
+        z = builder.fdiv(builder.fsub(y, one), builder.fadd(y, one))
+        series = _polynomial(builder, builder.fmul(z, z), [2 / (2 * k + 1) for k in range(form.log_terms)])
+        power = builder.sitofp(n, kind)
+        low = builder.fadd(
+            builder.fmul(z, series), builder.fmul(power, splat_constant(kind, form.ln2[1])), flags=("contract",)
+        )
+        return builder.fadd(builder.fmul(power, splat_constant(kind, form.ln2[0])), low, flags=("contract",))
+
+    return vector(vector), build
+
+
+@inlined
+def sigmoid(x: Vector, zero: Any) -> Vector:
+    """1/(1 + e^{−x})."""
+    one = full(1, zero)
+    return one / (one + exp(full(0, zero) - x))
+
+
+@inlined
+def tanh(x: Vector, zero: Any) -> Vector:
+    """tanh x, to two units in the last place."""
+    one, two, nothing = full(1, zero), full(2, zero), full(0, zero)
+    away = maximum(x, nothing - x)
+    large = one - two / (one + exp(two * away))
+    return where(away < full(SMALL_TANH, zero), small_tanh(x), where(x < nothing, nothing - large, large))

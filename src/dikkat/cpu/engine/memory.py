@@ -1,0 +1,77 @@
+"""A worker's scratch, and rows of numbers in memory."""
+
+from collections import namedtuple
+from typing import Any, TypeAlias
+
+import torch
+from numba import types
+from numba.extending import intrinsic
+
+from dikkat.cpu.engine.compile import inlined
+from dikkat.cpu.engine.internals import cgutils
+from dikkat.cpu.engine.record import Record
+from dikkat.cpu.engine.vectors import I64, Pointer, full, lanes_of, load, store
+
+# In a kernel's signature: a call's record, and the pointers to a worker's regions, by name.
+Call: TypeAlias = Any
+Work: TypeAlias = Any
+
+
+def workplace_of(record: Record) -> Any:
+    """Make the compiled function that gives a worker its scratch: pointers to all regions, as a named tuple.
+
+    Args:
+        record: The declaration. Pointers to regions that a call has not sized are not to be used.
+
+    Returns:
+        A function of the call and a zero of the type that is computed in, for each worker to call once.
+    """
+    made = namedtuple("Work", record.regions)  # type: ignore[misc]  # whose names are declared elsewhere
+
+    @intrinsic
+    def workplace(typingctx: Any, call: Any, zero: Any) -> Any:
+        pointers = [types.CPointer(types.int64 if kind == torch.int64 else zero) for kind in record.regions.values()]
+        returned = types.NamedTuple(pointers, made)
+
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            def field(name: str) -> Any:
+                place = cgutils.get_record_member(builder, args[0], call.offset(name), I64)
+                return builder.load(place, align=1)
+
+            counter = builder.inttoptr(builder.add(field("counters"), I64(8)), I64.as_pointer())
+            worker = builder.atomic_rmw("add", counter, I64(1), "monotonic")
+            own = builder.add(field("scratch"), builder.mul(worker, field("scratch_size")))
+            found = [
+                builder.inttoptr(builder.add(own, field(f"{name}_at")), context.get_value_type(kind))
+                for name, kind in zip(record.regions, pointers, strict=True)
+            ]
+            return context.make_tuple(builder, returned, found)
+
+        return returned(call, zero), build
+
+    return workplace
+
+
+@inlined
+def clear(memory: Pointer, count: int, zero: Any) -> None:
+    """Set so many numbers to 0, and perhaps some more, less than a vector."""
+    for place in range(0, count, lanes_of(zero)):
+        store(memory, place, full(0, zero))
+
+
+@inlined
+def copy(source: Pointer, into: Pointer, count: int, zero: Any) -> None:
+    """Copy so many numbers."""
+    lanes = lanes_of(zero)
+    whole = count - count % lanes
+    for place in range(0, whole, lanes):
+        store(into, place, load(source, place))
+    for place in range(whole, count):
+        into[place] = source[place]
+
+
+@inlined
+def copy_vectors(source: Pointer, into: Pointer, count: int, zero: Any) -> None:
+    """Copy so many numbers, a multiple of a vector's."""
+    for place in range(0, count, lanes_of(zero)):
+        store(into, place, load(source, place))

@@ -1,0 +1,219 @@
+"""What a launcher writes and a compiled kernel reads, declared once.
+
+A `Record` names the fields of an operation's calls and the regions of a worker's scratch memory; a `Call` is one record
+while it is filled. Sizes, offsets and alignment are derived here and nowhere else: a kernel finds an address at
+`call.<field>`, and a region at `call.<region>_at` bytes from where its worker's scratch begins (`memory.workplace_of`).
+
+With the environment variable `DIKKAT_FENCES=1`, every region, and every output made by `Call.new`, lies between two
+fences of a known pattern, which are looked at after each call: a write outside is an error that names the region, and
+not a corrupted heap.
+"""
+
+import ctypes
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
+from struct import Struct
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dikkat import addresses
+from dikkat.cpu.engine import threads
+
+BYTES = 64
+"""A vector's width: 16 numbers of float32 or 8 of float64, in one, two or four registers of the machine."""
+FENCE = 4 * BYTES if os.environ.get("DIKKAT_FENCES") == "1" else 0
+"""Bytes of a fence; 0 for none."""
+_PATTERN = 0xA5
+NUMPY = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+"""The types that kernels are compiled for."""
+
+
+def up(count: int, step: int) -> int:
+    """The next multiple of a step."""
+    return -(-count // step) * step
+
+
+class Record:
+    """The fields of an operation's calls, and the regions of a worker's scratch, by kind; names are apart by spaces.
+
+    Args:
+        numbers: Addresses of numbers of the type that the call computes in.
+        doubles: Addresses of float64 numbers.
+        integers: Addresses of int64 numbers.
+        flags: Addresses of booleans, a byte each.
+        whole: Whole numbers and flags.
+        real: Real numbers.
+        regions: Regions of scratch that hold numbers of the call's type.
+        integer_regions: Regions that hold int64 numbers.
+    """
+
+    def __init__(
+        self, *, numbers: str = "", doubles: str = "", integers: str = "", flags: str = "", whole: str = "",
+        real: str = "", regions: str = "", integer_regions: str = "",
+    ) -> None:  # fmt: skip
+        # What lies behind an address or in a region; None for the type that the call computes in.
+        self.kinds: dict[str, torch.dtype | None] = {
+            **dict.fromkeys(numbers.split()),
+            **dict.fromkeys(doubles.split(), torch.float64),
+            **dict.fromkeys(integers.split(), torch.int64),
+            **dict.fromkeys(flags.split(), torch.bool),
+        }
+        self.regions: dict[str, torch.dtype | None] = {
+            **dict.fromkeys(regions.split()),
+            **dict.fromkeys(integer_regions.split(), torch.int64),
+        }
+        places = [f"{name}_at" for name in self.regions]
+        # The counters are two: of tasks that were claimed, and of workers.
+        self._whole = ["counters", "tasks", "scratch", "scratch_size", *self.kinds, *whole.split(), *places]
+        self._real = real.split()
+        self.blank: dict[str, Any] = dict.fromkeys((*self._whole, *self._real), 0)
+        self.form = Struct(f"{len(self._whole)}q{len(self._real)}dq")
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """The record as a kernel reads it.
+
+        A kernel closes over this type, which makes the state of the sources part of what is looked for on disk.
+        """
+        whole = [(name, np.int64) for name in self._whole]
+        return np.dtype(
+            [*whole, *((name, np.float64) for name in self._real), (f"source_{_source_digest()}", np.int64)]
+        )
+
+
+@cache
+def _source_digest() -> str:
+    """A name for the state of the kernels' sources: Numba's own check sees only the file that a kernel is in."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class Call:
+    """One call's record while it is filled; keeps alive what its addresses point to.
+
+    Args:
+        record: The operation's.
+        dtype: The type that is computed in, float32 or float64.
+        variant: The flags of the kernels that it runs, see `compile.Kernel`.
+
+    Attributes:
+        fields: The record's values, by name.
+        kept: Tensors, by the name of the field with their address.
+        lanes: How many numbers a vector has.
+    """
+
+    def __init__(self, record: Record, dtype: torch.dtype, variant: tuple[Any, ...] = ()) -> None:
+        self.record, self.dtype, self.variant = record, dtype, variant
+        self.lanes = BYTES // dtype.itemsize
+        self.fields = record.blank.copy()
+        self.kept: dict[str, Tensor] = {}
+        self._fenced: dict[str, Tensor] = {}
+
+    def again(self) -> Self:
+        """Another call with the same values, which can be changed apart; keeping alive what they point to is ours."""
+        made = object.__new__(type(self))
+        made.__dict__ |= self.__dict__
+        made.fields, made.kept, made._fenced = self.fields.copy(), {}, {}
+        return made
+
+    def _kind(self, name: str) -> torch.dtype:
+        return self.record.kinds[name] or self.dtype
+
+    def point(self, name: str, tensor: Tensor, kind: torch.dtype | None = None) -> Tensor:
+        """Put a tensor's address into the record. Its dtype is `kind`, or what is declared."""
+        self.kept[name] = tensor
+        self.fields[name] = addresses.address(name, tensor, kind or self._kind(name))
+        return tensor
+
+    def new(self, name: str, *shape: int) -> Tensor:
+        """An output or buffer that the kernel fills."""
+        kind = self._kind(name)
+        if FENCE:
+            size = torch.Size(shape).numel() * kind.itemsize
+            room = self._fenced[name] = torch.full(
+                (1, up(size, BYTES) + 2 * FENCE), _PATTERN, dtype=torch.uint8, device="cpu"
+            )
+            return self.point(name, room[0, FENCE : FENCE + size].view(kind).view(shape))
+        made, self.fields[name] = addresses.made(shape, kind)
+        self.kept[name] = made
+        return made
+
+    def zeros(self, name: str, *shape: int) -> Tensor:
+        """An output or buffer that the kernel adds to, or fills in part."""
+        if FENCE:
+            return self.new(name, *shape).zero_()
+        return self.point(name, torch.zeros(shape, dtype=self._kind(name), device="cpu"))
+
+    def run(self, kernel: Callable[..., Any], tasks: int, **regions: int) -> None:
+        """Run a kernel.
+
+        Args:
+            kernel: A `compile.Kernel`.
+            tasks: How many tasks there are to claim.
+            **regions: How many numbers each region that it uses has, for each worker.
+        """
+        if tasks:
+            self._by(kernel, tasks, regions)(0, tasks)
+
+    def run_by_parts(self, kernel: Callable[..., Any], tasks: int, first: int, **regions: int) -> Iterator[int]:
+        """Run a kernel as `run` does, in parts of about `threads.PART` seconds, `first` the first one's tasks.
+
+        Yields:
+            How many tasks are done. Between two parts Python hears of Ctrl-C.
+        """
+        return threads.by_parts(self._by(kernel, tasks, regions), tasks, first)
+
+    def _by(self, kernel: Callable[..., Any], tasks: int, regions: dict[str, int]) -> Callable[[int, int], None]:
+        """What runs the kernel on the tasks from one number to another."""
+        number = torch.get_num_threads()  # as many workers
+        sizes = [count * (self.record.regions[name] or self.dtype).itemsize for name, count in regions.items()]
+        starts, size = _layout(tuple(sizes), FENCE)
+        room, where = addresses.made((number if tasks > 1 else 1, size), torch.uint8)
+        if FENCE:
+            room.fill_(_PATTERN)
+        counters = (ctypes.c_int64 * 2)()
+        fields = self.fields | {f"{name}_at": start for name, start in zip(regions, starts, strict=True)}
+        fields |= {"counters": ctypes.addressof(counters), "scratch": where, "scratch_size": size}
+        record = ctypes.create_string_buffer(self.record.form.size)
+        compiled = kernel(NUMPY[self.dtype], *self.variant)
+
+        def run(begin: int, end: int) -> None:  # keeps the room alive
+            counters[:] = [begin, 0]
+            fields["tasks"] = end
+            self.record.form.pack_into(record, 0, *fields.values(), 0)
+            threads.run(compiled, ctypes.addressof(record), end - begin, number)
+            if FENCE:
+                for name, start, length in zip(regions, starts, sizes, strict=True):
+                    _check(f"scratch {name}", room, start, length)
+                for name, fenced in self._fenced.items():
+                    _check(name, fenced, FENCE, fenced.shape[1] - 2 * FENCE)
+
+        return run
+
+
+@lru_cache(1024)
+def _layout(sizes: tuple[int, ...], fence: int) -> tuple[list[int], int]:
+    """Where regions of so many bytes begin, each at a vector's boundary; and how many bytes there are in all."""
+    starts, end = [], 0
+    for size in sizes:
+        starts.append(end + fence)
+        end += fence + up(size, BYTES) + fence
+    return starts, end
+
+
+def _check(name: str, room: Tensor, start: int, size: int) -> None:
+    """The fences of a region of so many bytes are whole, in every row of the room."""
+    end = start + up(size, BYTES)
+    for side, fence in (("before", room[:, start - FENCE : start]), ("behind", room[:, end : end + FENCE])):
+        if bool((fence != _PATTERN).any()):
+            raise RuntimeError(
+                f"{name}: a kernel wrote {side} its {size} bytes; this is a bug of dikkat, please report it"
+            )

@@ -1,0 +1,20 @@
+"""What the launcher and the kernels of local moments both know: the record of a call, and the sizes of tables."""
+
+from dikkat.cpu.engine.record import Record
+from dikkat.cpu.scoring import PROFILES
+
+TILE = 4
+"""Blocks of keys in a tile."""
+BINS, PRICES = 512, 32
+"""Bins of tail mass by squared distance; steps beyond the reach that have a price, the last of all beyond."""
+WINDOWS = (*PROFILES, "average")
+"""The windows, in the order of their numbers."""
+AVERAGE = len(PROFILES)
+
+CALL = Record(
+    numbers="query key value weight scale low high mass lse row fit moments",
+    integers="exclude",
+    whole="rows queries features values tiles boxes columns degree profile squared",
+    real="tolerance",  # its logarithm, of base 2
+    regions="sums weights weighted delta near tails prices peaks spent apart across",
+)

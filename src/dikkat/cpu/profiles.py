@@ -1,0 +1,41 @@
+"""The log-kernels of distances, and their slopes, compiled."""
+
+from typing import Any
+
+import numpy as np
+
+from dikkat.cpu.engine.compile import inlined
+from dikkat.cpu.engine.elementary import log
+from dikkat.cpu.engine.vectors import Vector, full, square_root, where
+from dikkat.cpu.scoring import BOXCAR, EPANECHNIKOV, GAUSSIAN, TRIANGULAR
+
+
+@inlined
+def log_profile(profile: int, square: Vector, zero: Any) -> Vector:
+    """`problem.log_profile`."""
+    if profile == GAUSSIAN:
+        return full(-0.5, zero) * square
+    one, outside = full(1, zero), full(-np.inf, zero)
+    if profile == BOXCAR:
+        return where(square > one, outside, full(0, zero) * square)
+    if profile == TRIANGULAR:
+        square = square_root(square)
+    left = one - square
+    # Not by `left > 0`: NaN is not outside.
+    return where((one < square) | (one == square), outside, where(left > full(0, zero), log(left), left))
+
+
+@inlined
+def profile_slope(profile: int, square: Vector, zero: Any) -> Vector:
+    """`problem.profile_slope`."""
+    one, nothing = full(1, zero), full(0, zero)
+    if profile == GAUSSIAN:
+        return full(-0.5, zero)
+    if profile == BOXCAR:
+        return nothing
+    outside = (one < square) | (one == square)
+    if profile == EPANECHNIKOV:
+        return where(outside, nothing, (nothing - one) / (one - square))
+    flat = outside | (square == nothing)
+    radius = square_root(where(flat, full(0.25, zero), square))
+    return where(flat, nothing, full(-0.5, zero) / (radius * (one - radius)))

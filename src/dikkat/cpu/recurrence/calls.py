@@ -1,0 +1,236 @@
+"""A stack's call as the record that the kernels read, `record.CALL`, with the weights and the memory in it."""
+
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from dikkat import addresses
+from dikkat.cpu.engine.record import Call, up
+from dikkat.cpu.recurrence.record import CALL, CHOICES, PANEL, PANELS
+from dikkat.cpu.recurrence.rows import Rows
+from dikkat.cpu.recurrence.stack import Layer, Sequences
+from dikkat.cpu.scoring import PROFILES, RANGES
+from dikkat.scores import Pair, Profile
+
+# Sequences of a task at most: so many states, and what else a step needs, stay in a core's cache.
+_ROWS = 64
+OPERANDS = ("key", "value", "seen", "weight", "query_weight", "query_bias", "context_weight", "kept")
+"""What of `stack.Attention` are tensors."""
+ROW_FIELDS = ("order", "lengths", "offsets")
+"""The addresses of what belongs to the call's sequences."""
+
+
+class Spec(NamedTuple):
+    """What of a run is no tensor."""
+
+    rows: Rows
+    reverse: bool
+    layers: int
+    pair: Pair | None
+    profile: Profile | None
+    grads: bool = False  # whether any are to be had
+    low: torch.dtype | None = None  # of the products over all steps, where it is not that of everything
+
+
+def wide_type(gates: Tensor) -> torch.dtype:
+    """What is computed in."""
+    return torch.promote_types(gates.dtype, torch.float32)
+
+
+def in_type(operand: Any, kind: torch.dtype) -> Any:
+    """Numbers in that type; nothing, and whole numbers, as they are."""
+    if operand is None or operand.dtype == kind or not operand.is_floating_point():
+        return operand
+    return operand.to(kind)
+
+
+class Stack(Call):
+    """A call of a stack; `wide` is how many numbers a panel is wide."""
+
+    def __init__(self, spec: Spec, dtype: torch.dtype, hidden: int, lstm: bool) -> None:
+        super().__init__(CALL, dtype)
+        self.spec, self.wide = spec, PANEL * self.lanes
+        self._packs: list[tuple[int, ...]] = []
+        self._sources: list[Tensor] = []
+        rows, batch, ranges = spec.rows, spec.rows.batch, RANGES[dtype]
+        threads = torch.get_num_threads()
+        # As many for each thread, so that none waits for another.
+        tasks = min(batch, threads * -(-batch // (threads * _ROWS)))
+        self.fields |= {
+            "tasks": tasks,
+            "cell": int(lstm),
+            "reverse": int(spec.reverse),
+            "layers": spec.layers,
+            "hidden": self.up(hidden),
+            "own": hidden,
+            "batch": batch,
+            "tokens": len(rows.places),
+            "pair": CHOICES.index(spec.pair),
+            "profile": 0 if spec.profile is None else PROFILES.index(spec.profile),
+            "folded": ranges.folded,
+            "single": ranges.single,
+            "most": ranges.most,
+            "largest": torch.finfo(dtype).max,
+        }
+        for name in ROW_FIELDS:
+            self.point(name, getattr(rows, name))
+
+    def again(self) -> Self:
+        """The same call, with the same addresses, for another kernel."""
+        made = super().again()
+        made._packs, made._sources = [], []
+        return made
+
+    def forget(self) -> None:
+        """Let go of what the backward does not read."""
+        self._sources.clear()
+        for name in ("gates", "hidden_weight", "hidden_bias", "below_weight", "below_bias"):
+            self.kept.pop(name, None)
+
+    @property
+    def groups(self) -> int:
+        """How many gates a cell has."""
+        return 4 if self.fields["cell"] else 3
+
+    def up(self, size: int) -> int:
+        """The next multiple of a panel's columns."""
+        return up(size, self.wide)
+
+    def fill(self, tensor: Tensor, groups: int = 1) -> Tensor:
+        """The last dimension, of so many groups, each filled up with zeros to whole panels; contiguous."""
+        size = tensor.shape[-1] // groups
+        if more := self.up(size) - size:
+            tensor = pad(tensor.unflatten(-1, (groups, size)), (0, more)).flatten(-2)
+        return tensor.contiguous()
+
+    def _panels(self, name: str, weights: list[Tensor], groups: int, *, transposed: bool) -> None:
+        """Weights (out, in) as panels of the matrix that inputs are multiplied with, or, transposed, gradients."""
+        rows, columns = weights[0].shape[0] // groups, weights[0].shape[1]
+        out, size = groups * self.up(rows), self.up(columns)
+        into = self.new(name, len(weights), out, size)
+        for weight, packed in zip(weights, into, strict=True):
+            weight = weight if weight.stride(1) == 1 else weight.contiguous()
+            self._sources.append(weight)
+            # The weight's rows may be a part of wider ones.
+            source = addresses.rows_address(name, weight, self.dtype)
+            place = addresses.address(name, packed, self.dtype)
+            shape = (out, size // self.wide, 1) if transposed else (size, out // self.wide, 0)
+            self._packs.append((source, place, weight.stride(0), columns, rows, self.up(rows), *shape))
+
+    def point_weights(self, operands: dict[str, Tensor | None], layers: list[Layer], *, transposed: bool) -> None:
+        """Put in the weights of a stack, for its forward or, transposed, its backward."""
+        from dikkat.cpu.recurrence import packing
+
+        groups = self.groups
+        self._panels("hidden_weight", [layer.hidden_weight for layer in layers], groups, transposed=transposed)
+        below = [layer.below_weight for layer in layers if layer.below_weight is not None]
+        if below:
+            self._panels("below_weight", below, groups, transposed=transposed)
+        for name, count in (("context_weight", groups), ("query_weight", 1)):
+            weight = operands[name]
+            if weight is not None:
+                self._panels(name, [weight], count, transposed=transposed)
+        self.point("packs", torch.tensor(self._packs, dtype=torch.int64, device="cpu"))
+        self.fields["packings"] = len(self._packs)
+        self.run(packing.pack, sum(pack[PANELS] for pack in self._packs))
+        del self.kept["packs"]
+        if not transposed:
+            self.point("hidden_bias", _several([self.fill(layer.hidden_bias, groups) for layer in layers]))
+            if below:
+                biases = [self.fill(layer.below_bias, groups) for layer in layers if layer.below_bias is not None]
+                self.point("below_bias", _several(biases))
+            if operands["query_bias"] is not None:
+                self.point("query_bias", self.fill(operands["query_bias"]))
+
+    def point_attention(self, operands: dict[str, Tensor | None]) -> None:
+        """Put in keys and values, filled up."""
+        key, value = operands["key"], operands["value"]
+        if key is None or value is None:
+            return
+        key, value = self.point("key", self.fill(key)), self.point("value", self.fill(value))
+        keys = key.shape[1]
+        self.fields |= {
+            "keys": keys,
+            "key_row": max(self.up(keys), self.wide),
+            "features": key.shape[2],
+            "values": value.shape[2],
+        }
+        if operands["seen"] is not None:
+            self.point("seen", operands["seen"].to(torch.int64).contiguous())
+        if operands["kept"] is not None:
+            self.point("kept", pad(operands["kept"], (0, self.fields["key_row"] - keys)).contiguous())
+        if self.spec.pair == "additive" and operands["weight"] is not None:
+            self.point("weight", self.fill(operands["weight"]))
+            self.point("key_exp", (key + key).exp_())
+            reach = key.new_zeros(key.shape[0]) if keys == 0 else key.flatten(1).abs().amax(1)
+            self.point("reach", reach)
+
+    def forward(self, gates: Tensor, state: Tensor, cell: Tensor | None) -> None:
+        """Run the kernel; the weights are there."""
+        from dikkat.cpu.recurrence import kernel
+
+        at = self.fields
+        layers, tokens, hidden, batch = at["layers"], at["tokens"], at["hidden"], at["batch"]
+        features, values, key_row = at["features"], at["values"], at["key_row"]
+        self.point("gates", self.fill(gates, self.groups))
+        self.point("state", self.fill(state))
+        self.new("states", layers, tokens, hidden)
+        self.new("last_state", layers, batch, hidden)
+        if cell is not None:
+            self.point("memory_cell", self.fill(cell))
+            self.new("last_cell", layers, batch, hidden)
+        if at["pair"]:
+            self.new("contexts", tokens, values)
+            self.new("weights", tokens, key_row)
+        if self.spec.grads:
+            self.new("saved", layers, tokens, 4 * hidden)
+            self.new("began", layers, tokens, hidden)
+            if cell is not None:
+                self.new("cells", layers, tokens, hidden)
+            if at["pair"]:
+                self.new("queries", tokens, features)
+                if self.spec.pair == "additive":
+                    self.new("query_exp", tokens, features)
+        rows = -(-batch // at["tasks"])
+        wide = rows * self.groups * hidden
+        self.run(
+            kernel.forward, at["tasks"], states=layers * rows * hidden,
+            cells=0 if cell is None else layers * rows * hidden, gates=wide, recurrent=wide, reads=rows * hidden,
+            unsaved=4 * hidden, queries=rows * features, exps=features, contexts=rows * values, row_weights=key_row,
+        )  # fmt: skip
+
+    def backward(self) -> None:
+        """Run the kernel of the backward; the gradients from above and the places for others are there."""
+        from dikkat.cpu.recurrence import kernel
+
+        at = self.fields
+        layers, hidden, key_row = at["layers"], at["hidden"], at["key_row"]
+        rows = -(-at["batch"] // at["tasks"])
+        wide = rows * self.groups * hidden
+        self.run(
+            kernel.backward, at["tasks"], grads=layers * rows * hidden,
+            cell_grads=layers * rows * hidden if at["cell"] else 0, gates=wide, recurrent=wide, reads=rows * hidden,
+            contexts=rows * at["values"], queries=rows * at["features"], by_score=key_row, squares=key_row,
+        )  # fmt: skip
+
+    def results(self, hidden: int, operands: dict[str, Tensor | None]) -> Sequences:
+        """What the forward has found, without what was filled up."""
+        kept = self.kept
+        contexts = weights = cell = None
+        if operands["value"] is not None and operands["key"] is not None:
+            contexts = first(kept["contexts"], operands["value"].shape[2])
+            weights = first(kept["weights"], operands["key"].shape[1])
+        if "last_cell" in kept:
+            cell = first(kept["last_cell"], hidden)
+        return Sequences(first(kept["states"][-1], hidden), contexts, weights, first(kept["last_state"], hidden), cell)
+
+
+def _several(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.stack(tensors)
+
+
+def first(tensor: Tensor, size: int) -> Tensor:
+    """Without what the last dimension was filled up with."""
+    return tensor if tensor.shape[-1] == size else tensor[..., :size]

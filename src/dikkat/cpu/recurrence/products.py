@@ -1,0 +1,109 @@
+"""Products of a few rows with a matrix in panels, their sums kept in registers."""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from dikkat.cpu.engine.compile import inlined
+from dikkat.cpu.engine.internals import cgutils
+from dikkat.cpu.engine.vectors import (
+    I32,
+    I64,
+    VECTORS,
+    Pointer,
+    at,
+    call_llvm,
+    lanes_of,
+    llvm_type,
+    splat,
+    vector_at,
+)
+from dikkat.cpu.recurrence.record import PANEL
+
+
+def _prefetch(builder: Any, spot: Any) -> None:
+    """Ask for what will be read soon, for the second-level cache."""
+    spot = builder.bitcast(spot, ir.IntType(8).as_pointer())
+    kind = ir.FunctionType(ir.VoidType(), [spot.type, I32, I32, I32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    builder.call(function, [spot, I32(0), I32(2), I32(1)])
+
+
+def _product_of(rows: int) -> Any:
+    """The product of so many rows with a panel, its sums kept in registers."""
+
+    @intrinsic
+    def product(typingctx: Any, a: Any, a_step: Any, panel: Any, count: Any, c: Any, c_step: Any) -> Any:
+        kind = VECTORS[a.dtype]
+
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            a, a_step, panel, count, c, c_step = args
+            places = [
+                builder.gep(c, [builder.add(builder.mul(c_step, I64(row)), I64(part * kind.lanes))])
+                for row in range(rows)
+                for part in range(PANEL)
+            ]
+            places = [builder.bitcast(place, llvm_type(kind).as_pointer()) for place in places]
+            align = kind.element.bitwidth // 8
+            starts = [builder.load(place, align=align) for place in places]
+            a_rows = [builder.gep(a, [builder.mul(a_step, I64(row))]) for row in range(rows)]
+            before, loop = builder.block, builder.append_basic_block("product")
+            after = builder.append_basic_block("product.end")
+            builder.branch(loop)
+            builder.position_at_end(loop)
+            k = builder.phi(I64)
+            k.add_incoming(I64(0), before)
+            sums = [builder.phi(llvm_type(kind)) for _ in starts]
+            for phi, start in zip(sums, starts, strict=True):
+                phi.add_incoming(start, before)
+            first = builder.mul(k, I64(PANEL * kind.lanes))
+            columns = []
+            for part in range(PANEL):
+                spot, align = vector_at(builder, panel, builder.add(first, I64(part * kind.lanes)), kind)
+                columns.append(builder.load(spot, align=align))
+                following_panel = builder.mul(count, I64(PANEL))
+                _prefetch(builder, builder.gep(spot, [following_panel]))
+            added = []
+            for row in range(rows):
+                factor = splat(builder, llvm_type(kind), builder.load(builder.gep(a_rows[row], [k])))
+                for part in range(PANEL):
+                    added.append(call_llvm(builder, "fma", factor, columns[part], sums[row * PANEL + part]))
+            for phi, value in zip(sums, added, strict=True):
+                phi.add_incoming(value, loop)
+            following = builder.add(k, I64(1))
+            k.add_incoming(following, loop)
+            builder.cbranch(builder.icmp_signed("<", following, count), loop, after)
+            builder.position_at_end(after)
+            for place, value in zip(places, added, strict=True):
+                builder.store(value, place, align=align)
+            return context.get_dummy_value()
+
+        return types.void(a, types.intp, panel, types.intp, c, types.intp), build
+
+    return product
+
+
+_product_1, _product_2, _product_4, _product_8 = (_product_of(rows) for rows in (1, 2, 4, 8))
+
+
+@inlined
+def product(
+    rows: int, a: Pointer, a_step: int, weight: Pointer, count: int, size: int, c: Pointer, c_step: int, zero: Any
+) -> None:
+    """Add rows of `count` numbers times a matrix in panels to rows of `size` numbers."""
+    wide = PANEL * lanes_of(zero)
+    for n in range(0, size, wide):
+        panel, i = at(weight, n * count), 0
+        while i + 8 <= rows:
+            _product_8(at(a, i * a_step), a_step, panel, count, at(c, i * c_step + n), c_step)
+            i += 8
+        if i + 4 <= rows:
+            _product_4(at(a, i * a_step), a_step, panel, count, at(c, i * c_step + n), c_step)
+            i += 4
+        if i + 2 <= rows:
+            _product_2(at(a, i * a_step), a_step, panel, count, at(c, i * c_step + n), c_step)
+            i += 2
+        if i < rows:
+            _product_1(at(a, i * a_step), a_step, panel, count, at(c, i * c_step + n), c_step)

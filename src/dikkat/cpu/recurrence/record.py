@@ -1,0 +1,33 @@
+"""What the launcher and the kernels of the recurrence both know: the record of a call, and numbers of kinds."""
+
+import numpy as np
+
+from dikkat.cpu.engine.record import Record
+from dikkat.cpu.scoring import PAIRS
+
+PANEL = 2
+"""Vectors that a panel of a matrix is wide."""
+GRU, LSTM = range(2)
+CHOICES = (None, *PAIRS)
+"""What a stack attends by, in the order of their numbers."""
+NOTHING, INNER, ADDITIVE, DISTANCE = range(len(CHOICES))
+
+CALL = Record(
+    numbers="""
+        gates state memory_cell hidden_weight hidden_bias below_weight below_bias context_weight query_weight query_bias
+        dropped key key_exp value reach weight kept states began saved cells contexts queries query_exp weights
+        last_state last_cell states_grad contexts_grad weights_grad last_state_grad last_cell_grad gates_grad
+        recurrent_grad state_grad cell_grad query_grad score_grad context_sums key_grad value_grad weight_grad
+    """,
+    integers="order owners lengths offsets seen packs",
+    whole="cell reverse layers hidden own batch tokens packings pair profile keys key_row features values",
+    real="folded single most largest",
+    regions="""
+        states cells gates recurrent reads unsaved queries exps contexts row_weights grads cell_grads by_score squares
+    """,
+)
+
+_PACK = ("source", "into", "step", "columns", "group", "padded", "count", "panels", "transposed")
+PACK, PANELS = np.dtype([(name, np.int64) for name in _PACK]), _PACK.index("panels")
+"""A weight that is to lie in panels: where it is and will be; its rows' step, columns, and rows of a group, as they are
+and filled up; how many rows a panel has, and how many panels there are."""

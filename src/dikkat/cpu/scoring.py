@@ -1,0 +1,40 @@
+"""What launchers and compiled kernels of several operations know alike of scores."""
+
+from typing import NamedTuple
+
+import torch
+
+PAIRS = ("inner", "additive", "distance")
+PROFILES = ("gaussian", "boxcar", "epanechnikov", "triangular")
+"""The log-kernels of a distance, in the order of their numbers."""
+GAUSSIAN, BOXCAR, EPANECHNIKOV, TRIANGULAR = range(len(PROFILES))
+
+
+class Ranges(NamedTuple):
+    """Where a type of number can tell tanh(q + k) = 1 − 2/(1 + e^{2q} e^{2k}) from its exponentials.
+
+    Attributes:
+        scale: s, by which attention's denominators s(1 + p) are made small, eight of which share a division.
+        limit: How large a product of eight may be.
+        highest: Up to which |q| and |k| attention computes exponentials; pairs beyond are computed one by one.
+        folded: Up to which max|q| + max|k| the recurrence has two features share a division.
+        single: Up to which max|q| and max|k| the recurrence computes exponentials.
+        most: The largest p, which stands for all larger ones, infinity too.
+    """
+
+    scale: float
+    limit: float
+    highest: float
+    folded: float
+    single: float
+    most: float
+
+
+RANGES = {
+    torch.float32: Ranges(2.0**-12, 2.0**126, 20.0, 30.0, 43.0, 1e30),
+    torch.float64: Ranges(2.0**-100, 2.0**1022, 160.0, 240.0, 350.0, 1e300),
+}
+LOWER = 2.0**-13
+"""What s and the limit are multiplied by where four features, and not eight, share a division."""
+SMALL_PAIR, SMALL_ROW = 0.25, 0.5
+"""Below this |q| + |k| of a feature, or of a whole row with its keys, tanh is computed as such: −2r has lost digits."""

@@ -1,0 +1,21 @@
+"""What the kernels of a search, and the search and the tokenizers above them, have in common; it imports nothing."""
+
+from typing import Any
+
+PAD, UNKNOWN, BEGIN, END = range(4)
+"""The tokens that come first in every vocabulary: padding, an unknown word, a sentence's begin and end."""
+SPECIAL = 4
+"""How many those are."""
+
+
+def normalised(log_probability: Any, length: Any, penalty: float) -> Any:
+    """What ended hypotheses compete by: numbers or arrays, compiled or not.
+
+    Wu et al., "Google's neural machine translation system" (2016), section 7.
+
+    Args:
+        log_probability: of the hypotheses.
+        length: of each, in tokens, with the end.
+        penalty: of `Search.length_penalty`.
+    """
+    return log_probability / ((5 + length) / 6) ** penalty

@@ -1,0 +1,51 @@
+"""What is called as a training goes along: for the screen and for curves."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dikkat.translation.decoding.translator import Translation
+from dikkat.translation.training.state import Epoch, Validation
+
+LOG_EVERY = 10  # steps: to show a number costs as much as a small step
+
+
+class Moment(NamedTuple):
+    """Where a training is after a step.
+
+    Attributes:
+        step: steps of the optimiser so far.
+        epoch: from 1.
+        batch: batches of the epoch so far.
+        loss: of the step, in nats a target token.
+        learning_rate: of the step.
+        tokens_per_second: target tokens of the epoch so far.
+    """
+
+    step: int
+    epoch: int
+    batch: int
+    loss: float
+    learning_rate: float
+    tokens_per_second: float
+
+
+class Callback:
+    """Base class; every hook is a no-op."""
+
+    def on_epoch_start(self, epoch: int) -> None:
+        """An epoch begins, or goes on."""
+
+    def on_step(self, moment: Moment) -> None:
+        """Every `LOG_EVERY` steps, from the first one on."""
+
+    def on_validation(self, validation: Validation) -> None:
+        """A validation is over."""
+
+    def on_translations(self, step: int, translations: Sequence[Translation]) -> None:
+        """Greedy translations of validation sentences, always the same ones."""
+
+    def on_epoch_end(self, epoch: Epoch) -> None:
+        """An epoch is over."""
+
+    def close(self) -> None:
+        """The training is over, or broken off."""

@@ -1,0 +1,443 @@
+"""The training loop: steps of the optimiser, validations, checkpoints, and when to stop."""
+
+import hashlib
+import json
+import math
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dikkat.storage.tensors import described, joined, misfits
+from dikkat.translation.data.batches import Batches
+from dikkat.translation.data.corpus import Pair
+from dikkat.translation.decoding.options import Search
+from dikkat.translation.decoding.translator import Translator
+from dikkat.translation.errors import CorpusError, TrainingFolderError
+from dikkat.translation.network.model import Batch, TranslationModel
+from dikkat.translation.training import checkpoints
+from dikkat.translation.training.callbacks import LOG_EVERY, Callback, Moment
+from dikkat.translation.training.distributed import Group
+from dikkat.translation.training.results import TrainingDivergedError, TrainingMemoryError, TrainingStorageError
+from dikkat.translation.training.run_folder import RunFolder
+from dikkat.translation.training.schedules import share_of_learning_rate
+from dikkat.translation.training.signals import Interrupts
+from dikkat.translation.training.state import TrainingState, Validation
+from dikkat.translation.training.steps import Step, steps
+from dikkat.translation.training.threads import go_on_with
+
+_GREEDY = Search(beam=1)
+_SHOW_SECONDS = 30  # to translate and to draw for show takes about one
+
+
+class _Loss(nn.Module):
+    """A batch's loss as a module's output, since that is what PyTorch's data parallelism wraps."""
+
+    def __init__(self, model: TranslationModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Batch, label_smoothing: float) -> Tensor:
+        return self.model.loss(batch, label_smoothing=label_smoothing)
+
+
+class _Result(NamedTuple):
+    """What a step came to: its mean loss and learning rate, and whether any process was asked to stop."""
+
+    loss: float
+    learning_rate: float
+    asked: bool
+
+
+class Loop:
+    """A training from its first step, or from a checkpoint, to its end.
+
+    Args:
+        translator: the model to train, with its tokenizers and settings.
+        batches: those of an epoch.
+        validation: the validation batches; None: no validation.
+        sample: validation pairs to translate at each validation, for BLEU.
+        fingerprint: of the corpora; a checkpoint of others is refused.
+        folder: where checkpoints are kept; None: nowhere.
+        group: the processes that train together.
+
+    Attributes:
+        state: how far it is.
+        interrupted: whether it was stopped before its end.
+
+    Raises:
+        CorpusError: the processes have different corpora or settings.
+    """
+
+    def __init__(
+        self,
+        translator: Translator,
+        batches: Batches,
+        *,
+        validation: Batches | None,
+        sample: Sequence[Pair],
+        fingerprint: dict[str, Any],
+        folder: RunFolder | None,
+        group: Group,
+    ) -> None:
+        self.translator, self.model, self.settings = translator, translator.model, translator.settings
+        self.batches, self.validation, self.sample = batches, validation, sample
+        self.fingerprint, self.folder, self.group = fingerprint, folder, group
+        self.state, self.interrupted = TrainingState(), False
+        self._planned = self.settings.epochs * -(-len(batches) // self.settings.accumulate)
+        self._callbacks: Sequence[Callback] = ()
+        self._batch: Batch | None = None  # the one at work
+        self._kept: dict[int, dict[str, Tensor]] = {}
+        self._shown: float | None = None
+        self._random: dict[str, Tensor] | None = None
+        self._late = False
+        # Before the processes become one model's, whose shapes would have to be the same.
+        _check_agreement(group, [fingerprint, self.settings.to_dict()])
+        self._module = _Loss(self.model.to(group.device).train())
+        self._parallel = group.parallel(self._module)
+        self._optimizer = torch.optim.Adam(self.model.parameters(), lr=self.settings.learning_rate, fused=True)
+
+    def restore(self, path: Path) -> None:
+        """Take state, weights, optimiser, random numbers and threads from a checkpoint.
+
+        Raises:
+            TrainingFolderError: the checkpoint is damaged, or not one of this training.
+        """
+        checkpoint = checkpoints.load(path)
+        folder = path.parent.parent
+        tensors = checkpoint["state_dict"]
+        sides = (self._module.state_dict(), tensors)
+        if faults := misfits(*({name: described(tensor) for name, tensor in side.items()} for side in sides)):
+            raise TrainingFolderError(
+                f"{folder}: the checkpoint is one of another model: {joined(faults)}. Train anew into another folder"
+            )
+        _check_fingerprint(checkpoint["fingerprint"], self.fingerprint, f"{folder}")
+        self._random = checkpoint["random"]
+        if (processes := len(self._random["cpu"])) != self.group.world:
+            raise TrainingFolderError(
+                f"{folder}: the training ran in {processes} processes, and this is one of {self.group.world}. Go on "
+                "with as many"
+            )
+        self.state = TrainingState.from_dict(checkpoint["course"])
+        limit = self.settings.max_minutes
+        self._late = limit is not None and self.state.elapsed >= 60 * limit
+        # Other settings may have moved the end.
+        if self.state.extra and not self._is_at_end():
+            self.state.drop_extra()
+        self.state.finished = self._is_over()
+        self._module.load_state_dict(tensors)
+        self._optimizer.load_state_dict(checkpoint["optimizer_states"][0])
+        # The oldest checkpoints do not have the number.
+        remark = go_on_with(checkpoint.get("threads", torch.get_num_threads()))
+        if remark is not None and self.group.rank == 0:
+            warnings.warn(remark, UserWarning, stacklevel=2)
+
+    def run(self, callbacks: Sequence[Callback], interrupts: Interrupts) -> None:
+        """Train to the end, or until the user wants one.
+
+        Args:
+            callbacks: called as it goes along; `close` is left to the caller.
+            interrupts: whether the user wants an end.
+
+        Raises:
+            TrainingError: it cannot go on.
+        """
+        self._callbacks = callbacks
+        try:
+            self._run(interrupts)
+        except (RuntimeError, MemoryError) as error:
+            if self._batch is None or not _lacks_memory(error):
+                raise
+            raise self._memory_error(self._batch) from error
+
+    def keep_best(self) -> None:
+        """Give the model the weights that were best, or the mean of the best ones; without validation the last."""
+        best = self.state.best(self.settings.criterion, self.settings.average)
+        if len(best) == 1:
+            self.model.load_state_dict(self._weights(best[0]))
+        elif best:
+            self.model.load_state_dict(mean_of(self._weights(step) for step in best))
+
+    def _run(self, interrupts: Interrupts) -> None:
+        state, settings, world = self.state, self.settings, self.group.world
+        self._started = time.monotonic() - state.elapsed
+        if state.finished:
+            return
+        self._call("on_epoch_start", state.epoch + 1)
+        self._restore_random()
+        clock = time.perf_counter()
+        for step in steps(self.batches, state, epochs=settings.epochs, accumulate=settings.accumulate, world=world):
+            result = self._take_step(step, interrupts)
+            state.add_step(result.loss, step.tokens, time.perf_counter() - clock, step.position)
+            self._after_step(step, result)
+            if state.finished or self.interrupted:
+                return
+            if step.last:
+                self._call("on_epoch_start", state.epoch + 1)
+            clock = time.perf_counter()
+
+    def _take_step(self, step: Step, interrupts: Interrupts) -> _Result:
+        """One step of the optimiser."""
+        rate = self.settings.learning_rate * self._share_of_learning_rate()
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.zero_grad()
+        loss, asked, late = self.group.mean(self._backward(step), interrupts.asked, self._is_late())
+        self._late = late > 0
+        if not math.isfinite(loss):
+            raise self._diverged(f"the loss became {loss} at step {self.state.step + 1}", self.model.named_parameters())
+        self._clip_gradients()
+        self._optimizer.step()
+        return _Result(loss, rate, asked > 0)
+
+    def _after_step(self, step: Step, result: _Result) -> None:
+        """Validate, keep a checkpoint and stop where it is time to."""
+        state, settings = self.state, self.settings
+        if (state.step - 1) % LOG_EVERY == 0:
+            rate = state.tokens / state.seconds
+            moment = Moment(state.step, state.epoch + 1, state.batch, result.loss, result.learning_rate, rate)
+            self._call("on_step", moment)
+        every = settings.validation_steps
+        due = step.last if every is None else state.step % every == 0
+        at_end = step.last and state.epoch + 1 == settings.epochs
+        if self.validation is not None and (due or self._late or at_end):
+            self._validate(self.validation)
+            state.extra = not due
+        if step.last:
+            self._call("on_epoch_end", state.end_epoch())
+        state.finished = self._is_over()
+        if state.finished and not step.last:
+            self._call("on_epoch_end", state.all_epochs()[-1])
+        self.interrupted = result.asked and not state.finished
+        state.elapsed = self._elapsed()
+        if state.finished or self.interrupted or step.last or state.step % settings.checkpoint_steps == 0:
+            self._save()
+
+    def _share_of_learning_rate(self) -> float:
+        done = self.state.step / self._planned
+        if self.settings.max_minutes is not None:
+            done = max(done, self._elapsed() / (60 * self.settings.max_minutes))
+        plateau = self.settings.schedule == "plateau"
+        halvings = self.state.halvings(self.settings.criterion) if plateau else 0
+        return share_of_learning_rate(self.settings, self.state.step, done=done, halvings=halvings)
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    def _is_late(self) -> bool:
+        return self.settings.max_minutes is not None and self._elapsed() >= 60 * self.settings.max_minutes
+
+    def _is_over(self) -> bool:
+        """Whether no further step is to be taken."""
+        return self._is_at_end() or self.state.since_best(self.settings.criterion) >= self.settings.patience
+
+    def _is_at_end(self) -> bool:
+        return self._late or self.state.epoch >= self.settings.epochs
+
+    def _backward(self, step: Step) -> float:
+        """Add up the gradients of the batches' weighted losses; return the sum of those losses."""
+        total, bfloat16 = 0.0, self.settings.precision == "bfloat16"
+        for number, (batch, weight) in enumerate(zip(step.batches, step.weights, strict=True), start=1):
+            self._batch = self._on_device(batch)
+            last = number == len(step.batches)
+            with nullcontext() if last else self.group.without_exchange(self._parallel):
+                with torch.autocast(self.group.device.type, torch.bfloat16, enabled=bfloat16):
+                    loss = self._parallel(self._batch, self.settings.label_smoothing)
+                # By far the usual case; the multiplication would cost a pass over the largest gradient.
+                (loss if weight == 1 else loss * weight).backward()
+            total += loss.item() * weight
+        return total
+
+    def _on_device(self, batch: Batch) -> Batch:
+        source, source_lengths, target, target_lengths = (each.to(self.group.device) for each in batch[:4])
+        return Batch(source, source_lengths, target, target_lengths, batch.total_tokens, batch.counts)
+
+    def _clip_gradients(self) -> None:
+        """Clip them to a norm, which, where it is not finite, tells that the step would spoil the weights."""
+        named = [(name, p.grad) for name, p in self.model.named_parameters() if p.grad is not None]
+        norm = nn.utils.get_total_norm([gradient for _, gradient in named])
+        if not math.isfinite(float(norm)):
+            gradients = ((f"the gradient of {name}", gradient) for name, gradient in named)
+            raise self._diverged(f"the gradient's norm became {float(norm)} at step {self.state.step + 1}", gradients)
+        nn.utils.clip_grads_with_norm_(self.model.parameters(), self.settings.gradient_clip, norm)
+
+    @torch.no_grad()
+    def _validate(self, batches: Batches) -> None:
+        """Add a validation to the state, and keep the weights if they are among the best."""
+        self.model.eval()
+        total, tokens = 0.0, 0
+        for batch in batches:
+            if batch.counts:
+                self._batch = self._on_device(batch)
+                total += self.model.loss(self._batch, reduction="sum").item()
+                tokens += int(batch.target_lengths.sum())
+        total_of_all, tokens_of_all = self.group.total(total, tokens)
+        loss = total_of_all / tokens_of_all
+        if not math.isfinite(loss) or _first_not_finite(self.model.named_parameters()):
+            raise self._diverged(
+                f"the validation loss is {loss} after step {self.state.step}", self.model.named_parameters()
+            )
+        validation = Validation(self.state.step, loss, self._bleu() if self.sample else None)
+        self.model.train()
+        self._keep_weights(validation)
+        self._call("on_validation", validation)
+
+    def _bleu(self) -> float | None:
+        """BLEU of greedy translations of the sample, by one process; None if it is for show and not yet time."""
+        # The clocks of the processes differ: the first one's counts.
+        score, judges = 0.0, False
+        if self.group.rank == 0:
+            shows = self._shown is None or time.monotonic() - self._shown >= _SHOW_SECONDS
+            judges = shows or self.settings.criterion == "bleu"
+            if judges:
+                score = self._score_sample(shows=shows)
+        score, judged = self.group.total(score, judges)
+        return score if judged else None
+
+    def _score_sample(self, *, shows: bool) -> float:
+        from sacrebleu.metrics.bleu import BLEU
+
+        translations = self.translator.translate([source for source, _ in self.sample], search=_GREEDY)
+        hypotheses = [translation.target for translation in translations]
+        if shows:
+            self._call("on_translations", self.state.step, translations)
+            self._shown = time.monotonic()
+        return float(BLEU(force=True).corpus_score(hypotheses, [[target for _, target in self.sample]]).score)
+
+    def _keep_weights(self, validation: Validation) -> None:
+        """Add a validation to the state, once the weights are safe if they are among the best."""
+        criterion, count = self.settings.criterion, self.settings.average
+        best = TrainingState(validations=[*self.state.validations, validation]).best(criterion, count)
+        if validation.step in best:
+            tensors = {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
+            if self.folder is None:
+                self._kept[validation.step] = tensors
+            else:
+                with self._storing("the weights"):
+                    sum_ = self.folder.save_weights(validation.step, tensors)
+                self.state.sums[str(validation.step)] = self.group.from_first(sum_)
+        self.state.validations.append(validation)
+        self._kept = {step: tensors for step, tensors in self._kept.items() if step in best}
+
+    def _weights(self, step: int) -> dict[str, Tensor]:
+        return self._kept[step] if self.folder is None else self.folder.weights(step, self.state.sums[str(step)])
+
+    def _save(self) -> None:
+        """Keep a checkpoint; only then does what the one before it needed go."""
+        if self.folder is None:
+            return
+        checkpoint = self._checkpoint()
+        with self._storing("the checkpoint"):
+            if self.folder.writes:
+                checkpoints.save(checkpoint, self.folder.checkpoint(self.state.step))
+                self.folder.keep_newest(self.state.needed(self.settings.criterion, self.settings.average))
+        self.group.wait()
+
+    def _checkpoint(self) -> dict[str, Any]:
+        """What `restore` takes."""
+        random = {"cpu": torch.get_rng_state()}
+        if self.group.device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(self.group.device)
+        return {
+            "state_dict": self._module.state_dict(),
+            "optimizer_states": [self._optimizer.state_dict()],
+            "course": self.state.to_dict(),
+            "fingerprint": self.fingerprint,
+            "threads": torch.get_num_threads(),
+            # Each process has random numbers of its own: the checkpoint, which one of them writes, has those of all.
+            "random": {name: self.group.gather(state) for name, state in random.items()},
+        }
+
+    @contextmanager
+    def _storing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            newest = None if self.folder is None else self.folder.newest()
+            before = "none was before it" if newest is None else f"{newest} is intact: make room, and go on with it"
+            raise TrainingStorageError(
+                f"{what} after step {self.state.step} could not be written ({error.strerror}); {before}"
+            ) from error
+
+    def _restore_random(self) -> None:
+        """Right before the first step, so that nothing in between can have used them."""
+        if self._random is not None:
+            torch.set_rng_state(self._random["cpu"][self.group.rank])
+            if self.group.device.type == "cuda":
+                torch.cuda.set_rng_state(self._random["cuda"][self.group.rank], self.group.device)
+
+    def _call(self, hook: str, *values: Any) -> None:
+        for callback in self._callbacks:
+            getattr(callback, hook)(*values)
+
+    def _diverged(self, what: str, tensors: Iterable[tuple[str, Tensor | None]]) -> TrainingDivergedError:
+        name = _first_not_finite(tensors)
+        return TrainingDivergedError(
+            f"{what}{f', where {name} is not finite' if name else ''}: the training has diverged. Use a learning_rate "
+            f"below {self.settings.learning_rate} or a gradient_clip below {self.settings.gradient_clip}"
+        )
+
+    def _memory_error(self, batch: Batch) -> TrainingMemoryError:
+        """How large the batch was, and which settings make smaller ones."""
+        source, target = batch.source_lengths, batch.target_lengths
+        return TrainingMemoryError(
+            f"out of memory after {self.state.step} steps, on a batch of {len(source)} pairs of up to "
+            f"{int(source.max())} source and {int(target.max())} target tokens: use a smaller batch_size (or "
+            "batch_tokens), max_length or hidden_size; accumulate makes up for smaller batches"
+        )
+
+
+def mean_of(models: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of several models' weights, one of them in memory at a time.
+
+    Args:
+        models: at least one; all with the same names and shapes.
+
+    Returns:
+        The means, computed in float64, in the dtypes of the first one.
+
+    Example:
+        >>> mean_of({"w": torch.tensor([value])} for value in (1.0, 2.0, 6.0))
+        {'w': tensor([3.])}
+    """
+    means: dict[str, Tensor] = {}
+    dtypes: dict[str, torch.dtype] = {}
+    for count, tensors in enumerate(models, start=1):
+        for name, tensor in tensors.items():
+            mean = means.setdefault(name, torch.zeros_like(tensor, dtype=torch.float64))
+            mean += (tensor.double() - mean) / count
+            dtypes.setdefault(name, tensor.dtype)
+    return {name: mean.to(dtypes[name]) for name, mean in means.items()}
+
+
+def _check_agreement(group: Group, values: Any) -> None:
+    """Processes that learn from different corpora would wait for each other for ever, or learn nonsense."""
+    digest = hashlib.sha256(json.dumps(values).encode()).digest()
+    digests = group.gather(torch.tensor(list(digest)))
+    for rank in (digests != digests[0]).any(1).nonzero().flatten().tolist():
+        raise CorpusError(
+            f"process {rank} has other corpora, or other settings, than process 0: start all with the same"
+        )
+
+
+def _check_fingerprint(begun: dict[str, Any], now: dict[str, Any], folder: str) -> None:
+    for name, before in begun.items():
+        if now.get(name) != before:
+            raise TrainingFolderError(
+                f"{folder}: the {name} differs from what the training began with: it was {before} and is "
+                f"{now.get(name)}. Go on with the same, or train anew into another folder"
+            )
+
+
+def _first_not_finite(tensors: Iterable[tuple[str, Tensor | None]]) -> str | None:
+    return next((name for name, tensor in tensors if tensor is not None and not bool(tensor.isfinite().all())), None)
+
+
+def _lacks_memory(error: RuntimeError | MemoryError) -> bool:
+    # On a CPU PyTorch has no type of its own for it.
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)

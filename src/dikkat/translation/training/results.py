@@ -1,0 +1,55 @@
+"""What a training comes to: a translator, or an error with the best one so far."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dikkat.translation.decoding.translator import Translator
+from dikkat.translation.training.state import Epoch, Validation
+
+
+@dataclass(frozen=True)
+class Training:
+    """A trained translator, and how it became one.
+
+    Attributes:
+        translator: with the weights of the best validation, or the mean of the best ones; without validation, and
+            where it was interrupted before the first, the last weights.
+        epochs: all epochs, in order; the last one as far as it came.
+        pairs: training pairs used; longer ones than the settings allow are left out.
+        seconds: time spent training and validating, before a stop too.
+        tokens_per_second: target tokens, ends included, over the time spent training on them.
+        interrupted: whether Ctrl-C, or the signal to end, ended it.
+        resumable: whether `resume` goes on from where it was interrupted.
+        validations: all validations, in order.
+    """
+
+    translator: Translator
+    epochs: list[Epoch]
+    pairs: int
+    seconds: float
+    tokens_per_second: float
+    interrupted: bool = False
+    resumable: bool = False
+    validations: Sequence[Validation] = ()
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on.
+
+    Attributes:
+        training: what there is: the translator with the best weights so far; None before the first validation.
+    """
+
+    training: Training | None = None
+
+
+class TrainingDivergedError(TrainingError):
+    """A loss, a gradient or a weight is no longer a number, so that going on would be useless."""
+
+
+class TrainingMemoryError(TrainingError):
+    """A batch needs more memory than there is."""
+
+
+class TrainingStorageError(TrainingError):
+    """A checkpoint could not be written, for want of space for instance; the one before it is intact."""

@@ -1,0 +1,197 @@
+"""Fences about the scratch regions and outputs of the CPU kernels: none is touched, and what touches one is told."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from numba import carray
+
+import dikkat
+from dikkat import scores
+from dikkat.cpu.attention.record import CALL as ATTENTION
+from dikkat.cpu.engine import record
+from dikkat.cpu.engine.compile import Kernel
+from dikkat.cpu.engine.memory import workplace_of
+from dikkat.cpu.engine.record import Call, Record
+from dikkat.cpu.engine.vectors import pointer
+from dikkat.cpu.loss.launch import CrossEntropy
+from dikkat.cpu.loss.record import CALL as LOSS
+from dikkat.cpu.moments import launch as moments_launch
+from dikkat.cpu.moments.record import CALL as MOMENTS
+from dikkat.cpu.recurrence.record import CALL as RECURRENCE
+from dikkat.cpu.search.launch import Beams, rank
+from dikkat.cpu.search.record import CALL as SEARCH
+from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder
+
+
+@pytest.fixture(autouse=True)
+def fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with DIKKAT_FENCES=1 in the environment."""
+    monkeypatch.setattr(record, "FENCE", 256)
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of the regions and outputs that were looked at."""
+    names, check = set[str](), record._check
+
+    def told(name: str, *room: Any) -> None:
+        names.add(name)
+        check(name, *room)
+
+    monkeypatch.setattr(record, "_check", told)
+    return names
+
+
+def attend(score: scores.Score, dtype: torch.dtype, **restricted: Any) -> None:
+    torch.manual_seed(0)
+    score = score.to(dtype)
+    operands = [torch.randn(2, *size, dtype=dtype, requires_grad=True) for size in ((37, 13), (71, 13), (71, 11))]
+    out = dikkat.attend(*operands, score=score, impl="numba", **restricted)
+    outputs = out if isinstance(out, tuple) else (out,)
+    sum(output.square().sum() for output in outputs).backward()
+
+
+def attends() -> None:
+    bias, exclude = torch.randn(2, 71), torch.randint(-1, 71, (2, 37))
+    for dtype in (torch.float32, torch.float64):
+        for score in (scores.Additive(13, 13, 19), scores.Gaussian(2.0), scores.ScaledDot()):
+            attend(score, dtype)
+            attend(score, dtype, key_bias=bias.to(dtype), exclude=exclude, dropout=0.3, return_weights=True)
+    # Of which one is so large that tanh is computed as such, pair by pair, and the rows are swept twice.
+    large = scores.Additive(13, 13, 19)
+    torch.nn.init.normal_(large.W_q.weight, std=30)
+    attend(large, torch.float32, valid_lens=torch.randint(0, 72, (2, 37)))
+
+
+def recurs() -> None:
+    torch.manual_seed(0)
+    given, lengths = torch.randn(5, 7, 2), torch.tensor([3, 7, 1, 7, 4])
+    encoder = GRUEncoder(2, 13, 2)
+    sum(each.square().sum() for each in encoder(given, lengths)).backward()
+    for cell in (AttentionalGRU, AttentionalLSTM):
+        for score in (scores.Additive(13, 13, 17), scores.Dot(), scores.Triangular(7.0)):
+            decoder = cell(2, 13, 13, score, 2, dropout=0.3)
+            state = torch.randn(2, 5, 13)
+            both = state if cell is AttentionalGRU else (state, state)
+            memory = decoder.prepare(torch.randn(5, 11, 13, requires_grad=True), torch.tensor([11, 4, 0, 7, 1]))
+            decoder(given, memory, both, lengths=lengths, impl="numba")[0].square().sum().backward()
+            with torch.no_grad():
+                decoder.eval().step(given[:, 0], decoder.prepare(torch.randn(5, 11, 13)), both)
+
+
+def averages() -> None:
+    torch.manual_seed(0)
+    key, query = torch.randn(331, 3), torch.randn(67, 3)
+    points = moments_launch.tiles(key, torch.randn(331, 2), torch.rand(331))
+    width = torch.full((3,), 0.7)
+    for degree in (0, 1):
+        for window in ("gaussian", "triangular", "average"):
+            _, lse = moments_launch.moments(
+                query, points, window, width, squared=False, tolerance=1e-6, degree=degree,
+                exclude=torch.randint(-1, 331, (67,)),
+            )  # fmt: skip
+            moments_launch.squares(query, points, window, width, torch.randn(67, 1 + 3 * degree, 2), tolerance=1e-6)
+        row, fit = torch.randn(67, 1 + 3 * degree), torch.randn(67, 1 + 3 * degree, 2)
+        moments_launch.sensitivity(query, points, width, lse, row, fit, tolerance=1e-6, exclude=None)
+
+
+def searches() -> None:
+    torch.manual_seed(0)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        products, free = torch.randn(6, 59).to(dtype), torch.ones(6, dtype=torch.bool)
+        bias = torch.randn(59).to(torch.promote_types(dtype, torch.float32))
+        gains, tokens = rank(products, bias, free, free, 5)
+        Beams(2, 2, 0.6, torch.full((6,), 9)).advance(gains, tokens)
+
+
+def loses() -> None:
+    torch.manual_seed(0)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        CrossEntropy(59, dtype, None, 0.1, 1.0).add(torch.randn(11, 59).to(dtype), torch.randint(0, 59, (11,)))
+
+
+OPERATIONS = {"attention": attends, "recurrence": recurs, "moments": averages, "search": searches, "loss": loses}
+RECORDS = {"attention": ATTENTION, "recurrence": RECURRENCE, "moments": MOMENTS, "search": SEARCH, "loss": LOSS}
+# Of each the outputs that must have been looked at; of the scratch it is every region.
+OUTPUTS = {
+    "attention": {"mean", "packed_key", "packed_value", "query_grad", "key_grad"},
+    "recurrence": {"last_state", "last_cell", "gates_grad"},
+    "moments": {"moments"},
+    "search": {"gains", "tokens", "step_totals", "next_rows", "outcome"},
+    "loss": {"bias_sums", "losses"},
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_no_kernel_writes_outside_its_regions(operation: str, checked: set[str]) -> None:
+    OPERATIONS[operation]()
+    assert {f"scratch {name}" for name in RECORDS[operation].regions} | OUTPUTS[operation] <= checked
+
+
+@pytest.mark.parametrize("operation", ["attention", "moments", "loss"])
+def test_a_region_that_is_too_small_is_named(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vector less than what the kernel writes."""
+    by, name = Call._by, {"attention": "mean", "moments": "sums", "loss": "shares"}[operation]
+
+    def less(self: Call, kernel: Any, tasks: int, regions: dict[str, int]) -> Any:
+        if name in regions:
+            regions |= {name: regions[name] - self.lanes}
+        return by(self, kernel, tasks, regions)
+
+    monkeypatch.setattr(Call, "_by", less)
+    with pytest.raises(RuntimeError, match=f"^scratch {name}: a kernel wrote behind its"):
+        OPERATIONS[operation]()
+
+
+STRAY = Record(numbers="made", whole="which place", regions="first second", integer_regions="third")
+workplace = workplace_of(STRAY)
+
+
+@Kernel
+def stray(zero: Any) -> Callable[[Any], None]:
+    """Writes one number to a place in, before or behind one of the regions."""
+    layout = STRAY.dtype
+
+    def stray(address: Any) -> None:
+        call = carray(address, 1, layout)[0]
+        work = workplace(call, zero)
+        if call.which == 0:
+            work.first[call.place] = 1.0
+        elif call.which == 1:
+            work.second[call.place] = 1.0
+        elif call.which == 2:
+            work.third[call.place] = 1
+        else:
+            pointer(call.made, zero)[call.place] = 1.0
+
+    return stray
+
+
+@pytest.mark.parametrize(("place", "side"), [(-1, "before"), (0, None), (15, None), (16, "behind")])
+@pytest.mark.parametrize("which", range(4))
+def test_one_number_outside_is_told(which: int, place: int, side: str | None) -> None:
+    name = ("scratch first", "scratch second", "scratch third", "made")[which]
+    call = Call(STRAY, torch.float32)
+    call.fields |= {"which": which, "place": place}
+    call.new("made", 16)
+    outside = (
+        nullcontext() if side is None else pytest.raises(RuntimeError, match=f"^{name}: a kernel wrote {side} its")
+    )
+    with outside:
+        call.run(stray, 1, first=16, second=16, third=16)
+
+
+def test_the_environment_puts_up_fences() -> None:
+    program = "from dikkat.cpu.engine import record; print(record.FENCE)"
+    for value, fence in (("1", "256"), ("0", "0")):
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=os.environ | {"DIKKAT_FENCES": value}, capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+        assert done.stdout.strip() == fence

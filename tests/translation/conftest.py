@@ -2,6 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import torch._dynamo  # an optimiser imports it, with Triton, which crashes where TensorFlow was imported before
 
 from dikkat.translation import Settings, Translator
 from dikkat.translation.training.train import train

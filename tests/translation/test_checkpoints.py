@@ -116,6 +116,10 @@ def rewritten(saved, **changes):
     return other
 
 
+def test_the_version_before_is_read(saved):
+    assert same(checkpoints.load(rewritten(saved, version=1)), checkpoints.load(saved))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

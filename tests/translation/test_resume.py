@@ -216,6 +216,20 @@ def test_a_checkpoint_of_another_model_names_the_tensors(tmp_path, monkeypatch):
         assert fault in str(caught.value)
 
 
+def test_a_checkpoint_with_lightnings_entries_is_gone_on_with(tmp_path, monkeypatch):
+    """As earlier versions wrote them; the oldest have not the number of threads."""
+    killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 6)
+    newest = RunFolder(tmp_path / "run").newest()
+    state = checkpoints.load(newest)
+    del state["threads"]
+    state |= {"epoch": 0, "global_step": 5, "pytorch-lightning_version": "2.6.6", "callbacks": {}, "lr_schedulers": []}
+    folders.remove_folder(newest)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "VERSION", 1)
+        checkpoints.save(state, newest)
+    assert equal(weights(learn(SHORT, tmp_path / "run", resume=True)), weights(in_peace(SHORT)))
+
+
 def test_a_damaged_checkpoint_is_not_gone_on_with(tmp_path, monkeypatch):
     killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 6)
     file = RunFolder(tmp_path / "run").newest() / "optimizer.safetensors"

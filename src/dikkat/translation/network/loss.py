@@ -1,4 +1,4 @@
-"""The output layer and its loss in one, so that no more than a few hundred tokens' scores are ever in memory."""
+"""The output layer and its loss in one, with the scores of at most a few hundred tokens in memory."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -116,7 +116,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 class _Chunks:
-    """One pass over the tokens; the buffers are made once, since fresh memory costs as much as a pass over it."""
+    """One pass over the tokens, chunk by chunk, in the same memory: new memory costs as much as a pass over it."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class _Chunks:
 
     @property
     def gradients(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Of features, weight and bias; None for those that are not needed."""
+        """The gradients of features, weight and bias; None for those that are not needed."""
         return self._of_features, self._of_weight, self._entropy.bias_gradient if self._with_bias else None
 
     def run(self, target: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ class _Chunks:
 
 
 class _Plain:
-    """`CrossEntropy` in PyTorch's operations, for other devices and types."""
+    """`CrossEntropy` in PyTorch's operations, for devices and types that have no kernel."""
 
     def __init__(
         self, size: int, dtype: torch.dtype, bias: Tensor | None, smoothing: float, scale: float | None
@@ -192,7 +192,7 @@ class _Plain:
 
 
 def _product_dtype(features: Tensor) -> torch.dtype:
-    """What autocast makes of the features: it leaves float64 alone."""
+    """The dtype that autocast gives the products: it leaves float64 alone."""
     device = features.device.type
     if torch.is_autocast_enabled(device) and features.dtype != torch.float64:
         return torch.get_autocast_dtype(device)
@@ -203,7 +203,7 @@ def _check(
     features: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, label_smoothing: float, reduction: str
 ) -> None:
     if features.ndim != 2 or not len(features):
-        raise ValueError(f"features have shape {tuple(features.shape)}; they must be (tokens, features), tokens ≥ 1")
+        raise ValueError(f"features: got shape {tuple(features.shape)}; expected (tokens, features), tokens ≥ 1")
     vocabulary = len(weight) if weight.ndim == 2 else 0
     shapes: dict[str, tuple[Tensor | None, tuple[int, ...]]] = {
         "weight": (weight, (max(vocabulary, 1), features.shape[1])),
@@ -213,28 +213,28 @@ def _check(
     for name, (tensor, allowed) in shapes.items():
         if tensor is not None and tuple(tensor.shape) != allowed:
             raise ValueError(
-                f"{name} has shape {tuple(tensor.shape)}; beside features {tuple(features.shape)} it must be {allowed}"
+                f"{name}: got shape {tuple(tensor.shape)}; expected {allowed} beside features {tuple(features.shape)}"
             )
     _check_dtypes(features, weight, bias, target)
     if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"label_smoothing is {label_smoothing}; it must be from 0 to 1")
+        raise ValueError(f"label_smoothing: got {label_smoothing}; expected a number from 0 to 1")
     if reduction not in ("mean", "sum"):
-        raise ValueError(f"reduction is {reduction!r}; it must be 'mean' or 'sum'")
+        raise ValueError(f"reduction: got {reduction!r}; expected 'mean' or 'sum'")
     readable = target.device.type == "cpu" and can_read_values(target)
     if readable and not 0 <= int(target.min()) <= int(target.max()) < len(weight):
         raise ValueError(
-            f"target holds {int(target.min())}…{int(target.max())}; it must be from 0 to {len(weight) - 1}, "
-            "the rows of weight"
+            f"target: got {int(target.min())}…{int(target.max())}; expected numbers from 0 to {len(weight) - 1}, the "
+            "rows of weight"
         )
 
 
 def _check_dtypes(features: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> None:
     for name, tensor in (("features", features), ("weight", weight), ("bias", bias)):
         if tensor is not None and not tensor.is_floating_point():
-            raise TypeError(f"{name} is {tensor.dtype}; it must be floating point")
+            raise TypeError(f"{name}: got {tensor.dtype}; expected floating point")
     if weight.dtype != features.dtype and not torch.is_autocast_enabled(features.device.type):
         raise TypeError(
-            f"weight is {weight.dtype} and features are {features.dtype}; outside torch.autocast they must agree"
+            f"weight: got {weight.dtype}; expected {features.dtype}, as features are; only torch.autocast mixes them"
         )
     if target.dtype != torch.int64:
-        raise TypeError(f"target is {target.dtype}; it must be torch.int64")
+        raise TypeError(f"target: got {target.dtype}; expected torch.int64")

@@ -185,7 +185,7 @@ class TranslationModel(nn.Module):
             nn.init.normal_(table, std=embedding**-0.5)
 
     def encode(self, source: Tensor, lengths: Tensor) -> tuple[Memory, State]:
-        """What the decoder looks at, and its first state.
+        """Encode sentences: the memory that the decoder attends to, and the decoder's first state.
 
         Args:
             source: (B, S) int64 token numbers; those behind a length have no effect.
@@ -215,7 +215,7 @@ class TranslationModel(nn.Module):
         return self.scores(self.features(batch))
 
     def features(self, batch: Batch) -> Tensor:
-        """What the output layer makes scores of.
+        """The readout, from which the output layer computes scores.
 
         Args:
             batch: N target tokens in all, ends included.
@@ -282,15 +282,11 @@ class TranslationModel(nn.Module):
         return self._readout(states, contexts, embedded), weights, state
 
     def output_layer(self, precision: Precision) -> "OutputLayer":
-        """The output layer for a search.
-
-        Args:
-            precision: of its product.
-        """
+        """The output layer for a search, with products in this precision."""
         return OutputLayer(self._output_weight(), self.output_bias, precision)
 
     def scores(self, features: Tensor) -> Tensor:
-        """The output layer.
+        """Apply the output layer.
 
         Args:
             features: (N, e), from `features` or `step_features`.

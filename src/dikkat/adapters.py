@@ -54,10 +54,10 @@ def as_torch_attention(layer: nn.Module, batch_first: bool = False) -> nn.Module
     """
     if not isinstance(layer, _LAYERS):
         raise TypeError(
-            f"layer: came {type(layer).__name__}; allowed: an instance of {', '.join(c.__name__ for c in _LAYERS)}"
+            f"layer: got {type(layer).__name__}; expected an instance of {', '.join(c.__name__ for c in _LAYERS)}"
         )
     if not isinstance(batch_first, bool):
-        raise TypeError(f"batch_first: came {type(batch_first).__name__}; allowed: True or False")
+        raise TypeError(f"batch_first: got {type(batch_first).__name__}; expected True or False")
     return _TorchAttention(layer, batch_first)
 
 
@@ -100,7 +100,7 @@ class _TorchAttention(nn.Module):
         for name, tensor in (("query", query), ("key", key), ("value", value)):
             _check_features(name, tensor, query)
         if is_causal and attn_mask is None:
-            raise ValueError("is_causal: came True without attn_mask; allowed: beside the mask that it speaks of")
+            raise ValueError("is_causal: got True without attn_mask; expected the mask that it describes as well")
         alone, turned = query.ndim == 2, query.ndim == 3 and not self.batch_first
         if alone:
             query, key, value = query[None], key[None], value[None]
@@ -150,17 +150,17 @@ def _check_features(name: str, tensor: Tensor, query: Tensor) -> None:
     check_dense(name, tensor)
     if tensor.ndim not in (2, 3) or tensor.ndim != query.ndim:
         raise ValueError(
-            f"{name}: came with shape {tuple(tensor.shape)}; allowed: 3 dimensions, or for all three 2, without a batch"
+            f"{name}: got shape {tuple(tensor.shape)}; expected 3 dimensions, or for all three 2, without a batch"
         )
 
 
 def _check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
         came = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"{name}: came {came}; allowed: a torch.Tensor of torch.bool, or of a floating-point type")
+        raise TypeError(f"{name}: got {came}; expected a torch.Tensor of torch.bool, or of a floating-point type")
     check_dense(name, mask)
     if tuple(mask.shape) not in shapes:
-        raise ValueError(f"{name}: came with shape {tuple(mask.shape)}; allowed: {' or '.join(map(str, shapes))}")
+        raise ValueError(f"{name}: got shape {tuple(mask.shape)}; expected {' or '.join(map(str, shapes))}")
 
 
 def _parted(mask: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -171,7 +171,7 @@ def _parted(mask: Tensor) -> tuple[Tensor, Tensor | None]:
     if mask.requires_grad or not bool((~visible | (mask == by_key[..., None, :])).all()):
         came = "a gradient" if mask.requires_grad else "numbers that differ from query to query"
         raise ValueError(
-            f"attn_mask: came with {came}; allowed: booleans, or numbers without a gradient, which are 0 and −∞ or the "
+            f"attn_mask: got {came}; expected booleans, or numbers without a gradient, which are 0 and −∞ or the "
             "same for all queries: use −∞, or booleans, for what a query must not see (not −1e9 or finfo.min); "
             "what else depends on the pair belongs in the score"
         )

@@ -63,7 +63,7 @@ class _Encoder(nn.Module, Generic[StateT]):
         check_dense("inputs", inputs)
         if inputs.ndim != 3 or inputs.shape[2] != network.input_size:
             raise ValueError(
-                f"inputs have shape {tuple(inputs.shape)}; they must be (batch, positions, {network.input_size})"
+                f"inputs: got shape {tuple(inputs.shape)}; expected (batch, positions, {network.input_size})"
             )
         lengths = check_lengths(lengths, inputs.shape[0], inputs.shape[1], "positions of inputs")
         if choose(impl, self._obstacles(inputs)) == "numba":

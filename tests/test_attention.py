@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import pkgutil
 import subprocess
 import sys
 from typing import Any
@@ -347,3 +348,10 @@ def test_importing_loads_torch_and_numpy_alone() -> None:
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     loaded = {name.split(".")[0] for name in done.stdout.split()}
     assert loaded - set(sys.stdlib_module_names) <= {"dikkat", "torch", "numpy"}
+
+
+def test_no_room_is_named_as_a_public_function() -> None:
+    """Importing a submodule sets the package's attribute of its name."""
+    rooms = {module.name for module in pkgutil.iter_modules(dikkat.__path__)}
+    assert rooms & set(dikkat.__all__) == {"scores"}  # public as it is
+    assert callable(dikkat.implementations)

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dikkat
 import kit
-from dikkat import scores
+from dikkat import backends, call, scores
 from dikkat.backends import BACKENDS, sdpa
 
 FUSED = "_scaled_dot_product_flash_attention_for_cpu"
@@ -191,3 +191,16 @@ def test_hidden_keys_are_copied_only_where_they_would_have_an_effect(
         for grad, other in zip(grads, exact, strict=True):
             torch.testing.assert_close(grad[:1, : other.shape[1]], other)
             assert bool((grad[:1, other.shape[1] :] == 0).all())
+
+
+@pytest.mark.parametrize("limits", [{"causal": True}, {"valid_lens": torch.tensor([3, 5]), "causal": True}])
+def test_values_are_looked_at_once(limits: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    for place in (backends, call, sdpa):
+        real = place.are_harmless
+        monkeypatch.setattr(place, "are_harmless", lambda *given, real=real: looked.append(1) or real(*given))
+    x = torch.randn(2, 5, 8)
+    for use in (dikkat.attend, dikkat.implementations):
+        looked.clear()
+        use(x, x, x, score=scores.Dot(), **limits)
+        assert len(looked) == 1

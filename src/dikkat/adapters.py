@@ -62,7 +62,7 @@ def as_torch_attention(layer: nn.Module, batch_first: bool = False) -> nn.Module
 
 
 class _Elsewhere:
-    """What PyTorch finds where it looks for parameters before it takes a path around the module: no plain tensor."""
+    """Stands where PyTorch looks for parameters before it takes a shortcut around the module, to prevent that."""
 
     weight = bias = None
 
@@ -72,7 +72,7 @@ class _Elsewhere:
 
 
 class _TorchAttention(nn.Module):
-    # What PyTorch's transformers read of their attention. The last four keep them off the paths around it.
+    # Attributes that PyTorch's transformers read of their attention; the last four keep them from their shortcuts.
     batch_first: bool
     num_heads: int
     in_proj_weight = out_proj = _Elsewhere()
@@ -96,7 +96,7 @@ class _TorchAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As `torch.nn.MultiheadAttention`'s."""
+        """Attend: called as `torch.nn.MultiheadAttention` is."""
         for name, tensor in (("query", query), ("key", key), ("value", value)):
             _check_features(name, tensor, query)
         if is_causal and attn_mask is None:
@@ -120,7 +120,7 @@ class _TorchAttention(nn.Module):
     def _limits(
         self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
     ) -> dict[str, Tensor | None]:
-        """PyTorch's two masks as `attend` says it: who takes part, and what is added to the scores of a key."""
+        """Translate PyTorch's two masks into the `mask` and the `key_bias` of `attend`."""
         batch, queries, keys = query.shape[0], query.shape[1], key.shape[1]
         visible: Tensor | None = None  # (B or 1, heads or 1, L or 1, S)
         bias: Tensor | None = None  # (B or 1, heads or 1, S)
@@ -164,7 +164,7 @@ def _check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
 
 
 def _parted(mask: Tensor) -> tuple[Tensor, Tensor | None]:
-    """A mask of numbers, (..., L, S), as who takes part, and what is added to a key's scores, (..., S), if anything."""
+    """Split a mask of numbers (..., L, S) into booleans, True where a pair takes part, and a bias (..., S) or None."""
     visible = mask != -_INF
     by_key = mask.amax(-2) if mask.shape[-2] else mask.new_zeros((*mask.shape[:-2], mask.shape[-1]))
     by_key = by_key.masked_fill(by_key == -_INF, 0.0)

@@ -1,14 +1,14 @@
 """The front door: compare a query with every key, normalise over the keys, average the values."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack, overload
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import torch
 from torch import Tensor, nn
 
 from dikkat import call
 from dikkat.backends import BACKENDS, choose, pack
-from dikkat.masking import restrict
+from dikkat.masking import Hiding, Restricting, restrict
 from dikkat.scores import Score
 from dikkat.snapshot import Mark, differ, frozen, learns, marks, traced
 from dikkat.state import State, merge
@@ -27,30 +27,22 @@ __all__ = [
 ]
 
 
-class Restricted(TypedDict, total=False):
+class Restricted(Hiding, total=False):
     """The keyword arguments that every layer passes on to `attend`."""
 
-    mask: Tensor | None
-    causal: bool
-    key_bias: Tensor | None
-    exclude: Tensor | None
     return_weights: bool
     impl: str
 
 
-class _Options(TypedDict, total=False):
+class _Options(Hiding, total=False):
     """What `attend` and `attend_memory` take and does not change the type that they return."""
 
-    mask: Tensor | None
-    causal: bool
-    key_bias: Tensor | None
-    exclude: Tensor | None
     dropout: float
     impl: str
 
 
-class _AllOptions(_Options, total=False):
-    valid_lens: Tensor | int | None
+class _AllOptions(_Options, Restricting, total=False):
+    """What `attend` takes and does not change the type that it returns."""
 
 
 class Implementation(NamedTuple):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dikkat.backends import BACKENDS, Choice, choose
 from dikkat.masking import (
+    Hiding,
     Restricting,
     Restrictions,
     align,
@@ -91,11 +92,11 @@ def problem_of_projected(
     wanted: Wanted,
     lens: Tensor | None,
     packed: Tensor | None,
-    **restricting: Unpack[Restricting],
+    **hiding: Unpack[Hiding],
 ) -> Problem:
     """A call of `attend_memory`: keys are projected already, perhaps packed as well, and hidden past their lengths."""
     lead = leading(("query", query), ("memory.key", key), ("memory.value", value))
-    limits = restrict(lead, query.shape[-2], key.shape[-2], query.device, **restricting)
+    limits = restrict(lead, query.shape[-2], key.shape[-2], query.device, **hiding)
     further = limits.hide()
     if lens is not None:  # which belong to the memory's own first dimension
         limits = replace(limits, lens=rank(align(lens, key.shape[:-2]), len(lead), 1))

@@ -314,13 +314,7 @@ class MultiHeadAttention(nn.Module):
         projections = tuple(partial(_project, *arguments) for arguments in named)
         dropout = self.dropout if self.training else 0.0
         output = _attend_heads(
-            (query, key, value),
-            projections,
-            self.num_heads,
-            self.score,
-            dropout,
-            valid_lens,
-            restricted,
+            (query, key, value), projections, self.num_heads, self.score, dropout, valid_lens, restricted
         )
         if isinstance(output, tuple):
             return self.out_proj(output[0]), output[1]

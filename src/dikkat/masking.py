@@ -143,14 +143,19 @@ def broadcast(*shapes: torch.Size) -> torch.Size:
     return torch.Size(reversed(out))
 
 
-class Restricting(TypedDict, total=False):
-    """The restrictions of a call as keywords, as `dikkat.attend` takes them."""
+class Hiding(TypedDict, total=False):
+    """The restrictions of a call over keys that have their lengths already, as keywords."""
 
-    valid_lens: Tensor | int | None
     mask: Tensor | None
     causal: bool
     key_bias: Tensor | None
     exclude: Tensor | None
+
+
+class Restricting(Hiding, total=False):
+    """The restrictions of a call as keywords, as `dikkat.attend` takes them."""
+
+    valid_lens: Tensor | int | None
 
 
 # How many of a restriction's last dimensions are its own: those before them are the call's leading dimensions.

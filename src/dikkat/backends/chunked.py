@@ -33,7 +33,7 @@ def obstacles(problem: Problem) -> list[str]:
 
 @dataclass(frozen=True)
 class _Tile:
-    """Some rows and columns of one problem, with what all of them need."""
+    """Some rows and columns of one problem."""
 
     problem: Problem
     rows: slice
@@ -189,7 +189,7 @@ def _add(into: Tensor, share: Tensor) -> None:
 
 
 def _parts(problem: Problem, tensors: tuple[Tensor, ...]) -> Iterator[tuple[Problem, tuple[Tensor, ...]]]:
-    """The problem whole; or some elements of a leading dimension after the others.
+    """Yield the problem whole, or in parts along one leading dimension.
 
     One by one where their lengths differ and the work is worth it; and so many at a time that tiles stay large, so that
     there are few of them.

@@ -49,7 +49,7 @@ def examine(problem: Problem) -> Examined:
 
 
 def _obstacles(problem: Problem) -> list[str]:
-    """What can be said without asking PyTorch."""
+    """The reasons that are known without asking PyTorch."""
     limits, device = problem.limits, problem.query.device.type
     found = []
     if problem.pair != "inner":
@@ -86,7 +86,7 @@ def _obstacles(problem: Problem) -> list[str]:
 
 
 def _is_seen_to_do_harm(problem: Problem) -> bool:
-    """Whether something is not finite, as far as it can be seen without waiting for a device."""
+    """Whether something is not finite, as far as values can be read without waiting for a device."""
     operands = (problem.query, problem.key, problem.value)
     if problem.harmless is not None:
         return not problem.harmless
@@ -94,7 +94,7 @@ def _is_seen_to_do_harm(problem: Problem) -> bool:
 
 
 def _refused_by_cuda(masked: _Masked) -> list[str]:
-    """What PyTorch itself says of these shapes on this device."""
+    """Why PyTorch itself refuses these shapes on this device."""
     problem, kind = masked.problem, masked.problem.narrow_dtype
     query, key, value = (
         problem.query.new_empty((*_four(t, problem.lead).shape[:3], _size(problem)), dtype=kind)
@@ -147,7 +147,7 @@ def _needs_mask(problem: Problem) -> bool:
 
 
 def _cut(problem: Problem) -> Problem:
-    """Without the keys past every length, where the lengths can be read: their work is not done."""
+    """Drop the keys past every length, where the lengths can be read, to save their work."""
     limits = problem.limits
     if limits.lens is None or limits.causal or not can_read_values(limits.lens):
         return problem

@@ -20,12 +20,12 @@ def weigh(hidden: Tensor, weight: Tensor) -> Tensor:
 
 
 def farthest(features: int, dtype: torch.dtype) -> float:
-    """Up to where coordinates have squared distances: no square of twice as much overflows, nor does their sum."""
+    """The largest coordinate whose squared distances are finite: neither (2x)² nor its sum over features overflows."""
     return 0.49 * math.sqrt(torch.finfo(dtype).max / max(1, features))
 
 
 def clip(problem: Problem, side: Tensor) -> Tensor:
-    """Coordinates of a Gaussian brought to where all squares are finite: no row is empty because it is far away."""
+    """Clip a Gaussian's coordinates to where all squares are finite, so that no row is empty for being far away."""
     if problem.pair != "distance" or problem.profile != "gaussian":
         return side
     limit = farthest(side.shape[-1], side.dtype)

@@ -96,18 +96,18 @@ def _kernels() -> _Kernels:
 
 
 def _on(problem: Problem) -> AbstractContextManager[Any]:
-    """Triton launches on the current device."""
+    """Make the problem's device current: Triton launches there."""
     return torch.cuda.device(problem.query.device) if problem.query.is_cuda else nullcontext()
 
 
 def _once(tensor: Tensor) -> Tensor:
-    """The tensor without what an expanded leading dimension repeats."""
+    """Drop the repeats of expanded leading dimensions."""
     for dim in range(tensor.ndim - 2):
         tensor = tensor.narrow(dim, 0, 1) if tensor.stride(dim) == 0 else tensor
     return tensor
 
 
-class _Prepared(NamedTuple):
+class _Made(NamedTuple):
     """What is made once a query, a key and a v; see `Scored`."""
 
     x: Tensor
@@ -118,17 +118,17 @@ class _Prepared(NamedTuple):
     gain: Tensor | None
 
 
-def _prepare(problem: Problem, blocks: _Blocks) -> _Prepared:
+def _made_once(problem: Problem, blocks: _Blocks) -> _Made:
     x, query_peaks = _feature_major(problem, problem.query, blocks.rows, ranges.SCALE)
     y, key_peaks = _feature_major(problem, problem.key, blocks.keys, 1.0)
     if problem.weight is None:
-        return _Prepared(x, query_peaks, y, key_peaks, None, None)
+        return _Made(x, query_peaks, y, key_peaks, None, None)
     features, lead = problem.weight.shape[-1], problem.weight.shape[:-1]
     v, gain = x.new_empty((*lead, x.shape[-2])), x.new_empty((*lead, 2))
-    _kernels().pairs.prepare_weight[(prod(lead),)](
+    _kernels().pairs.scale_weight[(prod(lead),)](
         operand(problem.weight[..., None, :]), sizes_of(lead), v, gain, features, x.shape[-2], FEATURES=128
     )
-    return _Prepared(x, query_peaks, y, key_peaks, v, gain)
+    return _Made(x, query_peaks, y, key_peaks, v, gain)
 
 
 def _feature_major(problem: Problem, side: Tensor, block: int, factor: float) -> tuple[Tensor, Tensor]:
@@ -138,7 +138,7 @@ def _feature_major(problem: Problem, side: Tensor, block: int, factor: float) ->
     count, rows = -(-length // block), -(-features // 4) * 4
     made = side.new_empty((*lead, rows, count * block))
     peaks = side.new_empty((*lead, count))
-    _kernels().pairs.prepare[(prod(lead) * count,)](
+    _kernels().pairs.lay_out[(prod(lead) * count,)](
         operand(side), sizes_of(lead), made, peaks, length, features, count * block, rows, factor,
         farthest(features, side.dtype) if problem.profile == "gaussian" else _INF,
         ADDITIVE=problem.pair == "additive", BLOCK=block, FEATURES=min(32, max(4, _power_of_two(features))),
@@ -146,7 +146,7 @@ def _feature_major(problem: Problem, side: Tensor, block: int, factor: float) ->
     return made, peaks
 
 
-def _scored(problem: Problem, made: _Prepared, blocks: _Blocks, rows: slice) -> Scored:
+def _scored(problem: Problem, made: _Made, blocks: _Blocks, rows: slice) -> Scored:
     return Scored(
         query=operand(problem.query[..., rows, :]),
         key=operand(problem.key),
@@ -161,7 +161,7 @@ def _scored(problem: Problem, made: _Prepared, blocks: _Blocks, rows: slice) -> 
 
 
 def _limits(limits: Restrictions, seeds: Tensor | None, rows: slice) -> Limits:
-    """The restrictions of some rows."""
+    """The restrictions of some rows, and the seeds of their dropout."""
 
     def some(table: Tensor | None) -> Operand:
         return operand(table if table is None or table.shape[-1] == 1 else table[..., rows], 1)
@@ -191,17 +191,17 @@ def _profile(problem: Problem) -> str:
 
 
 def _exact(problem: Problem) -> bool:
-    """Whether sums must see to it that what is not finite stays hidden from the rows that it is hidden from."""
+    """Whether sums must keep what is not finite from the rows that it is hidden from."""
     return problem.limits.vary_by_row() or (problem.pair == "distance" and problem.profile != "gaussian")
 
 
 def _dropout(problem: Problem) -> tuple[int, float]:
-    """Bits from which on a weight is kept, and what the kept are multiplied by."""
+    """The least random number with which a weight is kept, and what kept weights are multiplied by."""
     return int(problem.dropout * 2**32), 1.0 / (1.0 - problem.dropout) if problem.dropout < 1 else 0.0
 
 
 def _check_readable(problem: Problem, *more: Tensor) -> None:
-    """Triton takes addresses as they are."""
+    """Check every operand, since Triton takes addresses as they are."""
     for tensor in (*problem.tensors().values(), *more):
         addresses.check("an operand of attention", tensor, problem.query.device.type)
 
@@ -222,7 +222,7 @@ def _forward(problem: Problem) -> Output:
     blocks, everything = _blocks(problem), slice(0, n)
     seeds = _row_seeds(problem)
     with _on(problem):
-        made = _prepare(problem, blocks)
+        made = _made_once(problem, blocks)
         scored, restricted = _scored(problem, made, blocks, everything), _limits(limits, seeds, everything)
         grid = (lead.numel() * -(-n // blocks.rows), max(1, -(-size // blocks.values)))
         _kernels().kernel.attend[grid](
@@ -326,7 +326,7 @@ def _summed(grad: Tensor | None, operand: Tensor | None, problem: Problem) -> Te
 def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstream, sums: _Sums) -> None:
     """Add every pair's share to the gradients."""
     new, m, size = problem.query.new_empty, problem.limits.keys, problem.value.shape[-1]
-    made, seeds, sizes = _prepare(problem, blocks), _row_seeds(problem), sizes_of(problem.lead)
+    made, seeds, sizes = _made_once(problem, blocks), _row_seeds(problem), sizes_of(problem.lead)
     key_blocks, values = -(-m // blocks.keys), min(64, blocks.values)
     pull = _Pull(problem, blocks, made)
     for rows, elements in _parts(problem, blocks):
@@ -352,7 +352,7 @@ def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstrea
 class _Pull:
     """Sums the gradients of pairs into those of queries with v, and into those of keys."""
 
-    def __init__(self, problem: Problem, blocks: _Blocks, made: _Prepared) -> None:
+    def __init__(self, problem: Problem, blocks: _Blocks, made: _Made) -> None:
         self.problem, self.blocks, self.made = problem, blocks, made
         self.key_powers: tuple[Tensor | None, Tensor | None] = (None, None)
         self.query_powers: tuple[Tensor | None, Tensor | None] = (None, None)

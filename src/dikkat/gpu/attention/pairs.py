@@ -34,7 +34,7 @@ def exponential(z):
 
 
 @triton.jit
-def prepare(
+def lay_out(
     source, sizes, made, peaks, count, features, padded_count, padded_features, factor, highest,
     ADDITIVE: tl.constexpr, BLOCK: tl.constexpr, FEATURES: tl.constexpr,
 ):  # fmt: skip
@@ -67,7 +67,7 @@ def prepare(
 
 
 @triton.jit
-def prepare_weight(weight, sizes, v, gain, features, padded_features, FEATURES: tl.constexpr):
+def scale_weight(weight, sizes, v, gain, features, padded_features, FEATURES: tl.constexpr):
     """v over its largest element, and what takes that back."""
     element = tl.program_id(0).to(tl.int64)
     origin = at(weight, element, sizes)

@@ -51,7 +51,7 @@ def not_dense(kind: str) -> tuple[Callable[[Tensor], Tensor], str]:
         return made
 
     nested = "nested " if kind in ("nested", "jagged") else ""
-    return make, rf"came a {nested}tensor with layout {make(torch.zeros(2, 3, 5)).layout}; allowed: a dense tensor"
+    return make, rf"got a {nested}tensor with layout {make(torch.zeros(2, 3, 5)).layout}; expected a dense tensor"
 
 
 @dataclass(frozen=True)
@@ -401,10 +401,10 @@ def record() -> Iterator[list[str]]:
     """The names of the implementations that run meanwhile."""
     ran: list[str] = []
 
-    def spy(name: str, run: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def runs(problem: Any) -> Any:
+    def spy(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+        def runs(problem: Any, found: Any) -> Any:
             ran.append(name)
-            return run(problem)
+            return run(problem, found)
 
         return runs
 

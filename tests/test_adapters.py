@@ -190,31 +190,31 @@ def test_what_cannot_be_said_is_refused() -> None:
     x = torch.randn(BATCH, KEYS, SIZE, dtype=torch.float64)
     numbers, least = torch.randn(KEYS, KEYS, dtype=torch.float64), torch.finfo(torch.float32).min
     for wrong, error, message in (
-        ({"attn_mask": numbers}, ValueError, "attn_mask: came with numbers that differ from query to query"),
+        ({"attn_mask": numbers}, ValueError, "attn_mask: got numbers that differ from query to query"),
         ({"attn_mask": torch.full_like(numbers, -1e9).triu(1)}, ValueError, "use −∞, or booleans, for what a query"),
         ({"attn_mask": torch.full_like(numbers, least).triu(1)}, ValueError, "use −∞, or booleans, for what a query"),
-        ({"attn_mask": torch.zeros_like(numbers, requires_grad=True)}, ValueError, "attn_mask: came with a gradient"),
-        ({"attn_mask": numbers[:3] < 0}, ValueError, r"shape \(3, 7\); allowed: \(7, 7\) or \(6, 7, 7\)"),
-        ({"attn_mask": numbers.long()}, TypeError, "attn_mask: came dtype torch.int64"),
+        ({"attn_mask": torch.zeros_like(numbers, requires_grad=True)}, ValueError, "attn_mask: got a gradient"),
+        ({"attn_mask": numbers[:3] < 0}, ValueError, r"shape \(3, 7\); expected \(7, 7\) or \(6, 7, 7\)"),
+        ({"attn_mask": numbers.long()}, TypeError, "attn_mask: got dtype torch.int64"),
         (
             {"key_padding_mask": numbers < 0},
             ValueError,
-            r"key_padding_mask: came with shape \(7, 7\); allowed: \(3, 7\)",
+            r"key_padding_mask: got shape \(7, 7\); expected \(3, 7\)",
         ),
-        ({"key_padding_mask": [1]}, TypeError, "key_padding_mask: came list"),
-        ({"is_causal": True}, ValueError, "is_causal: came True without attn_mask"),
+        ({"key_padding_mask": [1]}, TypeError, "key_padding_mask: got list"),
+        ({"is_causal": True}, ValueError, "is_causal: got True without attn_mask"),
     ):
         with pytest.raises(error, match=message):
             ours(x, x, x, **wrong)
-    with pytest.raises(ValueError, match=r"key: came with shape \(7, 8\); allowed: 3 dimensions"):
+    with pytest.raises(ValueError, match=r"key: got shape \(7, 8\); expected 3 dimensions"):
         ours(x, x[0], x)
-    with pytest.raises(TypeError, match="query: came a nested tensor"):
+    with pytest.raises(TypeError, match="query: got a nested tensor"):
         ours(*[torch.nested.nested_tensor([x[0], x[1, :2]])] * 3)
-    with pytest.raises(TypeError, match=r"value: came a tensor with layout torch\.sparse_coo; allowed: a dense tensor"):
+    with pytest.raises(TypeError, match=r"value: got a tensor with layout torch\.sparse_coo; expected a dense tensor"):
         ours(x, x, x.to_sparse())
-    with pytest.raises(TypeError, match=r"attn_mask: came a tensor with layout torch\.sparse_coo"):
+    with pytest.raises(TypeError, match=r"attn_mask: got a tensor with layout torch\.sparse_coo"):
         ours(x, x, x, attn_mask=(numbers < 0).to_sparse())
-    with pytest.raises(TypeError, match="layer: came SelfAttention; allowed: an instance of MultiHeadAttention"):
+    with pytest.raises(TypeError, match="layer: got SelfAttention; expected an instance of MultiHeadAttention"):
         dikkat.as_torch_attention(dikkat.SelfAttention(8, 8, 8))
-    with pytest.raises(TypeError, match="batch_first: came int"):
+    with pytest.raises(TypeError, match="batch_first: got int"):
         dikkat.as_torch_attention(dikkat.DotProductAttention(), batch_first=1)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import pkgutil
 import subprocess
 import sys
 from typing import Any
@@ -21,24 +22,28 @@ DOT = scores.Dot()
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"query": [1.0]}, TypeError, "query: came list; allowed: a torch.Tensor"),
-        ({"query": Q.long()}, TypeError, "query: came with dtype torch.int64"),
-        ({"query": Q[0, 0]}, ValueError, r"query: came with shape \(4,\); allowed: \(..., length, features\)"),
-        ({"query": Q.double()}, TypeError, "key: came with dtype torch.float32; allowed: torch.float64, that of query"),
-        ({"value": V.half()}, TypeError, "value: came with dtype torch.float16; allowed: torch.float32, that of key"),
-        ({"query": Q[..., :3]}, ValueError, r"came with 3 and 4 features after projection by Dot"),
-        ({"query": torch.zeros(7, 3, 4)}, ValueError, r"query \(7, 3, 4\), key \(2, 5, 4\).*that broadcast"),
-        ({"value": V[:, :4]}, ValueError, r"value: came with 4 rows \(shape \(2, 4, 6\)\); allowed: 5"),
-        ({"score": "dot"}, TypeError, "score: came 'dot'; allowed: an instance of a dikkat.scores.Score"),
-        ({"score": scores.Dot}, TypeError, "score: came Dot; .*make one, with its brackets"),
-        ({"score": scores.Additive(4, 3, 7)}, ValueError, r"query: came with 4 features .* allowed: 3"),
-        ({"score": scores.Additive(4, 4, 7).double()}, TypeError, "dtype torch.float32; allowed: torch.float64"),
-        ({"valid_lens": torch.tensor([1, 6])}, ValueError, "valid_lens: came 6; allowed: 0 to 5"),
-        ({"valid_lens": torch.tensor([1, -2])}, ValueError, "valid_lens: came -2; allowed: 0 to 5"),
-        ({"valid_lens": torch.tensor([1.0, 2.0])}, TypeError, "valid_lens: came with dtype torch.float32"),
-        ({"valid_lens": torch.tensor([1, 2, 3])}, ValueError, r"valid_lens: came with shape \(3,\)"),
-        ({"valid_lens": torch.ones(2, 5, dtype=torch.int64)}, ValueError, r"allowed: \(2,\).*\(2, 3\)"),
-        ({"mask": torch.ones(2, 3, 5)}, TypeError, "mask: came with dtype torch.float32; allowed: torch.bool"),
+        ({"query": [1.0]}, TypeError, "query: got list; expected a torch.Tensor"),
+        ({"query": Q.long()}, TypeError, "query: got dtype torch.int64"),
+        ({"query": Q[0, 0]}, ValueError, r"query: got shape \(4,\); expected \(..., length, features\)"),
+        ({"query": Q.double()}, TypeError, "key: got dtype torch.float32; expected torch.float64, that of query"),
+        ({"value": V.half()}, TypeError, "value: got dtype torch.float16; expected torch.float32, that of key"),
+        ({"query": Q[..., :3]}, ValueError, r"got 3 and 4 features after projection by Dot"),
+        (
+            {"query": torch.zeros(7, 3, 4)},
+            ValueError,
+            r"query, key, value: got shapes \(7, 3, 4\), \(2, 5, 4\).*that broadcast",
+        ),
+        ({"value": V[:, :4]}, ValueError, r"value: got 4 rows \(shape \(2, 4, 6\)\); expected 5"),
+        ({"score": "dot"}, TypeError, "score: got 'dot'; expected an instance of a dikkat.scores.Score"),
+        ({"score": scores.Dot}, TypeError, "score: got Dot; .*make one, with its brackets"),
+        ({"score": scores.Additive(4, 3, 7)}, ValueError, r"query: got 4 features .* expected 3"),
+        ({"score": scores.Additive(4, 4, 7).double()}, TypeError, "dtype torch.float32; expected torch.float64"),
+        ({"valid_lens": torch.tensor([1, 6])}, ValueError, "valid_lens: got 6; expected 0 to 5"),
+        ({"valid_lens": torch.tensor([1, -2])}, ValueError, "valid_lens: got -2; expected 0 to 5"),
+        ({"valid_lens": torch.tensor([1.0, 2.0])}, TypeError, "valid_lens: got dtype torch.float32"),
+        ({"valid_lens": torch.tensor([1, 2, 3])}, ValueError, r"valid_lens: got shape \(3,\)"),
+        ({"valid_lens": torch.ones(2, 5, dtype=torch.int64)}, ValueError, r"expected \(2,\).*\(2, 3\)"),
+        ({"mask": torch.ones(2, 3, 5)}, TypeError, "mask: got dtype torch.float32; expected torch.bool"),
         ({"mask": torch.ones(2, 5, 3, dtype=torch.bool)}, ValueError, r"broadcasts to \(2, 3, 5\)"),
         ({"mask": torch.ones(7, 2, 3, 5, dtype=torch.bool)}, ValueError, r"broadcasts to \(2, 3, 5\)"),
         (
@@ -47,19 +52,19 @@ DOT = scores.Dot()
             r"every query of a batch element, mask\[:, None, :\]",
         ),
         ({"mask": torch.ones(2, 4, dtype=torch.bool)}, ValueError, r"broadcasts to \(2, 3, 5\)$"),
-        ({"valid_lens": [1, 2]}, TypeError, "valid_lens: came list; .* as torch.tensor makes of a list"),
-        ({"score": None}, TypeError, "score: came NoneType; allowed: an instance of a dikkat.scores.Score"),
-        ({"causal": 1}, TypeError, "causal: came int"),
-        ({"key_bias": torch.zeros(2, 4)}, ValueError, r"key_bias: came with shape \(2, 4\)"),
-        ({"key_bias": torch.zeros(2, 5, dtype=torch.int64)}, TypeError, "key_bias: came with dtype torch.int64"),
-        ({"exclude": torch.zeros(2, 3)}, TypeError, "exclude: came with dtype torch.float32"),
-        ({"exclude": torch.full((2, 3), 5)}, ValueError, "exclude: came 5; allowed: -1 to 4"),
-        ({"exclude": torch.full((2, 4), 0)}, ValueError, r"exclude: came with shape \(2, 4\)"),
-        ({"dropout": 1.5}, ValueError, "dropout: came 1.5; allowed: a number from 0 to 1"),
-        ({"dropout": math.nan}, ValueError, "dropout: came nan"),
-        ({"dropout": "0.5"}, TypeError, "dropout: came str"),
-        ({"impl": "fast"}, ValueError, "impl: came 'fast'; allowed: 'auto'"),
-        ({"impl": "sdpa", "return_weights": True}, ValueError, "'sdpa' cannot run this call: .*show no weights"),
+        ({"valid_lens": [1, 2]}, TypeError, "valid_lens: got list; .* as torch.tensor makes of a list"),
+        ({"score": None}, TypeError, "score: got NoneType; expected an instance of a dikkat.scores.Score"),
+        ({"causal": 1}, TypeError, "causal: got int"),
+        ({"key_bias": torch.zeros(2, 4)}, ValueError, r"key_bias: got shape \(2, 4\)"),
+        ({"key_bias": torch.zeros(2, 5, dtype=torch.int64)}, TypeError, "key_bias: got dtype torch.int64"),
+        ({"exclude": torch.zeros(2, 3)}, TypeError, "exclude: got dtype torch.float32"),
+        ({"exclude": torch.full((2, 3), 5)}, ValueError, "exclude: got 5; expected -1 to 4"),
+        ({"exclude": torch.full((2, 4), 0)}, ValueError, r"exclude: got shape \(2, 4\)"),
+        ({"dropout": 1.5}, ValueError, "dropout: got 1.5; expected a number from 0 to 1"),
+        ({"dropout": math.nan}, ValueError, "dropout: got nan"),
+        ({"dropout": "0.5"}, TypeError, "dropout: got str"),
+        ({"impl": "fast"}, ValueError, "impl: got 'fast'; expected 'auto'"),
+        ({"impl": "sdpa", "return_weights": True}, ValueError, "'sdpa', which cannot run this call: .*show no weights"),
         ({"impl": "sdpa", "score": scores.Gaussian()}, ValueError, "pair function is 'distance'"),
         ({"key_bais": None}, TypeError, "key_bais"),
     ],
@@ -101,7 +106,7 @@ def test_sparse_restrictions_are_refused_by_name(limit: str) -> None:
         "key_bias": torch.zeros(2, 5),
         "exclude": torch.zeros(2, 3, dtype=torch.int64),
     }
-    with pytest.raises(TypeError, match=f"^{limit}: came a tensor with layout torch.sparse_coo; allowed: a dense"):
+    with pytest.raises(TypeError, match=f"^{limit}: got a tensor with layout torch.sparse_coo; expected a dense"):
         dikkat.attend(Q, K, V, score=DOT, **{limit: limits[limit].to_sparse()})  # type: ignore[call-overload]
 
 
@@ -114,24 +119,24 @@ def test_a_mask_of_keys_is_told_to_have_all_its_dimensions() -> None:
 
 
 def test_errors_of_memories_and_states() -> None:
-    with pytest.raises(TypeError, match="memory: came Tensor; allowed: a Memory"):
+    with pytest.raises(TypeError, match="memory: got Tensor; expected a Memory"):
         dikkat.attend_memory(Q, K)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="no leading dimension to select from"):
         dikkat.prepare(K[0], V[0], score=DOT).select(torch.tensor([0]))
-    with pytest.raises(ValueError, match=r"valid_lens: came with shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"valid_lens: got shape \(3,\)"):
         dikkat.prepare(K, V, score=DOT, valid_lens=torch.tensor([1, 2, 3]))
     state = dikkat.attention_state(Q, K, V, score=DOT)
-    with pytest.raises(ValueError, match=r"b: came with mean \(1, 3, 6\); allowed: \(2, 3, 6\)"):
+    with pytest.raises(ValueError, match=r"b: got mean \(1, 3, 6\); expected \(2, 3, 6\)"):
         dikkat.merge(state, dikkat.State(state.mean[:1], state.lse[:1]))
-    with pytest.raises(TypeError, match="b: came Tensor; allowed: a State"):
+    with pytest.raises(TypeError, match="b: got Tensor; expected a State"):
         dikkat.merge(state, state.mean)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"a: came with mean \(2, 3, 6\) and lse \(2,\)"):
+    with pytest.raises(ValueError, match=r"a: got mean \(2, 3, 6\) and lse \(2,\)"):
         dikkat.merge(dikkat.State(state.mean, state.lse[:, 0]), state)
-    with pytest.raises(TypeError, match=r"a\.mean: came int; allowed: a torch\.Tensor"):
+    with pytest.raises(TypeError, match=r"a\.mean: got int; expected a torch\.Tensor"):
         dikkat.merge(dikkat.State(1, 2), state)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"b\.lse: came NoneType"):
+    with pytest.raises(TypeError, match=r"b\.lse: got NoneType"):
         dikkat.merge(state, dikkat.State(state.mean, None))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"b\.tail: came float"):
+    with pytest.raises(TypeError, match=r"b\.tail: got float"):
         dikkat.merge(state, dikkat.State(state.mean, state.lse, 0.0))  # type: ignore[arg-type]
 
 
@@ -193,11 +198,11 @@ def test_the_lengths_of_a_memory_are_those_of_its_own_sentences(own: tuple[int, 
 @pytest.mark.parametrize(
     ("rows", "error", "message"),
     [
-        ([0, 1], TypeError, "rows: came list"),
-        (torch.tensor([True, False]), TypeError, "rows: came dtype torch.bool"),
-        (torch.tensor(1), ValueError, r"rows: came with shape \(\)"),
-        (torch.tensor([0, 2]), ValueError, "rows: came 0 to 2; allowed: 0 to 1"),
-        (torch.tensor([-1]), ValueError, "rows: came -1 to -1; allowed: 0 to 1"),
+        ([0, 1], TypeError, "rows: got list"),
+        (torch.tensor([True, False]), TypeError, "rows: got dtype torch.bool"),
+        (torch.tensor(1), ValueError, r"rows: got shape \(\)"),
+        (torch.tensor([0, 2]), ValueError, "rows: got 0 to 2; expected 0 to 1"),
+        (torch.tensor([-1]), ValueError, "rows: got -1 to -1; expected 0 to 1"),
     ],
 )
 def test_rows_that_cannot_be_selected(rows: Any, error: type[Exception], message: str) -> None:
@@ -224,13 +229,21 @@ def test_a_score_that_does_not_fit_is_named() -> None:
         return type("Own", (scores.Score,), attributes)()
 
     cases: list[tuple[scores.Score, type[Exception], str]] = [
-        (broken(), TypeError, "Own.pair came None; allowed: 'inner', 'additive', 'distance'"),
-        (broken(pair="dot"), TypeError, "Own.pair came 'dot'"),
-        (broken(pair="distance", profile="cosine"), TypeError, "Own.profile came 'cosine'"),
+        (broken(), TypeError, "Own.pair = None; expected 'inner', 'additive', 'distance'"),
+        (broken(pair="dot"), TypeError, "Own.pair = 'dot'"),
+        (broken(pair="distance", profile="cosine"), TypeError, "Own.profile = 'cosine'"),
         (broken(pair="additive"), TypeError, r"pair_weight\(\) must return v"),
         (broken(pair="inner", pair_weight=lambda self: torch.ones(4)), TypeError, r"and None for the others"),
-        (broken(pair="additive", pair_weight=lambda self: torch.ones(3)), ValueError, r"came with shape \(3,\)"),
-        (broken(pair="inner", project_key=lambda self, key: key[:, 1:]), ValueError, "project_key of Own gave 4 rows"),
+        (
+            broken(pair="additive", pair_weight=lambda self: torch.ones(3)),
+            ValueError,
+            r"pair_weight of Own with shape \(3,\)",
+        ),
+        (
+            broken(pair="inner", project_key=lambda self, key: key[:, 1:]),
+            ValueError,
+            "got 4 rows from project_key of Own",
+        ),
     ]
     for score, error, message in cases:
         with pytest.raises(error, match=message):
@@ -335,3 +348,10 @@ def test_importing_loads_torch_and_numpy_alone() -> None:
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     loaded = {name.split(".")[0] for name in done.stdout.split()}
     assert loaded - set(sys.stdlib_module_names) <= {"dikkat", "torch", "numpy"}
+
+
+def test_no_room_is_named_as_a_public_function() -> None:
+    """Importing a submodule sets the package's attribute of its name."""
+    rooms = {module.name for module in pkgutil.iter_modules(dikkat.__path__)}
+    assert rooms & set(dikkat.__all__) == {"scores"}  # public as it is
+    assert callable(dikkat.implementations)

@@ -447,5 +447,5 @@ def test_large_problems_go_to_what_needs_linear_memory() -> None:
 
 def test_an_unknown_implementation_is_an_error() -> None:
     x = torch.zeros(2, 3)
-    with pytest.raises(ValueError, match=r"impl: came 'flash'; allowed: 'auto', 'sdpa', 'reference', 'chunked'"):
+    with pytest.raises(ValueError, match=r"impl: got 'flash'; expected 'auto', 'sdpa', 'reference', 'chunked'"):
         dikkat.attend(x, x, x, score=scores.Dot(), impl="flash")

@@ -254,23 +254,23 @@ def test_layers_under_autocast() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: dikkat.MultiHeadAttention(10, 4), ValueError, "key_dim, num_heads: came 10 and 4"),
-        (lambda: dikkat.MultiHeadAttention(8, 4, value_dim=6), ValueError, "value_dim, num_heads: came 6 and 4"),
-        (lambda: dikkat.SelfAttention(8, 8, 8, 0), ValueError, "num_heads: came 0"),
-        (lambda: dikkat.AdditiveAttention(0, 3, 5), ValueError, "key_size: came 0"),
-        (lambda: dikkat.AdditiveAttention(3, 3, 5.0), TypeError, "num_hiddens: came 5.0"),  # type: ignore[arg-type]
-        (lambda: dikkat.DotProductAttention(1.5), ValueError, "dropout: came 1.5"),
-        (lambda: dikkat.KernelAttention(0.0), ValueError, "bandwidth: came 0.0; allowed: positive"),
-        (lambda: dikkat.KernelAttention(math.nan), ValueError, "bandwidth: came nan"),
-        (lambda: dikkat.KernelAttention("wide"), TypeError, "bandwidth: came 'wide'"),  # type: ignore[arg-type]
-        (lambda: dikkat.KernelAttention(None), TypeError, "bandwidth: came None"),  # type: ignore[arg-type]
-        (lambda: dikkat.KernelAttention([1.0, -2.0]), ValueError, r"bandwidth: came \[1.0, -2.0\]"),
-        (lambda: dikkat.KernelAttention(torch.ones(2, 2)), ValueError, r"bandwidth: came with shape \(2, 2\)"),
-        (lambda: dikkat.KernelAttention([1.0, 2.0])(*tensors(3, 3, 3)), ValueError, "came with 3 features; allowed: 2"),
+        (lambda: dikkat.MultiHeadAttention(10, 4), ValueError, "key_dim, num_heads: got 10 and 4"),
+        (lambda: dikkat.MultiHeadAttention(8, 4, value_dim=6), ValueError, "value_dim, num_heads: got 6 and 4"),
+        (lambda: dikkat.SelfAttention(8, 8, 8, 0), ValueError, "num_heads: got 0"),
+        (lambda: dikkat.AdditiveAttention(0, 3, 5), ValueError, "key_size: got 0"),
+        (lambda: dikkat.AdditiveAttention(3, 3, 5.0), TypeError, "num_hiddens: got 5.0"),  # type: ignore[arg-type]
+        (lambda: dikkat.DotProductAttention(1.5), ValueError, "dropout: got 1.5"),
+        (lambda: dikkat.KernelAttention(0.0), ValueError, "bandwidth: got 0.0; expected positive"),
+        (lambda: dikkat.KernelAttention(math.nan), ValueError, "bandwidth: got nan"),
+        (lambda: dikkat.KernelAttention("wide"), TypeError, "bandwidth: got 'wide'"),  # type: ignore[arg-type]
+        (lambda: dikkat.KernelAttention(None), TypeError, "bandwidth: got None"),  # type: ignore[arg-type]
+        (lambda: dikkat.KernelAttention([1.0, -2.0]), ValueError, r"bandwidth: got \[1.0, -2.0\]"),
+        (lambda: dikkat.KernelAttention(torch.ones(2, 2)), ValueError, r"bandwidth: got shape \(2, 2\)"),
+        (lambda: dikkat.KernelAttention([1.0, 2.0])(*tensors(3, 3, 3)), ValueError, "got 3 features; expected 2"),
         (
             lambda: dikkat.MultiHeadAttention(8, 4).double()(*tensors(8, 8, 7)),
             ValueError,
-            r"value: came with shape .*8 feat",
+            r"value: got shape .*8 feat",
         ),
         (lambda: dikkat.DotProductAttention()(*tensors(8, 8, 8), maks=None), TypeError, "maks: no such argument"),
         (
@@ -278,13 +278,13 @@ def test_layers_under_autocast() -> None:
             TypeError,
             "key_padding_mask: no such argument; .* is valid_lens",
         ),
-        (lambda: dikkat.MultiHeadAttention(8, 4)(*tensors(8, 8, 8)), TypeError, "query: came with dtype torch.float64"),
-        (lambda: dikkat.MultiHeadAttention(8, 4)([1.0], *tensors(8, 8, 8)[1:]), TypeError, "query: came list"),
-        (lambda: dikkat.MultiHeadAttention(8, 2.0), TypeError, "num_heads: came 2.0"),  # type: ignore[arg-type]
-        (lambda: dikkat.MultiHeadAttention(8, 4, key_size=-3), ValueError, "key_size: came -3"),
-        (lambda: dikkat.MultiHeadAttention(8, 4, score="dot"), TypeError, "score: came 'dot'"),  # type: ignore[arg-type]
-        (lambda: dikkat.MultiHeadAttention(8, 4, dropout=True), TypeError, "dropout: came bool"),
-        (lambda: dikkat.SelfAttention(8, 8, 8)(tensors(8, 8, 7)[2].float()), ValueError, "x: came with 7 features"),
+        (lambda: dikkat.MultiHeadAttention(8, 4)(*tensors(8, 8, 8)), TypeError, "query: got dtype torch.float64"),
+        (lambda: dikkat.MultiHeadAttention(8, 4)([1.0], *tensors(8, 8, 8)[1:]), TypeError, "query: got list"),
+        (lambda: dikkat.MultiHeadAttention(8, 2.0), TypeError, "num_heads: got 2.0"),  # type: ignore[arg-type]
+        (lambda: dikkat.MultiHeadAttention(8, 4, key_size=-3), ValueError, "key_size: got -3"),
+        (lambda: dikkat.MultiHeadAttention(8, 4, score="dot"), TypeError, "score: got 'dot'"),  # type: ignore[arg-type]
+        (lambda: dikkat.MultiHeadAttention(8, 4, dropout=True), TypeError, "dropout: got bool"),
+        (lambda: dikkat.SelfAttention(8, 8, 8)(tensors(8, 8, 7)[2].float()), ValueError, "x: got 7 features"),
         (
             lambda: dikkat.MultiHeadAttention(8, 4)(torch.zeros(3, 8), torch.zeros(2, 5, 8), torch.zeros(2, 5, 8)),
             ValueError,
@@ -293,7 +293,7 @@ def test_layers_under_autocast() -> None:
         (
             lambda: dikkat.MultiHeadAttention(8, 4)(torch.zeros(2, 3, 8), torch.zeros(2, 5, 8), torch.zeros(2, 4, 8)),
             ValueError,
-            "value: came with 4 rows",
+            "value: got 4 rows",
         ),
     ],
 )

@@ -162,9 +162,9 @@ def test_parts_of_other_types_are_named() -> None:
     module = decoder()
     inputs, encoded, state = given()
     memory = module.prepare(encoded, torch.full((BATCH,), 3))
-    with pytest.raises(TypeError, match=r"valid_lens of dtype torch.float32; allowed: torch.int64"):
+    with pytest.raises(TypeError, match=r"valid_lens of dtype torch.float32; expected torch.int64"):
         replace(memory, valid_lens=torch.full((BATCH,), 3.2))
-    with pytest.raises(TypeError, match=r"memory\.value: came with dtype torch\.float64; allowed: torch\.float32"):
+    with pytest.raises(TypeError, match=r"memory\.value: got dtype torch\.float64; expected torch\.float32"):
         module(inputs.float(), memory, state)
 
 
@@ -208,13 +208,13 @@ def test_another_layers_memory_does_not_lend_its_cells() -> None:
 
 
 def test_wrong_kinds_are_named() -> None:
-    with pytest.raises(TypeError, match="score: came NoneType"):
+    with pytest.raises(TypeError, match="score: got NoneType"):
         AttentionalGRU(INPUT, HIDDEN, CONTEXT, None)  # type: ignore[arg-type]
     module = decoder()
     inputs, encoded, state = given()
-    with pytest.raises(TypeError, match="memory: came Tensor; allowed: a Memory"):
+    with pytest.raises(TypeError, match="memory: got Tensor; expected a Memory"):
         module(inputs, encoded, state)
-    with pytest.raises(TypeError, match=r"lengths: came list; allowed: a torch.Tensor of integers"):
+    with pytest.raises(TypeError, match=r"lengths: got list; expected a torch.Tensor of integers"):
         GRUEncoder(INPUT, HIDDEN)(torch.randn(2, 3, INPUT), [3, 2])  # type: ignore[arg-type]
 
 

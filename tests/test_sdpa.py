@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dikkat
 import kit
-from dikkat import scores
-from dikkat.backends import sdpa
+from dikkat import backends, call, scores
+from dikkat.backends import BACKENDS, sdpa
 
 FUSED = "_scaled_dot_product_flash_attention_for_cpu"
 
@@ -171,9 +171,9 @@ def test_hidden_keys_are_copied_only_where_they_would_have_an_effect(
     score: scores.Score, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     met: list[Any] = []
-    real = dikkat.backends.BACKENDS["sdpa"].run
-    kept = kit.replace(dikkat.backends.BACKENDS["sdpa"], run=lambda problem: met.append(problem) or real(problem))
-    monkeypatch.setitem(dikkat.backends.BACKENDS, "sdpa", kept)
+    real = BACKENDS["sdpa"]
+    kept = kit.replace(real, run=lambda problem, found: met.append(problem) or real.run(problem, found))
+    monkeypatch.setitem(BACKENDS, "sdpa", kept)
     torch.manual_seed(0)
     lens = torch.tensor([3, 11])
     for query_size, hidden in ((1.0, 1.0), (1.0, 1e30), (1e30, 1e30), (1.0, torch.inf), (1.0, torch.nan)):
@@ -191,3 +191,16 @@ def test_hidden_keys_are_copied_only_where_they_would_have_an_effect(
         for grad, other in zip(grads, exact, strict=True):
             torch.testing.assert_close(grad[:1, : other.shape[1]], other)
             assert bool((grad[:1, other.shape[1] :] == 0).all())
+
+
+@pytest.mark.parametrize("limits", [{"causal": True}, {"valid_lens": torch.tensor([3, 5]), "causal": True}])
+def test_values_are_looked_at_once(limits: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    for place in (backends, call, sdpa):
+        real = place.are_harmless
+        monkeypatch.setattr(place, "are_harmless", lambda *given, real=real: looked.append(1) or real(*given))
+    x = torch.randn(2, 5, 8)
+    for use in (dikkat.attend, dikkat.implementations):
+        looked.clear()
+        use(x, x, x, score=scores.Dot(), **limits)
+        assert len(looked) == 1

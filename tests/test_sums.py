@@ -133,7 +133,7 @@ def test_merging_has_the_gradients_of_the_whole_at_large_scores() -> None:
 
 def test_a_tail_has_the_shape_of_its_logarithm() -> None:
     state = dikkat.State(torch.zeros(2, 3), torch.zeros(2))
-    with pytest.raises(ValueError, match=r"b: came with lse \(2,\) and tail \(1,\); allowed: the same shape, or None"):
+    with pytest.raises(ValueError, match=r"b: got lse \(2,\) and tail \(1,\); expected the same shape, or None"):
         dikkat.merge(state, dikkat.State(state.mean, state.lse, torch.zeros(1)))
 
 

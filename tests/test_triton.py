@@ -11,7 +11,7 @@ import dikkat
 from dikkat import scores
 from dikkat.gpu.attention import launch as gpu_launch
 
-ON_CPU = "it needs CUDA tensors; came on cpu, where 'numba', 'chunked' and 'reference' run"
+ON_CPU = "it needs CUDA tensors, and got some on cpu, where 'numba', 'chunked' and 'reference' run"
 
 
 def reasons(score: scores.Score, **more: Any) -> tuple[str, ...]:
@@ -28,7 +28,9 @@ def not_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cpu_without_the_interpreter_is_refused() -> None:
     assert reasons(scores.Gaussian(1.0)) == (ON_CPU,)
     x = torch.zeros(2, 3)
-    with pytest.raises(ValueError, match="impl: 'triton' cannot run this call: it needs CUDA tensors; came on cpu"):
+    with pytest.raises(
+        ValueError, match="impl: got 'triton', which cannot run this call: it needs CUDA tensors, and got some on cpu"
+    ):
         dikkat.attend(x, x, x, score=scores.Gaussian(1.0), impl="triton")
     assert reasons(scores.Gaussian(1.0), device="meta") == (ON_CPU.replace("cpu", "meta"),)
 
@@ -38,7 +40,7 @@ def test_each_obstacle_says_what_runs_instead(monkeypatch: pytest.MonkeyPatch) -
     assert reasons(scores.Gaussian(1.0)) == ()
     assert reasons(scores.Gaussian(1.0), dtype=torch.bfloat16) == ()
     (inner,) = reasons(scores.Dot())
-    assert inner == "inner scores run on 'sdpa'; allowed here: additive and distance scores"
+    assert inner == "it computes additive and distance scores; inner ones run on 'sdpa'"
     (wide,) = reasons(scores.Gaussian(1.0), dtype=torch.float64)
     assert wide == "it computes in float32; 'chunked' and 'reference' take float64"
     with torch.autograd.forward_ad.dual_level():

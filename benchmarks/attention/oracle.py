@@ -321,7 +321,7 @@ def judge(call: Call) -> str:
     try:
         came = run(call)
     except ValueError as error:
-        if call.impl != "auto" and str(error).startswith(f"impl: '{call.impl}' cannot run this call: "):
+        if call.impl != "auto" and str(error).startswith(f"impl: got '{call.impl}', which cannot run this call: "):
             return "refused"
         raise
     _check_hidden(call, came)

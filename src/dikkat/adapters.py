@@ -54,15 +54,15 @@ def as_torch_attention(layer: nn.Module, batch_first: bool = False) -> nn.Module
     """
     if not isinstance(layer, _LAYERS):
         raise TypeError(
-            f"layer: came {type(layer).__name__}; allowed: an instance of {', '.join(c.__name__ for c in _LAYERS)}"
+            f"layer: got {type(layer).__name__}; expected an instance of {', '.join(c.__name__ for c in _LAYERS)}"
         )
     if not isinstance(batch_first, bool):
-        raise TypeError(f"batch_first: came {type(batch_first).__name__}; allowed: True or False")
+        raise TypeError(f"batch_first: got {type(batch_first).__name__}; expected True or False")
     return _TorchAttention(layer, batch_first)
 
 
 class _Elsewhere:
-    """What PyTorch finds where it looks for parameters before it takes a path around the module: no plain tensor."""
+    """Stands where PyTorch looks for parameters before it takes a shortcut around the module, to prevent that."""
 
     weight = bias = None
 
@@ -72,7 +72,7 @@ class _Elsewhere:
 
 
 class _TorchAttention(nn.Module):
-    # What PyTorch's transformers read of their attention. The last four keep them off the paths around it.
+    # Attributes that PyTorch's transformers read of their attention; the last four keep them from their shortcuts.
     batch_first: bool
     num_heads: int
     in_proj_weight = out_proj = _Elsewhere()
@@ -96,11 +96,11 @@ class _TorchAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As `torch.nn.MultiheadAttention`'s."""
+        """Attend: called as `torch.nn.MultiheadAttention` is."""
         for name, tensor in (("query", query), ("key", key), ("value", value)):
             _check_features(name, tensor, query)
         if is_causal and attn_mask is None:
-            raise ValueError("is_causal: came True without attn_mask; allowed: beside the mask that it speaks of")
+            raise ValueError("is_causal: got True without attn_mask; expected the mask that it describes as well")
         alone, turned = query.ndim == 2, query.ndim == 3 and not self.batch_first
         if alone:
             query, key, value = query[None], key[None], value[None]
@@ -120,7 +120,7 @@ class _TorchAttention(nn.Module):
     def _limits(
         self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
     ) -> dict[str, Tensor | None]:
-        """PyTorch's two masks as `attend` says it: who takes part, and what is added to the scores of a key."""
+        """Translate PyTorch's two masks into the `mask` and the `key_bias` of `attend`."""
         batch, queries, keys = query.shape[0], query.shape[1], key.shape[1]
         visible: Tensor | None = None  # (B or 1, heads or 1, L or 1, S)
         bias: Tensor | None = None  # (B or 1, heads or 1, S)
@@ -150,28 +150,28 @@ def _check_features(name: str, tensor: Tensor, query: Tensor) -> None:
     check_dense(name, tensor)
     if tensor.ndim not in (2, 3) or tensor.ndim != query.ndim:
         raise ValueError(
-            f"{name}: came with shape {tuple(tensor.shape)}; allowed: 3 dimensions, or for all three 2, without a batch"
+            f"{name}: got shape {tuple(tensor.shape)}; expected 3 dimensions, or for all three 2, without a batch"
         )
 
 
 def _check_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
         came = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"{name}: came {came}; allowed: a torch.Tensor of torch.bool, or of a floating-point type")
+        raise TypeError(f"{name}: got {came}; expected a torch.Tensor of torch.bool, or of a floating-point type")
     check_dense(name, mask)
     if tuple(mask.shape) not in shapes:
-        raise ValueError(f"{name}: came with shape {tuple(mask.shape)}; allowed: {' or '.join(map(str, shapes))}")
+        raise ValueError(f"{name}: got shape {tuple(mask.shape)}; expected {' or '.join(map(str, shapes))}")
 
 
 def _parted(mask: Tensor) -> tuple[Tensor, Tensor | None]:
-    """A mask of numbers, (..., L, S), as who takes part, and what is added to a key's scores, (..., S), if anything."""
+    """Split a mask of numbers (..., L, S) into booleans, True where a pair takes part, and a bias (..., S) or None."""
     visible = mask != -_INF
     by_key = mask.amax(-2) if mask.shape[-2] else mask.new_zeros((*mask.shape[:-2], mask.shape[-1]))
     by_key = by_key.masked_fill(by_key == -_INF, 0.0)
     if mask.requires_grad or not bool((~visible | (mask == by_key[..., None, :])).all()):
         came = "a gradient" if mask.requires_grad else "numbers that differ from query to query"
         raise ValueError(
-            f"attn_mask: came with {came}; allowed: booleans, or numbers without a gradient, which are 0 and −∞ or the "
+            f"attn_mask: got {came}; expected booleans, or numbers without a gradient, which are 0 and −∞ or the "
             "same for all queries: use −∞, or booleans, for what a query must not see (not −1e9 or finfo.min); "
             "what else depends on the pair belongs in the score"
         )

@@ -1,4 +1,4 @@
-"""The one place where a tensor's address is taken for compiled code, and what is looked at before.
+"""The one place where a tensor's address is taken for compiled code, and the checks that come before.
 
 Compiled code believes what it is told: an address that is none, or fewer numbers behind it than a shape says, is a
 crash or somebody else's memory. So no other module calls `data_ptr`.
@@ -27,7 +27,7 @@ def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
         TypeError: Another dtype.
         ValueError: No numbers to read, or not so many in a row as the shape says.
     """
-    # In one piece, and the dispatcher's keys are asked for only where a cheaper look does not do: small calls notice.
+    # Inlined, and the dispatcher's keys are asked for only where cheaper checks fail: it shows in small calls.
     if type(tensor) not in _TYPES or not tensor.is_cpu or tensor.is_neg() or tensor.is_nested:
         _check(name, tensor, "cpu")
     try:
@@ -37,9 +37,9 @@ def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
     if not found and tensor.numel():
         raise _no_numbers(name, tensor, "cpu")
     if tensor.dtype != dtype:
-        raise TypeError(f"{name}: came with dtype {tensor.dtype}; allowed: {dtype}")
+        raise TypeError(f"{name}: got dtype {tensor.dtype}; expected {dtype}")
     if not tensor.is_contiguous():
-        raise ValueError(f"{name}: came with strides {tensor.stride()}; allowed: a contiguous tensor")
+        raise ValueError(f"{name}: got strides {tensor.stride()}; expected a contiguous tensor")
     if tensor.untyped_storage().nbytes() < tensor.storage_offset() * dtype.itemsize + tensor.nbytes:
         _check_room(name, tensor)
     return found
@@ -49,15 +49,15 @@ def rows_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
     """`address` of a matrix whose rows are contiguous, and may lie apart."""
     _check(name, tensor, "cpu")
     if tensor.dtype != dtype:
-        raise TypeError(f"{name}: came with dtype {tensor.dtype}; allowed: {dtype}")
+        raise TypeError(f"{name}: got dtype {tensor.dtype}; expected {dtype}")
     if tensor.ndim != 2 or (tensor.stride(1) != 1 and tensor.shape[1] > 1) or tensor.stride(0) < 0:
-        raise ValueError(f"{name}: came with strides {tensor.stride()}; allowed: a matrix of contiguous rows")
+        raise ValueError(f"{name}: got strides {tensor.stride()}; expected a matrix of contiguous rows")
     _check_room(name, tensor)
     return tensor.data_ptr()
 
 
 def check(name: str, tensor: Tensor, device: str) -> None:
-    """What holds for a tensor that Triton takes the address of: any strides, but real numbers, and as many.
+    """Check a tensor whose address Triton takes: its strides may be any, but its numbers must all be there.
 
     Raises:
         ValueError: No numbers to read, or not so many as the shape says.
@@ -67,14 +67,14 @@ def check(name: str, tensor: Tensor, device: str) -> None:
 
 
 def made(shape: Iterable[int], dtype: torch.dtype) -> tuple[Tensor, int]:
-    """New room on the CPU, whatever the default device is, and its address.
+    """A new tensor on the CPU, whatever the default device is, and its address.
 
     Raises:
-        ValueError: PyTorch made none, as in `FakeTensorMode`.
+        ValueError: PyTorch made a tensor without memory, as in `FakeTensorMode`.
     """
     tensor = torch.empty(tuple(shape), dtype=dtype, device="cpu")
     if type(tensor) is not Tensor:
-        raise ValueError(f"a new tensor came as {type(tensor).__name__}; {_ALLOWED}")
+        raise ValueError(f"a new tensor: got {type(tensor).__name__}; {_EXPECTED}")
     return tensor, tensor.data_ptr()
 
 
@@ -93,11 +93,12 @@ def obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str
 
 
 def watched() -> bool:
-    """Whether a mode would see each operation of PyTorch's, and none of compiled code's."""
+    """Whether a mode is on that sees each operation of PyTorch's, and would see none of compiled code's."""
+    # No public function counts the modes, or tells a tensor's dispatch keys as `_keys` does.
     return bool(torch._C._len_torch_dispatch_stack())
 
 
-_ALLOWED = "allowed: a dense tensor with numbers of its own, no fake, functional, wrapped, sparse or quantised one"
+_EXPECTED = "expected a dense tensor with numbers of its own, no fake, functional, wrapped, sparse or quantised one"
 
 
 def _check(name: str, tensor: Tensor, device: str) -> None:
@@ -106,7 +107,7 @@ def _check(name: str, tensor: Tensor, device: str) -> None:
 
 
 def _no_numbers(name: str, tensor: Tensor, device: str) -> ValueError:
-    return ValueError(f"{name}: came as {type(tensor).__name__} on {tensor.device}; {_ALLOWED}, on {device}")
+    return ValueError(f"{name}: got {type(tensor).__name__} on {tensor.device}; {_EXPECTED}, on {device}")
 
 
 def _check_room(name: str, tensor: Tensor) -> None:
@@ -114,31 +115,31 @@ def _check_room(name: str, tensor: Tensor) -> None:
     needs = (tensor.storage_offset() + numbers) * tensor.itemsize if numbers else 0
     if has < needs:
         raise ValueError(
-            f"{name}: came with shape {tuple(tensor.shape)}, which takes {needs} bytes of storage, and {has} are left: "
-            "it was resized; allowed: a tensor whose storage is whole"
+            f"{name}: got shape {tuple(tensor.shape)}, which takes {needs} bytes of storage, and {has} are left: "
+            "it was resized; expected a tensor whose storage is whole"
         )
 
 
 def _reach(tensor: Tensor) -> int:
-    """Numbers from a tensor's first to its last."""
+    """How many numbers lie from a tensor's first to its last."""
     if not tensor.numel():
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _keys(tensor: Tensor) -> Any:
-    """What PyTorch's dispatcher goes by, as one number: each kind of tensor that is not plain adds to it."""
+    """The dispatcher's key set as one number: each kind of tensor that is not plain adds to it."""
     return _dispatch_keys(tensor).raw_repr()
 
 
 _dispatch_keys = torch._C._dispatch_keys
-# What is no subclass; a subclass may be anything.
+# Types of plain tensors; a subclass may be anything.
 _TYPES = frozenset({Tensor, torch.nn.Parameter})
 
 
 @cache
 def _plain(device: str) -> frozenset[Any]:
-    """Of plain tensors of a device, made in inference mode or not."""
+    """The key sets of plain tensors of a device, made in inference mode or not."""
     with _disable_current_modes():
         with torch.inference_mode(False):
             plain = _keys(torch.empty(0, device=device))

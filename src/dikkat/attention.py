@@ -1,14 +1,14 @@
 """The front door: compare a query with every key, normalise over the keys, average the values."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack, overload
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import torch
 from torch import Tensor, nn
 
 from dikkat import call
 from dikkat.backends import BACKENDS, choose, pack
-from dikkat.masking import align, restrict
+from dikkat.masking import Hiding, Restricting, restrict
 from dikkat.scores import Score
 from dikkat.snapshot import Mark, differ, frozen, learns, marks, traced
 from dikkat.state import State, merge
@@ -27,30 +27,22 @@ __all__ = [
 ]
 
 
-class Restricted(TypedDict, total=False):
+class Restricted(Hiding, total=False):
     """The keyword arguments that every layer passes on to `attend`."""
 
-    mask: Tensor | None
-    causal: bool
-    key_bias: Tensor | None
-    exclude: Tensor | None
     return_weights: bool
     impl: str
 
 
-class _Options(TypedDict, total=False):
+class _Options(Hiding, total=False):
     """What `attend` and `attend_memory` take and does not change the type that they return."""
 
-    mask: Tensor | None
-    causal: bool
-    key_bias: Tensor | None
-    exclude: Tensor | None
     dropout: float
     impl: str
 
 
-class _AllOptions(_Options, total=False):
-    valid_lens: Tensor | int | None
+class _AllOptions(_Options, Restricting, total=False):
+    """What `attend` takes and does not change the type that it returns."""
 
 
 class Implementation(NamedTuple):
@@ -95,31 +87,31 @@ class Memory:
     maker: str | None = None
 
     def __post_init__(self) -> None:
-        """Also a memory of which something was replaced is one that can be read to its end."""
+        """Check that keys, values and lengths fit, also where one of them was replaced by hand."""
         key, value, lens = self.key, self.value, self.valid_lens
         if key.shape[-2] != value.shape[-2] or (key.ndim > 2 and key.shape[:1] != value.shape[:1]):
             raise ValueError(
-                f"memory: came with keys {tuple(key.shape)} and values {tuple(value.shape)}; allowed: as many of both, "
+                f"memory: got keys {tuple(key.shape)} and values {tuple(value.shape)}; expected as many of both, "
                 "in as many batch elements"
             )
         if lens is not None and lens.shape != key.shape[:-2][:1]:
             raise ValueError(
-                f"memory: came with valid_lens {tuple(lens.shape)} beside keys {tuple(key.shape)}; allowed: "
+                f"memory: got valid_lens {tuple(lens.shape)} beside keys {tuple(key.shape)}; expected "
                 f"{tuple(key.shape[:-2][:1])}, one length a batch element"
             )
         if lens is not None and lens.dtype != torch.int64:
-            raise TypeError(f"memory: came with valid_lens of dtype {lens.dtype}; allowed: torch.int64")
+            raise TypeError(f"memory: got valid_lens of dtype {lens.dtype}; expected torch.int64")
 
     def __copy__(self) -> "Memory":
-        """A copy of the same parameters, and so with the stamp."""
+        """A copy that shares the parameters, and so keeps the stamp."""
         return replace(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copied deeply and stored without the stamp, which is of these parameters and not of their copies."""
+        """Deep copies and pickles have no stamp: it belongs to these parameters, not to their copies."""
         return Memory, (self.score, self.key, self.value, self.valid_lens, self.packed, self.seen, (), self.maker)
 
     def scoring(self) -> Score:
-        """The score that queries are compared by: as it was seen, or, where it learns, as it is and as it was.
+        """The score that compares queries: the memory's copy, or the caller's score where it is trained.
 
         Raises:
             ValueError: Its parameters have been written to since, so that keys and queries would not go together.
@@ -135,7 +127,7 @@ class Memory:
         return seen if seen is None or isinstance(seen, Score) else seen.score  # a recurrent layer's
 
     def check_fresh(self) -> None:
-        """Refuse parameters that were written to since: where they learn, the memory's own copy does not serve."""
+        """Refuse parameters that were written to since: where they are trained, no copy may replace them."""
         if torch.compiler.is_compiling():
             return
         seen = self._seen_score
@@ -268,10 +260,12 @@ def attend(
         >>> dikkat.attend(q, k, v, score=dikkat.scores.ScaledDot(), valid_lens=torch.tensor([2, 3])).flatten()
         tensor([0.5000, 4.0000])
     """
-    limits = call.Limits(valid_lens, mask, causal, key_bias, exclude)
     wanted = call.Wanted(dropout=dropout, wants_weights=return_weights)
-    problem = call.problem(query, key, value, score, limits, wanted)
-    return call.output(call.run(problem, impl), value, return_weights)
+    problem = call.problem(
+        query, key, value, score, wanted,
+        valid_lens=valid_lens, mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
+    )  # fmt: skip
+    return call.output(call.dispatch(problem, impl), value, return_weights)
 
 
 def attention_state(
@@ -295,25 +289,25 @@ def attention_state(
     The log-sum-exp is that of the true scores, before dropout.
 
     Args:
-        query: As in `attend`, and so are all others.
-        key: (..., m, d_k).
-        value: (..., m, d_v).
+        query: (..., n, d_q), floating point.
+        key: (..., m, d_k), of the same dtype.
+        value: (..., m, d_v), of the same dtype.
         score: The scoring function.
-        valid_lens: (B,) or (B, n).
-        mask: (..., n, m).
+        valid_lens: (B,) or (B, n) integers in 0 ... m: key j takes part where j < valid_len.
+        mask: Booleans that broadcast to (..., n, m); True takes part.
         causal: Query i sees keys j <= i + m − n.
-        key_bias: (..., m).
-        exclude: (..., n).
-        dropout: On the normalised weights.
-        impl: "auto" or a name.
+        key_bias: (..., m), added to the scores; −∞ hides a key.
+        exclude: (..., n) integers: one key index that a row must not see, −1 for none.
+        dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
+        impl: "auto", or the name of one implementation, which then runs or raises.
 
     Returns:
         `State(mean (..., n, d_v), lse (..., n), tail (..., n))`, float32 or float64; a row with no key has mean 0 and
         lse −∞.
 
     Raises:
-        TypeError: As in `attend`.
-        ValueError: As in `attend`.
+        TypeError: An argument of the wrong kind or dtype.
+        ValueError: Shapes, devices or values that do not fit, or an implementation that cannot run this call.
 
     Example:
         >>> import torch, dikkat
@@ -321,9 +315,12 @@ def attention_state(
         >>> dikkat.attention_state(x, x, x, score=dikkat.scores.Dot()).lse  # log 3
         tensor([1.0986, 1.0986, 1.0986])
     """
-    limits = call.Limits(valid_lens, mask, causal, key_bias, exclude)
     wanted = call.Wanted(dropout=dropout, wants_state=True)
-    result = call.run(call.problem(query, key, value, score, limits, wanted), impl)
+    problem = call.problem(
+        query, key, value, score, wanted,
+        valid_lens=valid_lens, mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
+    )  # fmt: skip
+    result = call.dispatch(problem, impl)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
     return State(result.mean, result.lse, result.tail)
@@ -346,22 +343,22 @@ def attention_weights(
     $$ w_{ij} = \frac{[j \in V_i]\, e^{a(q_i, k_j) + b_j}}{\sum_{l \in V_i} e^{a(q_i, k_l) + b_l}} $$
 
     Args:
-        query: As in `attend`, and so are all others.
-        key: (..., m, d_k).
+        query: (..., n, d_q), floating point.
+        key: (..., m, d_k), of the same dtype.
         score: The scoring function.
-        valid_lens: (B,) or (B, n).
-        mask: (..., n, m).
+        valid_lens: (B,) or (B, n) integers in 0 ... m: key j takes part where j < valid_len.
+        mask: Booleans that broadcast to (..., n, m); True takes part.
         causal: Query i sees keys j <= i + m − n.
-        key_bias: (..., m).
-        exclude: (..., n).
-        impl: "auto" or a name.
+        key_bias: (..., m), added to the scores; −∞ hides a key.
+        exclude: (..., n) integers: one key index that a row must not see, −1 for none.
+        impl: "auto", or the name of one implementation, which then runs or raises.
 
     Returns:
         (..., n, m) in the dtype of `query`; each row sums to 1, or to 0 where it sees no key.
 
     Raises:
-        TypeError: As in `attend`.
-        ValueError: As in `attend`.
+        TypeError: An argument of the wrong kind or dtype.
+        ValueError: Shapes, devices or values that do not fit, or an implementation that cannot run this call.
 
     Example:
         >>> import torch, dikkat
@@ -369,10 +366,12 @@ def attention_weights(
         tensor([[0.5000, 0.5000, 0.0000, 0.0000]])
     """
     call.check_features("key", key)
-    limits = call.Limits(valid_lens, mask, causal, key_bias, exclude)
     nothing = key.new_empty((*key.shape[:-1], 0))
-    problem = call.problem(query, key, nothing, score, limits, call.Wanted(wants_weights=True))
-    return call.weights(call.run(problem, impl)).to(query.dtype)
+    problem = call.problem(
+        query, key, nothing, score, call.Wanted(wants_weights=True),
+        valid_lens=valid_lens, mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
+    )  # fmt: skip
+    return call.weights(call.dispatch(problem, impl)).to(query.dtype)
 
 
 def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:
@@ -402,30 +401,30 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
         >>> dikkat.attend_memory(torch.zeros(2, 1, 5), memory).shape
         torch.Size([2, 1, 13])
     """
-    memory = project(key, value, score=score, valid_lens=valid_lens)
+    memory = project_keys(key, value, score=score, valid_lens=valid_lens)
     seen = frozen(score) if _keeps(score, memory) else None
     return replace(memory, packed=pack(score.pair, memory.key), seen=seen)
 
 
 def _keeps(score: Score, memory: Memory) -> bool:
-    """Whether a memory is to have its own copy of the score: it has something that can change, and learns nothing."""
+    """Whether a memory needs its own copy of the score: the score has tensors that may change, and is not trained."""
     changes = next(score.parameters(), next(score.buffers(), None)) is not None
     return changes and not traced() and not learns(score, memory.key, memory.value)
 
 
-def project(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:
+def project_keys(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:
     """`prepare` without what an implementation keeps of the keys."""
     call.check_call(key, value, score)
     lead = call.leading(("key", key), ("value", value))
     if isinstance(valid_lens, Tensor) and valid_lens.ndim != len(lead[:1]):
         raise ValueError(
-            f"valid_lens: came with shape {tuple(valid_lens.shape)}; allowed: {tuple(lead[:1])}, one length a batch "
+            f"valid_lens: got shape {tuple(valid_lens.shape)}; expected {tuple(lead[:1])}, one length a batch "
             "element (a length a query is said as a mask, to attend_memory)"
         )
     limits = restrict(lead, 1, key.shape[-2], key.device, valid_lens=valid_lens)
     same = key is value
     key = call.rank(key, len(lead))
-    # The memory's own, whatever the caller writes to what came.
+    # Copies, so that writing to the caller's tensors later does not change the memory.
     key = call.hide(key, limits.seen()) if limits.hide() else key.clone()
     if same:  # as a decoder has it: once is enough
         value = key
@@ -467,22 +466,22 @@ def attend_memory(
     """`attend` over a memory: what a decoder calls at each step.
 
     Args:
-        query: (..., n, d_q).
+        query: (..., n, d_q), floating point, of the memory's dtype.
         memory: Made by `prepare`, with its lengths.
-        mask: As in `attend`, and so are all others.
+        mask: Booleans that broadcast to (..., n, m); True takes part.
         causal: Query i sees keys j <= i + m − n.
-        key_bias: (..., m).
-        exclude: (..., n).
-        dropout: On the normalised weights.
+        key_bias: (..., m), added to the scores; −∞ hides a key.
+        exclude: (..., n) integers: one key index that a row must not see, −1 for none.
+        dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
         return_weights: Whether to return the weights too.
-        impl: "auto" or a name.
+        impl: "auto", or the name of one implementation, which then runs or raises.
 
     Returns:
         (..., n, d_v), or the pair (output, weights (..., n, m)).
 
     Raises:
-        TypeError: As in `attend`.
-        ValueError: As in `attend`.
+        TypeError: An argument of the wrong kind or dtype.
+        ValueError: Shapes, devices or values that do not fit, or an implementation that cannot run this call.
 
     Example:
         >>> import torch, dikkat
@@ -491,35 +490,17 @@ def attend_memory(
         1.0
     """
     if not isinstance(memory, Memory):
-        raise TypeError(f"memory: came {type(memory).__name__}; allowed: a Memory, as dikkat.prepare makes")
+        raise TypeError(f"memory: got {type(memory).__name__}; expected a Memory, as dikkat.prepare makes")
     call.check_features("query", query)
     call.check_alike(("query", query), ("memory.value", memory.value))
-    lead = call.leading(("query", query), ("memory.key", memory.key), ("memory.value", memory.value))
-    limits = restrict(
-        lead,
-        query.shape[-2],
-        memory.key.shape[-2],
-        query.device,
-        mask=mask,
-        causal=causal,
-        key_bias=key_bias,
-        exclude=exclude,
-    )
     score = memory.scoring()
     memory.check_recorded(score, query)
-    further = limits.hide()
-    if memory.valid_lens is not None:  # which belong to the memory's own first dimension
-        lens = align(memory.valid_lens, memory.key.shape[:-2])
-        limits = replace(limits, lens=call.rank(lens, len(lead), 1))
-    query, key, value = (call.rank(t, len(lead)) for t in (query, memory.key, memory.value))
-    if limits.hide():
-        query = call.hide(query, limits.live())
-    if further:  # past the lengths, `prepare` has done it
-        key, value = call.hide(key, limits.seen()), call.hide(value, limits.seen())
     wanted = call.Wanted(dropout=dropout, wants_weights=return_weights)
-    packed = None if memory.packed is None else call.rank(memory.packed, len(lead), 3)
-    problem = call.project(query, key, value, score, limits, lead, wanted, packed)
-    return call.output(call.run(problem, impl), memory.value, return_weights)
+    problem = call.problem_of_projected(
+        query, memory.key, memory.value, score, wanted, memory.valid_lens, memory.packed,
+        mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
+    )  # fmt: skip
+    return call.output(call.dispatch(problem, impl), memory.value, return_weights)
 
 
 def implementations(
@@ -540,16 +521,16 @@ def implementations(
     """Which implementations could run a call, the one that `impl="auto"` picks first, and why the others could not.
 
     Args:
-        query: As in `attend`, and so are all others.
-        key: (..., m, d_k).
-        value: (..., m, d_v).
+        query: (..., n, d_q), floating point.
+        key: (..., m, d_k), of the same dtype.
+        value: (..., m, d_v), of the same dtype.
         score: The scoring function.
-        valid_lens: (B,) or (B, n).
-        mask: (..., n, m).
+        valid_lens: (B,) or (B, n) integers in 0 ... m: key j takes part where j < valid_len.
+        mask: Booleans that broadcast to (..., n, m); True takes part.
         causal: Query i sees keys j <= i + m − n.
-        key_bias: (..., m).
-        exclude: (..., n).
-        dropout: On the normalised weights.
+        key_bias: (..., m), added to the scores; −∞ hides a key.
+        exclude: (..., n) integers: one key index that a row must not see, −1 for none.
+        dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
         return_weights: Whether the call is to return weights.
         return_state: Whether the call is `attention_state`.
 
@@ -557,8 +538,8 @@ def implementations(
         One `Implementation(name, runs, reasons)` each.
 
     Raises:
-        TypeError: As in `attend`.
-        ValueError: As in `attend`.
+        TypeError: An argument of the wrong kind or dtype.
+        ValueError: Shapes, devices or values that do not fit, or an implementation that cannot run this call.
 
     Example:
         >>> import torch, dikkat
@@ -566,10 +547,14 @@ def implementations(
         >>> [i.name for i in dikkat.implementations(x, x, x, score=dikkat.scores.Dot()) if i.runs]
         ['sdpa', 'reference', 'chunked', 'numba']
     """
-    limits = call.Limits(valid_lens, mask, causal, key_bias, exclude)
     wanted = call.Wanted(dropout=dropout, wants_weights=return_weights, wants_state=return_state)
-    problem = call.problem(query, key, value, score, limits, wanted)
-    first = choose(problem)
-    names = sorted(BACKENDS, key=lambda name: name != first)
-    found = ((name, tuple(BACKENDS[name].obstacles(problem))) for name in names)
-    return [Implementation(name, not reasons, reasons) for name, reasons in found]
+    problem = call.problem(
+        query, key, value, score, wanted,
+        valid_lens=valid_lens, mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
+    )  # fmt: skip
+    first, problem, examined = choose(problem)
+    found = []
+    for name in sorted(BACKENDS, key=lambda name: name != first):
+        reasons = tuple((examined.get(name) or BACKENDS[name].examine(problem)).reasons)
+        found.append(Implementation(name, not reasons, reasons))
+    return found

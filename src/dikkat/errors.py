@@ -1,2 +1,2 @@
 class InputError(ValueError):
-    """What a user gave cannot be used; the message says what came, what is allowed and what to do."""
+    """What a user gave cannot be used; the message says what it is, what is expected and what to do."""

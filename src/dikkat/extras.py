@@ -1,9 +1,9 @@
-"""Libraries that are not there, and how to get them."""
+"""Optional libraries: which extra installs each, and the message where one is missing."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Of each extra, the packages that it is the way to get.
+# The packages that each extra installs.
 _EXTRAS = {
     "translation": {
         "typer",
@@ -35,7 +35,7 @@ def extra_of(package: str, *, first: str) -> str | None:
 
 
 def missing(package: str, extra: str) -> str:
-    """What to do where a package is not installed.
+    """The message for a package that is not installed.
 
     dikkat is on no package index, so that pip needs to be told where its sources are.
 
@@ -48,7 +48,7 @@ def missing(package: str, extra: str) -> str:
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """Imports that need an extra: what is missing is said with how to get it.
+    """Wrap imports that need an extra, so that the error for a missing package says how to install it.
 
     Raises:
         ModuleNotFoundError: a package of the extra is not installed.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dikkat import call
 from dikkat.attention import Restricted, attend
-from dikkat.masking import autocasts, restrict
+from dikkat.masking import OWN_DIMENSIONS, autocasts
 from dikkat.scores import Additive, Bilinear, Dot, Gaussian, ScaledDot, Score, linear, whole
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class _Attention(nn.Module):
-    """A score and a dropout: what the layers with one head are."""
+    """A score and a dropout: the base of the layers with one head."""
 
     def __init__(self, score: Score, dropout: float = 0.0) -> None:
         super().__init__()
@@ -184,15 +184,15 @@ def self_attention(
 
     Args:
         x: (..., n, d), floating point.
-        valid_lens: As in `dikkat.attend`, and so are all others.
-        **restricted: The further restrictions, `return_weights` and `impl`.
+        valid_lens: (B,) or (B, n) integers in 0 ... n: token j takes part where j < valid_len.
+        **restricted: `mask`, `causal`, `key_bias`, `exclude`, `return_weights` and `impl` of `dikkat.attend`.
 
     Returns:
         (..., n, d), and with `return_weights` the weights (..., n, n).
 
     Raises:
-        TypeError: As in `dikkat.attend`.
-        ValueError: As in `dikkat.attend`.
+        TypeError: An argument of the wrong kind or dtype.
+        ValueError: Shapes, devices or values that do not fit, or an implementation that cannot run this call.
 
     Example:
         >>> import torch
@@ -314,13 +314,7 @@ class MultiHeadAttention(nn.Module):
         projections = tuple(partial(_project, *arguments) for arguments in named)
         dropout = self.dropout if self.training else 0.0
         output = _attend_heads(
-            (query, key, value),
-            projections,
-            self.num_heads,
-            self.score,
-            dropout,
-            valid_lens,
-            restricted,
+            (query, key, value), projections, self.num_heads, self.score, dropout, valid_lens, restricted
         )
         if isinstance(output, tuple):
             return self.out_proj(output[0]), output[1]
@@ -344,82 +338,62 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 _NAMES = tuple(Restricted.__annotations__)
-Projection = Callable[[Tensor], Tensor]
+# What holds for a batch element holds for its heads: these have one leading dimension fewer than queries with heads.
+_BY_ELEMENT = {name: OWN_DIMENSIONS[name] for name in ("mask", "key_bias", "exclude")}
 
 
 def _attend_heads(
     tensors: tuple[Tensor, Tensor, Tensor],
-    projections: tuple[Projection, ...],
+    projections: tuple[Callable[[Tensor], Tensor], ...],
     num_heads: int,
     score: Score,
     dropout: float,
     valid_lens: Tensor | int | None,
     restricted: Restricted,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Project query, key and value, attend with every head, and join the heads.
-
-    What nobody sees is set to 0 before the projections: a hidden NaN would reach their gradients as 0 · NaN.
-    """
+    """Project query, key and value, attend with every head, and join the heads."""
     _check_names(restricted)
-    query, key, value = tensors
     for name, tensor in zip(("query", "key", "value"), tensors, strict=True):
         call.check_features(name, tensor)
-    call.check_call(key, value, score)
-    call.check_alike(("query", query), ("key", key))
+    query, key, value = tensors
     if not query.ndim == key.ndim == value.ndim:
         came = ", ".join(str(tuple(t.shape)) for t in tensors)
-        raise ValueError(f"query, key, value: came with shapes {came}; allowed: all with a batch dimension, or none")
-    limits: dict[str, Any] = {"valid_lens": valid_lens} | {
-        name: restricted[name] for name in ("mask", "causal", "key_bias", "exclude") if name in restricted
-    }
+        raise ValueError(f"query, key, value: got shapes {came}; expected all with a batch dimension, or none")
+    limits: dict[str, Any] = {"valid_lens": valid_lens, **restricted}
+    wanted = call.Wanted(dropout=dropout, wants_weights=limits.pop("return_weights", False))
+    impl = limits.pop("impl", "auto")
     alone = query.ndim == 2  # no batch: the heads must not be taken for one
     if alone:
         query, key, value = query[None], key[None], value[None]
         limits = {name: _batched(limit, query.device) for name, limit in limits.items()}
-    for name, own in (
-        ("mask", 2),
-        ("key_bias", 1),
-        ("exclude", 1),
-    ):  # what holds for a batch element holds for its heads
+    for name, own in _BY_ELEMENT.items():
         limit = limits.get(name)
         if isinstance(limit, Tensor) and limit.ndim == query.ndim - 2 + own:
             limits[name] = limit.unsqueeze(-1 - own)
 
-    batch = call.leading(("query", query), ("key", key), ("value", value))
-    lead = torch.Size((*batch, num_heads))
-    limited = restrict(lead, query.shape[-2], key.shape[-2], query.device, **limits)
-    if limited.hide():
-        seen, live = (_by_any_head(shown, len(lead)) for shown in limited.seen_and_live())
-        query, key, value = call.hide(query, live), call.hide(key, seen), call.hide(value, seen)
-    query, key, value = (
-        split_heads(project(t), num_heads) for t, project in zip((query, key, value), projections, strict=True)
-    )
-    return_weights = restricted.get("return_weights", False)
-    wanted = call.Wanted(dropout=dropout, wants_weights=return_weights)
-    problem = call.project(query, score.project_key(key), value, score, limited, lead, wanted)
-    output = call.output(call.run(problem, restricted.get("impl", "auto")), value, return_weights)
+    def by_head(project: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        return lambda tensor: split_heads(project(tensor), num_heads)
+
+    heads = call.Heads(num_heads, tuple(map(by_head, projections)))
+    problem = call.problem(query, key, value, score, wanted, heads, **limits)
+    output = call.output(call.dispatch(problem, impl), problem.value, wanted.wants_weights)
     parts = output if isinstance(output, tuple) else (output,)
     joined, *weights = (part[0] for part in parts) if alone else parts
     return (join_heads(joined), weights[0]) if weights else join_heads(joined)
 
 
 def _batched(limit: Any, device: torch.device) -> Any:
-    """A restriction of one sentence as that of a batch of one."""
+    """Add a batch dimension of 1 to a restriction."""
     if isinstance(limit, int) and not isinstance(limit, bool):
         limit = torch.tensor(limit, device=device)
     return limit[None] if isinstance(limit, Tensor) else limit
-
-
-def _by_any_head(shown: Tensor, rank: int) -> Tensor:
-    """(B, heads or 1, l) -> (B, l)."""
-    return shown.any(-2) if shown.ndim == rank + 1 else shown
 
 
 def _check_names(restricted: Restricted) -> None:
     unknown = [name for name in restricted if name not in _NAMES]
     if unknown:
         raise TypeError(
-            f"{unknown[0]}: no such argument; allowed: valid_lens, {', '.join(_NAMES)} "
+            f"{unknown[0]}: got an unknown argument; expected valid_lens, {', '.join(_NAMES)} "
             "(torch's key_padding_mask is valid_lens, or a mask where True takes part; need_weights is return_weights)"
         )
 
@@ -427,10 +401,10 @@ def _check_names(restricted: Restricted) -> None:
 def _project(name: str, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
     if x.shape[-1] != weight.shape[-1]:
         raise ValueError(
-            f"{name}: came with shape {tuple(x.shape)}; allowed: {weight.shape[-1]} features, as the layer was made"
+            f"{name}: got shape {tuple(x.shape)}; expected {weight.shape[-1]} features, as the layer was made"
         )
     if x.dtype != weight.dtype and not autocasts(x.device.type):
-        raise TypeError(f"{name}: came with dtype {x.dtype}; allowed: {weight.dtype}, that of the layer's parameters")
+        raise TypeError(f"{name}: got dtype {x.dtype}; expected {weight.dtype}, that of the layer's parameters")
     return nn.functional.linear(x, weight, bias)
 
 
@@ -443,5 +417,5 @@ def _check_heads(num_heads: int, **dims: int) -> None:
     for name, dim in dims.items():
         if whole(name, dim) % num_heads:
             raise ValueError(
-                f"{name}, num_heads: came {dim} and {num_heads}; allowed: the first a multiple of the second"
+                f"{name}, num_heads: got {dim} and {num_heads}; expected the first a multiple of the second"
             )

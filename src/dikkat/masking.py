@@ -11,11 +11,12 @@ from functools import reduce
 from itertools import zip_longest
 from numbers import Integral
 from types import TracebackType
-from typing import Self
+from typing import Self, TypedDict
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 _INF = float("inf")
 
@@ -63,13 +64,13 @@ def can_read_values(*tensors: Tensor) -> bool:
 
 def _recorded() -> bool:
     """Whether `make_fx` records operations, for other values too."""
-    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+    return get_proxy_mode() is not None
 
 
 def are_harmless(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether hidden pairs and values have no effect as they are: all is finite, and so is every inner product.
+    """Whether all is finite, every inner product too: hidden pairs and values then have no effect as they are.
 
-    A product that overflows would come to ∞ − ∞ where it is hidden by adding −∞. False where it cannot be seen.
+    A product that overflows would come to ∞ − ∞ where it is hidden by adding −∞. False where values cannot be read.
     """
     if not can_read_values(query, key, value):
         return False
@@ -97,7 +98,7 @@ def autocasts(device: str) -> bool:
 
 def have_tangents(*tensors: Tensor) -> bool:
     """Whether forward-mode differentiation is under way through any of these."""
-    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+    if torch.compiler.is_compiling():
         return False
     return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
 
@@ -106,7 +107,7 @@ def transformed() -> bool:
     """Whether the call runs under `torch.func` (vmap, grad, jvp ...), where tensors stand for many values."""
     if torch.compiler.is_compiling():
         return False
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return torch._C._functorch.peek_interpreter_stack() is not None  # torch.func has no public function that says it
 
 
 def check_dense(name: str, tensor: object) -> None:
@@ -116,10 +117,10 @@ def check_dense(name: str, tensor: object) -> None:
         TypeError: It is another one, or no tensor.
     """
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name}: came {type(tensor).__name__}; allowed: a torch.Tensor")
+        raise TypeError(f"{name}: got {type(tensor).__name__}; expected a torch.Tensor")
     if tensor.layout is not torch.strided or tensor.is_nested:
         nested, padded = ("nested ", ", padded to one length") if tensor.is_nested else ("", "")
-        raise TypeError(f"{name}: came a {nested}tensor with layout {tensor.layout}; allowed: a dense tensor{padded}")
+        raise TypeError(f"{name}: got a {nested}tensor with layout {tensor.layout}; expected a dense tensor{padded}")
 
 
 def broadcast(*shapes: torch.Size) -> torch.Size:
@@ -140,6 +141,25 @@ def broadcast(*shapes: torch.Size) -> torch.Size:
             wide = size if size != 1 else wide
         out.append(wide)
     return torch.Size(reversed(out))
+
+
+class Hiding(TypedDict, total=False):
+    """The restrictions of a call over keys that have their lengths already, as keywords."""
+
+    mask: Tensor | None
+    causal: bool
+    key_bias: Tensor | None
+    exclude: Tensor | None
+
+
+class Restricting(Hiding, total=False):
+    """The restrictions of a call as keywords, as `dikkat.attend` takes them."""
+
+    valid_lens: Tensor | int | None
+
+
+# How many of a restriction's last dimensions are its own: those before them are the call's leading dimensions.
+OWN_DIMENSIONS = {"lens": 1, "mask": 2, "key_bias": 1, "exclude": 1}
 
 
 @dataclass(frozen=True)
@@ -196,12 +216,12 @@ class Restrictions:
         return self.queries > 1 and (self.causal or by_table or by_mask)
 
     def hide(self) -> bool:
-        """Whether anything may be hidden from anyone; keys are from all, where there is no query, and the other way."""
+        """Whether any pair may be hidden; without queries every key is hidden, and without keys every query."""
         tables = (self.lens, self.mask, self.key_bias, self.exclude)
         return self.causal or not (self.queries and self.keys) or any(t is not None for t in tables)
 
     def seen_and_live(self) -> tuple[Tensor, Tensor]:
-        """Both, which a mask gives at once."""
+        """`seen()` and `live()`, which a mask yields in one pass."""
         return (self.seen(), self.live()) if self.mask is None else self._by_pairs()
 
     def seen(self) -> Tensor:
@@ -309,18 +329,18 @@ def restrict(
         queries: n.
         keys: m.
         device: The call's device.
-        valid_lens: As in `dikkat.attend`, and so are the others.
-        mask: (..., n, m).
-        causal: Aligned bottom-right.
-        key_bias: (..., m).
-        exclude: (..., n).
+        valid_lens: (B,) or (B, n) integers in 0 ... m.
+        mask: Booleans that broadcast to (..., n, m); True takes part.
+        causal: Whether query i sees keys j <= i + m − n only.
+        key_bias: (..., m), floating point.
+        exclude: (..., n) integers in −1 ... m − 1.
 
     Raises:
         TypeError: A tensor of the wrong kind.
         ValueError: A tensor of the wrong shape, device or range.
     """
     if not isinstance(causal, bool):
-        raise TypeError(f"causal: came {type(causal).__name__}; allowed: True or False")
+        raise TypeError(f"causal: got {type(causal).__name__}; expected True or False")
     return Restrictions(
         queries,
         keys,
@@ -338,7 +358,7 @@ def _lens(valid_lens: Tensor | int, lead: torch.Size, queries: int, keys: int, d
         valid_lens = torch.tensor(int(valid_lens), device=device)
     if not isinstance(valid_lens, Tensor):
         raise TypeError(
-            f"valid_lens: came {type(valid_lens).__name__}; allowed: a torch.Tensor of integers, as torch.tensor makes "
+            f"valid_lens: got {type(valid_lens).__name__}; expected a torch.Tensor of integers, as torch.tensor makes "
             "of a list"
         )
     _check_kind("valid_lens", valid_lens, device, integer=True)
@@ -346,7 +366,7 @@ def _lens(valid_lens: Tensor | int, lead: torch.Size, queries: int, keys: int, d
     allowed = [tuple(lead[:1]), (*lead[:1], queries)]
     if shape not in allowed:
         raise ValueError(
-            f"valid_lens: came with shape {shape}; allowed: {allowed[0]} (one length a batch element) or {allowed[1]} "
+            f"valid_lens: got shape {shape}; expected {allowed[0]} (one length a batch element) or {allowed[1]} "
             "(one a query), aligned with the first leading dimension and shared by the heads"
         )
     valid_lens = valid_lens.to(torch.int64)
@@ -377,7 +397,7 @@ def _mask(mask: Tensor, lead: torch.Size, queries: int, keys: int, device: torch
 def _bias(key_bias: Tensor, lead: torch.Size, keys: int, device: torch.device) -> Tensor:
     bias = _fit("key_bias", key_bias, (*lead, keys), device)
     if not bias.is_floating_point():
-        raise TypeError(f"key_bias: came with dtype {bias.dtype}; allowed: a floating-point type")
+        raise TypeError(f"key_bias: got dtype {bias.dtype}; expected a floating-point type")
     return bias.expand(*bias.shape[:-1], keys)
 
 
@@ -396,9 +416,7 @@ def _fit(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device
         have in (1, want) for have, want in zip(tensor.shape, shape[max(extra, 0) :], strict=True)
     )
     if not fits:
-        raise ValueError(
-            f"{name}: came with shape {tuple(tensor.shape)}; allowed: one that broadcasts to {tuple(shape)}"
-        )
+        raise ValueError(f"{name}: got shape {tuple(tensor.shape)}; expected one that broadcasts to {tuple(shape)}")
     return tensor.reshape((1,) * extra + tuple(tensor.shape))
 
 
@@ -408,11 +426,11 @@ def _check_kind(
     check_dense(name, tensor)
     whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
     if integer and not whole:
-        raise TypeError(f"{name}: came with dtype {tensor.dtype}; allowed: an integer type (for example torch.int64)")
+        raise TypeError(f"{name}: got dtype {tensor.dtype}; expected an integer type (for example torch.int64)")
     if boolean and tensor.dtype != torch.bool:
-        raise TypeError(f"{name}: came with dtype {tensor.dtype}; allowed: torch.bool, True where a pair takes part")
+        raise TypeError(f"{name}: got dtype {tensor.dtype}; expected torch.bool, True where a pair takes part")
     if tensor.device != device:
-        raise ValueError(f"{name}: came on {tensor.device}; allowed: the query's device, {device}")
+        raise ValueError(f"{name}: got a tensor on {tensor.device}; expected the query's device, {device}")
 
 
 def _check_range(name: str, tensor: Tensor, low: int, high: int, meaning: str) -> None:
@@ -421,7 +439,7 @@ def _check_range(name: str, tensor: Tensor, low: int, high: int, meaning: str) -
     smallest, largest = int(tensor.min()), int(tensor.max())
     if smallest < low or largest > high:
         came = smallest if smallest < low else largest
-        raise ValueError(f"{name}: came {came}; allowed: {low} to {high}, {meaning}")
+        raise ValueError(f"{name}: got {came}; expected {low} to {high}, {meaning}")
 
 
 def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -451,8 +469,8 @@ def masked_softmax(scores: Tensor, valid_lens: Tensor | int | None = None) -> Te
 
     $$ w_{ij} = \frac{[j < L_i]\, e^{s_{ij}}}{\sum_{l < L_i} e^{s_{il}}} $$
 
-    A row of length 0 has weights 0. Entries past the length have no effect, whatever they hold, and the tensor that
-    came is not written to.
+    A row of length 0 has weights 0. Entries past the length have no effect, whatever they hold, and `scores` is not
+    written to.
 
     Args:
         scores: (..., n, m), floating point.
@@ -477,10 +495,10 @@ def masked_softmax(scores: Tensor, valid_lens: Tensor | int | None = None) -> Te
     """
     if not isinstance(scores, Tensor) or not scores.is_floating_point():
         came = f"dtype {scores.dtype}" if isinstance(scores, Tensor) else type(scores).__name__
-        raise TypeError(f"scores: came {came}; allowed: a floating-point torch.Tensor")
+        raise TypeError(f"scores: got {came}; expected a floating-point torch.Tensor")
     check_dense("scores", scores)
     if scores.ndim < 2:
-        raise ValueError(f"scores: came with shape {tuple(scores.shape)}; allowed: (..., queries, keys)")
+        raise ValueError(f"scores: got shape {tuple(scores.shape)}; expected (..., queries, keys)")
     queries, keys = scores.shape[-2:]
     limits = restrict(scores.shape[:-2], queries, keys, scores.device, valid_lens=valid_lens)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))

@@ -246,12 +246,10 @@ class _Distance(Score):
         super().__init__()
         sigma = _sigma(bandwidth)
         if sigma.ndim > 1:
-            raise ValueError(
-                f"bandwidth: came with shape {tuple(sigma.shape)}; allowed: a number, or (d,), one a feature"
-            )
+            raise ValueError(f"bandwidth: got shape {tuple(sigma.shape)}; expected a number, or (d,), one a feature")
         if not sigma.numel() or not bool((torch.isfinite(sigma) & (sigma > 0)).all()):
             raise ValueError(
-                f"bandwidth: came {sigma.tolist()}; allowed: positive finite numbers, in the units of the data"
+                f"bandwidth: got {sigma.tolist()}; expected positive finite numbers, in the units of the data"
             )
         if not isinstance(bandwidth, Tensor):  # made and checked where values can be read, then put where it belongs
             sigma = sigma.to(torch.get_default_device())
@@ -281,7 +279,7 @@ class _Distance(Score):
         sigma = self.bandwidth
         if sigma.ndim and sigma.shape[0] != features.shape[-1]:
             raise ValueError(
-                f"{name}: came with {features.shape[-1]} features; allowed: {sigma.shape[0]}, one for each bandwidth"
+                f"{name}: got {features.shape[-1]} features; expected {sigma.shape[0]}, one for each bandwidth"
             )
         wide = torch.promote_types(features.dtype, torch.float32)
         return features.to(wide) / sigma.to(wide)
@@ -364,18 +362,18 @@ class Triangular(_Distance):
     profile = "triangular"
 
 
-def fits(score: Score) -> None:
-    """Check what a class of scores says of itself, its own or a user's.
+def check_declared(score: Score) -> None:
+    """Validate the declarations of a `Score` subclass, dikkat's or a user's.
 
     Raises:
         TypeError: No such pair function or profile, or a pair weight where there is none to be, or none where there is.
     """
     name, pair = type(score).__name__, getattr(score, "pair", None)
     if pair not in get_args(Pair):
-        raise TypeError(f"score: {name}.pair came {pair!r}; allowed: {', '.join(map(repr, get_args(Pair)))}")
+        raise TypeError(f"score: got {name}.pair = {pair!r}; expected {', '.join(map(repr, get_args(Pair)))}")
     if score.profile not in get_args(Profile):
         allowed = ", ".join(map(repr, get_args(Profile)))
-        raise TypeError(f"score: {name}.profile came {score.profile!r}; allowed: {allowed}")
+        raise TypeError(f"score: got {name}.profile = {score.profile!r}; expected {allowed}")
     if (score.pair_weight() is None) == (pair == "additive"):
         raise TypeError(
             f"score: {name}.pair_weight() must return v, (h,), for pair 'additive', and None for the others"
@@ -389,15 +387,15 @@ def _sigma(bandwidth: float | Sequence[float] | Tensor) -> Tensor:
     try:
         return torch.as_tensor(bandwidth, dtype=torch.float64, device="cpu").clone()
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"bandwidth: came {bandwidth!r}; allowed: a positive number, or one for each feature") from None
+        raise TypeError(f"bandwidth: got {bandwidth!r}; expected a positive number, or one for each feature") from None
 
 
 def whole(name: str, size: int) -> int:
     """A whole number of at least 1."""
     if isinstance(size, bool) or not isinstance(size, int):
-        raise TypeError(f"{name}: came {size!r} ({type(size).__name__}); allowed: a whole number of at least 1")
+        raise TypeError(f"{name}: got {size!r} ({type(size).__name__}); expected a whole number of at least 1")
     if size < 1:
-        raise ValueError(f"{name}: came {size}; allowed: a whole number of at least 1")
+        raise ValueError(f"{name}: got {size}; expected a whole number of at least 1")
     return size
 
 
@@ -416,13 +414,11 @@ def linear(layer: nn.Linear, features: Tensor, name: str) -> Tensor:
     size, weight = getattr(layer, "in_features", features.shape[-1]), getattr(layer, "weight", features)
     if features.shape[-1] != size:
         raise ValueError(
-            f"{name}: came with {features.shape[-1]} features (shape {tuple(features.shape)}); "
-            f"allowed: {size}, as this was made"
+            f"{name}: got {features.shape[-1]} features (shape {tuple(features.shape)}); "
+            f"expected {size}, as this was made"
         )
     if features.dtype != weight.dtype and not autocasts(features.device.type):
-        raise TypeError(
-            f"{name}: came with dtype {features.dtype}; allowed: {weight.dtype}, that of the score's parameters"
-        )
+        raise TypeError(f"{name}: got dtype {features.dtype}; expected {weight.dtype}, that of the score's parameters")
     out: Tensor = layer(features)
     return out
 

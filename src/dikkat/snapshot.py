@@ -1,4 +1,4 @@
-"""Modules as they are now, for memories that are not to change with them."""
+"""Copies and fingerprints of modules, for memories that must not change with them."""
 
 from typing import Any, NamedTuple, TypeVar
 
@@ -33,7 +33,7 @@ def _own(value: Any) -> Any:
 
 
 def learns(module: nn.Module, *tensors: Tensor) -> bool:
-    """Whether gradients are to be had of a module's parameters, or of tensors that it is called with."""
+    """Whether gradients flow to a module's parameters, or to tensors that it is called with."""
     if not torch.is_grad_enabled():
         return False
     return any(tensor.requires_grad for tensor in tensors) or any(p.requires_grad for p in module.parameters())
@@ -44,17 +44,17 @@ def traced() -> bool:
     return torch.compiler.is_compiling() or transformed() or addresses.watched()
 
 
-# Whole numbers of as many bytes.
+# Integer types by their number of bytes.
 _WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Mark(NamedTuple):
-    """By what it is seen that a parameter has been written to.
+    """A parameter's fingerprint, by which a later change is noticed.
 
     Attributes:
         tensor: The parameter.
         version: How often it had been written to, as autograd counts, which misses fused optimisers and `.data`.
-        digest: What it held.
+        digest: A sum of its bits; None where they could not be read.
     """
 
     tensor: Tensor
@@ -67,12 +67,12 @@ class Mark(NamedTuple):
 
 
 def marks(module: nn.Module) -> tuple[Mark, ...]:
-    """A module's parameters as they are now."""
+    """Fingerprints of a module's parameters."""
     return tuple(Mark(p, p._version, _digest(p)) for p in module.parameters() if not p.is_inference())
 
 
 def differ(one: nn.Module, other: nn.Module) -> bool:
-    """Whether the parameters of two modules of a kind do not hold the same, as far as it can be seen."""
+    """Whether the parameters of two modules of one class differ, as far as their values can be read."""
     pairs = zip(one.parameters(), other.parameters(), strict=True)
     return not all(_may_be(_digest(a), _digest(b)) for a, b in pairs)
 

@@ -73,22 +73,22 @@ def merge(a: State, b: State) -> State:
     """
     for name, state in (("a", a), ("b", b)):
         if not isinstance(state, State):
-            raise TypeError(f"{name}: came {type(state).__name__}; allowed: a State, as dikkat.attention_state returns")
+            raise TypeError(f"{name}: got {type(state).__name__}; expected a State, as dikkat.attention_state returns")
         for field, tensor in zip(State._fields, state, strict=True):
             if tensor is not None or field != "tail":
                 check_dense(f"{name}.{field}", tensor)
         if state.mean.shape[:-1] != state.lse.shape:
             raise ValueError(
-                f"{name}: came with mean {tuple(state.mean.shape)} and lse {tuple(state.lse.shape)}; "
-                "allowed: mean (..., n, d_v) and lse (..., n)"
+                f"{name}: got mean {tuple(state.mean.shape)} and lse {tuple(state.lse.shape)}; "
+                "expected mean (..., n, d_v) and lse (..., n)"
             )
         if state.tail is not None and state.tail.shape != state.lse.shape:
             raise ValueError(
-                f"{name}: came with lse {tuple(state.lse.shape)} and tail {tuple(state.tail.shape)}; "
-                "allowed: the same shape, or None for the tail"
+                f"{name}: got lse {tuple(state.lse.shape)} and tail {tuple(state.tail.shape)}; "
+                "expected the same shape, or None for the tail"
             )
     if a.mean.shape != b.mean.shape:
-        raise ValueError(f"b: came with mean {tuple(b.mean.shape)}; allowed: {tuple(a.mean.shape)}, the shape of a's")
+        raise ValueError(f"b: got mean {tuple(b.mean.shape)}; expected {tuple(a.mean.shape)}, the shape of a's")
     joined = join(_pooled(a), _pooled(b))
     return State(joined.mean, *log_sum_exp(joined.peak, joined.total))
 

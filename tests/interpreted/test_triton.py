@@ -295,8 +295,8 @@ def test_tiles_in_which_nobody_sees_a_key_are_skipped(
 ) -> None:
     from dikkat.gpu.attention import kernel as gpu_kernel
 
-    scored, seen = gpu_kernel._score, []
-    monkeypatch.setattr(gpu_kernel, "_score", lambda *args: seen.append(1) or scored(*args))
+    scored, seen = gpu_kernel.score_tile, []
+    monkeypatch.setattr(gpu_kernel, "score_tile", lambda *args: seen.append(1) or scored(*args))
     x = torch.randn(2, 37, 3, requires_grad=True)
     out = dikkat.attend(x, x, x, score=scores.Gaussian(1.0), impl="triton", **limits)
     assert len(seen) == tiles

@@ -162,12 +162,12 @@ def test_dropout_acts_between_layers_in_training_only():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, 5, 7), "input_size is 0"),
-        ((3, -1, 7), "hidden_size is -1"),
-        ((3, 5, 0), "context_size is 0"),
-        ((3, 5, 7, 0), "num_layers is 0"),
-        ((3, 5, 7, 2, 1.5), r"dropout is 1\.5"),
-        ((3, 5, 7, 1, 0.1), "acts between layers"),
+        ((0, 5, 7), "input_size: got 0"),
+        ((3, -1, 7), "hidden_size: got -1"),
+        ((3, 5, 0), "context_size: got 0"),
+        ((3, 5, 7, 0), "num_layers: got 0"),
+        ((3, 5, 7, 2, 1.5), r"dropout: got 1\.5"),
+        ((3, 5, 7, 1, 0.1), "between which it acts"),
     ],
 )
 def test_refuses_sizes_that_mean_nothing(arguments, message):
@@ -179,11 +179,11 @@ def test_refuses_shapes_that_do_not_fit():
     module = make()
     inputs, encoded, lengths, state = example(module)
     memory = module.prepare(encoded, lengths)
-    with pytest.raises(ValueError, match=r"inputs have shape \(3, 5, 1\).*\(batch, steps, 2\)"):
+    with pytest.raises(ValueError, match=r"inputs: got shape \(3, 5, 1\).*\(batch, steps, 2\)"):
         module(inputs[..., :1], memory, state)
     with pytest.raises(ValueError, match="at least one step"):
         module(inputs[:, :0], memory, state)
-    with pytest.raises(ValueError, match=r"state has shape \(1, 3, 11\).*\(2, 3, 11\)"):
+    with pytest.raises(ValueError, match=r"state: got shape \(1, 3, 11\).*\(2, 3, 11\)"):
         module(inputs, memory, state[:1])
 
 

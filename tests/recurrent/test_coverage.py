@@ -207,15 +207,15 @@ def test_coverage_counts_the_weights_before_dropout():
 def test_wrong_states_are_refused():
     module, (inputs, encoded, state) = make(), example()
     memory = module.prepare(encoded)
-    with pytest.raises(ValueError, match="the state is of type Tensor; with coverage it is what begin makes of it"):
+    with pytest.raises(ValueError, match="state: got Tensor; expected what begin makes of it, with coverage"):
         module(inputs, memory, state)
-    with pytest.raises(ValueError, match=r"coverage has shape \(3, 6\); allowed is \(batch, positions\) = \(3, 7\)"):
+    with pytest.raises(ValueError, match=r"coverage of shape \(3, 6\); expected \(batch, positions\) = \(3, 7\)"):
         module.step(inputs[:, 0], memory, Covered(state, torch.zeros(3, 6)))
     with pytest.raises(ValueError, match="'numba', which cannot run here: with coverage the keys change"):
         module(inputs, memory, module.begin(state, memory), impl="numba")
     plain = AttentionalGRU(INPUT, HIDDEN, CONTEXT, scores.Dot(), 2).double()
     assert plain.begin(state, memory) is state
-    with pytest.raises(ValueError, match="the state is of type Covered; allowed is one tensor"):
+    with pytest.raises(ValueError, match="state: got Covered; expected one tensor"):
         plain(inputs, plain.prepare(encoded), module.begin(state, memory))
 
 

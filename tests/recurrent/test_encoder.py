@@ -57,7 +57,7 @@ def test_refuses_lengths_that_do_not_fit(lengths):
 
 
 def test_refuses_inputs_that_do_not_fit():
-    with pytest.raises(ValueError, match=r"inputs have shape \(2, 3, 4\)"):
+    with pytest.raises(ValueError, match=r"inputs: got shape \(2, 3, 4\)"):
         make()(torch.zeros(2, 3, 4, dtype=torch.float64), torch.tensor([1, 1]))
 
 
@@ -66,9 +66,9 @@ def test_refuses_inputs_that_are_not_dense(kind):
     made, came = kit.not_dense(kind)
     with pytest.raises(TypeError, match=f"^inputs: {came}"):
         make()(made(torch.zeros(2, 3, 3, dtype=torch.float64)), torch.tensor([1, 1]))
-    with pytest.raises(TypeError, match=r"^inputs: came list; allowed: a torch\.Tensor"):
+    with pytest.raises(TypeError, match=r"^inputs: got list; expected a torch\.Tensor"):
         make()([[[0.0] * 3]], torch.tensor([1]))
-    with pytest.raises(TypeError, match=r"^lengths: came a tensor with layout torch\.sparse_coo; allowed: a dense"):
+    with pytest.raises(TypeError, match=r"^lengths: got a tensor with layout torch\.sparse_coo; expected a dense"):
         make()(torch.zeros(2, 3, 3, dtype=torch.float64), torch.tensor([1, 1]).to_sparse())
 
 

@@ -296,9 +296,9 @@ def test_auto_takes_the_operation_where_it_runs(monkeypatch: pytest.MonkeyPatch)
     memory = own.prepare(torch.randn(BATCH, POSITIONS, HIDDEN, dtype=torch.float64))
     own(given["inputs"], memory, given["state"])
     assert len(calls) == 1
-    with pytest.raises(ValueError, match=r"impl is 'numba', which cannot run here: the queries of Cosine"):
+    with pytest.raises(ValueError, match=r"impl: got 'numba', which cannot run here: the queries of Cosine"):
         own(given["inputs"], memory, given["state"], impl="numba")
-    with pytest.raises(ValueError, match=r"impl is 'fused'; it must be 'auto', 'numba' or 'reference'"):
+    with pytest.raises(ValueError, match=r"impl: got 'fused'; expected 'auto', 'numba' or 'reference'"):
         own(given["inputs"], memory, given["state"], impl="fused")
 
 
@@ -328,7 +328,7 @@ def test_refuses_lengths_that_do_not_fit(lengths: list[int], message: str) -> No
     module, given = made("gru", "additive", 1)
     with pytest.raises(ValueError, match=message):
         ran(module, given | {"lengths": torch.tensor(lengths)}, "auto")
-    with pytest.raises(TypeError, match=r"lengths have dtype torch.float32"):
+    with pytest.raises(TypeError, match=r"lengths: got dtype torch.float32"):
         ran(module, given | {"lengths": torch.ones(BATCH)}, "auto")
 
 
@@ -426,18 +426,18 @@ def test_refuses_a_memory_of_others(gradients_on: bool) -> None:
     module.eval()
     with torch.set_grad_enabled(gradients_on):
         fewer = module.prepare(given["encoded"][:2])
-        with pytest.raises(ValueError, match="the memory is of 2 sequences and the inputs are of 5"):
+        with pytest.raises(ValueError, match="inputs: got a batch of 5; expected 2"):
             module(given["inputs"], fewer, given["state"])
-        with pytest.raises(ValueError, match="the memory is of 2 sequences and the inputs are of 5"):
+        with pytest.raises(ValueError, match="inputs: got a batch of 5; expected 2"):
             module.step(given["inputs"][:, 0], fewer, given["state"])
-        with pytest.raises(ValueError, match="the memory's values have 4 features; they must have 3"):
+        with pytest.raises(ValueError, match="memory: got values of 4 features; expected 3"):
             module(
                 given["inputs"],
                 prepare(torch.randn(5, 2, 3).double(), torch.randn(5, 2, 4).double(), score=module.score),
                 given["state"],
             )
         dot = AttentionalGRU(INPUT, HIDDEN, 7, scores.Dot()).double()
-        with pytest.raises(ValueError, match="keys have 7 features and the queries of Dot 13"):
+        with pytest.raises(ValueError, match="got keys of 7 features; expected 13, as many as the queries of Dot"):
             dot(given["inputs"], dot.prepare(torch.randn(5, 3, 7).double()), given["state"], impl="numba")
 
 

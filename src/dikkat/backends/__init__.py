@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,7 +11,8 @@ from torch import Tensor
 from dikkat.backends import chunked, reference, sdpa
 from dikkat.cpu.attention import launch as attention_launch
 from dikkat.gpu.attention import launch as gpu_launch
-from dikkat.problem import Problem, Result
+from dikkat.masking import are_harmless, can_read_values
+from dikkat.problem import Examined, Problem, Result
 from dikkat.scores import Pair
 
 
@@ -19,56 +21,87 @@ class Backend:
     """One way to compute attention.
 
     Attributes:
-        obstacles: Why it cannot run a problem; empty where it can.
-        run: Runs it.
+        examine: Why it cannot run a problem, and what it found out.
+        run: Runs a problem, with what `examine` found out, or None.
         wants_seeds: Whether dropout is ours, and needs seeds from torch's generator.
     """
 
-    obstacles: Callable[[Problem], list[str]]
-    run: Callable[[Problem], Result]
+    examine: Callable[[Problem], Examined]
+    run: Callable[[Problem, Any], Result]
     wants_seeds: bool = True
 
 
+def _plain(obstacles: Callable[[Problem], list[str]], run: Callable[[Problem], Result]) -> Backend:
+    """An implementation that finds out nothing which its run could use."""
+    return Backend(lambda problem: Examined(obstacles(problem)), lambda problem, _: run(problem))
+
+
 BACKENDS = {
-    "sdpa": Backend(sdpa.obstacles, sdpa.run, wants_seeds=False),
-    "reference": Backend(reference.obstacles, reference.run),
-    "chunked": Backend(chunked.obstacles, chunked.run),
-    "numba": Backend(attention_launch.obstacles, attention_launch.run),
-    "triton": Backend(gpu_launch.obstacles, gpu_launch.run),
+    "sdpa": Backend(sdpa.examine, sdpa.run, wants_seeds=False),
+    "reference": _plain(reference.obstacles, reference.run),
+    "chunked": _plain(chunked.obstacles, chunked.run),
+    "numba": _plain(attention_launch.obstacles, attention_launch.run),
+    "triton": _plain(gpu_launch.obstacles, gpu_launch.run),
 }
 
-# The reference's largest tensor, in elements, up to which it is chosen before `chunked`, and before a fused kernel:
-# where they crossed on two CPU cores.
+# The size of the reference's largest tensor, in elements, up to which it is chosen before `chunked`, and before a fused
+# kernel: measured where they cross on two CPU cores.
 _SMALL, _SMALLEST = 2**22, 2**17
 # PyTorch 2.6 cannot say.
 _exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
-def choose(problem: Problem) -> str:
+class Choice(NamedTuple):
+    """What `impl="auto"` runs, and what was found out on the way.
+
+    Attributes:
+        name: The implementation's name.
+        problem: The call, with whether it is harmless, if anybody looked.
+        examined: What the implementations that were asked said.
+    """
+
+    name: str
+    problem: Problem
+    examined: dict[str, Examined]
+
+
+def choose(problem: Problem) -> Choice:
     """What `impl="auto"` runs."""
+    if problem.pair == "inner" and problem.limits.vary_by_row() and problem.harmless is None:
+        operands = (problem.query, problem.key, problem.value)
+        if can_read_values(*operands):
+            problem = replace(problem, harmless=are_harmless(*operands))
+    examined: dict[str, Examined] = {}
+
+    def runs(name: str) -> bool:
+        examined[name] = BACKENDS[name].examine(problem)
+        return not examined[name].reasons
+
+    return Choice(_first(problem, runs), problem, examined)
+
+
+def _first(problem: Problem, runs: Callable[[str], bool]) -> str:
+    """The first implementation that serves a problem, the fastest before the others."""
     if _exporting():
         # An exported program serves all sizes and runs without dikkat: no choice by size, no operators of dikkat's own.
-        return "reference" if problem.limits.causal or sdpa.obstacles(problem) else "sdpa"
-    if not sdpa.obstacles(problem):
+        return "reference" if problem.limits.causal or not runs("sdpa") else "sdpa"
+    if runs("sdpa"):
         return "sdpa"
     pairs = math.prod(problem.lead) * problem.limits.queries * problem.limits.keys
     if problem.pair == "inner":
-        return "reference" if pairs <= _SMALL or chunked.obstacles(problem) else "chunked"
+        return "reference" if pairs <= _SMALL or not runs("chunked") else "chunked"
     largest = pairs * problem.query.shape[-1]
     # For a single query packing keys takes longer than comparing them, if it has not been done before.
     alone = problem.limits.queries == 1 and problem.packed is None
     if largest <= (_SMALL if alone else _SMALLEST):
         return "reference"
-    for name in ("triton" if problem.query.is_cuda else "numba", "chunked"):
-        if not BACKENDS[name].obstacles(problem):
-            return name
-    return "reference"
+    return next(filter(runs, ("triton" if problem.query.is_cuda else "numba", "chunked")), "reference")
 
 
 def pack(pair: Pair, key: Tensor) -> Tensor | None:
-    """What is kept of projected keys that are attended to many times, for `Problem.packed`; None where nothing is."""
+    """Projected keys in the form that a kernel reads many times, for `Problem.packed`; None where that does not pay."""
     worth = key.numel() > _SMALLEST and attention_launch.can_pack(pair, key)
     return attention_launch.pack(key.detach()) if worth else None
 
 
-__all__ = ["BACKENDS", "Backend", "Problem", "Result", "choose", "pack"]
+__all__ = ["BACKENDS", "Backend", "Choice", "choose", "pack"]

@@ -10,26 +10,17 @@ import torch
 from torch import Tensor
 
 from dikkat.masking import can_read_values, have_tangents, softmax
-from dikkat.problem import (
-    Problem,
-    clip,
-    dropout_scale,
-    log_profile,
-    must_exclude,
-    narrow,
-    pool,
-    profile_slope,
-    weigh,
-)
+from dikkat.problem import Problem, narrow
+from dikkat.problem.arithmetic import clip, dropout_scale, log_profile, must_exclude, pool, profile_slope, weigh
 from dikkat.problem.operator import Gradients, Output, Upstream, operator
 from dikkat.state import Pooled, join
 
 _INF = float("inf")
-# Elements of a tile's largest tensor: 4 MB in float32, so that the handful of them stays near the caches.
+# Elements of a tile's largest tensor: 4 MB in float32, so that the handful of such tensors stays in the caches.
 _TILE = 2**20
-# Pairs that a tile has at least, where there are as many: 64 × 64.
+# The least number of pairs of a tile, where there are as many: 64 × 64.
 _SQUARE = 2**12
-# From this much work a batch element is worth a loop of its own, in which the keys past its length are skipped.
+# From this many numbers a batch element is worth a loop of its own, which skips the keys past its length.
 _ALONE = 2**18
 
 
@@ -42,7 +33,7 @@ def obstacles(problem: Problem) -> list[str]:
 
 @dataclass(frozen=True)
 class _Tile:
-    """Some rows and columns of one problem, with what all of them need."""
+    """Some rows and columns of one problem."""
 
     problem: Problem
     rows: slice
@@ -65,7 +56,7 @@ class _Tile:
         return self.problem.limits.visible(self.rows, self.cols)
 
     def hidden_from_some(self, visible: Tensor | None) -> Tensor | None:
-        """`visible` where a plain product over it would not do."""
+        """`visible` where hidden pairs must be left out of sums one by one; None where a plain product will do."""
         return visible if self.exact else None
 
     def pairs(self, visible: Tensor | None) -> Tensor:
@@ -198,7 +189,7 @@ def _add(into: Tensor, share: Tensor) -> None:
 
 
 def _parts(problem: Problem, tensors: tuple[Tensor, ...]) -> Iterator[tuple[Problem, tuple[Tensor, ...]]]:
-    """The problem whole; or some elements of a leading dimension after the others.
+    """Yield the problem whole, or in parts along one leading dimension.
 
     One by one where their lengths differ and the work is worth it; and so many at a time that tiles stay large, so that
     there are few of them.
@@ -224,7 +215,7 @@ def _parts(problem: Problem, tensors: tuple[Tensor, ...]) -> Iterator[tuple[Prob
 
 
 def _features(problem: Problem) -> int:
-    """What a pair takes in a tile: h numbers, or one where a product makes the scores."""
+    """Numbers a pair takes in a tile: h, or 1 where a matrix product makes the scores."""
     return 1 if problem.pair == "inner" else max(1, problem.query.shape[-1])
 
 

@@ -10,15 +10,8 @@ import torch
 from torch import Tensor
 
 from dikkat.masking import softmax
-from dikkat.problem import (
-    Problem,
-    Result,
-    clip,
-    dropout_scale,
-    log_profile,
-    pool,
-    weigh,
-)
+from dikkat.problem import Problem, Result
+from dikkat.problem.arithmetic import clip, dropout_scale, log_profile, pool, weigh
 from dikkat.state import log_sum_exp
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from threading import Lock
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,16 +14,42 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from dikkat.masking import are_harmless, can_read_values, have_tangents, transformed
-from dikkat.problem import Problem, Result
+from dikkat.problem import Examined, Problem, Result
 
 _INF = float("inf")
-# Not cuDNN's, which makes a plan for each new shape: texts have many.
+# Not cuDNN's kernels, which are planned anew for each shape: batches of texts have many shapes.
 _FAST = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
 _SWITCHES = Lock()
 
 
-def obstacles(problem: Problem) -> list[str]:
-    """Why PyTorch's fast paths would not serve this call."""
+class _Masked(NamedTuple):
+    """A call without the keys past every length, and its mask as PyTorch takes it.
+
+    Attributes:
+        problem: The call.
+        mask: What the kernel adds or selects by, (B, H or 1, n or 1, m); None where all is seen.
+        empty: The rows that see no key, (..., n or 1, 1).
+    """
+
+    problem: Problem
+    mask: Tensor | None = None
+    empty: Tensor | None = None
+
+
+def examine(problem: Problem) -> Examined:
+    """Why PyTorch's fast paths would not serve this call; and the mask, where it was made to ask."""
+    reasons = _obstacles(problem)
+    if reasons or not problem.query.is_cuda or torch.compiler.is_compiling():
+        return Examined(reasons)
+    bias, kind = problem.limits.key_bias, problem.narrow_dtype
+    if bias is not None and torch.promote_types(bias.dtype, kind) != kind:
+        return Examined([f"key_bias is {bias.dtype}, and PyTorch's fast paths would round it to {kind}"])
+    masked = _masked(problem)
+    return Examined(_refused_by_cuda(masked), masked)
+
+
+def _obstacles(problem: Problem) -> list[str]:
+    """The reasons that are known without asking PyTorch."""
     limits, device = problem.limits, problem.query.device.type
     found = []
     if problem.pair != "inner":
@@ -44,7 +71,7 @@ def obstacles(problem: Problem) -> list[str]:
     if not (limits.queries and limits.keys and problem.value.shape[-1] and math.prod(problem.lead)):
         found.append("PyTorch's fast paths take no empty tensors")
     if device not in ("cpu", "cuda"):
-        found.append(f"not tried on {device}; allowed: cpu, cuda")
+        found.append(f"it has not been tried on {device}, only on cpu and cuda")
     if device == "cpu" and problem.dropout:
         found.append("PyTorch's fast path on a CPU has no dropout")
     if device == "cpu" and not (torch.compiler.is_compiling() or flash_sdp_enabled()):
@@ -53,38 +80,36 @@ def obstacles(problem: Problem) -> list[str]:
         found.append("PyTorch's fast paths on CUDA take no float64")
     if transformed() or have_tangents(problem.query, problem.key, problem.value):
         found.append("PyTorch's fast paths do not run under torch.func transforms, nor in forward mode")
-    operands = (problem.query, problem.key, problem.value)
-    # Where it can be seen without waiting for a device.
-    if limits.vary_by_row() and can_read_values(*operands) and not are_harmless(*operands):
+    if problem.pair == "inner" and limits.vary_by_row() and _is_seen_to_do_harm(problem):
         found.append("something is not finite, and PyTorch's fast paths would show it to rows that it is hidden from")
-    if not found and device == "cuda":
-        found += _refused_by_cuda(problem)
     return found
 
 
-def _refused_by_cuda(problem: Problem) -> list[str]:
-    """What PyTorch itself says of these shapes on this device."""
-    if torch.compiler.is_compiling():
-        return []
-    bias, kind = problem.limits.key_bias, _kind(problem)
-    if bias is not None and torch.promote_types(bias.dtype, kind) != kind:
-        return [f"key_bias is {bias.dtype}, and PyTorch's fast paths would round it to {kind}"]
+def _is_seen_to_do_harm(problem: Problem) -> bool:
+    """Whether something is not finite, as far as values can be read without waiting for a device."""
+    operands = (problem.query, problem.key, problem.value)
+    if problem.harmless is not None:
+        return not problem.harmless
+    return can_read_values(*operands) and not are_harmless(*operands)
+
+
+def _refused_by_cuda(masked: _Masked) -> list[str]:
+    """Why PyTorch itself refuses these shapes on this device."""
+    problem, kind = masked.problem, masked.problem.narrow_dtype
     query, key, value = (
         problem.query.new_empty((*_four(t, problem.lead).shape[:3], _size(problem)), dtype=kind)
         for t in (problem.query, problem.key, problem.value)
     )
-    mask = _mask(problem, kind)[0]
-    parameters = SDPAParams(query, key, value, mask, problem.dropout, problem.limits.causal, False)
+    parameters = SDPAParams(query, key, value, masked.mask, problem.dropout, problem.limits.causal, False)
     if can_use_flash_attention(parameters) or can_use_efficient_attention(parameters):
         return []
     return [f"none of PyTorch's fast paths takes these shapes in {kind} on this device"]
 
 
-def run(problem: Problem) -> Result:
+def run(problem: Problem, masked: _Masked | None = None) -> Result:
     """One call of the fused kernel, on features padded with zeros to one size."""
-    problem = _cut(problem)
-    kind = _kind(problem)
-    mask, empty = _mask(problem, kind)
+    problem, mask, empty = masked or _masked(problem)
+    kind = problem.narrow_dtype
     query, key, value = (_padded(t.to(kind), problem) for t in (problem.query, problem.key, problem.value))
     # On a CPU the fast path is taken by itself, wherever there is no obstacle.
     with _pinned() if query.is_cuda else nullcontext():
@@ -110,11 +135,6 @@ def _pinned() -> Iterator[None]:
         yield
 
 
-def _kind(problem: Problem) -> torch.dtype:
-    """The dtype of the call: autocast may have halved some of its tensors."""
-    return torch.promote_types(problem.query.dtype, torch.promote_types(problem.key.dtype, problem.value.dtype))
-
-
 def _size(problem: Problem) -> int:
     """The CPU kernel wants one number of features for all three; CUDA's want a multiple of 8."""
     most = max(problem.query.shape[-1], problem.value.shape[-1])
@@ -127,7 +147,7 @@ def _needs_mask(problem: Problem) -> bool:
 
 
 def _cut(problem: Problem) -> Problem:
-    """Without the keys past every length, where the lengths can be read: their work is not done."""
+    """Drop the keys past every length, where the lengths can be read, to save their work."""
     limits = problem.limits
     if limits.lens is None or limits.causal or not can_read_values(limits.lens):
         return problem
@@ -148,28 +168,27 @@ def _cut(problem: Problem) -> Problem:
     )
 
 
-def _mask(problem: Problem, kind: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-    """What the kernel adds or selects by, (B, H or 1, n or 1, m), and the rows that see no key, (..., n or 1, 1).
+def _masked(problem: Problem) -> _Masked:
+    """The call's mask, from its restrictions.
 
     A row with no key sees all of them here, and its output is set to 0 afterwards: what PyTorch's kernels make of such
     a row, NaN or 0, depends on its version and the device.
     """
-    if not _needs_mask(problem):
-        return None, None
-    visible = problem.limits.visible()
+    problem = _cut(problem)
+    visible = problem.limits.visible() if _needs_mask(problem) else None
     if visible is None:
-        return None, None
+        return _Masked(problem)
     empty = ~visible.any(-1, keepdim=True)
     mask = visible | empty
     if problem.limits.key_bias is not None:
         # The CPU kernel takes a mask in float32 beside halves, which would round a bias, and large ones to −∞.
-        wide = kind if problem.query.is_cuda else torch.promote_types(kind, torch.float32)
-        bias = problem.limits.key_bias[..., None, :].to(wide)
-        mask = torch.where(visible, bias, torch.where(empty, 0.0, -_INF).to(bias.dtype))
+        kind = problem.narrow_dtype if problem.query.is_cuda else problem.dtype
+        bias = problem.limits.key_bias[..., None, :].to(kind)
+        mask = torch.where(visible, bias, torch.where(empty, 0.0, -_INF).to(kind))
     mask = mask.expand(*mask.shape[:-1], problem.limits.keys)
     lead = problem.lead
     full = mask.expand(*lead, *mask.shape[-2:]) if len(lead) > 2 else mask
-    return _four(full, lead), empty
+    return _Masked(problem, _four(full, lead), empty)
 
 
 def _padded(tensor: Tensor, problem: Problem) -> Tensor:

@@ -132,7 +132,13 @@ def regress(
     ] = None,
     seed: Annotated[
         int | None,
-        _said(_DATA, "N", "Without a table: where the random numbers begin. \\[default: 0]", min=0),
+        typer.Option(
+            help="Without a table: where the random numbers begin. \\[default: 0]",
+            metavar="N",
+            rich_help_panel=_DATA,
+            show_default=False,
+            min=0,
+        ),
     ] = None,
     output: Annotated[
         Path,

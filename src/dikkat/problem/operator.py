@@ -4,14 +4,15 @@ A kernel supplies two plain functions; `operator` gives back a function of a `Pr
 `torch.compile`, `torch.export` and `torch.func.vmap`.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from dikkat.masking import Restrictions, broadcast, transformed
-from dikkat.problem import Problem, Result
+from dikkat.problem import OWN_DIMENSIONS, Problem, Result
 from dikkat.scores import Pair, Profile
 from dikkat.state import log_sum_exp
 
@@ -30,7 +31,7 @@ class Output(NamedTuple):
 
 
 class Upstream(NamedTuple):
-    """The gradients from above, divided by each row's total: with them e^(score − peak) stands for the weight.
+    """The incoming gradients, divided by each row's total: with them e^(score − peak) stands for the weight.
 
     So a backward divides rows, and not pairs. A score's gradient is e^(score − peak) (⟨mean, v⟩ + weights − drift).
 
@@ -60,12 +61,48 @@ class Gradients(NamedTuple):
 Forward = Callable[[Problem], Output]
 Backward = Callable[[Problem, Output, Upstream], Gradients]  # the call, its output, the gradients from above
 
-# The operator's, in order.
-_OPERANDS = (
-    "pair", "profile", "query", "key", "weight", "value", "lens", "mask", "causal", "key_bias", "exclude", "dropout",
-    "seeds", "packed", "wants_weights",
-)  # fmt: skip
-_DIFFERENTIABLE = {name: _OPERANDS.index(name) for name in Gradients._fields}
+# A field of one of these types is an operand; the others follow from the operands.
+_KINDS: dict[Any, str] = {
+    Pair: "str", Profile: "str", Tensor: "Tensor", Tensor | None: "Tensor?", float: "float", bool: "bool",
+    bool | None: "bool?",
+}  # fmt: skip
+
+
+def _operands() -> dict[str, str]:
+    """The operator's operands in order, each with its kind: the fields of a problem, and of its restrictions."""
+    found = {}
+    for field in fields(Problem):
+        for own in fields(Restrictions) if field.type is Restrictions else (field,):
+            if own.type in _KINDS:
+                found[own.name] = _KINDS[own.type]
+    return found
+
+
+_OPERANDS = _operands()
+_INDEX = {name: index for index, name in enumerate(_OPERANDS)}
+_RESTRICTIONS = {field.name for field in fields(Restrictions)}
+_DIFFERENTIABLE = [_INDEX[name] for name in Gradients._fields]
+
+
+def _flat(problem: Problem) -> list[Any]:
+    return [getattr(problem.limits if name in _RESTRICTIONS else problem, name) for name in _OPERANDS]
+
+
+def _problem(operands: Sequence[Any]) -> Problem:
+    """The reverse of `_flat`, of the first operands."""
+    named = dict(zip(_OPERANDS, operands, strict=False))
+    shapes = ((named[name], own) for name, own in OWN_DIMENSIONS.items() if name not in ("seeds", "packed"))
+    lead = broadcast(*(tensor.shape[: tensor.ndim - own] for tensor, own in shapes if tensor is not None))
+    restricting = {name: named.pop(name) for name in _OPERANDS if name in _RESTRICTIONS}
+    query = named["query"]
+    limits = Restrictions(query.shape[-2], named["key"].shape[-2], device=query.device, **restricting)
+    return Problem(**named, limits=limits, lead=lead)
+
+
+def _schema(returned: int, *more: str) -> str:
+    """PyTorch's signature of an operator that takes the operands, and more tensors, and returns so many."""
+    taken = [f"{kind} {name}" for name, kind in _OPERANDS.items()] + [f"Tensor {name}" for name in more]
+    return f"({', '.join(taken)}) -> ({', '.join(['Tensor'] * returned)})"
 
 
 def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Problem], Result]:
@@ -79,68 +116,31 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
     Returns:
         A function that runs the operator on a problem.
     """
+    outputs = Output._fields
 
-    @torch.library.custom_op(f"dikkat::{name}", mutates_args=())
-    def forward_op(
-        pair: str, profile: str, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
-        mask: Tensor | None, causal: bool, key_bias: Tensor | None, exclude: Tensor | None, dropout: float,
-        seeds: Tensor | None, packed: Tensor | None, wants_weights: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-        problem = _problem(
-            pair,
-            profile,
-            query,
-            key,
-            weight,
-            value,
-            lens,
-            mask,
-            causal,
-            key_bias,
-            exclude,
-            dropout,
-            seeds,
-            packed,
-            wants_weights,
-        )
-        with torch.autocast(query.device.type, enabled=False):
-            mean, peak, total, weights = forward(problem)
-        return mean, peak, total, weights
+    def run_forward(*operands: Any) -> tuple[Tensor, ...]:
+        problem = _problem(operands)
+        with torch.autocast(problem.query.device.type, enabled=False):
+            return tuple(forward(problem))
 
-    @torch.library.custom_op(f"dikkat::{name}_backward", mutates_args=())
-    def backward_op(
-        pair: str, profile: str, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
-        mask: Tensor | None, causal: bool, key_bias: Tensor | None, exclude: Tensor | None, dropout: float,
-        seeds: Tensor | None, packed: Tensor | None, wants_weights: bool,
-        mean: Tensor, peak: Tensor, total: Tensor, weights: Tensor,
-        mean_grad: Tensor, peak_grad: Tensor, total_grad: Tensor, weights_grad: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-        problem = _problem(
-            pair,
-            profile,
-            query,
-            key,
-            weight,
-            value,
-            lens,
-            mask,
-            causal,
-            key_bias,
-            exclude,
-            dropout,
-            seeds,
-            packed,
-            wants_weights,
-        )
-        with torch.autocast(query.device.type, enabled=False):
-            out = Output(mean, peak, total, weights)
-            grad = upstream(problem, out, Output(mean_grad, peak_grad, total_grad, weights_grad))
-            by_query, by_key, by_weight, by_value, by_bias = backward(problem, out, grad)
-        return by_query, by_key, by_weight, by_value, by_bias
+    def run_backward(*operands: Any) -> tuple[Tensor, ...]:
+        problem = _problem(operands)
+        own = len(_OPERANDS)
+        output, grads = Output(*operands[own : own + len(outputs)]), Output(*operands[own + len(outputs) :])
+        with torch.autocast(problem.query.device.type, enabled=False):
+            return tuple(backward(problem, output, upstream(problem, output, grads)))
+
+    forward_op = torch.library.custom_op(f"dikkat::{name}", run_forward, mutates_args=(), schema=_schema(len(outputs)))
+    backward_op = torch.library.custom_op(
+        f"dikkat::{name}_backward",
+        run_backward,
+        mutates_args=(),
+        schema=_schema(len(Gradients._fields), *outputs, *(f"{each}_grad" for each in outputs)),
+    )
 
     @forward_op.register_fake
     def _(*operands: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        problem = _problem(*operands)
+        problem = _problem(operands)
         lead, limits = problem.lead, problem.limits
         mean = problem.query.new_empty((*lead, limits.queries, problem.value.shape[-1]))
         weights = (*lead, limits.queries, limits.keys) if problem.wants_weights else (0,)
@@ -149,9 +149,8 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
 
     @backward_op.register_fake
     def _(*operands: Any) -> tuple[Tensor, ...]:
-        query = operands[_DIFFERENTIABLE["query"]]
-        grads = [operands[i] for i in _DIFFERENTIABLE.values()]
-        return tuple(query.new_empty((0,) if t is None else t.shape) for t in grads)
+        differentiable = [operands[i] for i in _DIFFERENTIABLE]
+        return tuple(operands[_INDEX["query"]].new_empty((0,) if t is None else t.shape) for t in differentiable)
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         tensors = [t for t in inputs if isinstance(t, Tensor)]
@@ -162,13 +161,12 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
         raise RuntimeError(f"impl {name!r} has no second derivatives; impl='reference' has them")
 
     def differentiate(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        saved = len(Output._fields)
-        rest, output = iter(ctx.saved_tensors[:-saved]), ctx.saved_tensors[-saved:]
+        rest, output = iter(ctx.saved_tensors[: -len(outputs)]), ctx.saved_tensors[-len(outputs) :]
         operands = [next(rest) if plain is None else plain[0] for plain in ctx.plain]
         call: Callable[..., Any] = TransformedBackward.apply if transformed() else backward_op
         found = call(*operands, *output, *grads)
         out: list[Tensor | None] = [None] * len(_OPERANDS)
-        for index, grad in zip(_DIFFERENTIABLE.values(), found, strict=True):
+        for index, grad in zip(_DIFFERENTIABLE, found, strict=True):
             out[index] = None if operands[index] is None else grad
         return tuple(out)
 
@@ -178,18 +176,17 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
     @forward_op.register_vmap
     def _(info: Any, dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
         found = forward_op(*(_in_front(t, d) for t, d in zip(operands, dims, strict=True)))
-        return found, (0, 0, 0, 0 if operands[-1] else None)
+        return found, (0, 0, 0, 0 if operands[_INDEX["wants_weights"]] else None)
 
     @backward_op.register_vmap
     def _(info: Any, dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
         moved = [_in_front(t, d) for t, d in zip(operands, dims, strict=True)]
         # A gradient for each member of the batch, also of an operand that they share.
-        for index in (*_DIFFERENTIABLE.values(), *range(len(_OPERANDS), len(moved))):
+        for index in (*_DIFFERENTIABLE, *range(len(_OPERANDS), len(moved))):
             if moved[index] is not None:
                 moved[index] = moved[index].expand(info.batch_size, *moved[index].shape[1:])
         found = backward_op(*moved)
-        has_weight, has_bias = (operands[_DIFFERENTIABLE[name]] is not None for name in ("weight", "key_bias"))
-        return found, (0, 0, 0 if has_weight else None, 0, 0 if has_bias else None)
+        return found, tuple(None if operands[i] is None else 0 for i in _DIFFERENTIABLE)
 
     # torch.func does not see an operator's own autograd: for it, the same two operators in functions of their own.
 
@@ -220,13 +217,8 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
 
     def run(problem: Problem) -> Result:
         problem = problem.wide()
-        limits = problem.limits
         call: Callable[..., Any] = Transformed.apply if transformed() else forward_op
-        mean, peak, total, weights = call(
-            problem.pair, problem.profile, problem.query, problem.key, problem.weight, problem.value, limits.lens,
-            limits.mask, limits.causal, limits.key_bias, limits.exclude, problem.dropout, problem.seeds,
-            problem.packed, problem.wants_weights,
-        )  # fmt: skip
+        mean, peak, total, weights = call(*_flat(problem))
         lse, tail = log_sum_exp(peak, total) if problem.wants_state else (None, None)
         return Result(mean, lse, weights if problem.wants_weights else None, tail)
 
@@ -234,7 +226,7 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
 
 
 def upstream(problem: Problem, out: Output, grad: Output) -> Upstream:
-    """The gradients that come from above as a backward wants them; 0 in a row with no key."""
+    """Divide the incoming gradients by each row's total, as a backward takes them; 0 in a row with no key."""
     by_total = (1 / out.total).masked_fill(out.total == 0, 0.0)
     mean = grad.mean * by_total[..., None]
     drift = (mean * out.mean).sum(-1) - grad.total
@@ -244,20 +236,8 @@ def upstream(problem: Problem, out: Output, grad: Output) -> Upstream:
     return Upstream(mean, weights, grad.total, drift + (weights * out.weights).sum(-1))
 
 
-def _problem(
-    pair: str, profile: str, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
-    mask: Tensor | None, causal: bool, key_bias: Tensor | None, exclude: Tensor | None, dropout: float,
-    seeds: Tensor | None, packed: Tensor | None, wants_weights: bool, *_: Tensor,
-) -> Problem:  # fmt: skip
-    limits = Restrictions(query.shape[-2], key.shape[-2], lens, mask, causal, key_bias, exclude, query.device)
-    features = [t.shape[:-2] for t in (query, key, value, mask) if t is not None]
-    lead = broadcast(*features, *(t.shape[:-1] for t in (weight, lens, key_bias, exclude) if t is not None))
-    kinds = cast(Pair, pair), cast(Profile, profile)
-    return Problem(*kinds, query, key, weight, value, limits, lead, dropout, seeds, packed, True, wants_weights)
-
-
 def _in_front(operand: Any, dim: int | None) -> Any:
-    """A vmapped dimension becomes the first leading one; an operand without it gets a 1 there."""
+    """Move a vmapped dimension to the front; an operand without one gets a dimension of 1 there."""
     if not isinstance(operand, Tensor):
         return operand
     return operand.unsqueeze(0) if dim is None else operand.movedim(dim, 0)

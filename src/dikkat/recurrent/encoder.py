@@ -20,12 +20,7 @@ class _Encoder(nn.Module, Generic[StateT]):
     part: ClassVar[str]  # the network's name in the state dict
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bidirectional: bool = True,
-        dropout: float = 0.0,
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = True, dropout: float = 0.0
     ) -> None:
         super().__init__()
         check_stack(num_layers, dropout, input_size=input_size, hidden_size=hidden_size)
@@ -63,7 +58,7 @@ class _Encoder(nn.Module, Generic[StateT]):
         check_dense("inputs", inputs)
         if inputs.ndim != 3 or inputs.shape[2] != network.input_size:
             raise ValueError(
-                f"inputs have shape {tuple(inputs.shape)}; they must be (batch, positions, {network.input_size})"
+                f"inputs: got shape {tuple(inputs.shape)}; expected (batch, positions, {network.input_size})"
             )
         lengths = check_lengths(lengths, inputs.shape[0], inputs.shape[1], "positions of inputs")
         if choose(impl, self._obstacles(inputs)) == "numba":
@@ -90,7 +85,7 @@ class _Encoder(nn.Module, Generic[StateT]):
         return reasons
 
     def _padded(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Where lengths have no values yet, as where PyTorch compiles: all positions, held where there is none."""
+        """Run over all positions, holding states past each length: for lengths without values, as in torch.compile."""
         network, lstm = self._network, isinstance(self._network, nn.LSTM)
         positions = torch.arange(inputs.shape[1], device=inputs.device)
         real = (positions < lengths.to(inputs.device)[:, None])[..., None]
@@ -110,7 +105,7 @@ class _Encoder(nn.Module, Generic[StateT]):
     def _over_all(
         self, inputs: Tensor, real: Tensor, layer: int, direction: int, lstm: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """A layer of a direction: its states at all positions, the last one, and the last cell."""
+        """One layer in one direction: its states at all positions, the last one, and the last cell."""
         w_ih, w_hh, b_ih, b_hh = self._weights(layer, direction)
         gates = F.linear(inputs, w_ih, b_ih)
         state = cell = inputs.new_zeros(inputs.shape[0], w_hh.shape[1])
@@ -146,7 +141,7 @@ class _Encoder(nn.Module, Generic[StateT]):
         return fused.put(below, rows), [self._by_layer(each) for each in final]
 
     def _run(self, below: Tensor, rows: fused.Rows, stack: list[int], direction: int) -> fused.Sequences:
-        """Some layers of a direction."""
+        """Run some layers in one direction."""
         network, dropped = self._network, None
         w_ih, w_hh, b_ih, b_hh = self._weights(stack[0], direction)
         layers = [fused.Layer(w_hh, b_hh)]

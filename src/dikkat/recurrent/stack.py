@@ -4,48 +4,48 @@ from dikkat.masking import can_read_values, check_dense
 
 
 def check_stack(num_layers: int, dropout: float, **sizes: int) -> None:
-    """What holds for the layers of an encoder and of a decoder.
+    """Validate the sizes and the dropout of an encoder or a decoder.
 
     Raises:
         ValueError: a size below 1, a dropout outside 0 ... 1, or a dropout where there is no second layer to act on.
     """
     for name, size in {**sizes, "num_layers": num_layers}.items():
         if size < 1:
-            raise ValueError(f"{name} is {size}; it must be at least 1")
+            raise ValueError(f"{name}: got {size}; expected at least 1")
     check_probability("dropout", dropout)
     if dropout and num_layers == 1:
-        raise ValueError(f"dropout is {dropout}, but it acts between layers, of which there is one: use 0 or more")
+        raise ValueError(f"dropout: got {dropout} with one layer; expected 0, or more layers, between which it acts")
 
 
 def check_probability(name: str, value: float) -> None:
-    """A probability.
+    """Validate a probability.
 
     Raises:
-        ValueError: it is none.
+        ValueError: a number outside 0 ... 1.
     """
     if not 0.0 <= value <= 1.0:
-        raise ValueError(f"{name} is {value}; it is a probability, from 0 to 1")
+        raise ValueError(f"{name}: got {value}; expected a probability, from 0 to 1")
 
 
 def check_lengths(lengths: Tensor, batch: int, positions: int, of: str) -> Tensor:
-    """Lengths of sequences, from 1 to their positions; on the CPU, where their values can be read.
+    """Validate lengths of sequences, from 1 to their positions; returned on the CPU where their values can be read.
 
     Raises:
         TypeError: they are not whole numbers.
         ValueError: their shape, or a length, does not fit.
     """
     if not isinstance(lengths, Tensor):
-        raise TypeError(f"lengths: came {type(lengths).__name__}; allowed: a torch.Tensor of integers")
+        raise TypeError(f"lengths: got {type(lengths).__name__}; expected a torch.Tensor of integers")
     check_dense("lengths", lengths)
     if lengths.is_floating_point() or lengths.is_complex():
-        raise TypeError(f"lengths have dtype {lengths.dtype}; they must be integers")
+        raise TypeError(f"lengths: got dtype {lengths.dtype}; expected integers")
     if tuple(lengths.shape) != (batch,):
-        raise ValueError(f"lengths have shape {tuple(lengths.shape)}; they must be (batch,) = ({batch},)")
+        raise ValueError(f"lengths: got shape {tuple(lengths.shape)}; expected (batch,) = ({batch},)")
     if not has_values(lengths):
         return lengths
     lengths = lengths.cpu()
     if batch and (int(lengths.min()) < 1 or int(lengths.max()) > positions):
-        raise ValueError(f"lengths are {lengths.tolist()}; each must be from 1 to the {positions} {of}")
+        raise ValueError(f"lengths: got {lengths.tolist()}; expected each from 1 to the {positions} {of}")
     return lengths
 
 
@@ -61,9 +61,11 @@ def choose(impl: str, obstacles: list[str]) -> str:
         ValueError: a name that is none, or one that cannot run; the message says why.
     """
     if impl not in ("auto", "numba", "reference"):
-        raise ValueError(f"impl is {impl!r}; it must be 'auto', 'numba' or 'reference'")
+        raise ValueError(f"impl: got {impl!r}; expected 'auto', 'numba' or 'reference'")
     if impl == "numba" and obstacles:
-        raise ValueError(f"impl is 'numba', which cannot run here: {'; '.join(obstacles)}. 'reference' can")
+        raise ValueError(
+            f"impl: got 'numba', which cannot run here: {'; '.join(obstacles)}; expected 'auto' or 'reference'"
+        )
     if impl == "auto":
         return "reference" if obstacles else "numba"
     return impl

@@ -23,7 +23,7 @@ from dikkat import scores
 from dikkat.attention import attention_state
 from dikkat.cpu.moments import launch as moments_launch
 from dikkat.masking import softmax
-from dikkat.problem import log_profile
+from dikkat.problem.arithmetic import log_profile
 from dikkat.regression.joined import spatial_order
 from dikkat.state import Pooled, State, join, log_sum_exp
 

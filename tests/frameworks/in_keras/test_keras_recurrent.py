@@ -421,7 +421,7 @@ def test_errors_of_encoders():
     _, layer = encoders("gru", 1, True)
     inputs = draws(1, inputs=(BATCH, POSITIONS, INPUT))["inputs"]
     raises(ValueError, "num_layers is 0", lambda: layers.GRUEncoder(3, 0))
-    raises(ValueError, "dropout is 0.5", lambda: layers.LSTMEncoder(3, dropout=0.5))
+    raises(ValueError, "dropout: got 0.5", lambda: layers.LSTMEncoder(3, dropout=0.5))
     raises(ValueError, "(batch, positions, 3)", lambda: layer(inputs[..., :2]))
     raises(ValueError, "1 to the 7 positions", lambda: layer(inputs, lengths=np.array([7, 0, 1, 1, 1])))
     raises(ValueError, "1 to the 7 positions", lambda: layer(inputs, lengths=np.array([8, 1, 1, 1, 1])))
@@ -438,7 +438,7 @@ def test_errors_of_decoders():
     values = given("gru")
     inputs, encoded, state = (values[name].astype(DTYPE) for name in ("inputs", "encoded", "state"))
     memory = layer.prepare(encoded)
-    raises(ValueError, "weight_dropout is 2", lambda: layers.AttentionalGRU(3, scores.Dot(), weight_dropout=2))
+    raises(ValueError, "weight_dropout: got 2", lambda: layers.AttentionalGRU(3, scores.Dot(), weight_dropout=2))
     raises(ValueError, "(batch, steps, 3)", lambda: layer(inputs[..., :1], memory, state))
     raises(ValueError, "at least one step", lambda: layer(inputs[:, :0], memory, state))
     raises(ValueError, "(layers, batch, hidden) = (1, 5, 4)", lambda: layer(inputs, memory, state[..., :2]))

@@ -171,13 +171,13 @@ def test_bandwidths(bandwidth: Any, error: type[Exception], words: str) -> None:
 def test_sizes() -> None:
     with pytest.raises(ValueError, match="key_dim, num_heads: came 6 and 4; allowed: the first a multiple"):
         dikkat_mxnet.MultiHeadAttention(8, 4, key_dim=6)
-    with pytest.raises(TypeError, match=r"num_hiddens: came 2\.5"):
+    with pytest.raises(TypeError, match=r"num_hiddens: got 2\.5"):
         dikkat_mxnet.AdditiveAttention(3, 5, 2.5)
-    with pytest.raises(ValueError, match=r"dropout: came 1\.5; allowed: a number from 0 to 1"):
+    with pytest.raises(ValueError, match=r"dropout: got 1\.5; expected a number from 0 to 1"):
         dikkat_mxnet.DotProductAttention(1.5)
-    with pytest.raises(ValueError, match="hidden_size is 0; it must be at least 1"):
+    with pytest.raises(ValueError, match="hidden_size: got 0; expected at least 1"):
         dikkat_mxnet.GRUEncoder(3, 0)
-    with pytest.raises(ValueError, match=r"dropout is 0\.5, but it acts between layers"):
+    with pytest.raises(ValueError, match=r"dropout: got 0\.5 with one layer"):
         dikkat_mxnet.AttentionalGRU(3, 5, 7, scores.Bilinear(7, 5), dropout=0.5)
 
 

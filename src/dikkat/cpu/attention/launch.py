@@ -13,7 +13,8 @@ from dikkat.cpu.attention.record import CALL, FOLD, GROUP, MOST, PEAK_KEYS, SIDE
 from dikkat.cpu.engine.record import BYTES, Call, up
 from dikkat.cpu.scoring import PAIRS, PROFILES, RANGES
 from dikkat.masking import Restrictions, have_tangents, transformed
-from dikkat.problem import Problem, farthest, must_exclude
+from dikkat.problem import Problem
+from dikkat.problem.arithmetic import farthest, must_exclude
 from dikkat.problem.operator import Gradients, Output, Upstream, operator
 from dikkat.scores import Pair
 

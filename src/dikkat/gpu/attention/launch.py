@@ -16,8 +16,11 @@ import torch
 from torch import Tensor
 
 from dikkat import addresses
+from dikkat.gpu.attention import ranges
+from dikkat.gpu.attention.operands import Limits, Operand, Scored, operand, sizes_of
 from dikkat.masking import Restrictions, have_tangents
-from dikkat.problem import Problem, farthest, spread
+from dikkat.problem import Problem
+from dikkat.problem.arithmetic import derive_seeds, farthest
 from dikkat.problem.operator import Gradients, Output, Upstream, operator
 
 _INF = float("inf")
@@ -28,8 +31,6 @@ _INTERPRETED = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", 
 
 # Pairs whose gradients are kept at a time: two buffers of 64 MiB.
 _PAIRS = 2**24
-# The scale of the queries' exponentials: `SCALE` of the kernels.
-_SCALE = 2.0**-16
 
 
 class _Blocks(NamedTuple):
@@ -56,11 +57,11 @@ def obstacles(problem: Problem) -> list[str]:
     """Why it cannot run."""
     found, device = [], problem.query.device.type
     if problem.pair == "inner":
-        found.append("inner scores run on 'sdpa'; allowed here: additive and distance scores")
+        found.append("it computes additive and distance scores; inner ones run on 'sdpa'")
     if not _INSTALLED:
         found.append("Triton is not installed (PyTorch for CUDA brings it along); 'chunked' and 'reference' need none")
     if device != "cuda" and not (device == "cpu" and _INTERPRETED):
-        found.append(f"it needs CUDA tensors; came on {device}, where 'numba', 'chunked' and 'reference' run")
+        found.append(f"it needs CUDA tensors, and got some on {device}, where 'numba', 'chunked' and 'reference' run")
     if any(t.dtype not in _FLOATS for t in (problem.query, problem.key, problem.value)):
         found.append("it computes in float32; 'chunked' and 'reference' take float64")
     if have_tangents(problem.query, problem.key, problem.value):
@@ -81,41 +82,33 @@ def _power_of_two(size: int) -> int:
     return 1 << max(0, size - 1).bit_length()
 
 
-def _tiles() -> Any:
-    """The kernels; Triton is imported when it is first used."""
-    from dikkat.gpu.attention import kernel as gpu_kernel
+class _Kernels(NamedTuple):
+    pairs: Any
+    kernel: Any
+    gradients: Any
 
-    return gpu_kernel
+
+def _kernels() -> _Kernels:
+    """The modules of kernels; Triton is imported when it is first used."""
+    from dikkat.gpu.attention import gradients, kernel, pairs
+
+    return _Kernels(pairs, kernel, gradients)
 
 
 def _on(problem: Problem) -> AbstractContextManager[Any]:
-    """Triton launches on the current device."""
+    """Make the problem's device current: Triton launches there."""
     return torch.cuda.device(problem.query.device) if problem.query.is_cuda else nullcontext()
 
 
-def _operand(tensor: Tensor | None, inner: int = 2) -> Any:
-    """A tensor with its strides, as kernels take it; 0 where it is broadcast."""
-    if tensor is None:
-        return _tiles().Operand()
-    strides = [0 if size == 1 else step for size, step in zip(tensor.shape, tensor.stride(), strict=True)]
-    lead = tuple(reversed(strides[: tensor.ndim - inner])) or (0,)
-    return _tiles().Operand(tensor, lead, *strides[tensor.ndim - inner :])
-
-
-def _sizes(lead: torch.Size) -> tuple[int, ...]:
-    """The leading dimensions, the last one first; there is always one."""
-    return tuple(reversed(lead)) or (1,)
-
-
 def _once(tensor: Tensor) -> Tensor:
-    """The tensor without what an expanded leading dimension repeats."""
+    """Drop the repeats of expanded leading dimensions."""
     for dim in range(tensor.ndim - 2):
         tensor = tensor.narrow(dim, 0, 1) if tensor.stride(dim) == 0 else tensor
     return tensor
 
 
-class _Prepared(NamedTuple):
-    """What is made once a query, a key and a v; see `Scored` of the kernels."""
+class _Made(NamedTuple):
+    """What is made once a query, a key and a v; see `Scored`."""
 
     x: Tensor
     query_peaks: Tensor
@@ -125,17 +118,17 @@ class _Prepared(NamedTuple):
     gain: Tensor | None
 
 
-def _prepare(problem: Problem, blocks: _Blocks) -> _Prepared:
-    x, query_peaks = _feature_major(problem, problem.query, blocks.rows, _SCALE)
+def _made_once(problem: Problem, blocks: _Blocks) -> _Made:
+    x, query_peaks = _feature_major(problem, problem.query, blocks.rows, ranges.SCALE)
     y, key_peaks = _feature_major(problem, problem.key, blocks.keys, 1.0)
     if problem.weight is None:
-        return _Prepared(x, query_peaks, y, key_peaks, None, None)
+        return _Made(x, query_peaks, y, key_peaks, None, None)
     features, lead = problem.weight.shape[-1], problem.weight.shape[:-1]
     v, gain = x.new_empty((*lead, x.shape[-2])), x.new_empty((*lead, 2))
-    _tiles().prepare_weight[(prod(lead),)](
-        _operand(problem.weight[..., None, :]), _sizes(lead), v, gain, features, x.shape[-2], FEATURES=128
+    _kernels().pairs.scale_weight[(prod(lead),)](
+        operand(problem.weight[..., None, :]), sizes_of(lead), v, gain, features, x.shape[-2], FEATURES=128
     )
-    return _Prepared(x, query_peaks, y, key_peaks, v, gain)
+    return _Made(x, query_peaks, y, key_peaks, v, gain)
 
 
 def _feature_major(problem: Problem, side: Tensor, block: int, factor: float) -> tuple[Tensor, Tensor]:
@@ -145,51 +138,51 @@ def _feature_major(problem: Problem, side: Tensor, block: int, factor: float) ->
     count, rows = -(-length // block), -(-features // 4) * 4
     made = side.new_empty((*lead, rows, count * block))
     peaks = side.new_empty((*lead, count))
-    _tiles().prepare[(prod(lead) * count,)](
-        _operand(side), _sizes(lead), made, peaks, length, features, count * block, rows, factor,
+    _kernels().pairs.lay_out[(prod(lead) * count,)](
+        operand(side), sizes_of(lead), made, peaks, length, features, count * block, rows, factor,
         farthest(features, side.dtype) if problem.profile == "gaussian" else _INF,
         ADDITIVE=problem.pair == "additive", BLOCK=block, FEATURES=min(32, max(4, _power_of_two(features))),
     )  # fmt: skip
     return made, peaks
 
 
-def _scored(problem: Problem, made: _Prepared, blocks: _Blocks, rows: slice) -> Any:
-    return _tiles().Scored(
-        query=_operand(problem.query[..., rows, :]),
-        key=_operand(problem.key),
-        weight=_operand(None if problem.weight is None else problem.weight[..., None, :]),
-        x=_operand(made.x[..., rows.start :]),
-        y=_operand(made.y),
-        v=_operand(made.v, 1),
-        gain=_operand(made.gain, 1),
-        query_peaks=_operand(made.query_peaks[..., rows.start // blocks.rows :], 1),
-        key_peaks=_operand(made.key_peaks, 1),
+def _scored(problem: Problem, made: _Made, blocks: _Blocks, rows: slice) -> Scored:
+    return Scored(
+        query=operand(problem.query[..., rows, :]),
+        key=operand(problem.key),
+        weight=operand(None if problem.weight is None else problem.weight[..., None, :]),
+        x=operand(made.x[..., rows.start :]),
+        y=operand(made.y),
+        v=operand(made.v, 1),
+        gain=operand(made.gain, 1),
+        query_peaks=operand(made.query_peaks[..., rows.start // blocks.rows :], 1),
+        key_peaks=operand(made.key_peaks, 1),
     )
 
 
-def _limits(limits: Restrictions, seeds: Tensor | None, rows: slice) -> Any:
-    """The restrictions of some rows."""
+def _limits(limits: Restrictions, seeds: Tensor | None, rows: slice) -> Limits:
+    """The restrictions of some rows, and the seeds of their dropout."""
 
-    def some(table: Tensor | None) -> Any:
-        return _operand(table if table is None or table.shape[-1] == 1 else table[..., rows], 1)
+    def some(table: Tensor | None) -> Operand:
+        return operand(table if table is None or table.shape[-1] == 1 else table[..., rows], 1)
 
     mask = limits.mask
     if mask is not None:
         mask = (mask if mask.shape[-2] == 1 else mask[..., rows, :]).view(torch.uint8)
-    return _tiles().Limits(
+    return Limits(
         lens=some(limits.lens),
-        mask=_operand(mask),
-        key_bias=_operand(limits.key_bias, 1),
+        mask=operand(mask),
+        key_bias=operand(limits.key_bias, 1),
         exclude=some(limits.exclude),
-        seeds=_operand(None if seeds is None else seeds[..., rows], 1),
+        seeds=operand(None if seeds is None else seeds[..., rows], 1),
     )
 
 
 def _row_seeds(problem: Problem) -> Tensor | None:
-    """As in `common.dropout_scale`: a seed for each row, from which the kernels make one for each pair."""
+    """As in `arithmetic.dropout_scale`: a seed for each row, from which the kernels make one for each pair."""
     if problem.seeds is None:
         return None
-    return spread(problem.seeds[..., None], torch.arange(problem.limits.queries, device=problem.query.device))
+    return derive_seeds(problem.seeds[..., None], torch.arange(problem.limits.queries, device=problem.query.device))
 
 
 def _profile(problem: Problem) -> str:
@@ -198,22 +191,19 @@ def _profile(problem: Problem) -> str:
 
 
 def _exact(problem: Problem) -> bool:
-    """Whether sums must see to it that what is not finite stays hidden from the rows that it is hidden from."""
+    """Whether sums must keep what is not finite from the rows that it is hidden from."""
     return problem.limits.vary_by_row() or (problem.pair == "distance" and problem.profile != "gaussian")
 
 
 def _dropout(problem: Problem) -> tuple[int, float]:
-    """Bits from which on a weight is kept, and what the kept are multiplied by."""
+    """The least random number with which a weight is kept, and what kept weights are multiplied by."""
     return int(problem.dropout * 2**32), 1.0 / (1.0 - problem.dropout) if problem.dropout < 1 else 0.0
 
 
 def _check_readable(problem: Problem, *more: Tensor) -> None:
-    """Triton takes addresses as they are."""
-    limits, device = problem.limits, problem.query.device.type
-    operands = (problem.query, problem.key, problem.weight, problem.value, problem.seeds)
-    for tensor in (*operands, limits.lens, limits.mask, limits.key_bias, limits.exclude, *more):
-        if tensor is not None:
-            addresses.check("an operand of attention", tensor, device)
+    """Check every operand, since Triton takes addresses as they are."""
+    for tensor in (*problem.tensors().values(), *more):
+        addresses.check("an operand of attention", tensor, problem.query.device.type)
 
 
 def _is_empty(problem: Problem) -> bool:
@@ -232,11 +222,11 @@ def _forward(problem: Problem) -> Output:
     blocks, everything = _blocks(problem), slice(0, n)
     seeds = _row_seeds(problem)
     with _on(problem):
-        made = _prepare(problem, blocks)
+        made = _made_once(problem, blocks)
         scored, restricted = _scored(problem, made, blocks, everything), _limits(limits, seeds, everything)
         grid = (lead.numel() * -(-n // blocks.rows), max(1, -(-size // blocks.values)))
-        _tiles().attend[grid](
-            scored, restricted, _operand(problem.value), mean, peak, total, _sizes(lead),
+        _kernels().kernel.attend[grid](
+            scored, restricted, operand(problem.value), mean, peak, total, sizes_of(lead),
             n, m, problem.query.shape[-1], size, m - n, *_dropout(problem),
             CAUSAL=limits.causal, EXACT=_exact(problem), PROFILE=_profile(problem),
             BM=blocks.rows, BN=blocks.keys, BD=blocks.values, W=blocks.warps, num_warps=blocks.warps, maxnreg=128,
@@ -265,19 +255,19 @@ def _weigh(
     """
     n, m, size = rows.stop - rows.start, problem.limits.keys, problem.value.shape[-1]
     count = elements.stop - elements.start
-    empty = _operand(None)
+    empty = operand(None)
     upstream: tuple[Any, ...] = (empty, empty, empty, None, None, None)
     if wanted is not None:
         above = wanted.above
         own = above.weights[..., rows, :] if problem.wants_weights else None
         upstream = (
-            _operand(above.mean[..., rows, :]), _operand(above.drift[..., rows], 1), _operand(own),
+            operand(above.mean[..., rows, :]), operand(above.drift[..., rows], 1), operand(own),
             wanted.by_score, wanted.by_bias, wanted.live,
         )  # fmt: skip
-    _tiles().weigh[(count * -(-n // blocks.rows) * -(-m // blocks.keys),)](
-        scored, restricted, _operand(problem.value), weights, _operand(peak[..., rows], 1),
-        _operand(None if total is None else total[..., rows], 1), *upstream,
-        _sizes(problem.lead), elements.start, n, m, problem.query.shape[-1], size,
+    _kernels().kernel.weigh[(count * -(-n // blocks.rows) * -(-m // blocks.keys),)](
+        scored, restricted, operand(problem.value), weights, operand(peak[..., rows], 1),
+        operand(None if total is None else total[..., rows], 1), *upstream,
+        sizes_of(problem.lead), elements.start, n, m, problem.query.shape[-1], size,
         m - problem.limits.queries + rows.start, *_dropout(problem),
         CAUSAL=problem.limits.causal, PROFILE=_profile(problem),
         BM=blocks.rows, BN=blocks.keys, BD=min(64, blocks.values), W=blocks.warps, num_warps=blocks.warps, maxnreg=128,
@@ -336,7 +326,7 @@ def _summed(grad: Tensor | None, operand: Tensor | None, problem: Problem) -> Te
 def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstream, sums: _Sums) -> None:
     """Add every pair's share to the gradients."""
     new, m, size = problem.query.new_empty, problem.limits.keys, problem.value.shape[-1]
-    made, seeds, sizes = _prepare(problem, blocks), _row_seeds(problem), _sizes(problem.lead)
+    made, seeds, sizes = _made_once(problem, blocks), _row_seeds(problem), sizes_of(problem.lead)
     key_blocks, values = -(-m // blocks.keys), min(64, blocks.values)
     pull = _Pull(problem, blocks, made)
     for rows, elements in _parts(problem, blocks):
@@ -351,8 +341,8 @@ def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstrea
         if by_bias is not None and sums.key_bias is not None:
             sums.key_bias.view(-1, m)[elements] += by_bias.sum(-2)
         if size:
-            _tiles().value_gradient[(count * key_blocks, -(-size // values))](
-                weights, live, _operand(grad.mean[..., rows, :]), sums.value, sizes, elements.start, n, m, size,
+            _kernels().gradients.value_gradient[(count * key_blocks, -(-size // values))](
+                weights, live, operand(grad.mean[..., rows, :]), sums.value, sizes, elements.start, n, m, size,
                 EXACT=_exact(problem), BM=blocks.rows, BN=blocks.keys, BD=values, num_warps=blocks.warps,
             )  # fmt: skip
         pull.queries(by_score, live, rows, elements, sums)
@@ -362,7 +352,7 @@ def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstrea
 class _Pull:
     """Sums the gradients of pairs into those of queries with v, and into those of keys."""
 
-    def __init__(self, problem: Problem, blocks: _Blocks, made: _Prepared) -> None:
+    def __init__(self, problem: Problem, blocks: _Blocks, made: _Made) -> None:
         self.problem, self.blocks, self.made = problem, blocks, made
         self.key_powers: tuple[Tensor | None, Tensor | None] = (None, None)
         self.query_powers: tuple[Tensor | None, Tensor | None] = (None, None)
@@ -398,10 +388,11 @@ class _Pull:
         (count, length), features = by_score.shape[:2], side.shape[-1]
         weight = None if problem.weight is None else problem.weight[..., None, :]
         warps = max(2, blocks.side * blocks.features // 512)  # 16 numbers a thread
-        _tiles().side_gradient[(count * -(-length // blocks.side), max(1, -(-features // blocks.features)))](
-            _operand(side), _operand(other), *(_operand(t) for t in powers), _operand(weight),
-            _operand(side_peaks, 1), _operand(other_peaks, 1), _operand(by_score), _operand(live), _operand(into),
-            _operand(by_weight), _sizes(problem.lead), first, length, by_score.shape[2], features,
+        grid = (count * -(-length // blocks.side), max(1, -(-features // blocks.features)))
+        _kernels().gradients.side_gradient[grid](
+            operand(side), operand(other), *(operand(t) for t in powers), operand(weight),
+            operand(side_peaks, 1), operand(other_peaks, 1), operand(by_score), operand(live), operand(into),
+            operand(by_weight), sizes_of(problem.lead), first, length, by_score.shape[2], features,
             PROFILE=_profile(problem), SIDE=side_block, OTHER=other_block, BLOCK=blocks.side,
             FEATURES=blocks.features, W=warps, num_warps=warps, maxnreg=128,
         )  # fmt: skip

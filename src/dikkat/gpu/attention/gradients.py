@@ -1,0 +1,170 @@
+"""The launched kernels that sum the gradients of pairs: into those of values, and into those of queries, keys and v."""
+
+import triton
+import triton.language as tl
+
+from dikkat.gpu.attention import ranges
+from dikkat.gpu.attention.kernel import pool
+from dikkat.gpu.attention.pairs import at, exponential, reciprocal, tanh_and_slope, tile_cols, tile_rows
+
+REACH, SAFE, SMALL = tl.constexpr(ranges.REACH), tl.constexpr(ranges.SAFE), tl.constexpr(ranges.SMALL)
+
+
+@triton.jit
+def value_gradient(
+    weights, live, by_mean, into, sizes, first, n, m, size,
+    EXACT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """Adds Σ_i w_ij g_i to the gradient of a block of values."""
+    key_blocks, row_blocks = tl.cdiv(m, BN), tl.cdiv(n, BM)
+    key_block = tl.program_id(0) % key_blocks
+    local = tl.program_id(0).to(tl.int64) // key_blocks
+    element = local + first
+    cols, d = key_block * BN + tl.arange(0, BN), tl.program_id(1) * BD + tl.arange(0, BD)
+    grads = at(by_mean, element, sizes) + d[None, :] * by_mean.col
+    inside = (cols < m)[:, None] & (d < size)[None, :]
+    to = into + (element * m + cols)[:, None] * size + d[None, :]
+    total = tl.load(to, inside, 0.0)
+    for row_block in range(0, row_blocks):
+        if tl.load(live + (local * row_blocks + row_block) * key_blocks + key_block) != 0:
+            rows = row_block * BM + tl.arange(0, BM)
+            pairs = (local * n + rows)[None, :] * m + cols[:, None]
+            w = tl.load(weights + pairs, (rows < n)[None, :] & (cols < m)[:, None], 0.0)
+            g = tl.load(
+                grads + rows[:, None].to(tl.int64) * by_mean.row, (rows < n)[:, None] & (d < size)[None, :], 0.0
+            )
+            total += pool(w, w != 0, g, EXACT)
+    tl.store(to, total, inside)
+
+
+# --- gradients of queries, keys and v: one side of the pairs keeps still, the other goes by
+
+
+@triton.jit
+def _pull_additive(x, inverse, e, inverse_e, pairs, pairs_step, e_step, count, slopes):
+    """Adds Σ_j g_ij p r², where p r² is one reciprocal too: 1 / (2 + p + 1/p)."""
+    for _ in range(0, count):
+        y, z = tl.load(e), tl.load(inverse_e)
+        slopes += tl.load(pairs) * reciprocal(inverse * z + (x * y + 2))
+        pairs += pairs_step
+        e += e_step
+        inverse_e += e_step
+    return slopes
+
+
+@triton.jit
+def _pull_weighted(x, centred, e, centred_e, pairs, pairs_step, e_step, count, slopes, tanhs, NEAR: tl.constexpr):
+    """The same, and adds Σ_j g_ij tanh to `tanhs`; near 0 from p − 1 = (e^{2q} − 1) e^{2k} + (e^{2k} − 1)."""
+    for _ in range(0, count):
+        g, y = tl.load(pairs), tl.load(e)
+        p = x * y
+        r = reciprocal(p + 1)
+        tanh = (centred * y + tl.load(centred_e)) * r if NEAR else 1 - 2 * r
+        tanhs += g * tanh
+        slopes += g * (p * r * r)
+        pairs += pairs_step
+        e += e_step
+        centred_e += e_step
+    return slopes, tanhs
+
+
+@triton.jit
+def _pull_plain(q, k, pairs, pairs_step, k_step, count, slopes, tanhs, WITH_WEIGHT: tl.constexpr):
+    """The same for any numbers: what is not finite counts for the pairs that it has a part in."""
+    for _ in range(0, count):
+        g = tl.load(pairs)
+        tanh, slope = tanh_and_slope(q + tl.load(k))
+        slopes += tl.where(g == 0, 0.0, g * (0.25 * slope))
+        if WITH_WEIGHT:
+            tanhs += tl.where(g == 0, 0.0, g * tanh)
+        pairs += pairs_step
+        k += k_step
+    return slopes, tanhs
+
+
+@triton.jit
+def _pull_distance(q, k, pairs, pairs_step, k_step, count, total):
+    """Adds Σ_j g_ij (q_i − k_j)."""
+    for _ in range(0, count):
+        g = tl.load(pairs)
+        total += g * tl.where(g == 0, 0.0, q - tl.load(k))
+        pairs += pairs_step
+        k += k_step
+    return total
+
+
+@triton.jit
+def side_gradient(
+    side, other, e, twin, weight, side_peaks, other_peaks, by_score, live, into, by_weight,
+    sizes, first, side_count, other_count, features,
+    PROFILE: tl.constexpr, SIDE: tl.constexpr, OTHER: tl.constexpr, BLOCK: tl.constexpr, FEATURES: tl.constexpr,
+    W: tl.constexpr,
+):  # fmt: skip
+    """Adds to the gradients of a block of queries (or keys), which stays in registers while the keys (queries) go by.
+
+    Each thread keeps rows and features of its own, so that no sum crosses threads: `by_score` is read column by column.
+    `e` is e^{2k}; `twin` e^{2k} − 1 where the gradient of v is wanted, and e^{-2k} elsewhere.
+    """
+    blocks = tl.cdiv(side_count, BLOCK)
+    block = tl.program_id(0) % blocks
+    local = tl.program_id(0).to(tl.int64) // blocks
+    element = local + first
+    L: tl.constexpr = min(32, FEATURES)
+    R: tl.constexpr = min(BLOCK, 32 * W // L)
+    rows = tile_rows(block * BLOCK, BLOCK, R)
+    cols = tile_cols(tl.program_id(1) * FEATURES, FEATURES, L)
+    inside_rows = tl.minimum(rows, side_count - 1).to(tl.int64)
+    inside_cols = tl.minimum(cols, features - 1)
+    inside = (rows < side_count) & (cols < features)
+    side_block = block * BLOCK // SIDE
+
+    q = tl.load(at(side, element, sizes) + inside_rows * side.row + cols * side.col, inside, 0.0)
+    others = at(other, element, sizes) + inside_cols * other.col
+    pairs = by_score.data + local * by_score.lead[0] + inside_rows * by_score.row
+    lives = live.data + local * live.lead[0] + side_block * live.row
+    to = at(into, element, sizes) + inside_rows * into.row + cols
+    slopes = tl.zeros([BLOCK // R, FEATURES // L, R, L], tl.float32)
+    tanhs = tl.zeros([BLOCK // R, FEATURES // L, R, L], tl.float32)
+    WITH_WEIGHT: tl.constexpr = by_weight.data is not None
+    if PROFILE == "":
+        exponentials = at(e, element, sizes) + inside_cols
+        twins = at(twin, element, sizes) + inside_cols
+        reach = tl.load(at(side_peaks, element, sizes) + side_block)
+        reaches = at(other_peaks, element, sizes)
+        near = tl.where(tl.abs(q) <= REACH, q, 0.0)  # beyond, the exponentials are not used
+        x = exponential(2 * near)
+        if WITH_WEIGHT:
+            half = tanh_and_slope(near)[0]
+            own_twin = 2 * half / (1 - half)  # e^{2q} − 1, with the digits of a small q
+        else:
+            own_twin = exponential(-2 * near)
+    for other_block in range(0, tl.cdiv(other_count, OTHER)):
+        if tl.load(lives + other_block * live.col) != 0:
+            start = tl.full((), other_block * OTHER, tl.int64)
+            count = tl.minimum(OTHER, other_count - other_block * OTHER)
+            g = pairs + start * by_score.col
+            k = others + start * other.row
+            if PROFILE != "":
+                slopes = _pull_distance(q, k, g, by_score.col, other.row, count, slopes)
+            else:
+                far = reach + tl.load(reaches + other_block)
+                y, t = exponentials + start * e.row, twins + start * e.row
+                if far > SAFE:
+                    slopes, tanhs = _pull_plain(q, k, g, by_score.col, other.row, count, slopes, tanhs, WITH_WEIGHT)
+                elif not WITH_WEIGHT:
+                    slopes = _pull_additive(x, own_twin, y, t, g, by_score.col, e.row, count, slopes)
+                elif far > SMALL:
+                    slopes, tanhs = _pull_weighted(
+                        x, own_twin, y, t, g, by_score.col, e.row, count, slopes, tanhs, False
+                    )
+                else:
+                    slopes, tanhs = _pull_weighted(
+                        x, own_twin, y, t, g, by_score.col, e.row, count, slopes, tanhs, True
+                    )
+    if PROFILE == "":
+        v = tl.load(at(weight, element, sizes) + inside_cols * weight.col)
+        slopes *= 4 * v
+    tl.store(to, tl.load(to, inside, 0.0) + slopes, inside)
+    if WITH_WEIGHT:
+        total = tl.sum(tl.sum(tl.where(inside, tanhs, 0.0), 2), 0)[None, :, None, :]
+        tl.store(at(by_weight, element, sizes) + block * by_weight.row + cols, total, cols < features)

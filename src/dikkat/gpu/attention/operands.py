@@ -1,0 +1,72 @@
+"""A call as Triton's kernels take it: tensors with their strides."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Operand(NamedTuple):
+    """A tensor as a kernel sees it.
+
+    Attributes:
+        data: The tensor, or None where the call has none.
+        lead: Strides of the leading dimensions, the last one first; 0 where it is broadcast.
+        row: Stride of the last dimension but one, or of the only one beside the leading.
+        col: Stride of the last dimension.
+    """
+
+    data: Any = None
+    lead: tuple[int, ...] = ()
+    row: int = 0
+    col: int = 0
+
+
+class Limits(NamedTuple):
+    """Who may see whom, and the seeds of each row's dropout."""
+
+    lens: Operand
+    mask: Operand
+    key_bias: Operand
+    exclude: Operand
+    seeds: Operand
+
+
+class Scored(NamedTuple):
+    """What the scores of pairs are made of.
+
+    Attributes:
+        query: (..., n, h).
+        key: (..., m, h).
+        weight: v, (..., h).
+        x: s e^{2q}, feature-major and padded; q itself for `distance`.
+        y: e^{2k}, or k, likewise.
+        v: v over its largest element, padded with 0.
+        gain: (..., 2): Σ v, and what a sum of v r / s is multiplied by.
+        query_peaks: (..., blocks).
+        key_peaks: (..., blocks).
+    """
+
+    query: Operand
+    key: Operand
+    weight: Operand
+    x: Operand
+    y: Operand
+    v: Operand
+    gain: Operand
+    query_peaks: Operand
+    key_peaks: Operand
+
+
+def operand(tensor: Tensor | None, own: int = 2) -> Operand:
+    """A tensor whose last `own` dimensions are its own, with its strides: 0 where it is broadcast."""
+    if tensor is None:
+        return Operand()
+    strides = [0 if size == 1 else step for size, step in zip(tensor.shape, tensor.stride(), strict=True)]
+    lead = tuple(reversed(strides[: tensor.ndim - own])) or (0,)
+    return Operand(tensor, lead, *strides[tensor.ndim - own :])
+
+
+def sizes_of(lead: torch.Size) -> tuple[int, ...]:
+    """The leading dimensions, the last one first; there is always one."""
+    return tuple(reversed(lead)) or (1,)

@@ -1,0 +1,265 @@
+"""The scores of a tile of pairs, from what is made once a query and once a key."""
+
+import triton
+import triton.language as tl
+
+from dikkat.gpu.attention import ranges
+
+FOURS, TWOS = tl.constexpr(ranges.FOURS), tl.constexpr(ranges.TWOS)
+REACH, SCALE = tl.constexpr(ranges.REACH), tl.constexpr(ranges.SCALE)
+# The interpreter knows no instructions of a GPU.
+INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
+
+
+@triton.jit
+def at(operand, element, sizes):
+    """Where a batch element begins, in an operand that may be broadcast over some leading dimensions."""
+    offset = tl.zeros((), tl.int64)
+    rest = element
+    for d in tl.static_range(len(sizes)):
+        offset += (rest % sizes[d]) * operand.lead[d]
+        rest = rest // sizes[d]
+    return operand.data + offset
+
+
+# --- once a query and once a key
+
+
+@triton.jit
+def exponential(z):
+    """e^z to the last digit but one, for |z| ≤ 76; the hardware's own loses as many as z has."""
+    power = tl.floor(z * 1.4426950408889634 + 0.5)
+    rest = (z - power * 0.693359375) + power * 2.12194440e-4
+    return tl.exp2(rest * 1.4426950408889634) * tl.exp2(power)
+
+
+@triton.jit
+def lay_out(
+    source, sizes, made, peaks, count, features, padded_count, padded_features, factor, highest,
+    ADDITIVE: tl.constexpr, BLOCK: tl.constexpr, FEATURES: tl.constexpr,
+):  # fmt: skip
+    """Queries or keys feature-major, as exponentials times `factor` for `additive`; and the peak of each block.
+
+    Coordinates are brought to ±`highest`, up to where they have squares.
+    """
+    blocks = padded_count // BLOCK
+    element = tl.program_id(0).to(tl.int64) // blocks
+    block = tl.program_id(0) % blocks
+    rows = block * BLOCK + tl.arange(0, BLOCK)
+    origin = at(source, element, sizes) + rows.to(tl.int64)[:, None] * source.row
+    into = made + element * padded_features * padded_count + rows[:, None]
+    peak = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, padded_features, FEATURES):
+        cols = first + tl.arange(0, FEATURES)
+        inside = (rows < count)[:, None] & (cols < features)[None, :]
+        t = tl.load(origin + cols[None, :] * source.col, inside, 0.0)
+        if ADDITIVE:
+            size = tl.where(t == t, tl.abs(t), float("inf"))
+            peak = tl.maximum(peak, tl.max(size, 1))
+            t = tl.where(size <= REACH, t, 0.0)
+            t = exponential(2 * t) * factor
+        else:
+            t = tl.where(t > highest, highest, tl.where(t < -highest, -highest, t))
+        tl.store(into + cols.to(tl.int64)[None, :] * padded_count, t, (cols < padded_features)[None, :])
+    if ADDITIVE:
+        largest = tl.max(peak, 0)
+        tl.store(peaks + element * blocks + block, tl.where(largest <= REACH, largest, float("inf")))
+
+
+@triton.jit
+def scale_weight(weight, sizes, v, gain, features, padded_features, FEATURES: tl.constexpr):
+    """v over its largest element, and what takes that back."""
+    element = tl.program_id(0).to(tl.int64)
+    origin = at(weight, element, sizes)
+    total = tl.zeros([FEATURES], tl.float32)
+    largest = tl.zeros([FEATURES], tl.float32)
+    for first in range(0, features, FEATURES):
+        cols = first + tl.arange(0, FEATURES)
+        t = tl.load(origin + cols * weight.col, cols < features, 0.0)
+        total += t
+        largest = tl.maximum(largest, tl.abs(t))
+    top = tl.max(largest, 0)
+    top = tl.where(top == 0, 1.0, top)
+    for first in range(0, padded_features, FEATURES):
+        cols = first + tl.arange(0, FEATURES)
+        t = tl.load(origin + cols * weight.col, cols < features, 0.0)
+        tl.store(v + element * padded_features + cols, t / top, cols < padded_features)
+    tl.store(gain + element * 2, tl.sum(total, 0))
+    tl.store(gain + element * 2 + 1, top * (-2 * SCALE))
+
+
+# --- scores
+
+
+@triton.jit
+def reciprocal(x):
+    """To the last digit, without the care for subnormal numbers that plain division takes."""
+    if INTERPRETED:
+        return 1 / x
+    else:
+        return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
+def tanh_and_slope(x):
+    """tanh and its derivative, for any x: neither loses the digits that it has."""
+    small = tl.abs(x) < 0.25
+    e = tl.exp(-2 * tl.abs(x))
+    r = 1 / (1 + e)
+    large = (1 - e) * r
+    s = tl.where(small, x * x, 0.0)
+    series = x * (1 + s * (-1 / 3 + s * (2 / 15 + s * (-17 / 315 + s * (62 / 2835)))))
+    return tl.where(small, series, tl.where(x < 0, -large, large)), 4 * e * r * r
+
+
+@triton.jit
+def tile_rows(x, BM: tl.constexpr, W: tl.constexpr):
+    """Where the rows of a tile begin, dealt out over W warps of L lanes.
+
+    A tile of BM × BN pairs is computed as [BM / W, BN / L, W, L]. Triton then gives a thread BM / W rows by BN / L
+    columns, so that it loads few queries and keys for many pairs; left alone it deals out all of its pairs along one
+    column, and the loads are the bound.
+    """
+    rows = tl.arange(0, BM // W)[:, None] * W + tl.arange(0, W)[None, :]
+    return (x + rows)[:, None, :, None]
+
+
+@triton.jit
+def tile_cols(y, BN: tl.constexpr, L: tl.constexpr):
+    """Where the columns of a tile begin, likewise."""
+    cols = tl.arange(0, BN // L)[:, None] * L + tl.arange(0, L)[None, :]
+    return (y + cols)[None, :, None, :]
+
+
+@triton.jit
+def _joined(tile, BM: tl.constexpr, BN: tl.constexpr):
+    return tl.reshape(tl.permute(tile, (0, 2, 1, 3)), (BM, BN))
+
+
+@triton.jit
+def _fold_four(x, y, v, features, x_step, y_step, BM: tl.constexpr, BN: tl.constexpr, W: tl.constexpr):
+    """Σ v r / s, with one reciprocal for four features."""
+    L: tl.constexpr = min(32, BN)
+    x, y = tile_rows(x, BM, W), tile_cols(y, BN, L)
+    total = tl.zeros([BM // W, BN // L, W, L], tl.float32)
+    for _ in range(0, features, 4):
+        a0 = tl.load(x) * tl.load(y) + SCALE
+        a1 = tl.load(x + x_step) * tl.load(y + y_step) + SCALE
+        a2 = tl.load(x + 2 * x_step) * tl.load(y + 2 * y_step) + SCALE
+        a3 = tl.load(x + 3 * x_step) * tl.load(y + 3 * y_step) + SCALE
+        n01 = tl.load(v) * a1 + tl.load(v + 1) * a0
+        n23 = tl.load(v + 2) * a3 + tl.load(v + 3) * a2
+        d01, d23 = a0 * a1, a2 * a3
+        total += (n01 * d23 + n23 * d01) * reciprocal(d01 * d23)
+        x += 4 * x_step
+        y += 4 * y_step
+        v += 4
+    return _joined(total, BM, BN)
+
+
+@triton.jit
+def _fold_two(x, y, v, features, x_step, y_step, BM: tl.constexpr, BN: tl.constexpr, W: tl.constexpr):
+    """Σ v r / s, with one reciprocal for two features."""
+    L: tl.constexpr = min(32, BN)
+    x, y = tile_rows(x, BM, W), tile_cols(y, BN, L)
+    total = tl.zeros([BM // W, BN // L, W, L], tl.float32)
+    for _ in range(0, features, 2):
+        a0 = tl.load(x) * tl.load(y) + SCALE
+        a1 = tl.load(x + x_step) * tl.load(y + y_step) + SCALE
+        total += (tl.load(v) * a1 + tl.load(v + 1) * a0) * reciprocal(a0 * a1)
+        x += 2 * x_step
+        y += 2 * y_step
+        v += 2
+    return _joined(total, BM, BN)
+
+
+@triton.jit
+def _plain(q, k, v, features, q_step, k_step, v_step, BM: tl.constexpr, BN: tl.constexpr):
+    """Σ v tanh(q + k)."""
+    total = tl.zeros([BM, BN], tl.float32)
+    for _ in range(0, features):
+        tanh, _slope = tanh_and_slope(tl.load(q)[:, None] + tl.load(k)[None, :])
+        total += tl.load(v) * tanh
+        q += q_step
+        k += k_step
+        v += v_step
+    return total
+
+
+@triton.jit
+def _square(x, y, features, x_step, y_step, BM: tl.constexpr, BN: tl.constexpr, W: tl.constexpr):
+    """‖q − k‖², from differences: the expansion into products loses digits."""
+    L: tl.constexpr = min(32, BN)
+    x, y = tile_rows(x, BM, W), tile_cols(y, BN, L)
+    total = tl.zeros([BM // W, BN // L, W, L], tl.float32)
+    for _ in range(0, features):
+        d = tl.load(x) - tl.load(y)
+        total += d * d
+        x += x_step
+        y += y_step
+    return _joined(total, BM, BN)
+
+
+@triton.jit
+def _log_profile(square, PROFILE: tl.constexpr):
+    """g(s); comparisons are so that NaN stays NaN."""
+    if PROFILE == "gaussian":
+        return -0.5 * square
+    elif PROFILE == "boxcar":
+        return tl.where(square > 1, float("-inf"), 0 * square)
+    elif PROFILE == "triangular":
+        return _log_of_rest(tl.sqrt(square))
+    else:
+        return _log_of_rest(square)
+
+
+@triton.jit
+def _log_of_rest(t):
+    outside = t >= 1
+    return tl.where(outside, float("-inf"), tl.log(1 - tl.where(outside, 0.0, t)))
+
+
+@triton.jit
+def profile_slope(square, PROFILE: tl.constexpr):
+    """dg/ds; 0 outside the support, and at s = 0 for the triangular kernel, whose tip has no slope."""
+    if PROFILE == "gaussian":
+        return tl.full(square.shape, -0.5, tl.float32)
+    elif PROFILE == "boxcar":
+        return tl.zeros(square.shape, tl.float32)
+    elif PROFILE == "epanechnikov":
+        return tl.where(square >= 1, 0.0, -1 / tl.where(square >= 1, 1.0, 1 - square))
+    else:
+        flat = (square == 0) | (square >= 1)
+        radius = tl.sqrt(tl.where(flat, 0.25, square))
+        return tl.where(flat, 0.0, -0.5 / (radius * (1 - radius)))
+
+
+@triton.jit
+def score_tile(
+    scored, element, sizes, row_block, key_block, n, m, features,
+    PROFILE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, W: tl.constexpr,
+):  # fmt: skip
+    """The scores of a tile, and for `distance` the squares that they were made of."""
+    rows, cols = row_block * BM + tl.arange(0, BM), key_block * BN + tl.arange(0, BN)
+    x = at(scored.x, element, sizes) + row_block * BM
+    y = at(scored.y, element, sizes) + key_block * BN
+    if PROFILE != "":
+        square = _square(x, y, features, scored.x.row, scored.y.row, BM, BN, W)
+        return _log_profile(square, PROFILE), square
+    else:
+        gain = at(scored.gain, element, sizes)
+        v = at(scored.v, element, sizes)
+        reach = tl.load(at(scored.query_peaks, element, sizes) + row_block)
+        reach += tl.load(at(scored.key_peaks, element, sizes) + key_block)
+        if reach <= FOURS:
+            total = _fold_four(x, y, v, features, scored.x.row, scored.y.row, BM, BN, W)
+            score = tl.load(gain) + tl.load(gain + 1) * total
+        elif reach <= TWOS:
+            total = _fold_two(x, y, v, features, scored.x.row, scored.y.row, BM, BN, W)
+            score = tl.load(gain) + tl.load(gain + 1) * total
+        else:
+            q = at(scored.query, element, sizes) + tl.minimum(rows, n - 1).to(tl.int64) * scored.query.row
+            k = at(scored.key, element, sizes) + tl.minimum(cols, m - 1).to(tl.int64) * scored.key.row
+            w = at(scored.weight, element, sizes)
+            score = _plain(q, k, w, features, scored.query.col, scored.key.col, scored.weight.col, BM, BN)
+        return score, score

@@ -1,0 +1,123 @@
+"""The arithmetic that implementations share: profiles of distance, sums that leave hidden pairs out, dropout's bits."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from dikkat.masking import can_read_values
+from dikkat.problem import Problem
+from dikkat.scores import Profile
+
+_INF = float("inf")
+
+
+def weigh(hidden: Tensor, weight: Tensor) -> Tensor:
+    """Σ_h v_h t_h: hidden (..., n, m, h), weight (..., h), of as many leading dimensions."""
+    if weight.numel() == weight.shape[-1]:  # one weight for all is one matrix-vector product
+        return hidden @ weight.reshape(-1)
+    return (hidden @ weight[..., None, :, None]).squeeze(-1)
+
+
+def farthest(features: int, dtype: torch.dtype) -> float:
+    """The largest coordinate whose squared distances are finite: neither (2x)² nor its sum over features overflows."""
+    return 0.49 * math.sqrt(torch.finfo(dtype).max / max(1, features))
+
+
+def clip(problem: Problem, side: Tensor) -> Tensor:
+    """Clip a Gaussian's coordinates to where all squares are finite, so that no row is empty for being far away."""
+    if problem.pair != "distance" or problem.profile != "gaussian":
+        return side
+    limit = farthest(side.shape[-1], side.dtype)
+    return side.clamp(-limit, limit)
+
+
+def log_profile(profile: Profile, square: Tensor) -> Tensor:
+    """g(s): the logarithm of a kernel as a function of the squared scaled distance; −∞ outside its support.
+
+    The comparisons are so that NaN stays NaN, and the inner `where`s keep the outer branch's gradient finite.
+    """
+    if profile == "gaussian":
+        return -0.5 * square
+    if profile == "boxcar":
+        return torch.where(square > 1, -_INF, 0.0 * square)
+    if profile == "triangular":
+        at_zero = square == 0
+        square = torch.where(at_zero, 0.0, torch.where(at_zero, 1.0, square).sqrt())
+    outside = square >= 1
+    return torch.where(outside, -_INF, torch.log1p(-torch.where(outside, 0.0, square)))
+
+
+def profile_slope(profile: Profile, square: Tensor) -> Tensor:
+    """dg/ds; 0 outside the support, and at s = 0 for the triangular kernel, whose tip has no slope."""
+    if profile == "gaussian":
+        return torch.full_like(square, -0.5)
+    if profile == "boxcar":
+        return torch.zeros_like(square)
+    if profile == "epanechnikov":
+        return torch.where(square >= 1, 0.0, -1 / torch.where(square >= 1, 0.5, 1 - square))
+    flat = (square == 0) | (square >= 1)
+    radius = torch.where(flat, 0.25, square).sqrt()
+    return torch.where(flat, 0.0, -0.5 / (radius * (1 - radius)))
+
+
+def pool(weights: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
+    """Σ_j w_ij v_j, so that a NaN or ∞ in a value reaches those rows only that see it: 0 · NaN is NaN.
+
+    Args:
+        weights: (..., n, m), 0 where hidden.
+        value: (..., m, d). A non-finite feature makes that feature NaN in every row that sees it.
+        visible: Broadcastable to (..., n, m); None for a plain product.
+    """
+    if visible is None:
+        return weights @ value
+    broken = ~torch.isfinite(value)
+    met = visible.to(weights.dtype).expand(*visible.shape[:-2], *weights.shape[-2:]) @ broken.to(weights.dtype)
+    return (weights @ value.masked_fill(broken, 0.0)).masked_fill(met > 0, float("nan"))
+
+
+def must_exclude(problem: Problem, *grads: Tensor) -> bool:
+    """Whether sums must leave out hidden pairs one by one: some are hidden from some rows, and something is not finite.
+
+    Where looking would wait for a device, it is assumed.
+    """
+    limits = problem.limits
+    by_support = problem.pair == "distance" and problem.profile != "gaussian"
+    if not (limits.vary_by_row() or by_support):
+        return False
+    operands = grads if problem.harmless else (problem.query, problem.key, problem.value, *grads)
+    if not can_read_values(*operands):
+        return True
+    return not all(bool(torch.isfinite(t).all()) for t in operands)
+
+
+def random_bits(seeds: Tensor, index: Tensor) -> Tensor:
+    """A 32-bit number for each (seed, index): a counter-based generator, so that a backward pass can ask again.
+
+    Wellons' `lowbias32`, keyed by both halves of the seed. Only the low 32 bits of a product count, so int64 may wrap.
+    """
+    low = 0xFFFFFFFF
+    bits = (index * 0x9E3779B1 + seeds) & low
+    bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) & low
+    bits = ((bits ^ (bits >> 15)) * 0x846CA68B + (seeds >> 32)) & low
+    return bits ^ (bits >> 16)
+
+
+def derive_seeds(seeds: Tensor, index: Tensor) -> Tensor:
+    """A 63-bit seed for each (seed, index)."""
+    return (random_bits(seeds, 2 * index) << 31) ^ random_bits(seeds, 2 * index + 1)
+
+
+def dropout_scale(problem: Problem, rows: slice = slice(None), cols: slice = slice(None)) -> Tensor | None:
+    """What dropout multiplies the weights of a tile by: 0 or 1/(1 − p), (..., rows, cols). None without dropout.
+
+    A pair's fate depends on the seed, the batch element, the row and the key alone: not on tiles or implementations.
+    """
+    if problem.seeds is None:
+        return None
+    limits, device = problem.limits, problem.query.device
+    row = torch.arange(limits.queries, device=device)[rows]
+    key = torch.arange(limits.keys, device=device)[cols]
+    by_row = derive_seeds(problem.seeds[..., None], row)
+    kept = random_bits(by_row[..., None], key) >= int(problem.dropout * 2**32)
+    return kept.to(problem.dtype) * (1.0 / (1.0 - problem.dropout) if problem.dropout < 1 else 0.0)

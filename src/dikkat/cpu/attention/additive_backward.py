@@ -61,14 +61,14 @@ from dikkat.cpu.engine.vectors import (
 )
 from dikkat.cpu.scoring import LOWER
 
-# A row is swept twice from this peak on, or below this total.
+# A row is sharp, and swept twice, if its peak is larger than the first or its total smaller than the second.
 LARGE, SHARP = 16.0, 4.0
 _workplace = workplace_of(CALL)
 
 
 @Kernel
 def pack_features(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
-    """The keys' exponentials, row by row; which have none; and each feature's largest magnitude in a tile of keys."""
+    """Write the keys' exponentials row by row, flags for keys that have none, and each tile's largest magnitudes."""
     layout = CALL.dtype
 
     def pack_features(record: Any) -> None:
@@ -111,7 +111,7 @@ def _keep_rows(
     call: Call, work: Work, b: int, i0: int, rows: int, g: int, raw: Pointer, count: int, k0: Pointer, k1: Pointer,
     k2: Pointer, k3: Pointer, wild: bool, s: Vector, limit: Vector, zero: Any,
 ) -> None:  # fmt: skip
-    """Some rows with four keys: what `keep_row` keeps of each, and which went the other way."""
+    """Run `keep_row` for some rows with four keys; rows out of range are computed exactly, and marked."""
     lanes, size, padded, pairs = lanes_of(zero), call.features, call.padded, call.group * SIDE
     for i in range(rows):
         own, own_sums = at(work.kept, i * SIDE * lanes), at(work.score_sums, i * SIDE * lanes)
@@ -129,7 +129,7 @@ def _keep_rows(
 
 @inlined
 def _any_astray(call: Call, first: int, count: int, zero: Any) -> bool:
-    """Whether a key of some has features without exponentials."""
+    """Whether any of some keys has features without exponentials."""
     found = False
     for k in range(first, first + count):
         found = found or pointer(call.key_astray, np.uint8(0))[k] != 0
@@ -138,7 +138,7 @@ def _any_astray(call: Call, first: int, count: int, zero: Any) -> bool:
 
 @inlined
 def _from_above(call: Call, work: Work, b: int, i0: int, rows: int, j0: int, zero: Any) -> None:
-    """The pairs' factors of dropout, and the gradients of their weights; where there are such."""
+    """Fetch the pairs' dropout factors and the upstream gradients of their weights, if there are any."""
     keys = min(SIDE, call.keys - j0)
     if call.seeds != 0:
         for i in range(rows):
@@ -152,7 +152,7 @@ def _from_above(call: Call, work: Work, b: int, i0: int, rows: int, j0: int, zer
 
 @inlined
 def _pair(call: Call, work: Work, pair: int, factor: Vector, zero: Any) -> tuple[Vector, Vector]:
-    """From the pairs' sums their scores, −∞ where hidden, and the gradients of their weights."""
+    """A vector of pairs: their scores, −∞ if hidden, and the gradients of their weights."""
     lanes, hidden, begin = lanes_of(zero), full(-np.inf, zero), load(work.scores, pair)
     score = where(begin == hidden, begin, begin + factor * totals(work.score_sums, pair * lanes))
     by_weight = totals(work.value_sums, pair * lanes)
@@ -167,7 +167,7 @@ def _pair(call: Call, work: Work, pair: int, factor: Vector, zero: Any) -> tuple
 def _weigh_pairs(
     call: Call, work: Work, b: int, i0: int, rows: int, j0: int, g: int, factor: Vector, zero: Any
 ) -> None:
-    """From the pairs' sums their scores, shares e^(score − peak) after dropout, and the gradients of the scores."""
+    """Compute the pairs' scores, their shares e^(score − peak) after dropout, and the gradients of the scores."""
     pairs, hidden, nothing = call.group * SIDE, full(-np.inf, zero), full(0, zero)
     peaks, drifts, factors = at(work.peaks, g * SIDE), at(work.drifts, g * SIDE), at(work.factors, g * SIDE)
     _from_above(call, work, b, i0, rows, j0, zero)
@@ -185,7 +185,7 @@ def _weigh_pairs(
 
 @inlined
 def _find_pairs(call: Call, work: Work, b: int, i0: int, rows: int, j0: int, g: int, factor: Vector, zero: Any) -> None:
-    """What the pairs add to their rows' peaks, totals and drifts."""
+    """Update the rows' peaks, totals and drifts with these pairs."""
     peaks, row_totals, drifts = at(work.peaks, g * SIDE), at(work.totals, g * SIDE), at(work.drifts, g * SIDE)
     _from_above(call, work, b, i0, rows, j0, zero)
     for pair in range(0, call.group * SIDE, lanes_of(zero)):
@@ -208,14 +208,14 @@ def _find(score: Vector, by_weight: Vector, peak: Pointer, row_total: Pointer, d
 
 @inlined
 def _is_sharp(call: Call, row: int, zero: Any) -> bool:
-    """Whether a row is swept twice."""
+    """Whether a row needs a sweep of its own for its peak and total."""
     peak, row_total = pointer(call.peak, zero)[row], pointer(call.total, zero)[row]
     return row_total > 0 and (row_total < SHARP or abs(peak) > LARGE)
 
 
 @inlined
 def _known_row(call: Call, work: Work, row: int, place: int, zero: Any) -> None:
-    """A row's peak and drift as the forward has them, for each of four lanes from a place on."""
+    """Write the forward's peak and drift of a row, for each of its four lanes."""
     peak, drift = pointer(call.peak, zero)[row], pointer(call.drift, zero)[row]
     for k in range(place, place + SIDE):
         work.peaks[k], work.drifts[k], work.factors[k] = (peak if peak > -np.inf else zero), drift, 1.0
@@ -223,7 +223,7 @@ def _known_row(call: Call, work: Work, row: int, place: int, zero: Any) -> None:
 
 @inlined
 def _found_row(call: Call, work: Work, row: int, place: int, zero: Any) -> None:
-    """The peak and the drift that a sweep has found, and what brings shares from the forward's total to its own."""
+    """Write the peak and drift that the sweep has found, and the factor from the forward's total to the sweep's."""
     peaks, row_totals, drifts = at(work.peaks, place), at(work.totals, place), at(work.drifts, place)
     peak = peaks[0]
     for k in range(1, SIDE):
@@ -245,7 +245,7 @@ def _find_rows(
     call: Call, work: Work, b: int, i0: int, rows: int, reach: int, constant: float, factor: Vector, key_owner: int,
     value_owner: int, s: Vector, limit: Vector, zero: Any,
 ) -> None:  # fmt: skip
-    """The sweep over the keys before: of the rows that are sharp, peaks, drifts and factors."""
+    """Sweep over the keys to find peaks, drifts and factors of the sharp rows."""
     group, stride, padded = call.group, call.value_stride, call.padded
     for g in range(0, rows, group):
         i, taken, any_sharp = i0 + g, min(group, rows - g), False
@@ -278,7 +278,7 @@ def _find_rows(
 
 @Kernel
 def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
-    """The gradients of everything, those over keys for each task."""
+    """Compute all gradients; those of keys, values, biases and v are separate for each task."""
     layout = CALL.dtype
 
     def backward(record: Any) -> None:
@@ -291,7 +291,7 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
         key_sums, weight_sums = work.key_sums, work.weight_sums
         packed_weight, power, constant = -1, 1.0, zero
         s, limit, highest = full(call.scale, zero), full(call.limit * LOWER, zero), full(call.highest, zero)
-        # A pair that is hidden, or out of range, leaves what was kept as it is, and weighs it with 0.
+        # A hidden pair leaves its kept numbers as they are, and multiplies them by 0: they must be finite.
         clear(kept, pairs * padded, zero)
         while True:
             task = claim(call.counters)

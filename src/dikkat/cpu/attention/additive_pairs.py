@@ -1,4 +1,4 @@
-"""What four keys and a few rows add to the gradients of additive attention."""
+"""The work on one group of pairs, a few rows with four keys, in the backward pass of additive attention."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ from dikkat.cpu.scoring import LOWER, SMALL_PAIR
 
 @inlined
 def features_at(row: Pointer, c: int, size: int, zero: Any) -> Vector:
-    """A vector of a row's features; beyond the last, any of them."""
+    """A vector of a row's features; lanes beyond the last feature repeat another one."""
     if c + lanes_of(zero) <= size:
         return load(row, c)
     return gather(row, c, 1, size - c)
@@ -40,7 +40,7 @@ def features_at(row: Pointer, c: int, size: int, zero: Any) -> Vector:
 def pack_row(
     source: Pointer, size: int, into: Pointer, padded: int, scale: Vector, highest: Vector, zero: Any,
 ) -> bool:  # fmt: skip
-    """s e^{2x} of one row; 0 where x is beyond ±highest or NaN, and whether that occurs."""
+    """Write s e^{2x} for one row, 0 where x is beyond ±highest or NaN; return whether that occurs."""
     lanes, nothing = lanes_of(zero), full(0, zero)
     astray = False
     for c in range(0, padded, lanes):
@@ -56,7 +56,7 @@ def pack_row(
 
 @inlined
 def peak_of(rows: Pointer, count: int, size: int, padded: int, highest: Vector, peak: Pointer, zero: Any) -> None:
-    """Each feature's largest magnitude in some rows, but for what has no exponential: that goes another way."""
+    """Write each feature's largest magnitude in some rows, without numbers beyond ±highest, which go another way."""
     nothing = full(0, zero)
     for c in range(0, padded, lanes_of(zero)):
         top = nothing
@@ -71,11 +71,11 @@ def peak_of(rows: Pointer, count: int, size: int, padded: int, highest: Vector, 
 def begin_pairs(
     call: Call, b: int, i0: int, rows: int, j0: int, limits: Pointer, constant: float, scores: Pointer, zero: Any
 ) -> bool:
-    """Begin the pairs' scores: Σ v and the key's bias where visible, −∞ where not. Whether any is visible."""
+    """Initialise the pairs' scores: Σ v plus the key's bias if visible, −∞ if not. Return whether any is visible."""
     keys, least = min(SIDE, call.keys - j0), limits[0]
     for i in range(1, rows):
         least = min(least, limits[i])
-    # So many keys below every limit: there are as many.
+    # Limits are at most the number of keys, so that these four exist.
     if rows == call.group and least >= j0 + SIDE and call.bias == 0 and call.mask == 0 and call.exclude == 0:
         for place in range(0, rows * SIDE, lanes_of(zero)):
             store(scores, place, full(constant, zero))
@@ -106,7 +106,7 @@ def _keep_four(
     whole: Vector, a0: Vector, a1: Vector, a2: Vector, a3: Vector, d01: Vector, d23: Vector, kept: Pointer,
     zero: Any,
 ) -> tuple[Vector, Vector, Vector, Vector]:  # fmt: skip
-    """The four 1/a, from that of their product."""
+    """Compute and store four 1/a from the reciprocal of their product."""
     lanes = lanes_of(zero)
     r01, r23 = whole * d23, whole * d01
     r0, r1, r2, r3 = r01 * a1, r01 * a0, r23 * a3, r23 * a2
@@ -121,7 +121,7 @@ def _keep_four(
 def _stayed(
     acc0: Vector, acc1: Vector, acc2: Vector, acc3: Vector, peak: Vector, limit: Vector, sums: Pointer, zero: Any,
 ) -> bool:  # fmt: skip
-    """Write what sums to four scores. Whether all stayed in range."""
+    """Store the vectors whose lanes sum to four scores; return whether all stayed in range."""
     lanes, one = lanes_of(zero), full(1, zero)
     store(sums, 0, acc0)
     store(sums, lanes, acc1)
@@ -136,7 +136,7 @@ def keep_row(
     query: Pointer, k0: Pointer, k1: Pointer, k2: Pointer, k3: Pointer, weight: Pointer, padded: int, pairs: int,
     s: Vector, limit: Vector, kept: Pointer, sums: Pointer, zero: Any,
 ) -> bool:  # fmt: skip
-    """A row with four keys: keeps every 1/a, and what sums to the scores. Whether all stayed in range.
+    """Store every 1/a of a row with four keys, and what sums to their scores; return whether all stayed in range.
 
     Where four share a division, s may be the smaller: `LOWER` times; and as much wider is the range. What the division
     gives must be a normal number, since the small denominators are made from it again: as much lower is the `limit`.
@@ -160,7 +160,7 @@ def keep_row(
 
 @inlined
 def forget(kept: Pointer, padded: int, pairs: int, zero: Any) -> None:
-    """What was kept of a row with four keys and is of no use: it will be weighed with 0, and may not be finite."""
+    """Clear what was kept of a row with four keys: it will be multiplied by 0, and may not be finite."""
     for c in range(0, padded, lanes_of(zero)):
         clear(at(kept, c * pairs), SIDE * lanes_of(zero), zero)
 
@@ -170,7 +170,7 @@ def keep_row_exact(
     query: Pointer, keys: Pointer, count: int, size: int, weight: Pointer, scores: Pointer, scale: float,
     sums: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """What sums to the scores of a row with its visible keys, for finite numbers of any size."""
+    """Store the vectors that sum to a row's scores with its visible keys, for finite numbers of any size."""
     lanes = lanes_of(zero)
     one = full(1, zero)
     for k in range(count):
@@ -207,7 +207,7 @@ def products(
     left: Pointer, rows: int, v0: Pointer, v1: Pointer, v2: Pointer, v3: Pointer, size: int, sums: Pointer,
     zero: Any,
 ) -> None:  # fmt: skip
-    """What sums to the inner products of some rows with four others."""
+    """Store the vectors that sum to the inner products of some rows with four others."""
     lanes = lanes_of(zero)
     for i in range(rows):
         row, acc0 = at(left, i * size), full(0, zero)
@@ -258,13 +258,13 @@ def add_values(
 
 @inlined
 def _small(query_peak: Pointer, key_peak: Pointer, c: int, zero: Any) -> Any:
-    """Which features are small in all rows and keys at hand."""
+    """The features that are small in all rows and keys at hand."""
     return load(query_peak, c) + load(key_peak, c) < full(SMALL_PAIR, zero)
 
 
 @inlined
 def any_small(query_peak: Pointer, key_peak: Pointer, padded: int, zero: Any) -> bool:
-    """Whether any features are."""
+    """Whether any feature is."""
     found = False
     for c in range(0, padded, lanes_of(zero)):
         found = found or some(_small(query_peak, key_peak, c, zero))
@@ -277,7 +277,7 @@ def add_features(
     kept: Pointer, by_score: Pointer, whole: Vector, query_peak: Pointer, key_peak: Pointer, scale: float,
     query_sums: Pointer, key_sums: Pointer, weight_grad: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add the pairs' shares to the sums over keys and over rows, and to v's gradient but for small features."""
+    """Add the pairs' shares to the sums over keys and over rows; and to v's gradient, except for small features."""
     lanes, both = lanes_of(zero), full(-2 * scale, zero)
     for c in range(0, padded, lanes):
         k_0, k_1, k_2, k_3 = load(k0, c), load(k1, c), load(k2, c), load(k3, c)
@@ -322,7 +322,7 @@ def add_small(
             q = features_at(at(query, i * size), c, size, zero)
             for k in range(count):
                 pair = i * SIDE + k
-                if by_score[pair] == 0:  # hidden, or done otherwise: perhaps not finite
+                if by_score[pair] == 0:  # hidden, or treated exactly; perhaps not finite
                     continue
                 tanh = small_tanh(q + features_at(at(keys, k * size), c, size, zero))
                 shares += spread(by_score, pair) * tanh
@@ -331,7 +331,7 @@ def add_small(
 
 @inlined
 def four(rows: Pointer, first: int, count: int, size: int) -> tuple[Pointer, Pointer, Pointer, Pointer]:
-    """Four rows; beyond the last, the last again: hidden."""
+    """Pointers to four rows; beyond the last, to the last again, whose pairs are hidden."""
     row = at(rows, first * size)
     n1, n2, n3 = min(1, count - 1), min(2, count - 1), min(3, count - 1)
     return row, at(row, n1 * size), at(row, n2 * size), at(row, n3 * size)

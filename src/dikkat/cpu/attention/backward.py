@@ -1,4 +1,4 @@
-"""The backward pass of inner and distance scores."""
+"""The backward pass of attention with inner or distance scores, compiled by Numba."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def _distance_gradients(
     call: Call, rows: int, query: Pointer, key: Pointer, scores: Pointer, by_score: Pointer, width: int,
     query_sums: Pointer, key_grad: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a block's share to Σ_j 2 g slope (q − k), and to the same over the rows with the other sign."""
+    """Add a block's share to the queries' Σ_j 2 g slope (q − k), and to the keys' sum over rows, negated."""
     lanes, size = lanes_of(zero), call.features
     hidden, nothing = full(-np.inf, zero), full(0, zero)
     for i in range(rows):
@@ -60,7 +60,7 @@ def _inner_gradients(
     call: Call, rows: int, query: Pointer, key: Pointer, scores: Pointer, by_score: Pointer, width: int,
     query_sums: Pointer, key_grad: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a block's share to Σ_j g k and Σ_i g q."""
+    """Add a block's share to the queries' gradients Σ_j g k and the keys' Σ_i g q."""
     lanes, size = lanes_of(zero), call.features
     hidden, nothing = full(-np.inf, zero), full(0, zero)
     for c in range(size):
@@ -80,7 +80,7 @@ def _inner_gradients(
 def _by_weights(
     call: Call, rows: int, mean_grad: Pointer, value: Pointer, into: Pointer, width: int, zero: Any
 ) -> None:
-    """⟨gradient of a row's mean, value⟩ for a block of values."""
+    """The gradients of the weights, ⟨gradient of the row's mean, value⟩, for a block of values."""
     lanes, size = lanes_of(zero), call.values
     i = 0
     while i < rows:
@@ -110,7 +110,7 @@ def _value_gradients(
     call: Call, rows: int, mean_grad: Pointer, weights: Pointer, scores: Pointer, width: int, value_grad: Pointer,
     zero: Any,
 ) -> None:  # fmt: skip
-    """Add Σ_i of weight times gradient of the row's mean, for a block of values."""
+    """Add Σ_i weight · gradient of the row's mean to the gradients of a block of values."""
     lanes, size, exact = lanes_of(zero), call.values, call.exact != 0
     hidden, nothing = full(-np.inf, zero), full(0, zero)
     for c in range(size):
@@ -128,7 +128,7 @@ def _by_scores(
     call: Call, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, scores: Pointer, weights: Pointer,
     by_score: Pointer, kept: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """From a tile's scores the shares e^(score − peak) after dropout, and their gradients; `by_score` has the values'.
+    """Turn a tile's scores into shares e^(score − peak) after dropout, and the weights' gradients into the scores'.
 
     What comes from above has been divided by the rows' totals, and so do shares for weights.
     """
@@ -158,7 +158,7 @@ _workplace = workplace_of(CALL)
 
 @Kernel
 def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
-    """The gradients of everything but additive scores, those over keys in blocks and for each task."""
+    """Compute all gradients; those of keys, values and biases are in blocks, and separate for each task."""
     layout = CALL.dtype
 
     def backward(record: Any) -> None:

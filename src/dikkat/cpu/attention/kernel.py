@@ -1,4 +1,4 @@
-"""Attention in tiles, compiled by Numba: forward and backward for the three pair functions.
+"""The forward pass of attention in tiles, for the three pair functions, compiled by Numba.
 
 The lanes of a vector are keys. Keys and values are packed into blocks of as many keys as a vector has lanes, feature by
 feature: `key[block][feature][lane]`. A task is some rows of one batch element; it walks over the tiles of keys that its
@@ -13,8 +13,8 @@ s is small, so that the product of eight a's has the whole range of exponents an
 left that range is looked at afterwards, for the largest denominator, and what did is done again with plain
 exponentials. Those of features beyond ±`highest`, with which that test could be fooled, are NaN, and fail it.
 
-Which pair function it is, is said by type: of `inner`, `additive` and `distance` two are None, and what belongs to them
-is not compiled.
+The pair function is told by type: of `inner`, `additive` and `distance` two are None, and the branches that belong to
+them are not compiled.
 """
 
 import math
@@ -49,7 +49,7 @@ from dikkat.cpu.engine.vectors import (
 
 @inlined
 def base_of(peak: float, zero: Any) -> float:
-    """What is subtracted from a row's scores: one of −∞ or NaN alone has no peak, and keeps them."""
+    """The number subtracted from a row's scores: its peak, or 0 for a row of −∞ or NaN alone, which stays as it is."""
     return peak if peak > -np.inf else zero
 
 
@@ -60,7 +60,7 @@ def _normalise(scores: Pointer, weights: Pointer, blocks: int, before: float, ze
     top = load(scores, 0)
     for block in range(1, blocks):
         top = maximum(load(scores, block * lanes), top)
-    # A row of NaN has no peak: 0 is subtracted, and NaN remains.
+    # A row of NaN has no peak: 0 is subtracted, and the NaN remain.
     peak = max(before, largest(top))
     base = full(base_of(peak, zero), zero)
     acc = full(0, zero)
@@ -75,7 +75,7 @@ def _normalise(scores: Pointer, weights: Pointer, blocks: int, before: float, ze
 def _average_narrow(
     scores: Pointer, weights: Pointer, value: Pointer, blocks: int, size: int, exact: bool, mean: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a row's weighted values, few features: the lanes are keys."""
+    """Add a row's weighted values where there are few features: the lanes are keys."""
     lanes = lanes_of(zero)
     hidden, nothing = full(-np.inf, zero), full(0, zero)
     for c in range(size):
@@ -92,7 +92,7 @@ def _average_narrow(
 def _average_exact(
     scores: Pointer, weights: Pointer, value: Pointer, keys: int, stride: int, mean: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a row's weighted values, of the visible keys alone: 0 · NaN is NaN."""
+    """Add the weighted values of the visible keys alone, since 0 · NaN is NaN."""
     for j in range(keys):
         if scores[j] != -np.inf:
             weight = spread(weights, j)
@@ -102,7 +102,7 @@ def _average_exact(
 
 @inlined
 def _average_row(weights: Pointer, value: Pointer, keys: int, stride: int, mean: Pointer, zero: Any) -> None:
-    """Add a row's weighted values, many features: the lanes are features."""
+    """Add a row's weighted values where there are many features: the lanes are features."""
     lanes = lanes_of(zero)
     for c in range(0, stride, lanes):
         acc = load(mean, c)
@@ -115,12 +115,12 @@ def _average_row(weights: Pointer, value: Pointer, keys: int, stride: int, mean:
 def _average_rows(
     weights: Pointer, width: int, value: Pointer, keys: int, stride: int, mean: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Of four rows, for two vectors of features at a time: each load serves several products."""
+    """Likewise for four rows and two vectors of features at a time: each load serves several products."""
     lanes = lanes_of(zero)
     w0, w1, w2, w3 = weights, at(weights, width), at(weights, 2 * width), at(weights, 3 * width)
     m0, m1, m2, m3 = mean, at(mean, stride), at(mean, 2 * stride), at(mean, 3 * stride)
     for c in range(0, stride, 2 * lanes):
-        d = min(c + lanes, stride - lanes)  # the last one again, where their number is odd
+        d = min(c + lanes, stride - lanes)  # an odd number of vectors: the last one again
         a0, a1, a2, a3 = load(m0, c), load(m1, c), load(m2, c), load(m3, c)
         b0, b1, b2, b3 = load(m0, d), load(m1, d), load(m2, d), load(m3, d)
         for j in range(keys):
@@ -197,7 +197,7 @@ _workplace = workplace_of(CALL)
 
 @Kernel
 def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
-    """Means, peaks, totals, and weights where they are wanted."""
+    """Compute means, peaks and totals; and the weights, if they are wanted."""
     layout = CALL.dtype
 
     def forward(record: Any) -> None:
@@ -269,7 +269,7 @@ def _finish_row(call: Call, row: int, mean: Pointer, peak: float, whole: float, 
 
 @inlined
 def _by_total(whole: float, zero: Any) -> float:
-    """What makes weights of e^(score − peak); 0 where there are none."""
+    """The factor that turns e^(score − peak) into weights; 0 for a row without visible keys."""
     return zero if whole == 0 else 1 / whole
 
 
@@ -282,7 +282,7 @@ def _write_weights(
     out = at(pointer(call.weights, zero), row * call.keys + j0)
     for block in range(blocks):
         score = load(scores, block * lanes)
-        # In a row of NaN, what is hidden still weighs nothing.
+        # A hidden key weighs nothing, in a row of NaN too.
         share = where(score == hidden, nothing, exp(score - base) * by)
         if j0 + (block + 1) * lanes <= call.keys:
             store(out, block * lanes, share)

@@ -20,12 +20,12 @@ from dikkat.scores import Pair
 
 # Rows of a task.
 _ROWS = 32
-# Of a task of the backward: rows times features, each a vector of sums.
+# Sums that a task of the backward keeps: rows times features, each a vector.
 _SUMS = 4096
 
 
 def obstacles(problem: Problem) -> list[str]:
-    """Why it cannot run."""
+    """The reasons why the kernels cannot run a problem."""
     reasons = []
     device = problem.query.device.type
     if device != "cpu":
@@ -44,7 +44,7 @@ class _Call(Call):
         self.problem, self.batch = problem, problem.lead.numel()
         size, values, ranges = problem.query.shape[-1], problem.value.shape[-1], RANGES[self.dtype]
         highest = ranges.highest
-        if problem.pair == "distance":  # coordinates that have squares; what is out of reach may be as far as it likes
+        if problem.pair == "distance":  # up to where squares are finite; beyond a compact support any distance will do
             highest = farthest(size, self.dtype) if problem.profile == "gaussian" else math.inf
         self.fields |= {
             "profile": PROFILES.index(problem.profile),
@@ -100,13 +100,13 @@ class _Call(Call):
         return count
 
     def pack(self, values: bool) -> Tensor:
-        """Put keys, where they are not yet, and values, where they are wanted so, into blocks; return the keys."""
+        """Pack the keys, unless they are packed already, and the values, if `values`; return the packed keys."""
         from dikkat.cpu.attention import packing
 
         fields, packed = self.fields, self.problem.packed
         blocks, owners = fields["blocks"], self.value_owners if values else 0
         shape = (blocks, fields["padded"], self.lanes)
-        # Not those of other keys: where the call's keys were cut, widened or made apart since.
+        # Packed keys do not fit if the call's keys were cut, widened or expanded since.
         if packed is None or packed.shape != (*self.problem.key.shape[:-2], *shape) or packed.dtype != self.dtype:
             fields["key_owners"] = self.key_owners
             packed = self.new("packed_key", self.key_owners, *shape)
@@ -120,13 +120,13 @@ class _Call(Call):
 
 
 def _filled(tensor: Tensor, size: int) -> Tensor:
-    """With zeros up to a number of features, in one piece."""
+    """Pad the features with zeros up to a number of them; contiguous."""
     more = size - tensor.shape[-1]
     return torch.nn.functional.pad(tensor, (0, more)) if more else tensor.contiguous()
 
 
 def can_pack(pair: Pair, key: Tensor) -> bool:
-    """Whether projected keys that are attended to many times are worth packing once: where they have exponentials."""
+    """Whether packing projected keys once pays off for many calls: only additive keys have exponentials to keep."""
     return pair == "additive" and key.device.type == "cpu" and not transformed()
 
 
@@ -189,7 +189,7 @@ def _backward(problem: Problem, out: Output, grad: Upstream) -> Gradients:
     for name, tensor in (("peak", out.peak), ("total", out.total), ("total_grad", grad.total), ("drift", grad.drift)):
         call.point(name, tensor.contiguous())
     fields["exact"] = must_exclude(problem, grad.mean)
-    # Tasks of one batch element each have gradients of all keys: no more of them than there is use for.
+    # Every task of a batch element has its own gradients of all keys: no more tasks than keep the threads busy.
     parts = max(1, min(-(-queries // _ROWS), -(-2 * torch.get_num_threads() // max(1, call.batch))))
     fields |= {"parts": parts, "part_rows": -(-queries // parts)}
     by_query = call.new("query_grad", *lead, queries, fields["features"])
@@ -197,7 +197,7 @@ def _backward(problem: Problem, out: Output, grad: Upstream) -> Gradients:
     by_key, by_weight, by_value, by_bias = run_backward(call, grad.mean)
 
     def summed(tensor: Tensor | None, operand: Tensor | None, own: int) -> Tensor:
-        """(tasks, ...), perhaps with room at its end, in the shape of the operand; empty where there is none."""
+        """Sum gradients (tasks, ...), perhaps padded, to their operand's shape; empty if there is no operand."""
         if tensor is None or operand is None:
             return torch.empty(0, device="cpu")
         whole = tensor.reshape(call.batch, parts, *tensor.shape[1:])
@@ -216,7 +216,7 @@ def _backward(problem: Problem, out: Output, grad: Upstream) -> Gradients:
 
 
 def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
-    """The gradients of key, weight, value and bias, for each task."""
+    """Compute the gradients of key, weight, value and bias for each task."""
     from dikkat.cpu.attention import additive_backward
 
     fields, problem = call.fields, call.problem
@@ -230,7 +230,7 @@ def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor |
     tiles = call.key_owners * -(-keys // PEAK_KEYS)
     call.new("key_peak", tiles, padded)
     call.run(additive_backward.pack_features, tiles)
-    # What is kept of a pair is as long as its features: so many rows that it stays near.
+    # A pair keeps a number for each feature: as many rows as fit into a near cache.
     group = MOST if padded <= 256 else MOST // 2
     rows = max(group, min(_ROWS, _SUMS // max(1, padded) // group * group))
     fields |= {"group": group, "rows": rows}
@@ -251,7 +251,7 @@ def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor |
 
 
 def _blocked_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
-    """The gradients of key, value and bias, for each task."""
+    """Compute the gradients of key, value and bias for each task."""
     from dikkat.cpu.attention import backward
 
     fields, lanes = call.fields, call.lanes

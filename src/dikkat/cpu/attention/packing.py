@@ -1,4 +1,4 @@
-"""Packed operands: keys and values in blocks, rows and weights beside them."""
+"""The packing of operands: keys and values in blocks, query rows and additive weights for one task."""
 
 import math
 from typing import Any
@@ -29,35 +29,35 @@ from dikkat.cpu.engine.vectors import (
 
 @inlined
 def raw_row(call: Call, b: int, i: int, zero: Any) -> Pointer:
-    """A query as it came."""
+    """A query row of the operand itself, unpacked."""
     own = owner(call.query_step, call.query_table, b)
     return at(pointer(call.query, zero), (own * call.queries + i) * call.features)
 
 
 @inlined
 def raw_keys(call: Call, b: int, j: int, zero: Any) -> Pointer:
-    """Keys from the j-th on, as they came."""
+    """The operand's own keys, unpacked, from the j-th on."""
     own = owner(call.key_step, call.key_table, b)
     return at(pointer(call.key, zero), (own * call.keys + j) * call.features)
 
 
 @inlined
 def packed_key(call: Call, b: int, j0: int, zero: Any) -> Pointer:
-    """Blocks of keys from the j0-th key on."""
+    """The packed blocks of keys from the j0-th key on."""
     own = owner(call.key_step, call.key_table, b)
     return at(pointer(call.packed_key, zero), (own * call.blocks * lanes_of(zero) + j0) * call.padded)
 
 
 @inlined
 def packed_value(call: Call, b: int, j0: int, zero: Any) -> Pointer:
-    """Likewise of values."""
+    """The packed blocks of values from the j0-th on."""
     own = owner(call.value_step, call.value_table, b)
     return at(pointer(call.packed_value, zero), (own * call.blocks * lanes_of(zero) + j0) * call.values)
 
 
 @inlined
 def _pack_block(source: Pointer, block: int, count: int, size: int, padded: int, into: Pointer, zero: Any) -> None:
-    """A block of keys, feature by feature; zeros beyond the last key and the last feature."""
+    """Write one block of keys feature by feature, with zeros beyond the last key and the last feature."""
     lanes = lanes_of(zero)
     number, nothing, left = lane_numbers(zero), full(0, zero), count - block * lanes
     inside = number < full(min(left, lanes), zero)
@@ -78,21 +78,21 @@ def _exponential(x: Vector, highest: Vector, zero: Any) -> Vector:
 
 @inlined
 def _clip(x: Vector, highest: Vector, zero: Any) -> Vector:
-    """`problem.clip`: within ±highest, and NaN as it is."""
+    """As `problem.clip`: x within ±highest; NaN stays NaN."""
     lowest = full(0, zero) - highest
     return where(highest < x, highest, where(x < lowest, lowest, x))
 
 
 @Kernel
 def pack(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
-    """Keys and values in blocks; of additive scores the keys' exponentials, of distances keys that have squares."""
+    """Pack keys and values in blocks: for additive scores the keys' exponentials, for distances the keys clipped."""
     layout = CALL.dtype
 
     def pack(record: Any) -> None:
         call = carray(record, 1, layout)[0]
         lanes, size, padded, blocks = lanes_of(zero), call.features, call.padded, call.blocks
         highest = full(call.highest, zero)
-        keys = call.key_owners * blocks  # none, where they have been packed before
+        keys = call.key_owners * blocks  # 0 if the keys have been packed before
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
@@ -118,7 +118,7 @@ def pack(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
 
 @inlined
 def pack_weight(call: Call, own: int, into: Pointer, zero: Any) -> tuple[float, float]:
-    """v s / 2^e with |v| ≤ 2^e; and 2^e, and Σ v."""
+    """Write v s / 2^e, where |v| ≤ 2^e; return 2^e and Σ v."""
     weight = at(pointer(call.weight, zero), own * call.features)
     peak, whole = zero, zero
     for c in range(call.features):
@@ -132,7 +132,7 @@ def pack_weight(call: Call, own: int, into: Pointer, zero: Any) -> tuple[float, 
 
 @inlined
 def pack_rows(call: Call, b: int, i0: int, rows: int, into: Pointer, zero: Any, additive: Any, distance: Any) -> None:
-    """The rows' exponentials times s, for additive scores; the rows as they are for the others."""
+    """Write the rows that a task needs: for additive scores s e^{2q}, for distances q clipped, for inner products q."""
     lanes, size, padded = lanes_of(zero), call.features, call.padded
     source = raw_row(call, b, i0, zero)
     if size == padded:
@@ -143,7 +143,7 @@ def pack_rows(call: Call, b: int, i0: int, rows: int, into: Pointer, zero: Any, 
             for c in range(size, padded):
                 into[i * padded + c] = zero
     scale, highest = full(call.scale, zero), full(call.highest, zero)
-    for place in range(0, rows * padded, lanes):  # the scratch goes on behind the last row
+    for place in range(0, rows * padded, lanes):  # a region ends with a whole vector
         if additive is not None:
             store(into, place, scale * _exponential(load(into, place), highest, zero))
         if distance is not None:

@@ -1,4 +1,4 @@
-"""The scores of a tile: the three pair functions."""
+"""The scores of a tile of keys, by the three pair functions."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ from dikkat.cpu.profiles import log_profile
 
 @inlined
 def in_range(acc: Vector, peak: Vector, limit: Vector, zero: Any) -> Any:
-    """Where neither a denominator nor a numerator left the range, nor a NaN came."""
+    """The lanes whose denominators and sums stayed within the limit, and are not NaN."""
     return (peak < limit) & (acc < limit) & (full(0, zero) - limit < acc)
 
 
@@ -76,7 +76,7 @@ def _additive_row(
 def _additive_rows(
     query: Pointer, key: Pointer, weight: Pointer, padded: int, s: Vector, zero: Any,
 ) -> tuple[Vector, Vector, Vector, Vector]:  # fmt: skip
-    """Of two rows: what they share is loaded once."""
+    """Likewise for two rows, which share their loads."""
     lanes = lanes_of(zero)
     acc0 = full(0, zero)
     acc1, peak0, peak1 = acc0, acc0, acc0
@@ -106,7 +106,7 @@ def _additive_exact(call: Call, b: int, i: int, j: int, weight: Pointer, zero: A
 
 @inlined
 def _add_scores(scores: Pointer, place: int, share: Vector, whole: bool, zero: Any) -> None:
-    """Add to what a tile begins with, where it is visible; write, where it is whole and begins with nothing."""
+    """Add a share to the visible scores of a block; where all are visible and nothing was there yet, write it."""
     if whole:
         store(scores, place, share)
     else:
@@ -116,7 +116,7 @@ def _add_scores(scores: Pointer, place: int, share: Vector, whole: bool, zero: A
 
 @inlined
 def _visible(scores: Pointer, place: int, whole: bool, zero: Any) -> bool:
-    """Whether any lane is."""
+    """Whether any key of the block is visible."""
     return whole or some(load(scores, place) != full(-np.inf, zero))
 
 
@@ -125,7 +125,7 @@ def _add_additive(
     call: Call, b: int, i: int, j: int, acc: Vector, peak: Vector, scores: Pointer, place: int, weight: Pointer,
     factor: Vector, constant: Vector, whole: bool, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a row's scores with a block of keys; once more and plainly, where a visible one was out of range."""
+    """Add a row's scores with a block of keys; if a visible one left the range, from plain exponentials."""
     hidden, begin = full(-np.inf, zero), full(0, zero)
     if not whole:
         begin = load(scores, place)
@@ -140,7 +140,7 @@ def _additive_scores(
     call: Call, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, query: Pointer, key: Pointer,
     weight: Pointer, power: float, constant: float, scores: Pointer, whole: bool, zero: Any,
 ) -> None:  # fmt: skip
-    """Σ v − 2 Σ v r."""
+    """Add Σ v − 2 Σ v r to a tile of scores."""
     lanes, padded = lanes_of(zero), call.padded
     s, factor, base = full(call.scale, zero), full(-2 * power, zero), full(constant, zero)
     for block in range(blocks):
@@ -195,7 +195,7 @@ def distance_scores(
     call: Call, rows: int, blocks: int, width: int, query: Pointer, key: Pointer, scores: Pointer, whole: bool,
     zero: Any,
 ) -> None:  # fmt: skip
-    """g(‖q − k‖²)."""
+    """Add g(‖q − k‖²) to a tile of scores."""
     lanes, size, profile = lanes_of(zero), call.features, call.profile
     for i in range(rows):
         row, block = at(query, i * size), 0
@@ -220,7 +220,7 @@ def inner_scores(
     call: Call, rows: int, blocks: int, width: int, query: Pointer, key: Pointer, scores: Pointer, whole: bool,
     zero: Any,
 ) -> None:  # fmt: skip
-    """⟨q, k⟩."""
+    """Add ⟨q, k⟩ to a tile of scores."""
     lanes, size = lanes_of(zero), call.features
     for block in range(blocks):
         keys, i = at(key, block * size * lanes), 0
@@ -250,7 +250,7 @@ def tile_scores(
     call: Call, work: Work, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, power: float,
     constant: float, zero: Any, inner: Any, additive: Any, distance: Any,
 ) -> None:  # fmt: skip
-    """A tile's scores, −∞ where hidden: some rows from i0 on, blocks of keys from j0 on."""
+    """Write a tile's scores, −∞ for hidden pairs, of the rows from i0 on with the blocks of keys from j0 on."""
     query, weight, scores = work.query, work.weight, work.scores
     whole = restrict(call, b, i0, rows, j0, blocks, width, work.limits, scores, zero)
     key = packed_key(call, b, j0, zero)

@@ -11,7 +11,7 @@ from dikkat.cpu.engine.vectors import Pointer, at, full, lane_numbers, lanes_of,
 
 @inlined
 def owner(step: int, table: int, b: int) -> int:
-    """Which of an operand's batch elements is b's."""
+    """The index of the operand's batch element that belongs to batch element b."""
     if table != 0:
         return pointer(table, np.int64(0))[b]
     return step * b
@@ -19,7 +19,7 @@ def owner(step: int, table: int, b: int) -> int:
 
 @inlined
 def _limit(call: Call, b: int, i: int) -> int:
-    """Row i sees keys below it, as lengths and causality have it."""
+    """One past the last key that lengths and causality let row i see."""
     limit = call.keys
     if call.causal:
         limit = min(limit, max(0, i + 1 + call.keys - call.queries))
@@ -32,7 +32,7 @@ def _limit(call: Call, b: int, i: int) -> int:
 
 @inlined
 def limits_of(call: Call, b: int, i0: int, rows: int, limits: Pointer) -> int:
-    """Each row's limit; and one past the last key that any of them may see."""
+    """Write each row's limit; return the largest."""
     reach = 0
     for i in range(rows):
         limit = _limit(call, b, i0 + i)
@@ -46,7 +46,11 @@ def restrict(
     call: Call, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, limits: Pointer, scores: Pointer,
     zero: Any,
 ) -> bool:  # fmt: skip
-    """Begin a tile of scores: the key's bias where a pair is visible, −∞ where it is not."""
+    """Initialise a tile of scores: the key's bias for a visible pair, −∞ for a hidden one.
+
+    Returns:
+        True if every pair is visible and has no bias; then nothing is written.
+    """
     lanes = lanes_of(zero)
     number, nothing, hidden = lane_numbers(zero), full(0, zero), full(-np.inf, zero)
     has_bias, has_mask, has_exclude = call.bias != 0, call.mask != 0, call.exclude != 0
@@ -86,7 +90,7 @@ def restrict(
 
 @inlined
 def _random_bits(seed: Any, index: Any) -> Any:
-    """`problem.random_bits`."""
+    """As `problem.random_bits`."""
     low = np.uint64(0xFFFFFFFF)
     bits = (index * np.uint64(0x9E3779B1) + seed) & low
     bits = ((bits ^ (bits >> np.uint64(16))) * np.uint64(0x7FEB352D)) & low
@@ -96,7 +100,7 @@ def _random_bits(seed: Any, index: Any) -> Any:
 
 @inlined
 def drop(call: Call, b: int, i: int, j0: int, count: int, kept: Pointer) -> None:
-    """What dropout multiplies a row's weights by: 0 or 1/(1 − p)."""
+    """Write the factors by which dropout multiplies a row's weights: 0 or 1/(1 − p)."""
     seed = pointer(call.seeds, np.uint64(0))[owner(call.seeds_step, call.seeds_table, b)]
     row = np.uint64(2 * i)
     seed = (_random_bits(seed, row) << np.uint64(31)) ^ _random_bits(seed, row + np.uint64(1))

@@ -46,7 +46,7 @@ class Kernel:
 
 
 def _compile(function: Callable[[Any], None]) -> tuple[Any, Any]:
-    """The compiled function, which must live on, and its handle. From disk and to it, where there is a folder."""
+    """Compile, through the cache on disk if it has a folder; return the compiled function, to keep, and its handle."""
     signature = types.void(types.voidptr)
 
     def compiled(kept: bool) -> Any:
@@ -57,19 +57,19 @@ def _compile(function: Callable[[Any], None]) -> tuple[Any, Any]:
     except Exception as error:
         if not (_nowhere(error) or _forget(function)):
             raise
-        # What a damaged file raises is nearly anything; what raises it again is no damage.
+        # A damaged cache file raises nearly anything; an error that comes again is not of the cache.
         found = compiled(kept=not _nowhere(error))
         _warn() if _nowhere(error) else _warn_of_damage(type(error).__name__)
     return found, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(found.address)
 
 
 def _nowhere(error: Exception) -> bool:
-    """Whether there is no folder to write to, or no room there."""
+    """Whether the error says that there is no folder to write to, or no room in it."""
     return isinstance(error, OSError) or (isinstance(error, RuntimeError) and "cannot cache" in str(error))
 
 
 def _forget(function: Callable[[Any], None]) -> bool:
-    """Leave what is on disk of a function unread from now on; False where that cannot be."""
+    """Discard a function's files on disk; return False if that fails."""
     try:
         FunctionCache(function).flush()
     except OSError:
@@ -79,7 +79,7 @@ def _forget(function: Callable[[Any], None]) -> bool:
 
 @cache
 def _warn() -> None:
-    """Once, whatever the filters."""
+    """Warn once, whatever the warning filters are."""
     warnings.warn(
         "Numba finds no folder that it can write compiled kernels to: they are compiled again in every process, "
         "which takes seconds. Set NUMBA_CACHE_DIR to one",
@@ -89,7 +89,7 @@ def _warn() -> None:
 
 @cache
 def _warn_of_damage(error: str) -> None:
-    """Once, whatever the filters."""
+    """Warn once, whatever the warning filters are."""
     warnings.warn(
         f"a compiled kernel in Numba's cache was damaged ({error}): it is compiled again and replaced", stacklevel=1
     )

@@ -70,11 +70,11 @@ def exp(typingctx: Any, vector: Any) -> Any:
         def constant(value: float) -> Any:
             return splat_constant(kind, value)
 
-        # Numba allows reassociation in all of a module, which would undo the usual rounding by a large number added and
-        # taken away, and the two parts of ln 2: hence the functions, which are not reassociated.
+        # Numba allows reassociation in a whole module, which would undo rounding by adding and subtracting a large
+        # number, and join the two parts of ln 2. LLVM's own functions, rint and fma, are not reassociated.
         low, high = constant(form.lowest), constant(form.highest)
         inside = builder.fcmp_ordered(">", x, low)
-        within = builder.select(inside, x, low)  # NaN is not
+        within = builder.select(inside, x, low)  # false for NaN
         within = builder.select(builder.fcmp_ordered("<", within, high), within, high)
         n = call_llvm(builder, "rint", builder.fmul(within, constant(1.4426950408889634)))
         r = call_llvm(builder, "fma", n, constant(-form.ln2[0]), within)

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-# Seconds, of a part of what takes long.
+# Seconds between two looks for Ctrl-C in a long call.
 PART = 0.2
 
 
@@ -28,7 +28,7 @@ class _Worker(threading.Thread):
 
     def __init__(self, number: int) -> None:
         super().__init__(name=f"dikkat-{number}", daemon=True)
-        # Bare locks, as they wake in a few microseconds; queues and futures take ten times as long.
+        # Bare locks wake a thread in a few microseconds; queues and futures take ten times as long.
         self._begin, self._end = threading.Lock(), threading.Lock()
         self._begin.acquire()
         self._end.acquire()
@@ -53,7 +53,7 @@ class _Worker(threading.Thread):
 
 
 class Pool:
-    """As many workers as were ever asked for; one caller uses them at a time, another works alone meanwhile."""
+    """Threads for one caller at a time; a second caller meanwhile works alone."""
 
     def __init__(self) -> None:
         self._free = threading.Lock()

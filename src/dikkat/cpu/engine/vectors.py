@@ -18,7 +18,7 @@ from numba.extending import intrinsic, lower_builtin, models, register_model
 from dikkat.cpu.engine.internals import AbstractTemplate, cgutils, infer_global, signature
 from dikkat.cpu.engine.record import BYTES
 
-# Contraction makes fused multiply-adds. There is neither `nnan` nor `ninf`: both occur, and are looked for.
+# `contract` makes fused multiply-adds. Not `nnan` or `ninf`: NaN and infinity occur, and kernels test for them.
 FLAGS = ("contract", "reassoc", "arcp", "nsz")
 _HALF, I32, I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 
@@ -38,7 +38,7 @@ class VectorType(types.Type):
 
 
 class MaskType(types.Type):
-    """Which lanes of a vector of `lanes`."""
+    """A truth value for each lane of a vector."""
 
     def __init__(self, lanes: int) -> None:
         self.lanes = lanes
@@ -66,7 +66,7 @@ class _MaskModel(models.PrimitiveModel):
 
 
 def _operator(function: Any, kinds: type[types.Type], returns: Callable[[Any], Any], build: Any) -> None:
-    """`function` of two vectors (or masks) of one type."""
+    """Define an operator for two vectors, or masks, of one type."""
 
     @infer_global(function)
     class Template(AbstractTemplate):
@@ -90,7 +90,7 @@ for _function, _name in (
         lambda kind: kind,
         lambda builder, a, b, name=_name: getattr(builder, name)(a, b, flags=FLAGS),
     )
-# As in Python, where either is NaN: it differs, and nothing else holds.
+# NaN compares as in Python: unequal to everything, and neither smaller nor larger.
 for _function, _name in ((operator.lt, "<"), (operator.gt, ">"), (operator.eq, "=="), (operator.ne, "!=")):
     _operator(
         _function,
@@ -296,7 +296,7 @@ def maximum(typingctx: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def some(typingctx: Any, mask: Any) -> Any:
-    """Whether the mask has a lane."""
+    """Whether any lane of the mask is true."""
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         bits = builder.bitcast(args[0], ir.IntType(mask.lanes))
@@ -306,7 +306,7 @@ def some(typingctx: Any, mask: Any) -> Any:
 
 
 def _fold(builder: Any, vector: Any, join: Callable[[Any, Any], Any]) -> Any:
-    """All lanes joined by halving."""
+    """Join all lanes, one half with the other until one is left."""
     width = vector.type.count
     while width > 1:
         width //= 2
@@ -340,7 +340,7 @@ def totals(typingctx: Any, base: Any, index: Any) -> Any:
         for number in range(lanes):
             spot, align = vector_at(builder, args[0], builder.add(args[1], I64(number * lanes)), kind)
             vectors.append(builder.load(spot, align=align))
-        # Vectors that are to be the halves of one: each gives way for the other's half, and the halves are added.
+        # Two vectors become one: the sum of their halves, the first vector's in one part, the second's in the other.
         width = lanes
         while len(vectors) > 1:
             half = width // 2
@@ -396,7 +396,7 @@ def square_root(typingctx: Any, vector: Any) -> Any:
 
 @intrinsic
 def claim(typingctx: Any, address: Any) -> Any:
-    """Add 1 to the 64-bit integer at an address, as one step for all threads; returns what was there."""
+    """Add 1 to the 64-bit integer at an address, atomically; return its old value."""
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         spot = builder.inttoptr(args[0], I64.as_pointer())

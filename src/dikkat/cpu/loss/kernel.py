@@ -38,7 +38,7 @@ _workplace = workplace_of(CALL)
 
 @inlined
 def _read(call: Call, place: int, c: int, tail: Pointer, half: bool, zero: Any) -> Vector:
-    """Scores of a row that begins at `place`, with the bias; −∞ beyond its end."""
+    """A vector of a row's scores plus bias; −∞ beyond the row's end."""
     lanes, count = lanes_of(zero), call.size - c
     if count >= lanes:
         if half:
@@ -113,7 +113,7 @@ def _write(
 
 @Kernel
 def cross_entropy(zero: Any) -> Any:
-    """Each task's summed loss, and, where they are wanted, the gradients of its rows and of the bias."""
+    """Add up each task's loss, and write the gradients of its rows and of the bias, if they are wanted."""
     layout = CALL.dtype
 
     def cross_entropy(record: Any) -> None:

@@ -11,12 +11,12 @@ _TYPES = (torch.float32, torch.bfloat16, torch.float64)
 
 
 def runs(scores: Tensor) -> bool:
-    """Whether it runs for such scores."""
+    """Whether the kernel runs on such scores."""
     return scores.dtype in _TYPES and not addresses.obstacles([scores])
 
 
 class CrossEntropy:
-    """Of chunks of rows, one after the other.
+    """The loss of chunks of rows, one after the other.
 
     Args:
         size: V, scores of a row.

@@ -41,9 +41,9 @@ from dikkat.cpu.moments.record import AVERAGE, BINS, CALL, PRICES, TILE
 from dikkat.cpu.scoring import BOXCAR, GAUSSIAN, TRIANGULAR
 
 MARGIN = 16
-# A box's distance and a pair's are rounded differently.
+# Relative slack: the distances of boxes and of pairs are rounded differently.
 SLACK = 1e-3
-# Squared distances, in bandwidths, of the tiles that a query meets first.
+# Squared distance, in bandwidths, up to which a query visits tiles first.
 NEAR = 1.0
 
 _workplace = workplace_of(CALL)
@@ -54,7 +54,7 @@ _workplace = workplace_of(CALL)
 
 @inlined
 def _distances(call: Call, query: Pointer, rows: int, near: Pointer, zero: Any) -> tuple[int, float]:
-    """Each tile's squared distance, in bandwidths, box from box, from some rows; the nearest, the farthest's."""
+    """Write each tile's squared distance, in bandwidths, box from box; return the nearest tile, and the largest one."""
     lanes, size = lanes_of(zero), call.features
     scale, low, high = pointer(call.scale, zero), pointer(call.low, zero), pointer(call.high, zero)
     nothing = full(0, zero)
@@ -79,14 +79,14 @@ def _distances(call: Call, query: Pointer, rows: int, near: Pointer, zero: Any) 
 
 @inlined
 def _padded(call: Call, zero: Any) -> int:
-    """The rows of a task in whole vectors."""
+    """The rows of a task, rounded up to whole vectors."""
     lanes = lanes_of(zero)
     return (call.rows + lanes - 1) // lanes * lanes
 
 
 @inlined
 def _turn(call: Call, query: Pointer, rows: int, across: Pointer, zero: Any) -> None:
-    """Some rows feature by feature, so that the lanes are rows; the last again where there are no more."""
+    """Transpose the rows, so that the lanes are rows; the last row fills the remaining lanes."""
     padded = _padded(call, zero)
     for c in range(call.features):
         for i in range(padded):
@@ -95,7 +95,7 @@ def _turn(call: Call, query: Pointer, rows: int, across: Pointer, zero: Any) -> 
 
 @inlined
 def _apart(call: Call, across: Pointer, t: int, apart: Pointer, zero: Any) -> None:
-    """The squared distance, in bandwidths, of a tile's box from each row."""
+    """Write the squared distance, in bandwidths, of a tile's box from each row."""
     scale, low, high = pointer(call.scale, zero), pointer(call.low, zero), pointer(call.high, zero)
     lanes, padded, nothing = lanes_of(zero), _padded(call, zero), full(0, zero)
     for i in range(0, padded, lanes):
@@ -109,13 +109,13 @@ def _apart(call: Call, across: Pointer, t: int, apart: Pointer, zero: Any) -> No
 
 @inlined
 def _width(call: Call) -> float:
-    """Of a bin of distances: the last lies where a tile of any mass is beyond the tolerance."""
+    """The width of a bin of squared distances; beyond the last bin no tile counts, whatever its mass."""
     return (64 - call.tolerance) / BINS
 
 
 @inlined
 def _bin_masses(call: Call, near: Pointer, tails: Pointer, zero: Any) -> None:
-    """What may weigh from each bin on: Σ mass 2^−(distance − the bin's) over the tiles."""
+    """Write the tail mass of each bin: Σ mass · 2^−(distance − the bin's) over the tiles from it on."""
     mass, width = pointer(call.mass, zero), _width(call)
     for b in range(BINS):
         tails[b] = zero
@@ -128,10 +128,10 @@ def _bin_masses(call: Call, near: Pointer, tails: Pointer, zero: Any) -> None:
 
 @inlined
 def _reach(call: Call, rows: int, peaks: Pointer, sums: Pointer, tails: Pointer, prices: Pointer, zero: Any) -> float:
-    """The squared distance from which on tiles may be left out, by what each row has met so far.
+    """The squared distance from which on tiles may be skipped, given what each row has added up so far.
 
-    What is left out for all rows may weigh half of what is allowed; and for one row as much, of tiles that are nearer
-    to the others. Of that half, what weighs 1 so many whole steps beyond the reach takes a part: its price.
+    Half of the skipping budget is shared by all rows; the other half is each row's own, for tiles that are nearer to
+    other rows. A price is the fraction of a row's budget that a unit of mass spends, by whole steps beyond the reach.
     """
     for b in range(PRICES):
         prices[b] = zero
@@ -189,7 +189,7 @@ def _four(
 
 @inlined
 def _kernel(call: Call, square: Vector, weight: Vector, zero: Any) -> Vector:
-    """W K of a compact kernel."""
+    """Weight times kernel, for a kernel of compact support."""
     one, nothing = full(1, zero), full(0, zero)
     if call.profile == AVERAGE:
         return weight
@@ -204,7 +204,7 @@ def _kernel(call: Call, square: Vector, weight: Vector, zero: Any) -> Vector:
 
 @inlined
 def _raise(peak: float, top: float, row: Pointer, columns: int, zero: Any) -> None:
-    """Bring what a row has so far to another base."""
+    """Rescale the sums of a row to another base."""
     lanes = lanes_of(zero)
     by = full(2.0 ** (peak - top) if peak > -np.inf else 0.0, zero)
     for c in range(columns):
@@ -216,7 +216,7 @@ def _weights(
     call: Call, query: Pointer, key: Pointer, weight: Pointer, hidden: int, fixed: bool, peak: float, row: Pointer,
     delta: Pointer, scratch: Pointer, zero: Any,
 ) -> tuple[float, Vector, Vector, Vector, Vector]:  # fmt: skip
-    """A row's base from now on, and its weights of a tile; `hidden` is a place that it must not see, if of the tile."""
+    """A row's new base, and its weights for a tile; `hidden` is the excluded key's place in the tile, if in it."""
     lanes = lanes_of(zero)
     keep = call.degree != 0 or fixed
     s0, s1, s2, s3 = _four(query, key, pointer(call.scale, zero), call.features, delta, keep, zero)
@@ -356,7 +356,7 @@ def _add_sensitivity(
 def _tile(
     call: Call, work: Work, t: int, i0: int, rows: int, fixed: bool, reach: float, query: Pointer, about: Any, zero: Any
 ) -> None:
-    """What a tile adds to some rows, but those out of whose reach it is, as long as they can pay for leaving it out."""
+    """Add a tile's share to some rows; a row out of reach skips it as long as its budget pays the price."""
     peaks, sums, spent, apart, delta = work.peaks, work.sums, work.spent, work.apart, work.delta
     weights, weighted = work.weights, work.weighted
     lanes = lanes_of(zero)
@@ -448,7 +448,7 @@ def windows(zero: Any, about: Any) -> Any:
                 for t in range(call.tiles):
                     if not near[t] < reach or (near[t] > limit) != (far == 1):
                         continue
-                    # Where all tiles are in reach of all rows, it need not be looked at for each.
+                    # If every tile is within reach, rows need not be tested one by one.
                     within = reach if farthest > reach else np.inf
                     _tile(call, work, t, i0, rows, fixed, within, query, about, zero)
                     met += 1

@@ -15,11 +15,11 @@ from dikkat.cpu.moments.record import BINS, CALL, PRICES, TILE, WINDOWS
 
 # Queries of a task.
 _ROWS = 32
-# Numbers, of all of a task's sums.
+# Numbers that all sums of a task take.
 _SUMS = 2**15
-# Operations, about as many as a core does in a tenth of a second: of a task at most; and of a pair beside its columns.
+# The most operations of a task, about a tenth of a second of a core; operations of a pair beside its columns.
 _TASK, _PAIR = 2**28, 16
-# Below this relative weight, as a power of 2, the type has 0 alone.
+# Smaller relative weights, as powers of 2, are 0 in the type.
 _LEAST = {torch.float32: -150.0, torch.float64: -1075.0}
 
 _watcher: ContextVar[Callable[[int], None] | None] = ContextVar("watcher", default=None)
@@ -27,7 +27,7 @@ _watcher: ContextVar[Callable[[int], None] | None] = ContextVar("watcher", defau
 
 @contextmanager
 def watched(watcher: Callable[[int], None]) -> Iterator[None]:
-    """Within, a function is told now and then how many more pairs of a query and a key are done."""
+    """Report progress to a function: how many more pairs of a query and a key are done."""
     token = _watcher.set(watcher)
     try:
         yield
@@ -67,7 +67,7 @@ def tiles(key: Tensor, value: Tensor, weight: Tensor) -> Tiles:
     wide = TILE * lanes
     count = -(-len(key) // wide)
     more = count * wide - len(key)
-    # What fills the last tile is one of its keys, which does not stretch its box.
+    # The last tile is padded with one of its own keys, which does not stretch its box.
     keys = torch.cat([key, key[-1:].expand(more, -1)]).reshape(count, wide, key.shape[1])
     values, weights = (torch.nn.functional.pad(t, (*(0, 0) * (t.ndim - 1), 0, more)) for t in (value, weight))
     boxes = up(count, lanes) - count
@@ -92,7 +92,7 @@ def moments(
     lse, means = found[:, 0] * math.log(2), found[:, 1:]
     if not degree:
         return means, lse
-    # From the kernel's order, feature by feature, and its unit.
+    # Undo the kernel's order, feature by feature, and its unit.
     value, rest = means[:, :values], means[:, values:]
     offset, spread = query.new_empty(len(query), size), query.new_empty(len(query), size, size)
     cross = query.new_empty(len(query), size, values)
@@ -136,7 +136,7 @@ class _Call(Call):
     ) -> None:  # fmt: skip
         super().__init__(CALL, query.dtype)
         gaussian = profile == "gaussian"
-        # Of δ: 2^−(…)² is the Gaussian.
+        # The unit of δ, in which the Gaussian is 2^−δ².
         self.unit = math.sqrt(0.5 / math.log(2) * (2 if squared else 1)) if gaussian else 1.0
         self.fields |= {
             "queries": len(query),

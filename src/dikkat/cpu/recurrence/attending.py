@@ -1,4 +1,4 @@
-"""Attention of one query at a time: scores, context, and their gradients."""
+"""Attention of one query at a time: weights, context, and the gradients."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ from dikkat.cpu.scoring import SMALL_ROW
 
 @inlined
 def owner_of(call: Call, row: int) -> int:
-    """Whose keys and values a row looks at: its own sequence's, or those that a search has told."""
+    """The sequence whose keys and values a row attends to: its own, or the one that a search names."""
     if call.owners == 0:
         return number_at(call.order, row)
     return number_at(call.owners, row)
@@ -38,7 +38,7 @@ def owner_of(call: Call, row: int) -> int:
 
 @inlined
 def seen_by(call: Call, b: int) -> int:
-    """How many keys there are to look at."""
+    """The number of keys that exist for a sequence."""
     if call.seen == 0:
         return call.keys
     return min(call.keys, max(0, number_at(call.seen, b)))
@@ -46,7 +46,7 @@ def seen_by(call: Call, b: int) -> int:
 
 @inlined
 def _exponentials(query: Pointer, into: Pointer, size: int, zero: Any) -> float:
-    """e^{2q}; returns the largest |q|."""
+    """Write e^{2q}; return the largest |q|."""
     peak = full(0, zero)
     for c in range(0, size, lanes_of(zero)):
         x = load(query, c)
@@ -57,7 +57,7 @@ def _exponentials(query: Pointer, into: Pointer, size: int, zero: Any) -> float:
 
 @inlined
 def _ratio(call: Call, query: Pointer, key: Pointer, products: Vector, direct: bool, c: int, zero: Any) -> Vector:
-    """p, kept finite: from the exponentials' product, or of the sum where these have none."""
+    """p, finite: the product of the exponentials, or e^{2(q + k)} if q or k is too large for its own."""
     p = products
     if direct:
         x = load(query, c) + load(key, c)
@@ -78,7 +78,7 @@ def _additive_scores(
         key = at(pointer(call.key, zero), (b * call.keys + j) * size)
         exps = at(pointer(call.key_exp, zero), (b * call.keys + j) * size)
         acc = full(0, zero)
-        if peak + reach < SMALL_ROW:  # where −2r has lost digits that tanh has
+        if peak + reach < SMALL_ROW:  # −2r has lost digits here that tanh has
             for c in range(0, size, lanes):
                 acc += load(weight, c) * tanh(load(query, c) + load(key, c), zero)
             scores[j] = total(acc)
@@ -98,7 +98,7 @@ def _additive_scores(
 
 @inlined
 def _pair_scores(call: Call, query: Pointer, b: int, seen: int, scores: Pointer, zero: Any) -> None:
-    """Inner products, or squared distances."""
+    """Write the inner products, or squared distances, of a query with its keys."""
     lanes, size = lanes_of(zero), call.features
     for j in range(seen):
         key, acc = at(pointer(call.key, zero), (b * call.keys + j) * size), full(0, zero)
@@ -109,14 +109,14 @@ def _pair_scores(call: Call, query: Pointer, b: int, seen: int, scores: Pointer,
             for c in range(0, size, lanes):
                 away = load(query, c) - load(key, c)
                 acc += away * away
-        # A square that overflows is the largest number, so that a row is not empty because it is far away.
+        # A square that overflows becomes the largest number: a query far from all keys still has weights.
         found = total(acc)
         scores[j] = call.largest if call.pair != INNER and found > call.largest else found
 
 
 @inlined
 def _softmax(scores: Pointer, count: int, zero: Any) -> None:
-    """In place; zeros where every score is −∞."""
+    """Softmax in place; zeros if every score is −∞."""
     lanes = lanes_of(zero)
     top = load(scores, 0)
     for c in range(lanes, count, lanes):
@@ -138,7 +138,7 @@ def _softmax(scores: Pointer, count: int, zero: Any) -> None:
 def attend_row(
     call: Call, place: int, b: int, query: Pointer, exps: Pointer, weights: Pointer, context: Pointer, zero: Any
 ) -> None:
-    """Weights of a query over its keys, and the weighted sum of their values."""
+    """Write a query's weights over its keys, and the weighted sum of their values."""
     lanes, size, seen = lanes_of(zero), call.values, seen_by(call, b)
     for c in range(0, call.key_row, lanes):
         store(weights, c, full(-np.inf, zero))
@@ -203,7 +203,7 @@ def score_gradients(
     squares: Pointer,
     zero: Any,
 ) -> None:
-    """The gradients of a query's scores; for distances, of their squares."""
+    """Write the gradients of a query's scores, or, for distances, of the squares."""
     lanes, size = lanes_of(zero), call.values
     weights = at(pointer(call.weights, zero), place * call.key_row)
     clear(by_score, call.key_row, zero)
@@ -238,7 +238,7 @@ def score_gradients(
 def query_gradient(
     call: Call, b: int, seen: int, query: Pointer, exps: Pointer, by_score: Pointer, into: Pointer, zero: Any
 ) -> None:
-    """The gradient of a query from those of its scores."""
+    """Write the gradient of a query, from those of its scores."""
     lanes, size = lanes_of(zero), call.features
     direct = call.pair == ADDITIVE and _is_direct(call, query, b, zero)
     for c in range(0, size, lanes):
@@ -258,7 +258,7 @@ def query_gradient(
 
 @inlined
 def key_gradients(call: Call, row: int, weight_grad: Pointer, zero: Any) -> None:
-    """The gradients of a row's keys, and its share of v's, from all its steps."""
+    """Write the gradients of a row's keys, and add its share of v's, over all its steps."""
     lanes, size, b = lanes_of(zero), call.features, owner_of(call, row)
     length, seen = number_at(call.lengths, row), seen_by(call, b)
     one, minus_two = full(1, zero), full(-2, zero)
@@ -286,7 +286,7 @@ def key_gradients(call: Call, row: int, weight_grad: Pointer, zero: Any) -> None
                     p = _ratio(call, query, key, products, direct, c, zero)
                     r = one / (one + p)
                     acc += share * p * r * r
-                    # All digits where tanh is small; elsewhere 1 − 2r, of which the sum over keys takes the 1.
+                    # tanh itself if it is small, for its digits; else 1 − 2r, whose 1 cancels in the sum over keys.
                     by_weight += share * (tanh(load(query, c) + load(key, c), zero) if small else minus_two * r)
                 elif call.pair == INNER:
                     acc += share * load(query, c)
@@ -300,7 +300,7 @@ def key_gradients(call: Call, row: int, weight_grad: Pointer, zero: Any) -> None
 
 @inlined
 def value_gradients(call: Call, row: int, zero: Any) -> None:
-    """The gradients of a row's values, from all its steps."""
+    """Write the gradients of a row's values, over all its steps."""
     lanes, size, b = lanes_of(zero), call.values, owner_of(call, row)
     length, seen = number_at(call.lengths, row), seen_by(call, b)
     weights, sums = pointer(call.weights, zero), pointer(call.context_sums, zero)

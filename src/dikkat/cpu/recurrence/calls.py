@@ -17,13 +17,13 @@ from dikkat.scores import Pair, Profile
 # Sequences of a task at most: so many states, and what else a step needs, stay in a core's cache.
 _ROWS = 64
 OPERANDS = ("key", "value", "seen", "weight", "query_weight", "query_bias", "context_weight", "kept")
-"""What of `stack.Attention` are tensors."""
+"""The tensors of `stack.Attention`."""
 ROW_FIELDS = ("order", "lengths", "offsets")
-"""The addresses of what belongs to the call's sequences."""
+"""The tensors that describe a call's sequences."""
 
 
 class Spec(NamedTuple):
-    """What of a run is no tensor."""
+    """The settings of a run that are not tensors."""
 
     rows: Rows
     reverse: bool
@@ -35,12 +35,12 @@ class Spec(NamedTuple):
 
 
 def wide_type(gates: Tensor) -> torch.dtype:
-    """What is computed in."""
+    """The dtype that is computed in."""
     return torch.promote_types(gates.dtype, torch.float32)
 
 
 def in_type(operand: Any, kind: torch.dtype) -> Any:
-    """Numbers in that type; nothing, and whole numbers, as they are."""
+    """Convert real numbers to a dtype; None and whole numbers stay as they are."""
     if operand is None or operand.dtype == kind or not operand.is_floating_point():
         return operand
     return operand.to(kind)
@@ -84,7 +84,7 @@ class Stack(Call):
         return made
 
     def forget(self) -> None:
-        """Let go of what the backward does not read."""
+        """Release the tensors that the backward does not read."""
         self._sources.clear()
         for name in ("gates", "hidden_weight", "hidden_bias", "below_weight", "below_bias"):
             self.kept.pop(name, None)
@@ -121,7 +121,7 @@ class Stack(Call):
 
     def point_weights(self, operands: dict[str, Tensor | None], layers: list[Layer], *, transposed: bool) -> None:
         """Put in the weights of a stack, for its forward or, transposed, its backward."""
-        from dikkat.cpu.recurrence import packing
+        from dikkat.cpu.recurrence import panels
 
         groups = self.groups
         self._panels("hidden_weight", [layer.hidden_weight for layer in layers], groups, transposed=transposed)
@@ -134,7 +134,7 @@ class Stack(Call):
                 self._panels(name, [weight], count, transposed=transposed)
         self.point("packs", torch.tensor(self._packs, dtype=torch.int64, device="cpu"))
         self.fields["packings"] = len(self._packs)
-        self.run(packing.pack, sum(pack[PANELS] for pack in self._packs))
+        self.run(panels.pack, sum(pack[PANELS] for pack in self._packs))
         del self.kept["packs"]
         if not transposed:
             self.point("hidden_bias", _several([self.fill(layer.hidden_bias, groups) for layer in layers]))
@@ -216,7 +216,7 @@ class Stack(Call):
         )  # fmt: skip
 
     def results(self, hidden: int, operands: dict[str, Tensor | None]) -> Sequences:
-        """What the forward has found, without what was filled up."""
+        """The results of the forward, without padding."""
         kept = self.kept
         contexts = weights = cell = None
         if operands["value"] is not None and operands["key"] is not None:
@@ -232,5 +232,5 @@ def _several(tensors: list[Tensor]) -> Tensor:
 
 
 def first(tensor: Tensor, size: int) -> Tensor:
-    """Without what the last dimension was filled up with."""
+    """Remove the padding of the last dimension."""
     return tensor if tensor.shape[-1] == size else tensor[..., :size]

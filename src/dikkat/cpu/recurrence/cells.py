@@ -1,4 +1,4 @@
-"""The steps of sequences, and the cells of GRU and LSTM: one row's states, and their gradients."""
+"""Where the steps of sequences are, and the cells of GRU and LSTM with their gradients, for one row."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def add(source: Pointer, into: Pointer, count: int, zero: Any) -> None:
 
 @inlined
 def begin(rows: int, bias: int, place: int, into: Pointer, size: int, zero: Any) -> None:
-    """Each row a bias, from `place` of it on, or 0 where there is none."""
+    """Fill each row with a bias, read from `place` on, or with 0 if there is none."""
     for i in range(rows):
         if bias != 0:
             copy_vectors(at(pointer(bias, zero), place), at(into, i * size), size, zero)
@@ -29,20 +29,20 @@ def begin(rows: int, bias: int, place: int, into: Pointer, size: int, zero: Any)
 
 @inlined
 def number_at(address: int, index: int) -> int:
-    """A whole number of those at an address."""
+    """The whole number at an index behind an address."""
     return pointer(address, np.int64(0))[index]
 
 
 @inlined
 def place_of(call: Call, row: int, t: int) -> int:
-    """Where what belongs to a row's step in the order of computing is."""
+    """The index of a row's t-th step, in the order of computing, among all steps of all rows."""
     step = number_at(call.lengths, row) - 1 - t if call.reverse else t
     return number_at(call.offsets, step) + row
 
 
 @inlined
 def active_rows(call: Call, task: int, rows: int, t: int) -> int:
-    """How many of a task's rows, the longest first, have a step t."""
+    """The number of a task's rows, the longest first, that have a step t."""
     while rows > 0 and number_at(call.lengths, task + (rows - 1) * call.tasks) <= t:
         rows -= 1
     return rows
@@ -50,7 +50,7 @@ def active_rows(call: Call, task: int, rows: int, t: int) -> int:
 
 @inlined
 def gru_row(gates: Pointer, recurrent: Pointer, state: Pointer, saved: Pointer, size: int, zero: Any) -> None:
-    """r, z, n and the recurrent side of n, kept for the backward; the state n + z (s − n)."""
+    """Compute the new state n + z (s − n); save r, z, n and the recurrent side of n for the backward."""
     for c in range(0, size, lanes_of(zero)):
         reset = sigmoid(load(gates, c) + load(recurrent, c), zero)
         update = sigmoid(load(gates, size + c) + load(recurrent, size + c), zero)
@@ -67,7 +67,7 @@ def gru_row(gates: Pointer, recurrent: Pointer, state: Pointer, saved: Pointer, 
 def lstm_row(
     gates: Pointer, recurrent: Pointer, state: Pointer, cell: Pointer, saved: Pointer, size: int, zero: Any
 ) -> None:
-    """i, f, g, o, kept for the backward; the cell f c + i g and the state o tanh c."""
+    """Compute the new cell f c + i g and state o tanh c; save i, f, g, o for the backward."""
     for c in range(0, size, lanes_of(zero)):
         into = sigmoid(load(gates, c) + load(recurrent, c), zero)
         forget = sigmoid(load(gates, size + c) + load(recurrent, size + c), zero)
@@ -86,7 +86,7 @@ def lstm_row(
 def gru_row_gradients(
     grad: Pointer, before: Pointer, saved: Pointer, gates: Pointer, recurrent: Pointer, size: int, zero: Any
 ) -> None:
-    """From the gradient of the state those of both sides of the gates; `grad` becomes that of the state before."""
+    """Write the gradients of both sides of the gates; `grad`, of the new state, becomes that of the old one."""
     one = full(1, zero)
     for c in range(0, size, lanes_of(zero)):
         reset, update = load(saved, c), load(saved, size + c)
@@ -108,7 +108,7 @@ def gru_row_gradients(
 def lstm_row_gradients(
     grad: Pointer, cell_grad: Pointer, before: Pointer, saved: Pointer, gates: Pointer, size: int, zero: Any
 ) -> None:
-    """The same, from the cell before; both sides of the gates have one gradient, and the state before no other."""
+    """Likewise from the old cell; both sides of the gates share one gradient, the old state's only one."""
     one = full(1, zero)
     for c in range(0, size, lanes_of(zero)):
         into, forget = load(saved, c), load(saved, size + c)

@@ -43,7 +43,7 @@ from dikkat.cpu.recurrence.cells import (
     number_at,
     place_of,
 )
-from dikkat.cpu.recurrence.products import product
+from dikkat.cpu.recurrence.panels import product
 from dikkat.cpu.recurrence.record import ADDITIVE, CALL, LSTM, NOTHING
 
 _workplace = workplace_of(CALL)

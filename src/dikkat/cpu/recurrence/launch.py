@@ -22,7 +22,7 @@ __all__ = ["Attention", "Layer", "Rows", "Sequences", "Stepper", "obstacles", "p
 
 
 def obstacles(tensors: Iterable[Tensor | None]) -> list[str]:
-    """Why it cannot run on these."""
+    """The reasons why the kernels cannot run on these tensors."""
     return addresses.obstacles(tensors)
 
 
@@ -88,7 +88,7 @@ class _Run(torch.autograd.Function):
             record.forget()
             ctx.spec, ctx.record = spec, record
             ctx.save_for_backward(None, *tensors[1:])
-        # Not the record's own tensors, which would be its results and belong to it: a circle.
+        # Detached: the record, which the graph keeps, would otherwise hold results that hold the graph.
         found = record.results(state.shape[-1], operands)
         return tuple(None if result is None else result.detach() for result in found)
 
@@ -123,7 +123,7 @@ def _backward(
 
 
 def _point_gradients(made: Stack, record: Stack, grads: tuple[Tensor | None, ...]) -> None:
-    """What comes from above, and where the results go."""
+    """Put in the upstream gradients, and make room for the results."""
     at = made.fields
     layers, tokens, hidden, batch = at["layers"], at["tokens"], at["hidden"], at["batch"]
     lstm = bool(at["cell"])
@@ -164,13 +164,13 @@ def _gradients(
     needed: tuple[bool, ...],
     more: tuple[int, Tensor | None],
 ) -> list[Tensor | None]:
-    """All gradients in the order of the operands; those of weights are products over all steps."""
+    """All gradients, in the order of the operands; those of weights are products over all steps."""
     hidden, dropped = more
     at, kept, now = made.fields, record.kept, made.kept
     groups = made.groups
 
     def cut(tensor: Tensor, size: int) -> Tensor:
-        """The gates' features without what they were filled up with."""
+        """Remove the padding from the gates' features."""
         if tensor.shape[-1] == groups * size:
             return tensor
         found: Tensor = tensor.unflatten(-1, (groups, -1))[..., :size].flatten(-2)

@@ -1,4 +1,4 @@
-"""Sequences of different lengths, without what fills them up."""
+"""Sequences of different lengths, packed without their padding."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rows:
-    """Sequences of different lengths as the steps that there are, one after the other, each of the rows that go on.
+    """Packed sequences: the existing steps one after the other, each with the rows that have not ended.
 
     Attributes:
         order: (B,) int64: which sequence a row is, the longest first.
@@ -30,7 +30,7 @@ class Rows:
 
     @classmethod
     def of(cls, lengths: Tensor | None, batch: int, steps: int) -> "Rows":
-        """Of lengths (B,) from 1 to T, or all of T steps."""
+        """Pack sequences of lengths (B,) from 1 to T; None means T steps for all."""
         if lengths is None:
             lens, order = np.full(batch, steps), np.arange(batch)
         else:
@@ -44,7 +44,7 @@ class Rows:
 
 
 class _Gather(torch.autograd.Function):
-    """Rows of a tensor, none of them twice; what is not taken gets no gradient."""
+    """Select rows of a tensor, none of them twice; the others get a gradient of 0."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, index: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _Scatter(torch.autograd.Function):
-    """The reverse: rows to where they belong, zeros elsewhere."""
+    """The reverse: put rows in their places, zeros elsewhere."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, index: Tensor, count: int) -> Tensor:
@@ -70,7 +70,7 @@ class _Scatter(torch.autograd.Function):
 
 
 def _scattered(tensor: Tensor, index: Tensor, count: int) -> Tensor:
-    """The rows at their places among `count`, zeros elsewhere."""
+    """Put rows in their places among `count`, zeros elsewhere."""
     if len(index) == count:
         return torch.empty_like(tensor).index_copy_(0, index, tensor)
     return tensor.new_zeros(count, *tensor.shape[1:]).index_copy_(0, index, tensor)

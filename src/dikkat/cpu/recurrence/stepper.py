@@ -32,7 +32,7 @@ class Stepper:
         self._weights = {name: t for name, t in weights.kept.items() if name not in ROW_FIELDS}
         key = self._record(attention.key.shape[0])
         key.point_attention(self._operands)
-        # Not the memory's own tensors, which their owner can cut off from their storage.
+        # Copies of the memory's own tensors, whose owner could resize their storage.
         shared = {id(tensor) for tensor in self._operands.values()}
         self._sentences = {
             name: t.clone() if id(t) in shared else t for name, t in key.kept.items() if name not in ROW_FIELDS
@@ -55,11 +55,11 @@ class Stepper:
 
     @property
     def batch(self) -> int:
-        """How many sequences go on."""
+        """The number of sequences."""
         return int(self._now.fields["batch"])
 
     def select(self, rows: Tensor) -> "Stepper":
-        """That of some of the sequences, of which nothing is copied."""
+        """A stepper of some of the sequences, which copies nothing."""
         selected = object.__new__(Stepper)
         selected.__dict__ |= self.__dict__
         selected._owners = rows if self._owners is None else self._owners.index_select(0, rows)
@@ -67,7 +67,7 @@ class Stepper:
         return selected
 
     def step(self, gates: Tensor, state: Tensor, cell: Tensor | None) -> Sequences:
-        """One step on.
+        """Advance all sequences by one step.
 
         Args:
             gates: (B, G·h), the inputs' side of the first layer's gates, its bias in it.

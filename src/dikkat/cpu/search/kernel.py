@@ -63,7 +63,7 @@ def _vector(call: Call, place: int, c: int, zero: Any) -> Vector:
 
 @inlined
 def _insert(gains: Pointer, tokens: Pointer, count: int, gain: float, token: int) -> None:
-    """Put a token into its place among the likeliest, behind those that are as likely."""
+    """Insert a token among the likeliest, behind those that are as likely."""
     k = count - 1
     while k > 0 and gains[k - 1] < gain:
         gains[k], tokens[k] = gains[k - 1], tokens[k - 1]
@@ -82,7 +82,7 @@ def _allowed(call: Call, row: int, token: int) -> bool:
 
 @inlined
 def _likeliest(call: Call, row: int, gains: Pointer, tokens: Pointer, vector: Pointer, zero: Any) -> None:
-    """A row's likeliest tokens that may come out, by log-probability; of equal ones the lowest first."""
+    """Write a row's likeliest allowed tokens with their log-probabilities; of equally likely ones the lowest first."""
     lanes, size, place, count = lanes_of(zero), call.size, row * call.size, call.count
     whole = size // lanes * lanes
     for k in range(count):
@@ -119,7 +119,7 @@ def _number(call: Call, place: int, c: int, vector: Pointer, zero: Any) -> float
     x = pointer(call.bias, zero)[c]
     if not call.half:
         return x + pointer(call.scores, zero)[place + c]
-    # As the first of a vector that stands elsewhere, so that nothing behind the scores is read.
+    # Widened in a vector of its own, so that nothing beyond the scores is read.
     halves = bits_of(vector)
     halves[0] = pointer(call.scores, np.uint16(0))[place + c]
     store(vector, 0, load_bfloat16(halves, 0, zero))
@@ -150,7 +150,7 @@ def candidates(zero: Any) -> Any:
 
 @inlined
 def _collect(call: Call, b: int, row: int, totals: Pointer, tokens: Pointer, rows: Pointer, origins: Pointer) -> int:
-    """The best continuations of a sentence's hypotheses, best first; returns the row behind its last one."""
+    """Write the best continuations of a sentence's hypotheses, best first; return the row after the sentence's last."""
     beam, count = call.beam, call.count
     own, gains = at(pointer(call.totals, 0.0), b * beam), pointer(call.gains, 0.0)
     for e in range(beam):
@@ -174,7 +174,7 @@ def _collect(call: Call, b: int, row: int, totals: Pointer, tokens: Pointer, row
 
 @inlined
 def _keep(call: Call, b: int, value: float) -> None:
-    """A hypothesis that ended among the best that did."""
+    """Insert the score of an ended hypothesis among the best ones."""
     kept = at(pointer(call.kept, 0.0), b * call.n_best)
     if not value > kept[call.n_best - 1]:
         return
@@ -187,7 +187,7 @@ def _keep(call: Call, b: int, value: float) -> None:
 
 @inlined
 def _go_on(call: Call, b: int, totals: Pointer, tokens: Pointer, rows: Pointer, found: int) -> int:
-    """What ends, what is cut and what goes on; returns how many go on so far."""
+    """Decide which hypotheses end, are cut or go on; return how many go on so far."""
     beam = call.beam
     open_places, limits = _whole(call.open, 0), _whole(call.limits, 0)
     ended, out = _flags(call.step_ended, b * beam), _flags(call.step_out, b * beam)
@@ -218,7 +218,10 @@ def _go_on(call: Call, b: int, totals: Pointer, tokens: Pointer, rows: Pointer, 
 
 @Kernel
 def advance(zero: Any) -> Any:
-    """Every sentence one step on. The outcome: how many go on, if a row has no likeliest token, if all stay."""
+    """Advance every sentence by one step.
+
+    The outcome: how many hypotheses go on, whether a row has no likeliest token, whether all rows stay as they were.
+    """
     layout = CALL.dtype
 
     def advance(record: Any) -> None:

@@ -13,7 +13,7 @@ _TYPES = (torch.float32, torch.bfloat16, torch.float64)
 
 
 def can_rank(products: Tensor) -> bool:
-    """Whether `rank` takes such scores."""
+    """Whether `rank` runs on such scores."""
     return products.dtype in _TYPES and not addresses.obstacles([products])
 
 
@@ -98,7 +98,7 @@ class Beams:
         impossible = torch.tensor(-torch.inf, dtype=torch.float64, device="cpu")
         totals = self._call.point("totals", impossible.repeat(sentences, beam))  # −∞: an empty place
         totals[:, 0] = 0.0
-        # Places not lost to hypotheses that ended; the best of those.
+        # Places not taken by ended hypotheses; the best scores of those.
         self._call.point("open", torch.full((sentences,), beam, device="cpu"))
         self._call.point("kept", impossible.repeat(sentences, n_best))
         self._call.point("limits", limits.contiguous())

@@ -1,26 +1,29 @@
-"""Products of a few rows with a matrix in panels, their sums kept in registers."""
+"""Matrices in panels: how weights are packed, and products of a few rows with them, with sums kept in registers."""
 
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from numba import carray, types
 from numba.extending import intrinsic
 
-from dikkat.cpu.engine.compile import inlined
+from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.internals import cgutils
 from dikkat.cpu.engine.vectors import (
     I32,
     I64,
     VECTORS,
     Pointer,
+    address,
     at,
     call_llvm,
+    claim,
     lanes_of,
     llvm_type,
+    pointer,
     splat,
     vector_at,
 )
-from dikkat.cpu.recurrence.record import PANEL
+from dikkat.cpu.recurrence.record import CALL, PACK, PANEL
 
 
 def _prefetch(builder: Any, spot: Any) -> None:
@@ -107,3 +110,51 @@ def product(
             i += 2
         if i < rows:
             _product_1(at(a, i * a_step), a_step, panel, count, at(c, i * c_step + n), c_step)
+
+
+@inlined
+def _pack_line(packing: Any, out: int, column: int, count: int, into: Pointer, step: int, zero: Any) -> None:
+    """Write a part of a weight's row, from a column on, to every `step`-th number; zeros beyond the weight."""
+    group, row = out // packing.padded, out % packing.padded
+    there = 0
+    if row < packing.group:
+        there = max(0, min(count, packing.columns - column))
+    source = at(pointer(packing.source, zero), (group * packing.group + row) * packing.step + column)
+    for k in range(there):
+        into[k * step] = source[k]
+    for k in range(there, count):
+        into[k * step] = zero
+
+
+@inlined
+def _pack_panel(packing: Any, panel: int, zero: Any) -> None:
+    """Write one panel of a weight (out, in), whose rows become columns of the panel, or, transposed, rows."""
+    wide = PANEL * lanes_of(zero)
+    into = at(pointer(packing.into, zero), panel * wide * packing.count)
+    if packing.transposed:
+        for k in range(packing.count):
+            _pack_line(packing, k, panel * wide, wide, at(into, k * wide), 1, zero)
+    else:
+        for c in range(wide):
+            _pack_line(packing, panel * wide + c, 0, packing.count, at(into, c), wide, zero)
+
+
+@Kernel
+def pack(zero: Any) -> Any:
+    """Write all panels of all weights of a call."""
+    layout, packing = CALL.dtype, PACK
+
+    def pack(record: Any) -> None:
+        call = carray(record, 1, layout)[0]
+        packings = carray(address(call.packs), call.packings, packing)
+        while True:
+            task = claim(call.counters)
+            if task >= call.tasks:
+                return
+            number = 0
+            while task >= packings[number].panels:
+                task -= packings[number].panels
+                number += 1
+            _pack_panel(packings[number], task, zero)
+
+    return pack

@@ -254,8 +254,8 @@ def test_layers_under_autocast() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: dikkat.MultiHeadAttention(10, 4), ValueError, "key_dim, num_heads: came 10 and 4"),
-        (lambda: dikkat.MultiHeadAttention(8, 4, value_dim=6), ValueError, "value_dim, num_heads: came 6 and 4"),
+        (lambda: dikkat.MultiHeadAttention(10, 4), ValueError, "key_dim, num_heads: got 10 and 4"),
+        (lambda: dikkat.MultiHeadAttention(8, 4, value_dim=6), ValueError, "value_dim, num_heads: got 6 and 4"),
         (lambda: dikkat.SelfAttention(8, 8, 8, 0), ValueError, "num_heads: came 0"),
         (lambda: dikkat.AdditiveAttention(0, 3, 5), ValueError, "key_size: came 0"),
         (lambda: dikkat.AdditiveAttention(3, 3, 5.0), TypeError, "num_hiddens: came 5.0"),  # type: ignore[arg-type]

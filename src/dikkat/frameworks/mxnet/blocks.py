@@ -7,7 +7,9 @@ from typing import Any
 import numpy
 from mxnet import gluon, init, np, npx
 
-from dikkat.frameworks.mxnet.masking import Array, Shape, cast, check_semantics, wide
+from dikkat.frameworks.contract import checks
+from dikkat.frameworks.contract.checks import Shape
+from dikkat.frameworks.mxnet.backend import Array, cast, check_semantics, kind, wide
 from dikkat.storage import tensors as files
 
 
@@ -107,21 +109,17 @@ def linear(x: Array, weight: Array, bias: Array | None, name: str) -> Array:
         TypeError: x of another dtype than the weight.
         ValueError: x of another number of features.
     """
-    if x.shape[-1] != weight.shape[1]:
-        raise ValueError(
-            f"{name}: came with {x.shape[-1]} features (shape {x.shape}); allowed: {weight.shape[1]}, as this was made"
-        )
-    if numpy.dtype(x.dtype) != numpy.dtype(weight.dtype):
+    checks.check_features(name, x.shape, weight.shape[1])
+    if kind(x) != kind(weight):
         raise TypeError(
-            f"{name}: came with dtype {numpy.dtype(x.dtype)}; allowed: {numpy.dtype(weight.dtype)}, that of the "
-            "layer's parameters (layer.cast changes it)"
+            f"{name}: got dtype {kind(x)}; expected {kind(weight)}, that of the layer's parameters (layer.cast changes "
+            "it)"
         )
     if not x.size:  # which MXNet's product refuses
         return np.zeros((*x.shape[:-1], weight.shape[0]), dtype=x.dtype, ctx=x.ctx)
-    kind = wide(x)
-    operands = [cast(each, kind) for each in (x, weight, bias) if each is not None]
-    product = npx.fully_connected(*operands, num_hidden=weight.shape[0], no_bias=bias is None, flatten=False)
-    return cast(product, x.dtype)
+    operands = [cast(each, wide(x)) for each in (x, weight, bias) if each is not None]
+    output = npx.fully_connected(*operands, num_hidden=weight.shape[0], no_bias=bias is None, flatten=False)
+    return cast(output, kind(x))
 
 
 def tensors(layer: gluon.Block) -> dict[str, numpy.ndarray[Any, Any]]:

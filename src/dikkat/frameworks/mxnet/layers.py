@@ -13,9 +13,11 @@ from mxnet import autograd, init, np
 
 from dikkat.call import probability
 from dikkat.frameworks.mxnet.attention import Restricted, attend, attend_projected, check_call, hide
+from dikkat.frameworks.mxnet.backend import Array
 from dikkat.frameworks.mxnet.blocks import Block, Linear, linear
-from dikkat.frameworks.mxnet.masking import Array, masked_softmax, visible
+from dikkat.frameworks.mxnet.masking import masked_softmax, visible
 from dikkat.frameworks.mxnet.scores import Additive, Average, Bilinear, Gaussian, ScaledDot, Score, check_score
+from dikkat.layers import check_heads, size_or
 from dikkat.scores import whole
 
 
@@ -199,7 +201,7 @@ class SelfAttention(Block):
     def __init__(self, embed_dim: int, key_dim: int, value_dim: int, num_heads: int = 1) -> None:
         super().__init__()
         whole("embed_dim", embed_dim)
-        _check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
+        check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
         self.num_heads = num_heads
         self.W_q = Linear(embed_dim, key_dim, bias=False)
         self.W_k = Linear(embed_dim, key_dim, bias=False)
@@ -272,9 +274,9 @@ class MultiHeadAttention(Block):
     ) -> None:
         super().__init__()
         whole("embed_dim", embed_dim)
-        key_size, value_size = _or("key_size", key_size, embed_dim), _or("value_size", value_size, embed_dim)
-        key_dim, value_dim = _or("key_dim", key_dim, embed_dim), _or("value_dim", value_dim, embed_dim)
-        _check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
+        key_size, value_size = size_or("key_size", key_size, embed_dim), size_or("value_size", value_size, embed_dim)
+        key_dim, value_dim = size_or("key_dim", key_dim, embed_dim), size_or("value_dim", value_dim, embed_dim)
+        check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
         self.num_heads = num_heads
         self.dropout = probability(dropout)
         self.score = ScaledDot() if score is None else score
@@ -360,8 +362,8 @@ def _attend_heads(
     query, key, value = tensors
     batch = check_call(query, key, value)
     if not query.ndim == key.ndim == value.ndim:
-        came = ", ".join(str(each.shape) for each in tensors)
-        raise ValueError(f"query, key, value: came with shapes {came}; allowed: all with a batch dimension, or none")
+        got = ", ".join(str(each.shape) for each in tensors)
+        raise ValueError(f"query, key, value: got shapes {got}; expected all with a batch dimension, or none")
     limits: dict[str, Any] = {"valid_lens": valid_lens, **restricted}
     alone = query.ndim == 2  # no batch: the heads must not be taken for one
     if alone:
@@ -398,16 +400,3 @@ def _batched(limit: Any) -> Any:
     if isinstance(limit, int) and not isinstance(limit, bool):
         return np.array([limit])
     return limit.reshape(1, *limit.shape) if isinstance(limit, np.ndarray) else limit
-
-
-def _or(name: str, size: int | None, default: int) -> int:
-    return default if size is None else whole(name, size)
-
-
-def _check_heads(num_heads: int, **dims: int) -> None:
-    whole("num_heads", num_heads)
-    for name, dim in dims.items():
-        if whole(name, dim) % num_heads:
-            raise ValueError(
-                f"{name}, num_heads: came {dim} and {num_heads}; allowed: the first a multiple of the second"
-            )

@@ -5,7 +5,7 @@ used here.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -15,15 +15,18 @@ import numpy
 import torch
 from mxnet import autograd, gluon, init, np, npx
 
+from dikkat.frameworks.contract.checks import check_smoothing
 from dikkat.frameworks.mxnet import scores
 from dikkat.frameworks.mxnet.attention import drop
+from dikkat.frameworks.mxnet.backend import Array, whole_numbers
 from dikkat.frameworks.mxnet.blocks import Block, Linear, linear, load_tensors, tensors
-from dikkat.frameworks.mxnet.masking import Array, whole_numbers
-from dikkat.frameworks.mxnet.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder, Memory
+from dikkat.frameworks.mxnet.decoders import AttentionalGRU, AttentionalLSTM, Memory
+from dikkat.frameworks.mxnet.encoders import GRUEncoder, LSTMEncoder
 from dikkat.translation.decoding.translator import Translates
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.formats import model_folder
-from dikkat.translation.formats.settings import ScoreName, Settings
+from dikkat.translation.formats.architecture import has_source_table, score_of
+from dikkat.translation.formats.settings import Settings
 from dikkat.translation.network import model as core
 from dikkat.translation.network.model import Batch
 from dikkat.translation.network.precision import Precision
@@ -67,7 +70,7 @@ def clip_gradients(layer: gluon.Block, max_norm: float) -> float:
         ValueError: a `max_norm` that is not positive.
     """
     if not max_norm > 0:
-        raise ValueError(f"max_norm: came {max_norm}; allowed: a number greater than 0")
+        raise ValueError(f"max_norm: got {max_norm}; expected a number greater than 0")
     trained = [each for each in layer.collect_params().values() if each.grad_req != "null"]
     gradients = [gradient for parameter in trained for gradient in parameter.list_grad()]
     norm = math.sqrt(sum(float(np.square(gradient).sum()) for gradient in gradients))
@@ -89,7 +92,7 @@ class _Embedding(Block):
     def forward(self, numbers: Array) -> Array:
         found = whole_numbers("token numbers", numbers)
         if found.size and not 0 <= found.min() <= found.max() < self.tokens:
-            raise ValueError(f"token numbers: came {found.min()} to {found.max()}; allowed: 0 to {self.tokens - 1}")
+            raise ValueError(f"token numbers: got {found.min()} to {found.max()}; expected 0 to {self.tokens - 1}")
         return npx.embedding(numbers, self.weight.data(), input_dim=self.tokens, output_dim=self.size)
 
 
@@ -133,15 +136,9 @@ class TranslationModel(Block):
         super().__init__()
         embedding, hidden, layers = settings.embedding_size, settings.hidden_size, settings.num_layers
         between = settings.dropout if layers > 1 else 0.0
-        self._one_table = settings.tied_embeddings == "three"
+        self._one_table = not has_source_table(settings, source_size, target_size)
         if not self._one_table:
             self.source_embedding = _Embedding(source_size, embedding)
-        elif source_size != target_size:
-            raise SettingsError(
-                f"tied_embeddings is 'three', and the source vocabulary has {source_size} tokens and the target "
-                f"vocabulary {target_size}; they must be one vocabulary: train one tokenizer on both languages, or "
-                "use tied_embeddings 'two'"
-            )
         self.target_embedding = _Embedding(target_size, embedding)
         self._lstm = settings.cell == "lstm"
         self.encoder = (LSTMEncoder if self._lstm else GRUEncoder)(
@@ -234,10 +231,9 @@ class TranslationModel(Block):
         Raises:
             ValueError: a label smoothing or a reduction that is none.
         """
-        if not 0.0 <= label_smoothing <= 1.0:
-            raise ValueError(f"label_smoothing: came {label_smoothing}; allowed: 0 to 1")
+        check_smoothing(label_smoothing)
         if reduction not in ("mean", "sum"):
-            raise ValueError(f"reduction: came {reduction!r}; allowed: 'mean', 'sum'")
+            raise ValueError(f"reduction: got {reduction!r}; expected 'mean', 'sum'")
         logarithms = npx.log_softmax(self(batch), axis=-1)
         wanted = np.take(batch.target[:, 1:].reshape(-1), _real(batch), axis=0)
         losses = -(1 - label_smoothing) * npx.pick(logarithms, wanted, axis=-1)
@@ -404,7 +400,9 @@ class _Reader:
 
     def output_layer(self, precision: Precision) -> _Outputs:
         if precision != "float32":
-            raise SettingsError(f"precision is {precision!r}; arrays of mxnet.np have no bfloat16: use float32")
+            raise SettingsError(
+                f"precision: got {precision!r}; expected 'float32', since arrays of mxnet.np have no bfloat16"
+            )
         return _Outputs(self._model)
 
     def select(self, state: Any, rows: torch.Tensor) -> Any:
@@ -446,21 +444,6 @@ def _flat(sequences: Array) -> Array:
 
 
 def _score(settings: Settings) -> scores.Score:
-    """The score of a name; the queries, which are states, and the keys have `hidden_size` features."""
-    size = settings.hidden_size
-    reach = math.sqrt(size)  # as in PyTorch: a kernel reaches most keys at first
-    makers: dict[ScoreName, Callable[[], scores.Score]] = {
-        "additive": lambda: scores.Additive(size, size, size),
-        "dot": scores.Dot,
-        "scaled_dot": scores.ScaledDot,
-        "bilinear": lambda: scores.Bilinear(size, size),
-        "cosine": scores.Cosine,
-        "gaussian": lambda: scores.Gaussian(reach, learnable=True),
-        "boxcar": lambda: scores.Boxcar(reach),
-        "epanechnikov": lambda: scores.Epanechnikov(reach, learnable=True),
-        "triangular": lambda: scores.Triangular(reach, learnable=True),
-        "vector_sum": lambda: scores.VectorSum(size),
-        "average": scores.Average,
-        "none": scores.Average,  # of the one position that there is
-    }
-    return makers[settings.score]()
+    spec = score_of(settings)
+    score: scores.Score = getattr(scores, spec.name)(**spec.sizes, **spec.options)
+    return score

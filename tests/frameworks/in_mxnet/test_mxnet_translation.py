@@ -11,8 +11,8 @@ from mxnet import autograd, gluon, np
 
 from dikkat import translation
 from dikkat.frameworks import mxnet as dikkat_mxnet
+from dikkat.frameworks.mxnet import TranslationModel, Translator, clip_gradients, collate
 from dikkat.frameworks.mxnet.blocks import named_parameters
-from dikkat.frameworks.mxnet.translation import TranslationModel, Translator, clip_gradients, collate
 from dikkat.translation import ModelFolderError, Search, Settings, SettingsError, Tokenizer
 from dikkat.translation.network import model as core
 

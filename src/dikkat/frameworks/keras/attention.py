@@ -100,7 +100,7 @@ def attention_weights(query: Any, key: Any, *, score: Score, **limits: Any) -> A
     """The weights alone.
 
     Args:
-        query: As in `attend`, and so are all others.
+        query: (..., n, d_q), floating point.
         key: (..., m, d_k).
         score: The scoring function.
         **limits: `valid_lens`, `mask`, `causal`, `key_bias`, `exclude`.
@@ -109,8 +109,8 @@ def attention_weights(query: Any, key: Any, *, score: Score, **limits: Any) -> A
         (..., n, m) in the dtype of `query`; each row sums to 1, or to 0 where it sees no key.
 
     Raises:
-        TypeError: As in `attend`.
-        ValueError: As in `attend`.
+        TypeError: An argument of the wrong kind or dtype.
+        ValueError: Shapes or values that do not fit.
 
     Example:
         >>> from keras import ops

@@ -35,9 +35,9 @@ class Cells(Block):
 
         Args:
             mode: "gru" or "lstm".
-            hidden_size: features of a state, h.
-            columns: features of each layer's inputs.
-            ends: of the names, one for each direction.
+            hidden_size: Features of a state, h.
+            columns: Features of each layer's inputs.
+            ends: Of the names, one for each direction.
         """
         bound = 1 / math.sqrt(hidden_size)
         for layer, width in enumerate(columns):

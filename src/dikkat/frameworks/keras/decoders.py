@@ -61,8 +61,8 @@ class _Attentional(Cells):
         """Make the weights.
 
         Args:
-            input_size: features of an input, e.
-            context_size: features of the memory's values, c.
+            input_size: Features of an input, e.
+            context_size: Features of the memory's values, c.
         """
         check_stack(self.num_layers, self.dropout, input_size=input_size, context_size=context_size)
         self.input_size, self.context_size = input_size, context_size
@@ -108,8 +108,8 @@ class _Attentional(Cells):
         """The state before the first step: with coverage, nothing has been looked at.
 
         Args:
-            state: of the cells, (layers, B, h), of an LSTM two of them.
-            memory: what `prepare` returned, of m positions.
+            state: Of the cells, (layers, B, h), of an LSTM two of them.
+            memory: What `prepare` returned, of m positions.
 
         Returns:
             What `call` and `step` take: the state itself, or, with coverage, `Covered`.
@@ -136,26 +136,26 @@ class _Attentional(Cells):
 
         Args:
             inputs: (B, T, e), one input a step.
-            memory: what `prepare` returned, of m positions; or encoded sequences (B, m, c), or the pair of these and
+            memory: What `prepare` returned, of m positions; or encoded sequences (B, m, c), or the pair of these and
                 their lengths (B,), which are then prepared.
-            state: before the first step: (layers, B, h), of an LSTM two of them, its states and its cells; with
+            state: Before the first step: (layers, B, h), of an LSTM two of them, its states and its cells; with
                 coverage what `begin` makes of that.
             lengths: (B,) integers from 1 to T, the steps that each sequence has; what stands behind them has no effect.
                 None: `inputs_mask` says it, or all have T.
             inputs_mask: (B, T) booleans, True at the steps that there are, the first ones; Keras passes it on.
             memory_mask: (B, m) booleans, True at the real positions of encoded sequences, the first ones; Keras passes
                 it on. A memory has its own lengths.
-            return_weights: whether to return what each step looked at. Keras's functional API, in which a layer's
+            return_weights: Whether to return what each step looked at. Keras's functional API, in which a layer's
                 outputs are tensors and never None, always gets it.
-            training: whether anything is dropped.
+            training: Whether anything is dropped.
 
         Returns:
             The top layer's states (B, T, h); the contexts (B, T, c); the attention weights (B, T, m) before dropout, or
             None unless they were asked for; all 0 where a sequence is over. The state after each sequence's last step.
 
         Raises:
-            TypeError: lengths that are not integers, or a mask that is not of booleans.
-            ValueError: inputs, lengths or a state of the wrong shape, or, where values can be read, a length outside
+            TypeError: Lengths that are not integers, or a mask that is not of booleans.
+            ValueError: Inputs, lengths or a state of the wrong shape, or, where values can be read, a length outside
                 1 … T, or a mask with padding before a real position.
         """
         memory = self._memory(memory, memory_mask)
@@ -185,16 +185,16 @@ class _Attentional(Cells):
 
         Args:
             inputs: (B, e), the input of this step.
-            memory: what `prepare` returned, of m positions.
-            state: before this step, as in `call`.
-            return_weights: whether to return what the step looked at.
+            memory: What `prepare` returned, of m positions.
+            state: Before this step, as in `call`.
+            return_weights: Whether to return what the step looked at.
 
         Returns:
             The top layer's state (B, h); the context (B, c); the attention weights (B, m), or None unless they were
             asked for; the state after the step.
 
         Raises:
-            ValueError: inputs or a state of the wrong shape.
+            ValueError: Inputs or a state of the wrong shape.
         """
         inputs = ops.convert_to_tensor(inputs)
         self._check(ops.expand_dims(inputs, 1), memory)
@@ -346,14 +346,14 @@ class AttentionalGRU(_Attentional):
     bias vectors. The parameters are those of `dikkat.recurrent.AttentionalGRU`, in name, shape and order.
 
     Args:
-        hidden_size: features of a state, h; the score's queries have as many.
-        score: the scoring function that compares a state with the memory's keys.
+        hidden_size: Features of a state, h; the score's queries have as many.
+        score: The scoring function that compares a state with the memory's keys.
         num_layers: GRU cells on top of each other.
-        dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
-        weight_dropout: probability with which an attention weight is dropped, in training only.
-        coverage: whether the comparison takes in how much each position was looked at before. The state before the
+        dropout: Probability with which a feature is dropped between layers, in training only; it needs two layers.
+        weight_dropout: Probability with which an attention weight is dropped, in training only.
+        coverage: Whether the comparison takes in how much each position was looked at before. The state before the
             first step is then what `begin` makes.
-        seed: where the random numbers of dropout begin; None: anywhere.
+        seed: Where the random numbers of dropout begin; None: anywhere.
         **options: Keras's own: `name`, `dtype`, `trainable`.
 
     Raises:
@@ -388,14 +388,14 @@ class AttentionalLSTM(_Attentional):
     shape and order. A state is a pair of tensors (layers, B, h): states and cells.
 
     Args:
-        hidden_size: features of a state, h; the score's queries have as many.
-        score: the scoring function that compares a state with the memory's keys.
+        hidden_size: Features of a state, h; the score's queries have as many.
+        score: The scoring function that compares a state with the memory's keys.
         num_layers: LSTM cells on top of each other.
-        dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
-        weight_dropout: probability with which an attention weight is dropped, in training only.
-        coverage: whether the comparison takes in how much each position was looked at before. The state before the
+        dropout: Probability with which a feature is dropped between layers, in training only; it needs two layers.
+        weight_dropout: Probability with which an attention weight is dropped, in training only.
+        coverage: Whether the comparison takes in how much each position was looked at before. The state before the
             first step is then what `begin` makes.
-        seed: where the random numbers of dropout begin; None: anywhere.
+        seed: Where the random numbers of dropout begin; None: anywhere.
         **options: Keras's own: `name`, `dtype`, `trainable`.
 
     Raises:

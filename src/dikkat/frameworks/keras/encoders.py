@@ -32,7 +32,7 @@ class _Network(Cells):
 
         Args:
             below: (B, S, c'), the layer's inputs.
-            layer: which one.
+            layer: Which one.
             goes_on: (S, D, B, 1), where each of D directions reads, in the order in which it does; None: everywhere.
 
         Returns:
@@ -128,7 +128,7 @@ class _Encoder(Block):
             lengths: (B,) integers from 1 to S. None: `mask` says it, or all sequences have S positions.
             mask: (B, S) booleans, True at the real positions, which come before all others: Keras passes on the mask
                 that an embedding made, for instance.
-            training: whether features are dropped between layers.
+            training: Whether features are dropped between layers.
 
         Returns:
             The outputs (B, S, c), 0 behind each length; and each layer's final state (layers, B, c), that of the
@@ -136,8 +136,8 @@ class _Encoder(Block):
             its states and its cells.
 
         Raises:
-            TypeError: lengths that are not integers, or a mask that is not of booleans.
-            ValueError: inputs that are not (B, S, e), a length outside 1 … S, or a mask with padding before a real
+            TypeError: Lengths that are not integers, or a mask that is not of booleans.
+            ValueError: Inputs that are not (B, S, e), a length outside 1 … S, or a mask with padding before a real
                 position, where values can be read.
         """
         check_inputs(shape_of(inputs), self.input_size, "positions", least=0)
@@ -188,15 +188,15 @@ class GRUEncoder(_Encoder):
     Bahdanau, Cho, Bengio (2015), section 3.2; the parameters are those of `torch.nn.GRU`, under `gru.`.
 
     Args:
-        hidden_size: features of a direction's state.
+        hidden_size: Features of a direction's state.
         num_layers: GRU layers on top of each other.
-        bidirectional: whether a second GRU reads backwards; its features follow those of the first.
-        dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
-        seed: where the random numbers of dropout begin; None: anywhere.
+        bidirectional: Whether a second GRU reads backwards; its features follow those of the first.
+        dropout: Probability with which a feature is dropped between layers, in training only; it needs two layers.
+        seed: Where the random numbers of dropout begin; None: anywhere.
         **options: Keras's own: `name`, `dtype`, `trainable`.
 
     Attributes:
-        output_size: features of an output, c: `hidden_size`, or twice that in both directions.
+        output_size: Features of an output, c: `hidden_size`, or twice that in both directions.
 
     Raises:
         ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
@@ -220,15 +220,15 @@ class LSTMEncoder(_Encoder):
     `torch.nn.LSTM`, under `lstm.`. Hochreiter, Schmidhuber, "Long short-term memory" (1997), with forget gates.
 
     Args:
-        hidden_size: features of a direction's state.
+        hidden_size: Features of a direction's state.
         num_layers: LSTM layers on top of each other.
-        bidirectional: whether a second LSTM reads backwards; its features follow those of the first.
-        dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
-        seed: where the random numbers of dropout begin; None: anywhere.
+        bidirectional: Whether a second LSTM reads backwards; its features follow those of the first.
+        dropout: Probability with which a feature is dropped between layers, in training only; it needs two layers.
+        seed: Where the random numbers of dropout begin; None: anywhere.
         **options: Keras's own: `name`, `dtype`, `trainable`.
 
     Attributes:
-        output_size: features of an output, c: `hidden_size`, or twice that in both directions.
+        output_size: Features of an output, c: `hidden_size`, or twice that in both directions.
 
     Raises:
         ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.

@@ -81,7 +81,7 @@ class SelfAttention(Block):
             valid_lens: None, (B,) or (B, n) integers in 0 ... n.
             mask: (B, n) booleans: a token where it is False sees none and is seen by none. Keras passes the mask of x
                 under this name where x is the only tensor of the call,
-            x_mask: and under this one where it is not.
+            x_mask: And under this one where it is not.
             attention_mask: Booleans (B, n, n), for all heads, or (B, heads, n, n); True takes part.
             causal: Token i sees tokens j <= i.
             key_bias: (B, n), added to the scores, or (B, heads, n). −∞ hides a token.

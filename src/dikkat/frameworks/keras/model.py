@@ -23,8 +23,8 @@ class Embedding(Block):
     """A table of vectors, as `torch.nn.Embedding`.
 
     Args:
-        count: vectors.
-        features: of a vector, e.
+        count: Vectors.
+        features: Of a vector, e.
         **options: Keras's own: `name`, `dtype`, `trainable`.
 
     Attributes:
@@ -73,13 +73,13 @@ class TranslationModel(keras.Model):
     leaves them out.
 
     Args:
-        settings: the sizes, the cell, the score and what there is beside; as a dictionary too.
-        source_size: tokens of the source vocabulary.
-        target_size: tokens of the target vocabulary; with three-way tied embeddings as many.
+        settings: The sizes, the cell, the score and what there is beside; as a dictionary too.
+        source_size: Tokens of the source vocabulary.
+        target_size: Tokens of the target vocabulary; with three-way tied embeddings as many.
         **options: Keras's own: `name`, `dtype` (a mixed precision for instance), `trainable`.
 
     Attributes:
-        attends: whether there is attention.
+        attends: Whether there is attention.
 
     Raises:
         SettingsError: three-way tied embeddings of two vocabularies, or settings that are none.
@@ -161,14 +161,14 @@ class TranslationModel(keras.Model):
             inputs: a dictionary, or a tuple in this order, of `source`, (B, S) integers, padded with 0;
                 `source_lengths`, (B,) integers from 1 to S; `target`, (B, T + 1) integers: `<bos>`, the sentence,
                 `<eos>`, padded with 0. `SentencePairs` makes them.
-            training: whether anything is dropped.
+            training: Whether anything is dropped.
 
         Returns:
             (B, T, target tokens): unnormalised log-probabilities, with a mask that says where a token is to be
             predicted.
 
         Raises:
-            ValueError: something else than these three.
+            ValueError: Something else than these three.
         """
         return self._forward(_parts(inputs), training=training)
 
@@ -184,7 +184,7 @@ class TranslationModel(keras.Model):
         Args:
             source: (B, S) integers; those behind a length have no effect.
             lengths: (B,) integers from 1 to S.
-            training: whether anything is dropped.
+            training: Whether anything is dropped.
 
         Returns:
             The memory, its keys projected, of S positions, or of one without attention; the decoder's state before the
@@ -202,10 +202,10 @@ class TranslationModel(keras.Model):
         """What the output layer makes scores of, for given translations.
 
         Args:
-            memory: from `encode`.
-            state: from `encode`.
+            memory: From `encode`.
+            state: From `encode`.
             target: (B, T + 1) integers, as in `call`.
-            training: whether anything is dropped.
+            training: Whether anything is dropped.
 
         Returns:
             (B, T, e): the readout.
@@ -223,8 +223,8 @@ class TranslationModel(keras.Model):
 
         Args:
             previous: (B,) integers, the tokens before.
-            memory: from `encode`.
-            state: from `encode` or the step before.
+            memory: From `encode`.
+            state: From `encode` or the step before.
 
         Returns:
             The readout (B, e); where the model looked, (B, S), or (B, 1) without attention; the next state.

@@ -19,10 +19,10 @@ def scan(
     """Take a step for each row of the inputs.
 
     Args:
-        step: from what is carried and a row of each input to what is carried on, in the same shapes and dtypes.
-        carry: what the first step begins with.
-        inputs: one or more tensors (T, ...).
-        emitted: how many of the carried tensors, the first ones, are wanted of every step.
+        step: From what is carried and a row of each input to what is carried on, in the same shapes and dtypes.
+        carry: What the first step begins with.
+        inputs: One or more tensors (T, ...).
+        emitted: How many of the carried tensors, the first ones, are wanted of every step.
 
     Returns:
         What is carried out of the last step; and of each emitted one, all steps', (T, ...).
@@ -79,13 +79,13 @@ def real_positions(tensor: Any, lengths: Any, mask: Any, name: str) -> Any:
         tensor: (B, S, ...).
         lengths: (B,) integers from 1 to S, or None.
         mask: (B, S) booleans, or None.
-        name: of the tensor, for messages.
+        name: Of the tensor, for messages.
 
     Returns:
         (B, S) booleans, True where both say so; None where neither says anything.
 
     Raises:
-        TypeError: lengths that are not integers, or a mask that is not of booleans.
+        TypeError: Lengths that are not integers, or a mask that is not of booleans.
         ValueError: a wrong shape; where values can be read, a length out of range, or padding before a real position.
     """
     seen = None
@@ -112,15 +112,15 @@ def checked_lengths(lengths: Any, tensor: Any, name: str, of: str, least: int) -
     """Lengths of a batch of sequences, (B,) int32.
 
     Args:
-        lengths: what came.
+        lengths: What came.
         tensor: (B, S, ...).
-        name: of the lengths, for messages.
-        of: what they count, for messages.
-        least: the smallest that is allowed.
+        name: Of the lengths, for messages.
+        of: What they count, for messages.
+        least: The smallest that is allowed.
 
     Raises:
-        TypeError: they are not integers.
-        ValueError: their shape does not fit, or, where values can be read, a length.
+        TypeError: They are not integers.
+        ValueError: Their shape does not fit, or, where values can be read, a length.
     """
     lengths = ops.convert_to_tensor(lengths)
     if "int" not in kind(lengths):

@@ -25,7 +25,7 @@ class TokenCrossEntropy(keras.losses.Loss):
     "Rethinking the Inception architecture for computer vision" (2016), section 7.
 
     Args:
-        label_smoothing: part of the true token's probability that is spread over all tokens, from 0 to 1.
+        label_smoothing: Part of the true token's probability that is spread over all tokens, from 0 to 1.
         **options: Keras's own: `reduction`, `name`, `dtype`.
 
     Raises:
@@ -61,14 +61,14 @@ class SentencePairs(keras.utils.PyDataset):
     Where the batches are cut depends on the lengths alone; in what order they come, on the seed and the epoch.
 
     Args:
-        pairs: token numbers of a source, at least one, and of its translation, without the ends.
-        batch_size: pairs of a batch.
-        multiple: what numbers of positions are padded to a multiple of, so that there are few shapes for which a
+        pairs: Token numbers of a source, at least one, and of its translation, without the ends.
+        batch_size: Pairs of a batch.
+        multiple: What numbers of positions are padded to a multiple of, so that there are few shapes for which a
             compiling backend has to compile.
-        seed: of the order of the batches; None: by length, the longest first.
+        seed: Of the order of the batches; None: by length, the longest first.
 
     Raises:
-        ValueError: no pair, a source without tokens, or a number below 1.
+        ValueError: No pair, a source without tokens, or a number below 1.
 
     Example:
         >>> (inputs, expected), = SentencePairs([([5, 6, 7], [8]), ([9], [4, 5])], multiple=1)

@@ -27,9 +27,9 @@ class _Rows(NamedTuple):
     """Some rows of tensors of the backend, taken when they are needed: in one compiled step with all the rest.
 
     Attributes:
-        whole: the tensors of all rows.
+        whole: The tensors of all rows.
         rows: (R,) int64 on the CPU, indices into them.
-        positions: of a memory, how many there are before padding; of a state, 0.
+        positions: Of a memory, how many there are before padding; of a state, 0.
     """
 
     whole: Any
@@ -175,10 +175,10 @@ class Translator(Translates):
     PyTorch translates here as it does there, and one that was trained here there.
 
     Attributes:
-        model: the network.
-        settings: what it was built and trained with.
-        source_tokenizer: of the language it reads.
-        target_tokenizer: of the language it writes.
+        model: The network.
+        settings: What it was built and trained with.
+        source_tokenizer: Of the language it reads.
+        target_tokenizer: Of the language it writes.
 
     Example:
         >>> from dikkat.frameworks.keras import TranslationModel, Translator
@@ -202,11 +202,11 @@ class Translator(Translates):
         """Load a model folder, of whatever framework it is.
 
         Args:
-            folder: what `save`, `dikkat.translation.Translator.save` or `dikkat train` wrote.
-            dtype: of the model, as Keras's layers take it; None: Keras's own setting.
+            folder: What `save`, `dikkat.translation.Translator.save` or `dikkat train` wrote.
+            dtype: Of the model, as Keras's layers take it; None: Keras's own setting.
 
         Raises:
-            ModelFolderError: anything in it is missing, damaged or does not fit; the message says what.
+            ModelFolderError: Anything in it is missing, damaged or does not fit; the message says what.
         """
         found = model_folder.read(folder)
         model = TranslationModel(found.settings, len(found.source), len(found.target), dtype=dtype)
@@ -217,11 +217,11 @@ class Translator(Translates):
         """Save a model folder whole or not at all, which every framework loads.
 
         Args:
-            folder: where; a model folder of that name is replaced, anything else is not.
+            folder: Where; a model folder of that name is replaced, anything else is not.
 
         Raises:
-            ModelFolderError: something else than a model is there.
-            OSError: the system could not write; an older model is as it was.
+            ModelFolderError: Something else than a model is there.
+            OSError: The system could not write; an older model is as it was.
         """
         weights = {
             name: torch.tensor(array, dtype=torch.float64 if name.endswith("fixed_bandwidth") else torch.float32)

@@ -33,6 +33,7 @@ from dikkat.frameworks.mxnet.layers import (  # noqa: E402
     SelfAttention,
 )
 from dikkat.frameworks.mxnet.masking import masked_softmax, visible  # noqa: E402
+from dikkat.frameworks.mxnet.model import TranslationModel  # noqa: E402
 from dikkat.frameworks.mxnet.scores import (  # noqa: E402
     Additive,
     Average,
@@ -47,7 +48,8 @@ from dikkat.frameworks.mxnet.scores import (  # noqa: E402
     Triangular,
     VectorSum,
 )
-from dikkat.frameworks.mxnet.translation import TranslationModel, Translator, clip_gradients, collate  # noqa: E402
+from dikkat.frameworks.mxnet.training import clip_gradients, collate  # noqa: E402
+from dikkat.frameworks.mxnet.translator import Translator  # noqa: E402
 
 __all__ = [
     "Additive",

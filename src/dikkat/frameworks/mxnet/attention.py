@@ -64,24 +64,24 @@ def attend(
         query: (..., n, d_q), floating point.
         key: (..., m, d_k), of the same dtype.
         value: (..., m, d_v), of the same dtype.
-        score: the scoring function a, of `dikkat.frameworks.mxnet.scores`.
+        score: The scoring function a, of `dikkat.frameworks.mxnet.scores`.
         valid_lens: (B,) or (B, n) whole numbers in 0 ... m, of any dtype of numbers, aligned with the first leading
             dimension and shared by the heads (without leading dimensions: a scalar or (n,)): key j takes part where
             j < valid_len.
-        mask: booleans, or 0 and 1, that broadcast to (..., n, m); True, or 1, takes part.
-        causal: query i sees keys j <= i + m − n.
+        mask: Booleans, or 0 and 1, that broadcast to (..., n, m); True, or 1, takes part.
+        causal: Query i sees keys j <= i + m − n.
         key_bias: (..., m), b, added to the scores: the log of a sample weight. −∞ hides a key.
         exclude: (..., n) whole numbers: one key index that a row must not see, −1 for none (leave-one-out).
-        dropout: the probability in 0 ... 1 that a normalised weight is set to 0; the others grow by 1/(1 − dropout).
-        return_weights: whether to return the weights too, as they are before dropout.
+        dropout: The probability in 0 ... 1 that a normalised weight is set to 0; the others grow by 1/(1 − dropout).
+        return_weights: Whether to return the weights too, as they are before dropout.
 
     Returns:
         (..., n, d_v) in the dtype of `value`; with `return_weights` the pair (output, weights (..., n, m)).
 
     Raises:
         RuntimeError: MXNet's NumPy semantics are off.
-        TypeError: an argument of the wrong kind or dtype.
-        ValueError: shapes or values that do not fit.
+        TypeError: An argument of the wrong kind or dtype.
+        ValueError: Shapes or values that do not fit.
 
     Source:
         Bahdanau, Cho and Bengio 2015, section 3.1; Vaswani et al. 2017, section 3.2.
@@ -126,9 +126,9 @@ def attention_weights(
     $$ w_{ij} = \frac{[j \in V_i]\, e^{a(q_i, k_j) + b_j}}{\sum_{l \in V_i} e^{a(q_i, k_l) + b_l}} $$
 
     Args:
-        query: as in `attend`, and so are all others.
+        query: (..., n, d_q), floating point.
         key: (..., m, d_k).
-        score: the scoring function.
+        score: The scoring function.
         valid_lens: (B,) or (B, n).
         **restricted: `mask`, `causal`, `key_bias` and `exclude`.
 
@@ -136,9 +136,9 @@ def attention_weights(
         (..., n, m) in the dtype of `query`; each row sums to 1, or to 0 where it sees no key.
 
     Raises:
-        RuntimeError: as in `attend`.
-        TypeError: as in `attend`.
-        ValueError: as in `attend`.
+        RuntimeError: MXNet's NumPy semantics are off.
+        TypeError: An argument of the wrong kind or dtype.
+        ValueError: Shapes or values that do not fit.
 
     Example:
         >>> from mxnet import np, npx
@@ -160,14 +160,14 @@ def compare(query: Array, key: Array, *, pair: Pair, weight: Array = None, profi
         key: (..., m, h), projected; leading dimensions broadcast.
         pair: "inner", ⟨q, k⟩; "additive", Σ_h v_h tanh(q_h + k_h); or "distance", g(‖q − k‖²).
         weight: v, (h,), for "additive".
-        profile: which g, for "distance": "gaussian", "boxcar", "epanechnikov" or "triangular".
+        profile: Which g, for "distance": "gaussian", "boxcar", "epanechnikov" or "triangular".
 
     Returns:
         (..., n, m), float32 or float64.
 
     Raises:
-        TypeError: no arrays, or a weight that is missing or too many.
-        ValueError: shapes that do not fit, or no such pair function or profile.
+        TypeError: No arrays, or a weight that is missing or too many.
+        ValueError: Shapes that do not fit, or no such pair function or profile.
 
     Example:
         >>> from mxnet import np, npx
@@ -190,8 +190,8 @@ def pool(
     Args:
         scores: (..., n, m), floating point.
         value: (..., m, d_v); leading dimensions broadcast.
-        shown: booleans of NumPy or MXNet that broadcast to (..., n, m), as `masking.visible` makes them; None: all.
-        dropout: the probability in 0 ... 1 that a normalised weight is set to 0.
+        shown: Booleans of NumPy or MXNet that broadcast to (..., n, m), as `masking.visible` makes them; None: all.
+        dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
 
     Returns:
         Output (..., n, d_v) and weights (..., n, m) before dropout, both in the dtype of `value`.

@@ -94,9 +94,14 @@ def on_device(shown: Booleans | Array, like: Array) -> Array:
 
 def product(a: Array, b: Array) -> Array:
     """The matrix product, over leading dimensions that broadcast."""
-    if a.ndim == b.ndim == 3 and len(a) == len(b):  # for which MXNet's own is several times as fast
+    if not a.size or not b.size:
+        return np.matmul(a, b)
+    if a.ndim == b.ndim == 3 and len(a) == len(b):
         return npx.batch_dot(a, b)
-    return np.matmul(a, b)
+    # Not by MXNet's own product, whose gradient is wrong where it broadcasts, and which is slower.
+    lead = numpy.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    flat = (np.broadcast_to(each, (*lead, *each.shape[-2:])).reshape(-1, *each.shape[-2:]) for each in (a, b))
+    return npx.batch_dot(*flat).reshape(*lead, a.shape[-2], b.shape[-1])
 
 
 def whole_numbers(name: str, tensor: Array) -> Any:

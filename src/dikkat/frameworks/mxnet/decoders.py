@@ -32,7 +32,7 @@ class Memory:
     """Encoded sequences that are looked at many times, projected once. Made by `prepare`.
 
     Attributes:
-        score: the scoring function, which also projects the queries to come.
+        score: The scoring function, which also projects the queries to come.
         key: (B, m, h), projected; those past the length are of zeros.
         value: (B, m, c); 0 past the length.
         shown: NumPy booleans (B, m): the positions before the length; None where all are.
@@ -50,8 +50,8 @@ class Memory:
             rows: (B',) whole numbers, indices into B.
 
         Raises:
-            TypeError: no array.
-            ValueError: rows of another shape or out of range.
+            TypeError: No array.
+            ValueError: Rows of another shape or out of range.
         """
         chosen = _rows(rows, len(self.key))
         shown = None if self.shown is None else self.shown[chosen.asnumpy()]
@@ -97,8 +97,8 @@ class _Attentional(Cells):
             The memory that `forward` and `step` look at; `memory.select(rows)` reorders its batch.
 
         Raises:
-            TypeError: arrays of the wrong kind.
-            ValueError: shapes or lengths that do not fit.
+            TypeError: Arrays of the wrong kind.
+            ValueError: Shapes or lengths that do not fit.
         """
         check_features("encoded", encoded)
         if encoded.ndim != 3 or encoded.shape[-1] != self.context_size:
@@ -118,8 +118,8 @@ class _Attentional(Cells):
         """The state before the first step: with coverage, nothing has been looked at.
 
         Args:
-            state: of the cells, (layers, B, h), of an LSTM two of them.
-            memory: what `prepare` returned, of m positions.
+            state: Of the cells, (layers, B, h), of an LSTM two of them.
+            memory: What `prepare` returned, of m positions.
 
         Returns:
             What `forward` and `step` take: the state itself, or, with coverage, `Covered`.
@@ -142,20 +142,20 @@ class _Attentional(Cells):
 
         Args:
             inputs: (B, T, e), one input a step.
-            memory: what `prepare` returned, of m positions.
-            state: before the first step: (layers, B, h), of an LSTM two of them, its states and its cells; with
+            memory: What `prepare` returned, of m positions.
+            state: Before the first step: (layers, B, h), of an LSTM two of them, its states and its cells; with
                 coverage what `begin` makes of that.
             lengths: (B,) whole numbers from 1 to T, the steps that each sequence has; what stands behind them has no
                 effect. None: all have T.
-            return_weights: whether to return what each step looked at.
+            return_weights: Whether to return what each step looked at.
 
         Returns:
             The top layer's states (B, T, h); the contexts (B, T, c); the attention weights (B, T, m) before dropout, or
             None unless they were asked for; all 0 where a sequence is over. The state after each sequence's last step.
 
         Raises:
-            TypeError: arrays of the wrong kind.
-            ValueError: inputs, lengths or a state of the wrong shape, inputs without a step, or a length outside 1 … T.
+            TypeError: Arrays of the wrong kind.
+            ValueError: Inputs, lengths or a state of the wrong shape, inputs without a step, or a length outside 1 … T.
         """
         if lengths is not None:
             self.check_inputs(inputs, self.input_size, "steps")
@@ -170,17 +170,17 @@ class _Attentional(Cells):
 
         Args:
             inputs: (B, e), the input of this step.
-            memory: what `prepare` returned, of m positions.
-            state: before this step, as in `forward`.
-            return_weights: whether to return what the step looked at.
+            memory: What `prepare` returned, of m positions.
+            state: Before this step, as in `forward`.
+            return_weights: Whether to return what the step looked at.
 
         Returns:
             The top layer's state (B, h); the context (B, c); the attention weights (B, m), or None unless they were
             asked for; the state after the step.
 
         Raises:
-            TypeError: as in `forward`.
-            ValueError: as in `forward`.
+            TypeError: Arrays of the wrong kind.
+            ValueError: Inputs or a state of the wrong shape.
         """
         check_array("inputs", inputs)
         *found, last = self._run(np.expand_dims(inputs, 1), memory, state, None)
@@ -284,14 +284,14 @@ class AttentionalGRU(_Attentional):
     score's follow under `score.`.
 
     Args:
-        input_size: features of an input, e.
-        hidden_size: features of a state, h; the score's queries have as many.
-        context_size: features of the memory's values, c.
-        score: the scoring function that compares a state with the memory's keys.
+        input_size: Features of an input, e.
+        hidden_size: Features of a state, h; the score's queries have as many.
+        context_size: Features of the memory's values, c.
+        score: The scoring function that compares a state with the memory's keys.
         num_layers: GRU cells on top of each other.
-        dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
-        weight_dropout: probability with which an attention weight is dropped, in training only.
-        coverage: whether the comparison takes in how much each position was looked at before. The state before the
+        dropout: Probability with which a feature is dropped between layers, in training only; it needs two layers.
+        weight_dropout: Probability with which an attention weight is dropped, in training only.
+        coverage: Whether the comparison takes in how much each position was looked at before. The state before the
             first step is then what `begin` makes.
 
     Raises:
@@ -324,14 +324,14 @@ class AttentionalLSTM(_Attentional):
     the order of attending of Bahdanau et al. (2015).
 
     Args:
-        input_size: features of an input, e.
-        hidden_size: features of a state, h; the score's queries have as many.
-        context_size: features of the memory's values, c.
-        score: the scoring function that compares a state with the memory's keys.
+        input_size: Features of an input, e.
+        hidden_size: Features of a state, h; the score's queries have as many.
+        context_size: Features of the memory's values, c.
+        score: The scoring function that compares a state with the memory's keys.
         num_layers: LSTM cells on top of each other.
-        dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
-        weight_dropout: probability with which an attention weight is dropped, in training only.
-        coverage: whether the comparison takes in how much each position was looked at before. The state before the
+        dropout: Probability with which a feature is dropped between layers, in training only; it needs two layers.
+        weight_dropout: Probability with which an attention weight is dropped, in training only.
+        coverage: Whether the comparison takes in how much each position was looked at before. The state before the
             first step is then what `begin` makes.
 
     Raises:

@@ -86,8 +86,8 @@ class _Encoder(Block):
             its states and its cells.
 
         Raises:
-            TypeError: inputs of another dtype than the parameters, or lengths that are no array of numbers.
-            ValueError: inputs that are not (B, S, e), or a length outside 1 … S.
+            TypeError: Inputs of another dtype than the parameters, or lengths that are no array of numbers.
+            ValueError: Inputs that are not (B, S, e), or a length outside 1 … S.
         """
         network = getattr(self, self.mode)
         network.check_inputs(inputs, network.inputs, "positions")
@@ -104,14 +104,14 @@ class GRUEncoder(_Encoder):
     Bahdanau, Cho, Bengio (2015), section 3.2; the parameters are those of `torch.nn.GRU`, under `gru.`.
 
     Args:
-        input_size: features of an input, e.
-        hidden_size: features of a direction's state.
+        input_size: Features of an input, e.
+        hidden_size: Features of a direction's state.
         num_layers: GRU layers on top of each other.
-        bidirectional: whether a second GRU reads backwards; its features follow those of the first.
-        dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
+        bidirectional: Whether a second GRU reads backwards; its features follow those of the first.
+        dropout: Probability with which a feature is dropped between layers, in training only; it needs two layers.
 
     Attributes:
-        output_size: features of an output, c: `hidden_size`, or twice that in both directions.
+        output_size: Features of an output, c: `hidden_size`, or twice that in both directions.
 
     Raises:
         ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
@@ -136,14 +136,14 @@ class LSTMEncoder(_Encoder):
     `torch.nn.LSTM`, under `lstm.`. Hochreiter, Schmidhuber, "Long short-term memory" (1997), with forget gates.
 
     Args:
-        input_size: features of an input, e.
-        hidden_size: features of a direction's state.
+        input_size: Features of an input, e.
+        hidden_size: Features of a direction's state.
         num_layers: LSTM layers on top of each other.
-        bidirectional: whether a second LSTM reads backwards; its features follow those of the first.
-        dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
+        bidirectional: Whether a second LSTM reads backwards; its features follow those of the first.
+        dropout: Probability with which a feature is dropped between layers, in training only; it needs two layers.
 
     Attributes:
-        output_size: features of an output, c: `hidden_size`, or twice that in both directions.
+        output_size: Features of an output, c: `hidden_size`, or twice that in both directions.
 
     Raises:
         ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.

@@ -92,7 +92,7 @@ class AdditiveAttention(_Attention):
         key_size: d_k.
         query_size: d_q.
         num_hiddens: h.
-        dropout: on the weights.
+        dropout: On the weights.
 
     Source: Bahdanau, Cho and Bengio 2015, section 3.1 and appendix A.1.2.
 
@@ -113,7 +113,7 @@ class DotProductAttention(_Attention):
     r"""Attention with the scaled dot product, $a(q, k) = \langle q, k \rangle / \sqrt{d}$.
 
     Args:
-        dropout: on the weights.
+        dropout: On the weights.
 
     Source: Vaswani et al. 2017, section 3.2.1.
 
@@ -135,7 +135,7 @@ class BilinearAttention(_Attention):
     Args:
         key_size: d_k.
         query_size: d_q.
-        dropout: on the weights.
+        dropout: On the weights.
 
     Source: Luong, Pham and Manning 2015, section 3.1, "general".
 
@@ -159,7 +159,7 @@ class KernelAttention(_Attention):
 
     Args:
         bandwidth: σ, in the units of the data: a positive number, or one for each feature.
-        learnable: whether σ is trained.
+        learnable: Whether σ is trained.
 
     Source: Nadaraya 1964; Watson 1964.
 
@@ -182,10 +182,10 @@ class SelfAttention(Block):
     Head h of token t is features h·d ... (h+1)·d of the token's projection, and the heads' outputs stand side by side.
 
     Args:
-        embed_dim: features of a token.
-        key_dim: features that queries and keys are projected to, over all heads.
-        value_dim: features that values are projected to, over all heads.
-        num_heads: number of heads; it divides both.
+        embed_dim: Features of a token.
+        key_dim: Features that queries and keys are projected to, over all heads.
+        value_dim: Features that values are projected to, over all heads.
+        num_heads: Number of heads; it divides both.
 
     Source: Vaswani et al. 2017, section 3.2.
 
@@ -233,19 +233,19 @@ class MultiHeadAttention(Block):
     `torch.nn.MultiheadAttention`, as in `dikkat.MultiHeadAttention`; those of a score follow under `score.`.
 
     Args:
-        embed_dim: features of the query that comes in and of the output.
-        num_heads: number of heads; it divides `key_dim` and `value_dim`.
-        key_size: features of the keys that come in; `embed_dim` if None.
-        value_size: features of the values that come in; `embed_dim` if None.
-        key_dim: features that queries and keys are projected to, over all heads; `embed_dim` if None.
-        value_dim: features that values are projected to, over all heads; `embed_dim` if None.
-        score: compares one head's queries and keys, of key_dim / num_heads features; the scaled dot product if None.
-        dropout: on the weights.
-        bias: whether the projections have biases.
+        embed_dim: Features of the query that comes in and of the output.
+        num_heads: Number of heads; it divides `key_dim` and `value_dim`.
+        key_size: Features of the keys that come in; `embed_dim` if None.
+        value_size: Features of the values that come in; `embed_dim` if None.
+        key_dim: Features that queries and keys are projected to, over all heads; `embed_dim` if None.
+        value_dim: Features that values are projected to, over all heads; `embed_dim` if None.
+        score: Compares one head's queries and keys, of key_dim / num_heads features; the scaled dot product if None.
+        dropout: On the weights.
+        bias: Whether the projections have biases.
 
     Raises:
         TypeError: a size that is no whole number, or a score that is none.
-        ValueError: sizes that the heads do not divide.
+        ValueError: Sizes that the heads do not divide.
 
     Source: Vaswani et al. 2017, section 3.2.2.
 
@@ -314,8 +314,8 @@ class MultiHeadAttention(Block):
             key: (B, m, key_size).
             value: (B, m, value_size).
             valid_lens: None, (B,) or (B, n).
-            return_weights: whether to return the weights too.
-            **restricted: as in `attend`; a `mask` (B, n, m), `key_bias` (B, m) or `exclude` (B, n) holds for all
+            return_weights: Whether to return the weights too.
+            **restricted: As in `attend`; a `mask` (B, n, m), `key_bias` (B, m) or `exclude` (B, n) holds for all
                 heads, and one with a dimension more has the heads after B.
 
         Returns:

@@ -119,7 +119,7 @@ class VectorSum(scores.VectorSum, Score):
     """v·(q + k). The query's share is the same for all keys and cancels in the softmax: it cannot attend.
 
     Args:
-        size: number of features of queries and of keys.
+        size: Number of features of queries and of keys.
 
     Source: an exercise of *Dive into Deep Learning*, "Attention Scoring Functions".
 
@@ -199,11 +199,11 @@ class Gaussian(_Distance):
 
     Args:
         bandwidth: σ, in the units of the data: a positive number, or one for each feature.
-        learnable: whether σ is trained; it is then stored as its logarithm, and stays positive.
+        learnable: Whether σ is trained; it is then stored as its logarithm, and stays positive.
 
     Raises:
         TypeError: a bandwidth that is no number.
-        ValueError: one that is not positive and finite, or of the wrong shape.
+        ValueError: One that is not positive and finite, or of the wrong shape.
 
     Source: Nadaraya 1964; Watson 1964.
 
@@ -238,7 +238,7 @@ class Epanechnikov(_Distance):
 
     Args:
         bandwidth: σ, in the units of the data: a positive number, or one for each feature.
-        learnable: whether σ is trained.
+        learnable: Whether σ is trained.
 
     Source: Epanechnikov 1969.
     """
@@ -251,7 +251,7 @@ class Triangular(_Distance):
 
     Args:
         bandwidth: σ, in the units of the data: a positive number, or one for each feature.
-        learnable: whether σ is trained.
+        learnable: Whether σ is trained.
     """
 
     profile = "triangular"

@@ -1,83 +1,21 @@
-"""The translator of `dikkat.translation` as a Gluon block: the same folders, the same search, the same translations.
-
-It needs the libraries of `dikkat.translation` beside MXNet: `pip install '.[mxnet,textbook]'` has those that are
-used here.
-"""
+"""The translator's network as a Gluon block, with the parameters that it has in PyTorch."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-import mxnet
 import numpy
-import torch
-from mxnet import autograd, gluon, init, np, npx
+from mxnet import autograd, init, np, npx
 
 from dikkat.frameworks.contract.checks import check_smoothing
 from dikkat.frameworks.mxnet import scores
 from dikkat.frameworks.mxnet.attention import drop
 from dikkat.frameworks.mxnet.backend import Array, whole_numbers
-from dikkat.frameworks.mxnet.blocks import Block, Linear, linear, load_tensors, tensors
+from dikkat.frameworks.mxnet.blocks import Block, Linear, linear
 from dikkat.frameworks.mxnet.decoders import AttentionalGRU, AttentionalLSTM, Memory
 from dikkat.frameworks.mxnet.encoders import GRUEncoder, LSTMEncoder
-from dikkat.translation.decoding.translator import Translates
-from dikkat.translation.errors import SettingsError
-from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.architecture import has_source_table, score_of
 from dikkat.translation.formats.settings import Settings
-from dikkat.translation.network import model as core
 from dikkat.translation.network.model import Batch
-from dikkat.translation.network.precision import Precision
-from dikkat.translation.text.tokenizer import Tokenizer
-
-__all__ = ["TranslationModel", "Translator", "clip_gradients", "collate"]
-
-
-def collate(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], ctx: Any = None) -> Batch:
-    """A batch of (source, target) token numbers, the target's ends put on.
-
-    Args:
-        pairs: at least one.
-        ctx: where the arrays are to be, an `mxnet.Context`; None: the current one.
-
-    Returns:
-        A `dikkat.translation.network.model.Batch` of MXNet arrays.
-
-    Example:
-        >>> from mxnet import npx
-        >>> npx.set_np()
-        >>> collate([([5, 6, 7], [8]), ([9], [4, 5])]).target_lengths
-        array([2, 3], dtype=int64)
-    """
-    return _batch(core.collate(pairs), ctx or mxnet.current_context())
-
-
-def clip_gradients(layer: gluon.Block, max_norm: float) -> float:
-    """Scale a layer's gradients down, all by the same factor, so that their norm together is at most `max_norm`.
-
-    What `gluon.utils.clip_global_norm` does for MXNet's older arrays: on those of `mxnet.np` it fails.
-
-    Args:
-        layer: after `backward`.
-        max_norm: greater than 0.
-
-    Returns:
-        The norm before.
-
-    Raises:
-        ValueError: a `max_norm` that is not positive.
-    """
-    if not max_norm > 0:
-        raise ValueError(f"max_norm: got {max_norm}; expected a number greater than 0")
-    trained = [each for each in layer.collect_params().values() if each.grad_req != "null"]
-    gradients = [gradient for parameter in trained for gradient in parameter.list_grad()]
-    norm = math.sqrt(sum(float(np.square(gradient).sum()) for gradient in gradients))
-    if norm > max_norm:
-        for gradient in gradients:
-            gradient *= max_norm / norm
-    return norm
 
 
 class _Embedding(Block):
@@ -103,12 +41,12 @@ class TranslationModel(Block):
     training mode (`autograd.record`) only.
 
     Args:
-        settings: the sizes, the cell, the score and what there is beside.
-        source_size: tokens of the source vocabulary.
-        target_size: tokens of the target vocabulary; with three-way tied embeddings as many.
+        settings: The sizes, the cell, the score and what there is beside.
+        source_size: Tokens of the source vocabulary.
+        target_size: Tokens of the target vocabulary; with three-way tied embeddings as many.
 
     Attributes:
-        attends: whether there is attention. Without it the weights of a step, of one position, say nothing.
+        attends: Whether there is attention. Without it the weights of a step, of one position, say nothing.
 
     Raises:
         SettingsError: three-way tied embeddings of two vocabularies.
@@ -118,6 +56,7 @@ class TranslationModel(Block):
 
         >>> from mxnet import autograd, gluon, npx
         >>> npx.set_np()
+        >>> from dikkat.frameworks.mxnet import clip_gradients, collate
         >>> model = TranslationModel(Settings(embedding_size=3, hidden_size=4), source_size=11, target_size=13)
         >>> model.initialize()
         >>> trainer = gluon.Trainer(model.collect_params(), "adam", {"learning_rate": 0.01})
@@ -222,7 +161,7 @@ class TranslationModel(Block):
 
         Args:
             batch: N target tokens in all, ends included.
-            label_smoothing: part of the true token's probability that is spread over all tokens, from 0 to 1.
+            label_smoothing: Part of the true token's probability that is spread over all tokens, from 0 to 1.
             reduction: `"mean"` over the N tokens, or their `"sum"`.
 
         Returns:
@@ -246,8 +185,8 @@ class TranslationModel(Block):
 
         Args:
             previous: (B,) the token numbers before.
-            memory: from `encode`.
-            state: from `encode` or the step before.
+            memory: From `encode`.
+            state: From `encode` or the step before.
 
         Returns:
             Unnormalised log-probabilities (B, target tokens); where the model looked, (B, S), or (B, 1) without
@@ -286,149 +225,6 @@ class TranslationModel(Block):
     @staticmethod
     def _drop(tensor: Array, probability: float) -> Array:
         return drop(tensor, probability) if autograd.is_training() else tensor
-
-
-@dataclass(frozen=True)
-class Translator(Translates):
-    """A trained model with its tokenizers: sentences in, translations out; `translate` and all others as in PyTorch.
-
-    Attributes:
-        model: the network.
-        settings: what it was built and trained with.
-        source_tokenizer: of the language it reads.
-        target_tokenizer: of the language it writes.
-
-    Example:
-        >>> from mxnet import npx
-        >>> npx.set_np()
-        >>> from dikkat.translation import Settings, Tokenizer
-        >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
-        >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
-        >>> settings = Settings(embedding_size=4, hidden_size=4)
-        >>> model = TranslationModel(settings, len(english), len(french))
-        >>> model.initialize()
-        >>> translation, nothing = Translator(model, settings, english, french).translate(["Go.", ""])
-        >>> translation.source_tokens, nothing.target
-        (['Go', '.'], '')
-    """
-
-    model: TranslationModel
-    settings: Settings
-    source_tokenizer: Tokenizer
-    target_tokenizer: Tokenizer
-
-    @classmethod
-    def load(cls, folder: str | Path) -> "Translator":
-        """Load a model folder of any framework, onto the CPU.
-
-        Args:
-            folder: what `save`, that of another framework, or `dikkat train` wrote.
-
-        Raises:
-            ModelFolderError: anything in it is missing, damaged or does not fit; the message says what.
-        """
-        contents = model_folder.read(folder)
-        model = TranslationModel(contents.settings, len(contents.source), len(contents.target))
-        load_tensors(model, {name: tensor.numpy() for name, tensor in contents.tensors.items()})
-        return cls(model, contents.settings, contents.source, contents.target)
-
-    def save(self, folder: str | Path) -> None:
-        """Save a model folder, which loads in every framework, whole or not at all.
-
-        Args:
-            folder: where; a model folder of that name is replaced, anything else is not.
-
-        Raises:
-            ModelFolderError: something else than a model is there.
-            OSError: the system could not write; an older model is as it was.
-        """
-        weights = {name: torch.from_numpy(each) for name, each in tensors(self.model).items()}
-        contents = model_folder.Contents(weights, self.settings, self.source_tokenizer, self.target_tokenizer)
-        model_folder.write(folder, contents)
-
-    def _models(self) -> tuple["_Reader", ...]:
-        return (_Reader(self.model),)
-
-
-@dataclass(frozen=True)
-class _Looked:
-    """A memory, for a search."""
-
-    memory: Memory
-
-    def select(self, rows: torch.Tensor) -> "_Looked":
-        """That of some rows."""
-        return _Looked(self.memory.select(_array(rows, self.memory.key.ctx)))
-
-
-class _Outputs:
-    """The output layer, for a search."""
-
-    def __init__(self, model: TranslationModel) -> None:
-        self._model = model
-        self.bias = torch.zeros(model.output_bias.shape)  # the products have it already
-
-    def products(self, features: Array) -> torch.Tensor:
-        """(R, e) -> (R, V)."""
-        return _tensor(self._model.scores(features))
-
-
-class _Reader:
-    """A model as a search wants it: what `decoding.search.Reads` says, with tensors of PyTorch outside."""
-
-    def __init__(self, model: TranslationModel) -> None:
-        self._model = model
-        self._ctx = model.output_bias.list_ctx()[0]
-        self.attends = model.attends
-
-    @property
-    def output_bias(self) -> torch.Tensor:
-        return _tensor(self._model.output_bias.data())
-
-    def eval(self) -> Self:
-        return self  # a Gluon block is in training where it is recorded, and nowhere else
-
-    def encode(self, source: torch.Tensor, lengths: torch.Tensor) -> tuple[_Looked, Any]:
-        with autograd.pause():
-            memory, state = self._model.encode(_array(source, self._ctx), _array(lengths, self._ctx))
-        return _Looked(memory), state
-
-    def step_features(self, previous: torch.Tensor, memory: _Looked, state: Any) -> tuple[Array, torch.Tensor, Any]:
-        with autograd.pause():
-            features, weights, state = self._model.step_features(_array(previous, self._ctx), memory.memory, state)
-        return features, _tensor(weights), state
-
-    def output_layer(self, precision: Precision) -> _Outputs:
-        if precision != "float32":
-            raise SettingsError(
-                f"precision: got {precision!r}; expected 'float32', since arrays of mxnet.np have no bfloat16"
-            )
-        return _Outputs(self._model)
-
-    def select(self, state: Any, rows: torch.Tensor) -> Any:
-        return self._model.select(state, _array(rows, self._ctx))
-
-    def features(self, batch: Batch) -> torch.Tensor:
-        with autograd.pause():
-            return _tensor(self._model.features(_batch(batch, self._ctx)))
-
-    def scores(self, features: torch.Tensor) -> torch.Tensor:
-        with autograd.pause():
-            return _tensor(self._model.scores(_array(features, self._ctx)))
-
-
-def _tensor(array: Array) -> torch.Tensor:
-    return torch.from_numpy(array.asnumpy())
-
-
-def _array(tensor: torch.Tensor, ctx: Any) -> Array:
-    values = tensor.cpu().numpy()
-    return np.array(values, dtype=values.dtype, ctx=ctx)
-
-
-def _batch(batch: Batch, ctx: Any) -> Batch:
-    names = ("source", "source_lengths", "target", "target_lengths")
-    return batch._replace(**{name: _array(getattr(batch, name), ctx) for name in names})
 
 
 def _real(batch: Batch) -> Array:

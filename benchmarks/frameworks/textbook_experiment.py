@@ -5,12 +5,13 @@
 The phrasebook's first 600 pairs, batches of 64, 10 steps, 32 features, 2 layers, dropout 0.1, learning rate 0.005: what
 the model says of the four sentences, their mean BLEU-2, and how many target tokens a second it has learnt from. FOLDER
 is a checkout of the book's repository of its first generation, d2l-zh, which is run on the same arrays: the loop of its
-library and the decoder of its chapter, and that decoder on the drop-in. PYTHON is the interpreter of the environment
-that `make test-mxnet` builds.
+library and the decoder of its chapter, on PyTorch and on MXNet, and that decoder on PyTorch's drop-in. PYTHON is the
+interpreter of the environment that `make test-mxnet` builds.
 """
 
 import argparse
 import contextlib
+import importlib
 import importlib.metadata
 import importlib.util
 import io
@@ -42,8 +43,9 @@ UNNEEDED = {
     "IPython": "display",
     "matplotlib_inline": "backend_inline",
 }
-FRAMEWORKS = ("book", "chapter", "torch", "tensorflow", "mxnet")
-OF_THE_BOOK = ("book", "chapter")  # which need its checkout
+FRAMEWORKS = ("book", "chapter", "torch", "tensorflow", "mxnet-book", "mxnet")
+OF_THE_BOOK = ("book", "chapter", "mxnet-book")  # which need its checkout
+ON_MXNET = ("mxnet-book", "mxnet")  # which need its interpreter
 
 
 def main() -> None:
@@ -63,7 +65,7 @@ def main() -> None:
     results: dict[str, list[Any]] = {}
     for seed in range(options.seeds):  # in turn, so that whatever else the machine does hits all alike
         for framework in FRAMEWORKS:
-            if (framework in OF_THE_BOOK and not options.book) or (framework == "mxnet" and not options.mxnet):
+            if (framework in OF_THE_BOOK and not options.book) or (framework in ON_MXNET and not options.mxnet):
                 continue
             found = in_a_process(framework, seed, options)
             results.setdefault(framework, []).append(found)
@@ -75,7 +77,7 @@ def main() -> None:
 
 
 def in_a_process(framework: str, seed: int, options: argparse.Namespace) -> Any:
-    python = str(options.mxnet) if framework == "mxnet" else sys.executable
+    python = str(options.mxnet) if framework in ON_MXNET else sys.executable
     words = ["--framework", framework, "--seed", str(seed), "--epochs", str(options.epochs)]
     if framework in OF_THE_BOOK:
         words += ["--book", str(options.book)]
@@ -92,18 +94,18 @@ def in_a_process(framework: str, seed: int, options: argparse.Namespace) -> Any:
 
 def run(framework: str, seed: int, epochs: int, book: Path | None) -> dict[str, Any]:
     text.named = not_the_corpus  # the phrasebook, whatever is in the cache
+    package = {"book": "torch", "chapter": "torch", "mxnet-book": "mxnet"}.get(framework, framework)
+    names: Any = importlib.import_module(f"dikkat.textbook.{package}")
+    library, decoder = names, getattr(names, "Seq2SeqAttentionDecoder", None)
     if framework in OF_THE_BOOK:
-        from dikkat.textbook import torch as names
-
         assert book is not None
-        library: Any = library_of(book) if framework == "book" else names
-        decoder = chapter_decoder(book, library)
-    else:
-        library = names = __import__(f"dikkat.textbook.{framework}", fromlist=["plt"])
-        decoder = names.Seq2SeqAttentionDecoder
+        library = names if framework == "chapter" else library_of(book, package)
+        decoder = chapter_decoder(book, library, package)
     seeded(framework, seed)
     device = names.try_gpu()
     data, source, target = names.load_data_nmt(BATCH, STEPS)
+    if framework == "mxnet-book":  # whose arrays are of floats, as MXNet makes them of lists
+        data = Floats(data)
     encoder = library.Seq2SeqEncoder(len(source), SIZE, SIZE, LAYERS, DROPOUT)
     net = library.EncoderDecoder(encoder, decoder(len(target), SIZE, SIZE, LAYERS, DROPOUT))
     said = io.StringIO()
@@ -122,13 +124,23 @@ def run(framework: str, seed: int, epochs: int, book: Path | None) -> dict[str, 
     return measured | of_mxnet(framework)
 
 
+class Floats:
+    """Batches, in float32."""
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Any:
+        return ([each.astype("float32") for each in batch] for batch in self.batches)
+
+
 def not_the_corpus(name: str) -> Any:
     raise CorpusError(f"{name}: this experiment is of the phrasebook")
 
 
 def of_mxnet(framework: str) -> dict[str, Any]:
     """The versions of MXNet's interpreter, which are not those of the one that writes the record."""
-    if framework != "mxnet":
+    if framework not in ON_MXNET:
         return {}
     versions = {name: importlib.metadata.version(name) for name in ("mxnet", "numpy")}
     return {"versions": {"python": platform.python_version()} | versions}
@@ -139,7 +151,7 @@ def seeded(framework: str, seed: int) -> None:
         import tensorflow as tf
 
         tf.keras.utils.set_random_seed(seed)
-    elif framework == "mxnet":
+    elif framework in ON_MXNET:
         import mxnet as mx
         import numpy as np
 
@@ -153,29 +165,36 @@ def seeded(framework: str, seed: int) -> None:
         torch.manual_seed(seed)
 
 
-def library_of(book: Path) -> Any:
+def library_of(book: Path, package: str) -> Any:
     """The book's own library; what it imports for other chapters is not needed."""
-    for package, part in UNNEEDED.items():
-        if importlib.util.find_spec(package) is None:
-            module, inner = types.ModuleType(package), types.ModuleType(f"{package}.{part}")
+    for needed, part in UNNEEDED.items():
+        if importlib.util.find_spec(needed) is None:
+            module, inner = types.ModuleType(needed), types.ModuleType(f"{needed}.{part}")
             setattr(module, part, inner)
-            sys.modules |= {package: module, f"{package}.{part}": inner}
+            sys.modules |= {needed: module, f"{needed}.{part}": inner}
     sys.path.insert(0, str(book))
-    from d2l import torch as library
-
+    library: Any = importlib.import_module(f"d2l.{package}")
     library.Animator = lambda *_, **__: types.SimpleNamespace(add=lambda *_: None)
     return library
 
 
-def chapter_decoder(book: Path, library: Any) -> Any:
-    """The decoder of the chapter on Bahdanau attention, from its page."""
-    import torch
-    from torch import nn
-
+def chapter_decoder(book: Path, library: Any, package: str) -> Any:
+    """The decoder of the chapter on Bahdanau attention, from its page; cells without a tab are MXNet's."""
     page = next(book.glob("chapter_attention-mechanisms/bahdanau-attention.md")).read_text(encoding="utf-8")
-    cells = re.findall(r"```\{\.python \.input[^}]*\}\n#@tab pytorch\n(.*?)```", page, re.S)
-    scope = {"d2l": library, "torch": torch, "nn": nn, "AttentionDecoder": library.AttentionDecoder}
-    exec(next(cell for cell in cells if "class Seq2SeqAttentionDecoder" in cell), scope)
+    cells = re.findall(r"```\{\.python \.input[^}]*\}\n(?:#@tab (\w+)\n)?(.*?)```", page, re.S)
+    tab_of = {"torch": "pytorch"}.get(package, package)
+    cell = next(text for tab, text in cells if "class Seq2SeqAttentionDecoder" in text and (tab or "mxnet") == tab_of)
+    scope = {"d2l": library, "AttentionDecoder": library.AttentionDecoder}
+    if package == "mxnet":
+        from mxnet import np, npx
+        from mxnet.gluon import nn, rnn
+
+        scope |= {"np": np, "npx": npx, "nn": nn, "rnn": rnn}
+    else:
+        import torch
+
+        scope |= {"torch": torch, "nn": torch.nn}
+    exec(cell, scope)
     return scope["Seq2SeqAttentionDecoder"]
 
 

@@ -162,7 +162,7 @@ class SelfAttention(nn.Module):
     def __init__(self, embed_dim: int, key_dim: int, value_dim: int, num_heads: int = 1) -> None:
         super().__init__()
         whole("embed_dim", embed_dim)
-        _check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
+        check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
         self.num_heads = num_heads
         self.W_q = nn.Linear(embed_dim, key_dim, bias=False)
         self.W_k = nn.Linear(embed_dim, key_dim, bias=False)
@@ -253,9 +253,9 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         whole("embed_dim", embed_dim)
-        key_size, value_size = _or("key_size", key_size, embed_dim), _or("value_size", value_size, embed_dim)
-        key_dim, value_dim = _or("key_dim", key_dim, embed_dim), _or("value_dim", value_dim, embed_dim)
-        _check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
+        key_size, value_size = size_or("key_size", key_size, embed_dim), size_or("value_size", value_size, embed_dim)
+        key_dim, value_dim = size_or("key_dim", key_dim, embed_dim), size_or("value_dim", value_dim, embed_dim)
+        check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
         self.num_heads = num_heads
         self.dropout = call.probability(dropout)
         self.score = ScaledDot() if score is None else score
@@ -408,11 +408,18 @@ def _project(name: str, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tenso
     return nn.functional.linear(x, weight, bias)
 
 
-def _or(name: str, size: int | None, default: int) -> int:
+def size_or(name: str, size: int | None, default: int) -> int:
+    """A size, checked, or its default where there is none."""
     return default if size is None else whole(name, size)
 
 
-def _check_heads(num_heads: int, **dims: int) -> None:
+def check_heads(num_heads: int, **dims: int) -> None:
+    """Whether the heads divide the features of projections, which are named.
+
+    Raises:
+        TypeError: A size that is no whole number.
+        ValueError: A size below 1, or that the heads do not divide.
+    """
     whole("num_heads", num_heads)
     for name, dim in dims.items():
         if whole(name, dim) % num_heads:

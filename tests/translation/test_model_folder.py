@@ -66,7 +66,7 @@ def test_one_table_for_two_vocabularies_is_refused(folder):
     content = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     content["settings"]["tied_embeddings"] = "three"
     (folder / "settings.json").write_text(json.dumps(content), encoding="utf-8")
-    refused(folder, "model: tied_embeddings is 'three', and the source vocabulary has .* they must be one vocabulary")
+    refused(folder, "model: tied_embeddings: got 'three', and .* expected one vocabulary")
 
 
 def test_tokens_must_be_numbered_without_a_gap(folder):

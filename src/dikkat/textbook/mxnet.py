@@ -30,7 +30,8 @@ from mxnet import autograd, context, gluon, init, np, npx
 from mxnet.gluon import nn, rnn
 
 from dikkat.frameworks.mxnet.attention import hide
-from dikkat.frameworks.mxnet.masking import visible, where, whole_numbers
+from dikkat.frameworks.mxnet.backend import where, whole_numbers
+from dikkat.frameworks.mxnet.masking import visible
 
 __all__ = [  # noqa: RUF022 - by kind
     # arrays

@@ -45,48 +45,48 @@ def built(layer: Any, *shapes: tuple[int, ...]) -> Any:
 
 
 BAD_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
-    "value: came with 7 rows": (lambda: attend(value=LONGER), r"allowed: 3, one for each key"),
-    "query, key: came with 5 and 11 features": (lambda: attend(key=WIDER), "Bilinear, Additive"),
-    "came with shapes query": (lambda: attend(X, X[:1].repeat(3, 0), X), "leading dimensions that broadcast"),
-    "query: came with shape": (lambda: attend(X[0, 0]), r"\(5,\); allowed: \(..., length, features\)"),
-    "valid_lens: came 4": (lambda: attend(valid_lens=np.array([4, 0])), "0 to 3, a length among the keys"),
-    "valid_lens: came -1": (lambda: heads(valid_lens=np.array([2, -1])), "0 to 3"),
-    "valid_lens: came with shape": (lambda: dot(valid_lens=np.array([1, 2, 3])), r"allowed: \(2,\).*or \(2, 3\)"),
-    "mask: came with shape": (lambda: attend(mask=np.ones((3, 2), bool)), r"\(3, 2\).*broadcasts to \(2, 3, 3\)"),
-    "attention_mask: came with shape": (lambda: dot(attention_mask=np.ones((2, 3, 7), bool)), r"to \(2, 3, 3\)"),
-    "key_mask: came with shape": (lambda: dot(key_mask=np.ones((2, 7), bool)), r"to \(2, 3\)"),
-    "query_mask: came with shape": (lambda: heads(query_mask=np.ones((7,), bool)), r"to \(2, 3\)"),
-    "key_bias: came with shape": (lambda: heads(key_bias=np.ones((2, 7), "f")), r"broadcasts to \(2, 1, 3\)"),
-    "exclude: came 3": (lambda: dot(exclude=np.array([[0, 3, -1]])), "-1 to 2, the index of a key"),
-    "exclude: came with shape": (lambda: attend(exclude=np.zeros((2, 7), int)), r"broadcasts to \(2, 3\)"),
+    "value: got 7 rows": (lambda: attend(value=LONGER), r"expected 3, one for each key"),
+    "query, key: got 5 and 11 features": (lambda: attend(key=WIDER), "Bilinear, Additive"),
+    "got shapes query": (lambda: attend(X, X[:1].repeat(3, 0), X), "leading dimensions that broadcast"),
+    "query: got shape": (lambda: attend(X[0, 0]), r"\(5,\); expected \(..., length, features\)"),
+    "valid_lens: got 4": (lambda: attend(valid_lens=np.array([4, 0])), "0 to 3, a length among the keys"),
+    "valid_lens: got -1": (lambda: heads(valid_lens=np.array([2, -1])), "0 to 3"),
+    "valid_lens: got shape": (lambda: dot(valid_lens=np.array([1, 2, 3])), r"expected \(2,\).*or \(2, 3\)"),
+    "mask: got shape": (lambda: attend(mask=np.ones((3, 2), bool)), r"\(3, 2\).*broadcasts to \(2, 3, 3\)"),
+    "attention_mask: got shape": (lambda: dot(attention_mask=np.ones((2, 3, 7), bool)), r"to \(2, 3, 3\)"),
+    "key_mask: got shape": (lambda: dot(key_mask=np.ones((2, 7), bool)), r"to \(2, 3\)"),
+    "query_mask: got shape": (lambda: heads(query_mask=np.ones((7,), bool)), r"to \(2, 3\)"),
+    "key_bias: got shape": (lambda: heads(key_bias=np.ones((2, 7), "f")), r"broadcasts to \(2, 1, 3\)"),
+    "exclude: got 3": (lambda: dot(exclude=np.array([[0, 3, -1]])), "-1 to 2, the index of a key"),
+    "exclude: got shape": (lambda: attend(exclude=np.zeros((2, 7), int)), r"broadcasts to \(2, 3\)"),
     "dropout: got 1.5": (lambda: dikkat.DotProductAttention(dropout=1.5), "from 0 to 1"),
     "num_hiddens: got 0": (lambda: dikkat.AdditiveAttention(0), "at least 1"),
-    "value_dim, num_heads: came 5 and 2": (lambda: dikkat.SelfAttention(4, 5, 2), "a multiple of the second"),
-    "bandwidth: came 0.0": (lambda: dikkat.KernelAttention(0.0), "positive finite numbers"),
-    "bandwidth: came with shape": (lambda: dikkat.Gaussian([[1.0]]), "one a feature"),
-    "query: came with 5 features; allowed: 2": (lambda: attend(score=dikkat.Gaussian([1.0, 2.0])), "each bandwidth"),
-    "query: came with 11 features": (lambda: dikkat.MultiHeadAttention(5, 1)(WIDER, X, X), "allowed: 5"),
-    "query, key, value: came with shapes": (lambda: heads(X[0], X[0], X[0]), r"each \(B, length, features\)"),
-    "key: came with 11 features": (
+    "value_dim, num_heads: got 5 and 2": (lambda: dikkat.SelfAttention(4, 5, 2), "a multiple of the second"),
+    "bandwidth: got 0.0": (lambda: dikkat.KernelAttention(0.0), "positive finite numbers"),
+    "bandwidth: got": (lambda: dikkat.Gaussian([[1.0]]), "one a feature"),
+    "query: got 5 features; expected 2": (lambda: attend(score=dikkat.Gaussian([1.0, 2.0])), "each bandwidth"),
+    "query: got 11 features": (lambda: dikkat.MultiHeadAttention(5, 1)(WIDER, X, X), "expected 5"),
+    "query, key, value: got shapes": (lambda: heads(X[0], X[0], X[0]), r"each \(B, length, features\)"),
+    "key: got 11 features": (
         lambda: dikkat.attend(X, WIDER, X, score=built(dikkat.Additive(3), X.shape, X.shape)),
-        "allowed: 5, as this was built",
+        "expected 5, as this was made",
     ),
-    "pair: came 'outer'": (lambda: dikkat.compare(X, X, pair="outer"), "'inner', 'additive', 'distance'"),
-    "weight: came with shape": (
+    "pair: got 'outer'": (lambda: dikkat.compare(X, X, pair="outer"), "'inner', 'additive', 'distance'"),
+    "weight: got shape": (
         lambda: dikkat.compare(X, X, pair="additive", weight=np.ones(3, "f")),
-        r"\(3,\); allowed: \(5,\), one a feature",
+        r"\(3,\); expected \(5,\), one a feature",
     ),
-    "layer: no public attribute of Sequential leads to its weight": (
+    "layer: got Sequential, of which no public attribute leads to its weight": (
         lambda: dikkat.tensors(built(keras.Sequential([dikkat.Linear(3)]), (2, 5))),
         "weight.*as attributes of their own",
     ),
-    "layer: no public attribute of Functional leads to its weight": (
+    "layer: got Functional, of which no public attribute leads to its weight": (
         lambda: dikkat.load_tensors(keras.Model(INPUT, dikkat.Linear(3)(INPUT)), {}),
         "weight.*as attributes of their own",
     ),
-    "profile: came 'tent'": (lambda: dikkat.compare(X, X, pair="distance", profile="tent"), "'triangular'"),
-    "layer: Linear is not built": (lambda: dikkat.tensors(dikkat.Linear(3)), "call it once"),
-    "weight: got": (
+    "profile: got 'tent'": (lambda: dikkat.compare(X, X, pair="distance", profile="tent"), "'triangular'"),
+    "layer: got Linear that is not built": (lambda: dikkat.tensors(dikkat.Linear(3)), "call it once"),
+    "weight got": (
         lambda: dikkat.load_tensors(built(dikkat.Linear(3), (2, 5)), {"weight": np.ones((3, 7)), "bias": np.ones(3)}),
         r"\(3, 7\); expected \(3, 5\)",
     ),
@@ -105,32 +105,35 @@ def test_bad_values(came: str) -> None:
 
 
 BAD_TYPES: dict[str, tuple[Callable[[], Any], str]] = {
-    "query: came with dtype int32": (lambda: attend(X.astype(np.int32)), "float16, bfloat16, float32, float64"),
-    "valid_lens: came with dtype float32": (lambda: attend(valid_lens=np.ones(2, "f")), "an integer type"),
-    "valid_lens: came with dtype bool": (lambda: attend(valid_lens=np.ones(2, bool)), "an integer type"),
-    "mask: came with dtype float32": (lambda: attend(mask=np.ones((3, 3), "f")), "bool, True where a pair takes part"),
-    "attention_mask: came with dtype float32": (lambda: heads(attention_mask=np.ones((3, 3), "f")), "bool"),
-    "key_bias: came with dtype int32": (lambda: attend(key_bias=np.ones((2, 3), np.int32)), "floating-point"),
-    "exclude: came with dtype float32": (lambda: attend(exclude=np.ones((2, 3), "f")), "an integer type"),
-    "causal: came int": (lambda: attend(causal=1), "True or False"),
-    "score: came Dot;": (lambda: attend(score=dikkat.Dot), "make one, with its brackets"),
-    "score: came 'dot'": (lambda: dikkat.MultiHeadAttention(4, 2, score="dot"), "an instance of"),
-    "score: Pairless.pair came None": (lambda: attend(score=Pairless()), "'inner', 'additive', 'distance'"),
-    "score: Profiled.profile came 'tent'": (
+    "query: got dtype int32": (lambda: attend(X.astype(np.int32)), "float16, bfloat16, float32, float64"),
+    "valid_lens: got dtype float32": (lambda: attend(valid_lens=np.ones(2, "f")), "an integer type"),
+    "valid_lens: got dtype bool": (lambda: attend(valid_lens=np.ones(2, bool)), "an integer type"),
+    "mask: got dtype float32": (lambda: attend(mask=np.ones((3, 3), "f")), "bool, True where a pair takes part"),
+    "attention_mask: got dtype float32": (lambda: heads(attention_mask=np.ones((3, 3), "f")), "bool"),
+    "key_bias: got dtype int32": (lambda: attend(key_bias=np.ones((2, 3), np.int32)), "floating-point"),
+    "exclude: got dtype float32": (lambda: attend(exclude=np.ones((2, 3), "f")), "an integer type"),
+    "causal: got int": (lambda: attend(causal=1), "True or False"),
+    "score: got Dot;": (lambda: attend(score=dikkat.Dot), "make one, with its brackets"),
+    "score: got 'dot'": (lambda: dikkat.MultiHeadAttention(4, 2, score="dot"), "an instance of"),
+    "score: Pairless.pair: got None": (lambda: attend(score=Pairless()), "'inner', 'additive', 'distance'"),
+    "score: Profiled.profile: got 'tent'": (
         lambda: dikkat.MultiHeadAttention(4, 2, score=Profiled()),
         "'gaussian', 'boxcar'",
     ),
-    "key: came with dtype float16": (lambda: attend(key=X.astype("float16")), "float32, that of query"),
-    "value: came with dtype float32": (
+    "key: got dtype float16": (lambda: attend(key=X.astype("float16")), "float32, that of query"),
+    "value: got dtype float32": (
         lambda: attend(X.astype("float16"), X.astype("float16")),
         "float16, that of query",
     ),
-    "weight: came NoneType": (lambda: dikkat.compare(X, X, pair="additive"), r"v, \(h,\), for pair 'additive'"),
-    "weight: came ndarray": (lambda: dikkat.compare(X, X, pair="inner", weight=np.ones(5, "f")), "None for others"),
+    "weight: got None": (lambda: dikkat.compare(X, X, pair="additive"), r"v, \(h,\), for pair 'additive'"),
+    r"weight: got shape \(5,\)": (
+        lambda: dikkat.compare(X, X, pair="inner", weight=np.ones(5, "f")),
+        "None for others",
+    ),
     "dropout: got str": (lambda: dikkat.DotProductAttention("half"), "a number from 0 to 1"),
     "num_hiddens: got 2.0": (lambda: dikkat.Additive(2.0), "a whole number"),
-    "bandwidth: came 'wide'": (lambda: dikkat.Gaussian("wide"), "a positive number"),
-    "layer: came list": (lambda: dikkat.tensors([]), "a Keras layer or model"),
+    "bandwidth: got 'wide'": (lambda: dikkat.Gaussian("wide"), "a positive number"),
+    "layer: got list": (lambda: dikkat.tensors([]), "a Keras layer or model"),
 }
 
 
@@ -144,7 +147,7 @@ def test_bad_types(came: str) -> None:
 def test_a_failed_load_leaves_the_layer_as_it_was() -> None:
     layer = built(dikkat.Linear(3), (2, 5))
     before = dikkat.tensors(layer)
-    with pytest.raises(ValueError, match="bias came with shape"):
+    with pytest.raises(ValueError, match=r"bias (came with|got) shape"):
         dikkat.load_tensors(layer, {"weight": np.ones((3, 5)), "bias": np.ones(5)})
     np.testing.assert_array_equal(dikkat.tensors(layer)["weight"], before["weight"])
 
@@ -160,11 +163,11 @@ def test_where_no_value_can_be_read_lengths_are_cut() -> None:
 @pytest.mark.parametrize("name", ["openvino", "numpy"])
 def test_a_backend_that_is_not_served_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERAS_BACKEND", name)
-    with pytest.raises(ImportError, match=f"KERAS_BACKEND: came '{name}'; allowed: tensorflow, jax, torch"):
+    with pytest.raises(ImportError, match=f"KERAS_BACKEND: got '{name}'; expected tensorflow, jax, torch"):
         importlib.reload(backend)
     monkeypatch.delenv("KERAS_BACKEND")  # Keras's own file says so
     monkeypatch.setattr(keras.backend, "backend", lambda: name)
-    with pytest.raises(ImportError, match=f"KERAS_BACKEND: came '{name}'; allowed: tensorflow, jax, torch"):
+    with pytest.raises(ImportError, match=f"KERAS_BACKEND: got '{name}'; expected tensorflow, jax, torch"):
         importlib.reload(backend)
 
 

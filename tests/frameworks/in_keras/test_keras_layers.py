@@ -120,11 +120,11 @@ def test_symbolic_calls_with_some_sizes_known() -> None:
     output = dikkat.DotProductAttention()(query, key, key, lens, attention_mask=mask)
     assert output.shape == (None, N, D_Q)
     assert dikkat.MaskedSoftmax()(keras.Input((N, None)), keras.Input((), dtype="int32")).shape == (None, N, None)
-    with pytest.raises(ValueError, match=r"value: came with 5 rows"):
+    with pytest.raises(ValueError, match=r"value: got 5 rows"):
         dikkat.DotProductAttention()(query, query, key)
-    with pytest.raises(ValueError, match=r"attention_mask: came with shape \(None, 2, 5\)"):
+    with pytest.raises(ValueError, match=r"attention_mask: got shape \(None, 2, 5\)"):
         dikkat.DotProductAttention()(query, key, key, attention_mask=keras.Input((2, M), dtype="bool"))
-    with pytest.raises(TypeError, match="valid_lens: came with dtype float32; allowed: an integer type"):
+    with pytest.raises(TypeError, match="valid_lens: got dtype float32; expected an integer type"):
         dikkat.MultiHeadAttention(D_Q, 1)(query, key, key, keras.Input(()))
 
 

@@ -156,15 +156,15 @@ def refused(*args: Any, **options: Any) -> str:
 
 def test_what_is_refused() -> None:
     query, _, key = tensors()
-    assert "query: came a list of 4; allowed: a tensor, or the list [query, value]" in refused([query] * 4)
+    assert "query: got a list of 4; expected a tensor, or the list [query, value]" in refused([query] * 4)
     assert "and key or value beside it" in refused([query, key], key)
-    assert "value: came None" in refused(query)
-    assert "mask: came ndarray; allowed: Keras's list [query_mask, value_mask]" in refused(query, key, mask=LONG)
-    assert "value_mask: came by its name and in the list mask" in refused(
+    assert "value: got None" in refused(query)
+    assert "mask: got ndarray; expected Keras's list [query_mask, value_mask]" in refused(query, key, mask=LONG)
+    assert "value_mask: got one by its name and one in the list mask" in refused(
         query, key, mask=[None, LONG], value_mask=LONG
     )
-    assert "return_attention_scores: came beside return_weights" in refused(
+    assert "return_attention_scores: got beside return_weights" in refused(
         query, key, return_weights=True, return_attention_scores=True
     )
-    assert "use_causal_mask: came int; allowed: True or False" in refused(query, key, use_causal_mask=1)
-    assert "key_mask: came with dtype float32; allowed: bool" in refused(query, key, key_mask=LONG.astype("f"))
+    assert "use_causal_mask: got int; expected True or False" in refused(query, key, use_causal_mask=1)
+    assert "key_mask: got dtype float32; expected bool" in refused(query, key, key_mask=LONG.astype("f"))

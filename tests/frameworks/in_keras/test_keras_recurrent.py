@@ -10,8 +10,8 @@ from gradients import differentiate, numpy
 
 import dikkat
 from dikkat import recurrent
+from dikkat.frameworks import keras as layers
 from dikkat.frameworks.keras import load_tensors, scores, tensors
-from dikkat.frameworks.keras import recurrent as layers
 
 # JAX computes in float32 unless the whole process is told otherwise.
 DTYPE, BOUND = ("float32", 2e-5) if keras.backend.backend() == "jax" else ("float64", 1e-12)
@@ -420,14 +420,14 @@ def raises(error, text, call):
 def test_errors_of_encoders():
     _, layer = encoders("gru", 1, True)
     inputs = draws(1, inputs=(BATCH, POSITIONS, INPUT))["inputs"]
-    raises(ValueError, "num_layers is 0", lambda: layers.GRUEncoder(3, 0))
+    raises(ValueError, "num_layers", lambda: layers.GRUEncoder(3, 0))
     raises(ValueError, "dropout: got 0.5", lambda: layers.LSTMEncoder(3, dropout=0.5))
     raises(ValueError, "(batch, positions, 3)", lambda: layer(inputs[..., :2]))
     raises(ValueError, "1 to the 7 positions", lambda: layer(inputs, lengths=np.array([7, 0, 1, 1, 1])))
     raises(ValueError, "1 to the 7 positions", lambda: layer(inputs, lengths=np.array([8, 1, 1, 1, 1])))
-    raises(ValueError, "lengths have shape (4,)", lambda: layer(inputs, lengths=np.array([7, 1, 1, 1])))
-    raises(TypeError, "must be integers", lambda: layer(inputs, lengths=np.full(BATCH, 2.0)))
-    raises(TypeError, "must be of booleans", lambda: layer(inputs, mask=np.ones((BATCH, POSITIONS))))
+    raises(ValueError, "lengths: got shape (4,)", lambda: layer(inputs, lengths=np.array([7, 1, 1, 1])))
+    raises(TypeError, "expected integers", lambda: layer(inputs, lengths=np.full(BATCH, 2.0)))
+    raises(TypeError, "expected booleans", lambda: layer(inputs, mask=np.ones((BATCH, POSITIONS))))
     gap = np.ones((BATCH, POSITIONS), bool)
     gap[1, 3] = False
     raises(ValueError, "padding before a real position", lambda: layer(inputs, mask=gap))
@@ -442,9 +442,9 @@ def test_errors_of_decoders():
     raises(ValueError, "(batch, steps, 3)", lambda: layer(inputs[..., :1], memory, state))
     raises(ValueError, "at least one step", lambda: layer(inputs[:, :0], memory, state))
     raises(ValueError, "(layers, batch, hidden) = (1, 5, 4)", lambda: layer(inputs, memory, state[..., :2]))
-    raises(ValueError, "allowed is one tensor", lambda: layer(inputs, memory, (state, state)))
-    raises(ValueError, "of 2 sequences", lambda: layer(inputs, memory.select(np.array([0, 1])), state))
-    raises(ValueError, "it must have 4", lambda: layer(inputs, encoded[..., :3], state))
+    raises(ValueError, "expected one tensor", lambda: layer(inputs, memory, (state, state)))
+    raises(ValueError, "got 2 sequences", lambda: layer(inputs, memory.select(np.array([0, 1])), state))
+    raises(ValueError, "expected 4", lambda: layer(inputs, encoded[..., :3], state))
     raises(ValueError, "from 0 to the 7", lambda: layer.prepare(encoded, np.full(BATCH, 8)))
     _, covering = decoders("gru", "additive", coverage=True)
     raises(ValueError, "what begin makes", lambda: covering(inputs, memory, state))

@@ -152,3 +152,29 @@ def test_a_layer_is_trained() -> None:
         trainer.step(1)
         losses.append(float(loss))
     assert losses[-1] < losses[0] / 10
+
+
+@pytest.mark.parametrize(
+    ("shapes", "lens"),
+    [
+        (((3, 5), (7, 5), (2, 7, 4)), None),
+        (((3, 5), (2, 7, 5), (7, 4)), [3, 0]),
+        (((2, 2, 3, 5), (2, 1, 7, 5), (7, 4)), [3, 7]),
+    ],
+)
+def test_gradients_of_what_is_shared(shapes: Any, lens: list[int] | None) -> None:
+    """MXNet's own product has a wrong gradient where it broadcasts."""
+    arrays = [numpy.random.default_rng(sum(shape)).normal(size=shape).astype("float32") for shape in shapes]
+    ours, theirs = [np.array(each) for each in arrays], [torch.tensor(each, requires_grad=True) for each in arrays]
+    for each in ours:
+        each.attach_grad()
+    with autograd.record():
+        given = None if lens is None else np.array(lens)
+        found = dikkat_mxnet.attend(*ours, score=scores.ScaledDot(), valid_lens=given)
+        np.square(found).sum().backward()
+    given = None if lens is None else torch.tensor(lens)
+    expected = dikkat.attend(*theirs, score=dikkat.scores.ScaledDot(), valid_lens=given, impl="reference")
+    expected.square().sum().backward()
+    numpy.testing.assert_allclose(found.asnumpy(), expected.detach().numpy(), atol=1e-5)
+    for array, tensor in zip(ours, theirs, strict=True):
+        numpy.testing.assert_allclose(array.grad.asnumpy(), tensor.grad.numpy(), atol=1e-5)

@@ -168,3 +168,71 @@ def test_dropouts_act_in_training_alone() -> None:
     assert (
         encoder(inputs, np.array([5] * B))[0].asnumpy() != encoder(inputs + 1, np.array([5] * B))[0].asnumpy()
     ).any()
+
+
+@pytest.mark.parametrize("score", [scores.Dot, lambda: scores.Additive(H, H, 6)])
+def test_a_second_backward_pass_gives_the_same_gradients(score: Any) -> None:
+    layer = dikkat_mxnet.AttentionalGRU(E, H, H, score(), 2)
+    layer.initialize()
+    inputs, encoded, state = (np.array(_numbers(*each), dtype="float32") for each in ((B, T, E), (B, M, H), (2, B, H)))
+    encoded.attach_grad()
+    with autograd.record():
+        outputs = layer(inputs, layer.prepare(encoded), state)[0]
+    learned = [encoded.grad, *(each.grad() for each in layer.collect_params().values())]
+    outputs.backward(retain_graph=True)
+    once = [each.asnumpy() for each in learned]
+    outputs.backward()
+    for again, expected in zip(learned, once, strict=True):
+        numpy.testing.assert_array_equal(again.asnumpy(), expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["Dot", "ScaledDot", "Bilinear", "VectorSum", "Average", "Additive", "Gaussian", "Cosine"]
+)
+@pytest.mark.parametrize("cell", ["GRU", "LSTM"])
+def test_every_score_is_that_of_pytorch(cell: str, name: str) -> None:
+    sizes = {"Bilinear": (H, H), "VectorSum": (H,), "Additive": (H, H, 6)}.get(name, ())
+    ours = getattr(dikkat_mxnet, f"Attentional{cell}")(E, H, H, getattr(scores, name)(*sizes), 2)
+    theirs = getattr(recurrent, f"Attentional{cell}")(E, H, H, getattr(dikkat.scores, name)(*sizes), 2)
+    dikkat_mxnet.load_tensors(ours, {name: each.detach().numpy() for name, each in theirs.state_dict().items()})
+    inputs, encoded, state = (_numbers(*shape).astype("float32") for shape in ((B, T, E), (B, M, H), (2, B, H)))
+    encoded_array = np.array(encoded)
+    encoded_array.attach_grad()
+    with autograd.record():
+        memory = ours.prepare(encoded_array, np.array([7, 2, 4]))
+        begun = np.array(state) if cell == "GRU" else (np.array(state),) * 2
+        outputs, _, weights, _ = ours(np.array(inputs), memory, begun, return_weights=True)
+    outputs.backward()
+    encoded_tensor = torch.tensor(encoded, requires_grad=True)
+    memory = theirs.prepare(encoded_tensor, torch.tensor([7, 2, 4]))
+    begun = torch.tensor(state) if cell == "GRU" else (torch.tensor(state),) * 2
+    expected, _, looked_at, _ = theirs(torch.tensor(inputs), memory, begun, return_weights=True, impl="reference")
+    expected.sum().backward()
+    for found, truth in ((outputs, expected), (weights, looked_at), (encoded_array.grad, encoded_tensor.grad)):
+        numpy.testing.assert_allclose(found.asnumpy(), truth.detach().numpy(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("largest", [0.0, 50.0])
+def test_a_small_slope_of_a_step_keeps_its_digits(largest: float) -> None:
+    """1 − tanh² would have none left at ±9."""
+    query, weight = numpy.array([[[4.5, -4.5, 0.0, largest]]]), _numbers(4)
+    array = np.array(query, dtype="float32")
+    array.attach_grad()
+    with autograd.record():
+        compared = dikkat_mxnet.compare(
+            array, np.array(query, dtype="float32"), pair="additive", weight=np.array(weight)
+        )
+    compared.backward()
+    numpy.testing.assert_allclose(array.grad.asnumpy(), weight / numpy.cosh(2 * query) ** 2, rtol=1e-5, atol=1e-37)
+
+
+def test_a_dropout_acts_between_layers() -> None:
+    """Half of the features are dropped, and the others doubled: the mean stays."""
+    decoder = dikkat_mxnet.AttentionalGRU(E, H, H, scores.Dot(), 2, dropout=0.5)
+    decoder.initialize()
+    inputs, memory = np.array(_numbers(1, 1, E)), decoder.prepare(np.array(_numbers(1, M, H)))
+    expected, *_ = decoder(inputs, memory, np.zeros((2, 1, H)))
+    with autograd.record():
+        found = [decoder(inputs, memory, np.zeros((2, 1, H)))[0].asnumpy() for _ in range(300)]
+    assert len({each.tobytes() for each in found}) > 200
+    numpy.testing.assert_allclose(numpy.mean(found, 0), expected.asnumpy(), atol=0.05)

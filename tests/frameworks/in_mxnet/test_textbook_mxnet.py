@@ -210,7 +210,7 @@ def test_sequence_mask_leaves_its_argument():
 def as_torch(block, layer):
     """The weights of a layer of a dikkat block, which has PyTorch's names."""
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    return {name: torch.tensor(block.weight(name, layer).asnumpy()) for name in names}
+    return {name: torch.tensor(getattr(block, f"{name}_l{layer}").data().asnumpy()) for name in names}
 
 
 def test_gru():

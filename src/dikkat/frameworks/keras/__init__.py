@@ -7,8 +7,12 @@ have PyTorch's names and layouts, so that `load_tensors` takes any framework's w
 from dikkat.frameworks.keras import backend  # noqa: F401 - first, since it says what is missing
 
 # isort: split
+from dikkat.frameworks.contract.recurrent import Covered
 from dikkat.frameworks.keras.attention import attend, attention_weights, compare, pool
 from dikkat.frameworks.keras.blocks import Block, Linear, load_tensors, save_tensors, tensors
+from dikkat.frameworks.keras.decoders import AttentionalGRU, AttentionalLSTM
+from dikkat.frameworks.keras.encoders import GRUEncoder, LSTMEncoder
+from dikkat.frameworks.keras.heads import MultiHeadAttention, SelfAttention
 from dikkat.frameworks.keras.layers import (
     AdditiveAttention,
     AverageAttention,
@@ -16,11 +20,9 @@ from dikkat.frameworks.keras.layers import (
     DotProductAttention,
     KernelAttention,
     MaskedSoftmax,
-    MultiHeadAttention,
-    SelfAttention,
 )
 from dikkat.frameworks.keras.masking import masked_softmax, visible
-from dikkat.frameworks.keras.recurrent import AttentionalGRU, AttentionalLSTM, Covered, GRUEncoder, LSTMEncoder, Memory
+from dikkat.frameworks.keras.model import Embedding, TranslationModel
 from dikkat.frameworks.keras.scores import (
     Additive,
     Average,
@@ -35,13 +37,9 @@ from dikkat.frameworks.keras.scores import (
     Triangular,
     VectorSum,
 )
-from dikkat.frameworks.keras.translation import (
-    Embedding,
-    SentencePairs,
-    TokenCrossEntropy,
-    TranslationModel,
-    Translator,
-)
+from dikkat.frameworks.keras.steps import Memory
+from dikkat.frameworks.keras.training import SentencePairs, TokenCrossEntropy
+from dikkat.frameworks.keras.translator import Translator
 
 __all__ = [
     "Additive",

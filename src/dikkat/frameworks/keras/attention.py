@@ -1,33 +1,17 @@
 """The front door: compare a query with every key, normalise over the keys, average the values."""
 
-from typing import Any, NamedTuple, get_args
+from typing import Any
 
 import keras
 from keras import ops
 
 from dikkat.call import probability
-from dikkat.frameworks.keras.additive import additive
-from dikkat.frameworks.keras.backend import kind, product, wide
-from dikkat.frameworks.keras.masking import (
-    Shape,
-    as_tensor,
-    check_restrictions,
-    features,
-    same,
-    shape_of,
-    softmax,
-    visible,
-)
-from dikkat.frameworks.keras.scores import Score, log_profile
+from dikkat.frameworks.contract import checks, scores
+from dikkat.frameworks.contract.checks import Call
+from dikkat.frameworks.keras.backend import Backend, as_tensor, features, kind, product, shape_of, wide
+from dikkat.frameworks.keras.masking import check_restrictions, softmax, visible
+from dikkat.frameworks.keras.scores import Score, check_score
 from dikkat.scores import Pair, Profile
-
-
-class Call(NamedTuple):
-    """What is known of a call's sizes beforehand: leading dimensions, queries and keys; None where it is not."""
-
-    lead: Shape
-    queries: int | None
-    keys: int | None
 
 
 def attend(
@@ -105,10 +89,10 @@ def attend(
     # Before the projections: a hidden NaN would reach their weights' gradients as 0 · NaN.
     query, key, value = hide(query, key, value, shown)
     query, key, weight = score.project_query(query), score.project_key(key), score.pair_weight()
-    scores = compare(query, key, pair=score.pair, weight=weight, profile=score.profile)
+    compared = compare(query, key, pair=score.pair, weight=weight, profile=score.profile)
     if key_bias is not None:
-        scores = scores + ops.expand_dims(ops.cast(limits["key_bias"], scores.dtype), -2)
-    output, weights = pool(scores, value, shown, dropout=dropout, seed_generator=seed_generator)
+        compared = compared + ops.expand_dims(ops.cast(limits["key_bias"], compared.dtype), -2)
+    output, weights = pool(compared, value, shown, dropout=dropout, seed_generator=seed_generator)
     return (output, weights) if return_weights else output
 
 
@@ -116,7 +100,7 @@ def attention_weights(query: Any, key: Any, *, score: Score, **limits: Any) -> A
     """The weights alone.
 
     Args:
-        query: As in `attend`, and so are all others.
+        query: (..., n, d_q), floating point.
         key: (..., m, d_k).
         score: The scoring function.
         **limits: `valid_lens`, `mask`, `causal`, `key_bias`, `exclude`.
@@ -125,8 +109,8 @@ def attention_weights(query: Any, key: Any, *, score: Score, **limits: Any) -> A
         (..., n, m) in the dtype of `query`; each row sums to 1, or to 0 where it sees no key.
 
     Raises:
-        TypeError: As in `attend`.
-        ValueError: As in `attend`.
+        TypeError: An argument of the wrong kind or dtype.
+        ValueError: Shapes or values that do not fit.
 
     Example:
         >>> from keras import ops
@@ -140,7 +124,7 @@ def attention_weights(query: Any, key: Any, *, score: Score, **limits: Any) -> A
     return attend(query, key, nothing, score=score, return_weights=True, **limits)[1]
 
 
-def compare(query: Any, key: Any, *, pair: str, weight: Any = None, profile: str = "gaussian") -> Any:
+def compare(query: Any, key: Any, *, pair: Pair, weight: Any = None, profile: Profile = "gaussian") -> Any:
     r"""The pair functions, of queries and keys that are projected.
 
     | pair | score |
@@ -169,27 +153,9 @@ def compare(query: Any, key: Any, *, pair: str, weight: Any = None, profile: str
         >>> tuple(scores.shape), float(scores[0, 0])
         ((2, 5), 3.0)
     """
-    if pair not in get_args(Pair):
-        raise ValueError(f"pair: came {pair!r}; allowed: {', '.join(map(repr, get_args(Pair)))}")
-    sizes = shape_of(query)[-1], shape_of(key)[-1]
-    if sizes[0] != sizes[1]:
-        raise ValueError(
-            f"query, key: came with {sizes[0]} and {sizes[1]} features after projection; allowed: the same number (for "
-            "different sizes: Bilinear, Additive)"
-        )
-    if (weight is None) == (pair == "additive"):
-        raise TypeError(f"weight: came {type(weight).__name__}; allowed: v, (h,), for pair 'additive', None for others")
-    dtype = wide(query, key)
-    query, key = ops.cast(query, dtype), ops.cast(key, dtype)
-    if pair == "inner":
-        return product(query, ops.swapaxes(key, -1, -2))
-    if pair == "additive":
-        weight = as_tensor(weight)
-        if not same(shape_of(weight), sizes[:1]):
-            raise ValueError(f"weight: came with shape {shape_of(weight)}; allowed: {sizes[:1]}, one a feature")
-        return additive(query, key, ops.cast(weight, dtype))
-    difference = ops.expand_dims(query, -2) - ops.expand_dims(key, -3)
-    return log_profile(profile, ops.sum(ops.square(difference), axis=-1))
+    weight = as_tensor(weight)
+    checks.check_compared(shape_of(query), shape_of(key), pair, None if weight is None else shape_of(weight), profile)
+    return scores.compare(Backend(), query, key, pair, weight, profile)
 
 
 def pool(
@@ -236,57 +202,15 @@ def hide(query: Any, key: Any, value: Any, shown: Any) -> tuple[Any, Any, Any]:
     return ops.where(live, query, 0.0), ops.where(seen, key, 0.0), ops.where(seen, value, 0.0)
 
 
-def check_score(score: Any) -> None:
-    """A score is an instance of `Score` that says of itself what it must.
-
-    Raises:
-        TypeError: It is none, or has no such pair function or profile.
-    """
-    if not isinstance(score, Score):
-        is_class = isinstance(score, type)
-        hint = ": make one, with its brackets" if is_class and issubclass(score, Score) else ""
-        came = score.__name__ if is_class else repr(score) if isinstance(score, str) else type(score).__name__
-        raise TypeError(f"score: came {came}; allowed: an instance of a dikkat.frameworks.keras.Score{hint}")
-    for name, allowed in (("pair", get_args(Pair)), ("profile", get_args(Profile))):
-        came = getattr(score, name, None)
-        if came not in allowed:
-            raise TypeError(
-                f"score: {type(score).__name__}.{name} came {came!r}; allowed: {', '.join(map(repr, allowed))}"
-            )
-
-
 def check_call(query: Any, key: Any, value: Any, **limits: Any) -> Call:
     """The sizes of a call, checked, with its restrictions.
 
     Raises:
-        TypeError: As in `attend`.
-        ValueError: As in `attend`.
+        TypeError: An argument of the wrong kind or dtype.
+        ValueError: Shapes or values that do not fit.
     """
-    rows = shape_of(key)[-2], shape_of(value)[-2]
-    if None not in rows and rows[0] != rows[1]:
-        raise ValueError(
-            f"value: came with {rows[1]} rows (shape {shape_of(value)}); allowed: {rows[0]}, one for each key (shape "
-            f"{shape_of(key)})"
-        )
     named = {"query": query, "key": key, "value": value}
-    for name, tensor in named.items():
-        if kind(tensor) != kind(query):
-            raise TypeError(f"{name}: came with dtype {kind(tensor)}; allowed: {kind(query)}, that of query")
-    lead = leading({name: shape_of(tensor) for name, tensor in named.items()})
-    call = Call(lead, shape_of(query)[-2], rows[0])
+    shapes = {name: shape_of(tensor) for name, tensor in named.items()}
+    call = checks.check_call(shapes, {name: kind(tensor) for name, tensor in named.items()})
     check_restrictions(*call, **limits)
     return call
-
-
-def leading(named: dict[str, Shape]) -> Shape:
-    """The leading dimensions that shapes broadcast to; None where one is not known and no other decides."""
-    shapes = [shape[:-2] for shape in named.values()]
-    rank = max(len(shape) for shape in shapes)
-    lead: list[int | None] = []
-    for sizes in zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True):
-        sure = {size for size in sizes if size not in (1, None)}
-        if len(sure) > 1:
-            came = ", ".join(f"{name} {shape}" for name, shape in named.items())
-            raise ValueError(f"came with shapes {came}; allowed: leading dimensions that broadcast")
-        lead.append(sure.pop() if sure else None if None in sizes else 1)
-    return tuple(lead)

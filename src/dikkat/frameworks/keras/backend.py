@@ -11,7 +11,7 @@ BACKENDS = ("tensorflow", "jax", "torch")
 def _refuse(name: str | None) -> None:
     if name is not None and name not in BACKENDS:
         raise ImportError(
-            f"KERAS_BACKEND: came {name!r}; allowed: {', '.join(BACKENDS)}. Set it before Keras is imported (or in "
+            f"KERAS_BACKEND: got {name!r}; expected {', '.join(BACKENDS)}. Set it before Keras is imported (or in "
             "Keras's own keras.json); PyTorch is here with dikkat: KERAS_BACKEND=torch"
         )
 
@@ -27,6 +27,11 @@ except ModuleNotFoundError as error:
         "'.[jax]', or set KERAS_BACKEND=torch, which is here with dikkat"
     ) from error
 _refuse(keras.backend.backend())
+
+from keras import ops  # noqa: E402
+
+from dikkat.frameworks.contract.checks import Shape, check_features, check_rank  # noqa: E402
+from dikkat.frameworks.keras.additive import additive  # noqa: E402
 
 Array = np.ndarray[Any, Any]
 
@@ -64,3 +69,72 @@ def product(a: Any, b: Any) -> Any:
     By the operator where that broadcasts: `keras.ops.matmul` rounds float64 to float32 on PyTorch.
     """
     return keras.ops.matmul(a, b) if keras.backend.backend() == "tensorflow" else a @ b
+
+
+def as_tensor(value: Any) -> Any:
+    """A tensor of the backend from what came; None and symbolic tensors as they are."""
+    return value if value is None or keras.utils.is_keras_tensor(value) else ops.convert_to_tensor(value)
+
+
+def shape_of(tensor: Any) -> Shape:
+    """What is known of a tensor's shape."""
+    return tuple(tensor.shape)
+
+
+def features(name: str, tensor: Any) -> Any:
+    """A tensor (..., length, features), in a type that is computed with.
+
+    Raises:
+        TypeError: One of another dtype, or None.
+        ValueError: One dimension or none.
+    """
+    tensor = as_tensor(tensor)
+    if tensor is None or not keras.backend.is_float_dtype(kind(tensor)):
+        got = "None" if tensor is None else f"dtype {kind(tensor)}"
+        raise TypeError(f"{name}: got {got}; expected float16, bfloat16, float32, float64")
+    check_rank(name, shape_of(tensor))
+    return tensor
+
+
+class Backend:
+    """`dikkat.frameworks.contract.operations.Operations` of the tensors of Keras's backend."""
+
+    wide = staticmethod(wide)
+    cast, log1p, sqrt = staticmethod(ops.cast), staticmethod(ops.log1p), staticmethod(ops.sqrt)
+    zeros_like, ones_like, additive = staticmethod(ops.zeros_like), staticmethod(ops.ones_like), staticmethod(additive)
+
+    @staticmethod
+    def fill(tensor: Any, condition: Any, number: float) -> Any:
+        """As in `Operations`."""
+        return ops.where(condition, number, tensor)
+
+    @staticmethod
+    def peak(tensor: Any) -> Any:
+        """As in `Operations`."""
+        return ops.stop_gradient(ops.max(ops.abs(tensor), axis=-1, keepdims=True))
+
+    @staticmethod
+    def total(tensor: Any) -> Any:
+        """As in `Operations`."""
+        return ops.sum(tensor, axis=-1, keepdims=True)
+
+    @staticmethod
+    def concatenate(tensors: list[Any]) -> Any:
+        """As in `Operations`."""
+        return ops.concatenate(tensors, axis=-1)
+
+    @staticmethod
+    def linear(layer: Any, tensor: Any, name: str) -> Any:
+        """As in `Operations`."""
+        check_features(name, shape_of(tensor), layer.weight.shape[-1])
+        return layer(tensor)
+
+    @staticmethod
+    def inner(query: Any, key: Any) -> Any:
+        """As in `Operations`."""
+        return product(query, ops.swapaxes(key, -1, -2))
+
+    @staticmethod
+    def squared_distance(query: Any, key: Any) -> Any:
+        """As in `Operations`."""
+        return ops.sum(ops.square(ops.expand_dims(query, -2) - ops.expand_dims(key, -3)), axis=-1)

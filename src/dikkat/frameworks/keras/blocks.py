@@ -180,19 +180,20 @@ def save_tensors(layer: Any, path: str | os.PathLike[str]) -> None:
 
 def _built(layer: Any) -> dict[str, Any]:
     if not isinstance(layer, keras.layers.Layer):
-        raise TypeError(f"layer: came {type(layer).__name__}; allowed: a Keras layer or model")
+        raise TypeError(f"layer: got {type(layer).__name__}; expected a Keras layer or model")
+    name = type(layer).__name__
     if not layer.built:
         raise ValueError(
-            f"layer: {type(layer).__name__} is not built, so its weights have no shapes yet; call it once, or call "
-            "its `build` with the shapes of its inputs"
+            f"layer: got {name} that is not built, whose weights have no shapes yet; expected one that is: call it "
+            "once, or call its `build` with the shapes of its inputs"
         )
     found = parameters(layer)
     reached = {id(variable) for variable in found.values()}
     for weight in layer.weights:
         if id(weight) not in reached:
             raise ValueError(
-                f"layer: no public attribute of {type(layer).__name__} leads to its weight {weight.path}, which so has "
-                "no name; allowed: layers that keep their weights and layers as attributes of their own (not in lists, "
-                "as keras.Sequential does): take these one by one"
+                f"layer: got {name}, of which no public attribute leads to its weight {weight.path}, which so has no "
+                "name; expected layers that keep their weights and layers as attributes of their own (not in lists, as "
+                "keras.Sequential does): take these one by one"
             )
     return found

@@ -1,13 +1,4 @@
-"""Scoring functions: how a query is compared with a key.
-
-Every one is a *projection*, done once per query and once per key, followed by one of three *pair functions*, which
-`dikkat.frameworks.keras.compare` computes:
-
-| pair | score of a pair | scoring functions |
-| --- | --- | --- |
-| `inner` | ⟨q', k'⟩ | average, dot, scaled dot, bilinear, cosine, vector sum |
-| `additive` | Σ_h v_h tanh(q'_h + k'_h) | additive |
-| `distance` | g(‖q' − k'‖²) | Gaussian, boxcar, Epanechnikov, triangular |
+"""Scoring functions: how a query is compared with a key, as in `dikkat.scores`.
 
 Sizes of queries and keys come when a score is built, as everywhere in Keras: a query is (..., n, d_q), a key
 (..., m, d_k); projected, both have h features. Parameters have the names of `dikkat.scores`.
@@ -19,14 +10,15 @@ from typing import Any, ClassVar
 import numpy as np
 from keras import ops
 
-from dikkat.frameworks.keras.backend import wide
+from dikkat.frameworks.contract import checks, scores
+from dikkat.frameworks.contract.checks import Shape
+from dikkat.frameworks.keras.backend import Backend
 from dikkat.frameworks.keras.blocks import Block, Linear, registered
-from dikkat.frameworks.keras.masking import Shape, shape_of
 from dikkat.scores import whole
 from dikkat.storage.tensors import bandwidths
 
 
-class Score(Block):
+class Score(scores.Score, Block):
     """What every scoring function supplies; parameters live here.
 
     Attributes:
@@ -34,8 +26,7 @@ class Score(Block):
         profile: For `distance` only: which g, a log-kernel of the squared scaled distance s.
     """
 
-    pair: ClassVar[str]
-    profile: ClassVar[str] = "gaussian"
+    operations = Backend()
 
     def __init__(self, name: str = "score", **options: Any) -> None:
         # Keras would count all scores of a process, and the path of a variable would say how many there were before.
@@ -44,34 +35,21 @@ class Score(Block):
     def build(self, query_shape: Shape, key_shape: Shape) -> None:
         """Make the parameters, for queries and keys of these shapes."""
 
-    def project_query(self, query: Any) -> Any:
-        """(..., n, d_q) -> (..., n, h)."""
-        return query
-
-    def project_key(self, key: Any) -> Any:
-        """(..., m, d_k) -> (..., m, h)."""
-        return key
-
-    def pair_weight(self) -> Any:
-        """The weight v of each feature, (h,), for `additive`; None for the others."""
-        return None
-
 
 class _Alike(Score):
     """A score of queries and keys with the same features."""
 
     def build(self, query_shape: Shape, key_shape: Shape) -> None:
         """Check the sizes."""
-        sizes = query_shape[-1], key_shape[-1]
-        if sizes[0] != sizes[1]:
+        if query_shape[-1] != key_shape[-1]:
             raise ValueError(
-                f"query, key: came with {sizes[0]} and {sizes[1]} features; allowed by {type(self).__name__}: the same "
-                "number (for different sizes: Bilinear, Additive)"
+                f"query, key: got {query_shape[-1]} and {key_shape[-1]} features; expected by {type(self).__name__} "
+                "the same number (for different sizes: Bilinear, Additive)"
             )
 
 
 @registered
-class Average(Score):
+class Average(scores.Average, Score):
     """Every key scores 0, so that the output is the mean of the visible values.
 
     Queries and keys may have any number of features; neither has a gradient.
@@ -86,19 +64,9 @@ class Average(Score):
         2.0
     """
 
-    pair = "inner"
-
-    def project_query(self, query: Any) -> Any:
-        """Zeros, (..., n, 1)."""
-        return ops.zeros_like(query[..., :1])
-
-    def project_key(self, key: Any) -> Any:
-        """Zeros, (..., m, 1)."""
-        return ops.zeros_like(key[..., :1])
-
 
 @registered
-class Dot(_Alike):
+class Dot(scores.Dot, _Alike):
     """⟨q, k⟩.
 
     Source: Luong, Pham and Manning 2015, section 3.1, "dot".
@@ -110,11 +78,9 @@ class Dot(_Alike):
         0.7311
     """
 
-    pair = "inner"
-
 
 @registered
-class ScaledDot(_Alike):
+class ScaledDot(scores.ScaledDot, _Alike):
     """⟨q, k⟩ / √d, with d the number of features: its variance is 1 where the features' is.
 
     Source: Vaswani et al. 2017, section 3.2.1.
@@ -127,15 +93,9 @@ class ScaledDot(_Alike):
         0.8808
     """
 
-    pair = "inner"
-
-    def project_query(self, query: Any) -> Any:
-        """q / √d."""
-        return query / float(np.sqrt(max(1, query.shape[-1])))
-
 
 @registered
-class Bilinear(Score):
+class Bilinear(scores.Bilinear, Score):
     """kᵀ W_q q, for queries and keys of different sizes.
 
     Source: Luong, Pham and Manning 2015, section 3.1, "general".
@@ -148,20 +108,14 @@ class Bilinear(Score):
         (7, 3)
     """
 
-    pair = "inner"
-
     def build(self, query_shape: Shape, key_shape: Shape) -> None:
         """Make W_q, (d_k, d_q)."""
         self.W_q = Linear(size_of("key", key_shape), use_bias=False, dtype=self.dtype_policy, name="W_q")
         self.W_q.build(query_shape)
 
-    def project_query(self, query: Any) -> Any:
-        """W_q q, (..., n, d_k)."""
-        return linear(self.W_q, query, "query")
-
 
 @registered
-class Cosine(_Alike):
+class Cosine(scores.Cosine, _Alike):
     """⟨q, k⟩ / (‖q‖ ‖k‖); a zero vector scores 0.
 
     Source: Graves, Wayne and Danihelka 2014, section 3.3.1, content addressing (with strength 1).
@@ -172,19 +126,9 @@ class Cosine(_Alike):
         [[0.6000000238418579, 0.800000011920929]]
     """
 
-    pair = "inner"
-
-    def project_query(self, query: Any) -> Any:
-        """q / ‖q‖."""
-        return _unit(query)
-
-    def project_key(self, key: Any) -> Any:
-        """k / ‖k‖."""
-        return _unit(key)
-
 
 @registered
-class VectorSum(_Alike):
+class VectorSum(scores.VectorSum, _Alike):
     """v·(q + k). The query's share is the same for all keys and cancels in the softmax: it cannot attend.
 
     Source: an exercise of *Dive into Deep Learning*, "Attention Scoring Functions".
@@ -198,8 +142,6 @@ class VectorSum(_Alike):
         True
     """
 
-    pair = "inner"
-
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.w_v = Linear(1, use_bias=False, dtype=self.dtype_policy, name="w_v")
@@ -209,19 +151,9 @@ class VectorSum(_Alike):
         super().build(query_shape, key_shape)
         self.w_v.build(query_shape)
 
-    def project_query(self, query: Any) -> Any:
-        """(v·q, 1): with the key's (1, v·k), the inner product is the whole sum."""
-        share = linear(self.w_v, query, "query")
-        return ops.concatenate([share, ops.ones_like(share)], axis=-1)
-
-    def project_key(self, key: Any) -> Any:
-        """(1, v·k)."""
-        share = linear(self.w_v, key, "key")
-        return ops.concatenate([ops.ones_like(share), share], axis=-1)
-
 
 @registered
-class Additive(Score):
+class Additive(scores.Additive, Score):
     """Σ_h v_h tanh((W_q q)_h + (W_k k)_h).
 
     Args:
@@ -238,7 +170,6 @@ class Additive(Score):
         ((2, 11, 7), (7,))
     """
 
-    pair = "additive"
     arguments = ("num_hiddens",)
 
     def __init__(self, num_hiddens: int, **options: Any) -> None:
@@ -254,23 +185,14 @@ class Additive(Score):
         self.W_q.build(query_shape)
         self.w_v.build((None, self.num_hiddens))
 
-    def project_query(self, query: Any) -> Any:
-        """W_q q."""
-        return linear(self.W_q, query, "query")
-
-    def project_key(self, key: Any) -> Any:
-        """W_k k."""
-        return linear(self.W_k, key, "key")
-
     def pair_weight(self) -> Any:
         """v, (h,)."""
         return self.w_v.weight[0]
 
 
-class _Distance(_Alike):
+class _Distance(scores.Distance, _Alike):
     """g(‖q − k‖² / σ²): what the four kernels share."""
 
-    pair = "distance"
     arguments: ClassVar[tuple[str, ...]] = ("learnable",)
 
     def __init__(self, bandwidth: float | Sequence[float] = 1.0, learnable: bool = False, **options: Any) -> None:
@@ -305,21 +227,6 @@ class _Distance(_Alike):
     def bandwidth(self) -> Any:
         """σ, in the units of the data: () or (d,)."""
         return ops.exp(self.log_bandwidth) if self.learnable else ops.convert_to_tensor(self.fixed_bandwidth)
-
-    def project_query(self, query: Any) -> Any:
-        """q / σ, in float32 or wider: a difference of two rounded halves has few digits left."""
-        return self._scale(query, "query")
-
-    def project_key(self, key: Any) -> Any:
-        """k / σ, likewise."""
-        return self._scale(key, "key")
-
-    def _scale(self, features: Any, name: str) -> Any:
-        size = shape_of(features)[-1]
-        if self._sigma.ndim and len(self._sigma) != size:
-            raise ValueError(f"{name}: came with {size} features; allowed: {len(self._sigma)}, one for each bandwidth")
-        kind = wide(features)
-        return ops.cast(features, kind) / ops.cast(self.bandwidth, kind)
 
 
 @registered
@@ -414,53 +321,22 @@ class Triangular(_Distance):
     profile = "triangular"
 
 
-def log_profile(profile: str, square: Any) -> Any:
-    """g(s): the logarithm of a kernel as a function of the squared scaled distance; −∞ outside its support.
+def check_score(score: Any) -> None:
+    """Whether a score is an instance of `Score` that says of itself what it must.
 
-    The comparisons are so that NaN stays NaN, and the inner `where`s keep the outer branch's gradient finite.
+    Raises:
+        TypeError: It is none, or has no such pair function or profile.
     """
-    if profile == "gaussian":
-        return -0.5 * square
-    if profile == "boxcar":
-        return ops.where(square > 1, -float("inf"), 0.0 * square)
-    if profile == "triangular":
-        at_zero = square == 0
-        square = ops.where(at_zero, 0.0, ops.sqrt(ops.where(at_zero, 1.0, square)))
-    elif profile != "epanechnikov":
-        raise ValueError(f"profile: came {profile!r}; allowed: 'gaussian', 'boxcar', 'epanechnikov', 'triangular'")
-    outside = square >= 1
-    return ops.where(outside, -float("inf"), ops.log1p(-ops.where(outside, 0.0, square)))
-
-
-def linear(layer: Linear, features: Any, name: str) -> Any:
-    """A linear layer's output, after a check that names the tensor."""
-    check_features(name, shape_of(features), layer.weight.shape[-1])
-    return layer(features)
-
-
-def check_features(name: str, shape: Shape, allowed: int) -> None:
-    """Whether a tensor has the number of features that something was built for."""
-    if shape[-1] != allowed:
-        raise ValueError(
-            f"{name}: came with {shape[-1]} features (shape {shape}); allowed: {allowed}, as this was built"
-        )
+    checks.check_score(score, Score)
 
 
 def size_of(name: str, shape: Shape) -> int:
-    """The number of features, which must be known when parameters are made."""
+    """The number of features, which must be known when parameters are made.
+
+    Raises:
+        ValueError: It is not known.
+    """
     size = shape[-1]
     if size is None:
-        raise ValueError(f"{name}: came with shape {shape}; allowed: one whose number of features, the last, is known")
+        raise ValueError(f"{name}: got shape {shape}; expected one whose number of features, the last, is known")
     return size
-
-
-def _unit(vector: Any) -> Any:
-    """v / ‖v‖, 0 for v = 0, in float32 or wider. Scaled by the largest entry first, so that no square overflows."""
-    vector = ops.cast(vector, wide(vector))
-    if 0 in shape_of(vector):  # of which there is no maximum
-        return vector
-    peak = ops.stop_gradient(ops.max(ops.abs(vector), axis=-1, keepdims=True))
-    vector = vector / ops.where(peak == 0, 1.0, peak)
-    square = ops.sum(ops.square(vector), axis=-1, keepdims=True)
-    # Not held above a small number: that would give the zero vector a gradient of 1/small.
-    return vector / ops.sqrt(ops.where(square == 0, 1.0, square))

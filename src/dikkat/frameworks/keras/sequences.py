@@ -1,9 +1,14 @@
-"""A loop over the steps of a sequence that every backend can differentiate, and compile."""
+"""The steps of sequences: a loop that every backend can differentiate and compile, and which of them are real."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+from keras import ops
+
+from dikkat.frameworks.contract.checks import same
+from dikkat.frameworks.contract.recurrent import check_lengths
+from dikkat.frameworks.keras.backend import kind, readable, shape_of
 
 Tensors = tuple[Any, ...]
 
@@ -14,10 +19,10 @@ def scan(
     """Take a step for each row of the inputs.
 
     Args:
-        step: from what is carried and a row of each input to what is carried on, in the same shapes and dtypes.
-        carry: what the first step begins with.
-        inputs: one or more tensors (T, ...).
-        emitted: how many of the carried tensors, the first ones, are wanted of every step.
+        step: From what is carried and a row of each input to what is carried on, in the same shapes and dtypes.
+        carry: What the first step begins with.
+        inputs: One or more tensors (T, ...).
+        emitted: How many of the carried tensors, the first ones, are wanted of every step.
 
     Returns:
         What is carried out of the last step; and of each emitted one, all steps', (T, ...).
@@ -29,7 +34,7 @@ def scan(
         after = step(carry, row)
         return after, after[:emitted]
 
-    last, steps = keras.ops.scan(both, carry, inputs)
+    last, steps = ops.scan(both, carry, inputs)
     return last, steps
 
 
@@ -60,3 +65,66 @@ def _tensorflow(
     for each in steps:
         each.set_shape([inputs[0].shape[0], *each.shape[1:]])
     return last, steps
+
+
+def carried_on(condition: Any, new: Sequence[Any], old: Sequence[Any]) -> Tensors:
+    """What is carried on from a step: the new tensors where the condition holds, and else the old ones."""
+    return tuple(ops.where(condition, after, before) for after, before in zip(new, old, strict=True))
+
+
+def real_positions(tensor: Any, lengths: Any, mask: Any, name: str) -> Any:
+    """Where a batch of sequences has its real positions, which come before all others.
+
+    Args:
+        tensor: (B, S, ...).
+        lengths: (B,) integers from 1 to S, or None.
+        mask: (B, S) booleans, or None.
+        name: Of the tensor, for messages.
+
+    Returns:
+        (B, S) booleans, True where both say so; None where neither says anything.
+
+    Raises:
+        TypeError: Lengths that are not integers, or a mask that is not of booleans.
+        ValueError: a wrong shape; where values can be read, a length out of range, or padding before a real position.
+    """
+    seen = None
+    if lengths is not None:
+        lengths = checked_lengths(lengths, tensor, "lengths", f"positions of {name}", least=1)
+        seen = ops.expand_dims(ops.arange(ops.shape(tensor)[1]), 0) < ops.expand_dims(lengths, 1)
+    if mask is not None:
+        mask = ops.convert_to_tensor(mask)
+        if kind(mask) != "bool":
+            raise TypeError(f"mask of {name}: got dtype {kind(mask)}; expected booleans")
+        if not same(mask.shape, tensor.shape[:2]):
+            expected = f"(batch, positions) = {shape_of(tensor)[:2]}"
+            raise ValueError(f"mask of {name}: got shape {shape_of(mask)}; expected {expected}")
+        if readable(mask) and bool(ops.any(ops.logical_and(mask[:, 1:], ops.logical_not(mask[:, :-1])))):
+            raise ValueError(
+                f"mask of {name}: got padding before a real position; expected real positions first: pad behind the "
+                "sequences"
+            )
+        seen = mask if seen is None else ops.logical_and(seen, mask)
+    return seen
+
+
+def checked_lengths(lengths: Any, tensor: Any, name: str, of: str, least: int) -> Any:
+    """Lengths of a batch of sequences, (B,) int32.
+
+    Args:
+        lengths: What came.
+        tensor: (B, S, ...).
+        name: Of the lengths, for messages.
+        of: What they count, for messages.
+        least: The smallest that is allowed.
+
+    Raises:
+        TypeError: They are not integers.
+        ValueError: Their shape does not fit, or, where values can be read, a length.
+    """
+    lengths = ops.convert_to_tensor(lengths)
+    if "int" not in kind(lengths):
+        raise TypeError(f"{name}: got dtype {kind(lengths)}; expected integers")
+    values = ops.convert_to_numpy(lengths) if readable(lengths) else None
+    check_lengths(name, shape_of(lengths), values, shape_of(tensor), of, least)
+    return ops.cast(lengths, "int32")

@@ -17,8 +17,11 @@ from dikkat.frameworks.mxnet._require import import_mxnet
 
 import_mxnet()
 
+from dikkat.frameworks.contract.recurrent import Covered  # noqa: E402
 from dikkat.frameworks.mxnet.attention import attend, attention_weights, compare, pool  # noqa: E402
 from dikkat.frameworks.mxnet.blocks import Block, Linear, load_tensors, save_tensors, tensors  # noqa: E402
+from dikkat.frameworks.mxnet.decoders import AttentionalGRU, AttentionalLSTM, Memory  # noqa: E402
+from dikkat.frameworks.mxnet.encoders import GRUEncoder, LSTMEncoder  # noqa: E402
 from dikkat.frameworks.mxnet.layers import (  # noqa: E402
     AdditiveAttention,
     AverageAttention,
@@ -30,14 +33,7 @@ from dikkat.frameworks.mxnet.layers import (  # noqa: E402
     SelfAttention,
 )
 from dikkat.frameworks.mxnet.masking import masked_softmax, visible  # noqa: E402
-from dikkat.frameworks.mxnet.recurrent import (  # noqa: E402
-    AttentionalGRU,
-    AttentionalLSTM,
-    Covered,
-    GRUEncoder,
-    LSTMEncoder,
-    Memory,
-)
+from dikkat.frameworks.mxnet.model import TranslationModel  # noqa: E402
 from dikkat.frameworks.mxnet.scores import (  # noqa: E402
     Additive,
     Average,
@@ -52,7 +48,8 @@ from dikkat.frameworks.mxnet.scores import (  # noqa: E402
     Triangular,
     VectorSum,
 )
-from dikkat.frameworks.mxnet.translation import TranslationModel, Translator, clip_gradients, collate  # noqa: E402
+from dikkat.frameworks.mxnet.training import clip_gradients, collate  # noqa: E402
+from dikkat.frameworks.mxnet.translator import Translator  # noqa: E402
 
 __all__ = [
     "Additive",

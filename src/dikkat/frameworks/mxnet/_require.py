@@ -15,7 +15,7 @@ def check_python(version: tuple[int, int]) -> None:
     """Whether MXNet can run on this Python.
 
     Raises:
-        ImportError: it cannot; the message says which it needs.
+        ImportError: It cannot; the message says which it needs.
     """
     if version > (3, 11):
         raise ImportError(
@@ -28,7 +28,7 @@ def check_numpy(version: str) -> None:
     """Whether MXNet can run with this NumPy.
 
     Raises:
-        ImportError: it cannot; the message says what to pin.
+        ImportError: It cannot; the message says what to pin.
     """
     if tuple(int(part) for part in version.split(".")[:2]) >= (1, 24):
         raise ImportError(
@@ -52,7 +52,7 @@ def check_machine() -> None:
     """Whether MXNet can run on this Python and system.
 
     Raises:
-        ImportError: it cannot; the message says what is missing.
+        ImportError: It cannot; the message says what is missing.
     """
     check_python(sys.version_info[:2])
     for library in ("libgomp.so.1", "libquadmath.so.0") if sys.platform == "linux" else ():
@@ -66,7 +66,7 @@ def import_mxnet() -> None:
     """Import MXNet.
 
     Raises:
-        ImportError: it cannot be had here; the message says why, and what to do.
+        ImportError: It cannot be had here; the message says why, and what to do.
     """
     check_python(sys.version_info[:2])
     import numpy

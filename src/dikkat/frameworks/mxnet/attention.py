@@ -1,25 +1,28 @@
 """The front door: compare a query with every key, normalise over the keys, average the values; as `dikkat.attend`."""
 
-from typing import Any, TypedDict, Unpack, get_args
+from typing import Any, TypedDict, Unpack
 
 import numpy
 from mxnet import np, npx
 
 from dikkat.call import probability
-from dikkat.frameworks.mxnet import pairs
-from dikkat.frameworks.mxnet.masking import (
+from dikkat.frameworks.contract import checks, scores
+from dikkat.frameworks.contract.checks import Shape
+from dikkat.frameworks.mxnet.backend import (
     Array,
     Booleans,
-    Shape,
+    MXNet,
     cast,
     check_features,
     check_semantics,
-    softmax,
-    visible,
+    kind,
+    on_device,
+    product,
     where,
     wide,
 )
-from dikkat.frameworks.mxnet.scores import Score, check_score, log_profile
+from dikkat.frameworks.mxnet.masking import softmax, visible
+from dikkat.frameworks.mxnet.scores import Score, check_score
 from dikkat.scores import Pair, Profile
 
 
@@ -61,24 +64,24 @@ def attend(
         query: (..., n, d_q), floating point.
         key: (..., m, d_k), of the same dtype.
         value: (..., m, d_v), of the same dtype.
-        score: the scoring function a, of `dikkat.frameworks.mxnet.scores`.
+        score: The scoring function a, of `dikkat.frameworks.mxnet.scores`.
         valid_lens: (B,) or (B, n) whole numbers in 0 ... m, of any dtype of numbers, aligned with the first leading
             dimension and shared by the heads (without leading dimensions: a scalar or (n,)): key j takes part where
             j < valid_len.
-        mask: booleans, or 0 and 1, that broadcast to (..., n, m); True, or 1, takes part.
-        causal: query i sees keys j <= i + m − n.
+        mask: Booleans, or 0 and 1, that broadcast to (..., n, m); True, or 1, takes part.
+        causal: Query i sees keys j <= i + m − n.
         key_bias: (..., m), b, added to the scores: the log of a sample weight. −∞ hides a key.
         exclude: (..., n) whole numbers: one key index that a row must not see, −1 for none (leave-one-out).
-        dropout: the probability in 0 ... 1 that a normalised weight is set to 0; the others grow by 1/(1 − dropout).
-        return_weights: whether to return the weights too, as they are before dropout.
+        dropout: The probability in 0 ... 1 that a normalised weight is set to 0; the others grow by 1/(1 − dropout).
+        return_weights: Whether to return the weights too, as they are before dropout.
 
     Returns:
         (..., n, d_v) in the dtype of `value`; with `return_weights` the pair (output, weights (..., n, m)).
 
     Raises:
         RuntimeError: MXNet's NumPy semantics are off.
-        TypeError: an argument of the wrong kind or dtype.
-        ValueError: shapes or values that do not fit.
+        TypeError: An argument of the wrong kind or dtype.
+        ValueError: Shapes or values that do not fit.
 
     Source:
         Bahdanau, Cho and Bengio 2015, section 3.1; Vaswani et al. 2017, section 3.2.
@@ -94,17 +97,8 @@ def attend(
     check_semantics()
     check_score(score)
     lead = check_call(query, key, value)
-    shown = visible(
-        lead,
-        query.shape[-2],
-        key.shape[-2],
-        valid_lens=valid_lens,
-        mask=mask,
-        causal=causal,
-        key_bias=key_bias,
-        exclude=exclude,
-    )
-    query, key, value = (rank(each, len(lead)) for each in (query, key, value))
+    limits: Restricted = {"mask": mask, "causal": causal, "key_bias": key_bias, "exclude": exclude}
+    shown = visible(lead, query.shape[-2], key.shape[-2], valid_lens=valid_lens, **limits)
     query, key, value = hide(query, key, value, shown)
     output, weights = attend_projected(
         score.project_query(query),
@@ -132,9 +126,9 @@ def attention_weights(
     $$ w_{ij} = \frac{[j \in V_i]\, e^{a(q_i, k_j) + b_j}}{\sum_{l \in V_i} e^{a(q_i, k_l) + b_l}} $$
 
     Args:
-        query: as in `attend`, and so are all others.
+        query: (..., n, d_q), floating point.
         key: (..., m, d_k).
-        score: the scoring function.
+        score: The scoring function.
         valid_lens: (B,) or (B, n).
         **restricted: `mask`, `causal`, `key_bias` and `exclude`.
 
@@ -142,9 +136,9 @@ def attention_weights(
         (..., n, m) in the dtype of `query`; each row sums to 1, or to 0 where it sees no key.
 
     Raises:
-        RuntimeError: as in `attend`.
-        TypeError: as in `attend`.
-        ValueError: as in `attend`.
+        RuntimeError: MXNet's NumPy semantics are off.
+        TypeError: An argument of the wrong kind or dtype.
+        ValueError: Shapes or values that do not fit.
 
     Example:
         >>> from mxnet import np, npx
@@ -166,14 +160,14 @@ def compare(query: Array, key: Array, *, pair: Pair, weight: Array = None, profi
         key: (..., m, h), projected; leading dimensions broadcast.
         pair: "inner", ⟨q, k⟩; "additive", Σ_h v_h tanh(q_h + k_h); or "distance", g(‖q − k‖²).
         weight: v, (h,), for "additive".
-        profile: which g, for "distance": "gaussian", "boxcar", "epanechnikov" or "triangular".
+        profile: Which g, for "distance": "gaussian", "boxcar", "epanechnikov" or "triangular".
 
     Returns:
         (..., n, m), float32 or float64.
 
     Raises:
-        TypeError: no arrays, or a weight that is missing or too many.
-        ValueError: shapes that do not fit, or no such pair function or profile.
+        TypeError: No arrays, or a weight that is missing or too many.
+        ValueError: Shapes that do not fit, or no such pair function or profile.
 
     Example:
         >>> from mxnet import np, npx
@@ -183,27 +177,9 @@ def compare(query: Array, key: Array, *, pair: Pair, weight: Array = None, profi
     """
     for name, tensor in (("query", query), ("key", key)):
         check_features(name, tensor)
-    if query.shape[-1] != key.shape[-1]:
-        raise ValueError(
-            f"query, key: came with {query.shape[-1]} and {key.shape[-1]} features after projection; allowed: the same "
-            "number (for different sizes: scores.Bilinear, scores.Additive)"
-        )
-    if (weight is None) == (pair == "additive"):
-        raise TypeError(f"weight: came {type(weight).__name__}; allowed: v, (h,), for pair 'additive', None for others")
-    kind = wide(query, key)
-    lead = leading(query=query, key=key)
-    query, key = (rank(cast(each, kind), len(lead)) for each in (query, key))
-    if pair == "inner":
-        return product(query, key.swapaxes(-1, -2))
-    if pair == "additive":
-        if weight.shape != query.shape[-1:]:
-            raise ValueError(f"weight: came with shape {weight.shape}; allowed: {query.shape[-1:]}, one a feature")
-        return pairs.additive(query, key, cast(weight, kind))
-    if profile not in get_args(Profile):
-        raise ValueError(f"profile: came {profile!r}; allowed: {', '.join(map(repr, get_args(Profile)))}")
-    if pair == "distance":
-        return log_profile(profile, pairs.squared_distance(query, key))
-    raise ValueError(f"pair: came {pair!r}; allowed: 'inner', 'additive', 'distance'")
+    checks.check_compared(query.shape, key.shape, pair, None if weight is None else weight.shape, profile)
+    lead = len(checks.leading({"query": query.shape, "key": key.shape}))
+    return scores.compare(MXNet(), rank(query, lead), rank(key, lead), pair, weight, profile)
 
 
 def pool(
@@ -214,8 +190,8 @@ def pool(
     Args:
         scores: (..., n, m), floating point.
         value: (..., m, d_v); leading dimensions broadcast.
-        shown: booleans of NumPy or MXNet that broadcast to (..., n, m), as `masking.visible` makes them; None: all.
-        dropout: the probability in 0 ... 1 that a normalised weight is set to 0.
+        shown: Booleans of NumPy or MXNet that broadcast to (..., n, m), as `masking.visible` makes them; None: all.
+        dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
 
     Returns:
         Output (..., n, d_v) and weights (..., n, m) before dropout, both in the dtype of `value`.
@@ -226,10 +202,10 @@ def pool(
         >>> pool(np.zeros((1, 2)), np.array([[1.0], [3.0]]))
         (array([[2.]]), array([[0.5, 0.5]]))
     """
-    kind = wide(scores, value)
-    weights = softmax(cast(scores, kind), shown)
+    dtype, narrow = wide(scores, value), kind(value)
+    weights = softmax(cast(scores, dtype), shown)
     kept = drop(weights, probability(dropout))
-    return cast(product(kept, cast(value, kind)), value.dtype), cast(weights, value.dtype)
+    return cast(product(kept, cast(value, dtype)), narrow), cast(weights, narrow)
 
 
 def drop(tensor: Array, probability: float) -> Array:
@@ -239,11 +215,6 @@ def drop(tensor: Array, probability: float) -> Array:
     if probability == 1:  # where MXNet divides by 0
         return 0 * tensor
     return npx.dropout(tensor, p=probability, mode="always")
-
-
-def product(a: Array, b: Array) -> Array:
-    """The matrix product, over leading dimensions that broadcast."""
-    return np.matmul(a, b)
 
 
 def attend_projected(
@@ -257,25 +228,26 @@ def attend_projected(
     key_bias: Array | None = None,
     dropout: float = 0.0,
 ) -> tuple[Array, Array]:
-    """Attention of projected queries and keys, of as many leading dimensions as `lead`, with 0 where nobody sees them.
+    """Attention of projected queries and keys, with 0 where nobody sees them; `lead` are the call's leading dimensions.
 
     Returns:
         Output and weights, in the dtype of `value`.
     """
-    if shown is not None:
-        key, value = (apart(each, shown.any(-2)) for each in (key, value))
-    scores = compare(query, key, pair=score.pair, weight=score.pair_weight(), profile=score.profile)
+    compared = compare(query, key, pair=score.pair, weight=score.pair_weight(), profile=score.profile)
     if key_bias is not None:
-        scores = scores + cast(key_bias, scores.dtype)[..., None, :]
-    whole = (*lead, *scores.shape[-2:])
-    if scores.shape != whole:  # a restriction or a value may have leading dimensions that no query or key has
-        scores = np.broadcast_to(scores, whole)
-    reached: Booleans | Array | None = shown
-    if score.pair == "distance" and score.profile != "gaussian":  # beyond a kernel's support a key is hidden too
-        reached = scores != -numpy.inf
-        if shown is not None:
-            reached = reached * np.array(shown, dtype="bool", ctx=scores.ctx)
-    return pool(scores, value, reached, dropout=dropout)
+        compared = compared + cast(key_bias, kind(compared))[..., None, :]
+    whole = (*lead, *compared.shape[-2:])
+    if compared.shape != whole:  # a restriction or a value may have leading dimensions that no query or key has
+        compared = np.broadcast_to(compared, whole)
+    return pool(compared, value, reached(score, compared, shown), dropout=dropout)
+
+
+def reached(score: Score, compared: Array, shown: Booleans | Array | None) -> Booleans | Array | None:
+    """The pairs that take part: those that are shown, and not beyond a kernel's support, where the score is −∞."""
+    if score.pair != "distance" or score.profile == "gaussian":
+        return shown
+    within = compared != -numpy.inf
+    return within if shown is None else within * on_device(shown, compared)
 
 
 def check_call(query: Array, key: Array, value: Array) -> Shape:
@@ -285,37 +257,19 @@ def check_call(query: Array, key: Array, value: Array) -> Shape:
         The leading dimensions.
 
     Raises:
-        TypeError: an array of another dtype.
-        ValueError: shapes that do not fit.
+        TypeError: An array of another dtype.
+        ValueError: Shapes that do not fit.
     """
     named = {"query": query, "key": key, "value": value}
     for name, tensor in named.items():
         check_features(name, tensor)
-    if key.shape[-2] != value.shape[-2]:
-        raise ValueError(
-            f"value: came with {value.shape[-2]} rows (shape {value.shape}); allowed: {key.shape[-2]}, one for each "
-            f"key (shape {key.shape})"
-        )
-    kinds = {name: numpy.dtype(tensor.dtype).name for name, tensor in named.items()}
+    call = checks.check_call(
+        {name: each.shape for name, each in named.items()}, {name: kind(each) for name, each in named.items()}
+    )
     for name in ("key", "value"):
-        if kinds[name] != kinds["query"]:
-            raise TypeError(f"{name}: came with dtype {kinds[name]}; allowed: {kinds['query']}, that of query")
         if named[name].ctx != query.ctx:
-            raise ValueError(f"{name}: came on {named[name].ctx}; allowed: {query.ctx}, where query is")
-    return leading(**named)
-
-
-def leading(**named: Array) -> Shape:
-    """The leading dimensions of a call.
-
-    Raises:
-        ValueError: they do not broadcast.
-    """
-    try:
-        return numpy.broadcast_shapes(*(tensor.shape[:-2] for tensor in named.values()))
-    except ValueError:
-        came = ", ".join(f"{name} {tensor.shape}" for name, tensor in named.items())
-        raise ValueError(f"came with shapes {came}; allowed: leading dimensions that broadcast") from None
+            raise ValueError(f"{name}: got an array on {named[name].ctx}; expected {query.ctx}, where query is")
+    return call.lead
 
 
 def rank(tensor: Array, lead: int) -> Array:
@@ -325,27 +279,15 @@ def rank(tensor: Array, lead: int) -> Array:
 
 
 def hide(query: Array, key: Array, value: Array, shown: Booleans | None) -> tuple[Array, Array, Array]:
-    """With 0 for queries that see nobody, and for keys and values that nobody sees who shares them.
+    """With 0 for queries that see nobody, and for keys and values that nobody sees.
 
     Before the projections: a hidden NaN would reach their weights' gradients as 0 · NaN.
     """
     if shown is None:
         return query, key, value
-    live, seen = shown.any(-1), shown.any(-2)
-    return _hidden(query, live), _hidden(key, seen), _hidden(value, seen)
-
-
-def _hidden(tensor: Array, shown: Booleans) -> Array:
-    for axis in range(shown.ndim - 1):
-        if tensor.shape[axis] == 1:
-            shown = shown.any(axis, keepdims=True)
-    return tensor if shown.all() else where(shown[..., None], tensor, 0.0)
-
-
-def apart(tensor: Array, shown: Booleans) -> Array:
-    """With 0 in the rows that are not shown, and a copy for each of those who share the array and are not shown alike.
-
-    What is not shared has been hidden before.
-    """
-    shared = any(own == 1 != other for own, other in zip(tensor.shape[:-2], shown.shape[:-1], strict=True))
-    return where(shown[..., None], tensor, 0.0) if shared and not shown.all() else tensor
+    rows = shown.any(-1), shown.any(-2), shown.any(-2)
+    query, key, value = (
+        tensor if live.all() else where(live[..., None], tensor, 0.0)
+        for tensor, live in zip((query, key, value), rows, strict=True)
+    )
+    return query, key, value

@@ -7,7 +7,9 @@ from typing import Any
 import numpy
 from mxnet import gluon, init, np, npx
 
-from dikkat.frameworks.mxnet.masking import Array, Shape, cast, check_semantics, wide
+from dikkat.frameworks.contract import checks
+from dikkat.frameworks.contract.checks import Shape
+from dikkat.frameworks.mxnet.backend import Array, cast, check_semantics, kind, wide
 from dikkat.storage import tensors as files
 
 
@@ -25,11 +27,11 @@ class Block(gluon.Block):
         """A parameter, as an attribute of this name.
 
         Args:
-            name: as in PyTorch.
-            shape: likewise.
-            begin: an initializer of `mxnet.init`.
-            dtype: of its values.
-            trained: whether it has a gradient; what PyTorch calls a buffer has none.
+            name: As in PyTorch.
+            shape: Likewise.
+            begin: An initializer of `mxnet.init`.
+            dtype: Of its values.
+            trained: Whether it has a gradient; what PyTorch calls a buffer has none.
         """
         grad_req = "write" if trained else "null"
         setattr(self, name, self.params.get(name, shape=shape, init=begin, dtype=dtype, grad_req=grad_req))
@@ -48,7 +50,7 @@ class Values(init.Initializer):
     """A parameter's first values, of any shape; `mxnet.init.Constant` cannot fill one of shape ().
 
     Args:
-        values: what it begins with.
+        values: What it begins with.
     """
 
     def __init__(self, values: Any) -> None:
@@ -63,9 +65,9 @@ class Linear(Block):
     """W x + b, with `weight` (out, in) and `bias` (out,) as in `torch.nn.Linear`.
 
     Args:
-        inputs: features that come in.
-        outputs: features that come out.
-        bias: whether there is a bias.
+        inputs: Features that come in.
+        outputs: Features that come out.
+        bias: Whether there is a bias.
 
     Example:
         >>> from mxnet import np, npx
@@ -90,11 +92,11 @@ class Linear(Block):
 
         Args:
             x: (..., in), in the dtype of the weight.
-            name: what to call it in a message.
+            name: What to call it in a message.
 
         Raises:
-            TypeError: another dtype.
-            ValueError: another number of features.
+            TypeError: Another dtype.
+            ValueError: Another number of features.
         """
         bias = self.bias.data(x.ctx) if self.has_bias else None
         return linear(x, self.weight.data(x.ctx), bias, name)
@@ -107,34 +109,30 @@ def linear(x: Array, weight: Array, bias: Array | None, name: str) -> Array:
         TypeError: x of another dtype than the weight.
         ValueError: x of another number of features.
     """
-    if x.shape[-1] != weight.shape[1]:
-        raise ValueError(
-            f"{name}: came with {x.shape[-1]} features (shape {x.shape}); allowed: {weight.shape[1]}, as this was made"
-        )
-    if numpy.dtype(x.dtype) != numpy.dtype(weight.dtype):
+    checks.check_features(name, x.shape, weight.shape[1])
+    if kind(x) != kind(weight):
         raise TypeError(
-            f"{name}: came with dtype {numpy.dtype(x.dtype)}; allowed: {numpy.dtype(weight.dtype)}, that of the "
-            "layer's parameters (layer.cast changes it)"
+            f"{name}: got dtype {kind(x)}; expected {kind(weight)}, that of the layer's parameters (layer.cast changes "
+            "it)"
         )
     if not x.size:  # which MXNet's product refuses
         return np.zeros((*x.shape[:-1], weight.shape[0]), dtype=x.dtype, ctx=x.ctx)
-    kind = wide(x)
-    operands = [cast(each, kind) for each in (x, weight, bias) if each is not None]
-    product = npx.fully_connected(*operands, num_hidden=weight.shape[0], no_bias=bias is None, flatten=False)
-    return cast(product, x.dtype)
+    operands = [cast(each, wide(x)) for each in (x, weight, bias) if each is not None]
+    output = npx.fully_connected(*operands, num_hidden=weight.shape[0], no_bias=bias is None, flatten=False)
+    return cast(output, kind(x))
 
 
 def tensors(layer: gluon.Block) -> dict[str, numpy.ndarray[Any, Any]]:
     """A layer's weights, under the names that they have in PyTorch.
 
     Args:
-        layer: with its parameters initialized.
+        layer: With its parameters initialized.
 
     Returns:
         NumPy arrays by name, the same names, shapes and order of gates as the PyTorch layer's state dict.
 
     Raises:
-        RuntimeError: the parameters are not initialized.
+        RuntimeError: The parameters are not initialized.
 
     Example:
         >>> from mxnet import npx
@@ -151,11 +149,11 @@ def load_tensors(layer: gluon.Block, source: files.Tensors | str | os.PathLike[s
     """Give a layer the weights of another, of any framework.
 
     Args:
-        layer: initialized or not.
-        source: arrays by name, or the name of a safetensors file.
+        layer: Initialized or not.
+        source: Arrays by name, or the name of a safetensors file.
 
     Raises:
-        FileNotFoundError: no such file.
+        FileNotFoundError: No such file.
         ValueError: a file that is no safetensors file, or a tensor that is missing, too many or of another shape; the
             message names it and both shapes, and the layer is as it was.
 
@@ -181,12 +179,12 @@ def save_tensors(layer: gluon.Block, path: str | os.PathLike[str]) -> None:
     """Write a layer's weights to a safetensors file, whole or not at all.
 
     Args:
-        layer: with its parameters initialized.
-        path: the file.
+        layer: With its parameters initialized.
+        path: The file.
 
     Raises:
-        OSError: the system could not write; an older file is as it was.
-        RuntimeError: the parameters are not initialized.
+        OSError: The system could not write; an older file is as it was.
+        RuntimeError: The parameters are not initialized.
     """
     files.write(tensors(layer), path)
 
@@ -195,8 +193,8 @@ def named_parameters(layer: gluon.Block, prefix: str = "") -> dict[str, Any]:
     """A layer's parameters, by the names of the attributes that lead to them: those that they have in PyTorch.
 
     Args:
-        layer: any Gluon block.
-        prefix: what comes before every name.
+        layer: Any Gluon block.
+        prefix: What comes before every name.
     """
     named = {f"{prefix}{name}": parameter for name, parameter in layer._reg_params.items()}
     for name, child in layer._children.items():

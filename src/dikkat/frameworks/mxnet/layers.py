@@ -13,9 +13,11 @@ from mxnet import autograd, init, np
 
 from dikkat.call import probability
 from dikkat.frameworks.mxnet.attention import Restricted, attend, attend_projected, check_call, hide
+from dikkat.frameworks.mxnet.backend import Array
 from dikkat.frameworks.mxnet.blocks import Block, Linear, linear
-from dikkat.frameworks.mxnet.masking import Array, masked_softmax, visible
+from dikkat.frameworks.mxnet.masking import masked_softmax, visible
 from dikkat.frameworks.mxnet.scores import Additive, Average, Bilinear, Gaussian, ScaledDot, Score, check_score
+from dikkat.layers import check_heads, size_or
 from dikkat.scores import whole
 
 
@@ -90,7 +92,7 @@ class AdditiveAttention(_Attention):
         key_size: d_k.
         query_size: d_q.
         num_hiddens: h.
-        dropout: on the weights.
+        dropout: On the weights.
 
     Source: Bahdanau, Cho and Bengio 2015, section 3.1 and appendix A.1.2.
 
@@ -111,7 +113,7 @@ class DotProductAttention(_Attention):
     r"""Attention with the scaled dot product, $a(q, k) = \langle q, k \rangle / \sqrt{d}$.
 
     Args:
-        dropout: on the weights.
+        dropout: On the weights.
 
     Source: Vaswani et al. 2017, section 3.2.1.
 
@@ -133,7 +135,7 @@ class BilinearAttention(_Attention):
     Args:
         key_size: d_k.
         query_size: d_q.
-        dropout: on the weights.
+        dropout: On the weights.
 
     Source: Luong, Pham and Manning 2015, section 3.1, "general".
 
@@ -157,7 +159,7 @@ class KernelAttention(_Attention):
 
     Args:
         bandwidth: σ, in the units of the data: a positive number, or one for each feature.
-        learnable: whether σ is trained.
+        learnable: Whether σ is trained.
 
     Source: Nadaraya 1964; Watson 1964.
 
@@ -180,10 +182,10 @@ class SelfAttention(Block):
     Head h of token t is features h·d ... (h+1)·d of the token's projection, and the heads' outputs stand side by side.
 
     Args:
-        embed_dim: features of a token.
-        key_dim: features that queries and keys are projected to, over all heads.
-        value_dim: features that values are projected to, over all heads.
-        num_heads: number of heads; it divides both.
+        embed_dim: Features of a token.
+        key_dim: Features that queries and keys are projected to, over all heads.
+        value_dim: Features that values are projected to, over all heads.
+        num_heads: Number of heads; it divides both.
 
     Source: Vaswani et al. 2017, section 3.2.
 
@@ -199,7 +201,7 @@ class SelfAttention(Block):
     def __init__(self, embed_dim: int, key_dim: int, value_dim: int, num_heads: int = 1) -> None:
         super().__init__()
         whole("embed_dim", embed_dim)
-        _check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
+        check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
         self.num_heads = num_heads
         self.W_q = Linear(embed_dim, key_dim, bias=False)
         self.W_k = Linear(embed_dim, key_dim, bias=False)
@@ -231,19 +233,19 @@ class MultiHeadAttention(Block):
     `torch.nn.MultiheadAttention`, as in `dikkat.MultiHeadAttention`; those of a score follow under `score.`.
 
     Args:
-        embed_dim: features of the query that comes in and of the output.
-        num_heads: number of heads; it divides `key_dim` and `value_dim`.
-        key_size: features of the keys that come in; `embed_dim` if None.
-        value_size: features of the values that come in; `embed_dim` if None.
-        key_dim: features that queries and keys are projected to, over all heads; `embed_dim` if None.
-        value_dim: features that values are projected to, over all heads; `embed_dim` if None.
-        score: compares one head's queries and keys, of key_dim / num_heads features; the scaled dot product if None.
-        dropout: on the weights.
-        bias: whether the projections have biases.
+        embed_dim: Features of the query that comes in and of the output.
+        num_heads: Number of heads; it divides `key_dim` and `value_dim`.
+        key_size: Features of the keys that come in; `embed_dim` if None.
+        value_size: Features of the values that come in; `embed_dim` if None.
+        key_dim: Features that queries and keys are projected to, over all heads; `embed_dim` if None.
+        value_dim: Features that values are projected to, over all heads; `embed_dim` if None.
+        score: Compares one head's queries and keys, of key_dim / num_heads features; the scaled dot product if None.
+        dropout: On the weights.
+        bias: Whether the projections have biases.
 
     Raises:
         TypeError: a size that is no whole number, or a score that is none.
-        ValueError: sizes that the heads do not divide.
+        ValueError: Sizes that the heads do not divide.
 
     Source: Vaswani et al. 2017, section 3.2.2.
 
@@ -272,9 +274,9 @@ class MultiHeadAttention(Block):
     ) -> None:
         super().__init__()
         whole("embed_dim", embed_dim)
-        key_size, value_size = _or("key_size", key_size, embed_dim), _or("value_size", value_size, embed_dim)
-        key_dim, value_dim = _or("key_dim", key_dim, embed_dim), _or("value_dim", value_dim, embed_dim)
-        _check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
+        key_size, value_size = size_or("key_size", key_size, embed_dim), size_or("value_size", value_size, embed_dim)
+        key_dim, value_dim = size_or("key_dim", key_dim, embed_dim), size_or("value_dim", value_dim, embed_dim)
+        check_heads(num_heads, key_dim=key_dim, value_dim=value_dim)
         self.num_heads = num_heads
         self.dropout = probability(dropout)
         self.score = ScaledDot() if score is None else score
@@ -312,8 +314,8 @@ class MultiHeadAttention(Block):
             key: (B, m, key_size).
             value: (B, m, value_size).
             valid_lens: None, (B,) or (B, n).
-            return_weights: whether to return the weights too.
-            **restricted: as in `attend`; a `mask` (B, n, m), `key_bias` (B, m) or `exclude` (B, n) holds for all
+            return_weights: Whether to return the weights too.
+            **restricted: As in `attend`; a `mask` (B, n, m), `key_bias` (B, m) or `exclude` (B, n) holds for all
                 heads, and one with a dimension more has the heads after B.
 
         Returns:
@@ -360,8 +362,8 @@ def _attend_heads(
     query, key, value = tensors
     batch = check_call(query, key, value)
     if not query.ndim == key.ndim == value.ndim:
-        came = ", ".join(str(each.shape) for each in tensors)
-        raise ValueError(f"query, key, value: came with shapes {came}; allowed: all with a batch dimension, or none")
+        got = ", ".join(str(each.shape) for each in tensors)
+        raise ValueError(f"query, key, value: got shapes {got}; expected all with a batch dimension, or none")
     limits: dict[str, Any] = {"valid_lens": valid_lens, **restricted}
     alone = query.ndim == 2  # no batch: the heads must not be taken for one
     if alone:
@@ -398,16 +400,3 @@ def _batched(limit: Any) -> Any:
     if isinstance(limit, int) and not isinstance(limit, bool):
         return np.array([limit])
     return limit.reshape(1, *limit.shape) if isinstance(limit, np.ndarray) else limit
-
-
-def _or(name: str, size: int | None, default: int) -> int:
-    return default if size is None else whole(name, size)
-
-
-def _check_heads(num_heads: int, **dims: int) -> None:
-    whole("num_heads", num_heads)
-    for name, dim in dims.items():
-        if whole(name, dim) % num_heads:
-            raise ValueError(
-                f"{name}, num_heads: came {dim} and {num_heads}; allowed: the first a multiple of the second"
-            )

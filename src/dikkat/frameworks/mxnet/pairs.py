@@ -1,20 +1,20 @@
-"""The pair functions that compare features one by one: differentiated by hand, and in blocks, where pairs are many.
+"""The pair functions that compare features one by one; in blocks where pairs are many.
 
 MXNet's own differentiation keeps several arrays of (batch, queries, keys, features). Here the backward pass computes
 them again, a block at a time.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mxnet import autograd, np, npx, util
 
-from dikkat.frameworks.mxnet.masking import Array, Shape, cast
+Array = Any  # mxnet.np.ndarray
+Shape = tuple[int, ...]
 
 _FEW = 2**16  # pair-features; MXNet takes about as long to call a function of Python's as to differentiate so many
 _BLOCK = 2**20  # pair-features at once: a few megabytes
-_LARGEST = 43.0  # of the features: e^(2q) · e^(2k) of larger ones may be 0 · ∞
-_ALMOST_INFINITE = 1e38  # of float32; the reciprocal of anything larger rounds to nothing
 
 
 def additive(query: Array, key: Array, weight: Array) -> Array:
@@ -28,9 +28,9 @@ def additive(query: Array, key: Array, weight: Array) -> Array:
     Returns:
         (..., n, m).
     """
-    if _pairs(query, key) <= _FEW:
+    if _pair_features(query, key) <= _FEW:
         return np.dot(_tanh(np.expand_dims(query, -2) + np.expand_dims(key, -3)), weight)
-    return _blockwise(_Additive, query, key, weight)
+    return _in_blocks(_Additive, query, key, weight)
 
 
 def squared_distance(query: Array, key: Array) -> Array:
@@ -43,9 +43,9 @@ def squared_distance(query: Array, key: Array) -> Array:
     Returns:
         (..., n, m).
     """
-    if _pairs(query, key) <= _FEW:
+    if _pair_features(query, key) <= _FEW:
         return np.square(np.expand_dims(query, -2) - np.expand_dims(key, -3)).sum(-1)
-    return _blockwise(_SquaredDistance, query, key)
+    return _in_blocks(_SquaredDistance, query, key)
 
 
 def _tanh(x: Array) -> Array:
@@ -53,29 +53,26 @@ def _tanh(x: Array) -> Array:
 
     Not by MXNet's sign and absolute value, whose slopes are 0 at 0.
     """
-    sign = 2 * cast(x > 0, x.dtype) - 1
-    return sign * (1 - 2 * npx.sigmoid(-2 * (sign * x)))
+    with autograd.pause():
+        turn = 2 - 4 * (x > 0).astype(x.dtype)  # −2 where x is positive, else 2
+    return turn * npx.sigmoid(turn * x) - 0.5 * turn
 
 
-def _pairs(query: Array, key: Array) -> int:
-    rows = 1
-    for size in _lead(query, key):
-        rows *= size
-    return rows * query.shape[-2] * key.shape[-2] * query.shape[-1]
+def _pair_features(query: Array, key: Array) -> int:
+    return math.prod(_lead(query, key)) * query.shape[-2] * math.prod(key.shape[-2:])
 
 
 def _lead(query: Array, key: Array) -> Shape:
     return tuple(max(pair) for pair in zip(query.shape[:-2], key.shape[:-2], strict=True))
 
 
-def _blockwise(kind: "type[_Additive | _SquaredDistance]", query: Array, key: Array, *weights: Array) -> Array:
+def _in_blocks(function: "Callable[[Sequence[Shape]], _Function]", query: Array, key: Array, *weights: Array) -> Array:
     lead = _lead(query, key)
     tensors = [np.broadcast_to(each, (*lead, *each.shape[-2:])).reshape(-1, *each.shape[-2:]) for each in (query, key)]
     tensors += weights
-    shapes = [tensor.shape for tensor in tensors]
     # As one array: where one of several needs no gradient, MXNet 1.9.1 leaves those that follow it without theirs.
     together = np.concatenate(tensors, axis=None)
-    return kind(shapes)(together).reshape(*lead, query.shape[-2], key.shape[-2])
+    return function([each.shape for each in tensors])(together).reshape(*lead, query.shape[-2], key.shape[-2])
 
 
 class _Function(autograd.Function):
@@ -89,7 +86,6 @@ class _Function(autograd.Function):
     def forward(self, together: Array) -> Array:
         self._together = together
         query, key, *weights = self._parts()
-        self.prepare(query, key)
         scores = np.empty((*query.shape[:2], key.shape[1]), dtype=query.dtype, ctx=query.ctx)
         for rows, queries in self._blocks():
             scores[rows, queries] = self.block(query[rows, queries], key[rows], *weights)
@@ -98,8 +94,7 @@ class _Function(autograd.Function):
     def backward(self, gradient: Any) -> Any:
         with util.np_shape(True), util.np_array(True):  # another thread, where the user's choice does not hold
             gradient = gradient.as_np_ndarray()
-            parts = self._parts()
-            query, key, *weights = parts
+            query, key, *weights = parts = self._parts()
             found = [np.zeros_like(part) for part in parts]
             for rows, queries in self._blocks():
                 by_query, by_key, *by_weights = self.block_gradient(
@@ -110,9 +105,6 @@ class _Function(autograd.Function):
                 for total, part in zip(found[2:], by_weights, strict=True):
                     total += part
             return np.concatenate(found, axis=None).as_nd_ndarray()
-
-    def prepare(self, query: Array, key: Array) -> None:
-        """What is decided once for all blocks."""
 
     def block(self, query: Array, key: Array, *weights: Array) -> Array:
         """Scores (r, n, m) of some rows and queries."""
@@ -125,11 +117,8 @@ class _Function(autograd.Function):
     def _parts(self) -> list[Array]:
         parts, start = [], 0
         for shape in self._shapes:
-            size = 1
-            for length in shape:
-                size *= length
-            parts.append(self._together[start : start + size].reshape(shape))
-            start += size
+            parts.append(self._together[start : start + math.prod(shape)].reshape(shape))
+            start += math.prod(shape)
         return parts
 
     def _blocks(self) -> Iterator[tuple[slice, slice]]:
@@ -142,40 +131,17 @@ class _Function(autograd.Function):
 
 
 class _Additive(_Function):
-    """tanh x = 1 − 2r with r = 1/(1 + p), p = e^(2q) · e^(2k); its derivative is 4·p·r².
-
-    The exponentials are those of n + m vectors, not of n · m. Of features too large for them, tanh itself and, as its
-    derivative, 4s/(1 + s)² with s = e^(−2|x|): 1 − tanh² has no digits left where tanh is nearly 1.
-    """
-
-    def prepare(self, query: Array, key: Array) -> None:
-        self._splits = all(float(np.abs(each).max()) <= _LARGEST for each in (query, key))
+    """The slope is 4s/(1 + s)² with s = e^(−2|x|): 1 − tanh² has no digits left where tanh is nearly 1."""
 
     def block(self, query: Array, key: Array, weight: Array) -> Array:
-        if not self._splits:
-            return np.dot(np.tanh(np.expand_dims(query, 2) + np.expand_dims(key, 1)), weight)
-        return weight.sum() - 2 * np.dot(self._powers_and_reciprocals(query, key)[1], weight)
+        return np.dot(np.tanh(np.expand_dims(query, 2) + np.expand_dims(key, 1)), weight)
 
     def block_gradient(self, gradient: Array, query: Array, key: Array, weight: Array) -> tuple[Array, Array, Array]:
-        if self._splits:
-            powers, reciprocals = self._powers_and_reciprocals(query, key)
-            by_weight = gradient.sum() - 2 * np.dot(gradient.reshape(-1), reciprocals.reshape(-1, len(weight)))
-            powers *= reciprocals
-            powers *= reciprocals
-            slopes, scale = powers, 4 * weight
-        else:
-            pairs = np.expand_dims(query, 2) + np.expand_dims(key, 1)
-            by_weight = np.dot(gradient.reshape(-1), np.tanh(pairs).reshape(-1, len(weight)))
-            shares = np.exp(-2 * np.abs(pairs))
-            slopes, scale = shares / np.square(1 + shares), 4 * weight
-        by_query, by_key = _both_ways(gradient, slopes)
-        return by_query * scale, by_key * scale, by_weight
-
-    @staticmethod
-    def _powers_and_reciprocals(query: Array, key: Array) -> tuple[Array, Array]:
-        powers = np.expand_dims(np.exp(2 * query), 2) * np.expand_dims(np.exp(2 * key), 1)
-        powers = np.minimum(powers, _ALMOST_INFINITE)
-        return powers, np.reciprocal(powers + 1)
+        pairs = np.expand_dims(query, 2) + np.expand_dims(key, 1)
+        by_weight = np.dot(gradient.reshape(-1), np.tanh(pairs).reshape(-1, len(weight)))
+        shares = np.exp(-2 * np.abs(pairs))
+        by_query, by_key = _both_ways(gradient, shares / np.square(1 + shares))
+        return by_query * 4 * weight, by_key * 4 * weight, by_weight
 
 
 class _SquaredDistance(_Function):

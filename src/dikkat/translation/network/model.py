@@ -1,5 +1,5 @@
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from dikkat import scores
 from dikkat.attention import Memory
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, Covered, GRUEncoder, LSTMEncoder
+from dikkat.translation.architecture import has_source_table, score_of
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.network.loss import Reduction, linear_cross_entropy
 from dikkat.translation.settings import Precision, ScoreName, Settings
@@ -139,14 +140,7 @@ class TranslationModel(nn.Module):
         super().__init__()
         embedding, hidden, layers = settings.embedding_size, settings.hidden_size, settings.num_layers
         between = settings.dropout if layers > 1 else 0.0
-        if settings.tied_embeddings == "three":
-            if source_size != target_size:
-                raise SettingsError(
-                    f"tied_embeddings is 'three', and the source vocabulary has {source_size} tokens and the target "
-                    f"vocabulary {target_size}; they must be one vocabulary: train one tokenizer on both languages, or "
-                    "use tied_embeddings 'two'"
-                )
-        else:
+        if has_source_table(settings, source_size, target_size):
             self.source_embedding = nn.Embedding(source_size, embedding)
         self.target_embedding = nn.Embedding(target_size, embedding)
         lstm = settings.cell == "lstm"
@@ -338,22 +332,6 @@ def _real(batch: Batch) -> Tensor:
 
 
 def _score(settings: Settings) -> scores.Score:
-    """The score of a name; the queries, which are states, and the keys have `hidden_size` features."""
-    size = settings.hidden_size
-    # Two states, whose features lie in −1 … 1, are at most 2√size apart: so a kernel reaches most keys at first.
-    reach = math.sqrt(size)
-    makers: dict[ScoreName, Callable[[], scores.Score]] = {
-        "additive": lambda: scores.Additive(size, size, size),
-        "dot": scores.Dot,
-        "scaled_dot": scores.ScaledDot,
-        "bilinear": lambda: scores.Bilinear(size, size),
-        "cosine": scores.Cosine,
-        "gaussian": lambda: scores.Gaussian(reach, learnable=True),
-        "boxcar": lambda: scores.Boxcar(reach),
-        "epanechnikov": lambda: scores.Epanechnikov(reach, learnable=True),
-        "triangular": lambda: scores.Triangular(reach, learnable=True),
-        "vector_sum": lambda: scores.VectorSum(size),
-        "average": scores.Average,
-        "none": scores.Average,  # of the one position that there is
-    }
-    return makers[settings.score]()
+    spec = score_of(settings)
+    score: scores.Score = getattr(scores, spec.name)(**spec.sizes, **spec.options)
+    return score

@@ -1,0 +1,266 @@
+"""Layers over `attend`, batch first, serialisable, on every backend.
+
+Each is called `layer(query, key, value, valid_lens=None, ...)`, with the further restrictions as keywords:
+`attention_mask`, `causal`, `key_bias`, `exclude`. Keras's own masks are understood: a query, key or value that
+`Embedding(mask_zero=True)` or `Masking` marks as padding takes no part, and the query's mask goes on to the output. All
+restrictions intersect. A layer returns a tensor, or with `return_weights=True` the pair (output, weights). Dropout acts
+on the weights, in training only.
+
+Calls of Keras's own layers are understood: `layer([query, value])`, `layer([query, value, key])`, `mask=[query_mask,
+value_mask]`, `use_causal_mask` and `return_attention_scores`. Without a list the order is query, key, value.
+"""
+
+from functools import reduce
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from dikkat.call import probability
+from dikkat.frameworks.contract.checks import Call, Shape, leading
+from dikkat.frameworks.keras.attention import check_call
+from dikkat.frameworks.keras.backend import as_tensor, features, kind, shape_of
+from dikkat.frameworks.keras.blocks import Block
+from dikkat.frameworks.keras.masking import check_mask, check_restrictions
+from dikkat.frameworks.keras.scores import Score, check_score
+
+
+class Masks(NamedTuple):
+    """The masks of a call, as they came.
+
+    Attributes:
+        pairs: Booleans that broadcast to (..., n, m).
+        not_ahead: (n, m), of `use_causal_mask`.
+        query: (..., n).
+        key: (..., m).
+        value: (..., m).
+    """
+
+    pairs: Any = None
+    not_ahead: Any = None
+    query: Any = None
+    key: Any = None
+    value: Any = None
+
+
+class Attending(Block):
+    """A layer with a score and a dropout, called with query, key and value, as here or as Keras's own layers are."""
+
+    num_heads: int | None = None  # None: there are no heads
+
+    def __init__(self, score: Score, dropout: float = 0.0, seed: int | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        check_score(score)
+        self.score = score
+        self.dropout, self.seed = probability(dropout), seed
+        self.seed_generator = keras.random.SeedGenerator(seed, name="seed_generator") if self.dropout else None
+        self.supports_masking = True
+
+    def __call__(
+        self, query: Any, key: Any = None, value: Any = None, *args: Any, mask: Any = None, **options: Any
+    ) -> Any:
+        """`call`, in Keras's order and by Keras's names of the arguments too."""
+        query, key, value = _ordered(query, key, value)
+        return super().__call__(query, key, value, *args, **_named_masks(mask, options), **renamed(options))
+
+    def call(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        valid_lens: Any = None,
+        query_mask: Any = None,
+        key_mask: Any = None,
+        value_mask: Any = None,
+        *,
+        attention_mask: Any = None,
+        causal: bool = False,
+        key_bias: Any = None,
+        exclude: Any = None,
+        use_causal_mask: bool = False,
+        return_weights: bool = False,
+        training: bool | None = None,
+    ) -> Any:
+        """Attend. With heads, the leading dimension is B alone, and a restriction holds for all heads.
+
+        Args:
+            query: (..., n, d_q).
+            key: (..., m, d_k).
+            value: (..., m, d_v).
+            valid_lens: None, (B,) or (B, n) integers in 0 ... m: key j takes part where j < valid_len.
+            query_mask: (..., n) booleans: a query where it is False sees no key. Keras passes the query's own mask.
+            key_mask: (..., m) booleans: a key where it is False is seen by none. Keras passes the key's own mask.
+            value_mask: (..., m) booleans, likewise.
+            attention_mask: Booleans that broadcast to (..., n, m), or (B, heads, n, m); True takes part.
+            causal: Query i sees keys j <= i + m − n.
+            key_bias: (..., m), or (B, heads, m), added to the scores. −∞ hides a key.
+            exclude: (..., n), or (B, heads, n), integers: one key index that a row must not see, −1 for none.
+            use_causal_mask: Keras's: query i sees keys j <= i, however many there are. With as many queries as keys it
+                is what `causal` is.
+            return_weights: Whether to return the weights too, as they are before dropout.
+            training: Whether weights are dropped; Keras passes it.
+
+        Returns:
+            (..., n, d_v), or (B, n, embed_dim) with heads; with `return_weights` the pair (output, weights), these
+            (..., n, m), or (B, heads, n, m).
+
+        Raises:
+            TypeError: An argument of the wrong kind or dtype.
+            ValueError: Shapes or values that do not fit.
+        """
+        tensors = features("query", query), features("key", key), features("value", value)
+        masks = Masks(attention_mask, not_ahead(use_causal_mask, query, key), query_mask, key_mask, value_mask)
+        _, limits = limits_of(tensors, self.num_heads, masks, valid_lens, causal, key_bias, exclude)
+        output, weights = self.attend(tensors, limits, self.dropout if training else 0.0)
+        return (output, weights) if return_weights else output
+
+    def attend(self, tensors: tuple[Any, Any, Any], limits: dict[str, Any], dropout: float) -> tuple[Any, Any]:
+        """The output and the weights, of checked tensors and restrictions; the layer's own."""
+        raise NotImplementedError
+
+    def size_out(self, value_shape: Shape) -> int | None:
+        """The features of the output; the layer's own."""
+        raise NotImplementedError
+
+    def compute_output_spec(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        valid_lens: Any = None,
+        query_mask: Any = None,
+        key_mask: Any = None,
+        value_mask: Any = None,
+        *,
+        attention_mask: Any = None,
+        use_causal_mask: bool = False,
+        return_weights: bool = False,
+        training: bool | None = None,
+        **limits: Any,
+    ) -> Any:
+        """The shapes and dtypes of what `call` returns, whatever is known of those that come in."""
+        tensors = features("query", query), features("key", key), features("value", value)
+        masks = Masks(attention_mask, not_ahead(use_causal_mask, query, key), query_mask, key_mask, value_mask)
+        sizes, _ = limits_of(tensors, self.num_heads, masks, valid_lens, **limits)
+        return spec_of(sizes, self.num_heads, self.size_out(value.shape), value.dtype, return_weights)
+
+    def compute_output_shape(self, query_shape: Shape, key_shape: Shape, value_shape: Shape) -> Shape:
+        """(..., n, features)."""
+        lead = leading({"query": query_shape, "key": key_shape, "value": value_shape})
+        return (*lead, query_shape[-2], self.size_out(value_shape))
+
+
+def spec_of(sizes: Call, num_heads: int | None, features: int | None, dtype: str, return_weights: bool) -> Any:
+    """The symbolic tensors that a layer returns: the output, and with `return_weights` the weights."""
+    lead = sizes.lead if num_heads is None else sizes.lead[:-1]
+    output = keras.KerasTensor((*lead, sizes.queries, features), dtype)
+    return (output, keras.KerasTensor((*sizes.lead, *sizes[1:]), dtype)) if return_weights else output
+
+
+def limits_of(
+    tensors: tuple[Any, Any, Any],
+    num_heads: int | None,
+    masks: Masks,
+    valid_lens: Any = None,
+    causal: bool = False,
+    key_bias: Any = None,
+    exclude: Any = None,
+) -> tuple[Call, dict[str, Any]]:
+    """The sizes of a call and its restrictions, checked: what holds for a batch element, holds for its heads."""
+    shapes = [shape_of(tensor) for tensor in tensors]
+    if num_heads is not None and (len(shapes[0]) < 3 or len({len(shape) for shape in shapes}) > 1):
+        got = ", ".join(map(str, shapes))
+        raise ValueError(f"query, key, value: got shapes {got}; expected each (B, length, features)")
+    own = check_call(*tensors)
+    sizes = own if num_heads is None else own._replace(lead=(*own.lead, num_heads))
+
+    def for_heads(tensor: Any, axes: int) -> Any:
+        tensor = as_tensor(tensor)
+        alike = num_heads is not None and tensor is not None and len(shape_of(tensor)) == len(own.lead) + axes
+        return ops.expand_dims(tensor, -1 - axes) if alike else tensor
+
+    pairs = [for_heads(each, 2) for each in _padding(own, masks)]
+    if masks.not_ahead is not None:
+        pairs.append(masks.not_ahead)
+    if masks.pairs is not None:
+        pairs.append(_mask("attention_mask", for_heads(masks.pairs, 2), (*sizes.lead, *sizes[1:])))
+    limits = {
+        "valid_lens": as_tensor(valid_lens),
+        "mask": reduce(ops.logical_and, pairs) if pairs else None,
+        "causal": causal,
+        "key_bias": for_heads(key_bias, 1),
+        "exclude": for_heads(exclude, 1),
+    }
+    check_restrictions(*sizes, **limits)
+    return sizes, limits
+
+
+def _padding(sizes: Call, masks: Masks) -> list[Any]:
+    """Masks of queries, keys and values as masks of pairs."""
+    lead, queries, keys = sizes
+    named = (
+        ("query_mask", masks.query, queries, -1),
+        ("key_mask", masks.key, keys, -2),
+        ("value_mask", masks.value, keys, -2),
+    )
+    return [
+        ops.expand_dims(_mask(name, mask, (*lead, length)), axis)
+        for name, mask, length, axis in named
+        if mask is not None
+    ]
+
+
+def _mask(name: str, mask: Any, shape: Shape) -> Any:
+    """A mask as booleans; of integers, as Keras takes them, those that are not 0."""
+    mask = as_tensor(mask)
+    mask = ops.not_equal(mask, 0) if keras.backend.is_int_dtype(kind(mask)) else mask
+    check_mask(name, mask, shape)
+    return mask
+
+
+def _ordered(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+    """Query, key and value, of which the last two may be one; from a list in Keras's order, query, value and key."""
+    if isinstance(query, list | tuple):
+        if key is not None or value is not None or len(query) not in (2, 3):
+            got = f"a list of {len(query)}" + ("" if key is None and value is None else ", and key or value beside it")
+            raise TypeError(f"query: got {got}; expected a tensor, or the list [query, value] or [query, value, key]")
+        query, value, key = (*query, None)[:3]
+    if key is None and value is None:
+        raise TypeError("value: got None; expected (..., m, d_v), which is the key too where no other comes")
+    return query, value if key is None else key, key if value is None else value
+
+
+def _named_masks(mask: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Keras's list of masks, by their names here."""
+    if mask is None:
+        return {}
+    if not isinstance(mask, list | tuple) or len(mask) not in (2, 3):
+        got = f"a list of {len(mask)}" if isinstance(mask, list | tuple) else type(mask).__name__
+        raise TypeError(
+            f"mask: got {got}; expected Keras's list [query_mask, value_mask] or [query_mask, value_mask, key_mask]; "
+            "a mask of pairs is attention_mask"
+        )
+    named = dict(zip(("query_mask", "value_mask", "key_mask"), mask, strict=False))
+    for name in named:
+        if name in options:
+            raise TypeError(f"{name}: got one by its name and one in the list mask; expected one of the two")
+    return named
+
+
+def renamed(options: dict[str, Any], **further: str) -> dict[str, Any]:
+    """Arguments that Keras names otherwise, by their names here."""
+    own = {"return_attention_scores": "return_weights"} | further
+    for alias, name in own.items():
+        if alias in options and name in options:
+            raise TypeError(f"{alias}: got beside {name}, which is the same; expected one of the two")
+    return {own.get(name, name): value for name, value in options.items()}
+
+
+def not_ahead(wanted: bool, query: Any, key: Any) -> Any:
+    """Pairs (n, m) as Keras's `use_causal_mask` shows them, aligned at the top left; None: all."""
+    if not isinstance(wanted, bool):
+        raise TypeError(f"use_causal_mask: got {type(wanted).__name__}; expected True or False")
+    if not wanted or keras.utils.is_keras_tensor(query):
+        return None
+    queries, keys = (ops.arange(ops.shape(each)[-2]) for each in (query, key))
+    return keys <= ops.expand_dims(queries, -1)

@@ -8,7 +8,7 @@ import math
 import os
 import unicodedata
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -88,6 +88,32 @@ def heatmaps(
         >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
         ['le', 'chat']
     """
+    return draw_heatmaps(
+        _figure_class(),
+        weights,
+        queries=queries,
+        keys=keys,
+        xlabel=xlabel,
+        ylabel=ylabel,
+        titles=titles,
+        figsize=figsize,
+        cmap=cmap,
+    )
+
+
+def draw_heatmaps(
+    new_figure: Callable[..., Figure],
+    weights: Weights,
+    *,
+    queries: Tokens | None = None,
+    keys: Tokens | None = None,
+    xlabel: str,
+    ylabel: str,
+    titles: Sequence[str] | None,
+    figsize: tuple[float, float] | None,
+    cmap: str,
+) -> Figure:
+    """Draw what `heatmaps` does on the figure that `new_figure(figsize=..., layout=...)` makes, such as pyplot's."""
     grid_of_panels = _as_panels(weights)
     panels = [panel for row in grid_of_panels for panel in row]
     rows, columns = len(grid_of_panels), len(grid_of_panels[0])
@@ -96,11 +122,10 @@ def heatmaps(
     query_labels = _labels_per_panel(queries, [panel.shape[0] for panel in panels], "queries")
     key_labels = _labels_per_panel(keys, [panel.shape[1] for panel in panels], "keys")
     _check_titles(titles, rows, columns)
-    figure_class = _figure_class()
     families = families_for(_all_texts(xlabel, ylabel, titles, query_labels, key_labels))
 
     size = figsize or _figure_size(rows, query_count, key_counts, query_labels, key_labels, ragged)
-    figure = figure_class(figsize=size, layout="constrained")
+    figure = new_figure(figsize=size, layout="constrained")
     shared_x, shared_y = (not ragged and _is_shared(labels) for labels in (key_labels, query_labels))
     grid = figure.subplots(  # where axes are shared, only the outer labels show
         rows, columns, sharex=shared_x, sharey=shared_y, squeeze=False, width_ratios=key_counts

@@ -1,6 +1,7 @@
 """The textbook's layers, written once: what the classes of the same names in its three modules share.
 
-A framework's class inherits the one here, which has the text, the signatures and the steps, and a layer of its kind.
+A framework's class inherits the one here, which has the text and the steps, and a layer of its kind. What its
+constructor takes is said here, but for `**kwargs`, which go to the framework's layer, and for what differs.
 In the shapes, B is the batch, T and m are steps, n queries, h features of a state.
 """
 
@@ -71,8 +72,11 @@ class Attention(OfAFramework):
 class AdditiveAttention(Attention):
     """Additive attention, of the score Σ_h v_h tanh((W_q q)_h + (W_k k)_h) with the layers `W_q`, `W_k` and `w_v`.
 
-    The constructor's arguments are key_size (features of a key), query_size (of a query), num_hiddens (of both
-    projections) and dropout (the probability with which a weight is dropped, in training).
+    Args:
+        key_size: features of a key.
+        query_size: features of a query.
+        num_hiddens: features of both projections.
+        dropout: the probability with which a weight is dropped, in training.
 
     Source: Bahdanau, Cho and Bengio 2015, section 3.1.
     """
@@ -94,7 +98,8 @@ class AdditiveAttention(Attention):
 class DotProductAttention(Attention):
     """Scaled dot-product attention, of the score ⟨q, k⟩ / √d.
 
-    The constructor's argument is dropout (the probability with which a weight is dropped, in training).
+    Args:
+        dropout: the probability with which a weight is dropped, in training.
 
     Source: Vaswani et al. 2017, section 3.2.1.
     """
@@ -117,12 +122,20 @@ class DotProductAttention(Attention):
 class MultiHeadAttention(OfAFramework):
     """Several scaled dot-product attentions, each on its share of the projected features.
 
-    The constructor's arguments are key_size, query_size and value_size (features of what comes in), num_hiddens
-    (features of the projections and of the output, a multiple of num_heads), num_heads, dropout (the probability with
-    which a weight is dropped, in training) and bias (whether the projections have one).
+    Args:
+        key_size: features of a key.
+        query_size: features of a query.
+        value_size: features of a value.
+        num_hiddens: features of the projections and of the output; a multiple of `num_heads`.
+        num_heads: how many attentions.
+        dropout: the probability with which a weight is dropped, in training.
+        bias: whether the projections have one; in MXNet `use_bias`.
 
     Attributes:
         attention: the `DotProductAttention` of the heads, whose `attention_weights` are (B · heads, n, m).
+
+    Raises:
+        ValueError: `num_hiddens` is no multiple of `num_heads`.
 
     Source: Vaswani et al. 2017, section 3.2.2.
     """
@@ -215,8 +228,10 @@ class NWKernelRegression(OfAFramework):
 class PositionalEncoding(OfAFramework):
     """Adds to each position sines and cosines of its own, those of `positions`.
 
-    The constructor's arguments are num_hiddens (features), dropout (the probability with which a feature is dropped, in
-    training) and max_len (how many positions there are).
+    Args:
+        num_hiddens: features.
+        dropout: the probability with which a feature is dropped, in training.
+        max_len: positions.
 
     Attributes:
         P: (1, max_len, num_hiddens).
@@ -307,9 +322,12 @@ def between_layers(num_layers: int, dropout: float) -> float:
 class Seq2SeqEncoder(OfAFramework):
     """An embedding and a GRU. Given lengths, it reads no padding.
 
-    The constructor's arguments are vocab_size (tokens), embed_size (features of an embedding), num_hiddens (features of
-    a state), num_layers (GRU layers) and dropout (the probability with which a feature is dropped between layers, in
-    training).
+    Args:
+        vocab_size: tokens.
+        embed_size: features of an embedding.
+        num_hiddens: features of a state.
+        num_layers: GRU layers.
+        dropout: the probability with which a feature is dropped between layers, in training.
     """
 
     embedding: Layer
@@ -343,7 +361,12 @@ class Seq2SeqEncoder(OfAFramework):
 class Seq2SeqAttentionDecoder(OfAFramework):
     """A GRU that looks at the encoder's states before every step, by additive attention.
 
-    The constructor's arguments are those of `Seq2SeqEncoder`; its dropout is that of attention weights too.
+    Args:
+        vocab_size: tokens.
+        embed_size: features of an embedding.
+        num_hiddens: features of a state, and of the encoder's.
+        num_layers: GRU layers, as the encoder has.
+        dropout: the probability with which an attention weight, or a feature between layers, is dropped, in training.
 
     Source: Bahdanau, Cho and Bengio 2015, section 3; as in *Dive into Deep Learning*, section "Bahdanau Attention".
     """

@@ -210,12 +210,7 @@ def _dense(num_hiddens: int, bias: bool = False, inputs: int = 0) -> nn.Dense:
 
 
 class AdditiveAttention(layers.AdditiveAttention, nn.Block):
-    """Additive attention; its sizes are those of the first call.
-
-    Args:
-        num_hiddens: features of the projections.
-        dropout: the probability with which a weight is dropped, in training.
-        **kwargs: those of every block.
+    """Additive attention: `dikkat.textbook.layers.AdditiveAttention`, of the sizes of the first call.
 
     Example:
         >>> npx.set_np()
@@ -239,12 +234,7 @@ class AdditiveAttention(layers.AdditiveAttention, nn.Block):
 
 
 class DotProductAttention(layers.DotProductAttention, nn.Block):
-    """Scaled dot-product attention.
-
-    Args:
-        dropout: the probability with which a weight is dropped, in training.
-        **kwargs: those of every block.
-    """
+    """Scaled dot-product attention: `dikkat.textbook.layers.DotProductAttention`."""
 
     framework = _mxnet
 
@@ -254,25 +244,7 @@ class DotProductAttention(layers.DotProductAttention, nn.Block):
 
 
 class MultiHeadAttention(layers.MultiHeadAttention, nn.Block):
-    """Several scaled dot-product attentions, each on its share of the projected features.
-
-    Args:
-        num_hiddens: features of the projections and of the output; a multiple of `num_heads`.
-        num_heads: how many attentions.
-        dropout: the probability with which a weight is dropped, in training.
-        use_bias: whether the projections have one.
-        **kwargs: those of every block.
-
-    Raises:
-        ValueError: `num_hiddens` is no multiple of `num_heads`.
-
-    Example:
-        >>> npx.set_np()
-        >>> attention, X = MultiHeadAttention(21, 3, 0.25), np.ones((5, 7, 11))
-        >>> attention.initialize()
-        >>> attention(X, X, X, np.array([7, 1, 4, 0, 3])).shape
-        (5, 7, 21)
-    """
+    """Multi-head attention: `dikkat.textbook.layers.MultiHeadAttention`, of the sizes of the first call."""
 
     framework = _mxnet
 
@@ -284,18 +256,7 @@ class MultiHeadAttention(layers.MultiHeadAttention, nn.Block):
 
 
 class NWKernelRegression(layers.NWKernelRegression, nn.Block):
-    """Nadaraya–Watson regression with a Gaussian kernel whose width is learnt.
-
-    Args:
-        **kwargs: those of every block.
-
-    Example:
-        >>> npx.set_np()
-        >>> net = NWKernelRegression()
-        >>> net.initialize()
-        >>> net(np.zeros(3), np.ones(5), np.ones(5)).shape, net.attention_weights.shape
-        ((3,), (3, 5))
-    """
+    """Nadaraya–Watson regression: `dikkat.textbook.layers.NWKernelRegression`."""
 
     framework = _mxnet
 
@@ -313,13 +274,7 @@ class NWKernelRegression(layers.NWKernelRegression, nn.Block):
 
 
 class PositionalEncoding(layers.PositionalEncoding, nn.Block):
-    """Adds to each position sines and cosines of its own.
-
-    Args:
-        num_hiddens: features.
-        dropout: the probability with which a feature is dropped, in training.
-        max_len: positions.
-    """
+    """Adds to each position sines and cosines of its own: `dikkat.textbook.layers.PositionalEncoding`."""
 
     def __init__(self, num_hiddens: int, dropout: float, max_len: int = 1000) -> None:
         super().__init__()
@@ -407,23 +362,7 @@ class _Ready(nn.Block):
 
 
 class Seq2SeqEncoder(layers.Seq2SeqEncoder, _Ready, Encoder):
-    """An embedding and a GRU. Given lengths, it reads no padding. Its last state is `States`.
-
-    Args:
-        vocab_size: tokens.
-        embed_size: features of an embedding.
-        num_hiddens: features of a state.
-        num_layers: GRU layers.
-        dropout: the probability with which a feature is dropped between layers, in training.
-        **kwargs: those of every block.
-
-    Example:
-        >>> npx.set_np()
-        >>> encoder = Seq2SeqEncoder(vocab_size=23, embed_size=7, num_hiddens=13, num_layers=3)
-        >>> outputs, state = encoder(np.ones((5, 11)), np.array([11, 2, 1, 7, 3]))
-        >>> outputs.shape, len(state), state[0].shape
-        ((11, 5, 13), 1, (3, 5, 13))
-    """
+    """An embedding and a GRU: `dikkat.textbook.layers.Seq2SeqEncoder`; its last state is `States`."""
 
     def __init__(
         self, vocab_size: int, embed_size: int, num_hiddens: int, num_layers: int, dropout: float = 0, **kwargs: Any
@@ -439,15 +378,7 @@ class Seq2SeqEncoder(layers.Seq2SeqEncoder, _Ready, Encoder):
 
 
 class Seq2SeqAttentionDecoder(layers.Seq2SeqAttentionDecoder, _Ready, AttentionDecoder):
-    """A GRU that looks at the encoder's states before every step, by additive attention.
-
-    Args:
-        vocab_size: tokens.
-        embed_size: features of an embedding.
-        num_hiddens: features of a state, and of the encoder's.
-        num_layers: GRU layers.
-        dropout: the probability with which an attention weight, or a feature between layers, is dropped, in training.
-        **kwargs: those of every block.
+    """A GRU that looks at the encoder's states before every step: `dikkat.textbook.layers.Seq2SeqAttentionDecoder`.
 
     Example:
         >>> npx.set_np()

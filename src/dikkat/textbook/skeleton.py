@@ -32,26 +32,21 @@ class Skeleton:
     training: ClassVar[Mapping[str, Any]] = {}
     evaluating: ClassVar[Mapping[str, Any]] = {}
 
-    # --- arrays
+    # --- arrays; the operations that are declared here are a framework's own
 
-    shape: Callable[[Tensor], Sequence[int]] = staticmethod(lambda X: X.shape)
     reshape: Callable[..., Tensor]
     swapaxes: Callable[..., Tensor]
     broadcast_to: Callable[..., Tensor]
     concat: Callable[..., Tensor]
     full_like: Callable[..., Tensor]
+    tensor: Callable[[Ids], Tensor]  # of NumPy's token ids or lengths
+    integers: Callable[[str, Tensor], Tensor]  # what has a name in messages, seen to be whole: else a ValueError
+    most_likely: Callable[[Tensor], Tensor]  # scores (B, T, vocab_size) -> token ids (B, T)
 
-    def tensor(self, ids: Ids) -> Tensor:
-        """NumPy's token ids or lengths as a tensor."""
-        raise NotImplementedError
-
-    def integers(self, name: str, X: Tensor) -> Tensor:
-        """Token ids or lengths, as integers, or as floats once they are seen to be whole.
-
-        Raises:
-            ValueError: a number that is not whole.
-        """
-        raise NotImplementedError
+    def shape(self, X: Tensor) -> Sequence[int]:
+        """The sizes of a tensor."""
+        sizes: Sequence[int] = X.shape
+        return sizes
 
     def lengths(self, valid_lens: Tensor, keys: int, name: str = "valid_lens", least: int = 0) -> Tensor:
         """Lengths as integers, none above the number of keys.
@@ -61,11 +56,10 @@ class Skeleton:
         """
         raise NotImplementedError
 
-    def most_likely(self, scores: Tensor) -> Tensor:
-        """(B, T, vocab_size) -> (B, T) token ids."""
-        raise NotImplementedError
-
     # --- devices
+
+    put: Callable[[Tensor, Any], Tensor]  # a tensor on a device
+    move: Callable[[Layer, Any], None]  # a net's weights to a device
 
     def cpu(self) -> Any:
         """The CPU."""
@@ -87,19 +81,21 @@ class Skeleton:
         """All GPUs, or a list of the CPU where there are none."""
         return [self.gpu(i) for i in range(self.num_gpus())] or [self.cpu()]
 
-    def put(self, x: Tensor, device: Any) -> Tensor:
-        """A tensor on a device."""
-        raise NotImplementedError
-
-    def move(self, net: Layer, device: Any) -> None:
-        """Take a net's weights to a device."""
-        raise NotImplementedError
-
     def on(self, device: Any) -> AbstractContextManager[Any]:
         """A context in which tensors are made on a device, in a framework that has such contexts."""
         return nullcontext(device)
 
     # --- attention
+
+    # Of queries, keys and valid_lens: which keys each query may see, booleans (B, n or 1, m); None: all.
+    shown: Callable[[Tensor, Tensor, Tensor | None], Any]
+    # Queries, keys and values, with 0 for queries that see no key, and for keys and values that no query sees.
+    hide: Callable[[Tensor, Tensor, Tensor, Any], tuple[Tensor, Tensor, Tensor]]
+    compare: Callable[[Layer, Tensor, Tensor], Tensor]  # the scores (B, n, m) of projected queries and keys
+    # Of scores, values, what is shown and the dropout: the mean of the values, and the weights before dropout.
+    pool: Callable[[Tensor, Tensor, Any, Any], tuple[Tensor, Tensor]]
+    repeat_rows: Callable[[Any, int], Any]  # what is shown to each batch element, several times one after the other
+    dropping: Callable[[Layer, Any], Any]  # the dropout of a layer, in training or not, as `attend` and `pool` take it
 
     def sequence_mask(self, X: Tensor, valid_len: Tensor, value: float = 0) -> Tensor:
         """A copy in which another value stands behind each sequence's length.
@@ -186,30 +182,6 @@ class Skeleton:
         output, weights = self.pool(scores, values, shown, dropout)
         return layer.transpose_output(output), weights
 
-    def shown(self, queries: Tensor, keys: Tensor, valid_lens: Tensor | None) -> Any:
-        """Which keys each query may see, booleans (B, n or 1, m); None: all."""
-        raise NotImplementedError
-
-    def hide(self, queries: Tensor, keys: Tensor, values: Tensor, shown: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """The three, with 0 for queries that see no key, and for keys and values that no query sees."""
-        raise NotImplementedError
-
-    def compare(self, score: Layer, queries: Tensor, keys: Tensor) -> Tensor:
-        """The scores (B, n, m) of projected queries (B, n, h) and keys (B, m, h)."""
-        raise NotImplementedError
-
-    def pool(self, scores: Tensor, values: Tensor, shown: Any, dropout: Any) -> tuple[Tensor, Tensor]:
-        """The mean of the values by the softmax of the scores that are shown; the weights before dropout."""
-        raise NotImplementedError
-
-    def repeat_rows(self, shown: Any, times: int) -> Any:
-        """Each batch element's booleans several times, one after the other."""
-        raise NotImplementedError
-
-    def dropping(self, layer: Layer, training: Any) -> Any:
-        """How an attention layer drops weights now, in the form that `attend` and `pool` take."""
-        raise NotImplementedError
-
     # --- text
 
     def load_array(self, data_arrays: Sequence[Tensor], batch_size: int, is_train: bool = True) -> Any:
@@ -245,9 +217,9 @@ class Skeleton:
 
     # --- training
 
-    def optimizer(self, net: Layer, name: str, lr: float) -> Any:
-        """The optimizer `"adam"` or `"sgd"` of a net's weights, with a learning rate."""
-        raise NotImplementedError
+    optimizer: Callable[[Layer, str, float], Any]  # "adam" or "sgd" of a net's weights, with a learning rate
+    total_loss: Callable[[Tensor, Tensor, Tensor], Tensor]  # the sum of `MaskedSoftmaxCELoss`: scores, labels, lengths
+    mean_loss: Callable[[Tensor, Tensor, int], Tensor]  # cross-entropy of the labels that are not a padding token
 
     def learn(self, net: Layer, optimizer: Any, loss: Callable[[], Tensor], theta: float) -> Tensor:
         """One step of an optimizer.
@@ -261,14 +233,6 @@ class Skeleton:
         Returns:
             The loss.
         """
-        raise NotImplementedError
-
-    def total_loss(self, scores: Tensor, labels: Tensor, lens: Tensor) -> Tensor:
-        """The sum over the batch of the first generation's `MaskedSoftmaxCELoss`."""
-        raise NotImplementedError
-
-    def mean_loss(self, scores: Tensor, labels: Tensor, padding: int) -> Tensor:
-        """The mean cross-entropy of the labels (B, T) that are no padding, with scores (B, T, vocab_size)."""
         raise NotImplementedError
 
     def restart(self, net: Layer, device: Any) -> None:

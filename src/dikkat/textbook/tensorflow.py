@@ -263,14 +263,7 @@ class _Attention(layers.Attention, tf.keras.layers.Layer):
 
 
 class AdditiveAttention(layers.AdditiveAttention, _Attention):
-    """Additive attention.
-
-    Args:
-        key_size: features of a key.
-        query_size: features of a query.
-        num_hiddens: features of both projections.
-        dropout: the probability with which a weight is dropped, in training.
-        **kwargs: those of every Keras layer.
+    """Additive attention: `dikkat.textbook.layers.AdditiveAttention`.
 
     Example:
         >>> attention = AdditiveAttention(key_size=11, query_size=17, num_hiddens=19, dropout=0.25)
@@ -297,39 +290,14 @@ def _projection(inputs: int, features: int, bias: bool = False) -> Keras:
 
 
 class DotProductAttention(layers.DotProductAttention, _Attention):
-    """Scaled dot-product attention.
-
-    Args:
-        dropout: the probability with which a weight is dropped, in training.
-        **kwargs: those of every Keras layer.
-    """
+    """Scaled dot-product attention: `dikkat.textbook.layers.DotProductAttention`."""
 
     def __init__(self, dropout: float, **kwargs: Any) -> None:
         super().__init__(dropout, **kwargs)
 
 
 class MultiHeadAttention(layers.MultiHeadAttention, tf.keras.layers.Layer):
-    """Several scaled dot-product attentions, each on its share of the projected features.
-
-    Args:
-        key_size: features of a key.
-        query_size: features of a query.
-        value_size: features of a value.
-        num_hiddens: features of the projections and of the output; a multiple of `num_heads`.
-        num_heads: how many.
-        dropout: the probability with which a weight is dropped, in training.
-        bias: whether the projections have one.
-        **kwargs: those of every Keras layer.
-
-    Raises:
-        ValueError: `num_hiddens` is no multiple of `num_heads`.
-
-    Example:
-        >>> attention = MultiHeadAttention(11, 11, 11, 21, num_heads=3, dropout=0.25)
-        >>> X = tf.ones((5, 7, 11))
-        >>> attention(X, X, X, tf.constant([7, 1, 4, 0, 3]), training=False).shape
-        TensorShape([5, 7, 21])
-    """
+    """Multi-head attention: `dikkat.textbook.layers.MultiHeadAttention`."""
 
     framework = _tensorflow
 
@@ -358,11 +326,7 @@ class MultiHeadAttention(layers.MultiHeadAttention, tf.keras.layers.Layer):
 
 
 class NWKernelRegression(layers.NWKernelRegression, tf.keras.layers.Layer):
-    """Nadaraya–Watson regression with a Gaussian kernel whose width is learnt.
-
-    Args:
-        **kwargs: those of every Keras layer.
-    """
+    """Nadaraya–Watson regression: `dikkat.textbook.layers.NWKernelRegression`."""
 
     framework = _tensorflow
     call = layers.NWKernelRegression.forward
@@ -373,14 +337,7 @@ class NWKernelRegression(layers.NWKernelRegression, tf.keras.layers.Layer):
 
 
 class PositionalEncoding(layers.PositionalEncoding, tf.keras.layers.Layer):
-    """Adds to each position sines and cosines of its own.
-
-    Args:
-        num_hiddens: features.
-        dropout: the probability with which a feature is dropped, in training.
-        max_len: positions.
-        **kwargs: those of every Keras layer.
-    """
+    """Adds to each position sines and cosines of its own: `dikkat.textbook.layers.PositionalEncoding`."""
 
     def __init__(self, num_hiddens: int, dropout: float, max_len: int = 1000, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -423,22 +380,7 @@ class AttentionDecoder(layers.AttentionDecoder, Decoder):
 
 
 class Seq2SeqEncoder(layers.Seq2SeqEncoder, Encoder):
-    """An embedding and a GRU. Given lengths, it reads no padding.
-
-    Args:
-        vocab_size: tokens.
-        embed_size: features of an embedding.
-        num_hiddens: features of a state.
-        num_layers: GRU layers.
-        dropout: the probability with which a feature is dropped between layers, in training.
-        **kwargs: those of every Keras layer.
-
-    Example:
-        >>> encoder = Seq2SeqEncoder(vocab_size=23, embed_size=7, num_hiddens=13, num_layers=3)
-        >>> outputs, state = encoder(tf.ones((5, 11)), tf.constant([11, 2, 1, 7, 3]))
-        >>> outputs.shape, len(state), state[0].shape
-        (TensorShape([5, 11, 13]), 3, TensorShape([5, 13]))
-    """
+    """An embedding and a GRU: `dikkat.textbook.layers.Seq2SeqEncoder`, but for the layout: it returns `Encoded`."""
 
     def __init__(
         self, vocab_size: int, embed_size: int, num_hiddens: int, num_layers: int, dropout: float = 0, **kwargs: Any
@@ -465,17 +407,6 @@ class Seq2SeqEncoder(layers.Seq2SeqEncoder, Encoder):
 class Seq2SeqAttentionDecoder(AttentionDecoder):
     """A GRU that looks at the encoder's states before every step: `dikkat.textbook.layers.Seq2SeqAttentionDecoder`.
 
-    Args:
-        vocab_size: tokens.
-        embed_size: features of an embedding.
-        num_hiddens: features of a state, and of the encoder's.
-        num_layers: GRU layers, as the encoder has.
-        dropout: the probability with which an attention weight, or a feature between layers, is dropped, in training.
-        **kwargs: those of every Keras layer.
-
-    Attributes:
-        attention_weights: of the last call outside a graph, (B, 1, m) a step.
-
     Example:
         >>> encoder = Seq2SeqEncoder(vocab_size=23, embed_size=7, num_hiddens=13, num_layers=1)
         >>> decoder = Seq2SeqAttentionDecoder(vocab_size=29, embed_size=5, num_hiddens=13, num_layers=1)
@@ -501,9 +432,7 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
         outputs, hidden_state = enc_outputs
         return outputs, hidden_state, enc_valid_lens
 
-    def call(  # type: ignore[override]
-        self, X: Tensor, state: Any, training: Any = None
-    ) -> tuple[Tensor, list[Any]]:
+    def call(self, X: Tensor, state: Any, training: Any = None) -> tuple[Tensor, list[Any]]:
         """Run some steps.
 
         Args:
@@ -624,4 +553,6 @@ class Trainer(learning.LearningTrainer):
 class Seq2Seq(learning.LearningTranslator, EncoderDecoder, Module):
     """A translator that `Trainer` trains: `dikkat.textbook.learning.LearningTranslator`."""
 
-    call = learning.LearningTranslator.forward
+    def call(self, enc_X: Tensor, dec_X: Tensor, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
+        """`forward`."""
+        return self.forward(enc_X, dec_X, *args, **kwargs)

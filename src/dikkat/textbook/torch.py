@@ -24,7 +24,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 import dikkat
 from dikkat.attention import Restricted
-from dikkat.layers import attend_heads, join_heads, split_heads
+from dikkat.layers import attend_heads
 from dikkat.masking import can_read_values
 from dikkat.recurrent import AttentionalGRU, GRUEncoder
 from dikkat.scores import Additive, ScaledDot, Score, whole
@@ -126,12 +126,6 @@ class _Torch(Skeleton):
             return F.softmax(X, dim=-1)
         return dikkat.masked_softmax(X, self.lengths(valid_lens, X.shape[-1]))
 
-    def transpose_qkv(self, X: Tensor, num_heads: int) -> Tensor:
-        return split_heads(X, num_heads).flatten(0, 1)
-
-    def transpose_output(self, X: Tensor, num_heads: int) -> Tensor:
-        return join_heads(X.unflatten(0, (-1, num_heads)))
-
     def attend(
         self, score: Score, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None, dropout: float
     ) -> tuple[Tensor, Tensor]:
@@ -202,7 +196,8 @@ train_seq2seq, predict_seq2seq = _torch.train_seq2seq, _torch.predict_seq2seq
 class AdditiveAttention(layers.Attention, Additive):
     """Additive attention, `AdditiveAttention(key_size, query_size, num_hiddens, dropout)`.
 
-    Without the first two, `AdditiveAttention(num_hiddens, dropout)`, the sizes are those of the first call.
+    Without the first two, `AdditiveAttention(num_hiddens, dropout)`, the sizes are those of the first call. See
+    `dikkat.textbook.layers.AdditiveAttention`.
 
     Args:
         *args: those of either generation.
@@ -246,11 +241,7 @@ def _linear(name: str, size: int | None, num_hiddens: int, bias: bool = False) -
 
 
 class DotProductAttention(layers.Attention, ScaledDot):
-    """Scaled dot-product attention.
-
-    Args:
-        dropout: the probability with which a weight is dropped, in training.
-    """
+    """Scaled dot-product attention: `dikkat.textbook.layers.DotProductAttention`."""
 
     framework = _torch
 
@@ -262,14 +253,11 @@ class DotProductAttention(layers.Attention, ScaledDot):
 class MultiHeadAttention(layers.MultiHeadAttention, nn.Module):
     """Multi-head attention, `(key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias=False)`.
 
-    Without the first three the sizes are those of the first call.
+    Without the first three the sizes are those of the first call. See `dikkat.textbook.layers.MultiHeadAttention`.
 
     Args:
         *args: those of either generation.
         **kwargs: likewise.
-
-    Raises:
-        ValueError: `num_hiddens` is no multiple of `num_heads`.
 
     Example:
         >>> attention, X = MultiHeadAttention(21, 3, 0.25), torch.ones(5, 7, 11)
@@ -315,13 +303,7 @@ class NWKernelRegression(layers.NWKernelRegression, Score):
 
 
 class PositionalEncoding(layers.PositionalEncoding, nn.Module):
-    """Adds to each position sines and cosines of its own.
-
-    Args:
-        num_hiddens: features.
-        dropout: the probability with which a feature is dropped, in training.
-        max_len: positions.
-    """
+    """Adds to each position sines and cosines of its own: `dikkat.textbook.layers.PositionalEncoding`."""
 
     P: Tensor
 
@@ -395,15 +377,7 @@ def init_seq2seq(module: nn.Module) -> None:
 
 
 class Seq2SeqEncoder(layers.Seq2SeqEncoder, Encoder):
-    """An embedding and a GRU. Given lengths, it reads no padding.
-
-    Args:
-        vocab_size: tokens.
-        embed_size: features of an embedding.
-        num_hiddens: features of a state.
-        num_layers: GRU layers.
-        dropout: the probability with which a feature is dropped between layers, in training.
-    """
+    """An embedding and a GRU: `dikkat.textbook.layers.Seq2SeqEncoder`."""
 
     def __init__(self, vocab_size: int, embed_size: int, num_hiddens: int, num_layers: int, dropout: float = 0) -> None:
         super().__init__()
@@ -413,15 +387,7 @@ class Seq2SeqEncoder(layers.Seq2SeqEncoder, Encoder):
 
 
 class Seq2SeqAttentionDecoder(layers.Seq2SeqAttentionDecoder, AttentionDecoder):
-    """A GRU that looks at the encoder's states before every step, by additive attention.
-
-    Args:
-        vocab_size: tokens.
-        embed_size: features of an embedding.
-        num_hiddens: features of a state, and of the encoder's.
-        num_layers: GRU layers.
-        dropout: the probability with which an attention weight, or a feature between layers, is dropped, in training.
-    """
+    """A GRU that looks at the encoder's states before every step: `dikkat.textbook.layers.Seq2SeqAttentionDecoder`."""
 
     def __init__(self, vocab_size: int, embed_size: int, num_hiddens: int, num_layers: int, dropout: float = 0) -> None:
         super().__init__()

@@ -72,11 +72,12 @@ class Attention(OfAFramework):
 class AdditiveAttention(Attention):
     """Additive attention, of the score Σ_h v_h tanh((W_q q)_h + (W_k k)_h) with the layers `W_q`, `W_k` and `w_v`.
 
-    Args:
-        key_size: features of a key.
-        query_size: features of a query.
-        num_hiddens: features of both projections.
-        dropout: the probability with which a weight is dropped, in training.
+    Its constructor takes:
+
+    - `key_size`: features of a key.
+    - `query_size`: features of a query.
+    - `num_hiddens`: features of both projections.
+    - `dropout`: the probability with which a weight is dropped, in training.
 
     Source: Bahdanau, Cho and Bengio 2015, section 3.1.
     """
@@ -98,8 +99,9 @@ class AdditiveAttention(Attention):
 class DotProductAttention(Attention):
     """Scaled dot-product attention, of the score ⟨q, k⟩ / √d.
 
-    Args:
-        dropout: the probability with which a weight is dropped, in training.
+    Its constructor takes:
+
+    - `dropout`: the probability with which a weight is dropped, in training.
 
     Source: Vaswani et al. 2017, section 3.2.1.
     """
@@ -122,14 +124,15 @@ class DotProductAttention(Attention):
 class MultiHeadAttention(OfAFramework):
     """Several scaled dot-product attentions, each on its share of the projected features.
 
-    Args:
-        key_size: features of a key.
-        query_size: features of a query.
-        value_size: features of a value.
-        num_hiddens: features of the projections and of the output; a multiple of `num_heads`.
-        num_heads: how many attentions.
-        dropout: the probability with which a weight is dropped, in training.
-        bias: whether the projections have one; in MXNet `use_bias`.
+    Its constructor takes:
+
+    - `key_size`: features of a key.
+    - `query_size`: features of a query.
+    - `value_size`: features of a value.
+    - `num_hiddens`: features of the projections and of the output; a multiple of `num_heads`.
+    - `num_heads`: how many attentions.
+    - `dropout`: the probability with which a weight is dropped, in training.
+    - `bias`: whether the projections have one; in MXNet `use_bias`.
 
     Attributes:
         attention: the `DotProductAttention` of the heads, whose `attention_weights` are (B · heads, n, m).
@@ -228,10 +231,11 @@ class NWKernelRegression(OfAFramework):
 class PositionalEncoding(OfAFramework):
     """Adds to each position sines and cosines of its own, those of `positions`.
 
-    Args:
-        num_hiddens: features.
-        dropout: the probability with which a feature is dropped, in training.
-        max_len: positions.
+    Its constructor takes:
+
+    - `num_hiddens`: features.
+    - `dropout`: the probability with which a feature is dropped, in training.
+    - `max_len`: positions.
 
     Attributes:
         P: (1, max_len, num_hiddens).
@@ -322,12 +326,13 @@ def between_layers(num_layers: int, dropout: float) -> float:
 class Seq2SeqEncoder(OfAFramework):
     """An embedding and a GRU. Given lengths, it reads no padding.
 
-    Args:
-        vocab_size: tokens.
-        embed_size: features of an embedding.
-        num_hiddens: features of a state.
-        num_layers: GRU layers.
-        dropout: the probability with which a feature is dropped between layers, in training.
+    Its constructor takes:
+
+    - `vocab_size`: tokens.
+    - `embed_size`: features of an embedding.
+    - `num_hiddens`: features of a state.
+    - `num_layers`: GRU layers.
+    - `dropout`: the probability with which a feature is dropped between layers, in training.
     """
 
     embedding: Layer
@@ -361,12 +366,13 @@ class Seq2SeqEncoder(OfAFramework):
 class Seq2SeqAttentionDecoder(OfAFramework):
     """A GRU that looks at the encoder's states before every step, by additive attention.
 
-    Args:
-        vocab_size: tokens.
-        embed_size: features of an embedding.
-        num_hiddens: features of a state, and of the encoder's.
-        num_layers: GRU layers, as the encoder has.
-        dropout: the probability with which an attention weight, or a feature between layers, is dropped, in training.
+    Its constructor takes:
+
+    - `vocab_size`: tokens.
+    - `embed_size`: features of an embedding.
+    - `num_hiddens`: features of a state, and of the encoder's.
+    - `num_layers`: GRU layers, as the encoder has.
+    - `dropout`: the probability with which an attention weight, or a feature between layers, is dropped, in training.
 
     Source: Bahdanau, Cho and Bengio 2015, section 3; as in *Dive into Deep Learning*, section "Bahdanau Attention".
     """

@@ -1,7 +1,7 @@
 """The textbook's functions, written once over the operations of a framework.
 
-Those that every framework writes itself raise `NotImplementedError` here; the others are made of them. In the shapes, B
-is the batch, T and m are steps, n queries, h features of a state.
+Those that every framework writes itself are declared here, or raise `NotImplementedError`; the others are made of them.
+In the shapes, B is the batch, T and m are steps, n queries, h features of a state.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -185,5 +185,5 @@ def first_that_takes(args: Sequence[Any], kwargs: dict[str, Any], *functions: Ca
         except TypeError:
             continue
         return function(*args, **kwargs)
-    allowed = " or ".join(str(inspect.signature(function)) for function in functions)
-    raise TypeError(f"arguments: got {args} and {kwargs}; expected {allowed}")
+    expected = " or ".join(str(inspect.signature(function)) for function in functions)
+    raise TypeError(f"arguments: got {args} and {kwargs}; expected {expected}")

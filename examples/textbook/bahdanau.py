@@ -34,9 +34,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from dikkat.show import heatmaps, save
-from dikkat.translation import Search, Translation, Translator, bleu_k, train
+from dikkat.translation import Search, Training, Translation, Translator, bleu_k, train
 from dikkat.translation.formats.recipe import Recipe
-from dikkat.translation import Training
 
 SENTENCES = {
     "Go.": "Va !",

@@ -174,7 +174,7 @@ class SelfAttention(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """(B, n, embed_dim) -> (B, n, value_dim), and with `return_weights` the weights (B, heads, n, n)."""
         projections = tuple(partial(linear, layer, name="x") for layer in (self.W_q, self.W_k, self.W_v))
-        return _attend_heads((x, x, x), projections, self.num_heads, self.score, 0.0, valid_lens, restricted)
+        return attend_heads((x, x, x), projections, self.num_heads, self.score, 0.0, valid_lens, restricted)
 
 
 def self_attention(
@@ -313,7 +313,7 @@ class MultiHeadAttention(nn.Module):
         named = zip(("query", "key", "value"), weights, biases, strict=True)
         projections = tuple(partial(_project, *arguments) for arguments in named)
         dropout = self.dropout if self.training else 0.0
-        output = _attend_heads(
+        output = attend_heads(
             (query, key, value), projections, self.num_heads, self.score, dropout, valid_lens, restricted
         )
         if isinstance(output, tuple):
@@ -342,7 +342,7 @@ _NAMES = tuple(Restricted.__annotations__)
 _BY_ELEMENT = {name: OWN_DIMENSIONS[name] for name in ("mask", "key_bias", "exclude")}
 
 
-def _attend_heads(
+def attend_heads(
     tensors: tuple[Tensor, Tensor, Tensor],
     projections: tuple[Callable[[Tensor], Tensor], ...],
     num_heads: int,

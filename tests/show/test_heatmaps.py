@@ -114,9 +114,9 @@ def test_matrices_of_different_shapes_without_labels_or_with_a_size():
     weights = [np.eye(2), torch.eye(5)]
     assert len(panels_of(heatmaps(weights))) == 2
     assert heatmaps(weights, figsize=(8, 3)).get_size_inches().tolist() == [8, 3]
-    with pytest.raises(ValueError, match=r"keys: got one list of tokens; the panels have \[2, 5\]"):
+    with pytest.raises(ValueError, match=r"keys: got one list of tokens; expected one a panel, of \[2, 5\]"):
         heatmaps(weights, keys=["a", "b"])
-    with pytest.raises(ValueError, match=r"queries\[1\]: got 1 tokens; the weights have 5"):
+    with pytest.raises(ValueError, match=r"queries\[1\]: got 1 tokens; expected 5"):
         heatmaps(weights, queries=[["a", "b"], ["c"]])
     with pytest.raises(ValueError, match=r"weights\[1\]: got shape \(0, 3\)"):
         heatmaps([np.eye(2), np.ones((0, 3))])
@@ -225,7 +225,7 @@ def test_a_failed_save_leaves_the_old_image(tmp_path, monkeypatch):
 
 
 def test_another_ending_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"figure.pdf'; allowed endings are .png and .svg"):
+    with pytest.raises(ValueError, match=r"figure.pdf'; expected an ending of .png or .svg"):
         save(heatmaps(np.eye(3)), tmp_path / "figure.pdf")
     assert list(tmp_path.iterdir()) == []
 
@@ -233,23 +233,23 @@ def test_another_ending_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("weights", "options", "error", "message"),
     [
-        (np.ones((2, 3, 5)), {}, ValueError, r"got shape \(2, 3, 5\); allowed are \(rows, columns, queries, keys\)"),
+        (np.ones((2, 3, 5)), {}, ValueError, r"got shape \(2, 3, 5\); expected \(rows, columns, queries, keys\)"),
         (np.ones((0, 3)), {}, ValueError, r"got shape \(0, 3\)"),
         ([["a"]], {}, TypeError, "weights: got list of dtype <U1"),
         ([[1, 2], [3]], {}, TypeError, "unequal lengths"),
-        (torch.ones(2, 2, dtype=torch.complex64), {}, TypeError, "complex64; allowed are real numbers"),
+        (torch.ones(2, 2, dtype=torch.complex64), {}, TypeError, "complex64; expected real numbers"),
         (np.eye(3), {"keys": "abc"}, TypeError, "keys: got one string, 'abc'"),
-        (np.eye(3), {"keys": ["a", "b"]}, ValueError, "keys: got 2 tokens; the weights have 3"),
+        (np.eye(3), {"keys": ["a", "b"]}, ValueError, "keys: got 2 tokens; expected 3"),
         (np.eye(3), {"queries": [["a", "b"]]}, ValueError, r"queries\[0\]: got 2 tokens"),
         (
             np.eye(3),
             {"queries": [["a", "b", "c"]] * 2},
             ValueError,
-            "got 2 lists; allowed are one list of tokens, or 1",
+            "got 2 lists; expected one list of tokens, or 1",
         ),
         (np.eye(3), {"queries": ["a", "b", 3]}, ValueError, "got 3 lists"),
         (np.eye(3), {"queries": [["a", "b", 3]]}, TypeError, r"queries\[0\]\[2\]: got int"),
-        (np.eye(3), {"titles": ["a", "b"]}, ValueError, "titles: got 2; allowed are 1"),
+        (np.eye(3), {"titles": ["a", "b"]}, ValueError, "titles: got 2; expected 1"),
         (np.eye(3), {"titles": "a"}, TypeError, "titles: got one string"),
     ],
 )

@@ -183,7 +183,7 @@ def test_no_sentences_and_empty_translations():
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (np.ones((2, 3)) / 3, r"translations\[1\].weights: got shape \(2, 3\); it has 3 target tokens and 2 source"),
+        (np.ones((2, 3)) / 3, r"translations\[1\].weights: got shape \(2, 3\); expected \(3, 2\)"),
         (np.ones((1, 3, 2)) / 2, r"translations\[1\].weights: got shape \(1, 3, 2\)"),
         ([[0.5, 0.5], [0.5, float("nan")], [0, 0]], r"translations\[1\].weights\[1, 1\]: got nan"),
         ([[0.5, 0.5], [0.5, 0.5], [-0.5, 0]], r"translations\[1\].weights\[2, 0\]: got -0.5"),
@@ -198,7 +198,7 @@ def test_wrong_weights_name_the_sentence(weights, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"source_tokens": "le"}, r"translations\[0\].source_tokens: got 'le'; allowed is a list of strings"),
+        ({"source_tokens": "le"}, r"translations\[0\].source_tokens: got 'le'; expected a list of strings"),
         ({"target_tokens": [1, 2, 3]}, r"translations\[0\].target_tokens: got \[1, 2, 3\]"),
         ({"source": None}, r"translations\[0\].source: got NoneType"),
         ({"reference": ["r"]}, r"translations\[0\].reference: got list"),
@@ -215,7 +215,7 @@ def test_wrong_types_name_the_sentence(change, message):
 def test_other_refusals():
     with pytest.raises(TypeError, match=r"translations\[0\]: got str, which has no attribute 'source_tokens'"):
         page(["le chat"])
-    with pytest.raises(ValueError, match="scores: got 1; there are 2 sentences"):
+    with pytest.raises(ValueError, match="scores: got 1; expected 2, one a sentence"):
         page([sentence(), sentence()], scores=[1.0])
     with pytest.raises(ValueError, match=r"scores\[0\]: got nan"):
         page([sentence()], scores=[float("nan")])

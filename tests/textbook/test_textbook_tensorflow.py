@@ -387,7 +387,7 @@ def test_a_state_is_begun_in_a_graph(steps_first, known, batch, steps):
 def test_a_readers_mistake_is_told():
     encoder, _ = translator()
     source = tf.ones((3, 4), tf.int32)
-    with pytest.raises(ValueError, match=r"it should be \(3, 4, 14\)"):
+    with pytest.raises(ValueError, match=r"expected \(3, 4, 14\)"):
         Exact((3, 4, HIDDENS + 1), turns=False).init_state(encoder(source), tf.constant([1, 2, 4]), source)
 
 

@@ -69,15 +69,15 @@ d2l.use_svg_display()
 
 def test_curves_are_drawn_and_style_stays(figures):
     before = dict(figures.rcParams)
-    x, pictured = np.linspace(0, 1, 7), pictures.Pictures()
-    pictured.plot(x, [x, x**2], "x", "y", legend=["one", "two"], xlim=[0, 2], ylim=[-1, 1], figsize=(3, 2))
+    x = np.linspace(0, 1, 7)
+    pictures.plot(x, [x, x**2], "x", "y", legend=["one", "two"], xlim=[0, 2], ylim=[-1, 1], figsize=(3, 2))
     axes = figures.gca()
     figures.plot(x, -x, "o")  # goes on the same axes
     assert [line.get_ydata().tolist() for line in axes.lines] == [x.tolist(), (x**2).tolist(), (-x).tolist()]
     assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xlim(), axes.get_ylim()) == ("x", "y", (0, 2), (-1, 1))
     assert [each.get_text() for each in axes.get_legend().get_texts()] == ["one", "two"]
     assert axes.figure.get_size_inches().tolist() == [3, 2]
-    pictured.plot([1.0, 4.0])  # heights alone, on a figure of its own
+    pictures.plot([1.0, 4.0])  # heights alone, on a figure of its own
     assert len(figures.get_fignums()) == 2
     assert figures.gca().lines[0].get_xydata().tolist() == [[0, 1], [1, 4]]
     assert dict(figures.rcParams) == before
@@ -85,19 +85,18 @@ def test_curves_are_drawn_and_style_stays(figures):
 
 def test_a_curve_each_and_axes_that_are_given(figures):
     _, (left, right) = figures.subplots(1, 2)
-    pictured = pictures.Pictures()
-    pictured.plot([[0, 1], [2, 3]], [[4, 5], [6, 7]], axes=left)
+    pictures.plot([[0, 1], [2, 3]], [[4, 5], [6, 7]], axes=left)
     assert [line.get_xydata().tolist() for line in left.lines] == [[[0, 4], [1, 5]], [[2, 6], [3, 7]]]
-    pictured.plot(np.arange(3), np.arange(6).reshape(2, 3), axes=left)  # a matrix is its rows
+    pictures.plot(np.arange(3), np.arange(6).reshape(2, 3), axes=left)  # a matrix is its rows
     assert [line.get_ydata().tolist() for line in left.lines] == [[0, 1, 2], [3, 4, 5]]
     assert not right.lines
-    with pytest.raises(ValueError, match="X: came with 2"):
-        pictured.plot([[0, 1], [2, 3]], [[4, 5], [6, 7], [8, 9]], axes=left)
+    with pytest.raises(ValueError, match="X: got 2"):
+        pictures.plot([[0, 1], [2, 3]], [[4, 5], [6, 7], [8, 9]], axes=left)
 
 
 def test_heat_maps_share_one_scale(figures):
     matrices = np.arange(2 * 3 * 5 * 7).reshape(2, 3, 5, 7) / 100
-    pictures.Pictures().show_heatmaps(matrices, "Keys", "Queries", titles=["a", "b", "c"], figsize=(6, 4), cmap="Blues")
+    pictures.show_heatmaps(matrices, "Keys", "Queries", titles=["a", "b", "c"], figsize=(6, 4), cmap="Blues")
     axes = figures.gcf().axes[:6]
     for panel, matrix in zip(axes, matrices.reshape(6, 5, 7), strict=True):
         assert np.array_equal(panel.images[0].get_array(), matrix)
@@ -106,7 +105,7 @@ def test_heat_maps_share_one_scale(figures):
     assert [panel.get_ylabel() for panel in axes] == ["Queries", "", ""] * 2
     assert [panel.get_title() for panel in axes[:3]] == ["a", "b", "c"]
     with pytest.raises(ValueError, match="rows, columns, queries, keys"):
-        pictures.Pictures().show_heatmaps(matrices[0], "", "")
+        pictures.show_heatmaps(matrices[0], "", "")
 
 
 def test_a_size_of_figures_is_set_when_asked_for(figures):
@@ -183,7 +182,7 @@ def test_a_curve_of_one_point_can_be_seen(figures):
 
 
 def test_there_is_no_module_for_jax():
-    with pytest.raises(ImportError, match=r"allowed: torch, tensorflow, mxnet.*KERAS_BACKEND=jax"):
+    with pytest.raises(ImportError, match=r"expected torch, tensorflow or mxnet.*KERAS_BACKEND=jax"):
         from dikkat.textbook import jax  # noqa: F401
     with pytest.raises(ImportError):
         from dikkat.textbook import flax  # noqa: F401

@@ -113,7 +113,7 @@ def test_lengths_are_whole_and_not_negative():
     with pytest.raises(ValueError, match="valid_lens"):
         d2l.masked_softmax(torch.zeros(2, 3, 5), torch.tensor([-1, 2]))
     for wrong in (1.5, math.inf, math.nan):
-        with pytest.raises(ValueError, match=f"valid_len: came with {wrong}"):
+        with pytest.raises(ValueError, match=f"valid_len: got {wrong}"):
             d2l.sequence_mask(torch.zeros(2, 3), torch.tensor([2.0, wrong]))
     attention, x = d2l.AdditiveAttention(3, 3, 7, 0.0), torch.zeros(2, 1, 3)
     for wrong in ([-1, 1], [1.5, 1], [1, 1, 1]):
@@ -219,7 +219,7 @@ def test_one_query_has_the_gradients_of_the_formula(lens):
 
 
 def test_sizes_are_checked_when_a_layer_is_made():
-    with pytest.raises(ValueError, match="num_hiddens: came 7"):
+    with pytest.raises(ValueError, match="num_hiddens: got 7"):
         d2l.MultiHeadAttention(7, 2, 0.0)
     with pytest.raises(ValueError, match="key_size"):
         d2l.AdditiveAttention(0, 20, 8, 0.1)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 __all__ = ["Weights", "as_array"]
 
-_ALLOWED = "a tensor, a NumPy array or nested lists of numbers"
+_EXPECTED = "a tensor, a NumPy array or nested lists of numbers"
 
 Weights = torch.Tensor | NDArray[Any] | Sequence[Any]
 
@@ -30,12 +30,12 @@ def as_array(weights: Weights, name: str) -> NDArray[np.float64]:
     """
     if isinstance(weights, torch.Tensor):
         if weights.is_complex():
-            raise TypeError(f"{name}: got dtype {weights.dtype}; allowed are real numbers")
+            raise TypeError(f"{name}: got dtype {weights.dtype}; expected real numbers")
         return weights.detach().to("cpu", torch.float64).numpy()
     try:
         given = np.asarray(weights)
     except ValueError as error:
-        raise TypeError(f"{name}: got lists of unequal lengths; allowed are {_ALLOWED}") from error
+        raise TypeError(f"{name}: got lists of unequal lengths; expected {_EXPECTED}") from error
     if given.dtype.kind not in "biuf":
-        raise TypeError(f"{name}: got {type(weights).__name__} of dtype {given.dtype}; allowed are {_ALLOWED}")
+        raise TypeError(f"{name}: got {type(weights).__name__} of dtype {given.dtype}; expected {_EXPECTED}")
     return np.asarray(given, np.float64)

@@ -1,4 +1,8 @@
-"""Fonts for labels in any script: which installed fonts have the glyphs that the default one lacks."""
+"""Fonts for labels in any script: which installed fonts have the glyphs that the default one lacks.
+
+matplotlib alone is not enough: it takes a missing glyph from the families that a text names, and no others, and its
+font manager finds fonts by name, not by glyph. Chinese words would be boxes on a machine that has a font for them.
+"""
 
 import unicodedata
 import warnings
@@ -57,7 +61,7 @@ def families_for(texts: Iterable[str]) -> list[str]:
             families.append(name)
             missing = left
         if not missing:
-            return families
+            break
     if missing:
         _warn(missing)
     return families
@@ -98,7 +102,7 @@ def _warn(missing: set[str]) -> None:
         "fonts-noto-cjk) or another Noto Sans for other scripts; then delete matplotlib's list of fonts, "
         "fontlist-*.json in the folder that matplotlib.get_cachedir() names",
         UserWarning,
-        stacklevel=4,
+        stacklevel=5,  # the caller of `heatmaps`
     )
 
 

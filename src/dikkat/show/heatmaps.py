@@ -8,7 +8,7 @@ import math
 import os
 import unicodedata
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -88,6 +88,32 @@ def heatmaps(
         >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
         ['le', 'chat']
     """
+    return draw_heatmaps(
+        _figure_class(),
+        weights,
+        queries=queries,
+        keys=keys,
+        xlabel=xlabel,
+        ylabel=ylabel,
+        titles=titles,
+        figsize=figsize,
+        cmap=cmap,
+    )
+
+
+def draw_heatmaps(
+    new_figure: Callable[..., Figure],
+    weights: Weights,
+    *,
+    queries: Tokens | None = None,
+    keys: Tokens | None = None,
+    xlabel: str,
+    ylabel: str,
+    titles: Sequence[str] | None,
+    figsize: tuple[float, float] | None,
+    cmap: str,
+) -> Figure:
+    """Draw what `heatmaps` does on the figure that `new_figure(figsize=..., layout=...)` makes, such as pyplot's."""
     grid_of_panels = _as_panels(weights)
     panels = [panel for row in grid_of_panels for panel in row]
     rows, columns = len(grid_of_panels), len(grid_of_panels[0])
@@ -96,11 +122,10 @@ def heatmaps(
     query_labels = _labels_per_panel(queries, [panel.shape[0] for panel in panels], "queries")
     key_labels = _labels_per_panel(keys, [panel.shape[1] for panel in panels], "keys")
     _check_titles(titles, rows, columns)
-    figure_class = _figure_class()
     families = families_for(_all_texts(xlabel, ylabel, titles, query_labels, key_labels))
 
     size = figsize or _figure_size(rows, query_count, key_counts, query_labels, key_labels, ragged)
-    figure = figure_class(figsize=size, layout="constrained")
+    figure = new_figure(figsize=size, layout="constrained")
     shared_x, shared_y = (not ragged and _is_shared(labels) for labels in (key_labels, query_labels))
     grid = figure.subplots(  # where axes are shared, only the outer labels show
         rows, columns, sharex=shared_x, sharey=shared_y, squeeze=False, width_ratios=key_counts
@@ -148,7 +173,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     metadata = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
     ending = Path(path).suffix.lower()
     if ending not in metadata:
-        raise ValueError(f"path: got {os.fspath(path)!r}; allowed endings are .png and .svg")
+        raise ValueError(f"path: got {os.fspath(path)!r}; expected an ending of .png or .svg")
     from matplotlib import rc_context
 
     content = io.BytesIO()
@@ -177,13 +202,13 @@ def _as_panels(weights: Weights) -> list[list[NDArray[np.float64]]]:
         row = [as_array(panel, f"weights[{index}]") for index, panel in enumerate(weights)]
         for index, panel in enumerate(row):
             if 0 in panel.shape:
-                raise ValueError(f"weights[{index}]: got shape {panel.shape}; allowed is (queries, keys), neither 0")
+                raise ValueError(f"weights[{index}]: got shape {panel.shape}; expected (queries, keys), neither 0")
         return [row]
     given = as_array(weights, "weights")
     panels = given[None, None] if given.ndim == 2 else given
     if panels.ndim != 4 or 0 in panels.shape:
         raise ValueError(
-            f"weights: got shape {given.shape}; allowed are (rows, columns, queries, keys) and (queries, keys), "
+            f"weights: got shape {given.shape}; expected (rows, columns, queries, keys) or (queries, keys), "
             "none of them 0, or a list of matrices; for a batch of matrices use weights[None]"
         )
     return [list(row) for row in panels]
@@ -194,31 +219,29 @@ def _labels_per_panel(tokens: Tokens | None, counts: list[int], name: str) -> li
     if tokens is None:
         return None
     if isinstance(tokens, str):
-        raise TypeError(f"{name}: got one string, {tokens!r}; allowed is a list of tokens, as in {name}=text.split()")
+        raise TypeError(f"{name}: got one string, {tokens!r}; expected a list of tokens, as in {name}=text.split()")
     lists = list(tokens)
     if all(isinstance(token, str) for token in lists):
         if len(set(counts)) > 1:
-            raise ValueError(f"{name}: got one list of tokens; the panels have {counts}, so give one list a panel")
+            raise ValueError(f"{name}: got one list of tokens; expected one a panel, of {counts} tokens")
         return [_labels(lists, counts[0], name)] * len(counts)
     if len(lists) != len(counts):
-        raise ValueError(
-            f"{name}: got {len(lists)} lists; allowed are one list of tokens, or {len(counts)}, one a panel"
-        )
+        raise ValueError(f"{name}: got {len(lists)} lists; expected one list of tokens, or {len(counts)}, one a panel")
     return [_labels(panel, counts[index], f"{name}[{index}]") for index, panel in enumerate(lists)]
 
 
 def _labels(tokens: Sequence[object], count: int, name: str) -> list[str]:
     if isinstance(tokens, str) or not isinstance(tokens, Sequence):
-        raise TypeError(f"{name}: got {type(tokens).__name__}; allowed is a list of tokens, each a str")
+        raise TypeError(f"{name}: got {type(tokens).__name__}; expected a list of tokens, each a str")
     if len(tokens) != count:
-        raise ValueError(f"{name}: got {len(tokens)} tokens; the weights have {count}, so give {count}")
+        raise ValueError(f"{name}: got {len(tokens)} tokens; expected {count}, as the weights have")
     return [_label(token, f"{name}[{index}]") for index, token in enumerate(tokens)]
 
 
 def _label(token: object, name: str) -> str:
     """A token as it can be drawn on one line: control characters made visible, the middle of a long one left out."""
     if not isinstance(token, str):
-        raise TypeError(f"{name}: got {type(token).__name__}; allowed is str")
+        raise TypeError(f"{name}: got {type(token).__name__}; expected str")
     text = "".join(_visible(character) for character in token)
     half = _LONGEST // 2
     return text if len(text) <= _LONGEST else f"{text[:half]}…{text[-half + 1 :]}"
@@ -232,10 +255,10 @@ def _visible(character: str) -> str:
 
 def _check_titles(titles: Sequence[str] | None, rows: int, columns: int) -> None:
     if isinstance(titles, str):
-        raise TypeError(f"titles: got one string, {titles!r}; allowed is a list of strings")
+        raise TypeError(f"titles: got one string, {titles!r}; expected a list of strings")
     if titles is not None and len(titles) not in (columns, rows * columns):
         raise ValueError(
-            f"titles: got {len(titles)}; allowed are {columns}, one for each column, or {rows * columns}, one a panel"
+            f"titles: got {len(titles)}; expected {columns}, one for each column, or {rows * columns}, one a panel"
         )
 
 

@@ -101,7 +101,7 @@ def page(
     numbers = _shown_scores(scores, len(translations))
     for name, code in (("source_language", source_language), ("target_language", target_language)):
         if not re.fullmatch(r"(?:[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*)?", code):
-            raise ValueError(f"{name}: got {code!r}; allowed is a code such as 'de' or 'zh-Hant', or ''")
+            raise ValueError(f"{name}: got {code!r}; expected a code such as 'de' or 'zh-Hant', or ''")
     records, articles = [], []
     for index, translation in enumerate(translations):
         records.append(_record(translation, f"translations[{index}]"))
@@ -169,11 +169,11 @@ def _shown_scores(scores: Sequence[float] | None, count: int) -> list[str] | Non
     if scores is None:
         return None
     if len(scores) != count:
-        raise ValueError(f"scores: got {len(scores)}; there are {count} sentences, so give {count}")
+        raise ValueError(f"scores: got {len(scores)}; expected {count}, one a sentence")
     numbers = [float(score) for score in scores]
     for index, number in enumerate(numbers):
         if not np.isfinite(number):
-            raise ValueError(f"scores[{index}]: got {number}; allowed are finite numbers")
+            raise ValueError(f"scores[{index}]: got {number}; expected finite numbers")
     places = 2 if max(map(abs, numbers), default=0.0) > 1 else 4  # chrF is 0 to 100; some other scores are 0 to 1
     return [f"{number:.{places}f}" for number in numbers]
 
@@ -199,26 +199,23 @@ def _attribute(translation: Aligned, attribute: str, name: str) -> Weights:
 def _tokens(translation: Aligned, attribute: str, name: str) -> list[str]:
     tokens = _attribute(translation, attribute, name)
     if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
-        raise TypeError(f"{name}.{attribute}: got {tokens!r}; allowed is a list of strings")
+        raise TypeError(f"{name}.{attribute}: got {tokens!r}; expected a list of strings")
     return [_encodable(token) for token in tokens]
 
 
 def _check_weights(weights: NDArray[np.float64], shape: tuple[int, int], name: str) -> None:
     if weights.shape != shape:
         raise ValueError(
-            f"{name}.weights: got shape {weights.shape}; it has {shape[0]} target tokens and {shape[1]} source tokens, "
-            f"so allowed is {shape}"
+            f"{name}.weights: got shape {weights.shape}; expected {shape}, its target tokens and its source tokens"
         )
     wrong = ~((weights >= -_SLACK) & (weights <= 1 + _SLACK))  # true of NaN as well
     if wrong.any():
         row, column = np.argwhere(wrong)[0].tolist()
-        raise ValueError(
-            f"{name}.weights[{row}, {column}]: got {weights[row, column]}; allowed are weights from 0 to 1"
-        )
+        raise ValueError(f"{name}.weights[{row}, {column}]: got {weights[row, column]}; expected weights from 0 to 1")
     sums = weights.sum(axis=1)
     if (sums > 1 + _SLACK).any():
         row = int(sums.argmax())
-        raise ValueError(f"{name}.weights[{row}]: got a sum of {sums[row]:.4g}; allowed are sums up to 1")
+        raise ValueError(f"{name}.weights[{row}]: got a sum of {sums[row]:.4g}; expected sums up to 1")
 
 
 def _article(number: int, translation: Aligned, score: str | None, source_language: str, target_language: str) -> str:
@@ -242,7 +239,7 @@ def _article(number: int, translation: Aligned, score: str | None, source_langua
 
 def _paragraph(text: object, name: str, classes: str, language: str) -> str:
     if not isinstance(text, str):
-        raise TypeError(f"{name}: got {type(text).__name__}; allowed is str")
+        raise TypeError(f"{name}: got {type(text).__name__}; expected str")
     return f'<p class="{classes}" dir="auto" lang="{language}">{_text(text)}</p>'
 
 

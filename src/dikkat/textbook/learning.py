@@ -1,40 +1,53 @@
 """How the second generation's models learn: what its `Module`, `DataModule` and `Trainer` share in every framework."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-import numpy as np
-
 from dikkat.textbook import text
+from dikkat.textbook.layers import EncoderDecoder
 from dikkat.textbook.pictures import ProgressBoard
-from dikkat.textbook.text import Ids, parallel_arrays
+from dikkat.textbook.skeleton import Layer, OfAFramework, Tensor
+from dikkat.textbook.text import parallel_arrays
 from dikkat.textbook.tools import HyperParameters
 
-__all__ = ["FrenchFromEnglish", "LearningData", "LearningModel", "LearningTrainer"]
+__all__ = ["FrenchFromEnglish", "LearningData", "LearningModel", "LearningTrainer", "LearningTranslator"]
 
 
-class LearningModel(HyperParameters):
-    """A model that draws how it learns; its `board` and its `trainer` are attributes.
+class LearningModel(OfAFramework, HyperParameters):
+    """A model that draws how it learns; `net` is its network, unless it has a `forward` of its own.
+
+    Args:
+        plot_train_per_epoch: points an epoch of what training says.
+        plot_valid_per_epoch: points an epoch of what validation says.
 
     Attributes:
         board: on which `plot` draws.
         trainer: set by the trainer that fits the model.
-        plot_train_per_epoch: points an epoch of what training says.
-        plot_valid_per_epoch: points an epoch of what validation says.
     """
 
-    board: ProgressBoard
-    trainer: "LearningTrainer"
+    net: Layer
+    lr: float
     plot_train_per_epoch: int
     plot_valid_per_epoch: int
+    trainer: "LearningTrainer"
 
-    def loss(self, y_hat: Any, y: Any) -> Any:
+    def __init__(self, plot_train_per_epoch: int = 2, plot_valid_per_epoch: int = 1) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.board = ProgressBoard()
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """What `net` makes of the inputs."""
+        return self.net(*inputs, **kwargs)
+
+    def loss(self, y_hat: Tensor, y: Tensor) -> Tensor:
         """What is to become small; the model's own."""
         raise NotImplementedError
 
     def configure_optimizers(self) -> Any:
-        """The optimizer; the model's own."""
-        raise NotImplementedError
+        """Stochastic gradient descent with the learning rate `lr`."""
+        return self.framework.optimizer(self, "sgd", self.lr)
 
     def plot(self, key: str, value: Any, train: bool) -> None:
         """Add a point to the board's curve `train_key` or `val_key`.
@@ -54,22 +67,29 @@ class LearningModel(HyperParameters):
 
     def training_step(self, batch: Sequence[Any]) -> Any:
         """The loss of a batch, whose last array is what to say; it is drawn."""
-        return self.drawn_loss(batch, train=True)
+        return self.drawn_loss(batch, train=True, **self.framework.training)
 
     def validation_step(self, batch: Sequence[Any]) -> None:
         """Draw the loss of a batch."""
         self.drawn_loss(batch, train=False)
 
     def drawn_loss(self, batch: Sequence[Any], train: bool, **kwargs: Any) -> Any:
-        """What both steps share; `kwargs` go to the model with all arrays of the batch but the last."""
+        """The loss of a batch, drawn; `kwargs` go to the model with all arrays of the batch but the last."""
         *inputs, wanted = batch
         loss = self.loss(self(*inputs, **kwargs), wanted)  # type: ignore[operator]
         self.plot("loss", loss, train)
         return loss
 
 
-class LearningData(HyperParameters):
-    """Batches to learn from and to validate with."""
+class LearningData(OfAFramework, HyperParameters):
+    """Batches to learn from and to validate with.
+
+    Args:
+        root: kept as an attribute, as by the book's class.
+        num_workers: likewise.
+    """
+
+    batch_size: int
 
     def __init__(self, root: str = "../data", num_workers: int = 4) -> None:
         self.save_hyperparameters()
@@ -77,6 +97,10 @@ class LearningData(HyperParameters):
     def get_dataloader(self, train: bool) -> Any:
         """Batches of either kind; the data's own."""
         raise NotImplementedError
+
+    def get_tensorloader(self, tensors: Sequence[Tensor], train: bool, indices: slice = slice(0, None)) -> Any:
+        """Batches of `batch_size` of some rows of tensors."""
+        return self.framework.load_array([each[indices] for each in tensors], self.batch_size, train)
 
     def train_dataloader(self) -> Any:
         """Batches to learn from."""
@@ -87,12 +111,12 @@ class LearningData(HyperParameters):
         return self.get_dataloader(train=False)
 
 
-class LearningTrainer(HyperParameters):
-    """Goes through the data, epoch by epoch; a framework says what `step` and `judge` do with a batch.
+class LearningTrainer(OfAFramework, HyperParameters):
+    """Goes through the data, epoch by epoch; on the first GPU if it may use one and there is one.
 
     Args:
         max_epochs: how often.
-        num_gpus: how many GPUs to use, of those that there are.
+        num_gpus: how many GPUs it may use.
         gradient_clip_val: the norm to which a batch's gradients are shrunk; 0: not at all.
 
     Attributes:
@@ -104,6 +128,7 @@ class LearningTrainer(HyperParameters):
     """
 
     max_epochs: int
+    num_gpus: int
     gradient_clip_val: float
 
     def __init__(self, max_epochs: int, num_gpus: int = 0, gradient_clip_val: float = 0) -> None:
@@ -129,14 +154,16 @@ class LearningTrainer(HyperParameters):
         )
 
     def prepare_model(self, model: Any) -> None:
-        """Take the model, and what it learns with."""
+        """Take the model to the device, and what it learns with."""
+        self.device = self.framework.try_gpu() if self.num_gpus else self.framework.cpu()
+        self.framework.move(model, self.device)
         self.model, self.optimizer = model, model.configure_optimizers()
         model.trainer = self
         model.board.xlabel, model.board.xlim = "epoch", [0, self.max_epochs]
 
-    def prepare_batch(self, batch: Sequence[Any]) -> Sequence[Any]:
+    def prepare_batch(self, batch: Sequence[Tensor]) -> list[Tensor]:
         """A batch where the model is."""
-        return batch
+        return [self.framework.put(each, self.device) for each in batch]
 
     def fit_epoch(self) -> None:
         """Go through the data once: learn from the one kind of batches, then validate with the other."""
@@ -146,20 +173,21 @@ class LearningTrainer(HyperParameters):
         for batch in self.val_batches:
             self.judge(self.prepare_batch(batch))
 
-    def step(self, batch: Sequence[Any]) -> None:
-        """Learn from a batch; the framework's own."""
-        raise NotImplementedError
+    def step(self, batch: Sequence[Tensor]) -> None:
+        """Learn from a batch."""
+        self.framework.set_training(self.model, True)
+        loss = partial(self.model.training_step, batch)
+        self.framework.learn(self.model, self.optimizer, loss, self.gradient_clip_val)
 
-    def judge(self, batch: Sequence[Any]) -> None:
+    def judge(self, batch: Sequence[Tensor]) -> None:
         """Validate with a batch, from which nothing is learned."""
-        self.model.validation_step(batch)
+        self.framework.set_training(self.model, False)
+        with self.framework.without_gradients():
+            self.model.validation_step(batch)
 
 
-class FrenchFromEnglish:
-    """Sentence pairs in batches: what `MTFraEng` is but for the framework's `get_tensorloader`.
-
-    A class of a framework inherits this and its `DataModule`, and says with `as_tensor` what a NumPy array becomes.
-    The pairs are those of `dikkat.textbook.text.raw_corpus`.
+class FrenchFromEnglish(LearningData):
+    """English sentences and their French translations in batches, those of `dikkat.textbook.text.raw_corpus`.
 
     Args:
         batch_size: pairs a batch.
@@ -173,9 +201,6 @@ class FrenchFromEnglish:
         tgt_vocab: of French.
     """
 
-    as_tensor: Callable[[Ids], Any] = staticmethod(np.asarray)
-    get_tensorloader: Callable[..., Any]
-
     def __init__(self, batch_size: int, num_steps: int = 9, num_train: int = 512, num_val: int = 128) -> None:
         super().__init__()
         self.batch_size, self.num_steps, self.num_train, self.num_val = batch_size, num_steps, num_train, num_val
@@ -183,7 +208,7 @@ class FrenchFromEnglish:
         arrays, self.src_vocab, self.tgt_vocab = parallel_arrays(
             corpus.text, num_steps, num_train + num_val, min_freq=corpus.min_freq
         )
-        self.arrays = tuple(self.as_tensor(array) for array in arrays)
+        self.arrays = tuple(self.framework.tensor(array) for array in arrays)
 
     def get_dataloader(self, train: bool) -> Any:
         """Batches of one of the two parts."""
@@ -198,9 +223,60 @@ class FrenchFromEnglish:
         """
         if len(src_sentences) != len(tgt_sentences):
             raise ValueError(
-                f"tgt_sentences: came {len(tgt_sentences)}; allowed: {len(src_sentences)}, as many as src_sentences"
+                f"tgt_sentences: got {len(tgt_sentences)}; expected {len(src_sentences)}, as many as src_sentences"
             )
         pairs = zip(src_sentences, tgt_sentences, strict=True)
         lines = "\n".join(f"{source}\t{target}" for source, target in pairs)
         arrays, _, _ = parallel_arrays(lines, self.num_steps, None, self.src_vocab, self.tgt_vocab)
-        return tuple(self.as_tensor(array) for array in arrays)
+        return tuple(self.framework.tensor(array) for array in arrays)
+
+
+class LearningTranslator(EncoderDecoder, HyperParameters):
+    """A translator that `Trainer` trains with Adam.
+
+    Args:
+        encoder: `encoder(X, lengths)`.
+        decoder: with `init_state`.
+        tgt_pad: the padding token's number, whose loss does not count.
+        lr: the learning rate.
+    """
+
+    tgt_pad: int
+    lr: float
+
+    def __init__(self, encoder: Layer, decoder: Layer, tgt_pad: int, lr: float) -> None:
+        super().__init__(encoder, decoder)  # type: ignore[call-arg]
+        self.save_hyperparameters()
+
+    def forward(self, enc_X: Tensor, dec_X: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The decoder's scores (B, T, vocab_size), without its state."""
+        return super().forward(enc_X, dec_X, *args, **kwargs)[0]
+
+    def loss(self, Y_hat: Tensor, Y: Tensor) -> Tensor:
+        """The mean cross-entropy of the tokens that are no padding."""
+        return self.framework.mean_loss(Y_hat, Y, self.tgt_pad)
+
+    def configure_optimizers(self) -> Any:
+        """Adam with the learning rate `lr`."""
+        return self.framework.optimizer(self, "adam", self.lr)
+
+    def predict_step(
+        self, batch: Sequence[Tensor], device: Any, num_steps: int, save_attention_weights: bool = False
+    ) -> tuple[Tensor, list[Any]]:
+        """Translate a batch, the likeliest token at each step.
+
+        Args:
+            batch: sources, what the decoder reads, of which the first tokens count, and the sources' lengths.
+            device: where to.
+            num_steps: how many tokens to say, whether `<eos>` was among them or not.
+            save_attention_weights: whether to return the decoder's `attention_weights` of each step.
+
+        Returns:
+            Tokens (B, num_steps), and the attention weights of each step, if they were asked for.
+        """
+        framework = self.framework
+        framework.move(self, device)
+        framework.set_training(self, False)
+        with framework.on(device):
+            sources, targets, lens = (framework.put(each, device) for each in batch[:3])
+            return framework.likeliest(self, sources, lens, targets[:, :1], num_steps, save_attention_weights)

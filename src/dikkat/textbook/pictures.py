@@ -1,33 +1,42 @@
-"""The textbook's pictures, in notebooks and in scripts.
+"""The textbook's pictures, in notebooks and in scripts, of any framework's arrays.
 
 matplotlib loads when something is drawn, and its style stays as it is: `set_figsize` alone changes a setting, which is
 what it is for. In a notebook, curves that grow while a model learns show themselves and grow in place. In a script all
 figures are those of `plt`, to be shown with `plt.show()` or saved.
-
-A framework's module makes subclasses of the classes here that say, with `as_array`, how its arrays become NumPy's.
 """
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dikkat.show.heatmaps import draw_heatmaps
+from dikkat.textbook.tools import as_array
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Animator", "Pictures", "ProgressBoard", "plt", "set_axes", "set_figsize", "use_svg_display"]
+__all__ = [
+    "Animator",
+    "ProgressBoard",
+    "plot",
+    "plt",
+    "set_axes",
+    "set_figsize",
+    "show_heatmaps",
+    "use_svg_display",
+]
 
 Size = tuple[float, float]
 Limits = Sequence[float] | None
-AsArray = Callable[[Any], Any]
 
 _FORMATS = ("-", "m--", "g-.", "r:")
 
 
 class _Pyplot:
-    """`matplotlib.pyplot`, imported when it is first used."""
+    """`matplotlib.pyplot`, which is imported when it is first used."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module("matplotlib.pyplot"), name)
@@ -66,7 +75,18 @@ def set_axes(
     yscale: str,
     legend: Sequence[str] | None,
 ) -> None:
-    """Labels, limits and scales of axes, with a grid, and a legend where there are names for it."""
+    """Set labels, limits and scales of axes, with a grid, and a legend where there are names for it.
+
+    Args:
+        axes: to set.
+        xlabel: under the picture.
+        ylabel: beside it.
+        xlim: left and right end; None: as the curves need it.
+        ylim: lower and upper end, likewise.
+        xscale: `"linear"`, `"log"` ...
+        yscale: likewise.
+        legend: names of the curves, if they have names.
+    """
     axes.set(xlabel=xlabel or "", ylabel=ylabel or "", xscale=xscale, yscale=yscale)
     for limits, set_limits in ((xlim, axes.set_xlim), (ylim, axes.set_ylim)):
         if limits is not None and limits[0] != limits[1]:  # from the first epoch to the first there is no width
@@ -76,109 +96,59 @@ def set_axes(
     axes.grid(True)
 
 
-class Pictures:
-    """`plot` and `show_heatmaps` for a framework's arrays.
+def plot(
+    X: Any,
+    Y: Any = None,
+    xlabel: str | None = None,
+    ylabel: str | None = None,
+    legend: Sequence[str] | None = None,
+    xlim: Limits = None,
+    ylim: Limits = None,
+    xscale: str = "linear",
+    yscale: str = "linear",
+    fmts: Sequence[str] = _FORMATS,
+    figsize: Size = (3.5, 2.5),
+    axes: "Axes | None" = None,
+) -> None:
+    """Draw curves.
 
     Args:
-        as_array: makes a framework's array NumPy's.
+        X: one sequence of x values, or one for each curve; without Y, the y values themselves.
+        Y: one sequence of y values, or one for each curve.
+        xlabel: see `set_axes`, as for `ylabel`, `legend`, `xlim`, `ylim`, `xscale` and `yscale`.
+        ylabel: beside the picture.
+        legend: names of the curves.
+        xlim: left and right end.
+        ylim: lower and upper end.
+        xscale: `"linear"`, `"log"` ...
+        yscale: likewise.
+        fmts: matplotlib's formats of the curves, one after the other, and again from the first.
+        figsize: width and height of a new figure, in inches.
+        axes: where to draw, in place of what stands there. None: on a new figure, or the current axes if they are
+            empty.
+
+    Raises:
+        ValueError: X has several sequences, but not one for each of Y's.
     """
+    use_svg_display()
+    xs, ys = ([], _curves(X)) if Y is None else (_curves(X), _curves(Y))
+    if len(xs) not in (0, 1, len(ys)):
+        raise ValueError(f"X: got {len(xs)} sequences; expected 1, or one for each of Y's {len(ys)}")
+    axes = _empty_axes(figsize) if axes is None else axes
+    axes.cla()
+    for index, y in enumerate(ys):
+        x = [xs[index if len(xs) > 1 else 0]] if xs else []
+        axes.plot(*x, y, fmts[index % len(fmts)])
+    set_axes(axes, xlabel, ylabel, xlim, ylim, xscale, yscale, legend)
 
-    def __init__(self, as_array: AsArray = np.asarray) -> None:
-        self.as_array = as_array
 
-    def plot(
-        self,
-        X: Any,
-        Y: Any = None,
-        xlabel: str | None = None,
-        ylabel: str | None = None,
-        legend: Sequence[str] | None = None,
-        xlim: Limits = None,
-        ylim: Limits = None,
-        xscale: str = "linear",
-        yscale: str = "linear",
-        fmts: Sequence[str] = _FORMATS,
-        figsize: Size = (3.5, 2.5),
-        axes: "Axes | None" = None,
-    ) -> None:
-        """Draw curves.
-
-        Args:
-            X: one sequence of places, or one for each curve; without Y, the heights themselves.
-            Y: one sequence of heights, or one for each curve.
-            xlabel: under the picture.
-            ylabel: beside it.
-            legend: names of the curves.
-            xlim: left and right end.
-            ylim: lower and upper end.
-            xscale: `"linear"`, `"log"` ...
-            yscale: likewise.
-            fmts: how the curves are drawn, one after the other, and again from the first.
-            figsize: width and height of a new figure, in inches.
-            axes: where to draw, in place of what stands there. None: on a new figure, or the current axes if they are
-                empty.
-
-        Raises:
-            ValueError: as many places as heights are needed, for one curve or for each.
-        """
-        use_svg_display()
-        places, heights = ([], self._curves(X)) if Y is None else (self._curves(X), self._curves(Y))
-        if len(places) not in (0, 1, len(heights)):
-            raise ValueError(f"X: came with {len(places)} sequences; allowed: 1, or one for each of Y's {len(heights)}")
-        axes = _empty_axes(figsize) if axes is None else axes
-        axes.cla()
-        for index, height in enumerate(heights):
-            place = [places[index if len(places) > 1 else 0]] if places else []
-            axes.plot(*place, height, fmts[index % len(fmts)])
-        set_axes(axes, xlabel, ylabel, xlim, ylim, xscale, yscale, legend)
-
-    def _curves(self, given: Any) -> list[Any]:
-        """One curve as a list of one; a list of curves, or the rows of a matrix, as they are."""
-        if isinstance(given, list | tuple):
-            curves = [self.as_array(each) for each in given]
-            return [np.array(curves)] if all(each.ndim == 0 for each in curves) else curves
-        array = self.as_array(given)
-        return [array] if array.ndim == 1 else list(array)
-
-    def show_heatmaps(
-        self,
-        matrices: Any,
-        xlabel: str,
-        ylabel: str,
-        titles: Sequence[str] | None = None,
-        figsize: Size = (2.5, 2.5),
-        cmap: str = "Reds",
-    ) -> None:
-        """Draw a grid of matrices, with one colour scale for all.
-
-        Args:
-            matrices: (rows of panels, columns of panels, queries, keys).
-            xlabel: what the keys are.
-            ylabel: what the queries are.
-            titles: one for each column of panels.
-            figsize: width and height, in inches.
-            cmap: the name of a colour map.
-
-        Raises:
-            ValueError: not four dimensions.
-        """
-        use_svg_display()
-        panels = self.as_array(matrices)
-        if panels.ndim != 4:
-            raise ValueError(f"matrices: came with shape {panels.shape}; allowed: (rows, columns, queries, keys)")
-        rows, columns = panels.shape[:2]
-        figure, grid = plt.subplots(
-            rows, columns, figsize=figsize, sharex=True, sharey=True, squeeze=False, layout="constrained"
-        )
-        finite = panels[np.isfinite(panels)]
-        scale = {"vmin": finite.min(), "vmax": finite.max()} if finite.size else {}
-        for index, axes in enumerate(grid.flat):
-            row, column = divmod(index, columns)
-            image = axes.imshow(panels[row, column], cmap=cmap, **scale)
-            axes.set(xlabel=xlabel if row == rows - 1 else "", ylabel=ylabel if column == 0 else "")
-            if titles:
-                axes.set_title(titles[column])
-        figure.colorbar(image, ax=grid, shrink=0.6)
+def _curves(given: Any) -> list[Any]:
+    """One curve as a list of one; a list of curves, or the rows of a matrix, as they are."""
+    if isinstance(given, list | tuple):
+        curves = [as_array(each) for each in given]
+        return [np.array(curves)] if all(each.ndim == 0 for each in curves) else curves
+    array = as_array(given)
+    return [array] if array.ndim == 1 else list(array)
 
 
 def _empty_axes(figsize: Size) -> "Axes":
@@ -190,54 +160,86 @@ def _empty_axes(figsize: Size) -> "Axes":
     return new
 
 
-def _set_points(line: Any, places: Sequence[float], heights: Sequence[float]) -> None:
-    """Give a curve its points. One alone, of which no line can be drawn, is a dot."""
-    if len(places) == 1 and line.get_marker() == "None":
-        line.set(marker="o", gid="alone")
-    elif line.get_gid() == "alone":
-        line.set(marker="None", gid=None)
-    line.set_data(places, heights)
+def show_heatmaps(
+    matrices: Any,
+    xlabel: str,
+    ylabel: str,
+    titles: Sequence[str] | None = None,
+    figsize: Size = (2.5, 2.5),
+    cmap: str = "Reds",
+) -> None:
+    """Draw a grid of matrices with one colour scale for all: `dikkat.show.heatmaps` on a figure of `plt`.
+
+    Args:
+        matrices: (rows of panels, columns of panels, queries, keys).
+        xlabel: what the keys are.
+        ylabel: what the queries are.
+        titles: one for each column of panels.
+        figsize: width and height, in inches.
+        cmap: the name of a colour map.
+
+    Raises:
+        ValueError: not four dimensions.
+    """
+    use_svg_display()
+    panels = as_array(matrices)
+    if panels.ndim != 4:
+        raise ValueError(f"matrices: got shape {panels.shape}; expected (rows, columns, queries, keys)")
+    draw_heatmaps(plt.figure, panels, xlabel=xlabel, ylabel=ylabel, titles=titles, figsize=figsize, cmap=cmap)
 
 
 class _Growing:
-    """A figure that is drawn again and again: in a notebook in its place, in a script when somebody looks."""
+    """Axes whose curves grow: in a notebook the figure is drawn again in its place, in a script when somebody looks.
 
-    def __init__(self, figure: Any) -> None:
-        self.figure, self.handle = figure, None
+    Args:
+        axes: to draw on.
+    """
+
+    def __init__(self, axes: "Axes") -> None:
+        self.axes, self.handle = axes, None
         if _in_notebook():  # which would show what pyplot still holds a second time, at the end of the cell
-            plt.close(figure)
+            plt.close(axes.figure)
 
     def show(self) -> None:
+        self.axes.relim()
+        self.axes.autoscale_view()
         if not _in_notebook():
             return
         if self.handle is None:
-            self.handle = importlib.import_module("IPython.display").display(self.figure, display_id=True)
+            self.handle = importlib.import_module("IPython.display").display(self.axes.figure, display_id=True)
         else:
-            self.handle.update(self.figure)
+            self.handle.update(self.axes.figure)
+
+
+def _set_points(line: Any, x: Sequence[float], y: Sequence[float]) -> None:
+    """Give a curve its points. One alone, of which no line can be drawn, is a dot."""
+    if len(x) == 1 and line.get_marker() == "None":
+        line.set(marker="o", gid="alone")
+    elif line.get_gid() == "alone":
+        line.set(marker="None", gid=None)
+    line.set_data(x, y)
 
 
 class Animator:
     """Curves that grow while a model learns.
 
     Args:
-        xlabel: under the picture.
-        ylabel: beside it.
+        xlabel: see `set_axes`, as for `ylabel`, `xlim`, `ylim`, `xscale` and `yscale`.
+        ylabel: beside the picture.
         legend: names of the curves.
         xlim: left and right end.
         ylim: lower and upper end.
         xscale: `"linear"`, `"log"` ...
         yscale: likewise.
-        fmts: how the curves are drawn.
+        fmts: matplotlib's formats of the curves.
         nrows: rows of axes; the curves are on the first of all.
         ncols: columns of axes.
         figsize: width and height, in inches.
 
     Attributes:
-        X: the curves' places so far, a list for each curve; None before the first.
-        Y: their heights.
+        X: the curves' x values so far, a list for each curve; None before the first.
+        Y: their y values.
     """
-
-    as_array: AsArray = staticmethod(np.asarray)
 
     def __init__(
         self,
@@ -261,45 +263,42 @@ class Animator:
         self.fmts, self.legend = fmts, legend or []
         set_axes(self.axes[0], xlabel, ylabel, xlim, ylim, xscale, yscale, None)
         self._lines: list[Any] = []
-        self._growing = _Growing(self.fig)
+        self._growing = _Growing(self.axes[0])
 
     def add(self, x: Any, y: Any) -> None:
         """Add a point to each curve.
 
         Args:
-            x: the place, or one for each curve.
-            y: the height, or one for each curve; a curve whose place or height is None gets no point.
+            x: the x value, or one for each curve.
+            y: the y value, or one for each curve; a curve whose x or y is None gets no point.
         """
-        heights = list(y) if isinstance(y, list | tuple) else [y]
-        places = list(x) if isinstance(x, list | tuple) else [x] * len(heights)
+        ys = list(y) if isinstance(y, list | tuple) else [y]
+        xs = list(x) if isinstance(x, list | tuple) else [x] * len(ys)
         if self.X is None or self.Y is None:
-            self.X, self.Y = [[] for _ in heights], [[] for _ in heights]
-            for index in range(len(heights)):
+            self.X, self.Y = [[] for _ in ys], [[] for _ in ys]
+            for index in range(len(ys)):
                 self._lines += self.axes[0].plot([], [], self.fmts[index % len(self.fmts)])
             if self.legend:
                 self.axes[0].legend(self.legend)
-        curves = zip(places, heights, self.X, self.Y, self._lines, strict=True)
-        for place, height, so_far, heights_so_far, line in curves:
-            if place is not None and height is not None:
-                so_far.append(float(self.as_array(place)))
-                heights_so_far.append(float(self.as_array(height)))
-                _set_points(line, so_far, heights_so_far)
-        self.axes[0].relim()
-        self.axes[0].autoscale_view()
+        for new_x, new_y, all_x, all_y, line in zip(xs, ys, self.X, self.Y, self._lines, strict=True):
+            if new_x is not None and new_y is not None:
+                all_x.append(float(as_array(new_x)))
+                all_y.append(float(as_array(new_y)))
+                _set_points(line, all_x, all_y)
         self._growing.show()
 
 
 class ProgressBoard:
-    """A board on which the second generation's models draw how they learn: a curve a label.
+    """A board on which the second generation's models draw how they learn: a curve for each label.
 
     Args:
-        xlabel: under the picture.
-        ylabel: beside it.
+        xlabel: see `set_axes`, as for `ylabel`, `xlim`, `ylim`, `xscale` and `yscale`.
+        ylabel: beside the picture.
         xlim: left and right end.
         ylim: lower and upper end.
         xscale: `"linear"`, `"log"` ...
         yscale: likewise.
-        ls: how the curves are drawn, one after the other.
+        ls: matplotlib's line styles of the curves, one after the other.
         colors: likewise.
         fig: a figure to draw on; None: a new one, at the first point.
         axes: axes to draw on, of that figure; None: its own.
@@ -309,8 +308,6 @@ class ProgressBoard:
     Attributes:
         data: the points that are drawn, (x, y) pairs by their curve's label.
     """
-
-    as_array: AsArray = staticmethod(np.asarray)
 
     def __init__(
         self,
@@ -336,9 +333,9 @@ class ProgressBoard:
         self._growing: _Growing | None = None
 
     def draw(self, x: Any, y: Any, label: str, every_n: int = 1) -> None:
-        """Add a point to a curve: the mean of every `every_n` that come."""
+        """Add a point to the curve of a label: the mean of every `every_n` points that come."""
         waiting = self._waiting.setdefault(label, [])
-        waiting.append((float(self.as_array(x)), float(self.as_array(y))))
+        waiting.append((float(as_array(x)), float(as_array(y))))
         if len(waiting) < every_n:
             return
         points = self.data.setdefault(label, [])
@@ -356,8 +353,6 @@ class ProgressBoard:
             (self._lines[label],) = self.axes.plot([], [], linestyle=style, color=color, label=label)
             self.axes.legend()
         _set_points(self._lines[label], *zip(*points, strict=True))
-        self.axes.relim()
-        self.axes.autoscale_view()
         self._growing.show()
 
     def _begin(self) -> _Growing:
@@ -366,4 +361,4 @@ class ProgressBoard:
             self.axes = (plt.figure(figsize=self.figsize, layout="constrained") if self.fig is None else self.fig).gca()
         self.fig = self.axes.figure
         set_axes(self.axes, self.xlabel, self.ylabel, self.xlim, self.ylim, self.xscale, self.yscale, legend=None)
-        return _Growing(self.fig)
+        return _Growing(self.axes)

@@ -33,6 +33,7 @@ __all__ = [
 
 Tokens = Sequence[str]
 Ids = NDArray[np.int64]
+Arrays = tuple[Ids, Ids, Ids, Ids]
 
 UNKNOWN, PAD, BEGIN, END = "<unk>", "<pad>", "<bos>", "<eos>"
 
@@ -102,7 +103,7 @@ def whole_number(value: Any) -> int:
     """
     number = float(value)
     if not number.is_integer():
-        raise ValueError(f"a token's number came as {number}; allowed: whole numbers")
+        raise ValueError(f"a token's number: got {number}; expected a whole number")
     return int(number)
 
 
@@ -123,7 +124,7 @@ def raw_corpus() -> RawCorpus:
     """The book's corpus where it can be had, and otherwise the phrasebook, in which every word counts.
 
     The book gives words that occur once no number of their own. Its corpus says things many times over; the phrasebook
-    does not: of its first 600 pairs, 'va' and 'moi' are in one each, which nothing could translate any more.
+    does not: of its first 600 pairs, 'va' and 'moi' are in one each, and could not be said without a number.
     """
     pairs: Corpus
     try:
@@ -198,18 +199,29 @@ def build_array_nmt(lines: Sequence[Tokens], vocab: Vocab, num_steps: int) -> tu
     return ids.reshape(len(ended), num_steps), lens
 
 
-def load_data_nmt(num_steps: int, num_examples: int | None = 600) -> tuple[tuple[Ids, Ids, Ids, Ids], Vocab, Vocab]:
+def load_data_nmt(num_steps: int, num_examples: int | None = 600) -> tuple[Arrays, Vocab, Vocab]:
     """The corpus's first pairs: what the first generation's `load_data_nmt` makes an iterator of.
 
     Returns:
         The arrays of the sources, their lengths, the targets and their lengths; the vocabularies of both languages,
         whose words occur as often as `raw_corpus` says.
     """
-    source, target = _words(read_data_nmt(), num_examples)
-    source_vocab, target_vocab = (Vocab(lines, raw_corpus().min_freq, [PAD, BEGIN, END]) for lines in (source, target))
-    sources, source_lens = build_array_nmt(source, source_vocab, num_steps)
-    targets, target_lens = build_array_nmt(target, target_vocab, num_steps)
-    return (sources, source_lens, targets, target_lens), source_vocab, target_vocab
+    return _pairs(read_data_nmt(), num_steps, num_examples, (None, None), raw_corpus().min_freq)
+
+
+def _pairs(
+    text: str, num_steps: int, num_examples: int | None, vocabs: Sequence[Vocab | None], min_freq: int
+) -> tuple[Arrays, Vocab, Vocab]:
+    """Sources, their lengths, targets and theirs, of raw text; the vocabularies, made of it where they are None."""
+    lines = _words(text, num_examples)
+    source, target = (
+        vocab or Vocab(own, min_freq, [PAD, BEGIN, END]) for vocab, own in zip(vocabs, lines, strict=True)
+    )
+    return (
+        (*build_array_nmt(lines[0], source, num_steps), *build_array_nmt(lines[1], target, num_steps)),
+        source,
+        target,
+    )
 
 
 def _words(text: str, num_examples: int | None) -> tuple[list[list[str]], list[list[str]]]:
@@ -225,7 +237,7 @@ def parallel_arrays(
     source_vocab: Vocab | None = None,
     target_vocab: Vocab | None = None,
     min_freq: int = 1,
-) -> tuple[tuple[Ids, Ids, Ids, Ids], Vocab, Vocab]:
+) -> tuple[Arrays, Vocab, Vocab]:
     r"""Pairs as the second generation's arrays.
 
     Args:
@@ -245,11 +257,9 @@ def parallel_arrays(
         >>> source.shape, lens, vocab.to_tokens(source[0])
         ((1, 4), array([3]), ['go', '.', '<eos>', '<pad>'])
     """
-    source, target = _words(text, num_examples)
-    source_vocab = source_vocab or Vocab(source, min_freq, [PAD, BEGIN, END])
-    target_vocab = target_vocab or Vocab(target, min_freq, [PAD, BEGIN, END])
-    sources, lens = build_array_nmt(source, source_vocab, num_steps)
-    targets, _ = build_array_nmt(target, target_vocab, num_steps)
+    (sources, lens, targets, _), source_vocab, target_vocab = _pairs(
+        text, num_steps, num_examples, (source_vocab, target_vocab), min_freq
+    )
     begin = np.full((len(targets), 1), target_vocab[BEGIN], dtype=np.int64)
     return (sources, np.hstack([begin, targets[:, :-1]]), lens, targets), source_vocab, target_vocab
 

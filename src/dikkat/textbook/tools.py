@@ -1,4 +1,4 @@
-"""Small tools of the textbook's code: timers, sums, checks, and classes that grow from cell to cell."""
+"""Small tools of the textbook's code: arrays, timers, sums, checks, and classes that grow from cell to cell."""
 
 import inspect
 import sys
@@ -7,10 +7,39 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
-__all__ = ["Accumulator", "HyperParameters", "Timer", "add_to_class", "check_len", "check_shape", "first_that_takes"]
+__all__ = [
+    "Accumulator",
+    "HyperParameters",
+    "Timer",
+    "add_to_class",
+    "as_array",
+    "check_len",
+    "check_shape",
+    "first_that_takes",
+]
 
 T = TypeVar("T")
+
+
+def as_array(x: Any) -> Any:
+    """The values of any framework's tensor as a NumPy array; numbers and lists of them too.
+
+    Args:
+        x: a tensor of PyTorch, TensorFlow or MXNet, on any device, with or without gradients (bfloat16 becomes float32,
+            as NumPy has no such type); or what `numpy.asarray` takes.
+
+    Example:
+        >>> as_array(torch.ones(2, dtype=torch.bfloat16, requires_grad=True))
+        array([1., 1.], dtype=float32)
+    """
+    if isinstance(x, torch.Tensor):
+        values = x.detach().cpu()
+        return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    if hasattr(x, "asnumpy"):  # MXNet
+        return x.asnumpy()
+    return x.numpy() if hasattr(x, "numpy") else np.asarray(x)  # TensorFlow; anything else
 
 
 class Timer:
@@ -63,14 +92,12 @@ class Accumulator:
         (7.0, 0.75)
     """
 
-    as_array: Callable[[Any], Any] = staticmethod(np.asarray)  # what makes a framework's array NumPy's
-
     def __init__(self, n: int) -> None:
         self.data = [0.0] * n
 
     def add(self, *args: Any) -> None:
         """Add one number, or array of one, to each sum."""
-        self.data = [total + float(self.as_array(value)) for total, value in zip(self.data, args, strict=True)]
+        self.data = [total + float(as_array(value)) for total, value in zip(self.data, args, strict=True)]
 
     def reset(self) -> None:
         """Begin again at 0."""
@@ -129,7 +156,7 @@ def check_len(a: Any, n: int) -> None:
         ValueError: it is not n.
     """
     if len(a) != n:
-        raise ValueError(f"a: came with length {len(a)}; it should be {n}")
+        raise ValueError(f"a: got length {len(a)}; expected {n}")
 
 
 def check_shape(a: Any, shape: Sequence[int]) -> None:
@@ -139,7 +166,7 @@ def check_shape(a: Any, shape: Sequence[int]) -> None:
         ValueError: it is another one.
     """
     if tuple(a.shape) != tuple(shape):
-        raise ValueError(f"a: came with shape {tuple(a.shape)}; it should be {tuple(shape)}")
+        raise ValueError(f"a: got shape {tuple(a.shape)}; expected {tuple(shape)}")
 
 
 def first_that_takes(args: Sequence[Any], kwargs: dict[str, Any], *functions: Callable[..., T]) -> T:
@@ -158,5 +185,5 @@ def first_that_takes(args: Sequence[Any], kwargs: dict[str, Any], *functions: Ca
         except TypeError:
             continue
         return function(*args, **kwargs)
-    allowed = " or ".join(str(inspect.signature(function)) for function in functions)
-    raise TypeError(f"came {args} and {kwargs}; allowed: {allowed}")
+    expected = " or ".join(str(inspect.signature(function)) for function in functions)
+    raise TypeError(f"arguments: got {args} and {kwargs}; expected {expected}")

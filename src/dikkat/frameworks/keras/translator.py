@@ -17,9 +17,8 @@ from dikkat.frameworks.keras.model import TranslationModel
 from dikkat.frameworks.keras.steps import Memory
 from dikkat.translation.decoding.translator import Translates
 from dikkat.translation.formats import model_folder
-from dikkat.translation.settings import Settings
 from dikkat.translation.network.model import Batch, OutputLayer
-from dikkat.translation.settings import Precision
+from dikkat.translation.settings import Precision, Settings
 from dikkat.translation.text.tokenizer import Tokenizer
 
 

@@ -14,8 +14,8 @@ from dikkat.frameworks.mxnet.blocks import Block, Linear, linear
 from dikkat.frameworks.mxnet.decoders import AttentionalGRU, AttentionalLSTM, Memory
 from dikkat.frameworks.mxnet.encoders import GRUEncoder, LSTMEncoder
 from dikkat.translation.architecture import has_source_table, score_of
-from dikkat.translation.settings import Settings
 from dikkat.translation.network.model import Batch
+from dikkat.translation.settings import Settings
 
 
 class _Embedding(Block):

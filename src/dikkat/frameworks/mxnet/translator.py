@@ -19,9 +19,8 @@ from dikkat.frameworks.mxnet.training import array_of, to_mxnet
 from dikkat.translation.decoding.translator import Translates
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.formats import model_folder
-from dikkat.translation.settings import Settings
 from dikkat.translation.network.model import Batch
-from dikkat.translation.settings import Precision
+from dikkat.translation.settings import Precision, Settings
 from dikkat.translation.text.tokenizer import Tokenizer
 
 

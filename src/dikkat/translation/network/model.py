@@ -10,9 +10,8 @@ from dikkat import scores
 from dikkat.attention import Memory
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, Covered, GRUEncoder, LSTMEncoder
 from dikkat.translation.architecture import has_source_table, score_of
-from dikkat.translation.errors import SettingsError
 from dikkat.translation.network.loss import Reduction, linear_cross_entropy
-from dikkat.translation.settings import Precision, ScoreName, Settings
+from dikkat.translation.settings import Precision, Settings
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD
 
 State = Tensor | tuple[Tensor, Tensor] | Covered  # of the decoder: a GRU's, an LSTM's, and either with coverage

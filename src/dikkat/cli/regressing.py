@@ -37,7 +37,7 @@ _GUESSED = "cp1252"  # the encoding that nothing in a file confirms
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
 
 
-def _said(panel: str, metavar: str, text: str, *completed: str, **more: Any) -> Any:
+def _declared(panel: str, metavar: str, text: str, *completed: str, **more: Any) -> Any:
     """An option whose help says its default, where it has one; the shell completes its values."""
     return typer.Option(
         help=text,
@@ -68,10 +68,10 @@ def regress(
             show_default=False,
         ),
     ] = None,
-    target: Annotated[str | None, _said(_DATA, "COLUMN", "The column to predict.")] = None,
+    target: Annotated[str | None, _declared(_DATA, "COLUMN", "The column to predict.")] = None,
     feature: Annotated[
         list[str] | None,
-        _said(
+        _declared(
             _DATA,
             "COLUMN",
             "A column to predict it from. May be given several times. \\[default: all other columns of numbers]",
@@ -79,7 +79,7 @@ def regress(
     ] = None,
     weights: Annotated[
         str | None,
-        _said(
+        _declared(
             _DATA,
             "COLUMN",
             "A column that says how much each row counts: 2 as if it were there twice, 0 as if it were not.",
@@ -87,7 +87,7 @@ def regress(
     ] = None,
     predict: Annotated[
         Path | None,
-        _said(
+        _declared(
             _DATA,
             "TABLE",
             "Another table with the same features, for whose rows the target is predicted. \\[default: the table "
@@ -96,7 +96,7 @@ def regress(
     ] = None,
     kernel: Annotated[
         str | None,
-        _said(
+        _declared(
             _MODEL,
             "NAME",
             "How weight falls with distance: gaussian, over all rows; epanechnikov, triangular or boxcar, to "
@@ -106,7 +106,7 @@ def regress(
     ] = None,
     bandwidth: Annotated[
         str | None,
-        _said(
+        _declared(
             _MODEL,
             "NUMBERS",
             "How far the kernel reaches, in the units of the features: a number, or one for each feature with "
@@ -117,7 +117,7 @@ def regress(
     ] = None,
     order: Annotated[
         str | None,
-        _said(
+        _declared(
             _MODEL,
             "NAME",
             "What is fitted around each place: constant, a mean; linear, a line, which follows slopes to the "
@@ -127,7 +127,7 @@ def regress(
     ] = None,
     tolerance: Annotated[
         float | None,
-        _said(
+        _declared(
             _MODEL,
             "SHARE",
             "The share of the weight that may be left out of a prediction, below 1. Larger: faster on large "
@@ -136,7 +136,7 @@ def regress(
     ] = None,
     out_of_reach: Annotated[
         str | None,
-        _said(
+        _declared(
             _MODEL,
             "NAME",
             "What is predicted where a kernel that ends reaches no row: nan, nothing; nearest, the nearest row. "
@@ -146,7 +146,7 @@ def regress(
     ] = None,
     seed: Annotated[
         int | None,
-        _said(_DATA, "N", "Without a table: where the random numbers begin. \\[default: 0]", min=0),
+        _declared(_DATA, "N", "Without a table: where the random numbers begin. \\[default: 0]", min=0),
     ] = None,
     output: Annotated[
         Path,
@@ -163,8 +163,8 @@ def regress(
 
     A prediction is a weighted mean over the rows, in which near ones count most: attention. What is near is learned.
     """
-    data = {"target": target, "feature": feature, "weights": weights, "predict": predict}
-    model = {
+    data: dict[str, Any] = {"target": target, "feature": feature, "weights": weights, "predict": predict}
+    model: dict[str, Any] = {
         "kernel": kernel,
         "bandwidth": None if bandwidth is None else _bandwidth(bandwidth),
         "order": order,

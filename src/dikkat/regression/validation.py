@@ -17,7 +17,7 @@ Order = Literal["constant", "linear"]
 OutOfReach = Literal["nan", "nearest"]
 
 
-def check_settings(kernel: object, bandwidth: object, order: object, tolerance: object, out_of_reach: object) -> None:
+def check_settings(kernel: object, bandwidth: object, order: object, tolerance: Any, out_of_reach: object) -> None:
     """The settings that a file holds too: all but the device, which is the machine's own.
 
     Raises:

@@ -10,13 +10,14 @@ their figures, are kept in the output folder. A chapter that fails is reported w
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from benchmarks.kit.processes import command, environment
 
 # By the name of the helper library's module, the name that the book's tabs have.
 TABS = {"torch": "pytorch", "tensorflow": "tensorflow", "mxnet": "mxnet"}
@@ -100,13 +101,13 @@ def measure(name: str, code: list[str], options: argparse.Namespace) -> dict[str
     folder = options.output / f"{options.book.resolve().name}-{options.framework}" / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cells.json").write_text(json.dumps({"tab": TABS[options.framework], "cells": code}), encoding="utf-8")
-    environment = os.environ | {"MPLBACKEND": "Agg"}
-    command = [options.python, "-m", "benchmarks.frameworks.textbook_chapters", "--run", str(folder)]
+    around = environment(MPLBACKEND="Agg")
+    words = command("frameworks.textbook_chapters", "--run", folder, python=options.python)
     started = time.perf_counter()
     with (folder / "output.txt").open("w+", encoding="utf-8") as output:
         try:
             status = subprocess.run(
-                command, env=environment, stdout=output, stderr=subprocess.STDOUT, timeout=options.limit, check=False
+                words, env=around, stdout=output, stderr=subprocess.STDOUT, timeout=options.limit, check=False
             ).returncode
         except subprocess.TimeoutExpired:
             status = -1

@@ -17,5 +17,5 @@ def environment(source: Path = ROOT / "src", **more: str) -> dict[str, str]:
 
     The folder that the process works in is not searched: it may be another checkout with benchmarks of its own.
     """
-    path = os.pathsep.join([str(source), str(ROOT)])
-    return os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"} | more
+    path = [str(source), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"} | more

@@ -1,20 +1,16 @@
 """How good a fitted model is, and what it says along one feature and among its own points."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from dikkat.regression.criterion import Criterion
+from dikkat.regression.estimator import NadarayaWatson
 from dikkat.regression.joined import Array, join
-
-if TYPE_CHECKING:
-    from dikkat.regression.estimator import NadarayaWatson
 
 __all__ = ["Among", "Curve", "LeftOut", "along", "among", "leave_out"]
 

@@ -1,16 +1,11 @@
 """The textbook's experiment: the same fifty points pooled in three ways."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dikkat.regression.estimator import NadarayaWatson
 from dikkat.regression.joined import Array
-
-if TYPE_CHECKING:
-    from dikkat.regression.estimator import NadarayaWatson
 
 __all__ = ["Experiment", "Pooling", "run"]
 
@@ -74,8 +69,6 @@ def run(seed: int) -> Experiment:
 
     Source: Zhang et al., Dive into Deep Learning, the section on attention pooling by similarity.
     """
-    from dikkat.regression.estimator import NadarayaWatson
-
     random = np.random.default_rng(seed)
     x = np.sort(random.uniform(0.0, 5.0, _POINTS))
     y = _truth(x) + random.normal(0.0, _NOISE, _POINTS)

@@ -93,7 +93,8 @@ def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
         raise InputError(f"{path}: {'; '.join(faults)}. Save the model again")
     if not all(_is_step(step, tensors["X_train_"].shape[1]) for step in history):
         raise InputError(f"{path}: its history is not one of bandwidths and errors. Save the model again")
-    return Saved(settings, *(tensors[name] for name in _TENSORS), names, history)
+    x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
+    return Saved(settings, x, y, weight, bandwidth, names, history)
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Array]]:

@@ -33,7 +33,7 @@ def check_settings(kernel: object, bandwidth: object, order: object, tolerance: 
             f"bandwidth: got {bandwidth!r}; expected a positive number in the units of X, one for each feature, or "
             f"one of {_listed(rules)}"
         )
-    if not isinstance(tolerance, Real) or not 0 <= tolerance < 1:
+    if not isinstance(tolerance, Real) or not 0 <= float(tolerance) < 1:
         raise ValueError(f"tolerance: got {tolerance!r}; expected a number of at least 0 and below 1")
 
 

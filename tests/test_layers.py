@@ -272,7 +272,7 @@ def test_layers_under_autocast() -> None:
             ValueError,
             r"value: got shape .*8 feat",
         ),
-        (lambda: dikkat.DotProductAttention()(*tensors(8, 8, 8), maks=None), TypeError, "maks: got an unknown argument"),
+        (lambda: dikkat.DotProductAttention()(*tensors(8, 8, 8), maks=None), TypeError, "maks: got an unknown"),
         (
             lambda: dikkat.MultiHeadAttention(8, 4)(*tensors(8, 8, 8, torch.float32), key_padding_mask=None),
             TypeError,

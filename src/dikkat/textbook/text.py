@@ -217,11 +217,8 @@ def _pairs(
     source, target = (
         vocab or Vocab(own, min_freq, [PAD, BEGIN, END]) for vocab, own in zip(vocabs, lines, strict=True)
     )
-    return (
-        (*build_array_nmt(lines[0], source, num_steps), *build_array_nmt(lines[1], target, num_steps)),
-        source,
-        target,
-    )
+    arrays = (*build_array_nmt(lines[0], source, num_steps), *build_array_nmt(lines[1], target, num_steps))
+    return arrays, source, target
 
 
 def _words(text: str, num_examples: int | None) -> tuple[list[list[str]], list[list[str]]]:

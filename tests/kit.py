@@ -20,7 +20,7 @@ from torch import Tensor
 
 import dikkat
 from dikkat import scores
-from dikkat.implementations import KERNELS, chunked
+from dikkat.backends import BACKENDS, chunked
 
 # Distinct primes, so that exchanged axes cannot pass.
 BATCH, HEADS, QUERIES, KEYS, FEATURES, VALUES, HIDDENS = 2, 3, 5, 7, 4, 11, 13
@@ -390,7 +390,7 @@ def way(name: str) -> Iterator[str]:
 
 
 # Without "triton", which computes in float32 on a GPU, or in Triton's interpreter: tests/interpreted has it.
-WAYS = [*(name for name in KERNELS if name != "triton"), "chunked, small tiles"]
+WAYS = [*(name for name in BACKENDS if name != "triton"), "chunked, small tiles"]
 
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
@@ -409,8 +409,8 @@ def record() -> Iterator[list[str]]:
         return runs
 
     with pytest.MonkeyPatch.context() as patch:
-        for name, kernel in list(KERNELS.items()):
-            patch.setitem(KERNELS, name, replace(kernel, run=spy(name, kernel.run)))
+        for name, kernel in list(BACKENDS.items()):
+            patch.setitem(BACKENDS, name, replace(kernel, run=spy(name, kernel.run)))
         yield ran
 
 

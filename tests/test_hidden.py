@@ -9,7 +9,7 @@ from torch import Tensor
 import dikkat
 import kit
 from dikkat import scores
-from dikkat.implementations import reference
+from dikkat.backends import reference
 from kit import CASES, KEYS, RESTRICTIONS, WITH_STATES, every_case, every_kind, seen_pairs, serves
 
 # --- rows without a key

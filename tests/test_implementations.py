@@ -11,7 +11,7 @@ from torch import Tensor
 import dikkat
 import kit
 from dikkat import scores
-from dikkat.implementations import KERNELS
+from dikkat.backends import BACKENDS
 from kit import CASES, DTYPES, KEYS, RESTRICTIONS, WAYS, WITH_STATES, every_case, every_kind, seen_pairs, serves
 
 HALVES = ["none", "lengths", "all"]  # what the half types are tried with
@@ -424,7 +424,7 @@ def test_implementations_name_the_one_that_auto_runs_first() -> None:
     for case, restriction in (("scaled dot", "none"), ("additive", "lengths"), ("gaussian", "all")):
         made = kit.call(case, restriction)
         found = dikkat.implementations(made.query, made.key, made.value, score=made.score, **made.restricted)
-        assert {i.name for i in found} == set(KERNELS)
+        assert {i.name for i in found} == set(BACKENDS)
         assert all(i.runs == (not i.reasons) for i in found)
         with kit.record() as ran:
             made.run()
@@ -442,7 +442,7 @@ def test_large_problems_go_to_what_needs_linear_memory() -> None:
     assert inner[0].name == "chunked"
     weights = dikkat.implementations(x, x, x, score=scores.Dot(), return_weights=True)
     assert weights[0].name == "reference"
-    assert [i.name for i in weights[1:]] == [name for name in KERNELS if name != "reference"]  # the table's order
+    assert [i.name for i in weights[1:]] == [name for name in BACKENDS if name != "reference"]  # the table's order
 
 
 def test_an_unknown_implementation_is_an_error() -> None:

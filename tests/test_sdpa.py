@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import dikkat
 import kit
 from dikkat import scores
-from dikkat.implementations import sdpa
+from dikkat.backends import sdpa
 
 FUSED = "_scaled_dot_product_flash_attention_for_cpu"
 
@@ -102,7 +102,7 @@ def test_a_product_that_overflows_reaches_only_the_rows_that_see_it() -> None:
     torch.testing.assert_close(came[0, :2].double(), exact[0, :2], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("impl", kit.KERNELS)
+@pytest.mark.parametrize("impl", kit.BACKENDS)
 def test_under_autocast_what_is_turned_runs_or_is_refused(impl: str) -> None:
     torch.manual_seed(0)
     layer = dikkat.MultiHeadAttention(8, 2)
@@ -171,9 +171,9 @@ def test_hidden_keys_are_copied_only_where_they_would_have_an_effect(
     score: scores.Score, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     met: list[Any] = []
-    real = dikkat.implementations.KERNELS["sdpa"].run
-    kept = kit.replace(dikkat.implementations.KERNELS["sdpa"], run=lambda problem: met.append(problem) or real(problem))
-    monkeypatch.setitem(dikkat.implementations.KERNELS, "sdpa", kept)
+    real = dikkat.backends.BACKENDS["sdpa"].run
+    kept = kit.replace(dikkat.backends.BACKENDS["sdpa"], run=lambda problem: met.append(problem) or real(problem))
+    monkeypatch.setitem(dikkat.backends.BACKENDS, "sdpa", kept)
     torch.manual_seed(0)
     lens = torch.tensor([3, 11])
     for query_size, hidden in ((1.0, 1.0), (1.0, 1e30), (1e30, 1e30), (1.0, torch.inf), (1.0, torch.nan)):

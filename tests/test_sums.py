@@ -10,7 +10,7 @@ from torch import Tensor
 
 import dikkat
 from dikkat import scores
-from dikkat.implementations import chunked
+from dikkat.backends import chunked
 from dikkat.recurrent import AttentionalGRU
 
 FLOAT32_EPS = torch.finfo(torch.float32).eps

@@ -9,7 +9,7 @@ from torch import Tensor
 import dikkat
 import kit
 from dikkat import scores
-from dikkat.implementations import chunked
+from dikkat.backends import chunked
 from kit import KINDS, WAYS, WITH_STATES, every_kind, serves
 
 # --- under torch's transforms

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dikkat import call
-from dikkat.implementations import KERNELS, choose, pack
+from dikkat.backends import BACKENDS, choose, pack
 from dikkat.masking import align, restrict
 from dikkat.scores import Score
 from dikkat.snapshot import Mark, differ, frozen, learns, marks, traced
@@ -570,6 +570,6 @@ def implementations(
     wanted = call.Wanted(dropout=dropout, wants_weights=return_weights, wants_state=return_state)
     problem = call.problem(query, key, value, score, limits, wanted)
     first = choose(problem)
-    names = sorted(KERNELS, key=lambda name: name != first)
-    found = ((name, tuple(KERNELS[name].obstacles(problem))) for name in names)
+    names = sorted(BACKENDS, key=lambda name: name != first)
+    found = ((name, tuple(BACKENDS[name].obstacles(problem))) for name in names)
     return [Implementation(name, not reasons, reasons) for name, reasons in found]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.implementations import KERNELS, Problem, Result, choose
+from dikkat.backends import BACKENDS, Problem, Result, choose
 from dikkat.masking import Restrictions, are_harmless, autocasts, broadcast, can_read_values, check_dense, restrict
 from dikkat.problem import spread
 from dikkat.scores import Dot, ScaledDot, Score, fits
@@ -118,14 +118,14 @@ def run(problem: Problem, impl: str) -> Result:
     """
     if impl == "auto":
         impl = choose(problem)
-    elif impl not in KERNELS:
-        raise ValueError(f"impl: came {impl!r}; allowed: 'auto', {', '.join(map(repr, KERNELS))}")
-    elif reasons := KERNELS[impl].obstacles(problem):
+    elif impl not in BACKENDS:
+        raise ValueError(f"impl: came {impl!r}; allowed: 'auto', {', '.join(map(repr, BACKENDS))}")
+    elif reasons := BACKENDS[impl].obstacles(problem):
         raise ValueError(
             f"impl: {impl!r} cannot run this call: {'; '.join(reasons)}. Allowed: 'auto', or one that "
             "dikkat.implementations() says runs"
         )
-    kernel = KERNELS[impl]
+    kernel = BACKENDS[impl]
     if problem.dropout and kernel.wants_seeds:
         problem = replace(problem, seeds=_seeds(problem.lead, problem.query.device))
     device = problem.query.device.type

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from dikkat import call, scores
 from dikkat.attention import Memory, attend_memory, project
+from dikkat.backends import pack
 from dikkat.cpu.recurrence import launch as fused
-from dikkat.implementations import pack
 from dikkat.masking import check_dense
 from dikkat.recurrent import cells
 from dikkat.recurrent.stack import check_lengths, check_probability, check_stack, choose

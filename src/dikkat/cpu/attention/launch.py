@@ -15,8 +15,8 @@ from torch import Tensor
 from dikkat import addresses
 from dikkat.cpu.engine import threads
 from dikkat.masking import Restrictions, have_tangents, transformed
-from dikkat.operator import Gradients, Output, Upstream, operator
 from dikkat.problem import Problem, farthest, must_exclude
+from dikkat.problem.operator import Gradients, Output, Upstream, operator
 from dikkat.scores import Pair
 
 _HAS_NUMBA = find_spec("numba") is not None

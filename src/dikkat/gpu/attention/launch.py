@@ -17,8 +17,8 @@ from torch import Tensor
 
 from dikkat import addresses
 from dikkat.masking import Restrictions, have_tangents
-from dikkat.operator import Gradients, Output, Upstream, operator
 from dikkat.problem import Problem, farthest, spread
+from dikkat.problem.operator import Gradients, Output, Upstream, operator
 
 _INF = float("inf")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)

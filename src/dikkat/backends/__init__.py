@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dikkat.backends import chunked, reference, sdpa
 from dikkat.cpu.attention import launch as attention_launch
 from dikkat.gpu.attention import launch as gpu_launch
-from dikkat.implementations import chunked, reference, sdpa
 from dikkat.problem import Problem, Result
 from dikkat.scores import Pair
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Backend:
     """One way to compute attention.
 
     Attributes:
@@ -29,12 +29,12 @@ class Kernel:
     wants_seeds: bool = True
 
 
-KERNELS = {
-    "sdpa": Kernel(sdpa.obstacles, sdpa.run, wants_seeds=False),
-    "reference": Kernel(reference.obstacles, reference.run),
-    "chunked": Kernel(chunked.obstacles, chunked.run),
-    "numba": Kernel(attention_launch.obstacles, attention_launch.run),
-    "triton": Kernel(gpu_launch.obstacles, gpu_launch.run),
+BACKENDS = {
+    "sdpa": Backend(sdpa.obstacles, sdpa.run, wants_seeds=False),
+    "reference": Backend(reference.obstacles, reference.run),
+    "chunked": Backend(chunked.obstacles, chunked.run),
+    "numba": Backend(attention_launch.obstacles, attention_launch.run),
+    "triton": Backend(gpu_launch.obstacles, gpu_launch.run),
 }
 
 # The reference's largest tensor, in elements, up to which it is chosen before `chunked`, and before a fused kernel:
@@ -60,7 +60,7 @@ def choose(problem: Problem) -> str:
     if largest <= (_SMALL if alone else _SMALLEST):
         return "reference"
     for name in ("triton" if problem.query.is_cuda else "numba", "chunked"):
-        if not KERNELS[name].obstacles(problem):
+        if not BACKENDS[name].obstacles(problem):
             return name
     return "reference"
 
@@ -71,4 +71,4 @@ def pack(pair: Pair, key: Tensor) -> Tensor | None:
     return attention_launch.pack(key.detach()) if worth else None
 
 
-__all__ = ["KERNELS", "Kernel", "Problem", "Result", "choose", "pack"]
+__all__ = ["BACKENDS", "Backend", "Problem", "Result", "choose", "pack"]

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from dikkat.masking import can_read_values, have_tangents, softmax
-from dikkat.operator import Gradients, Output, Upstream, operator
 from dikkat.problem import (
     Problem,
     clip,
@@ -22,6 +21,7 @@ from dikkat.problem import (
     profile_slope,
     weigh,
 )
+from dikkat.problem.operator import Gradients, Output, Upstream, operator
 from dikkat.state import Pooled, join
 
 _INF = float("inf")

@@ -384,7 +384,7 @@ def test_threads_find_what_one_finds() -> None:
     """In a process of their own, which a crash would end."""
     script = Path(__file__).parents[1] / "benchmarks" / "threads.py"
     done = subprocess.run(
-        [sys.executable, str(script), "--threads", "8", "--seconds", "1.5"], capture_output=True, text=True, timeout=240
+        [sys.executable, str(script), "--threads", "8", "--seconds", "0.5"], capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" answers, 0 wrong") == 4

@@ -8,10 +8,12 @@ log-sum-exp tricks.
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from dataclasses import replace as replace  # tests take it from here
 from functools import cache
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -31,7 +33,7 @@ FIXED, BOXCAR = 1.3, 2.7
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
-NOT_DENSE = {
+NOT_DENSE: dict[str, Callable[[Tensor], Tensor]] = {
     "sparse": lambda x: x.to_sparse(),
     "rows": lambda x: x.to_sparse_csr(),
     "mkldnn": lambda x: x.float().to_mkldnn(),
@@ -414,20 +416,100 @@ def record() -> Iterator[list[str]]:
         yield ran
 
 
-# What tests are run over: every score; or one of each pair function, and one whose support ends.
-every_case = pytest.mark.parametrize(("way", "case"), [(w, c) for w in WAYS for c in CASES])
+# --- what tests are run over
+
+# One score of each pair function, and one whose support ends: each has code of its own in an implementation.
 KINDS = ["scaled dot", "additive", "gaussian", "epanechnikov"]
-every_kind = pytest.mark.parametrize(("way", "case"), [(w, c) for w in WAYS for c in KINDS])
+_KIND_OF = {
+    **dict.fromkeys(["average", "dot", "scaled dot", "bilinear", "cosine", "vector sum"], "scaled dot"),
+    **dict.fromkeys(["gaussian", "gaussian, learned"], "gaussian"),
+    **dict.fromkeys(["boxcar", "epanechnikov", "triangular"], "epanechnikov"),
+    "additive": "additive",
+}
 WITH_STATES = [w for w in WAYS if w != "sdpa"]
+# PyTorch's fused kernels take no more than this.
+SDPA_RESTRICTIONS = ["none", "lengths", "mask", "mask a head", "mask of keys"]
 
 
-def serves(way: str, made: Call, **more: Any) -> bool:
-    """Whether the implementation runs this call; where it does not, it must raise, and say why."""
-    reasons = made.obstacles(way.split(",")[0], **more)
-    if reasons:
-        with pytest.raises(ValueError, match="cannot run this call"):
-            made.run(way, **more)
-    return not reasons
+def runs(way: str, case: str, restriction: str = "none") -> bool:
+    """Whether an implementation must run a call: the promise that `test_what_must_run_runs` holds it to."""
+    return way != "sdpa" or (_KIND_OF[case] == "scaled dot" and restriction in SDPA_RESTRICTIONS)
+
+
+def pairwise(
+    dimensions: dict[str, Sequence[Any]], valid: Callable[..., bool] = lambda **_: True
+) -> list[tuple[Any, ...]]:
+    """So many combinations that every two values of two dimensions meet in one of them, if they ever may.
+
+    Greedy, and the same at every call: the first pair that is missing, in the combination that has most of the others
+    that are missing.
+
+    Args:
+        dimensions: each dimension's values, by its name.
+        valid: whether a combination, by names, may be.
+    """
+    every = [row for row in product(*dimensions.values()) if valid(**dict(zip(dimensions, row, strict=True)))]
+    having: dict[tuple[int, Any, int, Any], list[tuple[Any, ...]]] = {}
+    for row in every:
+        for pair in _pairs(row):
+            having.setdefault(pair, []).append(row)
+    missing, chosen = dict.fromkeys(having), []
+    while missing:
+        best = max(having[next(iter(missing))], key=lambda row: sum(pair in missing for pair in _pairs(row)))
+        chosen.append(best)
+        for pair in _pairs(best):
+            missing.pop(pair, None)
+    return sorted(chosen, key=every.index)
+
+
+def _pairs(row: tuple[Any, ...]) -> list[tuple[int, Any, int, Any]]:
+    return [(i, a, j, b) for (i, a), (j, b) in combinations(enumerate(row), 2)]
+
+
+def over(
+    *, ways: Sequence[str] = WAYS, cases: Sequence[str] = tuple(CASES), under: str = "none",
+    valid: Callable[..., bool] = lambda **_: True, **dimensions: Sequence[Any],
+) -> pytest.MarkDecorator:  # fmt: skip
+    """Run a test over every pair of implementation, score and further dimensions, of what must run.
+
+    An implementation has code for each kind of score, so that the two count as one dimension here: each kind in each
+    implementation meets every value of the others.
+
+    Args:
+        ways: implementations.
+        cases: scores.
+        under: the restriction that the test makes its calls with, where that is no dimension.
+        valid: which combinations there are, of those that must run.
+        dimensions: the further arguments of the test, and their values.
+    """
+
+    def may_be(engine: tuple[str, str], case: str, **more: Any) -> bool:
+        way, kind = engine
+        fits = _KIND_OF[case] == kind and runs(way, case, more.get("restriction", under))
+        return fits and valid(way=way, case=case, **more)
+
+    engines = [(way, kind) for way in ways for kind in KINDS]
+    rows = pairwise({"engine": engines, "case": cases, **dimensions}, may_be)
+    return pytest.mark.parametrize(
+        ("way", "case", *dimensions), [(engine[0], case, *more) for engine, case, *more in rows], ids=str
+    )
+
+
+def every_case(restriction: str = "none") -> pytest.MarkDecorator:
+    """Every score in every implementation that must run it."""
+    return pytest.mark.parametrize(("way", "case"), [(w, c) for w in WAYS for c in CASES if runs(w, c, restriction)])
+
+
+def every_kind(restriction: str = "none", ways: Sequence[str] = WAYS) -> pytest.MarkDecorator:
+    """One score of each kind in every implementation that must run it."""
+    return pytest.mark.parametrize(("way", "case"), [(w, c) for w in ways for c in KINDS if runs(w, c, restriction)])
+
+
+def assert_refused(way: str, made: Call, **more: Any) -> None:
+    """The implementation says why it does not run this call, and does not."""
+    assert made.obstacles(way.split(",")[0], **more)
+    with pytest.raises(ValueError, match="cannot run this call"):
+        made.run(way, **more)
 
 
 def seen_pairs(made: Call) -> Tensor:

@@ -10,17 +10,14 @@ import dikkat
 import kit
 from dikkat import scores
 from dikkat.backends import reference
-from kit import CASES, KEYS, RESTRICTIONS, WITH_STATES, every_case, every_kind, seen_pairs, serves
+from kit import CASES, KEYS, KINDS, RESTRICTIONS, WITH_STATES, over, seen_pairs
 
 # --- rows without a key
 
 
-@pytest.mark.parametrize("restriction", ["lengths", "lengths a query", "mask", "causal", "all"])
-@every_case
+@over(restriction=["lengths", "lengths a query", "mask", "causal", "all"])
 def test_a_row_without_a_key_is_zero_everywhere(way: str, case: str, restriction: str) -> None:
     made = kit.call(case, restriction, queries=kit.KEYS + 4 if restriction == "causal" else kit.QUERIES)
-    if not serves(way, made):
-        return
     empty = ~seen_pairs(made).any(-1)
     assert bool(empty.any())
     query = made.query.detach().clone()
@@ -67,13 +64,9 @@ def poison(tensor: Tensor, rows: Tensor, how: float) -> Tensor:
     return torch.where(rows[..., None], how, tensor.detach()).requires_grad_()
 
 
-@pytest.mark.parametrize("how", [math.nan, math.inf])
-@pytest.mark.parametrize("restriction", [r for r in RESTRICTIONS if r != "none"])
-@every_case
+@over(restriction=[r for r in RESTRICTIONS if r != "none"], how=[math.nan, math.inf])
 def test_keys_that_nobody_sees_have_no_effect(way: str, case: str, restriction: str, how: float) -> None:
     made = kit.call(case, restriction)
-    if not serves(way, made):
-        return
     unseen = ~seen_pairs(made).any(-2)
     poisoned = kit.replace(made, key=poison(made.key, unseen, how), value=poison(made.value, unseen, how))
     with kit.way(way) as impl:
@@ -85,15 +78,16 @@ def test_keys_that_nobody_sees_have_no_effect(way: str, case: str, restriction: 
         torch.testing.assert_close(came[name], expected[name], rtol=0, atol=0, msg=lambda m, n=name: f"{n}: {m}")
 
 
-@pytest.mark.parametrize("how", [math.nan, math.inf])
-@pytest.mark.parametrize("where", ["key", "value"])
-@pytest.mark.parametrize("restriction", ["lengths a query", "mask", "causal", "exclude", "all"])
-@every_case
+# The contract has it in the other implementations than PyTorch's.
+@over(
+    ways=WITH_STATES,
+    restriction=["lengths a query", "mask", "causal", "exclude", "all"],
+    where=["key", "value"],
+    how=[math.nan, math.inf],
+)
 def test_a_key_hidden_from_some_reaches_only_those_who_see_it(
     way: str, case: str, restriction: str, where: str, how: float
 ) -> None:
-    if way == "sdpa":
-        return  # the contract has it in the other implementations
     made = kit.call(case, restriction)
     seen = seen_pairs(made)
     index = next(j for j in range(KEYS) if seen[..., j].any() and not seen[..., j].all())
@@ -128,9 +122,7 @@ def test_a_visible_nan_is_not_swallowed(way: str, case: str) -> None:
     assert bool(out[weighed].isnan().all())
 
 
-@pytest.mark.parametrize("how", [math.nan, math.inf])
-@pytest.mark.parametrize("restricted", ["lengths", "mask a head"])
-@every_kind
+@over(cases=KINDS, restricted=["lengths", "mask a head"], how=[math.nan, math.inf])
 def test_what_is_shared_is_hidden_from_those_who_may_not_see_it(
     way: str, case: str, restricted: str, how: float
 ) -> None:
@@ -151,8 +143,6 @@ def test_what_is_shared_is_hidden_from_those_who_may_not_see_it(
     dirty_value[..., struck, :] = how
     clean = kit.replace(made, key=key.requires_grad_(), value=value.requires_grad_(), restricted=limits)
     dirty = kit.replace(clean, key=dirty_key.requires_grad_(), value=dirty_value.requires_grad_())
-    if not serves(way, clean):
-        return
     with kit.way(way) as impl:
         expected, came = clean.run(impl), dirty.run(impl)
     torch.testing.assert_close(came[blind], expected[blind], rtol=1e-12, atol=1e-12)

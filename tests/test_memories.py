@@ -381,7 +381,7 @@ def test_functional_call_grad_and_vmap_take_the_weights_that_they_are_given(grad
 
 def test_threads_find_what_one_finds() -> None:
     """In a process of their own, which a crash would end."""
-    words = command("attention.threads", "--threads", "8", "--seconds", "1.5")
+    words = command("attention.threads", "--threads", "8", "--seconds", "0.5")
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" answers, 0 wrong") == 4

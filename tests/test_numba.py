@@ -137,17 +137,21 @@ def assert_close(came: dict[str, Tensor], exact: dict[str, Tensor], rtol: float 
 # --- sizes beyond every tile
 
 
-@pytest.mark.parametrize("size", LARGE, ids=str)
-@pytest.mark.parametrize("restriction", RESTRICTIONS)
-@pytest.mark.parametrize("case", SCORES)
+@pytest.mark.parametrize(
+    ("case", "restriction", "size"),
+    kit.pairwise({"case": list(SCORES), "restriction": list(RESTRICTIONS), "size": LARGE}),
+    ids=str,
+)
 def test_several_tiles(case: str, restriction: str, size: tuple[int, int, int]) -> None:
     made = given_(case, restriction, *size)
     assert_close(everything(made, "numba"), everything(made, "reference"))
 
 
-@pytest.mark.parametrize("size", LARGE, ids=str)
-@pytest.mark.parametrize("restriction", ["none", "all"])
-@pytest.mark.parametrize("case", SCORES)
+@pytest.mark.parametrize(
+    ("case", "restriction", "size"),
+    kit.pairwise({"case": list(SCORES), "restriction": ["none", "all"], "size": LARGE}),
+    ids=str,
+)
 def test_several_tiles_in_float32(case: str, restriction: str, size: tuple[int, int, int]) -> None:
     score, leaves, restricted = given_(case, restriction, *size)
     single = {n: t.detach().float().requires_grad_() for n, t in leaves.items()}

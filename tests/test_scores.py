@@ -43,6 +43,20 @@ def _made() -> list[tuple[type, scores.Score]]:
     return [(type(score), score) for score in made]
 
 
+def test_a_constant_that_a_module_in_the_place_of_w_v_adds_is_in_no_weight() -> None:
+    plain, other = scores.Additive(4, 6, 13).double(), scores.Additive(4, 6, 13).double()
+    other.load_state_dict(plain.state_dict())
+    adds = torch.nn.Linear(13, 1).double()
+    with torch.no_grad():
+        adds.weight.copy_(plain.w_v.weight)
+        adds.bias.fill_(3.0)
+    other.w_v = torch.nn.Sequential(adds)  # type: ignore[assignment]
+    torch.testing.assert_close(other.pair_weight(), plain.w_v.weight[0], rtol=0, atol=1e-14)
+    query, key = torch.randn(5, 6, dtype=torch.float64), torch.randn(7, 4, dtype=torch.float64)
+    came, expected = (dikkat.attention_weights(query, key, score=score) for score in (other, plain))
+    torch.testing.assert_close(came, expected, rtol=0, atol=1e-14)
+
+
 def test_a_fixed_bandwidth_is_exact_and_a_learned_one_positive() -> None:
     assert scores.Gaussian(0.3).bandwidth.item() == 0.3
     assert scores.Gaussian(torch.tensor(0.3)).bandwidth.dtype == torch.float32

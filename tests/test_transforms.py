@@ -10,17 +10,14 @@ import dikkat
 import kit
 from dikkat import scores
 from dikkat.backends import chunked
-from kit import KINDS, WAYS, WITH_STATES, every_kind, serves
+from kit import KINDS, WAYS, WITH_STATES, over, pairwise, runs
 
 # --- under torch's transforms
 
 
-@pytest.mark.parametrize("restriction", ["none", "lengths", "all"])
-@every_kind
+@over(cases=KINDS, restriction=["none", "lengths", "all"])
 def test_compile_fullgraph(way: str, case: str, restriction: str) -> None:
     made = kit.call(case, restriction)
-    if not serves(way, made):
-        return
     torch.compiler.reset()
     with kit.way(way) as impl:
 
@@ -157,8 +154,15 @@ def test_forward_mode_is_the_references(case: str, restriction: str) -> None:
             run("chunked")(*duals)
 
 
-@pytest.mark.parametrize("restriction", ["none", "lengths", "all"])
-@every_kind
+def test_sdpa_does_not_run_under_vmap() -> None:
+    made = kit.call("scaled dot", "none")
+    with pytest.raises(ValueError, match=r"under torch\.func"):
+        torch.vmap(lambda query: dikkat.attend(query, made.key, made.value, score=made.score, impl="sdpa"))(
+            torch.randn(4, *made.query.shape, dtype=torch.float64)
+        )
+
+
+@over(ways=WITH_STATES, cases=KINDS, restriction=["none", "lengths", "all"])
 def test_vmap(way: str, case: str, restriction: str) -> None:
     made = kit.call(case, restriction)
     queries = torch.randn(4, *made.query.shape, dtype=torch.float64)
@@ -171,10 +175,6 @@ def test_vmap(way: str, case: str, restriction: str) -> None:
         return run(query, key).sin().sum()
 
     with kit.way(way) as impl:
-        if impl == "sdpa":
-            with pytest.raises(ValueError, match=r"under torch\.func"):
-                torch.vmap(run, (0, None))(queries, key)
-            return
         torch.testing.assert_close(
             torch.vmap(run, (0, None))(queries, key),
             torch.stack([run(q, key) for q in queries]),
@@ -216,11 +216,10 @@ def test_vmap_over_lengths_and_scores_parameters(way: str) -> None:
             torch.testing.assert_close(came[i], one, rtol=1e-12, atol=1e-12)
 
 
-@every_kind
+# Additive projections are autocast's to round.
+@pytest.mark.parametrize(("way", "case"), [(w, c) for w in WAYS for c in KINDS if c != "additive" and runs(w, c)])
 def test_autocast_leaves_attention_in_the_types_that_come(way: str, case: str) -> None:
     made = kit.call(case, "lengths").to(torch.float32)
-    if case == "additive" or not serves(way, made):
-        return  # its projections are autocast's to round
     with kit.way(way) as impl:
         expected = made.run(impl)
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -274,9 +273,11 @@ def test_chunked_is_an_operator() -> None:
     assert "chunked" in OPERATORS
 
 
-@pytest.mark.parametrize("restriction", ["none", "lengths", "all"])
-@pytest.mark.parametrize("case", KINDS)
-@pytest.mark.parametrize("name", OPERATORS)
+# An operator's code for autograd, shapes and vmap is one for all kinds of scores.
+@pytest.mark.parametrize(
+    ("name", "case", "restriction"),
+    pairwise({"name": OPERATORS, "case": KINDS, "restriction": ["none", "lengths", "all"]}),
+)
 def test_opcheck(name: str, case: str, restriction: str) -> None:
     made = kit.call(case, restriction)
     operands: list[Any] = []

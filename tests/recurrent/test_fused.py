@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import kit
 from dikkat import prepare, scores
 from dikkat.attention import Memory
 from dikkat.cpu.recurrence import launch as recurrence_launch
@@ -90,10 +91,14 @@ def assert_near(found: dict[str, Tensor], wanted: dict[str, Tensor], share: floa
         assert away <= share * (1e-3 + tensor.abs().max()), f"{name}: off by {away:.3g}"
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.4])
-@pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("cell", DECODERS)
+def _over_decoders(layers: list[int]) -> pytest.MarkDecorator:
+    """Each score in each cell, for which there is code, with one layer and several, with dropout and without."""
+    both = [(cell, score) for cell in DECODERS for score in SCORES]
+    rows = kit.pairwise({"both": both, "layers": layers, "dropout": [0.0, 0.4]})
+    return pytest.mark.parametrize(("cell", "score", "layers", "dropout"), [(*each, *more) for each, *more in rows])
+
+
+@_over_decoders(layers=[1, 3])
 def test_equals_the_loop(cell: str, score: str, layers: int, dropout: float) -> None:
     between = {"dropout": dropout if layers > 1 else 0.0, "weight_dropout": dropout}
     module, given = made(cell, score, layers, **between)
@@ -102,10 +107,7 @@ def test_equals_the_loop(cell: str, score: str, layers: int, dropout: float) -> 
     assert_near(gradients(module, given, "numba"), gradients(module, given, "reference"), 1e-10)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.4])
-@pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("cell", DECODERS)
+@_over_decoders(layers=[1, 2])
 def test_gradients_by_differences(cell: str, score: str, layers: int, dropout: float) -> None:
     between = {"dropout": dropout if layers > 1 else 0.0, "weight_dropout": dropout}
     module, given = made(cell, score, layers, hidden=3, **between)

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads of trainings as small as these would only wait, busily
 
 import torch
+import torch._dynamo  # an optimiser imports it, for seconds: here once, so that the kills fall into steps
 
 from benchmarks.kit import report
 from dikkat.translation import Settings, phrasebook

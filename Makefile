@@ -8,12 +8,17 @@ SOURCES := src tests benchmarks examples docs tools conftest.py
 INSTALL := -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal
 KERAS_TESTS := tests/frameworks/in_keras src/dikkat/frameworks/keras
-KERAS_2_TESTS := tests/textbook/test_textbook_tensorflow.py src/dikkat/textbook/keras2.py src/dikkat/textbook/tensorflow.py
+KERAS_2_TESTS := tests/textbook/test_textbook_tensorflow.py \
+  $(addprefix src/dikkat/textbook/,keras2.py keras2_gru.py generations.py tensorflow.py)
 # What runs on plain PyTorch in about a minute: the core without its largest tables of cases.
 FAST_TESTS := tests/test_attention.py tests/test_masking.py tests/test_scores.py tests/test_layers.py tests/test_files.py \
   tests/test_docstrings.py tests/recurrent/test_encoder.py tests/translation/test_settings.py tests/translation/test_tokenizer.py
 
-.PHONY: help demo test test-fast test-all test-triton test-keras test-keras2 test-mxnet check format install peers bench clean
+FENCED_TESTS := tests/test_fences.py tests/test_numba.py tests/test_numba_calls.py tests/test_numba_edges.py \
+  tests/recurrent/test_fused.py tests/translation/test_ranking.py tests/regression/test_moments.py
+
+.PHONY: help demo test test-fast test-all test-fences test-triton test-keras test-keras2 test-mxnet test-pythons coverage check format install \
+  peers bench clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what there is.
@@ -30,7 +35,7 @@ test: .venv/test  ## All tests of dikkat on PyTorch, with the examples of the do
 test-fast: .venv/test  ## The core's tests, in about a minute.
 	$(PYTEST) $(FAST_TESTS)
 
-test-all: test test-triton test-keras test-keras2 test-mxnet  ## Every test: also Triton's interpreter, Keras and MXNet.
+test-all: test test-fences test-triton test-keras test-keras2 test-mxnet  ## Every test: also Triton's interpreter, Keras and MXNet.
 
 test-triton: .venv/test  ## The kernels for GPUs, in Triton's interpreter.
 	TRITON_INTERPRET=1 $(PYTEST) tests/interpreted
@@ -41,6 +46,21 @@ test-keras: .venv/frameworks  ## Keras 3 on TensorFlow, JAX and PyTorch.
 
 test-keras2: .venv/frameworks  ## The textbook's chapters on TensorFlow, which want Keras 2.
 	TF_USE_LEGACY_KERAS=1 KERAS_BACKEND=tensorflow $(PYTEST) $(KERAS_2_TESTS)
+
+test-fences: .venv/test  ## The compiled kernels, with every region of memory fenced.
+	DIKKAT_FENCES=1 $(PYTEST) $(FENCED_TESTS)
+
+coverage: .venv/check  ## Which lines the tests of dikkat on PyTorch reach.
+	$(BIN)/coverage run --module pytest -q
+	$(BIN)/coverage report
+
+PYTHONS ?= 3.11 3.12 3.13 3.14
+test-pythons:  ## The core's tests on each of $(PYTHONS) that is here, each in an environment of its own.
+	for version in $(PYTHONS); do \
+	  command -v python$$version > /dev/null && python$$version -c '' 2> /dev/null || { echo "python$$version: not here"; continue; }; \
+	  python$$version -m venv .venv-$$version && \
+	  .venv-$$version/bin/python $(INSTALL) -c constraints.txt -e '.[test]' && \
+	  .venv-$$version/bin/python -m pytest -q --numprocesses=2 $(FAST_TESTS) || exit 1; done
 
 test-mxnet: .venv-mxnet/installed  ## MXNet, which wants Python 3.11 and an old NumPy, in an environment of its own.
 	$(MXNET)/python -m pytest -q tests/frameworks/in_mxnet src/dikkat/frameworks/mxnet src/dikkat/textbook/mxnet.py
@@ -57,17 +77,10 @@ format: .venv/check  ## Format the sources, and mend what the linter can.
 	$(BIN)/ruff format $(SOURCES)
 
 bench: .venv/frameworks peers demo .venv-mxnet/installed  ## Measure, and write benchmarks/results/ and the tables of docs/benchmarks.md.
-	$(BIN)/python benchmarks/core.py
-	$(BIN)/python benchmarks/phrasebook.py
-	PYTHONPATH=src $(PEERS)/python benchmarks/additive.py
-	PYTHONPATH=src $(PEERS)/python benchmarks/stress.py --write
-	PYTHONPATH=src $(PEERS)/python benchmarks/regression.py
-	$(BIN)/python benchmarks/keras_additive.py
-	$(BIN)/python benchmarks/cross_loading.py --model demo/model --mxnet $(MXNET)/python
-	$(BIN)/python benchmarks/textbook_experiment.py --mxnet $(MXNET)/python
+	for suite in attention regression translation frameworks; do $(BIN)/python -m benchmarks $$suite $(BENCH) || exit 1; done
 
 clean:  ## Remove the environments and everything made.
-	rm -rf .venv .venv-peers .venv-mxnet site demo textbook-figures
+	rm -rf .venv .venv-* site demo textbook-figures
 
 # One environment, which grows: each stage adds its extra to the one before.
 .venv/python:

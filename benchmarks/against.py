@@ -49,7 +49,7 @@ def main() -> None:
     commit = subprocess.run(
         ["git", "rev-parse", "--short", options.commit], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.strip()
-    print(write("against", {"commit": commit, "rows": results}, "numba", "lightning", "scikit-learn"))
+    print(write("against", {"commit": commit, "rows": results}, "numba", "scikit-learn"))
 
 
 def compared(row: str, old: Path, rounds: int) -> dict[str, Any]:

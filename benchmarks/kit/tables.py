@@ -413,7 +413,8 @@ TRANSLATOR_PARTS: dict[str, Callable[[list[Record]], str]] = {
     "without": _steps("training"),
     "memory": _step_memory,
     "decoding": _decoding,
-    "lightning": _steps("this library's own model"),
+    "loop": _steps("this library's own model"),
+    "lightning": _steps("this library's own model"),  # records from when `train` ran on Lightning
     "equality": _equality,
 }
 

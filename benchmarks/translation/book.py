@@ -43,7 +43,7 @@ def main() -> None:
         "phrasebook": [run({"name": "phrasebook", "first": 600}, seed) for seed in SEEDS],
         "tatoeba": [run(tatoeba, seed) for seed in SEEDS],
     }
-    print(write("book", results, "lightning", "tokenizers"))
+    print(write("book", results, "tokenizers"))
 
 
 def run(corpus: dict[str, Any] | None, seed: int) -> dict[str, Any]:

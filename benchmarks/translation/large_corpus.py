@@ -228,7 +228,7 @@ def main() -> None:
             results[phase] = _alone(phase, folder, options)
             record.write_text(json.dumps(results))
     given = {name: getattr(options, name) for name in ("pairs", "lines", "minutes", "buffer")}
-    print(write("large-corpus", {"options": given, "phases": results}, "pyarrow", "tokenizers", "lightning"))
+    print(write("large-corpus", {"options": given, "phases": results}, "pyarrow", "tokenizers"))
 
 
 def _alone(phase: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from benchmarks.translation.corpora import Corpus
 from benchmarks.translation.networks import WAYS
 
 Record = dict[str, Any]
-PACKAGES = ("lightning", "tokenizers", "numba")
+PACKAGES = ("tokenizers", "numba")
 PARTS: dict[str, Callable[[Corpus, argparse.Namespace], list[Record]]] = {
     "training": steps.training,
     "compiled": steps.compiled,
@@ -34,10 +34,10 @@ PARTS: dict[str, Callable[[Corpus, argparse.Namespace], list[Record]]] = {
     "without": steps.without,
     "memory": steps.memory,
     "decoding": decoding.decoding,
-    "lightning": steps.lightning,
+    "loop": steps.loop,
     "equality": steps.equality,
 }
-BOOK_ALONE = ("lightning", "equality")
+BOOK_ALONE = ("loop", "equality")
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ from dikkat.translation.network.model import Batch
 Record = dict[str, Any]
 # A compiler may take so many seconds.
 PATIENCE = 180
-# Batches in a round, which take a second or a few; rounds through the book on Lightning.
+# Batches in a round, which take a second or a few; rounds through the book in `train`.
 BATCHES = {"book": 40, "real": 3}
 EPOCHS = 5
 
@@ -101,10 +101,10 @@ def without(corpus: Corpus, arguments: argparse.Namespace) -> list[Record]:
     return [{"who": name, **_rates(samples, name)} for name in tasks]
 
 
-# Lightning ------------------------------------------------------------------------------------------------------------
+# The loop of `train` ---------------------------------------------------------------------------------------------------
 
 
-def lightning(corpus: Corpus, arguments: argparse.Namespace) -> list[Record]:
+def loop(corpus: Corpus, arguments: argparse.Namespace) -> list[Record]:
     """This library's own training, whose network is another one, beside the same steps in a bare loop."""
     sizes = corpus.sizes
     settings = Settings(
@@ -135,7 +135,7 @@ def lightning(corpus: Corpus, arguments: argparse.Namespace) -> list[Record]:
             done += int(batch.target_lengths.sum())
         return done
 
-    found: dict[str, list[float]] = {"bare loop": [], "on Lightning": []}
+    found: dict[str, list[float]] = {"bare loop": [], "in train": []}
     bare()
     start = time.monotonic()
     for turn in range(MOST):
@@ -145,7 +145,7 @@ def lightning(corpus: Corpus, arguments: argparse.Namespace) -> list[Record]:
         done = bare()
         found["bare loop"].append(done / (time.perf_counter() - begun))
         # Its own count, of the time spent on training alone.
-        found["on Lightning"].append(train(settings, corpus.text, corpus.text[:64], progress=False).tokens_per_second)
+        found["in train"].append(train(settings, corpus.text, corpus.text[:64], progress=False).tokens_per_second)
     return [{"who": who, "tokens_per_second": spread(samples)} for who, samples in found.items()]
 
 

@@ -101,7 +101,7 @@ def without(corpus: Corpus, arguments: argparse.Namespace) -> list[Record]:
     return [{"who": name, **_rates(samples, name)} for name in tasks]
 
 
-# The loop of `train` ---------------------------------------------------------------------------------------------------
+# The loop of `train` --------------------------------------------------------------------------------------------------
 
 
 def loop(corpus: Corpus, arguments: argparse.Namespace) -> list[Record]:

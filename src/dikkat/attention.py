@@ -35,14 +35,14 @@ class Restricted(Hiding, total=False):
 
 
 class _Options(Hiding, total=False):
-    """What `attend` and `attend_memory` take and does not change the type that they return."""
+    """Keywords of `attend` and `attend_memory` that do not change the type they return."""
 
     dropout: float
     impl: str
 
 
 class _AllOptions(_Options, Restricting, total=False):
-    """What `attend` takes and does not change the type that it returns."""
+    """Keywords of `attend` that do not change the type it returns."""
 
 
 class Implementation(NamedTuple):
@@ -159,8 +159,7 @@ class Memory:
             ValueError: Rows out of range, or a memory without a leading dimension.
         """
         if self.key.ndim < 3:
-            raise ValueError("rows: this memory has no leading dimension to select from; prepare keys of (B, m, d_k)")
-
+            raise ValueError("rows: got a memory without a leading dimension; expected one of keys (B, m, d_k)")
         call.check_rows(rows, self.key.shape[0])
 
         def take(tensor: Tensor) -> Tensor:
@@ -215,7 +214,7 @@ def attend(
     return_weights: bool = False,
     impl: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
-    r"""Attention: for each query the average of the values, weighted by how its score with their keys compares.
+    r"""Attention: for each query the average of the values, weighted by the scores of the query with their keys.
 
     $$ o_i = \sum_j w_{ij} v_j, \qquad
        w_{ij} = \frac{[j \in V_i]\, e^{a(q_i, k_j) + b_j}}{\sum_{l \in V_i} e^{a(q_i, k_l) + b_l}} $$
@@ -227,7 +226,7 @@ def attend(
     is hidden from *some* queries reach those too where looking for it would wait for a device.
 
     Leading dimensions broadcast; heads are the last of them, (B, H, n, d). Float16 and bfloat16 are accumulated in
-    float32. Under autocast attention runs in the types that come, which may then differ.
+    float32. Under autocast attention runs in the dtypes that it is given, which may then differ.
 
     Args:
         query: (..., n, d_q), floating point.
@@ -419,14 +418,14 @@ def project_keys(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor
     if isinstance(valid_lens, Tensor) and valid_lens.ndim != len(lead[:1]):
         raise ValueError(
             f"valid_lens: got shape {tuple(valid_lens.shape)}; expected {tuple(lead[:1])}, one length a batch "
-            "element (a length a query is said as a mask, to attend_memory)"
+            "element (for a length a query, give attend_memory a mask)"
         )
     limits = restrict(lead, 1, key.shape[-2], key.device, valid_lens=valid_lens)
     same = key is value
     key = call.rank(key, len(lead))
     # Copies, so that writing to the caller's tensors later does not change the memory.
     key = call.hide(key, limits.seen()) if limits.hide() else key.clone()
-    if same:  # as a decoder has it: once is enough
+    if same:  # as in a decoder: one copy serves both
         value = key
     else:
         value = call.rank(value, len(lead))

@@ -33,7 +33,7 @@ _PLAIN = (Dot, ScaledDot)
 
 
 class Wanted(NamedTuple):
-    """What a call asks for beside the output, and how it is dropped."""
+    """What a call asks for beside the output, and its dropout."""
 
     dropout: float = 0.0
     wants_state: bool = False
@@ -61,7 +61,7 @@ def problem(
     heads: Heads | None = None,
     **restricting: Unpack[Restricting],
 ) -> Problem:
-    """A call of `attend` or of a layer, checked, with 0 for what nobody sees, and projected."""
+    """Validate a call of `attend` or of a layer, zero what nobody sees, and project the rest."""
     check_features("query", query)
     check_call(key, value, score)
     check_alike(("query", query), ("key", key))
@@ -72,8 +72,8 @@ def problem(
     query, key, value = (rank(t, len(batch)) for t in (query, key, value))
     harmless = None
     if limits.hide():
-        # Before the projections: a hidden NaN would reach their gradients as 0 · NaN. Keys and values that are compared
-        # as they come, and that 0 times is 0, stay: to look is quicker than to copy.
+        # Before the projections: a hidden NaN would reach their gradients as 0 · NaN. Where keys are compared as they
+        # are and everything is finite, nothing needs to be zeroed: looking is quicker than copying.
         seen, live = (_by_any_head(shown, len(batch)) for shown in limits.seen_and_live())
         if heads is None and _all(live) and type(score) in _PLAIN and not _all(seen):
             harmless = are_harmless(query, key, value) or None
@@ -94,7 +94,7 @@ def problem_of_projected(
     packed: Tensor | None,
     **hiding: Unpack[Hiding],
 ) -> Problem:
-    """A call of `attend_memory`: keys are projected already, perhaps packed as well, and hidden past their lengths."""
+    """Validate a call of `attend_memory`, whose keys are projected, perhaps packed, and zeroed past their lengths."""
     lead = leading(("query", query), ("memory.key", key), ("memory.value", value))
     limits = restrict(lead, query.shape[-2], key.shape[-2], query.device, **hiding)
     further = limits.hide()
@@ -120,9 +120,9 @@ def _compared(
     wanted: Wanted,
     packed: Tensor | None = None,
 ) -> Problem:
-    """The problem of a query that is yet to be projected, and a key that is, and perhaps is packed as well.
+    """Project the query, and make the problem of it and a key that is projected, and perhaps packed, already.
 
-    All have as many leading dimensions as `lead`, and 0 where nobody who shares a row sees it.
+    All have as many leading dimensions as `lead`, and 0 in the rows that no batch element which shares them sees.
     """
     check_declared(score)
     projected, weight = score.project_query(query), score.pair_weight()
@@ -139,7 +139,7 @@ def _compared(
             f"expected ({projected.shape[-1]},), one a projected feature"
         )
     if limits.hide() and any(t.shape[:-2] != lead for t in (projected_key, value)):
-        # Where a row is shared by some who see it and some who do not, they part here.
+        # A row that is shared by batch elements which see it and others which do not is copied for each here.
         shared, seen = projected_key, limits.seen()
         projected_key, value = _apart(projected_key, seen), _apart(value, seen)
         packed = packed if projected_key is shared else None
@@ -202,7 +202,7 @@ def weights(result: Result) -> Tensor:
 
 
 def check_call(key: Tensor, value: Tensor, score: Score) -> None:
-    """What holds for the keys and values of every call."""
+    """Validate the keys, the values and the score of any call."""
     check_score(score)
     check_features("key", key)
     check_features("value", value)
@@ -215,21 +215,16 @@ def check_call(key: Tensor, value: Tensor, score: Score) -> None:
 
 
 def check_score(score: object) -> None:
-    """A score is an instance of `Score`."""
+    """Validate a score: an instance of a `Score`, not its class."""
     if not isinstance(score, Score):
         hint = ": make one, with its brackets" if isinstance(score, type) and issubclass(score, Score) else ""
-        came = (
-            score.__name__
-            if isinstance(score, type)
-            else repr(score)
-            if isinstance(score, str)
-            else type(score).__name__
-        )
+        kind = score if isinstance(score, type) else type(score)
+        came = repr(score) if isinstance(score, str) else kind.__name__
         raise TypeError(f"score: got {came}; expected an instance of a dikkat.scores.Score{hint}")
 
 
 def check_features(name: str, tensor: Tensor) -> None:
-    """Queries, keys and values are dense, (..., length, features), in a type that is computed with."""
+    """Validate a query, key or value: dense, (..., length, features), of a dtype that is computed with."""
     check_dense(name, tensor)
     if tensor.dtype not in _FLOATS:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected float16, bfloat16, float32, float64")
@@ -238,7 +233,7 @@ def check_features(name: str, tensor: Tensor) -> None:
 
 
 def check_alike(first: tuple[str, Tensor], second: tuple[str, Tensor]) -> None:
-    """One device; and one dtype, but under autocast, where projections come back halved."""
+    """Validate that two tensors share a device; and a dtype, but under autocast, where projections come back halved."""
     (name_a, a), (name_b, b) = first, second
     if a.device != b.device:
         raise ValueError(f"{name_b}: got a tensor on {b.device}; expected {a.device}, where {name_a} is")
@@ -247,7 +242,7 @@ def check_alike(first: tuple[str, Tensor], second: tuple[str, Tensor]) -> None:
 
 
 def check_rows(rows: Tensor, length: int) -> None:
-    """Rows to select are indices (B',)."""
+    """Validate the rows to select: indices (B',) of `length` batch elements."""
     if not isinstance(rows, Tensor) or rows.dtype not in (torch.int64, torch.int32):
         came = f"dtype {rows.dtype}" if isinstance(rows, Tensor) else type(rows).__name__
         raise TypeError(f"rows: got {came}; expected a torch.Tensor of int64 or int32, indices of batch elements")
@@ -258,7 +253,7 @@ def check_rows(rows: Tensor, length: int) -> None:
 
 
 def leading(*named: tuple[str, Tensor]) -> torch.Size:
-    """The leading dimensions of a call."""
+    """The leading dimensions of a call, broadcast."""
     try:
         return broadcast(*(t.shape[:-2] for _, t in named))
     except ValueError:
@@ -272,7 +267,7 @@ def rank(tensor: Tensor, lead: int, own: int = 2) -> Tensor:
 
 
 def _by_any_head(shown: Tensor, batch: int) -> Tensor:
-    """(..., heads or 1, l) -> (..., l), where heads follow so many leading dimensions."""
+    """Whether any head sees a row: (..., heads or 1, l) -> (..., l), the heads after `batch` leading dimensions."""
     return shown.any(-2) if shown.ndim == batch + 2 else shown
 
 
@@ -302,7 +297,7 @@ def _apart(tensor: Tensor, shown: Tensor) -> Tensor:
 
 
 def probability(dropout: float) -> float:
-    """A number from 0 to 1."""
+    """Validate a probability, a number from 0 to 1."""
     if isinstance(dropout, bool) or not isinstance(dropout, int | float):
         raise TypeError(f"dropout: got {type(dropout).__name__}; expected a number from 0 to 1")
     if not 0.0 <= dropout <= 1.0:

@@ -414,7 +414,7 @@ def size_or(name: str, size: int | None, default: int) -> int:
 
 
 def check_heads(num_heads: int, **dims: int) -> None:
-    """Whether the heads divide the features of projections, which are named.
+    """Check that the heads divide the features of the named projections.
 
     Raises:
         TypeError: A size that is no whole number.

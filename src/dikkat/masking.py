@@ -92,7 +92,7 @@ def _capturing(tensors: tuple[Tensor, ...]) -> bool:
 
 
 def autocasts(device: str) -> bool:
-    """Whether autocast is on for this type of device; there are devices that know nothing of it."""
+    """Whether autocast is on for this type of device; some devices have none."""
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
@@ -124,10 +124,10 @@ def check_dense(name: str, tensor: object) -> None:
 
 
 def broadcast(*shapes: torch.Size) -> torch.Size:
-    """The shape that shapes broadcast to: `torch.broadcast_shapes`, which takes a decoder's step forty microseconds.
+    """The shape that shapes broadcast to. `torch.broadcast_shapes` costs a decoder's step forty microseconds.
 
     Raises:
-        ValueError: They do not.
+        ValueError: They do not broadcast.
     """
     first = shapes[0]
     if all(shape == first for shape in shapes):

@@ -223,7 +223,7 @@ class Additive(Score):
         return linear(self.W_k, key, "key")
 
     def pair_weight(self) -> Tensor:
-        """v, (h,). Of another module than a plain linear layer, what it makes of each feature.
+        """v, (h,); where another module than a plain linear layer stands in its place, what that makes of each feature.
 
         A constant that such a module adds is the same for all keys: no weight sees it, and it is left out.
         """
@@ -366,7 +366,7 @@ def check_declared(score: Score) -> None:
     """Validate the declarations of a `Score` subclass, dikkat's or a user's.
 
     Raises:
-        TypeError: No such pair function or profile, or a pair weight where there is none to be, or none where there is.
+        TypeError: An unknown pair function or profile, `additive` without a pair weight, or another pair with one.
     """
     name, pair = type(score).__name__, getattr(score, "pair", None)
     if pair not in get_args(Pair):
@@ -374,10 +374,10 @@ def check_declared(score: Score) -> None:
     if score.profile not in get_args(Profile):
         allowed = ", ".join(map(repr, get_args(Profile)))
         raise TypeError(f"score: got {name}.profile = {score.profile!r}; expected {allowed}")
-    if (score.pair_weight() is None) == (pair == "additive"):
-        raise TypeError(
-            f"score: {name}.pair_weight() must return v, (h,), for pair 'additive', and None for the others"
-        )
+    weight = score.pair_weight()
+    if (weight is None) == (pair == "additive"):
+        found = "no pair_weight" if weight is None else "a pair_weight"
+        raise TypeError(f"score: got {name} of pair {pair!r} and {found}; expected one, (h,), for 'additive' alone")
 
 
 def _sigma(bandwidth: float | Sequence[float] | Tensor) -> Tensor:
@@ -410,7 +410,7 @@ def is_plain(layer: nn.Module) -> bool:
 
 def linear(layer: nn.Linear, features: Tensor, name: str) -> Tensor:
     """A linear layer's output, after checks that name the tensor."""
-    # What was put in the layer's place need not have either.
+    # A module that was put in the layer's place may have neither.
     size, weight = getattr(layer, "in_features", features.shape[-1]), getattr(layer, "weight", features)
     if features.shape[-1] != size:
         raise ValueError(

@@ -47,7 +47,7 @@ BACKENDS = {
 # The size of the reference's largest tensor, in elements, up to which it is chosen before `chunked`, and before a fused
 # kernel: measured where they cross on two CPU cores.
 _SMALL, _SMALLEST = 2**22, 2**17
-# PyTorch 2.6 cannot say.
+# PyTorch 2.6 has no `is_exporting`.
 _exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 
 

@@ -191,8 +191,8 @@ def _add(into: Tensor, share: Tensor) -> None:
 def _parts(problem: Problem, tensors: tuple[Tensor, ...]) -> Iterator[tuple[Problem, tuple[Tensor, ...]]]:
     """Yield the problem whole, or in parts along one leading dimension.
 
-    One by one where their lengths differ and the work is worth it; and so many at a time that tiles stay large, so that
-    there are few of them.
+    One batch element at a time where lengths differ and the work is worth it; otherwise as many at a time as fill a
+    tile, so that tiles are few.
     """
     lead, lens = problem.lead, problem.limits.lens
     if not lead.numel() or not lead:

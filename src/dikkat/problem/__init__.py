@@ -1,4 +1,4 @@
-"""One call, checked, hidden and projected: the object that goes from the front door to every kernel."""
+"""One call, validated, its hidden rows zeroed, projected: the object that goes from the front door to every kernel."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

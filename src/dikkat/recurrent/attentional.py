@@ -105,7 +105,7 @@ class _Attentional(StackedCells):
         check_dense("encoded", encoded)
         memory = project_keys(encoded, encoded, score=self.score, valid_lens=valid_lens)
         if not traced() and not learns(self, memory.key, memory.value):
-            # What hooks make of weights they make when a module is called.
+            # Hooks compute weights when their module is called, and a copy of this one never is.
             seen = keep(self.score if self._hooked() else self)
             memory = replace(memory, seen=seen, maker=self._maker)
         if self.coverage:  # the keys change from step to step: nothing can be kept of them
@@ -244,13 +244,13 @@ class _Attentional(StackedCells):
         return bool(self._forward_hooks or self._forward_pre_hooks)
 
     def _steps(self, memory: SteppedMemory) -> bool:
-        """Whether a step is to be what the memory keeps for steps."""
+        """Whether a step may run on the stepper that the memory keeps."""
         if self.training or self.coverage or torch.is_grad_enabled() or memory.maker != self._maker:
             return False
         return bool(memory.batch) and not (self._hooked() or traced())
 
     def _as_seen(self, memory: Memory) -> tuple["_Attentional", Memory]:
-        """Whose weights count, and a plain memory with the score that does.
+        """The layer whose weights count, and a plain memory with the score that counts.
 
         This layer as the memory saw it; or as it is, where its weights learn, or another made the memory.
         """
@@ -417,7 +417,7 @@ class AttentionalLSTM(_Attentional):
 
 
 def _check_queries(score: Score, hidden_size: int) -> None:
-    """A score that says which queries it takes takes states."""
+    """Check that the score takes states as queries, if it is one that says which queries it takes."""
     if type(score) not in (scores.Additive, scores.Bilinear, *sequence.AFFINE):
         return
     like = next(score.parameters(), next(score.buffers(), torch.empty(0)))

@@ -1,17 +1,18 @@
-"""What launchers and compiled kernels of several operations know alike of scores."""
+"""What the launchers and the compiled kernels of several operations share about scores."""
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 
-PAIRS = ("inner", "additive", "distance")
-PROFILES = ("gaussian", "boxcar", "epanechnikov", "triangular")
-"""The log-kernels of a distance, in the order of their numbers."""
+from dikkat.scores import Pair, Profile
+
+PAIRS, PROFILES = get_args(Pair), get_args(Profile)
+"""The pair functions, and the log-kernels of a distance, in the order of their numbers."""
 GAUSSIAN, BOXCAR, EPANECHNIKOV, TRIANGULAR = range(len(PROFILES))
 
 
 class Ranges(NamedTuple):
-    """Where a type of number can tell tanh(q + k) = 1 − 2/(1 + e^{2q} e^{2k}) from its exponentials.
+    """The ranges in which a dtype can hold what tanh(q + k) = 1 − 2/(1 + e^{2q} e^{2k}) is computed from.
 
     Attributes:
         scale: s, by which attention's denominators s(1 + p) are made small, eight of which share a division.

@@ -9,7 +9,7 @@ TILE, TILE_BACK, GROUP = 16, 2, 4
 SIDE, MOST, PEAK_KEYS = 4, 8, 64
 """In the backward of additive scores: keys taken together, the most rows taken with them, and keys of a `key_peak`."""
 
-# Operands that batch elements may share: each has a step from one to the next, or a table of whose is whose.
+# Operands that batch elements may share: each has a step from one to the next, or a table of owners.
 _SHARED = ("query", "key", "weight", "value", "bias", "lens", "exclude", "seeds", "mask")
 
 CALL = Record(

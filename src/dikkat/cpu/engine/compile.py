@@ -57,7 +57,7 @@ def _compile(function: Callable[[Any], None]) -> tuple[Any, Any]:
     except Exception as error:
         if not (_nowhere(error) or _forget(function)):
             raise
-        # A damaged cache file raises nearly anything; an error that comes again is not of the cache.
+        # A damaged cache file raises nearly anything; an error that comes again is not the cache's.
         found = compiled(kept=not _nowhere(error))
         _warn() if _nowhere(error) else _warn_of_damage(type(error).__name__)
     return found, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(found.address)

@@ -30,8 +30,8 @@ class Spec(NamedTuple):
     layers: int
     pair: Pair | None
     profile: Profile | None
-    grads: bool = False  # whether any are to be had
-    low: torch.dtype | None = None  # of the products over all steps, where it is not that of everything
+    grads: bool = False  # whether gradients are wanted
+    low: torch.dtype | None = None  # the dtype of the products over all steps under autocast; None for that of the rest
 
 
 def wide_type(gates: Tensor) -> torch.dtype:
@@ -120,7 +120,7 @@ class Stack(Call):
             self._packs.append((source, place, weight.stride(0), columns, rows, self.up(rows), *shape))
 
     def point_weights(self, operands: dict[str, Tensor | None], layers: list[Layer], *, transposed: bool) -> None:
-        """Put in the weights of a stack, for its forward or, transposed, its backward."""
+        """Point the record to the weights of a stack, for its forward or, transposed, its backward."""
         from dikkat.cpu.recurrence import panels
 
         groups = self.groups
@@ -145,7 +145,7 @@ class Stack(Call):
                 self.point("query_bias", self.fill(operands["query_bias"]))
 
     def point_attention(self, operands: dict[str, Tensor | None]) -> None:
-        """Put in keys and values, filled up."""
+        """Point the record to keys and values, padded to whole panels."""
         key, value = operands["key"], operands["value"]
         if key is None or value is None:
             return
@@ -168,7 +168,7 @@ class Stack(Call):
             self.point("reach", reach)
 
     def forward(self, gates: Tensor, state: Tensor, cell: Tensor | None) -> None:
-        """Run the kernel; the weights are there."""
+        """Run the forward kernel, after `point_weights`, and `point_attention` for a stack that attends."""
         from dikkat.cpu.recurrence import kernel
 
         at = self.fields
@@ -202,7 +202,7 @@ class Stack(Call):
         )  # fmt: skip
 
     def backward(self) -> None:
-        """Run the kernel of the backward; the gradients from above and the places for others are there."""
+        """Run the backward kernel, when the record points to the incoming gradients and to room for the others."""
         from dikkat.cpu.recurrence import kernel
 
         at = self.fields

@@ -74,7 +74,7 @@ class _Run(torch.autograd.Function):
     def forward(ctx: Any, spec: Spec, *tensors: Tensor | None) -> Any:
         gates, state, cell, dropped, *rest = tensors
         if gates is None or state is None:
-            raise TypeError("gates and state are tensors")
+            raise TypeError("gates, state: got None; expected tensors")
         operands = dict(zip(OPERANDS, rest[: len(OPERANDS)], strict=True))
         layers = _layers(rest[len(OPERANDS) :])
         record = Stack(spec, gates.dtype, state.shape[-1], cell is not None)
@@ -86,7 +86,7 @@ class _Run(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         if spec.grads:
             record.forget()
-            ctx.spec, ctx.record = spec, record
+            ctx.record = record
             ctx.save_for_backward(None, *tensors[1:])
         # Detached: the record, which the graph keeps, would otherwise hold results that hold the graph.
         found = record.results(state.shape[-1], operands)
@@ -95,7 +95,7 @@ class _Run(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        return None, *_backward(ctx.spec, ctx.record, ctx.saved_tensors, grads, ctx.needs_input_grad[1:])
+        return None, *_backward(ctx.record, ctx.saved_tensors, grads, ctx.needs_input_grad[1:])
 
 
 def _layers(weights: list[Tensor | None]) -> list[Layer]:
@@ -104,7 +104,6 @@ def _layers(weights: list[Tensor | None]) -> list[Layer]:
 
 
 def _backward(
-    spec: Spec,
     record: Stack,
     tensors: tuple[Tensor | None, ...],
     grads: tuple[Tensor | None, ...],
@@ -114,7 +113,7 @@ def _backward(
     operands = dict(zip(OPERANDS, rest[: len(OPERANDS)], strict=True))
     layers = _layers(rest[len(OPERANDS) :])
     if state is None:
-        raise TypeError("the state is a tensor")
+        raise TypeError("state: got None; expected a tensor")
     made = record.again()
     made.point_weights(operands, layers, transposed=True)
     _point_gradients(made, record, grads)
@@ -123,7 +122,7 @@ def _backward(
 
 
 def _point_gradients(made: Stack, record: Stack, grads: tuple[Tensor | None, ...]) -> None:
-    """Put in the upstream gradients, and make room for the results."""
+    """Point the record to the incoming gradients, and make room for the results."""
     at = made.fields
     layers, tokens, hidden, batch = at["layers"], at["tokens"], at["hidden"], at["batch"]
     lstm = bool(at["cell"])
@@ -194,7 +193,7 @@ def _gradients(
     if at["pair"]:
         key, value, query_weight = operands["key"], operands["value"], operands["query_weight"]
         if key is None or value is None:
-            raise TypeError("keys and values are tensors")
+            raise TypeError("key, value: got None; expected tensors")
         attended["key"] = first(now["key_grad"], key.shape[-1])
         attended["value"] = first(now["value_grad"], value.shape[-1])
         attended["context_weight"] = product(gates[0], kept["contexts"], hidden, value.shape[-1], groups)

@@ -29,5 +29,5 @@ CALL = Record(
 
 _PACK = ("source", "into", "step", "columns", "group", "padded", "count", "panels", "transposed")
 PACK, PANELS = np.dtype([(name, np.int64) for name in _PACK]), _PACK.index("panels")
-"""A weight that is to lie in panels: where it is and will be; its rows' step, columns, and rows of a group, as they are
-and filled up; how many rows a panel has, and how many panels there are."""
+"""A weight to be packed into panels: the addresses it is read from and written to, its rows' step, its columns, the
+rows of a group without and with padding, the rows of a panel, the number of panels, and whether it is transposed."""

@@ -70,21 +70,21 @@ class Sequences(NamedTuple):
     cell: Tensor | None
 
 
-def _fit(name: str, tensor: Tensor | None, *allowed: int) -> None:
-    """A kernel reads as many numbers as the sizes say, and so does PyTorch, whatever there is."""
-    fit_shape(name, tensor, *allowed)
+def _fit(name: str, tensor: Tensor | None, *expected: int) -> None:
+    """Check shape and storage: a kernel reads as many numbers as the sizes say, whatever memory there is."""
+    fit_shape(name, tensor, *expected)
     if tensor is not None:
         addresses.check(name, tensor, "cpu")
 
 
-def fit_shape(name: str, tensor: Tensor | None, *allowed: int) -> None:
+def fit_shape(name: str, tensor: Tensor | None, *expected: int) -> None:
     """Raise ValueError for another shape."""
-    if tensor is not None and tensor.shape != allowed:
-        raise ValueError(f"{name}: got shape {tuple(tensor.shape)}; expected {allowed}")
+    if tensor is not None and tensor.shape != expected:
+        raise ValueError(f"{name}: got shape {tuple(tensor.shape)}; expected {expected}")
 
 
 def fit_weights(layers: list[Layer], attention: Attention | None) -> None:
-    """The weights of a stack fit each other and what it attends to."""
+    """Check that the weights of a stack fit each other and what it attends to."""
     wide, hidden = layers[0].hidden_weight.shape
     for number, layer in enumerate(layers):
         _fit(f"the recurrent weight of layer {number}", layer.hidden_weight, wide, hidden)
@@ -121,7 +121,7 @@ def fit_run(
     cell: Tensor | None,
     dropped: Tensor | None,
 ) -> None:
-    """What a run reads fits its sequences and its weights."""
+    """Check that what a run reads fits its sequences and its weights."""
     fit_weights(layers, attention)
     (wide, hidden), tokens = layers[0].hidden_weight.shape, len(rows.places)
     _fit("gates", gates, tokens, wide)

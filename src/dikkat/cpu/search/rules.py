@@ -1,11 +1,11 @@
-"""What the kernels of a search, and the search and the tokenizers above them, have in common; it imports nothing."""
+"""What a search, its kernels and the tokenizers share: the special tokens, and how hypotheses compete."""
 
 from typing import Any
 
 PAD, UNKNOWN, BEGIN, END = range(4)
 """The tokens that come first in every vocabulary: padding, an unknown word, a sentence's begin and end."""
 SPECIAL = 4
-"""How many those are."""
+"""The number of these tokens."""
 
 
 def normalised(log_probability: Any, length: Any, penalty: float) -> Any:

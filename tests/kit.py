@@ -1,9 +1,9 @@
 """The shared test kit.
 
-A scoring function supplies a constructor and its dense twin (`Case` in `CASES`); an implementation supplies its name
-(`WAYS`). Both inherit every check of `test_implementations.py`. The twin of a whole call, `twin()`, goes row by row,
-with Python's own integers, attends to the visible keys alone, and so knows nothing of masks, tiles, projections or
-log-sum-exp tricks.
+A scoring function supplies a constructor and its dense twin (`Case` in `CASES`); implementations (`WAYS`) come from the
+table of `dikkat.backends`. Both inherit every check of `test_implementations.py`. The twin of a whole call, `twin()`,
+goes row by row, with Python's own integers, attends to the visible keys alone, and so knows nothing of masks, tiles,
+projections or log-sum-exp tricks.
 """
 
 import math
@@ -411,8 +411,8 @@ def record() -> Iterator[list[str]]:
         return runs
 
     with pytest.MonkeyPatch.context() as patch:
-        for name, kernel in list(BACKENDS.items()):
-            patch.setitem(BACKENDS, name, replace(kernel, run=spy(name, kernel.run)))
+        for name, backend in list(BACKENDS.items()):
+            patch.setitem(BACKENDS, name, replace(backend, run=spy(name, backend.run)))
         yield ran
 
 

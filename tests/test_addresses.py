@@ -249,13 +249,11 @@ def test_a_score_for_other_states_is_refused() -> None:
     decoder = AttentionalGRU(3, 13, 7, scores.Additive(7, 13, 11))
     decoder.score = scores.Additive(7, 12, 11)
     memory = decoder.prepare(torch.randn(5, 17, 7))
-    with pytest.raises(ValueError, match=r"queries of 12 features, of which it makes 11; (allowed:|expected) 13"):
+    with pytest.raises(ValueError, match=r"queries of 12 features, of which it makes 11; expected 13"):
         decoder(torch.randn(5, 2, 3), memory, torch.zeros(1, 5, 13), impl="numba")
     decoder = AttentionalGRU(3, 13, 7, scores.Additive(7, 13, 11), num_layers=2)
     decoder.weight_hh_l1 = nn.Parameter(torch.randn(3, 13))
-    with pytest.raises(
-        ValueError, match=r"weight of layer 1: (came with|got) shape \(3, 13\); (allowed:|expected) \(39, 13\)"
-    ):
+    with pytest.raises(ValueError, match=r"weight of layer 1: got shape \(3, 13\); expected \(39, 13\)"):
         decoder(torch.randn(5, 2, 3), decoder.prepare(torch.randn(5, 17, 7)), torch.zeros(2, 5, 13), impl="numba")
 
 

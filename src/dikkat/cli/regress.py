@@ -31,7 +31,7 @@ _PICTURES, _ENDINGS = ("fit", "attention", "history"), (".png", ".svg")
 _POOLINGS = "average", "gaussian", "learned"  # the columns of the experiment's predictions
 _CURVES = 8  # most features with a curve; more would be too small to read
 _FAR = 1e3  # bandwidth over a feature's range at which all its values weigh alike
-_ARGUMENT = re.compile(r"^\w+(?=: (?:came|got)\b)")  # the estimator's argument in the message of an error
+_ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # the estimator's argument in the message of an error
 _OPTIONS = {"sample_weight": "weights"}  # options that are not called as the argument is
 _GUESSED = "cp1252"  # the encoding that nothing in a file confirms
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"

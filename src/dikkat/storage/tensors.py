@@ -121,11 +121,9 @@ def bandwidths(bandwidth: Any) -> Array:
     try:
         sigma = np.array(bandwidth, dtype=np.float64)
     except (TypeError, ValueError):
-        raise TypeError(f"bandwidth: came {bandwidth!r}; allowed: a positive number, or one for each feature") from None
+        raise TypeError(f"bandwidth: got {bandwidth!r}; expected a positive number, or one for each feature") from None
     if sigma.ndim > 1:
-        raise ValueError(f"bandwidth: came with shape {sigma.shape}; allowed: a number, or (d,), one a feature")
+        raise ValueError(f"bandwidth: got shape {sigma.shape}; expected a number, or (d,), one a feature")
     if not sigma.size or not bool((np.isfinite(sigma) & (sigma > 0)).all()):
-        raise ValueError(
-            f"bandwidth: came {sigma.tolist()}; allowed: positive finite numbers, in the units of the data"
-        )
+        raise ValueError(f"bandwidth: got {sigma.tolist()}; expected positive finite numbers, in the units of the data")
     return sigma

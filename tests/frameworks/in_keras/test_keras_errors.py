@@ -147,7 +147,7 @@ def test_bad_types(came: str) -> None:
 def test_a_failed_load_leaves_the_layer_as_it_was() -> None:
     layer = built(dikkat.Linear(3), (2, 5))
     before = dikkat.tensors(layer)
-    with pytest.raises(ValueError, match=r"bias (came with|got) shape"):
+    with pytest.raises(ValueError, match=r"bias: got \(5,\); expected \(3,\)"):
         dikkat.load_tensors(layer, {"weight": np.ones((3, 5)), "bias": np.ones(5)})
     np.testing.assert_array_equal(dikkat.tensors(layer)["weight"], before["weight"])
 

@@ -257,9 +257,7 @@ def test_a_model_of_another_size(tmp_path):
     other = dataclasses.replace(found.settings, hidden_size=20)
     model = TranslationModel(other, len(found.source), len(found.target))
     weights = {name: tensor.numpy() for name, tensor in found.tensors.items()}
-    with pytest.raises(
-        ValueError, match=r"encoder\.gru\.weight_ih_l0 (came with|got) shape \(24, 16\); (allowed:|expected) \(30, 16\)"
-    ):
+    with pytest.raises(ValueError, match=r"encoder\.gru\.weight_ih_l0: got \(24, 16\); expected \(30, 16\)"):
         load_tensors(model, weights)
     checkpoint_settings = tmp_path / "model" / "settings.json"
     changed = checkpoint_settings.read_text().replace('"hidden_size": 16', '"hidden_size": 20')

@@ -157,10 +157,10 @@ def test_pair_functions(qkv: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("bandwidth", "error", "words"),
     [
-        (0, ValueError, r"bandwidth: (came|got) 0\.0; (allowed:|expected) positive finite numbers"),
-        ([1, float("inf")], ValueError, "bandwidth: (came|got) .*inf"),
-        ([[1.0]], ValueError, r"bandwidth: (came with|got) shape \(1, 1\)"),
-        ("wide", TypeError, "bandwidth: (came|got) 'wide'; (allowed:|expected) a positive number"),
+        (0, ValueError, r"bandwidth: got 0\.0; expected positive finite numbers"),
+        ([1, float("inf")], ValueError, "bandwidth: got .*inf"),
+        ([[1.0]], ValueError, r"bandwidth: got shape \(1, 1\)"),
+        ("wide", TypeError, "bandwidth: got 'wide'; expected a positive number"),
     ],
 )
 def test_bandwidths(bandwidth: Any, error: type[Exception], words: str) -> None:

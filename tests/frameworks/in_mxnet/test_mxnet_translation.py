@@ -188,7 +188,5 @@ def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="reduction: got 'none'; expected 'mean', 'sum'"):
         model.loss(batch, reduction="none")
     wider = translation.TranslationModel(Settings(embedding_size=6, hidden_size=10), 7, 11)
-    with pytest.raises(
-        ValueError, match=r"weight_ih_l0 (came with|got) shape \(15, 6\); (allowed:|expected) \(12, 6\)"
-    ):
+    with pytest.raises(ValueError, match=r"weight_ih_l0: got \(15, 6\); expected \(12, 6\)"):
         dikkat_mxnet.load_tensors(model, {name: each.numpy() for name, each in wider.state_dict().items()})

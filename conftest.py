@@ -17,4 +17,8 @@ if importlib.util.find_spec("mxnet") is None:
     ]
 if os.environ.get("TF_USE_LEGACY_KERAS") != "1":
     collect_ignore_glob += ["tests/textbook/test_textbook_tensorflow.py"]
-    collect_ignore_glob += ["src/dikkat/textbook/keras2.py", "src/dikkat/textbook/tensorflow.py"]
+    collect_ignore_glob += [
+        "src/dikkat/textbook/keras2*.py",
+        "src/dikkat/textbook/generations.py",
+        "src/dikkat/textbook/tensorflow.py",
+    ]

@@ -5,7 +5,7 @@
     python -m benchmarks SUITE --only NAME,... [-- WORDS...]
 
 The words go to the benchmark; `-- --help` says which it knows. Each runs in its environment, which is a folder of the
-repository (`make install`, `make peers`, `make test-mxnet` build them). One that needs a corpus, a model or a commit
+repository (`make test-keras`, `make peers`, `make test-mxnet` build them). One that needs a corpus, a model or a commit
 runs where that is given (`--corpus`, `--model`, `--book`, `--out`, `--commit`), and is said to be left out otherwise.
 """
 

@@ -3,14 +3,20 @@ from pathlib import Path
 
 import dikkat
 
+FOLDER = Path(dikkat.__file__).parent
+
 
 def test_docstrings_hold_no_sphinx_markup():
     """The pages are Markdown: a role or a double backtick would be shown as it is."""
-    folder = Path(dikkat.__file__).parent
     found = [
-        f"{path.relative_to(folder)}:{number}: {line.strip()}"
-        for path in sorted(folder.rglob("*.py"))
+        f"{path.relative_to(FOLDER)}:{number}: {line.strip()}"
+        for path in sorted(FOLDER.rglob("*.py"))
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
         if re.search(r":func:|:meth:|:class:|\.\. math::|``", line)
     ]
     assert found == []
+
+
+def test_a_file_is_one_idea_and_no_longer_than_600_lines():
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in FOLDER.rglob("*.py")}
+    assert {str(path.relative_to(FOLDER)): lines for path, lines in lengths.items() if lines > 600} == {}

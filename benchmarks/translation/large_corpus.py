@@ -94,11 +94,6 @@ class Memory:
         return found
 
 
-def _quarters(values: list[float]) -> list[list[float]]:
-    size = -(-len(values) // 4)
-    return [values[first : first + size] for first in range(0, len(values), size)]
-
-
 def _mib(name: str) -> float:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{name}:"):

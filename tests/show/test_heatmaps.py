@@ -275,7 +275,7 @@ except ModuleNotFoundError as error:
 """
     result = run_afresh(code)
     assert result.returncode == 0, result.stderr
-    assert 'pip install ".[show]"' in result.stdout
+    assert "pip install '.[show]'" in result.stdout
 
 
 def test_drawing_never_imports_pyplot(tmp_path):

@@ -33,7 +33,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CHANGES = Path(__file__).with_name("changes.toml")
-_LARGE = ("torch", "numba", "sklearn.base", "scipy.stats", "pyarrow", "lightning", "tokenizers", "typer")
+_LARGE = ("torch", "numba", "sklearn.base", "scipy.stats", "pyarrow", "tokenizers", "typer")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 

@@ -31,9 +31,8 @@ _PICTURES, _ENDINGS = ("fit", "attention", "history"), (".png", ".svg")
 _POOLINGS = "average", "gaussian", "learned"  # the columns of the experiment's predictions
 _CURVES = 8  # most features with a curve; more would be too small to read
 _FAR = 1e3  # bandwidth over a feature's range at which all its values weigh alike
-_ARGUMENT = re.compile(r"^\w+(?=: (?:came|got)\b)")  # the estimator's argument in the message of an error
+_ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # the estimator's argument in the message of an error
 _OPTIONS = {"sample_weight": "weights"}  # options that are not called as the argument is
-_GUESSED = "cp1252"  # the encoding that nothing in a file confirms
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
 
 
@@ -265,6 +264,8 @@ def _regression(settings: Mapping[str, Any], data: _Data, output: Path) -> None:
 
 def _describe(model: "NadarayaWatson", data: _Data, left_out: "LeftOut", freedom: float) -> None:
     """How wide the kernel is, and how good the model."""
+    from dikkat.regression.tables import GUESSED
+
     there = model.sample_weight_ > 0
     x = model.X_train_[there]
     low, high = x.min(0), x.max(0)
@@ -274,7 +275,7 @@ def _describe(model: "NadarayaWatson", data: _Data, left_out: "LeftOut", freedom
     for name, held in data.left_out.items():
         print(f"left out: {name}, which {held}")
     for each in {data.rows.path: data.rows, data.asked.path: data.asked}.values():
-        if each.form.encoding == _GUESSED:
+        if each.form.encoding == GUESSED:
             print(f"{each.path}: not UTF-8; read as Windows-1252, as spreadsheets in Western Europe write it")
     print(f"rows: {len(data.rows):,}" + ("" if there.all() else f", {len(x):,} of them with weight"))
     if not math.isnan(left_out.error):

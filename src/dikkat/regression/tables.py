@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Table", "write_columns"]
 
 _DELIMITERS = {".csv": ",;\t", ".tsv": "\t"}  # those allowed, the usual one first
+GUESSED = "cp1252"
+"""The encoding that nothing in a file confirms."""
 _WORDS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _PARQUET = ".parquet"
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
@@ -278,7 +280,7 @@ def _decoded(path: Path) -> tuple[str, str]:
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{path}: damaged, or not compressed by gzip ({error})") from error
     marked = next((encoding for mark, encoding in _MARKS.items() if data.startswith(mark)), None)
-    for encoding in [marked] if marked else ["utf-8", "cp1252"]:
+    for encoding in [marked] if marked else ["utf-8", GUESSED]:
         try:
             text = data.decode(encoding)
         except UnicodeDecodeError:

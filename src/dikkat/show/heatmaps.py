@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dikkat.extras import needing
 from dikkat.show.arrays import Weights, as_array
 from dikkat.show.fonts import families_for
 from dikkat.storage.files import write_whole
@@ -186,13 +187,8 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
 def _figure_class() -> type[Figure]:
     """The class of matplotlib, imported when it is first needed."""
-    try:
+    with needing("show"):
         from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "matplotlib":
-            raise
-        message = 'heat maps need matplotlib, which is not installed; run: pip install ".[show]"'
-        raise ModuleNotFoundError(message, name="matplotlib") from error
     return Figure
 
 

@@ -103,27 +103,3 @@ def described(tensor: Array | torch.Tensor) -> str:
 def joined(faults: Sequence[str]) -> str:
     """The first five faults, as one text."""
     return "; ".join(faults[:5]) + (" …" if faults[5:] else "")
-
-
-def bandwidths(bandwidth: Any) -> Array:
-    """A kernel's bandwidth, checked.
-
-    Args:
-        bandwidth: a number, or (d,), one for each feature.
-
-    Returns:
-        () or (d,), float64, so that a fixed bandwidth is exact for every dtype of data.
-
-    Raises:
-        TypeError: no numbers.
-        ValueError: numbers that are not positive and finite, or of another shape.
-    """
-    try:
-        sigma = np.array(bandwidth, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise TypeError(f"bandwidth: got {bandwidth!r}; expected a positive number, or one for each feature") from None
-    if sigma.ndim > 1:
-        raise ValueError(f"bandwidth: got shape {sigma.shape}; expected a number, or (d,), one a feature")
-    if not sigma.size or not bool((np.isfinite(sigma) & (sigma > 0)).all()):
-        raise ValueError(f"bandwidth: got {sigma.tolist()}; expected positive finite numbers, in the units of the data")
-    return sigma

@@ -15,6 +15,8 @@ parameters, and inherit the rest.
 import math
 from typing import Any, ClassVar
 
+import numpy as np
+
 from dikkat.frameworks.contract.operations import Operations, Tensor
 from dikkat.scores import Pair, Profile
 
@@ -209,3 +211,27 @@ def unit(operations: Operations, vector: Tensor) -> Tensor:
     square = operations.total(vector * vector)
     # Not held above a small number: that would give the zero vector a gradient of 1/small.
     return vector / operations.sqrt(operations.fill(square, square == 0, 1.0))
+
+
+def bandwidths(bandwidth: Any) -> np.ndarray[Any, Any]:
+    """A kernel's bandwidth, checked.
+
+    Args:
+        bandwidth: A number, or (d,), one for each feature.
+
+    Returns:
+        () or (d,), float64, so that a fixed bandwidth is exact for every dtype of data.
+
+    Raises:
+        TypeError: No numbers.
+        ValueError: Numbers that are not positive and finite, or of another shape.
+    """
+    try:
+        sigma = np.array(bandwidth, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"bandwidth: got {bandwidth!r}; expected a positive number, or one for each feature") from None
+    if sigma.ndim > 1:
+        raise ValueError(f"bandwidth: got shape {sigma.shape}; expected a number, or (d,), one a feature")
+    if not sigma.size or not bool((np.isfinite(sigma) & (sigma > 0)).all()):
+        raise ValueError(f"bandwidth: got {sigma.tolist()}; expected positive finite numbers, in the units of the data")
+    return sigma

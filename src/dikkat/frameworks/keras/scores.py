@@ -15,7 +15,6 @@ from dikkat.frameworks.contract.checks import Shape
 from dikkat.frameworks.keras.backend import Backend
 from dikkat.frameworks.keras.blocks import Block, Linear, registered
 from dikkat.scores import whole
-from dikkat.storage.tensors import bandwidths
 
 
 class Score(scores.Score, Block):
@@ -197,7 +196,7 @@ class _Distance(scores.Distance, _Alike):
 
     def __init__(self, bandwidth: float | Sequence[float] = 1.0, learnable: bool = False, **options: Any) -> None:
         super().__init__(**options)
-        self._sigma = bandwidths(bandwidth)
+        self._sigma = scores.bandwidths(bandwidth)
         self.learnable = learnable
 
     def get_config(self) -> dict[str, Any]:

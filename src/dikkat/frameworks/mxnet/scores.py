@@ -13,7 +13,6 @@ from dikkat.frameworks.contract import checks, scores
 from dikkat.frameworks.mxnet.backend import Array, MXNet
 from dikkat.frameworks.mxnet.blocks import Block, Linear, Values
 from dikkat.scores import whole
-from dikkat.storage.tensors import bandwidths
 
 
 class Score(scores.Score, Block):
@@ -181,7 +180,7 @@ class _Distance(scores.Distance, Score):
 
     def __init__(self, bandwidth: float | Sequence[float] | Array = 1.0, learnable: bool = False) -> None:
         super().__init__()
-        sigma = bandwidths(bandwidth.asnumpy() if isinstance(bandwidth, np.ndarray) else bandwidth)
+        sigma = scores.bandwidths(bandwidth.asnumpy() if isinstance(bandwidth, np.ndarray) else bandwidth)
         self.learnable = learnable
         if learnable:
             self.make("log_bandwidth", sigma.shape, Values(numpy.log(sigma)))

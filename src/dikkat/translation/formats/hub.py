@@ -11,10 +11,9 @@ from dikkat.errors import InputError
 from dikkat.storage.files import write_whole
 from dikkat.storage.folders import SUMS  # a file that the oldest models have not
 from dikkat.translation.formats import model_folder
-from dikkat.translation.formats.model_folder import Contents
+from dikkat.translation.formats.model_folder import FILES, Contents
 
 CARD = "README.md"
-FILES = (model_folder.WEIGHTS, model_folder.SETTINGS, model_folder.SOURCE, model_folder.TARGET)
 
 _CONNECTION = (ConnectionError, TimeoutError, socket.gaierror)
 

@@ -31,6 +31,8 @@ _WITHOUT_SUMS = 1  # the version before, which is still read
 
 WEIGHTS, SETTINGS = "model.safetensors", "settings.json"
 SOURCE, TARGET = "source.tokenizer.json", "target.tokenizer.json"
+FILES = (WEIGHTS, SETTINGS, SOURCE, TARGET)
+"""The files that every model folder has; newer ones have their sums too."""
 
 _LARGEST_TEXT = 1 << 20  # bytes of settings, of sums, and of the header of the weights
 
@@ -50,7 +52,7 @@ def check_replaceable(folder: Path) -> None:
         raise ModelFolderError(f"{folder}: the current folder, which cannot be exchanged. Give the name of one in it")
     if folder.is_symlink() or not folder.is_dir():
         raise ModelFolderError(f"{folder}: not a folder, so no model can be saved there. Give another name")
-    others = sorted({entry.name for entry in folder.iterdir()} - {WEIGHTS, SETTINGS, SOURCE, TARGET, SUMS})
+    others = sorted({entry.name for entry in folder.iterdir()} - {*FILES, SUMS})
     if others:
         raise ModelFolderError(
             f"{folder}: holds {', '.join(others[:3])}{' …' if others[3:] else ''}, which is not a model of dikkat's. "
@@ -242,7 +244,7 @@ def _load_sums(path: Path) -> dict[str, str]:
         sums = parse_sums(data)
     except ValueError as error:
         raise ModelFolderError(f"{path}: not a list of SHA-256 sums ({error}). Copy the folder again") from error
-    if set(sums) != {WEIGHTS, SETTINGS, SOURCE, TARGET}:
+    if set(sums) != set(FILES):
         raise ModelFolderError(f"{path}: has not the sums of all the files of a model. Copy the folder again")
     return sums
 

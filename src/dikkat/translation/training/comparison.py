@@ -21,6 +21,7 @@ from dikkat.translation.options import nearest
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS
 from dikkat.translation.training.distributed import processes
+from dikkat.translation.training.run_folder import SETTINGS
 
 RESULT, RECIPE, COMPARISON = "result.json", "recipe.yaml", "comparison.json"
 _BY_ITSELF = "not given"  # of validation alone: a recipe has everything else
@@ -160,7 +161,7 @@ def _trained(trial: Trial, recipe: Recipe, folder: Path) -> Trial:
     folder.mkdir(parents=True, exist_ok=True)
     run = folder / "training"
     _compile(recipe.settings)
-    result = train(recipe.settings, learnt, judged, folder=run, resume=(run / "settings.json").exists())
+    result = train(recipe.settings, learnt, judged, folder=run, resume=(run / SETTINGS).exists())
     if result.interrupted:
         raise KeyboardInterrupt
     result.translator.save(folder / "model")

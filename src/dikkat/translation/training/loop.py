@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dikkat.storage.tensors import described, joined, misfits
 from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Pair
-from dikkat.translation.decoding.options import Search
+from dikkat.translation.decoding.options import GREEDY
 from dikkat.translation.decoding.translator import Translator
 from dikkat.translation.errors import CorpusError, TrainingFolderError
 from dikkat.translation.network.model import Batch, TranslationModel
@@ -31,7 +31,6 @@ from dikkat.translation.training.state import TrainingState, Validation
 from dikkat.translation.training.steps import Step, steps
 from dikkat.translation.training.threads import go_on_with
 
-_GREEDY = Search(beam=1)
 _SHOW_SECONDS = 30  # to translate and to draw for show takes about one
 
 
@@ -302,7 +301,7 @@ class Loop:
     def _score_sample(self, *, shows: bool) -> float:
         from sacrebleu.metrics.bleu import BLEU
 
-        translations = self.translator.translate([source for source, _ in self.sample], search=_GREEDY)
+        translations = self.translator.translate([source for source, _ in self.sample], search=GREEDY)
         hypotheses = [translation.target for translation in translations]
         if shows:
             self._call("on_translations", self.state.step, translations)

@@ -21,7 +21,7 @@ from dikkat.translation.text.tokenizer import Tokenizer
 from dikkat.translation.training import checkpoints
 from dikkat.translation.training.schedules import DECAYS_TO_ZERO
 
-_SETTINGS, _LOCK = "settings.json", "lock"
+SETTINGS, _LOCK = "settings.json", "lock"
 _STEP = re.compile(r"step-(\d{9,})")
 
 
@@ -87,7 +87,7 @@ class RunFolder:
         """
         if not self.writes:
             return
-        (self.path / _SETTINGS).unlink(missing_ok=True)
+        (self.path / SETTINGS).unlink(missing_ok=True)
         for folder in (self._checkpoints, self._best, self.curves):
             if folder.exists():
                 remove_folder(folder)
@@ -102,7 +102,7 @@ class RunFolder:
             folder.mkdir(exist_ok=True)
         for folder in (self.path, self._checkpoints, self._best):
             remove_leftovers(folder)
-        write_whole(self.path / _SETTINGS, json.dumps(settings.to_dict(), indent=2) + "\n")
+        write_whole(self.path / SETTINGS, json.dumps(settings.to_dict(), indent=2) + "\n")
 
     def resumable(self, settings: Settings) -> Path | None:
         """Check that the training that is there can go on.
@@ -113,7 +113,7 @@ class RunFolder:
         Raises:
             TrainingFolderError: no training is there, or one with other settings; the message names each.
         """
-        path = self.path / _SETTINGS
+        path = self.path / SETTINGS
         try:
             begun = Settings.from_dict(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:

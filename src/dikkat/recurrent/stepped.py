@@ -54,7 +54,7 @@ class SteppedMemory(Memory):
 
     @cached_property
     def stepper(self) -> Stepper:
-        """Made for the first step, since whole sequences need none; of weights that nobody changes."""
+        """The stepper, made for the first step, since whole sequences need none; its weights must not change."""
         whole = self._make()
         return whole if self._rows is None else whole.select(self._rows)
 
@@ -64,22 +64,22 @@ class SteppedMemory(Memory):
 
     @cached_property
     def key(self) -> Tensor:
-        """Of the selected rows."""
+        """The projected keys of the selected rows."""
         return self._selected.key
 
     @cached_property
     def value(self) -> Tensor:
-        """Of the selected rows."""
+        """The values of the selected rows."""
         return self._selected.value
 
     @cached_property
     def valid_lens(self) -> Tensor | None:
-        """Of the selected rows."""
+        """The lengths of the selected rows."""
         return self._selected.valid_lens
 
     @cached_property
     def packed(self) -> Tensor | None:
-        """Of the selected rows."""
+        """What an implementation keeps of the selected rows' keys."""
         return self._selected.packed
 
     def select(self, rows: Tensor) -> Memory:

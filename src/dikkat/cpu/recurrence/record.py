@@ -1,4 +1,4 @@
-"""What the launcher and the kernels of the recurrence both know: the record of a call, and numbers of kinds."""
+"""What the launcher and the kernels of the recurrence both know: the record of a call, and the numbers of its kinds."""
 
 import numpy as np
 

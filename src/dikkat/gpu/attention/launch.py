@@ -70,7 +70,7 @@ def obstacles(problem: Problem) -> list[str]:
 
 
 def _blocks(problem: Problem) -> _Blocks:
-    """Reckoned from registers, loads a pair and programs a multiprocessor; never from timings of the moment."""
+    """Choose the blocks by registers, loads for each pair and programs on a multiprocessor; never by timings."""
     n, m = problem.limits.queries, problem.limits.keys
     rows, keys, warps = (16, 64, 4) if n <= 16 else (32, 64, 4) if m <= 64 else (32, 128, 8)
     features, values = (_power_of_two(t.shape[-1]) for t in (problem.query, problem.value))
@@ -108,7 +108,7 @@ def _once(tensor: Tensor) -> Tensor:
 
 
 class _Made(NamedTuple):
-    """What is made once a query, a key and a v; see `Scored`."""
+    """What is made once for each query, key and v; see `Scored`."""
 
     x: Tensor
     query_peaks: Tensor
@@ -186,7 +186,7 @@ def _row_seeds(problem: Problem) -> Tensor | None:
 
 
 def _profile(problem: Problem) -> str:
-    """What compiles a kernel for one pair function: the profile, or nothing for `additive`."""
+    """The name that a kernel is compiled for: the profile of a distance, or nothing for `additive`."""
     return problem.profile if problem.pair == "distance" else ""
 
 
@@ -350,7 +350,7 @@ def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstrea
 
 
 class _Pull:
-    """Sums the gradients of pairs into those of queries with v, and into those of keys."""
+    """Sum the gradients of pairs into those of queries and v, and into those of keys."""
 
     def __init__(self, problem: Problem, blocks: _Blocks, made: _Made) -> None:
         self.problem, self.blocks, self.made = problem, blocks, made

@@ -1,3 +1,5 @@
+"""Encoders: GRU and LSTM over sequences of different lengths, which never read padding."""
+
 from typing import ClassVar, Generic, TypeVar, cast
 
 import torch

@@ -1,3 +1,5 @@
+"""What encoders and decoders both check: sizes, probabilities, lengths, and which implementation runs."""
+
 from torch import Tensor
 
 from dikkat.masking import can_read_values, check_dense

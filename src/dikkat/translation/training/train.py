@@ -305,7 +305,7 @@ def _batches(store: Store, settings: Settings, group: Group, seed: int | None) -
 
 def _tokenizers(settings: Settings, sample: Sequence[Pair]) -> tuple[Tokenizer, Tokenizer]:
     if not sample:
-        raise CorpusError("there are no training pairs; there must be at least one")
+        raise CorpusError("training: got no pairs; expected at least one")
     sides = [[pair[side] for pair in sample] for side in (0, 1)]
     if settings.tied_embeddings == "three":
         both = _tokenizer(settings, sides[0] + sides[1], "source or target")

@@ -233,7 +233,7 @@ def test_a_line_without_an_end_is_not_read_for_ever():
         def read1(self, size=-1):
             return b"a" * size
 
-    with pytest.raises(InputError, match="it, line 1: more than 10,000 characters"):
+    with pytest.raises(InputError, match="it, line 1: got more than 10,000 characters"):
         [line for group in lines.arriving(Endless(), "it") for line in group]
 
 
@@ -657,7 +657,7 @@ def test_bad_input_to_translate_is_one_line(run, model, tmp_path):
     assert (status, err.count("\n")) == (2, 1)
     assert out.count("\n") == 1  # the line before it is translated
     assert "bad.txt, line 2: not UTF-8" in err
-    refused(run("translate", model, stdin=b"a" * 100_000), "standard input, line 1: more than 10,000 characters")
+    refused(run("translate", model, stdin=b"a" * 100_000), "standard input, line 1: got more than 10,000 characters")
     refused(run("translate", model, "Go.", "-f", tmp_path / "bad.txt"), "both given")
     refused(run("translate", model, "-f", tmp_path / "none.txt"), "none.txt: No such file or directory")
     refused(run("translate", model, "\udcff"), "expected Unicode")

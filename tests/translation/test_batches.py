@@ -167,7 +167,7 @@ def test_an_epoch_depends_on_the_seed_and_its_number_alone():
 @pytest.mark.parametrize("state", [{"epoch": 0, "batch": 4}, {"epoch": -1, "batch": 0}, {"epoch": 0, "batch": -1}])
 def test_a_position_that_is_none_is_refused(state):
     batches = Batches(numbered([(1, 1)] * 7), 2, 0)
-    with pytest.raises(ValueError, match="an epoch has 4 batches"):
+    with pytest.raises(ValueError, match="expected numbers from 0, of the batch to 3"):
         batches.load_state_dict(state)
 
 

@@ -48,13 +48,13 @@ def test_aligned_files_plain_and_compressed(tmp_path, compressed):
     [
         ("", "corpus is empty"),
         ("\n\n", "corpus is empty"),
-        ("a\tb\nno tab here\n", r"pairs\.tsv, line 2: no tab.*'no tab here'"),
+        ("a\tb\nno tab here\n", r"pairs\.tsv, line 2: got 'no tab here', which has no tab"),
         ("a\tb\nc\t\n", r"line 2: the target sentence is empty"),
         ("a\tb\n \tc\n", r"line 2: the source sentence is empty"),
-        ("a\tb\nc\td\n" + "e" * 100_000 + "\tf\n", r"pairs\.tsv, line 3: more than 10,000 characters.*'eeee"),
-        ("a\tb\n" + "é" * 100_000, r"line 2: more than 10,000 characters"),
+        ("a\tb\nc\td\n" + "e" * 100_000 + "\tf\n", r"pairs\.tsv, line 3: got more than 10,000 characters.*'eeee"),
+        ("a\tb\n" + "é" * 100_000, r"line 2: got more than 10,000 characters"),
         (b"a\tb\nc\td\n\xe9t\xe9\te\n", r"pairs\.tsv, line 3: not UTF-8 \(byte 0xe9 at column 1\)"),
-        (b"a\tb\n" + b"\x00\xff" * 100_000, r"line 2: more than 10,000 characters"),
+        (b"a\tb\n" + b"\x00\xff" * 100_000, r"line 2: got more than 10,000 characters"),
     ],
 )
 def test_bad_tsv_names_the_file_and_the_line(tmp_path, content, message):
@@ -164,7 +164,7 @@ def test_what_is_a_corpus():
     assert as_corpus(corpus) is corpus
     assert list(as_corpus(pairs)) == pairs
     for other in ("pairs.tsv", 7, iter(pairs)):
-        with pytest.raises(TypeError, match=r"a corpus is a list of .* got"):
+        with pytest.raises(TypeError, match=r"corpus: got .*; expected a list of"):
             as_corpus(other)
 
 
@@ -172,7 +172,7 @@ def test_what_is_a_corpus():
 def test_a_row_that_is_no_pair_is_named_when_it_comes(row):
     corpus = iter(as_corpus([("a", "b"), ["c", "d"], row]))
     assert [tuple(next(corpus)) for _ in range(2)] == [("a", "b"), ("c", "d")]
-    with pytest.raises(CorpusError, match=r"row 3 of 3 pairs in memory is .*; a pair is \(source, target\), two texts"):
+    with pytest.raises(CorpusError, match=r"3 pairs in memory, row 3: got .*; expected \(source, target\), two texts"):
         next(corpus)
 
 
@@ -209,7 +209,7 @@ def test_rows_of_a_data_set_without_text_are_counted(tmp_path):
     [
         ({"target": "de"}, r"no column 'de'; it has id, en, fr"),
         ({"target": "fr.text"}, r"no column 'fr.text'; it has id, en, fr"),
-        ({"source": "id"}, r"row 1: column 'id' is int, where text must be; the columns are id, en, fr"),
+        ({"source": "id"}, r"row 1: column 'id': got int; expected text. The columns are id, en, fr"),
         ({"split": "test"}, r"split test: no such split .*train"),
         ({"config": "en-fr"}, r"\(en-fr\), split train: cannot be opened .*default"),
     ],

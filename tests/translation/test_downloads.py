@@ -43,7 +43,9 @@ def test_a_file_put_there_by_hand_is_verified_and_used(files, tmp_path):
     get(files, tmp_path)
     path.write_bytes(CONTENT[:-1])
     found = hashlib.sha256(CONTENT[:-1]).hexdigest()
-    with pytest.raises(CorpusError, match=rf"a\.gz: not the file .* expected {SHA256}, found sha256 {found}\. Delete"):
+    with pytest.raises(
+        CorpusError, match=rf"a\.gz: got a file with sha256 {found}; expected one with {SHA256}\. Delete"
+    ):
         get(files, tmp_path)
     assert path.read_bytes() == CONTENT[:-1]  # it is the user's
     assert not files.asked
@@ -81,7 +83,7 @@ def test_a_beginning_with_nothing_to_come_behind_it(files, tmp_path, beginning):
 
 def test_a_beginning_of_another_file_is_not_kept(files, tmp_path):
     (tmp_path / "a.gz.part").write_bytes(b"x" * 101)
-    with pytest.raises(CorpusError, match=f"expected {SHA256}, found sha256"):
+    with pytest.raises(CorpusError, match=rf"got a file with sha256 .*; expected one with {SHA256}"):
         get(files, tmp_path)
     assert left(tmp_path) == []
     assert get(files, tmp_path).read_bytes() == CONTENT
@@ -90,7 +92,7 @@ def test_a_beginning_of_another_file_is_not_kept(files, tmp_path):
 def test_a_wrong_sum_deletes_what_came_and_says_both_sums_and_where_to_put_the_file(files, tmp_path):
     wrong = Checksum("sha1", "ab" * 20)
     found = hashlib.sha1(CONTENT).hexdigest()
-    message = rf"expected {wrong}, found sha1 {found}\. .*by hand: {tmp_path / 'a.gz'} \({wrong}\)"
+    message = rf"got a file with sha1 {found}; expected one with {wrong}\. .*by hand: {tmp_path / 'a.gz'} \({wrong}\)"
     with pytest.raises(CorpusError, match=message):
         get(files, tmp_path, wrong)
     assert left(tmp_path) == []

@@ -151,7 +151,7 @@ def test_a_value_of_an_option_that_cannot_be_is_said():
 
 
 def test_a_recipe_that_is_none(tmp_path, written):
-    with pytest.raises(InputError, match="a folder, where a recipe must be"):
+    with pytest.raises(InputError, match="got a folder; expected a recipe"):
         Recipe.load(tmp_path)
     with pytest.raises(FileNotFoundError):
         Recipe.load(tmp_path / "nowhere.yaml")

@@ -252,7 +252,7 @@ def test_a_pytorch_that_cannot_tell_has_no_bfloat16(monkeypatch):
 
 
 def test_an_empty_or_too_long_corpus_is_refused():
-    with pytest.raises(CorpusError, match="there are no training pairs"):
+    with pytest.raises(CorpusError, match="training: got no pairs; expected at least one"):
         train(shorter(), [], PAIRS, progress=False)
     with pytest.raises(CorpusError, match="none of the 8 pairs has tokens, and at most 1 on each side"):
         train(shorter(max_length=1), PAIRS, PAIRS, progress=False)

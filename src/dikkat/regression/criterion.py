@@ -29,7 +29,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Trial(Step):
-    """With what the gradient there needs of each of n places.
+    """A step with what the gradient there needs, for each of n places.
 
     Attributes:
         left: (n, v), what is left of the values.
@@ -44,7 +44,7 @@ class Trial(Step):
     theta: torch.Tensor
 
     def step(self) -> Step:
-        """Without, since a path has many steps."""
+        """This step without what the gradient needs: a path has many steps."""
         return Step(self.t, self.error)
 
 

@@ -74,8 +74,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         n_features_in_: d.
         feature_names_in_: (d,), where X was a frame whose columns have names.
         n_outputs_: Number of outputs.
-        X_train_: (n, d), the training rows, float32 if they came so and float64 otherwise; as are all answers.
-        y_train_: (n,) or (n, outputs), as y came; float64.
+        X_train_: (n, d), the training rows, float32 if they were given so and float64 otherwise; as are all answers.
+        y_train_: (n,) or (n, outputs), as y was given; float64.
         sample_weight_: (n,).
 
     Source: Nadaraya 1964; Watson 1964; the linear order and its bias: Fan 1992; the bandwidth: Li and Racine 2007,
@@ -169,7 +169,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
                 `confidence_band`'s to say.
 
         Returns:
-            (n,) or (n, outputs), as y came; or the pair (estimate, standard deviation).
+            (n,) or (n, outputs), as y was given; or the pair (estimate, standard deviation).
 
         Raises:
             ValueError: Other features than in `fit`, or data that are not finite.
@@ -265,7 +265,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             top_k: How many of the largest weights to keep in each row; None for all.
 
         Returns:
-            (n, m), the training rows in the order they came, those of weight 0 with 0; with `top_k` a
+            (n, m), the training rows in the order in which they were given, those of weight 0 with 0; with `top_k` a
             `scipy.sparse.csr_array`, for which all weights exist for some rows at a time only. A query out of reach has
             the weights of the nearest row, or with `out_of_reach="nan"` none.
 

@@ -19,8 +19,8 @@ class Joined(NamedTuple):
         within: (m, v), float64: their weighted variance about that mean.
         weight: (m,), float64: the sum of the rows' weights, positive.
         origin: (v,), float64: the mean of a place that is nearest to 0 where all have one sign, and 0 otherwise. From
-            there no value is larger than it came, so a large one elsewhere costs the small ones no digits; and what
-            is common to all of them is gone.
+            there no value is larger than it was given, so a large one elsewhere costs the small ones no digits; and
+            what is common to all of them is gone.
         place: (n,) integers: where each row went; −1 for a row of weight 0.
     """
 

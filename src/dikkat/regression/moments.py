@@ -5,8 +5,8 @@ Around a query x the keys x_j have the weights of attention with a distance scor
 $$ w_j = \frac{W_j K(\delta_j)}{\sum_l W_l K(\delta_l)}, \qquad \delta_j = (x_j - x)/\sigma , $$
 
 and the moments are the means of 1, y, δ, δδᵀ and δy under them. They are a state: a mean and a log-sum-exp, which
-merges with the state over other keys. δ is taken from the points as they came, so that no digits are lost where their
-range is many bandwidths.
+merges with the state over other keys. δ is taken from the points as they were given, so that no digits are lost where
+their range is many bandwidths.
 
 On a CPU they come from the compiled kernels of `dikkat.cpu.moments.launch`; on other devices means from `attend`'s,
 and the rest from tiles in plain PyTorch.

@@ -117,7 +117,7 @@ class _MXNet(Skeleton):
 
     def integers(self, name: str, X: Array) -> Array:
         whole_numbers(name, X)
-        return X  # as they came: MXNet's functions take floats
+        return X  # as they were given: MXNet's functions take floats
 
     def lengths(self, valid_lens: Array, keys: int, name: str = "valid_lens", least: int = 0) -> Array:
         return self.tensor(whole_numbers(name, valid_lens).clip(max=keys))

@@ -25,7 +25,7 @@ def check_inputs(shape: Shape, features: int | None, steps: str, least: int = 1)
     """Whether inputs are (batch, steps, features).
 
     Args:
-        shape: What came.
+        shape: That of the inputs.
         features: How many there must be; None: any number that is known.
         steps: What to call them.
         least: How many steps there must be.

@@ -72,7 +72,7 @@ def product(a: Any, b: Any) -> Any:
 
 
 def as_tensor(value: Any) -> Any:
-    """A tensor of the backend from what came; None and symbolic tensors as they are."""
+    """A tensor of the backend from what was given; None and symbolic tensors as they are."""
     return value if value is None or keras.utils.is_keras_tensor(value) else ops.convert_to_tensor(value)
 
 

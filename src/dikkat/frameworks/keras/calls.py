@@ -26,7 +26,7 @@ from dikkat.frameworks.keras.scores import Score, check_score
 
 
 class Masks(NamedTuple):
-    """The masks of a call, as they came.
+    """The masks of a call, as they were given.
 
     Attributes:
         pairs: Booleans that broadcast to (..., n, m).

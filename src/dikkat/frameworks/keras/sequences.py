@@ -112,7 +112,7 @@ def checked_lengths(lengths: Any, tensor: Any, name: str, of: str, least: int) -
     """Lengths of a batch of sequences, (B,) int32.
 
     Args:
-        lengths: What came.
+        lengths: Those that were given, or None.
         tensor: (B, S, ...).
         name: Of the lengths, for messages.
         of: What they count, for messages.

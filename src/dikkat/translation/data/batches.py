@@ -103,7 +103,9 @@ class Batches:
         """
         epoch, batch = state["epoch"], state["batch"]
         if epoch < 0 or not 0 <= batch < self._count:
-            raise ValueError(f"there is no batch {batch} of epoch {epoch}: an epoch has {self._count} batches, from 0")
+            raise ValueError(
+                f"state: got batch {batch} of epoch {epoch}; expected numbers from 0, of the batch to {self._count - 1}"
+            )
         self._epoch, self._done = epoch, batch
 
     def __iter__(self) -> Iterator[Batch]:

@@ -71,7 +71,7 @@ class PairCorpus(Corpus):
         for number, pair in enumerate(self.pairs, start=1):
             if not isinstance(pair, (tuple, list)) or [isinstance(side, str) for side in pair] != [True, True]:
                 raise CorpusError(
-                    f"row {number} of {self} is {reprlib.repr(pair)}; a pair is (source, target), two texts"
+                    f"{self}, row {number}: got {reprlib.repr(pair)}; expected (source, target), two texts"
                 )
             yield pair
 
@@ -95,7 +95,8 @@ def as_corpus(pairs: Corpus | Sequence[Pair]) -> Corpus:
     if isinstance(pairs, Sequence) and not isinstance(pairs, (str, bytes)):
         return PairCorpus(pairs)
     raise TypeError(
-        f"a corpus is a list of (source, target) pairs, or a Corpus such as TsvCorpus(path); got {type(pairs).__name__}"
+        f"corpus: got {type(pairs).__name__}; expected a list of (source, target) pairs, or a Corpus such as "
+        "TsvCorpus(path)"
     )
 
 
@@ -134,8 +135,8 @@ class TsvCorpus(Corpus):
             columns = line.split("\t", 2)
             if len(columns) < 2:
                 raise CorpusError(
-                    f"{self.path}, line {number}: no tab. Each line must be a source sentence, a tab and its "
-                    f"translation; this one is {_shortened(line)}"
+                    f"{self.path}, line {number}: got {_shortened(line)}, which has no tab; expected a source "
+                    "sentence, a tab and its translation"
                 )
             yield _pair(columns[0], columns[1], f"{self.path}, line {number}")
 
@@ -277,8 +278,8 @@ class DatasetCorpus(Corpus):
             value = value[name]
         if value is not None and not isinstance(value, str):
             raise CorpusError(
-                f"{self}, row {number}: column {column!r} is {type(value).__name__}, where text must be; the columns "
-                f"are {', '.join(_columns(row))}"
+                f"{self}, row {number}: column {column!r}: got {type(value).__name__}; expected text. The columns are "
+                f"{', '.join(_columns(row))}"
             )
         return (value or "").strip()
 
@@ -352,7 +353,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
     """
     path = Path(path)
     if path.is_dir():
-        raise CorpusError(f"{path}: a folder, where a file of sentences must be")
+        raise CorpusError(f"{path}: got a folder; expected a file of sentences")
     with path.open("rb") as file:
         magic = file.read(len(_GZIP_MAGIC))
         file.seek(0)
@@ -403,7 +404,7 @@ def decode_line(raw: bytes, where: str, *, first: bool = False) -> str:
         line = raw.decode("utf-8", errors="replace")
     if len(line) > MAX_CHARACTERS:
         raise CorpusError(
-            f"{where}: more than {MAX_CHARACTERS:,} characters. Each line must be one sentence; it begins "
+            f"{where}: got more than {MAX_CHARACTERS:,} characters; expected one sentence a line. It begins "
             f"{_shortened(line)}"
         )
     return line.strip(" \r\n\f\v")

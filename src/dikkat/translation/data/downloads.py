@@ -67,7 +67,7 @@ def fetch(
             found = Checksum.of(path, checksum.algorithm)
             if found != checksum:
                 raise CorpusError(
-                    f"{path}: not the file that it should be: expected {checksum}, found {found}. Delete it to have it "
+                    f"{path}: got a file with {found}; expected one with {checksum}. Delete it to have it "
                     f"fetched from {address}, or put the right one there by hand"
                 )
             return
@@ -77,7 +77,7 @@ def fetch(
         if found != checksum:
             part.unlink()
             raise CorpusError(
-                f"{address}: what came is not the file that it should be: expected {checksum}, found {found}. Try "
+                f"{address}: got a file with {found}; expected one with {checksum}. Try "
                 f"again, or {_by_hand(path, checksum)}"
             )
         with writing(path.name, path.parent):

@@ -126,7 +126,7 @@ def _recorded(archive: Path) -> str:
     expected = record.read_text(encoding="utf-8").partition(" ")[0]
     if found != expected:
         raise CorpusError(
-            f"{archive}: not the file that it was when it was first used: expected sha256 {expected}, found {found}. "
+            f"{archive}: got sha256 {found}; expected sha256 {expected}, as when it was first used. "
             f"If it was replaced on purpose, delete {record}; otherwise delete both, to have it fetched again"
         )
     return found

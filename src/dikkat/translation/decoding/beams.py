@@ -61,7 +61,7 @@ class Beams:
         return self._search.beam, self._search.n_best, self._search.length_penalty
 
     def extend(self, products: Tensor, bias: Tensor, weights: Tensor | None) -> Advance:
-        """Put a token to the hypotheses."""
+        """Append a token to each hypothesis that goes on."""
         copies = self._copies[self._sentences]
         may_end = self._fewest[self._sentences] <= len(self._steps)
         found = self._beams.advance(*self._candidates(products, bias, copies, may_end))

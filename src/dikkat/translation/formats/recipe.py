@@ -175,7 +175,7 @@ def _find(recipe: str | Path) -> Path:
 
 def _read(path: Path) -> str:
     if path.is_dir():
-        raise InputError(f"{path}: a folder, where a recipe must be; recipes are files that end in {SUFFIX}")
+        raise InputError(f"{path}: got a folder; expected a recipe, a file that ends in {SUFFIX}")
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

@@ -216,7 +216,7 @@ class Tokenizer:
     def _token(self, number: int) -> str:
         token = self._inner.id_to_token(number) if number >= 0 else None
         if token is None:
-            raise ValueError(f"token {number} is outside the vocabulary of {len(self)}")
+            raise ValueError(f"ids: got {number}; expected 0 to {len(self) - 1}, numbers of the vocabulary's tokens")
         return token
 
 

@@ -177,7 +177,7 @@ def _trained(trial: Trial, recipe: Recipe, folder: Path) -> Trial:
 
 
 def _compile(settings: Settings) -> None:
-    """Has the kernels compiled that are not yet: that a way of training comes first is no reason to call it slow."""
+    """Compile the kernels beforehand, so that the first way to train does not look slow for it."""
     model = TranslationModel(settings, len(SPECIAL_TOKENS) + 1, len(SPECIAL_TOKENS) + 1)
     one = len(SPECIAL_TOKENS)
     with torch.autocast("cpu", torch.bfloat16, enabled=settings.precision == "bfloat16"):

@@ -257,7 +257,7 @@ class Loop:
         return Batch(source, source_lengths, target, target_lengths, batch.total_tokens, batch.counts)
 
     def _clip_gradients(self) -> None:
-        """Clip them to a norm, which, where it is not finite, tells that the step would spoil the weights."""
+        """Clip the gradients' norm; one that is not finite, which would spoil the weights, is an error."""
         named = [(name, p.grad) for name, p in self.model.named_parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm([gradient for _, gradient in named])
         if not math.isfinite(float(norm)):

@@ -179,7 +179,7 @@ def _prepared(
     translator = Translator(TranslationModel(settings, len(source), len(target)), settings, source, target)
     if pairs is training:
         say(f"reading {training}, sentence by sentence")
-    # Who repeats pairs of a list means it; a file's came so by accident.
+    # Repeats in a list are meant; those in a file came about by accident.
     learnt = _stored(translator, pairs, "training", say, distinct=training.fingerprint() is not None)
     judged = None if validation is None else _stored(translator, validation, "validation", say, distinct=False)
     for line in _found(translator, learnt, judged, resumed=newest is not None):
@@ -305,7 +305,7 @@ def _batches(store: Store, settings: Settings, group: Group, seed: int | None) -
 
 def _tokenizers(settings: Settings, sample: Sequence[Pair]) -> tuple[Tokenizer, Tokenizer]:
     if not sample:
-        raise CorpusError("there are no training pairs; there must be at least one")
+        raise CorpusError("training: got no pairs; expected at least one")
     sides = [[pair[side] for pair in sample] for side in (0, 1)]
     if settings.tied_embeddings == "three":
         both = _tokenizer(settings, sides[0] + sides[1], "source or target")
@@ -356,7 +356,7 @@ def evenly(pairs: Iterable[Pair], most: int) -> tuple[list[Pair], int]:
 
 
 def _nothing(_: str) -> None:
-    """Tell nobody."""
+    """Ignore what is told."""
 
 
 def _found(translator: Translator, learnt: Store, judged: Store | None, *, resumed: bool) -> Iterator[str]:

@@ -3,8 +3,6 @@
 import sys
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from dikkat.translation.settings import Criterion
 from dikkat.translation.training.callbacks import Callback, Moment
@@ -21,12 +19,18 @@ class Bar(Callback):
     """
 
     def __init__(self, epochs: int, batches: int, criterion: Criterion) -> None:
+        # Here, since Keras's and MXNet's translators import this package too, and their extras bring no rich.
+        from rich.progress import Progress, TaskID
+
         self._epochs, self._batches, self._criterion = epochs, batches, criterion
         self._valid = ""
         self._progress, self._task = Progress(), TaskID(0)
 
     def on_epoch_start(self, epoch: int) -> None:
         """The next bar, below those of the epochs before."""
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=10),

@@ -38,8 +38,7 @@ def test_random_calls_are_right_in_several_threads() -> None:
 )
 def test_the_oracle_notices(name: str, by: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer whose largest number is off by so many times its type's precision."""
-    import oracle
-    import random_calls
+    from benchmarks.attention import oracle, random_calls
 
     real, noticed, tried = random_calls.run, 0, 0
 

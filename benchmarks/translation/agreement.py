@@ -1,17 +1,19 @@
 """Whether a way computes what it should: its loss and gradients against float64, in the error budget of the design.
 
 Error ≤ 2 × the textbook's loop's error in the same precision + 4·eps·S. A gradient is a sum over sentences, and S is
-the sum of their shares' absolute values; for the loss, √N times that, with N tokens.
+the sum of their shares' absolute values; for the weight of a linear layer, a sum over all rows that it is given; for
+the loss, √N times the sentences' sum, with N tokens.
 """
 
 import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from benchmarks.translation.corpora import Sizes, sentence, tokens
-from benchmarks.translation.networks import LOOP, LOOP_HALF, OURS_HALF, REFERENCE, Way, way
+from benchmarks.translation.networks import LOOP, LOOP_HALF, OURS_HALF, REFERENCE, Way, our_name, way
 from dikkat.translation.network.model import Batch
 
 HALVES = (LOOP_HALF, OURS_HALF)
@@ -56,6 +58,8 @@ def truth(sizes: Sizes, batch: Batch) -> Truth:
         one = sentence(batch, row)
         for name, share in loop.gradients(one).items():
             scales[name] += share.abs() * (tokens(one) / tokens(batch))
+    for name, scale in _linear_scales(loop, batch).items():
+        scales[name] = torch.maximum(scales[name], scale)
     # What adds up N losses one by one, as compiled loops do, errs by some √N roundings; PyTorch's own sum by log N.
     scales["loss"] *= math.sqrt(tokens(batch))
     other = way(REFERENCE, sizes, torch.float64).gradients(batch)
@@ -64,6 +68,30 @@ def truth(sizes: Sizes, batch: Batch) -> Truth:
         raise ArithmeticError("the loop and the reference differ in float64: " + ", ".join(wrong))
     plain = {name in HALVES: _kept(way(name, sizes).gradients(batch)) for name in (LOOP, LOOP_HALF)}
     return Truth(exact, scales, plain)
+
+
+def _linear_scales(loop: Way, batch: Batch) -> dict[str, Tensor]:
+    """Of the loop's linear layers' weights: the sum over all rows of |gradient of the output| |input|."""
+    scales: dict[str, Tensor] = {}
+
+    def watch(name: str, layer: nn.Linear) -> RemovableHandle:
+        def forward(_: nn.Module, given: tuple[Tensor], output: Tensor) -> None:
+            rows = given[0].detach().flatten(0, -2).abs()
+
+            def backward(gradient: Tensor) -> None:
+                share = gradient.flatten(0, -2).abs().T @ rows
+                scales[name] = scales[name] + share if name in scales else share
+
+            output.register_hook(backward)
+
+        return layer.register_forward_hook(forward)
+
+    layers = [(name, layer) for name, layer in loop.model.named_modules() if isinstance(layer, nn.Linear)]
+    handles = [watch(our_name(f"{name}.weight"), layer) for name, layer in layers]
+    loop.gradients(batch)
+    for handle in handles:
+        handle.remove()
+    return scales
 
 
 def objection(right: Truth, entrant: Way, batch: Batch) -> str | None:

@@ -1,5 +1,7 @@
 """Translation by attentional recurrent networks: corpus, tokenizers, model, training, search, evaluation, folders."""
 
+from typing import TYPE_CHECKING, Any
+
 from dikkat.errors import InputError
 from dikkat.extras import needing
 
@@ -50,6 +52,8 @@ with needing("translation"):
         TrainingMemoryError,
         TrainingStorageError,
     )
+
+if TYPE_CHECKING:
     from dikkat.translation.training.train import train
 
 __all__ = [
@@ -104,3 +108,12 @@ __all__ = [
     "train",
     "without_leaks",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The training loop is imported when it is first asked for: whoever translates does not wait for it."""
+    if name == "train":
+        from dikkat.translation.training.train import train
+
+        return train
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -140,7 +140,8 @@ def test_another_process_with_another_hash_seed_composes_the_same_file() -> None
 def test_phrasebook_brings_in_no_other_library() -> None:
     code = (
         "import sys, runpy, dikkat.translation; path = dikkat.translation.phrasebook.__file__; "
-        "before = set(sys.modules); runpy.run_path(path)['split'](); new = {name.partition('.')[0] for name in set(sys.modules) - before}; "
+        "before = set(sys.modules); runpy.run_path(path)['split'](); "
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}; "
         "print(sorted(new - sys.stdlib_module_names))"
     )
     result = subprocess.run(

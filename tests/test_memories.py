@@ -118,10 +118,17 @@ def _by_data(module: nn.Module) -> None:
         parameter.data = parameter.data + 1
 
 
+def _by_order(module: nn.Module) -> None:
+    """The same numbers in other places, which no sum of them tells apart."""
+    for parameter in module.parameters():
+        parameter.data.copy_(parameter.data.flatten().flip(0).view_as(parameter))
+
+
 UPDATES: dict[str, Callable[[nn.Module], Any]] = {
     "plain": lambda module: torch.optim.SGD(module.parameters(), lr=0.1).step(),
     "fused": lambda module: torch.optim.AdamW(module.parameters(), lr=0.1, fused=True).step(),
     "data": _by_data,
+    "order": _by_order,
 }
 
 

@@ -188,6 +188,23 @@ def test_vmap(way: str, case: str, restriction: str) -> None:
             torch.testing.assert_close((came[0][index], came[1][index]), expected, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.parametrize("way", ["reference", "chunked", "numba"])
+def test_dropout_differs_where_nothing_but_the_seeds_is_batched(way: str) -> None:
+    """As for a Monte Carlo estimate: the mean over many draws is the output without dropout."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, size, 5, dtype=torch.float64) for size in (3, 7, 7))
+    score = scores.Gaussian(2.0)
+
+    def draw(_: Tensor) -> Tensor:
+        return dikkat.attend(query, key, value, score=score, dropout=0.5, impl=way)
+
+    drawn = torch.vmap(draw, randomness="different")(torch.zeros(997))
+    assert not torch.equal(drawn[0], drawn[1])
+    exact = dikkat.attend(query, key, value, score=score, impl="reference")
+    error = (drawn.mean(0) - exact).abs() / (drawn.std(0) / len(drawn) ** 0.5)
+    assert error.max() < 5
+
+
 @pytest.mark.parametrize("way", WITH_STATES)
 def test_vmap_over_lengths_and_scores_parameters(way: str) -> None:
     torch.manual_seed(2)

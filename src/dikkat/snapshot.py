@@ -1,5 +1,6 @@
 """Copies and fingerprints of modules, for memories that must not change with them."""
 
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -45,7 +46,7 @@ def traced() -> bool:
 
 
 # Integer types by their number of bytes.
-_WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Mark(NamedTuple):
@@ -54,7 +55,7 @@ class Mark(NamedTuple):
     Attributes:
         tensor: The parameter.
         version: How often it had been written to, as autograd counts, which misses fused optimisers and `.data`.
-        digest: A sum of its bits; None where they could not be read.
+        digest: A sum of its bits, each number's by its place; None where they could not be read.
     """
 
     tensor: Tensor
@@ -73,8 +74,8 @@ def marks(module: nn.Module) -> tuple[Mark, ...]:
 
 def differ(one: nn.Module, other: nn.Module) -> bool:
     """Whether the parameters of two modules of one class differ, as far as their values can be read."""
-    pairs = zip(one.parameters(), other.parameters(), strict=True)
-    return not all(_may_be(_digest(a), _digest(b)) for a, b in pairs)
+    here, there = list(one.parameters()), list(other.parameters())
+    return len(here) != len(there) or not all(_may_be(_digest(a), _digest(b)) for a, b in zip(here, there, strict=True))
 
 
 def _may_be(one: int | None, other: int | None) -> bool:
@@ -86,5 +87,11 @@ def _digest(tensor: Tensor) -> int | None:
     """A number that changes with the bits of a tensor; None where its values cannot be read without waiting."""
     if not can_read_values(tensor) or not tensor.is_floating_point():
         return None
-    whole = _WHOLE[tensor.itemsize]
-    return int(tensor.detach().view(whole).sum(dtype=whole))
+    bits = tensor.detach().view(_WHOLE[tensor.itemsize]).flatten()
+    return int((bits * _places(len(bits), bits.device)).sum())
+
+
+@lru_cache(16)
+def _places(count: int, device: torch.device) -> Tensor:
+    """Odd numbers, so that each bit of each number counts, and numbers that change places are noticed."""
+    return torch.arange(1, 2 * count, 2, device=device)

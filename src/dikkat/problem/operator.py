@@ -91,7 +91,7 @@ def _flat(problem: Problem) -> list[Any]:
 def _problem(operands: Sequence[Any]) -> Problem:
     """The reverse of `_flat`, of the first operands."""
     named = dict(zip(_OPERANDS, operands, strict=False))
-    shapes = ((named[name], own) for name, own in OWN_DIMENSIONS.items() if name not in ("seeds", "packed"))
+    shapes = ((named[name], own) for name, own in OWN_DIMENSIONS.items() if name != "packed")
     lead = broadcast(*(tensor.shape[: tensor.ndim - own] for tensor, own in shapes if tensor is not None))
     restricting = {name: named.pop(name) for name in _OPERANDS if name in _RESTRICTIONS}
     query = named["query"]

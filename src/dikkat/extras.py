@@ -28,8 +28,8 @@ def extra_of(package: str, *, first: str) -> str | None:
     """The extra that brings a package, or None.
 
     Args:
-        package: its name, as it is imported.
-        first: the extra that is meant where several bring it.
+        package: Its name, as it is imported.
+        first: The extra that is meant where several bring it.
     """
     return next((extra for extra in (first, *_EXTRAS) if package in _EXTRAS[extra]), None)
 
@@ -51,7 +51,7 @@ def needing(extra: str) -> Iterator[None]:
     """Wrap imports that need an extra, so that the error for a missing package says how to install it.
 
     Raises:
-        ModuleNotFoundError: a package of the extra is not installed.
+        ModuleNotFoundError: A package of the extra is not installed.
     """
     try:
         yield

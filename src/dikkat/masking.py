@@ -174,7 +174,7 @@ class Restrictions:
         causal: query i sees keys j <= i + m - n.
         key_bias: (..., m), added to the scores; -inf hides a key.
         exclude: (..., n or 1) integers: the one key index that a row must not see; -1 for none.
-        device: where the call runs.
+        device: Where the call runs.
     """
 
     queries: int

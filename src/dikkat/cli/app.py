@@ -86,11 +86,11 @@ def option(text: str, metavar: str, *names: str, panel: str | None = None, compl
     """An option whose default is nothing, or is said in its help.
 
     Args:
-        text: its help.
-        metavar: what the help calls its value.
-        names: of the option, if they are others than its parameter's.
-        panel: the heading that it stands under.
-        completes: the values that the shell completes.
+        text: Its help.
+        metavar: What the help calls its value.
+        names: Of the option, if they are others than its parameter's.
+        panel: The heading that it stands under.
+        completes: The values that the shell completes.
     """
     return typer.Option(
         *names,

@@ -81,7 +81,7 @@ def progress(count: Callable[[], int | None]) -> Iterator[Any]:
     lines themselves show how far it is.
 
     Args:
-        count: says how many sentences there are, or None, and then nothing is drawn. It is asked only where a bar can
+        count: Says how many sentences there are, or None, and then nothing is drawn. It is asked only where a bar can
             be drawn: counting may take long.
     """
     total = count() if sys.stderr.isatty() and not sys.stdout.isatty() else None

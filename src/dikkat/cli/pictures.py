@@ -21,16 +21,16 @@ def draw(translations: Sequence[Translation], folder: str | Path) -> tuple[Path,
     """Write what a translator looked at as a picture, `heatmap.png`, and as a page, `translations.html`.
 
     Args:
-        translations: sentences and their weights; empty ones are left out. The picture shows the first four of at
+        translations: Sentences and their weights; empty ones are left out. The picture shows the first four of at
             most 60 tokens; what it leaves to the page is said on standard error.
-        folder: where; made if need be.
+        folder: Where; made if need be.
 
     Returns:
         The paths of the picture and of the page.
 
     Raises:
-        InputError: no translation has a word to show.
-        OSError: the system could not write.
+        InputError: No translation has a word to show.
+        OSError: The system could not write.
     """
     shown = [translation for translation in translations if translation.target_tokens]
     if not shown:
@@ -69,14 +69,14 @@ def draw_comparison(trials: Sequence["Trial"], folder: Path) -> tuple[Path, Path
     """Write quality against time and against speed as a picture, `comparison.png` and `comparison.svg`.
 
     Args:
-        trials: those that have a BLEU.
-        folder: where.
+        trials: Those that have a BLEU.
+        folder: Where.
 
     Returns:
         The paths of both.
 
     Raises:
-        OSError: the system could not write.
+        OSError: The system could not write.
     """
     from matplotlib.figure import Figure
 

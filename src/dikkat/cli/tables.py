@@ -8,9 +8,9 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: 
     """Print a table.
 
     Args:
-        columns: their headings.
-        rows: the cells.
-        words: how many columns are words, which stand on the left; the others are numbers.
+        columns: Their headings.
+        rows: The cells.
+        words: How many columns are words, which stand on the left; the others are numbers.
     """
     from rich import box
     from rich.console import Console

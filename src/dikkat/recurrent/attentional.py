@@ -27,7 +27,7 @@ class Covered:
     """A decoder's state with what the steps so far looked at: `begin` makes the first one.
 
     Attributes:
-        state: of the cells, (layers, B, h), of an LSTM two of them.
+        state: Of the cells, (layers, B, h), of an LSTM two of them.
         coverage: (B, m), the sum of the weights that each position has had.
     """
 
@@ -123,8 +123,8 @@ class _Attentional(StackedCells):
         """The state before the first step: with coverage, nothing has been looked at.
 
         Args:
-            state: of the cells, (layers, B, h), of an LSTM two of them.
-            memory: what `prepare` returned, of m positions.
+            state: Of the cells, (layers, B, h), of an LSTM two of them.
+            memory: What `prepare` returned, of m positions.
 
         Returns:
             What `forward` and `step` take: the state itself, or, with coverage, `Covered`.
@@ -148,12 +148,12 @@ class _Attentional(StackedCells):
 
         Args:
             inputs: (B, T, e), one input a step.
-            memory: what `prepare` returned, of m positions.
-            state: before the first step: (layers, B, h), of an LSTM two of them, its states and its cells; with
+            memory: What `prepare` returned, of m positions.
+            state: Before the first step: (layers, B, h), of an LSTM two of them, its states and its cells; with
                 coverage what `begin` makes of that.
             lengths: (B,) integers from 1 to T, the steps that each sequence has: the others cost nothing, and what
                 stands there has no effect. None: all have T.
-            return_weights: whether to return what each step looked at.
+            return_weights: Whether to return what each step looked at.
             impl: `"numba"` runs all steps as one operation, with a backward of its own, on a CPU, for every score but
                 `Cosine` and those of one's own, without coverage; `"reference"` is a loop of PyTorch's operations, and
                 runs everywhere; `"auto"` takes the first where it runs.
@@ -163,8 +163,8 @@ class _Attentional(StackedCells):
             None unless they were asked for; all 0 where a sequence is over. The state after each sequence's last step.
 
         Raises:
-            TypeError: inputs that are no dense tensor, or lengths that are not integers.
-            ValueError: inputs, lengths or a state of the wrong shape, inputs without a step, a length outside 1 … T, or
+            TypeError: Inputs that are no dense tensor, or lengths that are not integers.
+            ValueError: Inputs, lengths or a state of the wrong shape, inputs without a step, a length outside 1 … T, or
                 an `impl` that is none or cannot run.
         """
         check_dense("inputs", inputs)
@@ -190,17 +190,17 @@ class _Attentional(StackedCells):
 
         Args:
             inputs: (B, e), the input of this step.
-            memory: what `prepare` returned, of m positions.
-            state: before this step, as in `forward`.
-            return_weights: whether to return what the step looked at.
+            memory: What `prepare` returned, of m positions.
+            state: Before this step, as in `forward`.
+            return_weights: Whether to return what the step looked at.
 
         Returns:
             The top layer's state (B, h); the context (B, c); the attention weights (B, m), or None unless they were
             asked for; the state after the step.
 
         Raises:
-            TypeError: inputs that are no dense tensor.
-            ValueError: inputs or a state of the wrong shape.
+            TypeError: Inputs that are no dense tensor.
+            ValueError: Inputs or a state of the wrong shape.
         """
         check_dense("inputs", inputs)
         if isinstance(memory, SteppedMemory) and self._steps(memory):
@@ -333,18 +333,18 @@ class AttentionalGRU(_Attentional):
     that state dicts go from one to the other; the score's parameters follow under `score.`.
 
     Args:
-        input_size: features of an input, e.
-        hidden_size: features of a state, h; the score's queries have as many.
-        context_size: features of the memory's values, c.
-        score: the scoring function that compares a state with the memory's keys.
+        input_size: Features of an input, e.
+        hidden_size: Features of a state, h; the score's queries have as many.
+        context_size: Features of the memory's values, c.
+        score: The scoring function that compares a state with the memory's keys.
         num_layers: GRU cells on top of each other.
-        dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
-        weight_dropout: probability with which an attention weight is dropped, in training only.
-        coverage: whether the comparison takes in how much each position was looked at before; in a loop of PyTorch's
+        dropout: Probability with which a feature is dropped between layers, in training only; it needs two layers.
+        weight_dropout: Probability with which an attention weight is dropped, in training only.
+        coverage: Whether the comparison takes in how much each position was looked at before; in a loop of PyTorch's
             operations, slower than the one operation. The state before the first step is then what `begin` makes.
 
     Raises:
-        ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
+        ValueError: A size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
 
     Example:
         >>> import torch, dikkat
@@ -381,18 +381,18 @@ class AttentionalLSTM(_Attentional):
     score's parameters follow under `score.`. A state is a pair of tensors (layers, B, h): states and cells.
 
     Args:
-        input_size: features of an input, e.
-        hidden_size: features of a state, h; the score's queries have as many.
-        context_size: features of the memory's values, c.
-        score: the scoring function that compares a state with the memory's keys.
+        input_size: Features of an input, e.
+        hidden_size: Features of a state, h; the score's queries have as many.
+        context_size: Features of the memory's values, c.
+        score: The scoring function that compares a state with the memory's keys.
         num_layers: LSTM cells on top of each other.
-        dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
-        weight_dropout: probability with which an attention weight is dropped, in training only.
-        coverage: whether the comparison takes in how much each position was looked at before; in a loop of PyTorch's
+        dropout: Probability with which a feature is dropped between layers, in training only; it needs two layers.
+        weight_dropout: Probability with which an attention weight is dropped, in training only.
+        coverage: Whether the comparison takes in how much each position was looked at before; in a loop of PyTorch's
             operations, slower than the one operation. The state before the first step is then what `begin` makes.
 
     Raises:
-        ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
+        ValueError: A size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
 
     Example:
         >>> import torch, dikkat

@@ -53,8 +53,8 @@ class _Encoder(nn.Module, Generic[StateT]):
             its states and its cells.
 
         Raises:
-            TypeError: inputs that are no dense tensor, or lengths that are not integers.
-            ValueError: inputs that are not (B, S, e), a length outside 1…S, or an `impl` that is none or cannot run.
+            TypeError: Inputs that are no dense tensor, or lengths that are not integers.
+            ValueError: Inputs that are not (B, S, e), a length outside 1…S, or an `impl` that is none or cannot run.
         """
         network = self._network
         check_dense("inputs", inputs)
@@ -177,17 +177,17 @@ class GRUEncoder(_Encoder[Tensor]):
     Bahdanau, Cho, Bengio (2015), section 3.2; the parameters are those of `torch.nn.GRU`, under `gru.`.
 
     Args:
-        input_size: features of an input, e.
-        hidden_size: features of a direction's state.
+        input_size: Features of an input, e.
+        hidden_size: Features of a direction's state.
         num_layers: GRU layers on top of each other.
-        bidirectional: whether a second GRU reads backwards; its features follow those of the first.
-        dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
+        bidirectional: Whether a second GRU reads backwards; its features follow those of the first.
+        dropout: Probability with which a feature is dropped between layers, in training only; it needs two layers.
 
     Attributes:
-        output_size: features of an output, c: `hidden_size`, or twice that in both directions.
+        output_size: Features of an output, c: `hidden_size`, or twice that in both directions.
 
     Raises:
-        ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
+        ValueError: A size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
 
     Example:
         >>> import torch
@@ -208,17 +208,17 @@ class LSTMEncoder(_Encoder[tuple[Tensor, Tensor]]):
     `torch.nn.LSTM`, under `lstm.`. Hochreiter, Schmidhuber, "Long short-term memory" (1997), with forget gates.
 
     Args:
-        input_size: features of an input, e.
-        hidden_size: features of a direction's state.
+        input_size: Features of an input, e.
+        hidden_size: Features of a direction's state.
         num_layers: LSTM layers on top of each other.
-        bidirectional: whether a second LSTM reads backwards; its features follow those of the first.
-        dropout: probability with which a feature is dropped between layers, in training only; it needs two layers.
+        bidirectional: Whether a second LSTM reads backwards; its features follow those of the first.
+        dropout: Probability with which a feature is dropped between layers, in training only; it needs two layers.
 
     Attributes:
-        output_size: features of an output, c: `hidden_size`, or twice that in both directions.
+        output_size: Features of an output, c: `hidden_size`, or twice that in both directions.
 
     Raises:
-        ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
+        ValueError: A size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
 
     Example:
         >>> import torch

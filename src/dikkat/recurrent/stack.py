@@ -9,7 +9,7 @@ def check_stack(num_layers: int, dropout: float, **sizes: int) -> None:
     """Validate the sizes and the dropout of an encoder or a decoder.
 
     Raises:
-        ValueError: a size below 1, a dropout outside 0 ... 1, or a dropout where there is no second layer to act on.
+        ValueError: A size below 1, a dropout outside 0 ... 1, or a dropout where there is no second layer to act on.
     """
     for name, size in {**sizes, "num_layers": num_layers}.items():
         if size < 1:
@@ -23,7 +23,7 @@ def check_probability(name: str, value: float) -> None:
     """Validate a probability.
 
     Raises:
-        ValueError: a number outside 0 ... 1.
+        ValueError: A number outside 0 ... 1.
     """
     if not 0.0 <= value <= 1.0:
         raise ValueError(f"{name}: got {value}; expected a probability, from 0 to 1")
@@ -33,8 +33,8 @@ def check_lengths(lengths: Tensor, batch: int, positions: int, of: str) -> Tenso
     """Validate lengths of sequences, from 1 to their positions; returned on the CPU where their values can be read.
 
     Raises:
-        TypeError: they are not whole numbers.
-        ValueError: their shape, or a length, does not fit.
+        TypeError: They are not whole numbers.
+        ValueError: Their shape, or a length, does not fit.
     """
     if not isinstance(lengths, Tensor):
         raise TypeError(f"lengths: got {type(lengths).__name__}; expected a torch.Tensor of integers")
@@ -60,7 +60,7 @@ def choose(impl: str, obstacles: list[str]) -> str:
     """The implementation of a recurrence: `"numba"` where it runs, `"reference"` otherwise; a named one runs or raises.
 
     Raises:
-        ValueError: a name that is none, or one that cannot run; the message says why.
+        ValueError: A name that is none, or one that cannot run; the message says why.
     """
     if impl not in ("auto", "numba", "reference"):
         raise ValueError(f"impl: got {impl!r}; expected 'auto', 'numba' or 'reference'")

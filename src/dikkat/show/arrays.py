@@ -18,8 +18,8 @@ def as_array(weights: Weights, name: str) -> NDArray[np.float64]:
     """Bring weights of any real number type from any device into a float64 array.
 
     Args:
-        weights: real numbers of any shape; a tensor may require gradients, sit on any device and have any float type.
-        name: what the error calls it.
+        weights: Real numbers of any shape; a tensor may require gradients, sit on any device and have any float type.
+        name: What the error calls it.
 
     Raises:
         TypeError: `weights` are not real numbers.

@@ -36,7 +36,7 @@ def families_for(texts: Iterable[str]) -> list[str]:
     """Font families that show the texts: the user's default ones first, then what fills their gaps.
 
     Args:
-        texts: what is to be shown.
+        texts: What is to be shown.
 
     Returns:
         Family names for `Text.set_fontfamily`.

@@ -66,21 +66,21 @@ def heatmaps(
         weights: `(rows, columns, queries, keys)`, or `(queries, keys)` for one panel; real numbers of any type. Or a
             list of matrices, tensors or arrays, whose shapes may differ: one row of panels, each as large as its own
             matrix, with cells of one size (as far as `figsize`, if given, has room for it).
-        queries: tokens that label the rows of the panels: one list of as many strings as there are queries, or one such
+        queries: Tokens that label the rows of the panels: one list of as many strings as there are queries, or one such
             list for each panel, in reading order.
-        keys: tokens that label the columns, likewise.
-        xlabel: what the keys are; stands under the bottom panels.
-        ylabel: what the queries are; stands left of the leftmost panels.
-        titles: one for each column, above the top panels; or one for each panel, in reading order.
-        figsize: width and height in inches; by default, what the panels and their labels need.
-        cmap: the name of a matplotlib colour map.
+        keys: Tokens that label the columns, likewise.
+        xlabel: What the keys are; stands under the bottom panels.
+        ylabel: What the queries are; stands left of the leftmost panels.
+        titles: One for each column, above the top panels; or one for each panel, in reading order.
+        figsize: Width and height in inches; by default, what the panels and their labels need.
+        cmap: The name of a matplotlib colour map.
 
     Returns:
         A `matplotlib.figure.Figure`; `save` writes it to a file.
 
     Raises:
-        ValueError: a shape or a number of labels does not fit.
-        TypeError: the weights are not real numbers, or tokens are not lists of strings.
+        ValueError: A shape or a number of labels does not fit.
+        TypeError: The weights are not real numbers, or tokens are not lists of strings.
         ModuleNotFoundError: matplotlib is not installed.
 
     Example:
@@ -157,12 +157,12 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     text, so that it can be searched, read aloud and edited.
 
     Args:
-        figure: any matplotlib figure.
-        path: the file to write, ending in `.png` or `.svg`; its folder must exist.
+        figure: Any matplotlib figure.
+        path: The file to write, ending in `.png` or `.svg`; its folder must exist.
 
     Raises:
         ValueError: `path` ends in something else.
-        OSError: the system could not write; an existing file is left as it was.
+        OSError: The system could not write; an existing file is left as it was.
 
     Example:
         >>> import tempfile

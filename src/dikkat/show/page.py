@@ -29,10 +29,10 @@ class Aligned(Protocol):
     An attribute `reference: str | None` may be there too: the translation that a person made.
 
     Attributes:
-        source: the source sentence, as a reader would read it.
-        target: the translation, likewise.
-        source_tokens: the words or word pieces that the model read.
-        target_tokens: those that it wrote.
+        source: The source sentence, as a reader would read it.
+        target: The translation, likewise.
+        source_tokens: The words or word pieces that the model read.
+        target_tokens: Those that it wrote.
         weights: `(target tokens, source tokens)`, each from 0 to 1, each row's sum at most 1.
     """
 
@@ -72,21 +72,21 @@ def page(
     Without JavaScript the sentences, references and scores can still be read.
 
     Args:
-        translations: the sentences; see `Aligned`.
-        title: the heading.
-        scores: one finite number for each sentence, shown beside it.
-        score_name: what the numbers are, such as `"chrF"`.
-        source_language: the language code of the sources, such as `"de"`, by which browsers choose a voice and the
+        translations: The sentences; see `Aligned`.
+        title: The heading.
+        scores: One finite number for each sentence, shown beside it.
+        score_name: What the numbers are, such as `"chrF"`.
+        source_language: The language code of the sources, such as `"de"`, by which browsers choose a voice and the
             forms of Chinese characters; empty if it is not known.
-        target_language: that of the translations and references.
+        target_language: That of the translations and references.
 
     Returns:
         The page as text.
 
     Raises:
-        ValueError: weights of a wrong shape or out of range, scores that do not fit, or a language code that is none;
+        ValueError: Weights of a wrong shape or out of range, scores that do not fit, or a language code that is none;
             the error names the sentence, counted from 0.
-        TypeError: a sentence lacks an attribute, or one is of a wrong type.
+        TypeError: A sentence lacks an attribute, or one is of a wrong type.
 
     Example:
         >>> from types import SimpleNamespace
@@ -133,18 +133,18 @@ def save_page(
     """Write the page of `page` to a file, whole or not at all.
 
     Args:
-        path: the file to write; its folder must exist.
-        translations: see `page`, as for all that follows.
-        title: the heading.
-        scores: one number for each sentence.
-        score_name: what the numbers are.
-        source_language: the language code of the sources.
-        target_language: that of the translations.
+        path: The file to write; its folder must exist.
+        translations: See `page`, as for all that follows.
+        title: The heading.
+        scores: One number for each sentence.
+        score_name: What the numbers are.
+        source_language: The language code of the sources.
+        target_language: That of the translations.
 
     Raises:
-        ValueError: as `page`.
-        TypeError: as `page`.
-        OSError: the system could not write; an existing file is left as it was.
+        ValueError: As `page`.
+        TypeError: As `page`.
+        OSError: The system could not write; an existing file is left as it was.
 
     Example:
         >>> import tempfile

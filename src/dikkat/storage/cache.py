@@ -15,13 +15,13 @@ def cache_folder(*names: str) -> Path:
     """A folder within the cache: that of DIKKAT_CACHE, or else the system's for dikkat. It is made if need be.
 
     Args:
-        names: of the folders on the way, the last one its own.
+        names: Of the folders on the way, the last one its own.
 
     Returns:
         The folder.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: It cannot be made.
 
     Example:
         >>> import os, tempfile
@@ -45,11 +45,11 @@ def writing(what: str, folder: Path) -> Iterator[None]:
     """Complete an error of the system's by what could not be written, where, and what helps.
 
     Args:
-        what: is being written.
-        folder: where, in the cache.
+        what: Is being written.
+        folder: Where, in the cache.
 
     Raises:
-        OSError: what failed within, with the same number.
+        OSError: What failed within, with the same number.
 
     Example:
         >>> with writing("the list", Path("cache")):
@@ -74,12 +74,12 @@ def opened(path: Path, mode: str, what: str) -> Iterator[BinaryIO]:
     """A file to be written, flushed to the disk at the end; what is not flushed within is lost when that fails.
 
     Args:
-        path: of the file, in the cache.
-        mode: binary, as of `open`.
-        what: is being written, for `writing`.
+        path: Of the file, in the cache.
+        mode: Binary, as of `open`.
+        what: Is being written, for `writing`.
 
     Raises:
-        OSError: it cannot be opened or flushed.
+        OSError: It cannot be opened or flushed.
     """
     with writing(what, path.parent):
         file = cast(BinaryIO, path.open(mode))
@@ -98,11 +98,11 @@ def waited_for(path: Path, what: str) -> Iterator[None]:
     """Of several processes that want to make the same file, one works and the others wait.
 
     Args:
-        path: of the lock, in the cache.
-        what: is being written, for `writing`.
+        path: Of the lock, in the cache.
+        what: Is being written, for `writing`.
 
     Raises:
-        OSError: the lock's file cannot be opened.
+        OSError: The lock's file cannot be opened.
     """
     with ExitStack() as stack:
         with writing(what, path.parent):

@@ -21,15 +21,15 @@ def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
     passes its permissions on.
 
     Args:
-        path: the file to write. Its folder must exist. Where the path is a symbolic link, its target is replaced.
-        data: the content; a `str` is encoded as UTF-8, its line ends as they are.
+        path: The file to write. Its folder must exist. Where the path is a symbolic link, its target is replaced.
+        data: The content; a `str` is encoded as UTF-8, its line ends as they are.
 
     Raises:
-        FileNotFoundError: the folder does not exist.
+        FileNotFoundError: The folder does not exist.
         IsADirectoryError: `path` is a folder.
         TypeError: `data` is neither `bytes` nor `str`.
         ValueError: `path` is neither a regular file nor free (a device or a pipe), or `data` cannot be encoded.
-        OSError: the system could not write.
+        OSError: The system could not write.
 
     Example:
         >>> import tempfile
@@ -60,11 +60,11 @@ def publish(part: Path, path: Path) -> None:
     """Give a file that was written and flushed to the disk its name, in one step that lasts through a power cut.
 
     Args:
-        part: the file, in the same folder.
-        path: its name; a file there is replaced.
+        part: The file, in the same folder.
+        path: Its name; a file there is replaced.
 
     Raises:
-        OSError: the system could not rename or flush.
+        OSError: The system could not rename or flush.
     """
     os.replace(part, path)  # noqa: PTH105  (the step that tests break; one name for it)
     flush_folder(path.parent)
@@ -98,10 +98,10 @@ def flush_folder(folder: Path) -> None:
     """Make new names in a folder last through a power cut, where the system can flush a folder.
 
     Args:
-        folder: the one with the new names.
+        folder: The one with the new names.
 
     Raises:
-        OSError: the system could not flush.
+        OSError: The system could not flush.
     """
     if os.name == "nt":
         return
@@ -119,15 +119,15 @@ def read_regular(path: str | os.PathLike[str], *, most: int) -> bytes:
     """Read a stranger's file: never a pipe or a device, which may have no end, and never more than is sensible.
 
     Args:
-        path: the file, or a link to one.
-        most: the largest size in bytes.
+        path: The file, or a link to one.
+        most: The largest size in bytes.
 
     Returns:
         All bytes of the file.
 
     Raises:
-        InputError: the path is no regular file, or the file is larger.
-        OSError: there is no such file, or it cannot be read.
+        InputError: The path is no regular file, or the file is larger.
+        OSError: There is no such file, or it cannot be read.
 
     Example:
         >>> read_regular(os.devnull, most=10)
@@ -157,13 +157,13 @@ def parse_json(data: bytes) -> Any:
     """Parse a stranger's JSON strictly: UTF-8, no key twice, no NaN, no nesting without end.
 
     Args:
-        data: the text, encoded.
+        data: The text, encoded.
 
     Returns:
         The value.
 
     Raises:
-        ValueError: the text is anything else; the message says what.
+        ValueError: The text is anything else; the message says what.
 
     Example:
         >>> parse_json(b'{"seed": 1, "seed": 2}')

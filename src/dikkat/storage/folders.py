@@ -21,12 +21,12 @@ def write_folder(folder: Path, content: Mapping[str, bytes], *, replace: bool = 
     of that name is renamed before and removed behind; where the system stops in between, `recover` puts it back.
 
     Args:
-        folder: its parent must exist.
-        content: the files by their names.
-        replace: whether there may be such a folder, which is replaced.
+        folder: Its parent must exist.
+        content: The files by their names.
+        replace: Whether there may be such a folder, which is replaced.
 
     Raises:
-        OSError: the system could not write; an old folder is as it was, and nothing stays of the new one.
+        OSError: The system could not write; an old folder is as it was, and nothing stays of the new one.
 
     Example:
         >>> import tempfile
@@ -69,7 +69,7 @@ def recover(folder: Path) -> None:
     """Finish what a stopped `write_folder` began: put the old folder back if no new one has its name, or remove it.
 
     Raises:
-        OSError: the system could not rename it.
+        OSError: The system could not rename it.
     """
     old = _old(folder)
     if not old.is_dir():
@@ -84,7 +84,7 @@ def check_free(folder: Path) -> None:
     """Make and remove a folder beside this one, and its parents if need be, to see whether it could be written.
 
     Raises:
-        OSError: the system lets nothing be written there.
+        OSError: The system lets nothing be written there.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     trial = _part(folder)
@@ -96,10 +96,10 @@ def remove_folder(folder: Path) -> None:
     """Remove a folder that, whenever that is cut short, is there whole or not at all.
 
     Args:
-        folder: must exist.
+        folder: Must exist.
 
     Raises:
-        OSError: the system could not remove it.
+        OSError: The system could not remove it.
     """
     gone = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
     folder.rename(gone)
@@ -122,7 +122,7 @@ def parse_sums(data: bytes) -> dict[str, str]:
     """The SHA-256 of each file by its name, from the content of `SHA256SUMS`.
 
     Raises:
-        ValueError: it is no such list, or has a name twice.
+        ValueError: It is no such list, or has a name twice.
     """
     lines = [line.split("  ", 1) for line in data.decode("ascii").splitlines()]
     sums = {name: value for value, name in lines}

@@ -14,16 +14,16 @@ def check_header(content: Any, format_: str, versions: tuple[int, ...], otherwis
     """Whether content is of a format, in a version that is known.
 
     Args:
-        content: from a stranger.
-        format_: what `"format"` should be.
-        versions: what `"version"` may be.
-        otherwise: what helps against another version, beside the dikkat that wrote it.
+        content: From a stranger.
+        format_: What `"format"` should be.
+        versions: What `"version"` may be.
+        otherwise: What helps against another version, beside the dikkat that wrote it.
 
     Returns:
         The content.
 
     Raises:
-        ValueError: it is something else; the message says what, and what to do.
+        ValueError: It is something else; the message says what, and what to do.
 
     Example:
         >>> check_header({"format": "cake", "version": 2}, "cake", (1,), "bake again")

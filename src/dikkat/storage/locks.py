@@ -16,12 +16,12 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
     """Hold a lock.
 
     Args:
-        path: the lock's file, which is made if need be and stays. Its folder must exist.
-        wait: whether to wait for another holder's end.
+        path: The lock's file, which is made if need be and stays. Its folder must exist.
+        wait: Whether to wait for another holder's end.
 
     Raises:
-        LockedError: another process holds it, and `wait` is False.
-        OSError: the file cannot be opened.
+        LockedError: Another process holds it, and `wait` is False.
+        OSError: The file cannot be opened.
     """
     from filelock import FileLock, Timeout
 

@@ -20,8 +20,8 @@ def read(source: Tensors | str | os.PathLike[str]) -> Tensors:
     What is bfloat16 in a file becomes float32, since NumPy has no such type.
 
     Raises:
-        FileNotFoundError: no such file.
-        ValueError: a file that is damaged or of another format.
+        FileNotFoundError: No such file.
+        ValueError: A file that is damaged or of another format.
     """
     if isinstance(source, Mapping):
         return source
@@ -42,7 +42,7 @@ def write(tensors: Tensors, path: str | os.PathLike[str]) -> None:
     """Write a safetensors file, whole or not at all.
 
     Raises:
-        OSError: the system could not write; an older file is as it was.
+        OSError: The system could not write; an older file is as it was.
     """
     from safetensors.numpy import save
 
@@ -54,12 +54,12 @@ def check(expected: Mapping[str, tuple[int, ...]], found: Tensors, name: str = "
     """Check that weights have a layer's names and shapes.
 
     Args:
-        expected: each weight's shape, by name.
-        found: the weights.
-        name: what to call them in the message.
+        expected: Each weight's shape, by name.
+        found: The weights.
+        name: What to call them in the message.
 
     Raises:
-        ValueError: one is missing, one is too many, or the shapes differ; the message names it and both shapes.
+        ValueError: One is missing, one is too many, or the shapes differ; the message names it and both shapes.
 
     Example:
         >>> check({"v": (1, 5)}, {"v": np.zeros((1, 7))}, name="file")
@@ -76,8 +76,8 @@ def misfits(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
     """What is missing, too many, or of another shape or type.
 
     Args:
-        expected: each tensor's description, by name.
-        found: the same of those that are there.
+        expected: Each tensor's description, by name.
+        found: The same of those that are there.
 
     Example:
         >>> misfits({"a": "(3,)", "b": "()"}, {"a": "(2,)", "c": "()"})

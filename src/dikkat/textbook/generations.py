@@ -16,7 +16,7 @@ class Encoded(NamedTuple):
 
     Attributes:
         outputs: (batch, steps, hiddens).
-        state: after the last step, one tensor (batch, hiddens) a layer.
+        state: After the last step, one tensor (batch, hiddens) a layer.
     """
 
     outputs: Tensor

@@ -34,10 +34,10 @@ class GRU(tf.keras.layers.Layer):
     """A GRU of several layers over (steps, batch, features), the second generation's layout.
 
     Args:
-        num_hiddens: features of a state.
-        num_layers: layers.
-        dropout: the probability with which a feature is dropped between layers, in training.
-        **kwargs: those of every Keras layer.
+        num_hiddens: Features of a state.
+        num_layers: Layers.
+        dropout: The probability with which a feature is dropped between layers, in training.
+        **kwargs: Those of every Keras layer.
 
     Source: Cho et al. 2014, section 2.3, with the reset gate after the recurrent product.
     """
@@ -59,9 +59,9 @@ class GRU(tf.keras.layers.Layer):
 
         Args:
             X: (steps, batch, features).
-            state: before the first step, (batch, num_hiddens) a layer; None: zeros.
+            state: Before the first step, (batch, num_hiddens) a layer; None: zeros.
             valid_len: (batch,) integers: from there on the state stays and the outputs are 0. None: all count.
-            training: whether features are dropped.
+            training: Whether features are dropped.
 
         Returns:
             The top layer's states (steps, batch, num_hiddens), and each layer's last.

@@ -38,7 +38,7 @@ class Attention(OfAFramework):
     """A layer that attends, and keeps what it looked at last.
 
     Attributes:
-        attention_weights: the last call's, before dropout; (B, n, m).
+        attention_weights: The last call's, before dropout; (B, n, m).
     """
 
     attention_weights: Tensor
@@ -56,7 +56,7 @@ class Attention(OfAFramework):
             (B, n, d_v).
 
         Raises:
-            ValueError: shapes that do not fit, or lengths that are not whole numbers from 0.
+            ValueError: Shapes that do not fit, or lengths that are not whole numbers from 0.
         """
         return self.look(queries, keys, values, valid_lens)
 
@@ -135,7 +135,7 @@ class MultiHeadAttention(OfAFramework):
     - `bias`: whether the projections have one; in MXNet `use_bias`.
 
     Attributes:
-        attention: the `DotProductAttention` of the heads, whose `attention_weights` are (B · heads, n, m).
+        attention: The `DotProductAttention` of the heads, whose `attention_weights` are (B · heads, n, m).
 
     Raises:
         ValueError: `num_hiddens` is no multiple of `num_heads`.
@@ -176,7 +176,7 @@ def check_heads(num_hiddens: int, num_heads: int) -> None:
     """Check that the heads of a `MultiHeadAttention` share its features evenly.
 
     Raises:
-        TypeError: a size that is no whole number.
+        TypeError: A size that is no whole number.
         ValueError: `num_hiddens` is no multiple of `num_heads`.
     """
     if whole("num_hiddens", num_hiddens) % whole("num_heads", num_heads):
@@ -188,7 +188,7 @@ class NWKernelRegression(OfAFramework):
 
     Attributes:
         w: (1,), one over the bandwidth.
-        attention_weights: the last call's, (n, m).
+        attention_weights: The last call's, (n, m).
 
     Source: Nadaraya 1964; Watson 1964.
     """
@@ -215,7 +215,7 @@ class NWKernelRegression(OfAFramework):
         Args:
             queries: (n,).
             keys: (n, m), those of each query; or (m,), of all.
-            values: likewise.
+            values: Likewise.
 
         Returns:
             (n,).
@@ -251,7 +251,7 @@ def positions(num_hiddens: int, max_len: int) -> NDArray[np.float32]:
 
     Args:
         num_hiddens: d.
-        max_len: how many positions.
+        max_len: How many positions.
 
     Returns:
         P, (1, max_len, d).
@@ -309,10 +309,10 @@ class EncoderDecoder(OfAFramework):
         """The decoder's outputs and its state.
 
         Args:
-            enc_X: what the encoder reads.
-            dec_X: what the decoder reads.
-            *args: what goes to both, such as lengths.
-            **kwargs: what goes to the calls of both, such as TensorFlow's `training`.
+            enc_X: What the encoder reads.
+            dec_X: What the decoder reads.
+            *args: What goes to both, such as lengths.
+            **kwargs: What goes to the calls of both, such as TensorFlow's `training`.
         """
         state = self.decoder.init_state(self.encoder(enc_X, *args, **kwargs), *args)
         return self.decoder(dec_X, state, **kwargs)
@@ -344,13 +344,13 @@ class Seq2SeqEncoder(OfAFramework):
         Args:
             X: (B, T) token ids.
             valid_len: (B,), how many of them are read; None: all.
-            *args: what else `EncoderDecoder` gives to both, of which an encoder makes nothing.
+            *args: What else `EncoderDecoder` gives to both, of which an encoder makes nothing.
 
         Returns:
             The top layer's states (T, B, h), 0 behind a length; each layer's last state (layers, B, h).
 
         Raises:
-            ValueError: a length that is not whole, or less than 1.
+            ValueError: A length that is not whole, or less than 1.
         """
         framework, (batch, steps) = self.framework, X.shape
         everything = framework.tensor(np.full(batch, steps))
@@ -392,7 +392,7 @@ class Seq2SeqAttentionDecoder(OfAFramework):
 
         Args:
             X: (B, T) token ids.
-            state: as `init_state` returns it.
+            state: As `init_state` returns it.
 
         Returns:
             Scores (B, T, vocab_size); the state after the last step.

@@ -18,12 +18,12 @@ class LearningModel(OfAFramework, HyperParameters):
     """A model that draws how it learns; `net` is its network, unless it has a `forward` of its own.
 
     Args:
-        plot_train_per_epoch: points an epoch of what training says.
-        plot_valid_per_epoch: points an epoch of what validation says.
+        plot_train_per_epoch: Points an epoch of what training says.
+        plot_valid_per_epoch: Points an epoch of what validation says.
 
     Attributes:
-        board: on which `plot` draws.
-        trainer: set by the trainer that fits the model.
+        board: On which `plot` draws.
+        trainer: Set by the trainer that fits the model.
     """
 
     net: Layer
@@ -53,7 +53,7 @@ class LearningModel(OfAFramework, HyperParameters):
         """Add a point to the board's curve `train_key` or `val_key`.
 
         Raises:
-            RuntimeError: no trainer fits this model.
+            RuntimeError: No trainer fits this model.
         """
         trainer = getattr(self, "trainer", None)
         if trainer is None:
@@ -85,8 +85,8 @@ class LearningData(OfAFramework, HyperParameters):
     """Batches to learn from and to validate with.
 
     Args:
-        root: kept as an attribute, as by the book's class.
-        num_workers: likewise.
+        root: Kept as an attribute, as by the book's class.
+        num_workers: Likewise.
     """
 
     batch_size: int
@@ -115,16 +115,16 @@ class LearningTrainer(OfAFramework, HyperParameters):
     """Goes through the data, epoch by epoch; on the first GPU if it may use one and there is one.
 
     Args:
-        max_epochs: how often.
-        num_gpus: how many GPUs it may use.
-        gradient_clip_val: the norm to which a batch's gradients are shrunk; 0: not at all.
+        max_epochs: How often.
+        num_gpus: How many GPUs it may use.
+        gradient_clip_val: The norm to which a batch's gradients are shrunk; 0: not at all.
 
     Attributes:
-        model: what is trained.
-        optimizer: the model's own.
-        train_batches: to learn from.
-        val_batches: to validate with.
-        steps: batches learned from so far.
+        model: What is trained.
+        optimizer: The model's own.
+        train_batches: To learn from.
+        val_batches: To validate with.
+        steps: Batches learned from so far.
     """
 
     max_epochs: int
@@ -190,15 +190,15 @@ class FrenchFromEnglish(LearningData):
     """English sentences and their French translations in batches, those of `dikkat.textbook.text.raw_corpus`.
 
     Args:
-        batch_size: pairs a batch.
-        num_steps: tokens of a sentence, `<eos>` among them.
-        num_train: the first pairs, to learn from.
-        num_val: the next ones, to validate with.
+        batch_size: Pairs a batch.
+        num_steps: Tokens of a sentence, `<eos>` among them.
+        num_train: The first pairs, to learn from.
+        num_val: The next ones, to validate with.
 
     Attributes:
-        arrays: sources, what the decoder reads, the sources' lengths, what the decoder is to say.
-        src_vocab: of English.
-        tgt_vocab: of French.
+        arrays: Sources, what the decoder reads, the sources' lengths, what the decoder is to say.
+        src_vocab: Of English.
+        tgt_vocab: Of French.
     """
 
     def __init__(self, batch_size: int, num_steps: int = 9, num_train: int = 512, num_val: int = 128) -> None:
@@ -219,7 +219,7 @@ class FrenchFromEnglish(LearningData):
         """The arrays of other sentences, by the same vocabularies.
 
         Raises:
-            ValueError: not as many of one kind as of the other.
+            ValueError: Not as many of one kind as of the other.
         """
         if len(src_sentences) != len(tgt_sentences):
             raise ValueError(
@@ -236,9 +236,9 @@ class LearningTranslator(EncoderDecoder, HyperParameters):
 
     Args:
         encoder: `encoder(X, lengths)`.
-        decoder: with `init_state`.
-        tgt_pad: the padding token's number, whose loss does not count.
-        lr: the learning rate.
+        decoder: With `init_state`.
+        tgt_pad: The padding token's number, whose loss does not count.
+        lr: The learning rate.
     """
 
     tgt_pad: int
@@ -266,10 +266,10 @@ class LearningTranslator(EncoderDecoder, HyperParameters):
         """Translate a batch, the likeliest token at each step.
 
         Args:
-            batch: sources, what the decoder reads, of which the first tokens count, and the sources' lengths.
-            device: where to.
-            num_steps: how many tokens to say, whether `<eos>` was among them or not.
-            save_attention_weights: whether to return the decoder's `attention_weights` of each step.
+            batch: Sources, what the decoder reads, of which the first tokens count, and the sources' lengths.
+            device: Where to.
+            num_steps: How many tokens to say, whether `<eos>` was among them or not.
+            save_attention_weights: Whether to return the decoder's `attention_weights` of each step.
 
         Returns:
             Tokens (B, num_steps), and the attention weights of each step, if they were asked for.

@@ -319,9 +319,9 @@ class GRU(nn.Block):
     """A GRU of several layers, steps first; the features of its inputs are those of the first call.
 
     Args:
-        num_hiddens: features of a state.
-        num_layers: layers.
-        dropout: the probability with which a feature is dropped between layers, in training.
+        num_hiddens: Features of a state.
+        num_layers: Layers.
+        dropout: The probability with which a feature is dropped between layers, in training.
 
     Example:
         >>> npx.set_np()

@@ -78,14 +78,14 @@ def set_axes(
     """Set labels, limits and scales of axes, with a grid, and a legend where there are names for it.
 
     Args:
-        axes: to set.
-        xlabel: under the picture.
-        ylabel: beside it.
-        xlim: left and right end; None: as the curves need it.
-        ylim: lower and upper end, likewise.
+        axes: To set.
+        xlabel: Under the picture.
+        ylabel: Beside it.
+        xlim: Left and right end; None: as the curves need it.
+        ylim: Lower and upper end, likewise.
         xscale: `"linear"`, `"log"` ...
-        yscale: likewise.
-        legend: names of the curves, if they have names.
+        yscale: Likewise.
+        legend: Names of the curves, if they have names.
     """
     axes.set(xlabel=xlabel or "", ylabel=ylabel or "", xscale=xscale, yscale=yscale)
     for limits, set_limits in ((xlim, axes.set_xlim), (ylim, axes.set_ylim)):
@@ -113,18 +113,18 @@ def plot(
     """Draw curves.
 
     Args:
-        X: one sequence of x values, or one for each curve; without Y, the y values themselves.
-        Y: one sequence of y values, or one for each curve.
-        xlabel: see `set_axes`, as for `ylabel`, `legend`, `xlim`, `ylim`, `xscale` and `yscale`.
-        ylabel: beside the picture.
-        legend: names of the curves.
-        xlim: left and right end.
-        ylim: lower and upper end.
+        X: One sequence of x values, or one for each curve; without Y, the y values themselves.
+        Y: One sequence of y values, or one for each curve.
+        xlabel: See `set_axes`, as for `ylabel`, `legend`, `xlim`, `ylim`, `xscale` and `yscale`.
+        ylabel: Beside the picture.
+        legend: Names of the curves.
+        xlim: Left and right end.
+        ylim: Lower and upper end.
         xscale: `"linear"`, `"log"` ...
-        yscale: likewise.
+        yscale: Likewise.
         fmts: matplotlib's formats of the curves, one after the other, and again from the first.
-        figsize: width and height of a new figure, in inches.
-        axes: where to draw, in place of what stands there. None: on a new figure, or the current axes if they are
+        figsize: Width and height of a new figure, in inches.
+        axes: Where to draw, in place of what stands there. None: on a new figure, or the current axes if they are
             empty.
 
     Raises:
@@ -172,14 +172,14 @@ def show_heatmaps(
 
     Args:
         matrices: (rows of panels, columns of panels, queries, keys).
-        xlabel: what the keys are.
-        ylabel: what the queries are.
-        titles: one for each column of panels.
-        figsize: width and height, in inches.
-        cmap: the name of a colour map.
+        xlabel: What the keys are.
+        ylabel: What the queries are.
+        titles: One for each column of panels.
+        figsize: Width and height, in inches.
+        cmap: The name of a colour map.
 
     Raises:
-        ValueError: not four dimensions.
+        ValueError: Not four dimensions.
     """
     use_svg_display()
     panels = as_array(matrices)
@@ -192,7 +192,7 @@ class _Growing:
     """Axes whose curves grow: in a notebook the figure is drawn again in its place, in a script when somebody looks.
 
     Args:
-        axes: to draw on.
+        axes: To draw on.
     """
 
     def __init__(self, axes: "Axes") -> None:
@@ -224,21 +224,21 @@ class Animator:
     """Curves that grow while a model learns.
 
     Args:
-        xlabel: see `set_axes`, as for `ylabel`, `xlim`, `ylim`, `xscale` and `yscale`.
-        ylabel: beside the picture.
-        legend: names of the curves.
-        xlim: left and right end.
-        ylim: lower and upper end.
+        xlabel: See `set_axes`, as for `ylabel`, `xlim`, `ylim`, `xscale` and `yscale`.
+        ylabel: Beside the picture.
+        legend: Names of the curves.
+        xlim: Left and right end.
+        ylim: Lower and upper end.
         xscale: `"linear"`, `"log"` ...
-        yscale: likewise.
+        yscale: Likewise.
         fmts: matplotlib's formats of the curves.
-        nrows: rows of axes; the curves are on the first of all.
-        ncols: columns of axes.
-        figsize: width and height, in inches.
+        nrows: Rows of axes; the curves are on the first of all.
+        ncols: Columns of axes.
+        figsize: Width and height, in inches.
 
     Attributes:
-        X: the curves' x values so far, a list for each curve; None before the first.
-        Y: their y values.
+        X: The curves' x values so far, a list for each curve; None before the first.
+        Y: Their y values.
     """
 
     def __init__(
@@ -269,8 +269,8 @@ class Animator:
         """Add a point to each curve.
 
         Args:
-            x: the x value, or one for each curve.
-            y: the y value, or one for each curve; a curve whose x or y is None gets no point.
+            x: The x value, or one for each curve.
+            y: The y value, or one for each curve; a curve whose x or y is None gets no point.
         """
         ys = list(y) if isinstance(y, list | tuple) else [y]
         xs = list(x) if isinstance(x, list | tuple) else [x] * len(ys)
@@ -292,21 +292,21 @@ class ProgressBoard:
     """A board on which the second generation's models draw how they learn: a curve for each label.
 
     Args:
-        xlabel: see `set_axes`, as for `ylabel`, `xlim`, `ylim`, `xscale` and `yscale`.
-        ylabel: beside the picture.
-        xlim: left and right end.
-        ylim: lower and upper end.
+        xlabel: See `set_axes`, as for `ylabel`, `xlim`, `ylim`, `xscale` and `yscale`.
+        ylabel: Beside the picture.
+        xlim: Left and right end.
+        ylim: Lower and upper end.
         xscale: `"linear"`, `"log"` ...
-        yscale: likewise.
+        yscale: Likewise.
         ls: matplotlib's line styles of the curves, one after the other.
-        colors: likewise.
-        fig: a figure to draw on; None: a new one, at the first point.
-        axes: axes to draw on, of that figure; None: its own.
-        figsize: width and height, in inches.
-        display: whether anything is drawn.
+        colors: Likewise.
+        fig: A figure to draw on; None: a new one, at the first point.
+        axes: Axes to draw on, of that figure; None: its own.
+        figsize: Width and height, in inches.
+        display: Whether anything is drawn.
 
     Attributes:
-        data: the points that are drawn, (x, y) pairs by their curve's label.
+        data: The points that are drawn, (x, y) pairs by their curve's label.
     """
 
     def __init__(

@@ -25,8 +25,8 @@ class Skeleton:
     """The textbook's functions.
 
     Attributes:
-        training: keyword arguments of a layer in training.
-        evaluating: keyword arguments of a layer outside of training.
+        training: Keyword arguments of a layer in training.
+        evaluating: Keyword arguments of a layer outside of training.
     """
 
     training: ClassVar[Mapping[str, Any]] = {}
@@ -52,7 +52,7 @@ class Skeleton:
         """Lengths as integers, none above the number of keys.
 
         Raises:
-            ValueError: a length that is not whole; or, where its value can be read, one below `least`.
+            ValueError: A length that is not whole; or, where its value can be read, one below `least`.
         """
         raise NotImplementedError
 
@@ -103,10 +103,10 @@ class Skeleton:
         Args:
             X: (B, T, ...).
             valid_len: (B,) whole numbers.
-            value: what stands there.
+            value: What stands there.
 
         Raises:
-            ValueError: a length that is not whole.
+            ValueError: A length that is not whole.
         """
         raise NotImplementedError
 
@@ -121,7 +121,7 @@ class Skeleton:
             (B, n, m).
 
         Raises:
-            ValueError: lengths of another shape, below 0, or not whole.
+            ValueError: Lengths of another shape, below 0, or not whole.
 
         Source: *Dive into Deep Learning*, section "Attention Scoring Functions".
 
@@ -153,12 +153,12 @@ class Skeleton:
         """Attend with a score, which says its `pair`, projects queries and keys, and may have a `pair_weight`.
 
         Args:
-            score: the layer whose score it is.
+            score: The layer whose score it is.
             queries: (B, n, d_q).
             keys: (B, m, d_k).
             values: (B, m, d_v).
             valid_lens: (B,) or (B, n); None: all.
-            dropout: of `dropping`.
+            dropout: Of `dropping`.
 
         Returns:
             (B, n, d_v), and the weights before dropout (B, n, m).
@@ -188,9 +188,9 @@ class Skeleton:
         """Batches of tensors that belong together row by row, in another order each time if `is_train`.
 
         Args:
-            data_arrays: tensors with as many rows each.
-            batch_size: rows of a batch; the last one may have fewer.
-            is_train: whether the rows are shuffled.
+            data_arrays: Tensors with as many rows each.
+            batch_size: Rows of a batch; the last one may have fewer.
+            is_train: Whether the rows are shuffled.
         """
         raise NotImplementedError
 
@@ -205,9 +205,9 @@ class Skeleton:
         """Batches of the corpus's first sentence pairs, and the vocabularies of both languages.
 
         Args:
-            batch_size: pairs of a batch.
-            num_steps: tokens of a sentence, `<eos>` among them.
-            num_examples: how many pairs of `read_data_nmt` to take; None: all.
+            batch_size: Pairs of a batch.
+            num_steps: Tokens of a sentence, `<eos>` among them.
+            num_examples: How many pairs of `read_data_nmt` to take; None: all.
 
         Returns:
             Batches of sources, their lengths, targets and their lengths; the vocabulary of the sources, of the targets.
@@ -225,10 +225,10 @@ class Skeleton:
         """One step of an optimizer.
 
         Args:
-            net: what learns.
-            optimizer: of its weights.
-            loss: computes the loss, of which gradients are taken.
-            theta: the norm to which gradients are shrunk; 0: not at all.
+            net: What learns.
+            optimizer: Of its weights.
+            loss: Computes the loss, of which gradients are taken.
+            theta: The norm to which gradients are shrunk; 0: not at all.
 
         Returns:
             The loss.
@@ -258,11 +258,11 @@ class Skeleton:
 
         Args:
             net: `net(X, dec_X, lengths)` returns scores and a state.
-            data_iter: batches of sources, their lengths, targets and their lengths.
-            lr: the learning rate.
-            num_epochs: how often to go through the data.
-            tgt_vocab: of the targets, for `<bos>`.
-            device: where to train.
+            data_iter: Batches of sources, their lengths, targets and their lengths.
+            lr: The learning rate.
+            num_epochs: How often to go through the data.
+            tgt_vocab: Of the targets, for `<bos>`.
+            device: Where to train.
         """
         self.restart(net, device)
         self.set_training(net, True)
@@ -306,13 +306,13 @@ class Skeleton:
         """Translate a sentence, the likeliest word at each step.
 
         Args:
-            net: as it was trained; one that has such a mode is left in evaluation mode.
-            src_sentence: words and punctuation marks with spaces between them.
-            src_vocab: of the source.
-            tgt_vocab: of the target.
-            num_steps: to which the source is padded, and how many words are said at most.
-            device: where the net is.
-            save_attention_weights: whether to return the decoder's `attention_weights` of each step.
+            net: As it was trained; one that has such a mode is left in evaluation mode.
+            src_sentence: Words and punctuation marks with spaces between them.
+            src_vocab: Of the source.
+            tgt_vocab: Of the target.
+            num_steps: To which the source is padded, and how many words are said at most.
+            device: Where the net is.
+            save_attention_weights: Whether to return the decoder's `attention_weights` of each step.
 
         Returns:
             The translation, and the attention weights of each step, that of `<eos>` among them, if asked for.
@@ -355,7 +355,7 @@ class OfAFramework:
     """A class of one framework.
 
     Attributes:
-        framework: its skeleton.
+        framework: Its skeleton.
     """
 
     framework: ClassVar[Skeleton]

@@ -395,8 +395,8 @@ class Seq2SeqEncoder(layers.Seq2SeqEncoder, Encoder):
         Args:
             X: (B, T) token ids.
             valid_len: (B,), how many of them are read; None: all.
-            *args: what else `EncoderDecoder` gives to both, of which an encoder makes nothing.
-            training: whether features are dropped.
+            *args: What else `EncoderDecoder` gives to both, of which an encoder makes nothing.
+            training: Whether features are dropped.
         """
         embedded = self.embedding(tf.transpose(_tensorflow.integers("X", X)))
         lens = None if valid_len is None else _tensorflow.lengths(valid_len, X.shape[1], "valid_len")
@@ -437,8 +437,8 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
 
         Args:
             X: (B, T) token ids.
-            state: what `init_state` or the last call returned.
-            training: whether features and weights are dropped.
+            state: What `init_state` or the last call returned.
+            training: Whether features and weights are dropped.
 
         Returns:
             Scores (B, T, vocab_size); the state after the last step.

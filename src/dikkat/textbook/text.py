@@ -42,15 +42,15 @@ class Vocab:
     """Tokens and their numbers: the unknown token first, then the reserved ones, then by falling frequency.
 
     Args:
-        tokens: a list of tokens, or of lists of tokens, to count.
-        min_freq: how often a token must occur to have a number of its own.
-        reserved_tokens: tokens that have one whether they occur or not.
+        tokens: A list of tokens, or of lists of tokens, to count.
+        min_freq: How often a token must occur to have a number of its own.
+        reserved_tokens: Tokens that have one whether they occur or not.
 
     Attributes:
-        idx_to_token: the token of each number.
-        token_to_idx: the number of each token.
+        idx_to_token: The token of each number.
+        token_to_idx: The number of each token.
         token_freqs: (token, count) pairs of all tokens that came, by falling count; of equal ones the first seen first.
-        unk: the number of the unknown token, 0.
+        unk: The number of the unknown token, 0.
 
     Source: *Dive into Deep Learning*, section "Converting Raw Text into Sequence Data".
 
@@ -99,7 +99,7 @@ def whole_number(value: Any) -> int:
     """A token's number from whatever holds one, an integral float among it: MXNet's arrays are of floats.
 
     Raises:
-        ValueError: the number is not whole.
+        ValueError: The number is not whole.
     """
     number = float(value)
     if not number.is_integer():
@@ -111,8 +111,8 @@ class RawCorpus(NamedTuple):
     """Sentence pairs as they are.
 
     Attributes:
-        text: a line a pair, a tab between its two sentences.
-        min_freq: how often a word must occur to have a number of its own.
+        text: A line a pair, a tab between its two sentences.
+        min_freq: How often a word must occur to have a number of its own.
     """
 
     text: str
@@ -160,8 +160,8 @@ def tokenize_nmt(text: str, num_examples: int | None = None) -> tuple[list[list[
     r"""Source and target sentences as lists of words; lines that are not a pair are left out.
 
     Args:
-        text: lines with a tab between source and target.
-        num_examples: how many pairs to take; None or 0: all.
+        text: Lines with a tab between source and target.
+        num_examples: How many pairs to take; None or 0: all.
 
     Example:
         >>> tokenize_nmt("go .\tva !\nhi .\tsalut !\n", num_examples=1)
@@ -238,12 +238,12 @@ def parallel_arrays(
     r"""Pairs as the second generation's arrays.
 
     Args:
-        text: raw lines with a tab between source and target.
-        num_steps: tokens of a sentence, `<eos>` among them.
-        num_examples: how many pairs to take; None: all.
-        source_vocab: as the second value; None: made from these sentences, and so is `target_vocab`.
-        target_vocab: as the third value.
-        min_freq: how often a word must occur to have a number of its own, where vocabularies are made.
+        text: Raw lines with a tab between source and target.
+        num_steps: Tokens of a sentence, `<eos>` among them.
+        num_examples: How many pairs to take; None: all.
+        source_vocab: As the second value; None: made from these sentences, and so is `target_vocab`.
+        target_vocab: As the third value.
+        min_freq: How often a word must occur to have a number of its own, where vocabularies are made.
 
     Returns:
         The sources; what a decoder reads of the targets, from `<bos>` on; the sources' lengths; what it is to say, up

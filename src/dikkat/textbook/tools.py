@@ -27,7 +27,7 @@ def as_array(x: Any) -> Any:
     """The values of any framework's tensor as a NumPy array; numbers and lists of them too.
 
     Args:
-        x: a tensor of PyTorch, TensorFlow or MXNet, on any device, with or without gradients (bfloat16 becomes float32,
+        x: A tensor of PyTorch, TensorFlow or MXNet, on any device, with or without gradients (bfloat16 becomes float32,
             as NumPy has no such type); or what `numpy.asarray` takes.
 
     Example:
@@ -46,7 +46,7 @@ class Timer:
     """Times of several runs, in seconds; it starts when it is made.
 
     Attributes:
-        times: of the runs so far.
+        times: Of the runs so far.
 
     Example:
         >>> timer = Timer()
@@ -153,7 +153,7 @@ def check_len(a: Any, n: int) -> None:
     """Check the length of a sequence.
 
     Raises:
-        ValueError: it is not n.
+        ValueError: It is not n.
     """
     if len(a) != n:
         raise ValueError(f"a: got length {len(a)}; expected {n}")
@@ -163,7 +163,7 @@ def check_shape(a: Any, shape: Sequence[int]) -> None:
     """Check the shape of an array.
 
     Raises:
-        ValueError: it is another one.
+        ValueError: It is another one.
     """
     if tuple(a.shape) != tuple(shape):
         raise ValueError(f"a: got shape {tuple(a.shape)}; expected {tuple(shape)}")

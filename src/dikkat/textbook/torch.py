@@ -200,8 +200,8 @@ class AdditiveAttention(layers.Attention, Additive):
     `dikkat.textbook.layers.AdditiveAttention`.
 
     Args:
-        *args: those of either generation.
-        **kwargs: likewise.
+        *args: Those of either generation.
+        **kwargs: Likewise.
 
     Example:
         >>> attention = AdditiveAttention(num_hiddens=19, dropout=0.25)
@@ -256,8 +256,8 @@ class MultiHeadAttention(layers.MultiHeadAttention, nn.Module):
     Without the first three the sizes are those of the first call. See `dikkat.textbook.layers.MultiHeadAttention`.
 
     Args:
-        *args: those of either generation.
-        **kwargs: likewise.
+        *args: Those of either generation.
+        **kwargs: Likewise.
 
     Example:
         >>> attention, X = MultiHeadAttention(21, 3, 0.25), torch.ones(5, 7, 11)
@@ -350,10 +350,10 @@ class GRU(nn.Module):
     """A GRU of several layers, steps first.
 
     Args:
-        num_inputs: features of an input.
-        num_hiddens: features of a state.
-        num_layers: layers.
-        dropout: the probability with which a feature is dropped between layers, in training.
+        num_inputs: Features of an input.
+        num_hiddens: Features of a state.
+        num_layers: Layers.
+        dropout: The probability with which a feature is dropped between layers, in training.
     """
 
     def __init__(self, num_inputs: int, num_hiddens: int, num_layers: int, dropout: float = 0) -> None:
@@ -410,8 +410,8 @@ class MaskedSoftmaxCELoss(nn.CrossEntropyLoss):
 
     Args:
         weight: (vocab_size,), what a token's loss counts; None: all 1.
-        ignore_index: a label that does not count wherever it stands.
-        label_smoothing: the part of each label that is shared out among all tokens, 0 to 1.
+        ignore_index: A label that does not count wherever it stands.
+        label_smoothing: The part of each label that is shared out among all tokens, 0 to 1.
     """
 
     def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, label_smoothing: float = 0.0) -> None:

@@ -20,10 +20,10 @@ class CrossEntropy:
 
     Args:
         size: V, scores of a row.
-        dtype: of the scores: float32, float64 or bfloat16.
+        dtype: Of the scores: float32, float64 or bfloat16.
         bias: (V,), added to the scores; None for none.
-        smoothing: part of the target's probability that is spread over all V.
-        scale: what a gradient is multiplied by; None where scores are not to become gradients.
+        smoothing: Part of the target's probability that is spread over all V.
+        scale: What a gradient is multiplied by; None where scores are not to become gradients.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ def rank(products: Tensor, bias: Tensor, copies: Tensor, may_end: Tensor, count:
         bias: (V,), of the same dtype, float32 for bfloat16.
         copies: (R,) bool, whether `<unk>` may come out.
         may_end: (R,) bool, whether `<eos>` may.
-        count: how many.
+        count: How many.
 
     Returns:
         Log-probabilities (R, count) float64, −∞ where there are no more; tokens (R, count) int64.
@@ -65,12 +65,12 @@ class Advance(NamedTuple):
     """What came of a step.
 
     Attributes:
-        step: what it did.
+        step: What it did.
         rows: (R',) int64: of the hypotheses that go on, the row that each comes from.
         tokens: (R',) int64: what was put to it.
         sentences: (R',) int64: which sentence it is of.
-        stay: whether these are the rows that there were, in their order.
-        unknown: whether a row's best gain is not a finite number.
+        stay: Whether these are the rows that there were, in their order.
+        unknown: Whether a row's best gain is not a finite number.
     """
 
     step: Step
@@ -86,8 +86,8 @@ class Beams:
 
     Args:
         beam: K.
-        n_best: how many of those that end are wanted.
-        penalty: the length penalty's exponent.
+        n_best: How many of those that end are wanted.
+        penalty: The length penalty's exponent.
         limits: (B,) int64, the most tokens of each sentence.
     """
 

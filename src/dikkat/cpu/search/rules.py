@@ -14,8 +14,8 @@ def normalised(log_probability: Any, length: Any, penalty: float) -> Any:
     Wu et al., "Google's neural machine translation system" (2016), section 7.
 
     Args:
-        log_probability: of the hypotheses.
-        length: of each, in tokens, with the end.
-        penalty: of `Search.length_penalty`.
+        log_probability: Of the hypotheses.
+        length: Of each, in tokens, with the end.
+        penalty: Of `Search.length_penalty`.
     """
     return log_probability / ((5 + length) / 6) ** penalty

@@ -357,7 +357,7 @@ class AttentionalGRU(_Attentional):
         **options: Keras's own: `name`, `dtype`, `trainable`.
 
     Raises:
-        ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
+        ValueError: A size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
 
     Example:
         >>> import numpy as np
@@ -399,7 +399,7 @@ class AttentionalLSTM(_Attentional):
         **options: Keras's own: `name`, `dtype`, `trainable`.
 
     Raises:
-        ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
+        ValueError: A size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
 
     Example:
         >>> import numpy as np

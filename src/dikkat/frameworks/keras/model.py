@@ -48,7 +48,7 @@ class Embedding(Block):
         """(...) integers -> (..., e).
 
         Raises:
-            ValueError: a number that no vector has, where values can be read.
+            ValueError: A number that no vector has, where values can be read.
         """
         if readable(numbers) and bool(ops.any(ops.logical_or(numbers < 0, numbers >= self.count))):
             raise ValueError(f"token numbers: got some outside the vocabulary; expected from 0 to {self.count - 1}")
@@ -158,7 +158,7 @@ class TranslationModel(keras.Model):
         """Scores of every next token, given the true ones before it.
 
         Args:
-            inputs: a dictionary, or a tuple in this order, of `source`, (B, S) integers, padded with 0;
+            inputs: A dictionary, or a tuple in this order, of `source`, (B, S) integers, padded with 0;
                 `source_lengths`, (B,) integers from 1 to S; `target`, (B, T + 1) integers: `<bos>`, the sentence,
                 `<eos>`, padded with 0. `SentencePairs` makes them.
             training: Whether anything is dropped.

@@ -86,7 +86,7 @@ def real_positions(tensor: Any, lengths: Any, mask: Any, name: str) -> Any:
 
     Raises:
         TypeError: Lengths that are not integers, or a mask that is not of booleans.
-        ValueError: a wrong shape; where values can be read, a length out of range, or padding before a real position.
+        ValueError: A wrong shape; where values can be read, a length out of range, or padding before a real position.
     """
     seen = None
     if lengths is not None:

@@ -29,7 +29,7 @@ class TokenCrossEntropy(keras.losses.Loss):
         **options: Keras's own: `reduction`, `name`, `dtype`.
 
     Raises:
-        ValueError: a label smoothing outside 0 … 1.
+        ValueError: A label smoothing outside 0 … 1.
 
     Example:
         >>> import numpy as np

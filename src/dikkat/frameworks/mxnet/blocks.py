@@ -154,7 +154,7 @@ def load_tensors(layer: gluon.Block, source: files.Tensors | str | os.PathLike[s
 
     Raises:
         FileNotFoundError: No such file.
-        ValueError: a file that is no safetensors file, or a tensor that is missing, too many or of another shape; the
+        ValueError: A file that is no safetensors file, or a tensor that is missing, too many or of another shape; the
             message names it and both shapes, and the layer is as it was.
 
     Example:

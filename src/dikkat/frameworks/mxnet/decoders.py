@@ -295,8 +295,8 @@ class AttentionalGRU(_Attentional):
             first step is then what `begin` makes.
 
     Raises:
-        TypeError: a score that is none.
-        ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
+        TypeError: A score that is none.
+        ValueError: A size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
 
     Example:
         >>> from mxnet import np, npx
@@ -335,8 +335,8 @@ class AttentionalLSTM(_Attentional):
             first step is then what `begin` makes.
 
     Raises:
-        TypeError: a score that is none.
-        ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
+        TypeError: A score that is none.
+        ValueError: A size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
 
     Example:
         >>> from mxnet import np, npx

@@ -114,7 +114,7 @@ class GRUEncoder(_Encoder):
         output_size: Features of an output, c: `hidden_size`, or twice that in both directions.
 
     Raises:
-        ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
+        ValueError: A size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
 
     Example:
         >>> from mxnet import np, npx
@@ -146,7 +146,7 @@ class LSTMEncoder(_Encoder):
         output_size: Features of an output, c: `hidden_size`, or twice that in both directions.
 
     Raises:
-        ValueError: a size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
+        ValueError: A size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
 
     Example:
         >>> from mxnet import np, npx

@@ -244,7 +244,7 @@ class MultiHeadAttention(Block):
         bias: Whether the projections have biases.
 
     Raises:
-        TypeError: a size that is no whole number, or a score that is none.
+        TypeError: A size that is no whole number, or a score that is none.
         ValueError: Sizes that the heads do not divide.
 
     Source: Vaswani et al. 2017, section 3.2.2.

@@ -120,7 +120,7 @@ class TranslationModel(Block):
             first step.
 
         Raises:
-            ValueError: a token number that the vocabulary has not, or lengths that do not fit.
+            ValueError: A token number that the vocabulary has not, or lengths that do not fit.
         """
         table = self.target_embedding if self._one_table else self.source_embedding
         outputs, final = self.encoder(self._embed(table, source), lengths)
@@ -168,7 +168,7 @@ class TranslationModel(Block):
             The loss in nats, a scalar.
 
         Raises:
-            ValueError: a label smoothing or a reduction that is none.
+            ValueError: A label smoothing or a reduction that is none.
         """
         check_smoothing(label_smoothing)
         if reduction not in ("mean", "sum"):

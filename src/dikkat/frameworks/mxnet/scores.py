@@ -201,7 +201,7 @@ class Gaussian(_Distance):
         learnable: Whether σ is trained; it is then stored as its logarithm, and stays positive.
 
     Raises:
-        TypeError: a bandwidth that is no number.
+        TypeError: A bandwidth that is no number.
         ValueError: One that is not positive and finite, or of the wrong shape.
 
     Source: Nadaraya 1964; Watson 1964.

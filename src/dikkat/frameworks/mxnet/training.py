@@ -45,7 +45,7 @@ def clip_gradients(layer: gluon.Block, max_norm: float) -> float:
         The norm before.
 
     Raises:
-        ValueError: a `max_norm` that is not positive.
+        ValueError: A `max_norm` that is not positive.
     """
     if not max_norm > 0:
         raise ValueError(f"max_norm: got {max_norm}; expected a number greater than 0")

@@ -36,18 +36,18 @@ class Batches:
     rank, the rank gets row 0, and `Batch.counts` is False.
 
     Args:
-        pairs: token numbers of source and target, at least one pair.
-        batch_size: pairs in a batch where `batch_tokens` is None; the last one of a buffer may have fewer.
-        batch_tokens: most tokens in a batch, padding and the target's end included, on the side that has more of
+        pairs: Token numbers of source and target, at least one pair.
+        batch_size: Pairs in a batch where `batch_tokens` is None; the last one of a buffer may have fewer.
+        batch_tokens: Most tokens in a batch, padding and the target's end included, on the side that has more of
             them; None: `batch_size` counts instead.
-        seed: of the order, at least 0; None keeps the sorted order, for validation.
-        buffer: most pairs that are in memory and shuffled together.
-        rank: which of the processes this is, from 0.
-        world: how many processes share the batches.
+        seed: Of the order, at least 0; None keeps the sorted order, for validation.
+        buffer: Most pairs that are in memory and shuffled together.
+        rank: Which of the processes this is, from 0.
+        world: How many processes share the batches.
 
     Raises:
-        SettingsError: a pair that is longer than `batch_tokens` alone.
-        ValueError: no pairs.
+        SettingsError: A pair that is longer than `batch_tokens` alone.
+        ValueError: No pairs.
 
     Example:
         >>> pairs = [([5], [6]), ([5, 6, 7], [8, 9]), ([7], [8])]
@@ -96,10 +96,10 @@ class Batches:
         """Go to a position.
 
         Args:
-            state: what `state_dict` gave, of batches of the same pairs and arguments; `rank` and `world` may differ.
+            state: What `state_dict` gave, of batches of the same pairs and arguments; `rank` and `world` may differ.
 
         Raises:
-            ValueError: there is no such position.
+            ValueError: There is no such position.
         """
         epoch, batch = state["epoch"], state["batch"]
         if epoch < 0 or not 0 <= batch < self._count:

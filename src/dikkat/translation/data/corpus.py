@@ -56,7 +56,7 @@ class PairCorpus(Corpus):
         pairs: (source, target) sentences.
 
     Raises (when gone through):
-        CorpusError: a row that is no pair of texts.
+        CorpusError: A row that is no pair of texts.
 
     Example:
         >>> list(PairCorpus([("Go.", "Va !")]))
@@ -84,7 +84,7 @@ def as_corpus(pairs: Corpus | Sequence[Pair]) -> Corpus:
     """A corpus as it is, and a list of pairs as a corpus.
 
     Raises:
-        TypeError: neither of them.
+        TypeError: Neither of them.
 
     Example:
         >>> print(as_corpus([("Go.", "Va !")]))
@@ -106,11 +106,11 @@ class TsvCorpus(Corpus):
     The file is read as the pairs are asked for, and anew each time.
 
     Args:
-        path: a UTF-8 file, plain or compressed with gzip.
+        path: A UTF-8 file, plain or compressed with gzip.
 
     Raises (when gone through):
-        CorpusError: a line without a tab, with an empty side, too long, or not UTF-8; a broken .gz; no pairs at all.
-        OSError: the file cannot be opened.
+        CorpusError: A line without a tab, with an empty side, too long, or not UTF-8; a broken .gz; no pairs at all.
+        OSError: The file cannot be opened.
 
     Example:
         >>> import pathlib, tempfile
@@ -155,12 +155,12 @@ class AlignedCorpus(Corpus):
     The files are read side by side as the pairs are asked for, and anew each time.
 
     Args:
-        source: a UTF-8 file of sentences, one a line, plain or compressed with gzip.
-        target: the same number of translations.
+        source: A UTF-8 file of sentences, one a line, plain or compressed with gzip.
+        target: The same number of translations.
 
     Raises (when gone through):
-        CorpusError: unequal numbers of lines; an empty line, one too long, or not UTF-8; a broken .gz; no pairs at all.
-        OSError: a file cannot be opened.
+        CorpusError: Unequal numbers of lines; an empty line, one too long, or not UTF-8; a broken .gz; no pairs at all.
+        OSError: A file cannot be opened.
 
     Example:
         >>> import pathlib, tempfile
@@ -207,14 +207,14 @@ class DatasetCorpus(Corpus):
     how many. It needs the extra `dikkat[datasets]`.
 
     Args:
-        name: of the data set, as `datasets.load_dataset` takes it, for instance `"Helsinki-NLP/opus_books"`.
-        config: which of its configurations, a pair of languages for instance; None: its only or default one.
-        split: which of its parts.
-        source: the column of source sentences; `translation.en` is the field `en` in the column `translation`.
-        target: the column of their translations.
+        name: Of the data set, as `datasets.load_dataset` takes it, for instance `"Helsinki-NLP/opus_books"`.
+        config: Which of its configurations, a pair of languages for instance; None: its only or default one.
+        split: Which of its parts.
+        source: The column of source sentences; `translation.en` is the field `en` in the column `translation`.
+        target: The column of their translations.
 
     Raises (when gone through, or asked for its fingerprint):
-        CorpusError: the library is not installed; no such data set, configuration, split or column; a column that is
+        CorpusError: The library is not installed; no such data set, configuration, split or column; a column that is
             no text; no network.
 
     Example:
@@ -345,11 +345,11 @@ def read_lines(path: str | Path) -> Iterator[str]:
     """The lines of a plain or gzip file, checked one by one, without white space at their ends.
 
     Args:
-        path: a UTF-8 file.
+        path: A UTF-8 file.
 
     Raises:
-        CorpusError: a line too long or not UTF-8; a broken .gz; a folder.
-        OSError: the file cannot be opened.
+        CorpusError: A line too long or not UTF-8; a broken .gz; a folder.
+        OSError: The file cannot be opened.
     """
     path = Path(path)
     if path.is_dir():
@@ -379,15 +379,15 @@ def decode_line(raw: bytes, where: str, *, first: bool = False) -> str:
     r"""One line of bytes as text, checked.
 
     Args:
-        raw: the line, with or without its end.
-        where: what an error calls it, a file and a line number for instance.
-        first: whether a byte-order mark may stand before it.
+        raw: The line, with or without its end.
+        where: What an error calls it, a file and a line number for instance.
+        first: Whether a byte-order mark may stand before it.
 
     Returns:
         The text, without white space at its ends.
 
     Raises:
-        CorpusError: the line is not UTF-8, or has more than `MAX_CHARACTERS` characters.
+        CorpusError: The line is not UTF-8, or has more than `MAX_CHARACTERS` characters.
 
     Example:
         >>> decode_line("J'ai faim.\n".encode(), "standard input, line 1")

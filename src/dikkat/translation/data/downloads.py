@@ -22,8 +22,8 @@ class Checksum(NamedTuple):
     """What a file's content is known by.
 
     Attributes:
-        algorithm: as `hashlib` calls it.
-        value: hexadecimal digits.
+        algorithm: As `hashlib` calls it.
+        value: Hexadecimal digits.
     """
 
     algorithm: str
@@ -50,17 +50,17 @@ def fetch(
     where that is a terminal.
 
     Args:
-        address: of the file.
-        path: where it is to be, in a folder of the cache.
-        checksum: of its content.
-        timeout: seconds without a byte after which a connection is taken for broken.
-        attempts: how often to try while the connection breaks, or the server is busy.
-        pause: seconds before the second attempt; each further one waits twice as long.
+        address: Of the file.
+        path: Where it is to be, in a folder of the cache.
+        checksum: Of its content.
+        timeout: Seconds without a byte after which a connection is taken for broken.
+        attempts: How often to try while the connection breaks, or the server is busy.
+        pause: Seconds before the second attempt; each further one waits twice as long.
 
     Raises:
-        CorpusError: the address cannot be reached, or what came is not what it should be. The message says under
+        CorpusError: The address cannot be reached, or what came is not what it should be. The message says under
             which path to put the file by hand.
-        OSError: the file cannot be written.
+        OSError: The file cannot be written.
     """
     with waited_for(path.with_name(f"{path.name}.lock"), path.name):
         if path.exists():

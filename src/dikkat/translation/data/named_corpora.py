@@ -40,10 +40,10 @@ class NamedCorpus:
     """A well-known corpus on this machine.
 
     Attributes:
-        training: pairs to learn from.
-        validation: pairs to choose by.
-        test: pairs to measure with.
-        whole: the training file as it is, before anything was taken out of it for validation and test.
+        training: Pairs to learn from.
+        validation: Pairs to choose by.
+        test: Pairs to measure with.
+        whole: The training file as it is, before anything was taken out of it for validation and test.
     """
 
     training: Corpus
@@ -64,13 +64,13 @@ def named(name: str, *, base: str | None = None) -> NamedCorpus:
     environment variable `DIKKAT_CACHE` names. A file that is put there by hand is verified and used.
 
     Args:
-        name: one of those.
-        base: the address of the folder in which the files are on the network; None: where they are published.
+        name: One of those.
+        base: The address of the folder in which the files are on the network; None: where they are published.
 
     Raises:
-        CorpusError: no such name; a file that cannot be fetched (the message says where to put it by hand), or is not
+        CorpusError: No such name; a file that cannot be fetched (the message says where to put it by hand), or is not
             what it should be.
-        OSError: the cache folder cannot be written.
+        OSError: The cache folder cannot be written.
 
     Example:
         >>> named("multi30k-en-it")

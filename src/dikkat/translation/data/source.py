@@ -44,15 +44,15 @@ class Source:
     With `first: N` in braces, the first N pairs alone. A file's or folder's name may begin with `~`, the home folder.
 
     Attributes:
-        name: a corpus that dikkat knows.
-        part: which of its parts; None: the one that it is used for.
-        tsv: a file of pairs.
-        source: a file of sentences, or the column of a data set.
-        target: their translations, likewise.
-        dataset: a data set of the Hugging Face Hub, or a local folder.
-        config: which configuration of it.
-        split: which split of it.
-        first: how many pairs to take from its beginning; they are held in memory.
+        name: A corpus that dikkat knows.
+        part: Which of its parts; None: the one that it is used for.
+        tsv: A file of pairs.
+        source: A file of sentences, or the column of a data set.
+        target: Their translations, likewise.
+        dataset: A data set of the Hugging Face Hub, or a local folder.
+        config: Which configuration of it.
+        split: Which split of it.
+        first: How many pairs to take from its beginning; they are held in memory.
 
     Example:
         >>> Source.parse({"tsv": "pairs.tsv", "first": 600})
@@ -79,11 +79,11 @@ first=600)
         """A source from its spelling.
 
         Args:
-            value: a name, a file, or the keys of a form with their values, as YAML has them.
-            base: the folder that names of files and folders begin in.
+            value: A name, a file, or the keys of a form with their values, as YAML has them.
+            base: The folder that names of files and folders begin in.
 
         Raises:
-            InputError: no such name or form; a key missing, unknown or of the wrong type.
+            InputError: No such name or form; a key missing, unknown or of the wrong type.
         """
         values = {"tsv" if {".", "/", "\\"} & set(value) else "name": value} if isinstance(value, str) else value
         if not isinstance(values, Mapping) or not values:
@@ -130,14 +130,14 @@ first=600)
         """The pairs.
 
         Args:
-            part: what they are for; of a corpus with parts, that one comes, unless the spelling has another.
+            part: What they are for; of a corpus with parts, that one comes, unless the spelling has another.
 
         Returns:
             A list of pairs, or a corpus that is read as it is gone through.
 
         Raises:
-            CorpusError: it cannot be read, or has no such part.
-            OSError: a file cannot be opened.
+            CorpusError: It cannot be read, or has no such part.
+            OSError: A file cannot be opened.
         """
         corpus = self._open(self.part or part)
         return corpus if self.first is None else list(islice(corpus, self.first))

@@ -24,15 +24,15 @@ def hold_out(
     A sentence with several translations goes to one side with all of them, so a model cannot score by having seen it.
 
     Args:
-        pairs: the corpus. Of a list, equal pairs are taken once; a `Corpus` is split as it streams, by `split`.
-        share: the part of the source sentences to hold out, between 0 and 1; of a list, at least one sentence is.
-        seed: which sentences.
+        pairs: The corpus. Of a list, equal pairs are taken once; a `Corpus` is split as it streams, by `split`.
+        share: The part of the source sentences to hold out, between 0 and 1; of a list, at least one sentence is.
+        seed: Which sentences.
 
     Returns:
         Training pairs and held-out pairs, each in the corpus's order.
 
     Raises:
-        CorpusError: a share outside 0…1, or a list of fewer than two different source sentences.
+        CorpusError: A share outside 0…1, or a list of fewer than two different source sentences.
 
     Example:
         >>> training, held_out = hold_out([("Go.", "Va !"), ("go.", "Marche."), ("I lost.", "J'ai perdu.")], share=0.5)
@@ -65,15 +65,15 @@ def split(corpus: Corpus | Sequence[Pair], *shares: float, seed: int = 0) -> tup
     in its part when the corpus grows, and the parts are as large as asked for up to chance.
 
     Args:
-        corpus: what to split.
-        shares: of the source sentences, for each part but the first, which has the rest.
-        seed: which sentences.
+        corpus: What to split.
+        shares: Of the source sentences, for each part but the first, which has the rest.
+        seed: Which sentences.
 
     Returns:
         The part for training, and one for each share. Each reads the whole corpus when it is gone through.
 
     Raises:
-        CorpusError: a share outside 0…1, or shares that leave nothing for training. When gone through: a part that
+        CorpusError: A share outside 0…1, or shares that leave nothing for training. When gone through: a part that
             no pair fell into.
 
     Example:
@@ -97,11 +97,11 @@ def without_leaks(training: Corpus | Sequence[Pair], held_out: Corpus | Sequence
     the end of the first time through says how many.
 
     Args:
-        training: any number of pairs.
-        held_out: pairs for validation or test; so few that they fit into memory.
+        training: Any number of pairs.
+        held_out: Pairs for validation or test; so few that they fit into memory.
 
     Raises:
-        CorpusError, OSError: the held-out pairs cannot be read. When gone through: no pair is left.
+        CorpusError, OSError: The held-out pairs cannot be read. When gone through: no pair is left.
 
     Example:
         >>> import warnings

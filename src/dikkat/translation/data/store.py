@@ -44,10 +44,10 @@ class Counts:
     """What became of a corpus's pairs.
 
     Attributes:
-        read: all of them.
-        duplicates: left out, because an equal pair came before.
-        left_out: left out, because a side had more than `max_length` tokens.
-        without_tokens: left out, because the source had none.
+        read: All of them.
+        duplicates: Left out, because an equal pair came before.
+        left_out: Left out, because a side had more than `max_length` tokens.
+        without_tokens: Left out, because the source had none.
         digest: SHA-256 of the pairs that were not left out as duplicates, in their order, in hexadecimal digits.
     """
 
@@ -64,7 +64,7 @@ class Store:
     Attributes:
         source_lengths: (pairs,) int32: tokens of each source sentence.
         target_lengths: (pairs,) int32: tokens of each target sentence, without its ends.
-        counts: what became of the corpus's pairs.
+        counts: What became of the corpus's pairs.
 
     Example:
         >>> store = Store.of([([5, 6], [7]), ([8], [9, 10])])
@@ -84,7 +84,7 @@ class Store:
         """A store in memory of pairs that are tokenised already, all of them.
 
         Args:
-            pairs: token numbers of source and target, without ends.
+            pairs: Token numbers of source and target, without ends.
         """
         memory = _Memory()
         memory.write(*_columns(pairs))
@@ -110,15 +110,15 @@ class Store:
 
         Args:
             corpus: (source, target) sentences.
-            source_tokenizer: of the source sentences.
-            target_tokenizer: of the target sentences.
-            max_length: pairs with more tokens on a side are left out.
-            distinct: whether of equal pairs only the first is taken.
-            progress: called now and then with the number of pairs read so far.
+            source_tokenizer: Of the source sentences.
+            target_tokenizer: Of the target sentences.
+            max_length: Pairs with more tokens on a side are left out.
+            distinct: Whether of equal pairs only the first is taken.
+            progress: Called now and then with the number of pairs read so far.
 
         Raises:
-            CorpusError: the corpus cannot be read, or no pair of it is left.
-            OSError: the cache folder cannot be written, for want of space for instance; nothing is left there.
+            CorpusError: The corpus cannot be read, or no pair of it is left.
+            OSError: The cache folder cannot be written, for want of space for instance; nothing is left there.
 
         Example:
             >>> pairs = [("Go.", "Va !"), ("Go.", "Va !"), ("I lost the old man.", "J'ai perdu le vieil homme.")]
@@ -174,7 +174,7 @@ class Store:
         """Some of the pairs, copied into memory.
 
         Args:
-            ranges: of rows, each as its first one and the one behind its last; in the order in which they are wanted.
+            ranges: Of rows, each as its first one and the one behind its last; in the order in which they are wanted.
 
         Returns:
             The source and the target sentences.

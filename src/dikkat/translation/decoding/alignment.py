@@ -22,8 +22,8 @@ class GoldLinks(NamedTuple):
     """A person's links of a sentence pair.
 
     Attributes:
-        sure: those that are certainly right.
-        possible: those that may be right, the sure ones among them.
+        sure: Those that are certainly right.
+        possible: Those that may be right, the sure ones among them.
     """
 
     sure: frozenset[Link]
@@ -38,15 +38,15 @@ def align(translator: Translator, pairs: Sequence[Pair], *, batch_size: int = 64
     tokens has the links of all of them.
 
     Args:
-        translator: a model with attention.
+        translator: A model with attention.
         pairs: (source, target) sentences.
-        batch_size: how many to go through at once.
+        batch_size: How many to go through at once.
 
     Returns:
         The links of each pair.
 
     Raises:
-        InputError: the model has no attention, or a sentence has no word.
+        InputError: The model has no attention, or a sentence has no word.
     """
     if translator.settings.score == "none":
         raise InputError("the model's score is none: without attention there are no links")
@@ -99,11 +99,11 @@ def alignment_error_rate(found: Sequence[set[Link]], gold: Sequence[GoldLinks]) 
     Och and Ney, "A systematic comparison of various statistical alignment models" (2003), section 5.
 
     Args:
-        found: the links of each pair.
-        gold: a person's.
+        found: The links of each pair.
+        gold: A person's.
 
     Raises:
-        InputError: not as many of one as of the other, or no link at all.
+        InputError: Not as many of one as of the other, or no link at all.
 
     Example:
         >>> gold = GoldLinks(sure=frozenset({(0, 0)}), possible=frozenset({(0, 0), (1, 1)}))
@@ -125,11 +125,11 @@ def read_links(path: str | Path) -> list[GoldLinks]:
     `1-2` is a sure link from source word 1 to target word 2, both counted from 0; `2p3` is a possible one.
 
     Args:
-        path: a UTF-8 file, plain or compressed with gzip. An empty line is a pair without links.
+        path: A UTF-8 file, plain or compressed with gzip. An empty line is a pair without links.
 
     Raises:
-        CorpusError: a link of another form; the message has the line.
-        OSError: the file cannot be opened.
+        CorpusError: A link of another form; the message has the line.
+        OSError: The file cannot be opened.
     """
     found = []
     for number, line in enumerate(read_lines(path), start=1):

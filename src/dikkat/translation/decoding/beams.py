@@ -24,11 +24,11 @@ class Hypothesis:
     """What a search found for a sentence.
 
     Attributes:
-        ids: the T target tokens, without the end.
+        ids: The T target tokens, without the end.
         score: log-probability of the tokens and, where it is finished, the end; natural logarithm, not normalised.
         weights: (T, S) float32 on the CPU: where each token looked; every row adds up to 1. Of a model without
             attention all are alike.
-        finished: whether the model ended the sentence itself, rather than the limit on its length.
+        finished: Whether the model ended the sentence itself, rather than the limit on its length.
     """
 
     ids: list[int]

@@ -19,12 +19,12 @@ class Evaluation:
     """Corpus scores as sacreBLEU computes and words them.
 
     Attributes:
-        bleu: from 0 to 100.
+        bleu: From 0 to 100.
         bleu_line: sacreBLEU's own line, `BLEU = …`, with the n-gram precisions and the brevity penalty.
-        bleu_signature: how it was computed; scores with different signatures cannot be compared.
-        chrf: from 0 to 100.
+        bleu_signature: How it was computed; scores with different signatures cannot be compared.
+        chrf: From 0 to 100.
         chrf_line: sacreBLEU's own line, `chrF2 = …`.
-        chrf_signature: how it was computed.
+        chrf_signature: How it was computed.
     """
 
     bleu: float
@@ -41,8 +41,8 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str]) -> Evaluation
     Papineni et al. (2002), Popović (2015), as Post, "A call for clarity in reporting BLEU scores" (2018), has them.
 
     Args:
-        hypotheses: the translations, as a person would write them.
-        references: a human translation of each.
+        hypotheses: The translations, as a person would write them.
+        references: A human translation of each.
 
     Returns:
         The scores with sacreBLEU's signatures.
@@ -80,11 +80,11 @@ class Bucket:
     """Scores of the sentences whose sources are about equally long.
 
     Attributes:
-        shortest: words of the shortest source that belongs here.
-        longest: words of the longest.
-        sentences: how many there are.
-        bleu: of these sentences as a corpus, from 0 to 100.
-        chrf: likewise.
+        shortest: Words of the shortest source that belongs here.
+        longest: Words of the longest.
+        sentences: How many there are.
+        bleu: Of these sentences as a corpus, from 0 to 100.
+        chrf: Likewise.
     """
 
     shortest: int
@@ -98,9 +98,9 @@ def evaluate_by_length(sources: Sequence[str], hypotheses: Sequence[str], refere
     """BLEU and chrF of sentences with 1 to 10 source words, with 11 to 20, and so on.
 
     Args:
-        sources: what was translated; words are what white space separates.
-        hypotheses: the translations.
-        references: a human translation of each.
+        sources: What was translated; words are what white space separates.
+        hypotheses: The translations.
+        references: A human translation of each.
 
     Returns:
         The buckets that have a sentence, shortest first. A small bucket's scores say little.
@@ -132,12 +132,12 @@ class Difference:
 
     Attributes:
         metric: `"BLEU"` or `"chrF2"`.
-        score: of the system.
-        interval: half the width of its 95 % confidence interval.
-        other_score: of the system that it is compared to.
-        other_interval: likewise.
-        p_value: how often so large a difference would come about by chance if the two were equally good.
-        signature: how it was computed.
+        score: Of the system.
+        interval: Half the width of its 95 % confidence interval.
+        other_score: Of the system that it is compared to.
+        other_interval: Likewise.
+        p_value: How often so large a difference would come about by chance if the two were equally good.
+        signature: How it was computed.
     """
 
     metric: str
@@ -155,9 +155,9 @@ def significance(hypotheses: Sequence[str], others: Sequence[str], references: S
     Koehn, "Statistical significance tests for machine translation evaluation" (2004).
 
     Args:
-        hypotheses: the system's translations.
-        others: those of the system that it is compared to.
-        references: a human translation of each.
+        hypotheses: The system's translations.
+        others: Those of the system that it is compared to.
+        references: A human translation of each.
 
     Returns:
         BLEU and chrF of both, with the p-value of the difference.
@@ -211,9 +211,9 @@ def bleu_k(hypothesis: str | Sequence[str], reference: str | Sequence[str], k: i
     Zhang, Lipton, Li, Smola, "Dive into Deep Learning", section 10.7.6.
 
     Args:
-        hypothesis: words, or a string of words with white space between them.
-        reference: likewise.
-        k: the longest n-grams, at least 1.
+        hypothesis: Words, or a string of words with white space between them.
+        reference: Likewise.
+        k: The longest n-grams, at least 1.
 
     Returns:
         From 0 to 1; 0 for an empty hypothesis.

@@ -32,7 +32,7 @@ class Reads(Protocol):
     """What a search needs of a model: `TranslationModel` is one, and those of other frameworks are.
 
     Attributes:
-        attends: whether there is attention.
+        attends: Whether there is attention.
         output_bias: (V,), of the target vocabulary.
     """
 
@@ -90,7 +90,7 @@ class Readers:
     """The models of a search, each with what it has read and where it is.
 
     Attributes:
-        attend: whether one of them has attention.
+        attend: Whether one of them has attention.
     """
 
     def __init__(self, models: Sequence[Reads], numbers: Tensor, lengths: Tensor, precision: Precision) -> None:

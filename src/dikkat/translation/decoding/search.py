@@ -20,14 +20,14 @@ def greedy(models: Models, sources: Sequence[Sequence[int]]) -> list[Hypothesis]
     """Translate a batch by taking the likeliest token at every step: `beam_search` with a beam of 1.
 
     Args:
-        models: as in `beam_search`.
-        sources: token numbers, at least one in each sentence.
+        models: As in `beam_search`.
+        sources: Token numbers, at least one in each sentence.
 
     Returns:
         One hypothesis a source, in their order.
 
     Raises:
-        InputError: as in `beam_search`.
+        InputError: As in `beam_search`.
     """
     return [found[0] for found in beam_search(models, sources, GREEDY)]
 
@@ -50,9 +50,9 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
     first, then the one with the lower token number. What else is in the batch has no effect but that of rounding.
 
     Args:
-        models: the network, or several of the same vocabularies and on one device; they are put in evaluation mode.
-        sources: token numbers, at least one in each sentence.
-        search: the beam and what else there is to choose.
+        models: The network, or several of the same vocabularies and on one device; they are put in evaluation mode.
+        sources: Token numbers, at least one in each sentence.
+        search: The beam and what else there is to choose.
 
     Returns:
         For each source, in their order, `search.n_best` hypotheses, best first (fewer where the model gives all
@@ -60,10 +60,10 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
         that are finished. Samples come in the order in which they were drawn.
 
     Raises:
-        InputError: a source without tokens, or a model whose scores are not numbers.
-        SettingsError: a beam or a `top_k` beyond the model's target vocabulary, or a precision that the processor has
+        InputError: A source without tokens, or a model whose scores are not numbers.
+        SettingsError: A beam or a `top_k` beyond the model's target vocabulary, or a precision that the processor has
             not.
-        ValueError: no model, or models that do not go together.
+        ValueError: No model, or models that do not go together.
 
     Example:
         >>> import torch
@@ -109,15 +109,15 @@ def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[
     """The log-probabilities of given translations: the scores that a search gives to finished ones.
 
     Args:
-        models: as in `beam_search`.
-        pairs: token numbers of a source, at least one, and of its translation, without the end.
+        models: As in `beam_search`.
+        pairs: Token numbers of a source, at least one, and of its translation, without the end.
 
     Returns:
         One number a pair: log-probability of the tokens and the end, natural logarithm.
 
     Raises:
-        InputError: a source without tokens.
-        ValueError: as in `beam_search`.
+        InputError: A source without tokens.
+        ValueError: As in `beam_search`.
 
     Example:
         >>> from dikkat.translation import Settings, TranslationModel, forced_scores

@@ -27,14 +27,14 @@ class Translation:
     """A translated sentence, and what the model looked at for each word.
 
     Attributes:
-        source: the sentence as it was given.
-        target: its translation as a person would write it; empty for an empty sentence.
-        source_tokens: the S pieces that the model read.
-        target_tokens: the T pieces that it wrote.
+        source: The sentence as it was given.
+        target: Its translation as a person would write it; empty for an empty sentence.
+        source_tokens: The S pieces that the model read.
+        target_tokens: The T pieces that it wrote.
         weights: (T, S) float32: where it looked before writing each piece; every row adds up to 1. A model without
             attention looked nowhere: all are alike.
         score: log-probability of the translation, natural logarithm; 0 for an empty sentence.
-        finished: whether the model ended the sentence itself. If not, it was cut at a length that no sensible
+        finished: Whether the model ended the sentence itself. If not, it was cut at a length that no sensible
             translation reaches.
     """
 
@@ -65,20 +65,20 @@ class Translates:
         know, the one at which it looked most. Without attention there is none, and a known word stands there.
 
         Args:
-            sentences: any text, a sentence each, of at most `MAX_CHARACTERS` characters.
-            batch_size: how many to translate at once; sentences of similar lengths go together, and of more than 100
+            sentences: Any text, a sentence each, of at most `MAX_CHARACTERS` characters.
+            batch_size: How many to translate at once; sentences of similar lengths go together, and of more than 100
                 tokens fewer.
-            search: how to look for the best translation: `Search(beam=1)` is fastest, a wider beam mostly better.
+            search: How to look for the best translation: `Search(beam=1)` is fastest, a wider beam mostly better.
 
         Returns:
             One translation a sentence, in their order.
 
         Raises:
-            InputError: a sentence that is too long or not Unicode, a batch size below 1, or a model whose scores are
+            InputError: A sentence that is too long or not Unicode, a batch size below 1, or a model whose scores are
                 not numbers.
-            SettingsError: a beam or `top_k` beyond the model's target vocabulary, or a precision that the processor has
+            SettingsError: A beam or `top_k` beyond the model's target vocabulary, or a precision that the processor has
                 not.
-            TypeError: one string in place of several, or something among them that is not a string.
+            TypeError: One string in place of several, or something among them that is not a string.
         """
         return list(self.translate_lines(sentences, batch_size=batch_size, search=search))
 
@@ -91,15 +91,15 @@ class Translates:
         their source raises, or a sentence that is none, comes after the translations of all before it.
 
         Args:
-            lines: as in `translate`, and so are all others: a list or a generator, for instance.
-            batch_size: how many to translate at once.
-            search: how to look for the best translation.
+            lines: As in `translate`, and so are all others: a list or a generator, for instance.
+            batch_size: How many to translate at once.
+            search: How to look for the best translation.
 
         Returns:
             An iterator of one translation a sentence, in their order.
 
         Raises:
-            InputError, SettingsError, TypeError: as in `translate`.
+            InputError, SettingsError, TypeError: As in `translate`.
         """
         return (best for best, *_ in self.translate_n_best(lines, batch_size=batch_size, search=search))
 
@@ -109,16 +109,16 @@ class Translates:
         """As `translate_lines`, but `search.n_best` translations of each sentence: the best, or samples.
 
         Args:
-            lines: as in `translate_lines`, and so are all others.
-            batch_size: how many to translate at once.
-            search: how to look for them, and how many to return: `Search(beam=5, n_best=3)`.
+            lines: As in `translate_lines`, and so are all others.
+            batch_size: How many to translate at once.
+            search: How to look for them, and how many to return: `Search(beam=5, n_best=3)`.
 
         Returns:
             An iterator of one list a sentence, in their order: its translations, best first, or as they were drawn;
             one for an empty one.
 
         Raises:
-            InputError, SettingsError, TypeError: as in `translate`.
+            InputError, SettingsError, TypeError: As in `translate`.
         """
         if isinstance(lines, str):
             raise TypeError("sentences: got one string; expected several of them: translate([sentence])")
@@ -130,9 +130,9 @@ class Translates:
         """How likely given translations are.
 
         Args:
-            pairs: sentences and their translations, any text, as the tokenizers cut it. An unknown word counts with the
+            pairs: Sentences and their translations, any text, as the tokenizers cut it. An unknown word counts with the
                 probability of `<unk>`.
-            batch_size: how many to score at once; sentences of similar lengths go together, and of more than 100
+            batch_size: How many to score at once; sentences of similar lengths go together, and of more than 100
                 tokens fewer.
 
         Returns:
@@ -140,9 +140,9 @@ class Translates:
             translation of an empty sentence 0.
 
         Raises:
-            InputError: a sentence that is too long or not Unicode, a translation of an empty sentence, or a batch size
+            InputError: A sentence that is too long or not Unicode, a translation of an empty sentence, or a batch size
                 below 1.
-            TypeError: something among them that is not a pair of strings.
+            TypeError: Something among them that is not a pair of strings.
 
         Example:
             >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
@@ -199,11 +199,11 @@ class Translator(Translates):
     """A trained model with its tokenizers: sentences in, translations out.
 
     Attributes:
-        model: the network.
-        settings: what it was built and trained with.
-        source_tokenizer: of the language it reads.
-        target_tokenizer: of the language it writes.
-        origin: where it comes from, if that is known.
+        model: The network.
+        settings: What it was built and trained with.
+        source_tokenizer: Of the language it reads.
+        target_tokenizer: Of the language it writes.
+        origin: Where it comes from, if that is known.
 
     Example:
         >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
@@ -229,10 +229,10 @@ class Translator(Translates):
         """Load a model folder, onto the CPU; `translator.model.to(device)` moves it.
 
         Args:
-            folder: what `save` or `dikkat train` wrote.
+            folder: What `save` or `dikkat train` wrote.
 
         Raises:
-            ModelFolderError: anything in it is missing, damaged or does not fit; the message says what.
+            ModelFolderError: Anything in it is missing, damaged or does not fit; the message says what.
         """
         return cls(*model_folder.load(folder))
 
@@ -241,7 +241,7 @@ class Translator(Translates):
         """Several translators as one, which writes what they find likely on average.
 
         Args:
-            translators: at least one, all of the same two tokenizers, whatever their other settings.
+            translators: At least one, all of the same two tokenizers, whatever their other settings.
 
         Returns:
             What translates and scores as a translator does.
@@ -280,14 +280,14 @@ class Translator(Translates):
         """Load a model of the Hugging Face Hub.
 
         Args:
-            repo: its name there, `user/model`.
-            revision: a branch, tag or commit; None: the newest.
-            token: of an account that may read it; None: the one that is logged in, if any.
-            endpoint: the address of another hub.
+            repo: Its name there, `user/model`.
+            revision: A branch, tag or commit; None: the newest.
+            token: Of an account that may read it; None: the one that is logged in, if any.
+            endpoint: The address of another hub.
 
         Raises:
-            HubError: it is not there, or cannot be reached.
-            ModelFolderError: what is there is no model of dikkat's.
+            HubError: It is not there, or cannot be reached.
+            ModelFolderError: What is there is no model of dikkat's.
         """
         return cls.load(hub.pull(repo, revision=revision, token=token, endpoint=endpoint))
 
@@ -297,16 +297,16 @@ class Translator(Translates):
         """Upload the model to the Hugging Face Hub, with a card that says what it is and how to use it.
 
         Args:
-            repo: its name there, `user/model`; made if need be.
-            private: whether a new one is for its owner alone.
-            token: of an account that may write; None: the one that is logged in.
-            endpoint: the address of another hub.
+            repo: Its name there, `user/model`; made if need be.
+            private: Whether a new one is for its owner alone.
+            token: Of an account that may write; None: the one that is logged in.
+            endpoint: The address of another hub.
 
         Returns:
             The address of what was uploaded.
 
         Raises:
-            HubError: the hub refuses, or cannot be reached.
+            HubError: The hub refuses, or cannot be reached.
         """
         return hub.push(self._contents(), repo, private=private, token=token, endpoint=endpoint)
 
@@ -314,11 +314,11 @@ class Translator(Translates):
         """Save a model folder whole or not at all: weights, settings and tokenizers.
 
         Args:
-            folder: where; a model folder of that name is replaced, anything else is not.
+            folder: Where; a model folder of that name is replaced, anything else is not.
 
         Raises:
-            ModelFolderError: something else than a model is there.
-            OSError: the system could not write; an older model is as it was.
+            ModelFolderError: Something else than a model is there.
+            OSError: The system could not write; an older model is as it was.
         """
         model_folder.write(folder, self._contents())
 
@@ -335,9 +335,9 @@ class Ensemble(Translates):
     """Several translators as one: at each step the mean of their probabilities counts. `Translator.ensemble` makes it.
 
     Attributes:
-        models: the networks.
-        source_tokenizer: of the language they read.
-        target_tokenizer: of the language they write.
+        models: The networks.
+        source_tokenizer: Of the language they read.
+        target_tokenizer: Of the language they write.
     """
 
     models: tuple[TranslationModel, ...]

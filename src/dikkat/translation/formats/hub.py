@@ -28,18 +28,18 @@ def push(
     """Upload a model folder with a card that says how to use it, as one commit.
 
     Args:
-        contents: what to upload.
+        contents: What to upload.
         repo: `user/name`; made if need be.
-        private: whether others may not see a repository that is made.
-        token: one that may write; None: that of `hf auth login` or of the variable HF_TOKEN.
-        endpoint: the Hub's address, if it is another than the public one's.
+        private: Whether others may not see a repository that is made.
+        token: One that may write; None: that of `hf auth login` or of the variable HF_TOKEN.
+        endpoint: The Hub's address, if it is another than the public one's.
 
     Returns:
         The address of the commit.
 
     Raises:
-        HubError: no token, no network, or refused.
-        OSError: no space for the files.
+        HubError: No token, no network, or refused.
+        OSError: No space for the files.
     """
     from huggingface_hub import HfApi
 
@@ -64,16 +64,16 @@ def pull(repo: str, *, revision: str | None = None, token: str | None = None, en
 
     Args:
         repo: `user/name`.
-        revision: a branch, tag or commit; None: the newest.
-        token: as in `push`; for a private repository.
-        endpoint: as in `push`.
+        revision: A branch, tag or commit; None: the newest.
+        token: As in `push`; for a private repository.
+        endpoint: As in `push`.
 
     Returns:
         The folder, for `Translator.load`.
 
     Raises:
-        HubError: no such repository or revision, no network, refused, or no translator of dikkat.
-        OSError: no space for the files.
+        HubError: No such repository or revision, no network, refused, or no translator of dikkat.
+        OSError: No space for the files.
     """
     from huggingface_hub import HfApi
 
@@ -89,7 +89,7 @@ def card(contents: Contents, repo: str) -> str:
     """The README.md of a model: what it is, and how to use it.
 
     Args:
-        contents: the model.
+        contents: The model.
         repo: `user/name`.
     """
     settings, source, target = contents.settings, len(contents.source), len(contents.target)

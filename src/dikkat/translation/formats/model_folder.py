@@ -44,7 +44,7 @@ def check_replaceable(folder: Path) -> None:
     """Whether a model may be saved there: a free name, an empty folder, or a model folder and nothing else.
 
     Raises:
-        ModelFolderError: something else is there, which saving would destroy.
+        ModelFolderError: Something else is there, which saving would destroy.
     """
     if not folder.exists() and not folder.is_symlink():
         return
@@ -64,7 +64,7 @@ def check_writable(folder: Path) -> None:
     """Whether a model can be saved there, tried out: for before the work, and not after it.
 
     Raises:
-        ModelFolderError: something else is there, or the system lets nothing be written.
+        ModelFolderError: Something else is there, or the system lets nothing be written.
     """
     check_replaceable(folder)
     try:
@@ -79,11 +79,11 @@ class Contents(NamedTuple):
     """What a model folder holds, of whatever framework the model is.
 
     Attributes:
-        tensors: the weights, on any device and in any dtype, under the names that they have in `TranslationModel`.
-        settings: what the model was built with.
-        source: the source language's tokenizer.
-        target: the target language's tokenizer.
-        origin: where the model comes from, if that is known.
+        tensors: The weights, on any device and in any dtype, under the names that they have in `TranslationModel`.
+        settings: What the model was built with.
+        source: The source language's tokenizer.
+        target: The target language's tokenizer.
+        origin: Where the model comes from, if that is known.
     """
 
     tensors: Mapping[str, Tensor]
@@ -104,12 +104,12 @@ def write(folder: str | Path, contents: Contents) -> None:
     of others would not load.
 
     Args:
-        folder: where; its parent folders are made if need be. A model folder is replaced.
-        contents: what it will hold.
+        folder: Where; its parent folders are made if need be. A model folder is replaced.
+        contents: What it will hold.
 
     Raises:
-        ModelFolderError: something else than a model is there, or the weights are not of these settings.
-        OSError: the system could not write; the message says that nothing was saved, and an older model is untouched.
+        ModelFolderError: Something else than a model is there, or the weights are not of these settings.
+        OSError: The system could not write; the message says that nothing was saved, and an older model is untouched.
     """
     folder = _absolute(Path(folder))
     expected = _skeleton(contents.settings, contents.source, contents.target).state_dict()
@@ -145,13 +145,13 @@ def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tok
     """Load a model folder, after checking everything in it.
 
     Args:
-        folder: what `write` wrote.
+        folder: What `write` wrote.
 
     Returns:
         The network in evaluation mode on the CPU, its settings, the source and the target tokenizer, its origin.
 
     Raises:
-        ModelFolderError: no such folder; a file missing, truncated, damaged, far too large, or no regular file; another
+        ModelFolderError: No such folder; a file missing, truncated, damaged, far too large, or no regular file; another
             version; a tensor missing, too many or of another shape; a pickle in place of the weights.
     """
     model, contents = _read(Path(folder))
@@ -163,13 +163,13 @@ def read(folder: str | Path) -> Contents:
     """What a model folder holds, after checking everything in it: `load`, for any framework.
 
     Args:
-        folder: what `write` wrote.
+        folder: What `write` wrote.
 
     Returns:
         Weights on the CPU that are a `TranslationModel`'s of these settings and vocabularies, and all the rest.
 
     Raises:
-        ModelFolderError: as in `load`.
+        ModelFolderError: As in `load`.
     """
     return _read(Path(folder))[1]
 

@@ -15,17 +15,17 @@ class Origin:
     """Where a model comes from.
 
     Attributes:
-        date: when its training ended, in UTC: `2026-11-22T08:00:00Z`.
-        version: of the dikkat that trained it.
-        corpus: what it learnt from, as a recipe has it.
-        pairs: how many training pairs were used.
-        epochs: how many were trained, the last one as far as it came.
-        validation_loss: mean loss of a target token in the best validation, in nats; None without validation.
-        test: what it was scored on; None: it was not.
-        bleu: its BLEU there, from 0 to 100.
-        bleu_signature: how sacreBLEU computed that.
-        chrf: its chrF there, from 0 to 100.
-        chrf_signature: how sacreBLEU computed that.
+        date: When its training ended, in UTC: `2026-11-22T08:00:00Z`.
+        version: Of the dikkat that trained it.
+        corpus: What it learnt from, as a recipe has it.
+        pairs: How many training pairs were used.
+        epochs: How many were trained, the last one as far as it came.
+        validation_loss: Mean loss of a target token in the best validation, in nats; None without validation.
+        test: What it was scored on; None: it was not.
+        bleu: Its BLEU there, from 0 to 100.
+        bleu_signature: How sacreBLEU computed that.
+        chrf: Its chrF there, from 0 to 100.
+        chrf_signature: How sacreBLEU computed that.
     """
 
     date: str
@@ -45,7 +45,7 @@ class Origin:
         """The origin of a model whose training ends now.
 
         Args:
-            known: the other attributes.
+            known: The other attributes.
 
         Example:
             >>> Origin.now(corpus="phrasebook", pairs=3_800).corpus
@@ -57,8 +57,8 @@ class Origin:
         """This origin, with the scores of a test.
 
         Args:
-            test: the test corpus.
-            scores: what `evaluate` found.
+            test: The test corpus.
+            scores: What `evaluate` found.
         """
         found = {name: getattr(scores, name) for name in ("bleu", "bleu_signature", "chrf", "chrf_signature")}
         return replace(self, test=test, **found)
@@ -72,7 +72,7 @@ class Origin:
         """An origin from its values by name.
 
         Raises:
-            ModelFolderError: an unknown name, or a value of another type.
+            ModelFolderError: An unknown name, or a value of another type.
         """
         kinds = get_type_hints(cls)
         for name, value in values.items():

@@ -32,11 +32,11 @@ class Recipe:
     """What to train on, and how.
 
     Attributes:
-        corpus: the pairs to learn from.
-        validation: the pairs to judge the model by while it learns: a corpus; a share of `corpus`, which is not learnt
+        corpus: The pairs to learn from.
+        validation: The pairs to judge the model by while it learns: a corpus; a share of `corpus`, which is not learnt
             from; `"none"`; None: the corpus's own, if it is one that has such, and a share of 0.05 of it otherwise.
-        test: the pairs to score the trained model on.
-        settings: how.
+        test: The pairs to score the trained model on.
+        settings: How.
 
     Example:
         >>> recipe = Recipe().with_values({"corpus": "phrasebook", "validation": {"share": 0.1}, "epochs": 3})
@@ -58,13 +58,13 @@ class Recipe:
         """A recipe from its file.
 
         Args:
-            recipe: a YAML file, or the name of a recipe that comes with dikkat. File names in a file begin in its
+            recipe: A YAML file, or the name of a recipe that comes with dikkat. File names in a file begin in its
                 folder; in a recipe that comes with dikkat, in the current one.
 
         Raises:
-            InputError: no such recipe; not YAML; a key twice, unknown, or with a value that it may not have: the
+            InputError: No such recipe; not YAML; a key twice, unknown, or with a value that it may not have: the
                 message has the file, the line and the key.
-            OSError: the file cannot be read.
+            OSError: The file cannot be read.
         """
         path = _find(recipe)
         text = _read(path)
@@ -81,11 +81,11 @@ class Recipe:
         """This recipe with other values.
 
         Args:
-            values: of `corpus`, `validation`, `test` and the settings, by name, as YAML has them.
-            base: the folder that file names in them begin in.
+            values: Of `corpus`, `validation`, `test` and the settings, by name, as YAML has them.
+            base: The folder that file names in them begin in.
 
         Raises:
-            InputError: an unknown key (the message has the nearest that is known), or a value that it may not have.
+            InputError: An unknown key (the message has the nearest that is known), or a value that it may not have.
         """
         known = [*SECTIONS, *_OPTIONAL]
         for key in values:
@@ -106,7 +106,7 @@ class Recipe:
         """Write the recipe as a file that `load` reads, with what `spelling` has.
 
         Raises:
-            OSError: the system could not write.
+            OSError: The system could not write.
         """
         write_whole(path, yaml12.written(self.spelling()))
 
@@ -131,9 +131,9 @@ class Recipe:
             Two corpora, or lists of pairs; the second None where there is to be no validation.
 
         Raises:
-            InputError: no corpus is given.
-            CorpusError: it cannot be read, or cannot be parted so.
-            OSError: a file cannot be opened.
+            InputError: No corpus is given.
+            CorpusError: It cannot be read, or cannot be parted so.
+            OSError: A file cannot be opened.
         """
         if self.corpus is None:
             raise InputError("no corpus is given: name one in the recipe or with --corpus")

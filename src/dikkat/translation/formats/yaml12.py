@@ -21,11 +21,11 @@ def read(text: str, where: str) -> tuple[dict[str, Any], dict[str, int]]:
     """The values of a recipe by their keys, and the line of each key.
 
     Args:
-        text: the recipe.
-        where: what an error calls it.
+        text: The recipe.
+        where: What an error calls it.
 
     Raises:
-        InputError: the text is not YAML, or no recipe; the message has the line.
+        InputError: The text is not YAML, or no recipe; the message has the line.
     """
 
     def construct(loader: Any) -> tuple[dict[str, Any], dict[str, int]]:
@@ -44,7 +44,7 @@ def read_value(text: str, where: str) -> Any:
     """A value as a recipe has it, from the text of an option.
 
     Raises:
-        InputError: the text is not YAML.
+        InputError: The text is not YAML.
     """
     return _yaml(text, where, lambda loader: loader.get_single_data())
 

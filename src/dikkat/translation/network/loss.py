@@ -47,17 +47,17 @@ def linear_cross_entropy(
         weight: (V, e) floating point, V at least 1; outside autocast, of the features' dtype.
         bias: (V,) floating point, or None.
         target: (N,) int64, from 0 to V − 1.
-        label_smoothing: part of the target's probability that is spread evenly over all V, from 0 to 1.
+        label_smoothing: Part of the target's probability that is spread evenly over all V, from 0 to 1.
         reduction: `"mean"` over the N tokens, or their `"sum"`.
 
     Returns:
         The loss in nats, a scalar of the features' dtype, or float32 where that is narrower.
 
     Raises:
-        ValueError: wrong shapes, a target outside 0…V − 1 (on a CPU; elsewhere PyTorch's own), a label smoothing
+        ValueError: Wrong shapes, a target outside 0…V − 1 (on a CPU; elsewhere PyTorch's own), a label smoothing
             outside 0…1, an unknown reduction.
-        TypeError: dtypes that do not go together.
-        RuntimeError: gradients of the gradients are asked for.
+        TypeError: Dtypes that do not go together.
+        RuntimeError: Gradients of the gradients are asked for.
 
     Example:
         >>> features, weight = torch.ones(2, 3, requires_grad=True), torch.eye(5, 3)

@@ -25,8 +25,8 @@ class Batch(NamedTuple):
         source_lengths: (B,) int64, on the CPU or elsewhere.
         target: (B, T + 1) int64: `<bos>`, the sentence, `<eos>`.
         target_lengths: (B,) int64: tokens to be predicted, `<eos>` included.
-        total_tokens: those of all rows, where several processes have some each; 0 where nobody counted.
-        counts: whether the rows are to be learnt from; not where a process only keeps pace with the others.
+        total_tokens: Those of all rows, where several processes have some each; 0 where nobody counted.
+        counts: Whether the rows are to be learnt from; not where a process only keeps pace with the others.
     """
 
     source: Tensor
@@ -41,7 +41,7 @@ def pad(sentences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Token numbers of several sentences as one tensor.
 
     Args:
-        sentences: lists of token numbers, at least one.
+        sentences: Lists of token numbers, at least one.
 
     Returns:
         (B, S) int64, padded behind each sentence, and the lengths (B,) int64.
@@ -71,7 +71,7 @@ class OutputLayer:
     Args:
         weight: (V, e).
         bias: (V,).
-        precision: of the products.
+        precision: Of the products.
 
     Attributes:
         bias: (V,), in the products' dtype, but at least float32.
@@ -86,7 +86,7 @@ class OutputLayer:
 
         Args:
             features: (R, e).
-            out: the result of an earlier step, which is written over if it has at least R rows. On a CPU, new memory
+            out: The result of an earlier step, which is written over if it has at least R rows. On a CPU, new memory
                 for so many numbers takes a quarter of the time that they themselves take.
 
         Returns:
@@ -119,12 +119,12 @@ class TranslationModel(nn.Module):
     2016, section 4.2, drawn for each position here). What is kept is scaled, so that its mean stays.
 
     Args:
-        settings: the sizes, the cell, the score and what there is beside.
-        source_size: tokens of the source vocabulary.
-        target_size: tokens of the target vocabulary; with three-way tied embeddings as many.
+        settings: The sizes, the cell, the score and what there is beside.
+        source_size: Tokens of the source vocabulary.
+        target_size: Tokens of the target vocabulary; with three-way tied embeddings as many.
 
     Attributes:
-        attends: whether there is attention. Without it the weights of a step, of one position, say nothing.
+        attends: Whether there is attention. Without it the weights of a step, of one position, say nothing.
 
     Raises:
         SettingsError: three-way tied embeddings of two vocabularies.
@@ -227,7 +227,7 @@ class TranslationModel(nn.Module):
 
         Args:
             batch: N target tokens in all, ends included.
-            label_smoothing: part of the true token's probability that is spread over all tokens, from 0 to 1.
+            label_smoothing: Part of the true token's probability that is spread over all tokens, from 0 to 1.
             reduction: `"mean"` over the N tokens, or their `"sum"`.
 
         Returns:
@@ -247,8 +247,8 @@ class TranslationModel(nn.Module):
 
         Args:
             previous: (B,) int64, the tokens before.
-            memory: from `encode`.
-            state: from `encode` or the step before.
+            memory: From `encode`.
+            state: From `encode` or the step before.
 
         Returns:
             Unnormalised log-probabilities (B, target tokens); where the model looked, (B, S), or (B, 1) without
@@ -262,8 +262,8 @@ class TranslationModel(nn.Module):
 
         Args:
             previous: (B,) int64, the tokens before.
-            memory: from `encode`.
-            state: from `encode` or the step before.
+            memory: From `encode`.
+            state: From `encode` or the step before.
 
         Returns:
             The readout (B, e); where the model looked, (B, S), or (B, 1) without attention; the next state.
@@ -293,7 +293,7 @@ class TranslationModel(nn.Module):
         """The decoder's state of these rows of a batch, in their order, as `Memory.select` has it for the memory.
 
         Args:
-            state: from `encode` or `step`.
+            state: From `encode` or `step`.
             rows: (R,) int64; a row may come several times.
 
         Returns:

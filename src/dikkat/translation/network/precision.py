@@ -8,7 +8,7 @@ def check_precision(precision: Precision, device: str) -> None:
     """Refuse products in bfloat16 where the processor has none.
 
     Raises:
-        SettingsError: it has none; the message names the device.
+        SettingsError: It has none; the message names the device.
     """
     if precision == "bfloat16" and not _has_bfloat16(device):
         raise SettingsError(

@@ -73,9 +73,9 @@ def learn(
     """How a language is written, learnt from text.
 
     Args:
-        sentences: text as people write it.
-        split: cuts it into words and marks.
-        vocabulary: the words that will ever be decoded, in lower case.
+        sentences: Text as people write it.
+        split: Cuts it into words and marks.
+        vocabulary: The words that will ever be decoded, in lower case.
 
     Returns:
         A chain of the library's own decoding steps. They work on one string, each token with a space before it.
@@ -106,7 +106,7 @@ def check(decoder: Any, vocabulary: Mapping[str, int]) -> None:
     """Whether a chain of decoding steps, as JSON has it, is one that `learn` could have made for a vocabulary.
 
     Raises:
-        ValueError: it is another; the message has the step.
+        ValueError: It is another; the message has the step.
     """
     first, last = ([json.loads(step.__getstate__()) for step in steps] for steps in (_first_steps(), _last_steps()))
     steps = decoder.get("decoders") if isinstance(decoder, dict) and decoder.get("type") == "Sequence" else None

@@ -36,7 +36,7 @@ def check_size(kind: Kind, vocabulary_size: int) -> None:
     """Whether a vocabulary may have so many tokens at most.
 
     Raises:
-        SettingsError: the bytes and the special tokens alone are more.
+        SettingsError: The bytes and the special tokens alone are more.
     """
     smallest = len(SPECIAL_TOKENS) + 256
     if kind == "bpe" and vocabulary_size < smallest:
@@ -85,16 +85,16 @@ class Tokenizer:
         """Learn a vocabulary.
 
         Args:
-            sentences: the text to learn from.
+            sentences: The text to learn from.
             kind: `"word"` or `"bpe"`.
-            min_freq: how often a word, or a pair that is to be merged, must occur.
-            vocabulary_size: the largest number of tokens, the special ones included; the most frequent are kept.
+            min_freq: How often a word, or a pair that is to be merged, must occur.
+            vocabulary_size: The largest number of tokens, the special ones included; the most frequent are kept.
 
         Returns:
             The tokenizer.
 
         Raises:
-            SettingsError: an unknown kind, or a byte-pair vocabulary that has no room for all bytes.
+            SettingsError: An unknown kind, or a byte-pair vocabulary that has no room for all bytes.
         """
         check_size(kind, vocabulary_size)
         if kind == "word":
@@ -111,7 +111,7 @@ class Tokenizer:
         """Token numbers of a sentence, without special tokens around it, and the pieces of its text.
 
         Args:
-            sentence: any text.
+            sentence: Any text.
 
         Returns:
             As many numbers as pieces; none for a sentence without anything but white space.
@@ -140,15 +140,15 @@ class Tokenizer:
         """Text as a person would write it.
 
         Args:
-            ids: token numbers; special tokens other than `<unk>` give nothing.
-            replace: for each number a word to stand there instead of its token, or None: an unknown word that was
+            ids: Token numbers; special tokens other than `<unk>` give nothing.
+            replace: For each number a word to stand there instead of its token, or None: an unknown word that was
                 copied from the source, for instance.
 
         Returns:
             The text.
 
         Raises:
-            ValueError: a number outside the vocabulary, or not as many replacements as numbers.
+            ValueError: A number outside the vocabulary, or not as many replacements as numbers.
         """
         replacements = [None] * len(ids) if replace is None else replace
         tokens = [
@@ -176,11 +176,11 @@ class Tokenizer:
         """A tokenizer from the contents of its tokenizer.json.
 
         Args:
-            data: the contents.
-            where: the file's name, for errors.
+            data: The contents.
+            where: The file's name, for errors.
 
         Raises:
-            ModelFolderError: not a tokenizer.json as dikkat writes it: other tokens, steps or patterns; the message
+            ModelFolderError: Not a tokenizer.json as dikkat writes it: other tokens, steps or patterns; the message
                 has what differs.
         """
         try:
@@ -194,7 +194,7 @@ class Tokenizer:
         """Write a tokenizer.json, whole or not at all.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: The file cannot be written.
         """
         write_whole(path, self.to_json())
 
@@ -203,7 +203,7 @@ class Tokenizer:
         """Read a tokenizer.json.
 
         Raises:
-            ModelFolderError: no such file, no regular one, one that is too large, or not a tokenizer of dikkat's.
+            ModelFolderError: No such file, no regular one, one that is too large, or not a tokenizer of dikkat's.
         """
         try:
             data = read_regular(path, most=LARGEST)
@@ -290,7 +290,7 @@ def _check(content: Any) -> None:
     """Whether a tokenizer.json is one that `Tokenizer.to_json` could have written.
 
     Raises:
-        ValueError: it is another; the message says what differs.
+        ValueError: It is another; the message says what differs.
     """
     kind = (
         content["model"].get("type") if isinstance(content, dict) and isinstance(content.get("model"), dict) else None

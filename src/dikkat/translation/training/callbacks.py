@@ -13,12 +13,12 @@ class Moment(NamedTuple):
     """Where a training is after a step.
 
     Attributes:
-        step: steps of the optimiser so far.
-        epoch: from 1.
-        batch: batches of the epoch so far.
-        loss: of the step, in nats a target token.
-        learning_rate: of the step.
-        tokens_per_second: target tokens of the epoch so far.
+        step: Steps of the optimiser so far.
+        epoch: From 1.
+        batch: Batches of the epoch so far.
+        loss: Of the step, in nats a target token.
+        learning_rate: Of the step.
+        tokens_per_second: Target tokens of the epoch so far.
     """
 
     step: int

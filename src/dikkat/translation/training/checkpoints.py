@@ -32,12 +32,12 @@ def save(checkpoint: dict[str, Any], path: Path) -> None:
     """Write a checkpoint whole or not at all.
 
     Args:
-        checkpoint: names, and nested in any way dictionaries, lists, tuples, tensors, strings, numbers, None.
-        path: the folder to be.
+        checkpoint: Names, and nested in any way dictionaries, lists, tuples, tensors, strings, numbers, None.
+        path: The folder to be.
 
     Raises:
-        TypeError: something else in it; the message says where.
-        OSError: the system could not write, or there is such a folder; nothing stays of this one.
+        TypeError: Something else in it; the message says where.
+        OSError: The system could not write, or there is such a folder; nothing stays of this one.
 
     Example:
         >>> import tempfile, torch
@@ -57,10 +57,10 @@ def load(path: Path) -> dict[str, Any]:
     """Read a checkpoint, after checking every byte of it; its tensors are on the CPU.
 
     Args:
-        path: what `save` wrote.
+        path: What `save` wrote.
 
     Raises:
-        TrainingFolderError: a file missing or damaged, another format or version.
+        TrainingFolderError: A file missing or damaged, another format or version.
     """
     content = _checked(path)
     try:

@@ -32,16 +32,16 @@ class Trial:
     """One way to train, and what it came to.
 
     Attributes:
-        name: what is varied in it, `cell=gru,score=dot`.
-        settings: all settings of it.
-        parameters: numbers that the model learns.
-        validation_loss: mean loss of a target token in the best validation, in nats; None without validation.
-        bleu: of translations of the test pairs, or without such of the validation pairs, from 0 to 100; None where
+        name: What is varied in it, `cell=gru,score=dot`.
+        settings: All settings of it.
+        parameters: Numbers that the model learns.
+        validation_loss: Mean loss of a target token in the best validation, in nats; None without validation.
+        bleu: Of translations of the test pairs, or without such of the validation pairs, from 0 to 100; None where
             there are neither.
-        chrf: likewise.
-        seconds: spent training and validating.
-        tokens_per_second: target tokens trained on in a second.
-        error: why there is no result; None where there is one.
+        chrf: Likewise.
+        seconds: Spent training and validating.
+        tokens_per_second: Target tokens trained on in a second.
+        error: Why there is no result; None where there is one.
     """
 
     name: str
@@ -59,11 +59,11 @@ def combinations(recipe: Recipe, vary: Mapping[str, Sequence[Any]]) -> dict[str,
     """The recipe with every combination of the values, by a name that says what is varied; each is checked.
 
     Args:
-        recipe: what all have in common.
-        vary: values of settings, by name.
+        recipe: What all have in common.
+        vary: Values of settings, by name.
 
     Raises:
-        InputError: a setting that there is not, a value that it may not have, twice the same, or a combination that
+        InputError: A setting that there is not, a value that it may not have, twice the same, or a combination that
             contradicts itself; the message has the combination.
 
     Example:
@@ -93,14 +93,14 @@ def compare(trials: Mapping[str, Recipe], folder: Path) -> Iterator[Trial]:
     again. One that fails has its error in place of a result, and the others go on.
 
     Args:
-        trials: from `combinations`.
-        folder: where; made if need be. `comparison.json` there has all results so far.
+        trials: From `combinations`.
+        folder: Where; made if need be. `comparison.json` there has all results so far.
 
     Yields:
         Each result as soon as it is there.
 
     Raises:
-        InputError: there are neither validation nor test pairs; the folder holds a result of another recipe; or
+        InputError: There are neither validation nor test pairs; the folder holds a result of another recipe; or
             `torchrun` started several processes, each of which would do all of it.
         KeyboardInterrupt: Ctrl-C; what is done stays done.
     """

@@ -21,8 +21,8 @@ class Curves(Callback):
     """Losses, learning rate, speed, BLEU, and what the model looked at in a few sentences that are always the same.
 
     Args:
-        folder: where TensorBoard looks: `tensorboard --logdir <folder>`.
-        step: where the training begins; what an earlier run wrote of later steps is no longer shown.
+        folder: Where TensorBoard looks: `tensorboard --logdir <folder>`.
+        step: Where the training begins; what an earlier run wrote of later steps is no longer shown.
     """
 
     def __init__(self, folder: Path, step: int) -> None:

@@ -13,9 +13,9 @@ class Bar(Callback):
     """A bar an epoch on standard error, in one line of 80 columns.
 
     Args:
-        epochs: how many there are at most.
-        batches: of each.
-        criterion: what of a validation is shown; there is no room for both.
+        epochs: How many there are at most.
+        batches: Of each.
+        criterion: What of a validation is shown; there is no room for both.
     """
 
     def __init__(self, epochs: int, batches: int, criterion: Criterion) -> None:
@@ -70,7 +70,7 @@ class Lines(Callback):
 
     Args:
         criterion: BLEU is shown where it decides.
-        validations: whether each of them has a line of its own, since there may be several in an epoch, or none.
+        validations: Whether each of them has a line of its own, since there may be several in an epoch, or none.
     """
 
     def __init__(self, criterion: Criterion, *, validations: bool) -> None:

@@ -15,9 +15,9 @@ class Processes(NamedTuple):
     """This process among those that train together.
 
     Attributes:
-        rank: its number, from 0; the first one alone writes, to files and to the screen.
-        world: how many there are.
-        local_rank: its number among those on this machine, and that of its GPU.
+        rank: Its number, from 0; the first one alone writes, to files and to the screen.
+        world: How many there are.
+        local_rank: Its number among those on this machine, and that of its GPU.
     """
 
     rank: int
@@ -47,10 +47,10 @@ class Group:
     """The processes that train one model, connected; each method is one that all of them call.
 
     Args:
-        members: this process among them.
+        members: This process among them.
 
     Attributes:
-        device: where this process computes.
+        device: Where this process computes.
 
     Example:
         >>> group = Group(Processes(0, 1, 0))
@@ -77,7 +77,7 @@ class Group:
         """Within, `backward` adds to this process's gradients alone.
 
         Args:
-            module: from `parallel`.
+            module: From `parallel`.
         """
         return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
 

@@ -57,20 +57,20 @@ class Loop:
     """A training from its first step, or from a checkpoint, to its end.
 
     Args:
-        translator: the model to train, with its tokenizers and settings.
-        batches: those of an epoch.
-        validation: the validation batches; None: no validation.
-        sample: validation pairs to translate at each validation, for BLEU.
-        fingerprint: of the corpora; a checkpoint of others is refused.
-        folder: where checkpoints are kept; None: nowhere.
-        group: the processes that train together.
+        translator: The model to train, with its tokenizers and settings.
+        batches: Those of an epoch.
+        validation: The validation batches; None: no validation.
+        sample: Validation pairs to translate at each validation, for BLEU.
+        fingerprint: Of the corpora; a checkpoint of others is refused.
+        folder: Where checkpoints are kept; None: nowhere.
+        group: The processes that train together.
 
     Attributes:
-        state: how far it is.
-        interrupted: whether it was stopped before its end.
+        state: How far it is.
+        interrupted: Whether it was stopped before its end.
 
     Raises:
-        CorpusError: the processes have different corpora or settings.
+        CorpusError: The processes have different corpora or settings.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Loop:
         """Take state, weights, optimiser, random numbers and threads from a checkpoint.
 
         Raises:
-            TrainingFolderError: the checkpoint is damaged, or not one of this training.
+            TrainingFolderError: The checkpoint is damaged, or not one of this training.
         """
         checkpoint = checkpoints.load(path)
         folder = path.parent.parent
@@ -140,11 +140,11 @@ class Loop:
         """Train to the end, or until the user wants one.
 
         Args:
-            callbacks: called as it goes along; `close` is left to the caller.
-            interrupts: whether the user wants an end.
+            callbacks: Called as it goes along; `close` is left to the caller.
+            interrupts: Whether the user wants an end.
 
         Raises:
-            TrainingError: it cannot go on.
+            TrainingError: It cannot go on.
         """
         self._callbacks = callbacks
         try:
@@ -395,7 +395,7 @@ def mean_of(models: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
     """The mean of several models' weights, one of them in memory at a time.
 
     Args:
-        models: at least one; all with the same names and shapes.
+        models: At least one; all with the same names and shapes.
 
     Returns:
         The means, computed in float64, in the dtypes of the first one.

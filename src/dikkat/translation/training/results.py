@@ -12,15 +12,15 @@ class Training:
     """A trained translator, and how it became one.
 
     Attributes:
-        translator: with the weights of the best validation, or the mean of the best ones; without validation, and
+        translator: With the weights of the best validation, or the mean of the best ones; without validation, and
             where it was interrupted before the first, the last weights.
-        epochs: all epochs, in order; the last one as far as it came.
-        pairs: training pairs used; longer ones than the settings allow are left out.
-        seconds: time spent training and validating, before a stop too.
-        tokens_per_second: target tokens, ends included, over the time spent training on them.
-        interrupted: whether Ctrl-C, or the signal to end, ended it.
-        resumable: whether `resume` goes on from where it was interrupted.
-        validations: all validations, in order.
+        epochs: All epochs, in order; the last one as far as it came.
+        pairs: Training pairs used; longer ones than the settings allow are left out.
+        seconds: Time spent training and validating, before a stop too.
+        tokens_per_second: Target tokens, ends included, over the time spent training on them.
+        interrupted: Whether Ctrl-C, or the signal to end, ended it.
+        resumable: Whether `resume` goes on from where it was interrupted.
+        validations: All validations, in order.
     """
 
     translator: Translator
@@ -37,7 +37,7 @@ class TrainingError(RuntimeError):
     """Training cannot go on.
 
     Attributes:
-        training: what there is: the translator with the best weights so far; None before the first validation.
+        training: What there is: the translator with the best weights so far; None before the first validation.
     """
 
     training: Training | None = None

@@ -32,8 +32,8 @@ class RunFolder:
     `best/step-000001000.safetensors`; `tensorboard/`; `lock`, which a training holds while it runs.
 
     Args:
-        path: the folder. Processes of other machines that train together must see the same one.
-        writes: whether this process writes; of several that train together one does.
+        path: The folder. Processes of other machines that train together must see the same one.
+        writes: Whether this process writes; of several that train together one does.
     """
 
     def __init__(self, path: Path, *, writes: bool = True) -> None:
@@ -47,7 +47,7 @@ class RunFolder:
         """Keep every other training out, and out of this one's way if it is not the one that writes.
 
         Raises:
-            TrainingFolderError: another training is at work there; the message has its process.
+            TrainingFolderError: Another training is at work there; the message has its process.
         """
         if not self.writes:
             yield
@@ -70,7 +70,7 @@ class RunFolder:
         """Check that a new training may begin here.
 
         Raises:
-            TrainingFolderError: the checkpoint of a training is there that did not come to its end.
+            TrainingFolderError: The checkpoint of a training is there that did not come to its end.
         """
         if not self.writes:
             return
@@ -111,7 +111,7 @@ class RunFolder:
             The checkpoint to go on from; None if there is none yet, so that it goes on from its beginning.
 
         Raises:
-            TrainingFolderError: no training is there, or one with other settings; the message names each.
+            TrainingFolderError: No training is there, or one with other settings; the message names each.
         """
         path = self.path / SETTINGS
         try:
@@ -147,7 +147,7 @@ class RunFolder:
         """Those of the training that is there.
 
         Raises:
-            ModelFolderError: they are missing or damaged.
+            ModelFolderError: They are missing or damaged.
         """
         return Tokenizer.load(self.path / SOURCE), Tokenizer.load(self.path / TARGET)
 
@@ -167,11 +167,11 @@ class RunFolder:
         """The weights after a step.
 
         Args:
-            step: of the optimiser.
-            sum_: what `save_weights` gave for them.
+            step: Of the optimiser.
+            sum_: What `save_weights` gave for them.
 
         Raises:
-            TrainingFolderError: they are missing or damaged.
+            TrainingFolderError: They are missing or damaged.
         """
         path = self._weights(step)
         try:

@@ -26,10 +26,10 @@ def share_of_learning_rate(settings: Settings, step: int, *, done: float, halvin
     Hutter, "SGDR: stochastic gradient descent with warm restarts" (2017), equation 5, without restarts.
 
     Args:
-        settings: the schedule and the warm-up.
+        settings: The schedule and the warm-up.
         step: s, from 0.
-        done: how much of the training is over: 0 at its beginning, 1 at its planned end, and beyond it more.
-        halvings: validations so far that were no better than the best before them.
+        done: How much of the training is over: 0 at its beginning, 1 at its planned end, and beyond it more.
+        halvings: Validations so far that were no better than the best before them.
 
     Returns:
         From 0 to 1.

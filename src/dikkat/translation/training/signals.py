@@ -15,10 +15,10 @@ class Interrupts:
     """Remembers that the user wants an end; the second time, a `KeyboardInterrupt` ends everything at once.
 
     Args:
-        aloud: whether to say that the first one was heard: the step at work, with its validation, may take long.
+        aloud: Whether to say that the first one was heard: the step at work, with its validation, may take long.
 
     Attributes:
-        asked: whether an end was asked for.
+        asked: Whether an end was asked for.
     """
 
     def __init__(self, *, aloud: bool = False) -> None:

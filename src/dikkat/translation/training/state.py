@@ -13,11 +13,11 @@ class Epoch:
     """The result of an epoch.
 
     Attributes:
-        number: from 1.
-        training_loss: mean loss of a target token in training, with dropout and label smoothing; in nats.
-        validation_loss: mean loss of a target token in the last validation so far, without them; in nats. None where
+        number: From 1.
+        training_loss: Mean loss of a target token in training, with dropout and label smoothing; in nats.
+        validation_loss: Mean loss of a target token in the last validation so far, without them; in nats. None where
             there was none.
-        tokens_per_second: target tokens, ends included, trained on in a second.
+        tokens_per_second: Target tokens, ends included, trained on in a second.
     """
 
     number: int
@@ -31,8 +31,8 @@ class Validation:
     """The result of a validation.
 
     Attributes:
-        step: steps of the optimiser before it.
-        loss: mean loss of a target token, without dropout and label smoothing; in nats.
+        step: Steps of the optimiser before it.
+        loss: Mean loss of a target token, without dropout and label smoothing; in nats.
         bleu: sacreBLEU of greedy translations, cased, from 0 to 100; None where nobody asked for it.
     """
 
@@ -54,19 +54,19 @@ class TrainingState:
     """How far a training is.
 
     Attributes:
-        step: steps of the optimiser.
-        epoch: epochs that are over.
-        batch: batches of the present epoch that are over.
-        loss_sum: the sum of the losses of all target tokens of the present epoch.
-        tokens: of the present epoch.
-        seconds: spent training on them.
-        elapsed: seconds since the beginning, those between a stop and the resuming left out.
-        epochs: those that are over.
-        validations: all.
-        finished: whether the training came to its end.
-        all_tokens: of all epochs.
-        all_seconds: spent training on them.
-        extra: whether only the end called for the last validation, so that a longer training would not have it.
+        step: Steps of the optimiser.
+        epoch: Epochs that are over.
+        batch: Batches of the present epoch that are over.
+        loss_sum: The sum of the losses of all target tokens of the present epoch.
+        tokens: Of the present epoch.
+        seconds: Spent training on them.
+        elapsed: Seconds since the beginning, those between a stop and the resuming left out.
+        epochs: Those that are over.
+        validations: All.
+        finished: Whether the training came to its end.
+        all_tokens: Of all epochs.
+        all_seconds: Spent training on them.
+        extra: Whether only the end called for the last validation, so that a longer training would not have it.
         sums: SHA-256 of the best weights' files, by their steps.
     """
 

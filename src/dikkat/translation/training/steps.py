@@ -13,12 +13,12 @@ class Step(NamedTuple):
     """The batches of one step of the optimiser.
 
     Attributes:
-        batches: this process's.
-        weights: the factor of each batch's mean loss. The mean over all processes of their weighted sums is the mean
+        batches: This process's.
+        weights: The factor of each batch's mean loss. The mean over all processes of their weighted sums is the mean
             loss of a target token.
-        tokens: target tokens of all batches of all processes.
-        position: batches of the epoch up to and with these.
-        last: whether the epoch ends with it.
+        tokens: Target tokens of all batches of all processes.
+        position: Batches of the epoch up to and with these.
+        last: Whether the epoch ends with it.
     """
 
     batches: tuple[Batch, ...]
@@ -32,11 +32,11 @@ def steps(batches: Batches, state: TrainingState, *, epochs: int, accumulate: in
     """The steps that a training has yet to take.
 
     Args:
-        batches: those of an epoch.
-        state: where to begin, read when the first step is asked for.
-        epochs: where to end.
-        accumulate: batches of a step; the last step of an epoch has those that are left.
-        world: processes that train together.
+        batches: Those of an epoch.
+        state: Where to begin, read when the first step is asked for.
+        epochs: Where to end.
+        accumulate: Batches of a step; the last step of an epoch has those that are left.
+        world: Processes that train together.
 
     Yields:
         Step by step, epoch by epoch.

@@ -22,7 +22,7 @@ def go_on_with(begun: int) -> str | None:
     """Give PyTorch as many threads as a training began with, unless someone or something stands against that.
 
     Args:
-        begun: the number of threads in the checkpoint.
+        begun: The number of threads in the checkpoint.
 
     Returns:
         None where it has as many now; otherwise one line about why it has not, and what follows.

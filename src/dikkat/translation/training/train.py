@@ -67,32 +67,32 @@ def train(
     batch. All must see the same corpora and the same folder. The first one alone writes.
 
     Args:
-        settings: the model's and the training's.
+        settings: The model's and the training's.
         training: (source, target) sentences to learn from, a list or a corpus. Of equal pairs of a file one counts.
         validation: (source, target) sentences to stop by; none of them should be a training pair. None, or none at
             all: no validation, no early stopping, and the last weights are kept.
-        folder: where checkpoints and curves are kept; None: nowhere.
-        resume: whether to go on with the training there.
-        progress: whether to show a progress bar; None: where standard error is a terminal. Without one, each epoch is
+        folder: Where checkpoints and curves are kept; None: nowhere.
+        resume: Whether to go on with the training there.
+        progress: Whether to show a progress bar; None: where standard error is a terminal. Without one, each epoch is
             a line on standard error; False shows nothing.
-        on_begin: called with the folder once everything is checked and the training begins or goes on, in the process
+        on_begin: Called with the folder once everything is checked and the training begins or goes on, in the process
             that writes, while no other training may write there.
-        tell: called with each line about what is being read and what was found in it, in the process that writes.
+        tell: Called with each line about what is being read and what was found in it, in the process that writes.
 
     Returns:
         The translator, and how it became one.
 
     Raises:
-        CorpusError: no training pairs, or none that is short enough.
-        TypeError: a corpus that is neither a list nor a `Corpus`.
-        SettingsError: a precision that the processor does not have, a pair longer than `batch_tokens`, or without
+        CorpusError: No training pairs, or none that is short enough.
+        TypeError: A corpus that is neither a list nor a `Corpus`.
+        SettingsError: A precision that the processor does not have, a pair longer than `batch_tokens`, or without
             validation a setting that needs it; a vocabulary too small for all bytes; an average of more validations
             than there will be.
-        TrainingFolderError: the folder is another training's, has one that did not come to its end (without
+        TrainingFolderError: The folder is another training's, has one that did not come to its end (without
             `resume`), or none or a different one (with it); the message names what differs.
-        TrainingDivergedError: the loss, a gradient or a weight became NaN or infinite; the message names the step.
-        TrainingMemoryError: a batch needs more memory than there is; the message says how large it is.
-        TrainingStorageError: a checkpoint could not be written. These three have the best translator so far, if
+        TrainingDivergedError: The loss, a gradient or a weight became NaN or infinite; the message names the step.
+        TrainingMemoryError: A batch needs more memory than there is; the message says how large it is.
+        TrainingStorageError: A checkpoint could not be written. These three have the best translator so far, if
             there is one, as `error.training.translator`.
         KeyboardInterrupt: Ctrl-C before the first validation was over, without a folder.
     """
@@ -332,8 +332,8 @@ def evenly(pairs: Iterable[Pair], most: int) -> tuple[list[Pair], int]:
     Every k-th pair is kept; when there are too many, k is doubled and every other one of them goes.
 
     Args:
-        pairs: any number, read one by one.
-        most: the largest size of the sample, at least 1.
+        pairs: Any number, read one by one.
+        most: The largest size of the sample, at least 1.
 
     Returns:
         The sample, at least half as large as is allowed, and k; where k is 1, the sample is all pairs.

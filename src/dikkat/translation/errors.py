@@ -1,3 +1,5 @@
+"""What can be wrong with a corpus, settings, a model folder or a training's folder."""
+
 from dikkat.errors import InputError
 
 

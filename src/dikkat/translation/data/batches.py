@@ -1,3 +1,5 @@
+"""Sentence pairs of numbers, in batches of similar lengths."""
+
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Translators as a user has them: text in, text out, and where each word was looked for."""
+
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice

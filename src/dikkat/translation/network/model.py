@@ -1,3 +1,5 @@
+"""The network: an encoder, a bridge, an attentional decoder, a readout; and its loss."""
+
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,3 +1,5 @@
+"""Where products in bfloat16 are refused."""
+
 import torch
 
 from dikkat.translation.errors import SettingsError

@@ -65,7 +65,7 @@ def test_bad_tsv_names_the_file_and_the_line(tmp_path, content, message):
 def test_the_longest_allowed_line_is_allowed(tmp_path):
     half = "é" * (MAX_CHARACTERS // 2)
     assert read_tsv(written(tmp_path / "pairs.tsv", f"{half}\t{half[1:]}\n")) == [(half, half[1:])]
-    with pytest.raises(CorpusError, match="line 1: more than"):
+    with pytest.raises(CorpusError, match="line 1: got more than"):
         read_tsv(written(tmp_path / "pairs.tsv", f"{half}\t{half}\n"))
 
 

@@ -370,7 +370,7 @@ def test_a_corpus_may_be_anything_that_can_be_gone_through_again():
     streamed = train(shorter(), stream, Streamed(PAIRS[:5]), progress=False)
     assert stream.rounds == 1  # so few pairs stay in memory from the first reading on
     assert [each.loss for each in listed.validations] == [each.loss for each in streamed.validations]
-    with pytest.raises(TypeError, match=r"or a Corpus such as .*; got generator"):
+    with pytest.raises(TypeError, match=r"got generator; expected .* or a Corpus such as"):
         train(shorter(), iter(Streamed(PAIRS)), PAIRS, progress=False)
     with pytest.raises(TypeError, match="got list_iterator"):
         train(shorter(), PAIRS, iter(PAIRS), progress=False)

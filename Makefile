@@ -14,8 +14,7 @@ KERAS_2_TESTS := tests/textbook/test_textbook_tensorflow.py \
 FAST_TESTS := tests/test_attention.py tests/test_masking.py tests/test_scores.py tests/test_layers.py tests/test_files.py \
   tests/test_docstrings.py tests/recurrent/test_encoder.py tests/translation/test_settings.py tests/translation/test_tokenizer.py
 
-FENCED_TESTS := tests/test_fences.py tests/test_numba.py tests/test_numba_calls.py tests/test_numba_edges.py \
-  tests/recurrent/test_fused.py tests/translation/test_ranking.py tests/regression/test_moments.py
+FENCED_TESTS := tests/test_fences.py tests/test_numba_calls.py tests/translation/test_ranking.py
 
 .PHONY: help demo test test-fast test-all test-fences test-triton test-keras test-keras2 test-mxnet test-pythons coverage check format install \
   peers bench clean

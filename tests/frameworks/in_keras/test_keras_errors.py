@@ -86,7 +86,7 @@ BAD_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "profile: got 'tent'": (lambda: dikkat.compare(X, X, pair="distance", profile="tent"), "'triangular'"),
     "layer: got Linear that is not built": (lambda: dikkat.tensors(dikkat.Linear(3)), "call it once"),
-    "weight got": (
+    "weight: got": (
         lambda: dikkat.load_tensors(built(dikkat.Linear(3), (2, 5)), {"weight": np.ones((3, 7)), "bias": np.ones(3)}),
         r"\(3, 7\); expected \(3, 5\)",
     ),

@@ -165,20 +165,35 @@ def dispatch(problem: Problem, impl: str) -> Result:
     Raises:
         ValueError: There is none of this name, or it cannot run this problem.
     """
+    return carry_out(choice(problem, impl))
+
+
+def choice(problem: Problem, impl: str) -> Choice:
+    """The implementation of a name, or the one that "auto" chooses.
+
+    Raises:
+        ValueError: There is none of this name, or it cannot run this problem.
+    """
     if impl == "auto":
-        choice = choose(problem)
+        chosen = choose(problem)
     elif impl in BACKENDS:
-        choice = Choice(impl, problem, {impl: BACKENDS[impl].examine(problem)})
+        chosen = Choice(impl, problem, {impl: BACKENDS[impl].examine(problem)})
     else:
         raise ValueError(f"impl: got {impl!r}; expected 'auto', {', '.join(map(repr, BACKENDS))}")
-    name, problem, examined = choice
-    reasons, found = examined.get(name, ([], None))
+    reasons = chosen.examined[impl].reasons if impl in chosen.examined else []
     if reasons:
         raise ValueError(
             f"impl: got {impl!r}, which cannot run this call: {'; '.join(reasons)}; expected 'auto', or one that "
             "dikkat.implementations() says runs"
         )
+    return chosen
+
+
+def carry_out(chosen: Choice) -> Result:
+    """Run a problem with the implementation that was chosen for it."""
+    name, problem, examined = chosen
     backend = BACKENDS[name]
+    found = examined[name].found if name in examined else None
     if problem.dropout and backend.wants_seeds:
         problem = replace(problem, seeds=_seeds(problem.lead, problem.query.device))
     device = problem.query.device.type

@@ -5,6 +5,8 @@ imported when they first run: Numba takes as long to import as a small model tra
 """
 
 import math
+from collections.abc import Iterator
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -13,11 +15,13 @@ from dikkat.cpu.attention.record import CALL, FOLD, GROUP, MOST, PEAK_KEYS, SIDE
 from dikkat.cpu.engine.record import BYTES, Call, up
 from dikkat.cpu.scoring import PAIRS, PROFILES, RANGES
 from dikkat.masking import Restrictions, have_tangents, transformed
-from dikkat.problem import Problem
+from dikkat.problem import OWN_DIMENSIONS, Problem
 from dikkat.problem.arithmetic import farthest, must_exclude
 from dikkat.problem.operator import Gradients, Output, Upstream, operator
 from dikkat.scores import Pair
 
+_NAMES = {"key_bias": "bias"}
+_OWN = {_NAMES.get(name, name): own for name, own in OWN_DIMENSIONS.items()}
 # Rows of a task.
 _ROWS = 32
 # Sums that a task of the backward keeps: rows times features, each a vector.
@@ -36,12 +40,14 @@ def obstacles(problem: Problem) -> list[str]:
 
 
 class _Call(Call):
-    """A problem as the record that the kernels read."""
+    """A problem as the record that the kernels read: here the sizes, and in `of` the operands."""
+
+    _sizes: "_Call | None" = None
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(CALL, problem.query.dtype, tuple(True if problem.pair == pair else None for pair in PAIRS))
         limits = problem.limits
-        self.problem, self.batch = problem, problem.lead.numel()
+        self.problem, self.batch = problem.without_tensors(), problem.lead.numel()
         size, values, ranges = problem.query.shape[-1], problem.value.shape[-1], RANGES[self.dtype]
         highest = ranges.highest
         if problem.pair == "distance":  # up to where squares are finite; beyond a compact support any distance will do
@@ -58,46 +64,39 @@ class _Call(Call):
             "scale": ranges.scale,
             "limit": ranges.limit,
             "highest": highest,
+            "bias_stride": up(limits.keys, self.lanes),
+            "dropout": int(problem.dropout * 2**32),
+            "kept_scale": 1 / (1 - problem.dropout) if problem.dropout < 1 else 0.0,
         }
-        self.share("query", problem.query, 2)
-        self.key_owners = self.share("key", problem.key, 2)
-        self.value_owners = self.share("value", problem.value, 2)
-        if problem.weight is not None:
-            self.share("weight", problem.weight, 1)
-        self._restrict()
-
-    def _restrict(self) -> None:
-        limits, fields = self.problem.limits, self.fields
-        if limits.lens is not None:
-            self.share("lens", limits.lens, 1)
-            fields["lens_row"] = limits.lens.shape[-1] != 1
+        for name, tensor in (("lens", limits.lens), ("exclude", limits.exclude)):
+            self.fields[f"{name}_row"] = tensor is not None and tensor.shape[-1] != 1
         if limits.mask is not None:
-            self.share("mask", limits.mask, 2)
-            fields["mask_row"], fields["mask_col"] = (size != 1 for size in limits.mask.shape[-2:])
-        if limits.exclude is not None:
-            self.share("exclude", limits.exclude, 1)
-            fields["exclude_row"] = limits.exclude.shape[-1] != 1
-        if limits.key_bias is not None:
-            fields["bias_stride"] = up(limits.keys, self.lanes)
-            self.share("bias", _filled(limits.key_bias, fields["bias_stride"]), 1)
-        if self.problem.seeds is not None:
-            self.share("seeds", self.problem.seeds, 0)
-            dropout = self.problem.dropout
-            fields["dropout"] = int(dropout * 2**32)
-            fields["kept_scale"] = 1 / (1 - dropout) if dropout < 1 else 0.0
+            self.fields["mask_row"], self.fields["mask_col"] = (size != 1 for size in limits.mask.shape[-2:])
+        for name, tensor in _shared(problem):
+            self._divide(name, tensor.shape[: tensor.ndim - _OWN[name]], problem.lead)
+        self.key_owners, self.value_owners = (t.shape[:-2].numel() for t in (problem.key, problem.value))
 
-    def share(self, name: str, tensor: Tensor, own: int) -> int:
-        """Point to an operand whose last `own` dimensions are its own, and record its owners; return their number."""
-        tensor = tensor.contiguous()
-        lead = tensor.shape[: tensor.ndim - own]
-        count = lead.numel()
-        self.point(name, tensor)
-        if lead == self.problem.lead:
+    def _divide(self, name: str, owners: torch.Size, lead: torch.Size) -> None:
+        """Say which of an operand's owners is each batch element's."""
+        count = owners.numel()
+        if owners == lead:
             self.fields[f"{name}_step"] = 1
         elif count != 1:
-            owners = torch.arange(count, device="cpu").reshape(lead)
-            self.point(f"{name}_table", owners.expand(self.problem.lead).contiguous())
-        return count
+            table = torch.arange(count, device="cpu").reshape(owners)
+            self.point(f"{name}_table", table.expand(lead).contiguous())
+
+    @classmethod
+    def of(cls, problem: Problem) -> Self:
+        """The call of a problem; where what belongs to its shapes is kept, only addresses are new."""
+        kept, name = problem.kept, "numba" if problem.limits.lens is None else "numba, with lengths"
+        sizes = cls(problem) if kept is None or name not in kept else kept[name]
+        if kept is not None:
+            kept[name] = sizes
+        call: Self = sizes.again()
+        call._sizes, call.problem = sizes, problem  # which has the tables
+        for name, tensor in _shared(problem):
+            call.point(name, _filled(tensor, call.fields["bias_stride"]) if name == "bias" else tensor.contiguous())
+        return call
 
     def pack(self, values: bool) -> Tensor:
         """Pack the keys, unless they are packed already, and the values, if `values`; return the packed keys."""
@@ -119,6 +118,13 @@ class _Call(Call):
         return packed
 
 
+def _shared(problem: Problem) -> Iterator[tuple[str, Tensor]]:
+    """The operands that batch elements may share, by the names that the record has for them."""
+    for name, tensor in problem.tensors().items():
+        if name != "packed":
+            yield _NAMES.get(name, name), tensor
+
+
 def _filled(tensor: Tensor, size: int) -> Tensor:
     """Pad the features with zeros up to a number of them; contiguous."""
     more = size - tensor.shape[-1]
@@ -137,7 +143,7 @@ def pack(key: Tensor) -> Tensor:
     limits = Restrictions(1, count, None, None, False, None, None, key.device)
     nothing = key.new_empty((*lead, count, 0))
     problem = Problem("additive", "gaussian", key[..., :1, :], key, None, nothing, limits, lead).wide()
-    return _Call(problem).pack(values=False).reshape(_packed_shape(key))
+    return _Call.of(problem).pack(values=False).reshape(_packed_shape(key))
 
 
 @pack.register_fake
@@ -154,7 +160,7 @@ def _packed_shape(key: Tensor) -> tuple[int, ...]:
 def _forward(problem: Problem) -> Output:
     from dikkat.cpu.attention import kernel
 
-    call = _Call(problem)
+    call = _Call.of(problem)
     fields, lead, limits = call.fields, problem.lead, problem.limits
     size = fields["values"]
     fields["exact"] = must_exclude(problem)
@@ -163,7 +169,7 @@ def _forward(problem: Problem) -> Output:
     fields["narrow"], fields["value_stride"] = narrow, stride
     call.pack(values=narrow)
     if not narrow and stride != size:
-        call.share("value", _filled(problem.value, stride), 2)
+        call.point("value", _filled(problem.value, stride))
     rows = min(_ROWS, max(1, limits.queries))
     parts = -(-limits.queries // rows)
     fields["rows"], fields["parts"] = rows, parts
@@ -182,7 +188,7 @@ def _forward(problem: Problem) -> Output:
 
 
 def _backward(problem: Problem, out: Output, grad: Upstream) -> Gradients:
-    call = _Call(problem)
+    call = _Call.of(problem)
     fields, lead, queries = call.fields, problem.lead, problem.limits.queries
     if problem.wants_weights:
         call.point("weights_grad", grad.weights.contiguous())
@@ -224,7 +230,7 @@ def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor |
     tasks, padded, stride = call.batch * fields["parts"], up(size, call.lanes), up(values, call.lanes)
     fields |= {"padded": padded, "value_stride": stride, "key_owners": call.key_owners}
     call.point("mean_grad", _filled(mean_grad, stride))
-    call.share("value", _filled(problem.value, stride), 2)
+    call.point("value", _filled(problem.value, stride))
     call.new("packed_key", call.key_owners, keys, padded)
     call.new("key_astray", call.key_owners, keys)
     tiles = call.key_owners * -(-keys // PEAK_KEYS)

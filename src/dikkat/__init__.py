@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         implementations,
         prepare,
     )
+    from dikkat.inspection import Inspection, inspect
     from dikkat.layers import (
         AdditiveAttention,
         BilinearAttention,
@@ -35,6 +36,7 @@ __all__ = [
     "BilinearAttention",
     "DotProductAttention",
     "Implementation",
+    "Inspection",
     "KernelAttention",
     "Memory",
     "MultiHeadAttention",
@@ -47,6 +49,7 @@ __all__ = [
     "attention_weights",
     "check_values",
     "implementations",
+    "inspect",
     "masked_softmax",
     "merge",
     "prepare",
@@ -64,7 +67,7 @@ def __getattr__(name: str) -> Any:
     if name == "scores":
         return import_module("dikkat.scores")
     if name in __all__:
-        for home in ("attention", "state", "layers", "masking", "adapters"):
+        for home in ("attention", "state", "layers", "masking", "adapters", "inspection"):
             if hasattr(module := import_module(f"dikkat.{home}"), name):
                 return globals().setdefault(name, getattr(module, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

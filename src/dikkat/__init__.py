@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         implementations,
         prepare,
     )
-    from dikkat.inspection import Inspection, inspect
+    from dikkat.inspection import Inspection, Trace, inspect, record
     from dikkat.layers import (
         AdditiveAttention,
         BilinearAttention,
@@ -42,6 +42,7 @@ __all__ = [
     "MultiHeadAttention",
     "SelfAttention",
     "State",
+    "Trace",
     "as_torch_attention",
     "attend",
     "attend_memory",
@@ -53,6 +54,7 @@ __all__ = [
     "masked_softmax",
     "merge",
     "prepare",
+    "record",
     "scores",
     "self_attention",
 ]

@@ -25,6 +25,11 @@ def blocks(queries: int, each: int) -> Iterator[slice]:
         yield slice(start, min(start + step, queries))
 
 
+def in_blocks(weights: Callable[[Tensor], Tensor], rows: Tensor, each: int) -> Tensor:
+    """The weights of some rows, few at a time."""
+    return torch.cat([weights(rows[block]) for block in blocks(len(rows), each)], -2)
+
+
 def summarise(rows_of: RowsOf, queries: int, keys: int, each: int, asked: Asked, device: torch.device) -> Summary:
     """What is asked for of the weights.
 

@@ -1,14 +1,14 @@
 """The front door: weights and summaries of one call, on request."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from dikkat import call
+from dikkat import call, watching
 from dikkat.backends import choose
 from dikkat.cpu.attention import launch
-from dikkat.inspection.blocks import blocks, numbers_of_a_row, of_keys, of_rows, summarise
+from dikkat.inspection.blocks import in_blocks, numbers_of_a_row, of_keys, of_rows, summarise
 from dikkat.inspection.request import Inspection, Overview, Pool, Request
 from dikkat.masking import check_dense
 from dikkat.problem import Problem
@@ -91,7 +91,7 @@ def inspect(
     request = Request(rows, tile, top_k, sums, entropy, argmax, overview, pool)
     call.check_score(score)
     call.check_features("key", key)
-    with torch.no_grad():
+    with torch.no_grad(), watching.watched_by():
         problem = call.problem(
             query, key, key.new_zeros(*key.shape[:-1], 1), score, call.Wanted(wants_state=True, wants_weights=True),
             valid_lens=valid_lens, mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
@@ -114,7 +114,7 @@ def inspected(problem: Problem, request: Request, lse: Tensor | None = None, imp
     return answer(
         summary,
         request,
-        None if chosen is None else _in_blocks(weights, chosen, numbers_of_a_row(problem)),
+        None if chosen is None else in_blocks(weights, chosen, numbers_of_a_row(problem)),
         None if corner is None else _rectangle(problem, *corner, summary.lse, impl),
     )
 
@@ -165,11 +165,6 @@ def _found(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:
     return result.lse, call.weights(result)
 
 
-def _in_blocks(weights: Callable[[Tensor], Tensor], rows: Tensor, each: int) -> Tensor:
-    """The weights of some rows, few at a time."""
-    return torch.cat([weights(rows[block]) for block in blocks(len(rows), each)], -2)
-
-
 def _rectangle(problem: Problem, rows: slice, cols: slice, lse: Tensor, impl: str) -> Tensor:
     """The weights of a rectangle, from its own scores and the rows' log-sum-exps.
 
@@ -183,4 +178,4 @@ def _rectangle(problem: Problem, rows: slice, cols: slice, lse: Tensor, impl: st
         return within * share[..., None]
 
     each = numbers_of_a_row(problem) // max(1, problem.limits.keys) * (cols.stop - cols.start)
-    return _in_blocks(weights, index, each)
+    return in_blocks(weights, index, each)

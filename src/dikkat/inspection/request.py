@@ -19,7 +19,7 @@ class Inspection:
 
     Attributes:
         lse: (..., n), the log-sum-exp of each query's scores; −∞ where it sees no key. Another `inspect` of the same
-            call that is given it has half the work.
+            call that is given it has half the work. None in the record of a recurrence, which has its weights alone.
         rows: (..., r, m), the weights of the chosen queries.
         tile: (..., r, c), the weights of the rectangle.
         top_weights: (..., n, k), the largest weights of each query, from the largest on.
@@ -30,7 +30,7 @@ class Inspection:
         overview: (..., a, b), the map of weights pooled to so many cells.
     """
 
-    lse: Tensor
+    lse: Tensor | None = None
     rows: Tensor | None = None
     tile: Tensor | None = None
     top_weights: Tensor | None = None
@@ -39,6 +39,10 @@ class Inspection:
     entropy: Tensor | None = None
     argmax: Tensor | None = None
     overview: Tensor | None = None
+
+    def of_element(self, index: int) -> "Inspection":
+        """One element of the first leading dimension."""
+        return Inspection(**{name: tensor[index] for name, tensor in self.tensors().items()})
 
     def tensors(self) -> dict[str, Tensor]:
         """What is there, by name."""

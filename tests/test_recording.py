@@ -134,7 +134,9 @@ def test_under_autocast() -> None:
 def test_torch_multi_head_attention(masks: str, kind: str) -> None:
     torch.manual_seed(2)
     more = {"kdim": 5, "vdim": 4} if kind == "three matrices" else {}
-    layer = nn.MultiheadAttention(6, 3, add_bias_kv=kind == "bias and zero", add_zero_attn=kind == "bias and zero", **more)
+    layer = nn.MultiheadAttention(
+        6, 3, add_bias_kv=kind == "bias and zero", add_zero_attn=kind == "bias and zero", **more
+    )
     lead = () if kind == "alone" else (2,)
     sizes = ((5, 6), (7, more.get("kdim", 6)), (7, more.get("vdim", 6)))
     query, key, value = (torch.randn(length, *lead, size) for length, size in sizes)
@@ -199,7 +201,9 @@ def test_a_module_that_runs_twice_has_two_records() -> None:
     with dikkat.record(layer, sums=True) as trace:
         layer(X), layer(2 * X)
     assert len(trace) == 2
-    with pytest.raises(ValueError, match=r"was called 2 times; expected which call as well: trace\['', 0\] to trace\['', 1\]"):
+    with pytest.raises(
+        ValueError, match=r"was called 2 times; expected which call as well: trace\['', 0\] to trace\['', 1\]"
+    ):
         trace[""]
     assert not torch.equal(trace["", 0].sums, trace["", -1].sums)
     with pytest.raises(IndexError, match="got call 2; expected -2 to 1"):
@@ -257,8 +261,12 @@ def nothing_is_left(model: nn.Module, fused: Callable[..., Tensor]) -> bool:
     hooks = [module._forward_hooks or module._forward_pre_hooks for module in model.modules()]
     stance = torch._dynamo.eval_frame._stance.stance
     modes = torch._C._len_torch_function_stack()
-    return not any(hooks) and stance == "default" and not modes and not watching.watchers() and (
-        F.scaled_dot_product_attention is fused
+    return (
+        not any(hooks)
+        and stance == "default"
+        and not modes
+        and not watching.watchers()
+        and (F.scaled_dot_product_attention is fused)
     )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         implementations,
         prepare,
     )
+    from dikkat.huggingface import register_transformers
     from dikkat.inspection import Inspection, Trace, inspect, record
     from dikkat.layers import (
         AdditiveAttention,
@@ -55,6 +56,7 @@ __all__ = [
     "merge",
     "prepare",
     "record",
+    "register_transformers",
     "scores",
     "self_attention",
 ]
@@ -69,7 +71,7 @@ def __getattr__(name: str) -> Any:
     if name == "scores":
         return import_module("dikkat.scores")
     if name in __all__:
-        for home in ("attention", "state", "layers", "masking", "adapters", "inspection"):
+        for home in ("attention", "state", "layers", "masking", "adapters", "inspection", "huggingface"):
             if hasattr(module := import_module(f"dikkat.{home}"), name):
                 return globals().setdefault(name, getattr(module, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

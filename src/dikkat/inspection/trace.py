@@ -63,7 +63,9 @@ class Trace:
             name, index = which
             calls = self._of(name)
             if not -len(calls) <= index < len(calls):
-                raise IndexError(f"trace[{name!r}, {index}]: got call {index}; expected {-len(calls)} to {len(calls) - 1}")
+                raise IndexError(
+                    f"trace[{name!r}, {index}]: got call {index}; expected {-len(calls)} to {len(calls) - 1}"
+                )
             return calls[index]
         calls = self._of(which)
         if len(calls) > 1:
@@ -144,7 +146,7 @@ class Trace:
             (name, index): {} for name, count in modules.items() for index in range(count)
         }
         for key, tensor in tensors.items():
-            name, index, what = (key.rsplit(":", 2) + ["", ""])[:3]
+            name, index, what = [*key.rsplit(":", 2), "", ""][:3]
             call = (name, int(index) if index.isdecimal() else -1)
             if call not in found or what not in _FIELDS:
                 raise ValueError(f"{key}: got a tensor that belongs to no call; expected <module>:<call>:<what>")

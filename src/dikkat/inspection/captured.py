@@ -138,11 +138,12 @@ def of_multi_head_function(request: Request, *arguments: object, **named: object
 
 def _projected(given: dict[str, Tensor], query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     """Queries and keys as the function projects them."""
+    weights: tuple[Tensor, ...]
     if given["use_separate_proj_weight"]:
         weights = given["q_proj_weight"], given["k_proj_weight"]
     else:
-        weights = given["in_proj_weight"].chunk(3)[:2]
-    biases = (None, None) if given["in_proj_bias"] is None else given["in_proj_bias"].chunk(3)[:2]
+        weights = given["in_proj_weight"].chunk(3)
+    biases = (None, None) if given["in_proj_bias"] is None else given["in_proj_bias"].chunk(3)
     return F.linear(query, weights[0], biases[0]), F.linear(key, weights[1], biases[1])
 
 

@@ -92,8 +92,8 @@ def record(
         raise ValueError(
             f"model: got {type(model).__name__}, in which no attention was seen: it was not run here, or has none but "
             "in operations of its own (as Hugging Face's models with attn_implementation='eager' have); expected a run "
-            "of a model with layers of dikkat, torch.nn.MultiheadAttention or scaled_dot_product_attention. Its modules: "
-            f"{', '.join(kinds)}"
+            "of a model with layers of dikkat, torch.nn.MultiheadAttention or scaled_dot_product_attention. "
+            f"Its modules: {', '.join(kinds)}"
         )
 
 

@@ -146,8 +146,8 @@ class Trace:
             (name, index): {} for name, count in modules.items() for index in range(count)
         }
         for key, tensor in tensors.items():
-            name, index, what = [*key.rsplit(":", 2), "", ""][:3]
-            call = (name, int(index) if index.isdecimal() else -1)
+            name, number, what = [*key.rsplit(":", 2), "", ""][:3]
+            call = (name, int(number) if number.isdecimal() else -1)
             if call not in found or what not in _FIELDS:
                 raise ValueError(f"{key}: got a tensor that belongs to no call; expected <module>:<call>:<what>")
             found[call][what] = tensor

@@ -301,6 +301,15 @@ def test_a_model_without_attention_is_said_to_be_one() -> None:
         other(X)  # of another model
 
 
+def test_tensors_that_stand_for_many_values_are_refused() -> None:
+    layer = dikkat.SelfAttention(6, 6, 6)
+    with (
+        pytest.raises(ValueError, match=r"record: got a call of '' under torch\.func"),
+        dikkat.record(layer, sums=True),
+    ):
+        torch.func.vmap(layer)(X[:, None])
+
+
 @pytest.mark.parametrize(
     ("model", "asked", "error", "message"),
     [

@@ -17,6 +17,7 @@ from dikkat.inspection.captured import of_fused_function, of_multi_head_function
 from dikkat.inspection.front import inspected
 from dikkat.inspection.request import Inspection, Overview, Pool, Request
 from dikkat.inspection.trace import Trace
+from dikkat.masking import transformed
 from dikkat.problem import Problem
 
 _CAPTURED: dict[Any, Callable[..., Inspection]] = {
@@ -125,6 +126,11 @@ class _Recorder:
         # In a backward, what a checkpoint computes has been seen before.
         if name is None or torch._C._current_graph_task_id() != -1:
             return
+        if transformed():
+            raise ValueError(
+                f"record: got a call of {name!r} under torch.func (vmap, grad ...), where tensors stand for many "
+                "values; expected plain ones"
+            )
         with torch.no_grad(), watching.watched_by(), _without_autocast():
             try:
                 found = look()

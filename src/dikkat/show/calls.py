@@ -20,6 +20,7 @@ Call = tuple[str, Mapping[str, Tensor]]
 
 _PANELS, _COLUMNS = 16, 4  # heads that are shown at most, and side by side
 _CALLS = 100  # that are shown at most
+_MAPS = {"overview": "The map, pooled", "rows": "The chosen queries, in the order in which they were asked for"}
 
 
 def save_calls(path: Path, calls: Sequence[Call], *, title: str) -> None:
@@ -66,13 +67,10 @@ def _pictures(tensors: Mapping[str, Tensor]) -> Iterator[tuple["Figure", str]]:
     """The pictures of one call, with their captions."""
     queries = next((tensors[name].shape[-1] for name in ("lse", "entropy", "argmax") if name in tensors), None)
     keys = next((tensors[name].shape[-1] for name in ("sums", "rows") if name in tensors), None)
-    for name, what, size in (("overview", "The map, pooled", queries), ("rows", "The chosen queries, in the order in which they were asked for", None)):
+    for name, what in _MAPS.items():
         if name in tensors and tensors[name].numel():
-            panels = _of_heads(tensors[name], 2)[:_PANELS]
-            extent = None
-            if name == "overview" and size is not None and keys is not None:
-                extent = size, keys
-            yield _maps(panels, extent), what + _which(tensors[name], 2)
+            whole = (queries, keys) if name == "overview" and queries is not None and keys is not None else None
+            yield _maps(_of_heads(tensors[name], 2)[:_PANELS], whole), what + _which(tensors[name], 2)
     if "sums" in tensors and tensors["sums"].numel():
         lines = _of_heads(tensors["sums"], 1)[:_PANELS]
         yield (

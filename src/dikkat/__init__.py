@@ -16,6 +16,8 @@ if TYPE_CHECKING:
         implementations,
         prepare,
     )
+    from dikkat.huggingface import register_transformers
+    from dikkat.inspection import Inspection, Trace, inspect, record
     from dikkat.layers import (
         AdditiveAttention,
         BilinearAttention,
@@ -35,11 +37,13 @@ __all__ = [
     "BilinearAttention",
     "DotProductAttention",
     "Implementation",
+    "Inspection",
     "KernelAttention",
     "Memory",
     "MultiHeadAttention",
     "SelfAttention",
     "State",
+    "Trace",
     "as_torch_attention",
     "attend",
     "attend_memory",
@@ -47,9 +51,12 @@ __all__ = [
     "attention_weights",
     "check_values",
     "implementations",
+    "inspect",
     "masked_softmax",
     "merge",
     "prepare",
+    "record",
+    "register_transformers",
     "scores",
     "self_attention",
 ]
@@ -64,7 +71,7 @@ def __getattr__(name: str) -> Any:
     if name == "scores":
         return import_module("dikkat.scores")
     if name in __all__:
-        for home in ("attention", "state", "layers", "masking", "adapters"):
+        for home in ("attention", "state", "layers", "masking", "adapters", "inspection", "huggingface"):
             if hasattr(module := import_module(f"dikkat.{home}"), name):
                 return globals().setdefault(name, getattr(module, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

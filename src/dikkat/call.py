@@ -5,12 +5,13 @@ Private; the front door is `attention`.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
-from dikkat.backends import BACKENDS, Choice, choose
+from dikkat import watching
+from dikkat.backends import BACKENDS, Backend, Choice, choose
 from dikkat.masking import (
     Hiding,
     Restricting,
@@ -196,6 +197,17 @@ def carry_out(chosen: Choice) -> Result:
     found = examined[name].found if name in examined else None
     if problem.dropout and backend.wants_seeds:
         problem = replace(problem, seeds=_seeds(problem.lead, problem.query.device))
+    watchers = watching.watchers()
+    if not watchers:
+        return _run(backend, problem, found)
+    with watching.watched_by():  # what an implementation calls is part of this call
+        result = _run(backend, problem, found)
+        for watcher in watchers:
+            watcher.saw(problem)
+    return result
+
+
+def _run(backend: Backend, problem: Problem, found: Any) -> Result:
     device = problem.query.device.type
     if not autocasts(device):
         return backend.run(problem, found)

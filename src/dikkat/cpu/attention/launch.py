@@ -18,7 +18,9 @@ from dikkat.masking import Restrictions, have_tangents, transformed
 from dikkat.problem import OWN_DIMENSIONS, Problem
 from dikkat.problem.arithmetic import farthest, must_exclude
 from dikkat.problem.operator import Gradients, Output, Upstream, operator
+from dikkat.problem.summary import Asked, Summary, cell_sizes
 from dikkat.scores import Pair
+from dikkat.state import log_sum_exp
 
 _NAMES = {"key_bias": "bias"}
 _OWN = {_NAMES.get(name, name): own for name, own in OWN_DIMENSIONS.items()}
@@ -282,3 +284,65 @@ def _blocked_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | 
 
 
 run = operator("numba", _forward, _backward)
+
+
+def summarise(problem: Problem, asked: Asked, lse: Tensor | None = None) -> Summary:
+    """What is asked for of the weights, of which no more than a tile is ever there.
+
+    Args:
+        problem: The call; its values are not looked at.
+        asked: Which summaries.
+        lse: (..., n), each row's log-sum-exp, where it is known: that saves one of two walks over the keys.
+
+    Returns:
+        The summaries, without gradients.
+    """
+    from dikkat.cpu.attention import summaries
+
+    problem = problem.wide()
+    call, lead, limits = _Call(problem), problem.lead, problem.limits
+    fields, queries, keys = call.fields, limits.queries, limits.keys
+    call.pack(values=False)
+    rows = min(_ROWS, max(1, queries))
+    # Every task has its own sums over all keys: no more tasks than keep the threads busy.
+    parts = max(1, min(-(-queries // rows), -(-4 * torch.get_num_threads() // max(1, call.batch))))
+    tasks = call.batch * parts if queries else 0
+    fields |= {"parts": parts, "part_rows": -(-queries // parts), "rows": rows, "top": asked.top}
+    fields |= {"known": lse is not None, "walks": asked != Asked()}
+    if lse is None:
+        peak, whole = (call.new(name, *lead, queries) for name in ("peak", "total"))
+    else:
+        peak = call.point("peak", lse.to(problem.dtype).expand(*lead, queries).contiguous())
+        whole = call.point("total", (peak != -math.inf).to(problem.dtype))
+    top_weights, top_keys = (call.new(name, *lead, queries, asked.top) for name in ("top_weights", "top_keys"))
+    entropy = call.new("entropy", *lead, queries) if asked.entropy else None
+    sums = call.zeros("key_sums_of_task", tasks, keys) if asked.sums else None
+    cells = call.zeros("cells_of_task", tasks, *asked.cells) if asked.cells else None
+    fields["cell_rows"], fields["cell_cols"] = asked.cells or (0, 0)
+    fields["by_largest"] = asked.by_largest
+    width, top = TILE * call.lanes, rows * asked.top
+    call.run(
+        summaries.summarise, tasks, scores=rows * width, weights=rows * width, kept=width, weight=fields["padded"],
+        query=rows * fields["padded"], mean=rows, peaks=rows, sums=rows, limits=rows, top_scores=top, top_places=top,
+    )  # fmt: skip
+
+    def joined(by_task: Tensor | None) -> Tensor | None:
+        """Join what the tasks of a batch element found."""
+        if by_task is None:
+            return None
+        each = by_task.reshape(*lead, tasks // max(1, call.batch), *by_task.shape[1:])
+        if asked.by_largest and by_task is cells:
+            return each.amax(len(lead)).to(problem.dtype)
+        return each.sum(len(lead)).to(problem.dtype)
+
+    pooled = joined(cells)
+    if pooled is not None and asked.cells and not asked.by_largest:
+        pooled = pooled / cell_sizes(queries, keys, asked.cells).to(problem.dtype)
+    return Summary(
+        log_sum_exp(peak, whole)[0],
+        top_weights if asked.top else None,
+        top_keys if asked.top else None,
+        joined(sums),
+        entropy,
+        pooled,
+    )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from dikkat.errors import InputError
+from dikkat.translation.decoding import compiled
 from dikkat.translation.decoding.beams import Beams, Hypothesis, Samples
 from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search
 from dikkat.translation.decoding.readers import Models, Readers, gathered, mean_log
@@ -83,6 +84,8 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
     if not sources:
         return []
     device = together[0].output_bias.device
+    if compiled.can_run(together, search):
+        return compiled.translations(together[0], sources, search)
     check_precision(search.precision, device.type)
     numbers, lengths = (tensor.to(device) for tensor in pad(sources))
     readers = Readers(together, numbers, lengths, search.precision)

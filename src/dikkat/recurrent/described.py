@@ -69,7 +69,8 @@ def compared(decoder: AttentionalGRU | AttentionalLSTM) -> Compared:
     score, like = decoder.score, decoder.part("weight_hh", 0)
     weight, bias = sequence.query_map(decoder, score)
     query = Affine(_unit(decoder.hidden_size, like) if weight is None else weight, bias)
-    if is_plain(projection := getattr(score, "W_k", nn.Identity())):
+    projection = getattr(score, "W_k", None)
+    if isinstance(projection, nn.Linear) and is_plain(projection):
         key = Affine(projection.weight)
     else:
         origin = score.project_key(like.new_zeros(1, decoder.context_size))

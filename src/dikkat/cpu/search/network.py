@@ -12,7 +12,6 @@ from dikkat import addresses
 from dikkat.cpu.engine.record import BYTES, up
 from dikkat.cpu.recurrence.record import CHOICES
 from dikkat.cpu.scoring import PROFILES
-from dikkat.cpu.search.int8 import quantized
 from dikkat.cpu.search.record import (
     ATTEND,
     BUFFERS,
@@ -30,6 +29,7 @@ from dikkat.cpu.search.record import (
     SENTENCES,
 )  # fmt: skip
 from dikkat.scores import Pair, Profile
+from dikkat.storage.int8 import quantized
 
 _WIDE = 16
 """Panels of a block of the output layer; scores of so many columns are ranked while they are in the cache."""

@@ -34,6 +34,8 @@ _PART = 0.05
 """Seconds between two looks for Ctrl-C, about."""
 _FIRST = 1 << 28
 """Bytes of weights times rows of the first part: a few hundredths of a second."""
+_LEAST = 1 << 26
+"""Of any part, however long it takes: a busy machine would otherwise do little but begin and end."""
 _ALONE = 1 << 19
 """Bytes of a step's weights times rows up to which one thread is faster than several that wait for each other."""
 _STEPS = 64
@@ -269,7 +271,7 @@ class _Run:
             elif seconds < _PART / 2:
                 budget *= 2
             elif seconds > _PART:
-                budget = max(1, budget // 2)
+                budget = max(_LEAST, budget // 2)
 
     def _go_on(self) -> None:
         """With more room."""

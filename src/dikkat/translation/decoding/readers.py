@@ -8,8 +8,8 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
-from dikkat.translation.decoding.options import SearchPrecision
 from dikkat.translation.network.model import Batch
+from dikkat.translation.settings import Precision
 
 
 class Looked(Protocol):
@@ -51,7 +51,7 @@ class Reads(Protocol):
     def step_features(self, previous: Tensor, memory: Any, state: Any) -> tuple[Any, Tensor, Any]:
         """(R,) tokens before -> what the output layer reads; the attention weights (R, S); the next state."""
 
-    def output_layer(self, precision: SearchPrecision) -> Outputs:
+    def output_layer(self, precision: Precision) -> Outputs:
         """The output layer."""
 
     def select(self, state: Any, rows: Tensor) -> Any:
@@ -93,7 +93,7 @@ class Readers:
         attend: Whether one of them has attention.
     """
 
-    def __init__(self, models: Sequence[Reads], numbers: Tensor, lengths: Tensor, precision: SearchPrecision) -> None:
+    def __init__(self, models: Sequence[Reads], numbers: Tensor, lengths: Tensor, precision: Precision) -> None:
         self._models = models
         self._outputs = [model.output_layer(precision) for model in models]
         self._products: list[Tensor | None] = [None] * len(models)

@@ -12,6 +12,7 @@ from dikkat.translation.decoding.readers import Models, Readers, gathered, mean_
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.network.model import collate, expected, pad
 from dikkat.translation.network.precision import check_precision
+from dikkat.translation.settings import Precision
 from dikkat.translation.text.tokenizer import BEGIN
 
 _CHUNK = 1024  # tokens whose scores are in memory at once where a translation is given
@@ -88,7 +89,8 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
         return compiled.translations(together[0], sources, search)
     check_precision(search.precision, device.type)
     numbers, lengths = (tensor.to(device) for tensor in pad(sources))
-    readers = Readers(together, numbers, lengths, search.precision)
+    precision: Precision = "bfloat16" if search.precision == "bfloat16" else "float32"
+    readers = Readers(together, numbers, lengths, precision)
     if not search.sample:
         return _searched(readers, Beams(search, sources, readers.attend))
     repeated = [source for source in sources for _ in range(search.n_best)]

@@ -14,7 +14,7 @@ from dikkat.cpu.search.network import Affine, Network
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, Covered, GRUEncoder, LSTMEncoder, described
 from dikkat.translation.architecture import has_source_table, score_of
 from dikkat.translation.network.loss import Reduction, linear_cross_entropy
-from dikkat.translation.settings import Settings
+from dikkat.translation.settings import Precision, Settings
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD
 
 State = Tensor | tuple[Tensor, Tensor] | Covered  # of the decoder: a GRU's, an LSTM's, and either with coverage
@@ -80,7 +80,7 @@ class OutputLayer:
         bias: (V,), in the products' dtype, but at least float32.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor, precision: str) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor, precision: Precision) -> None:
         self._weight = weight.detach().bfloat16() if precision == "bfloat16" else weight.detach()
         self.bias = bias.detach().to(torch.promote_types(self._weight.dtype, torch.float32))
 
@@ -301,7 +301,7 @@ class TranslationModel(nn.Module):
             output=Affine(self._output_weight(), self.output_bias),
         )
 
-    def output_layer(self, precision: str) -> "OutputLayer":
+    def output_layer(self, precision: Precision) -> "OutputLayer":
         """The output layer for a search, with products in this precision."""
         return OutputLayer(self._output_weight(), self.output_bias, precision)
 

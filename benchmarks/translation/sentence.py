@@ -2,9 +2,9 @@
 
     python -m benchmarks.translation.sentence [--model FOLDER] [--data FOLDER] [--seconds 20]
 
-How it compares with the textbook's loop and JoeyNMT is in `speed.py --only decoding`. A step is timed on a network of the
-size *real* with random weights. FOLDER of --model is a translator that was trained on Multi30k, of --data the corpus, with
-val.en.gz and val.fr.gz; what needs one that is not given is left out.
+How it compares with the textbook's loop and JoeyNMT is in `speed.py --only decoding`. A step is timed on a network of
+the size *real* with random weights. FOLDER of --model is a translator that was trained on Multi30k, of --data the
+corpus, with val.en.gz and val.fr.gz; what needs one that is not given is left out.
 """
 
 import argparse

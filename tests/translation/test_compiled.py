@@ -29,7 +29,10 @@ def make(seed=0, ends=1.5, vocabulary=113, **changes):
     return model
 
 
-def step_by_step(model, sources=SOURCES, search=Search(4, n_best=3)):
+WIDE = Search(4, n_best=3)
+
+
+def step_by_step(model, sources=SOURCES, search=WIDE):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "can_run", lambda *_: False)
         return beam_search(model, sources, search)

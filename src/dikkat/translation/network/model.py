@@ -280,7 +280,8 @@ class TranslationModel(nn.Module):
     def network_obstacles(self) -> list[str]:
         """Why a search cannot run on the weights alone, as one compiled call; empty where it can."""
         reasons = described.obstacles(self)
-        if type(self) is not TranslationModel or vars(self).keys() & _METHODS:
+        replaced = any(vars(TranslationModel)[name] is not method for name, method in _METHODS.items())
+        if type(self) is not TranslationModel or vars(self).keys() & _METHODS or replaced:
             reasons.append(f"{type(self).__name__} has methods of its own, and may compute something else")
         return reasons
 
@@ -346,8 +347,8 @@ class TranslationModel(nn.Module):
         return self.output_weight if hasattr(self, "output_weight") else self.target_embedding.weight
 
 
-_METHODS = {name for name, value in vars(TranslationModel).items() if callable(value)}
-"""What somebody may put something else in the place of, on one model."""
+_METHODS = {name: value for name, value in vars(TranslationModel).items() if callable(value)}
+"""What somebody may put something else in the place of, in a model or in all."""
 
 
 def expected(batch: Batch) -> Tensor:

@@ -105,8 +105,10 @@ def another_parameter(model):
 CHANGES = {
     "an optimiser": changed_by_an_optimizer,
     "a fused optimiser": lambda model: changed_by_an_optimizer(model, fused=True),
-    "load_state_dict": lambda model: model.load_state_dict(make(seed=5).state_dict()),
-    "load_state_dict by assignment": lambda model: model.load_state_dict(make(seed=6).state_dict(), assign=True),
+    "load_state_dict": lambda model: model.load_state_dict(make(seed=5, vocabulary=11).state_dict()),
+    "load_state_dict by assignment": lambda model: model.load_state_dict(
+        make(seed=6, vocabulary=11).state_dict(), assign=True
+    ),
     "float64": lambda model: model.double(),
     "one number through .data": one_number,
     "NumPy's view": through_numpy,
@@ -149,7 +151,7 @@ def test_panels_are_made_once_and_go_with_their_model(caplog):
     with caplog.at_level("INFO", logger="dikkat"):
         for _ in range(3):
             beam_search(model, SOURCES, Search(2))
-    assert ["packed into panels of 0.0 MiB" in record.message for record in caplog.records] == [True]
+    assert ["packed into panels of 0.2 MiB" in record.message for record in caplog.records] == [True]
     kept = len(compiled._kept)
     del model
     assert len(compiled._kept) == kept - 1
@@ -240,7 +242,7 @@ def test_what_cannot_run_is_explained():
     assert "torch.bfloat16" in explain_search(make().bfloat16())[0]
     hooked = make()
     hooked.readout.register_forward_hook(lambda *_: None)
-    assert explain_search(hooked) == ["readout has hooks, or is no plain layer: it has to be called"]
+    assert explain_search(hooked) == ["readout is no plain Linear, or has hooks: it has to be called"]
     replaced = make()
     replaced.step_features = model.step_features
     assert "methods of its own" in explain_search(replaced)[0]

@@ -26,7 +26,7 @@ def quantized(weight: Tensor) -> Rows:
     Example:
         >>> rows = quantized(torch.tensor([[1.0, -0.5], [0.0, 0.0]]))
         >>> rows.numbers.tolist()
-        [[127, -64], [0, 0]]
+        [[127, -63], [0, 0]]
         >>> torch.equal(quantized(dequantized(rows)).numbers, rows.numbers)
         True
     """

@@ -67,6 +67,11 @@ SUITES: dict[str, dict[str, Bench]] = {
         "phrasebook": Bench("translation.phrasebook", "what `make demo` reaches, and its time"),
         "book": Bench("translation.book", "the textbook's recipe on three seeds"),
         "speed": Bench("translation.speed", "training and decoding beside the textbook's loop", ("--size", "book")),
+        "sentence": Bench(
+            "translation.sentence",
+            "one sentence: its bound, int8, a new process",
+            ("--model", "{model}", "--data", "{corpus}"),
+        ),
         "speed-real": Bench(
             "translation.speed", "the same at a real size", ("--size", "real", "--data", "{corpus}")
         ),

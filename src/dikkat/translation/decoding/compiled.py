@@ -153,5 +153,5 @@ def _check_numbers(model: nn.Module, *, int8: bool) -> None:
                 f"{name}: got weights that are not numbers (NaN): they are damaged, or the model's training diverged. "
                 "Train it again, with a lower learning rate"
             )
-        if int8 and tensor.ndim == 2 and not math.isfinite(float(tensor.abs().max())):
+        if int8 and tensor.ndim == 2 and not math.isfinite(float(tensor.detach().abs().max())):
             raise InputError(f"{name}: got infinite weights, which have no scale for int8; expected finite ones")

@@ -300,7 +300,7 @@ def summarise(problem: Problem, asked: Asked, lse: Tensor | None = None) -> Summ
     from dikkat.cpu.attention import summaries
 
     problem = problem.wide()
-    call, lead, limits = _Call(problem), problem.lead, problem.limits
+    call, lead, limits = _Call.of(problem), problem.lead, problem.limits
     fields, queries, keys = call.fields, limits.queries, limits.keys
     call.pack(values=False)
     rows = min(_ROWS, max(1, queries))

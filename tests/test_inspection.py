@@ -45,7 +45,7 @@ def described(weights: Tensor) -> dict[str, Tensor]:
 
 
 @over(
-    ways=WAYS, restriction=list(RESTRICTIONS), dtype=kit.DTYPES,
+    ways=WAYS, cases=kit.KINDS, restriction=list(RESTRICTIONS), dtype=kit.DTYPES,
     valid=lambda restriction, dtype, **_: dtype.itemsize > 2 or restriction in ("none", "lengths", "all"),
 )  # fmt: skip
 def test_every_summary_is_within_the_budget(way: str, case: str, restriction: str, dtype: torch.dtype) -> None:

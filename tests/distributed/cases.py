@@ -190,7 +190,7 @@ def leaves_midway(rank: int, world: int, folder: Path) -> None:
 
 def all_calls(rank: int, world: int, folder: Path) -> None:
     results = {}
-    for index, (case, restriction, dtype, method, small) in enumerate(CALLS):
+    for index, (case, restriction, dtype, method, small) in list(enumerate(CALLS))[:: world // 2]:
         made = kit.call(case, restriction, round_to=dtype).to(dtype)
         with pytest.MonkeyPatch.context() as patch:
             if small:  # every loop turns several times

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 
-def run_ranks(world: int, folder: Path, program: str, timeout: float = 240) -> list[subprocess.CompletedProcess[str]]:
+def run_ranks(world: int, folder: Path, program: str, timeout: float = 600) -> list[subprocess.CompletedProcess[str]]:
     """Run a function "module:name" in so many processes of one gloo group, with (rank, world, folder)."""
     tests = str(Path(__file__).parent.parent)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path]), "OMP_NUM_THREADS": "1"}

@@ -34,6 +34,8 @@ def _check(label, case, restriction, dtype, found):
 def test_values_and_gradients(results):
     """Restrictions leave some ranks without a key, and with four ranks one has a single key."""
     for index, (case, restriction, dtype, method, small) in enumerate(CALLS):
+        if index not in results:  # four ranks have every other
+            continue
         label = f"{case}, {restriction}, {dtype}, {method}, {'many pieces' if small else 'one piece'}"
         _check(label, case, restriction, dtype, results[index])
 
@@ -44,11 +46,9 @@ def test_compiled_blocks(results):
 
 
 def test_distributed_tensors(results):
-    made = kit.call("scaled dot", "lengths")
     for found in results["dtensor"].values():
         _check("DTensors", "scaled dot", "lengths", torch.float64, found)
     assert len(results["dtensor"]) == 2
-    assert made.query.shape[-2] == 5
 
 
 def test_heads(results):
@@ -72,6 +72,7 @@ def test_what_nobody_sees_has_no_effect(results):
 def test_ranks_that_disagree_are_told(results):
     found = results["refused"]
     last = 1 if "late" in found else 3
+    keys = 3 * (last + 1)
     assert found["dtype"] == (
         f"dtype: got torch.float64 on rank {last} and torch.float32 on rank 0; expected the same on all ranks"
     )
@@ -82,7 +83,7 @@ def test_ranks_that_disagree_are_told(results):
         "order": rf"order: got zigzag on rank {last} and contiguous on rank 0",
         "lengths": rf"valid_lens: got lengths of sum .* on rank {last} and .* on rank 0",
         "one rank's mistake": rf"group: rank {last} refuses its call: query, key, value: got shapes",
-        "one rank's lengths": rf"group: rank {last} refuses its call: valid_lens: got 100; expected 0 to {3 * (last + 1)}",
+        "one rank's lengths": rf"group: rank {last} refuses its call: valid_lens: got 100; expected 0 to {keys}",
         "gradients": rf"gradients: got True on rank {last} and False on rank 0",
     }.items():
         assert re.match(text, found[name]), found[name]

@@ -1,4 +1,4 @@
-"""`dikkat translate` of texts that are too long for one process: in pieces, by shards, or by workers of this machine."""
+"""`dikkat translate` of texts that are too long for one process: in pieces, by shards or by workers."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def pieces(
     made_by = {
         "models": [_sum(model) for model in models],
         "batch size": batch_size,
-        "search": {name: value for name, value in vars(search).items()},
+        "search": dict(vars(search)),
         "json": as_json,
     }
     if search.sample:

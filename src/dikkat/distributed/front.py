@@ -1,5 +1,7 @@
 """The front door: a call of each rank, checked, agreed upon, and computed together."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """The ranks of a process group, and messages between them that say who has left."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -65,7 +67,7 @@ class Ranks:
         """The rank before this one in the ring."""
         return (self.rank - 1) % self.world
 
-    def send(self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor], tag: int = 0) -> "Going":
+    def send(self, sent: Mapping[int, Tensor], received: Mapping[int, Tensor], tag: int = 0) -> Going:
         """Send a tensor to each of some ranks, and receive into a tensor from each of some.
 
         All of it goes on while the process computes, until `Going.arrive`.
@@ -92,7 +94,7 @@ class Ranks:
         self.send(dict.fromkeys(others, tensor), received).arrive()
         return [tensor if rank == self.rank else received[rank] for rank in range(self.world)]
 
-    def total(self, *tensors: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> list[Tensor]:
+    def total(self, *tensors: Tensor) -> list[Tensor]:
         """The sum of every rank's tensors, in one message."""
         if self.world == 1 or not tensors:
             return list(tensors)
@@ -102,7 +104,7 @@ class Ranks:
             kind = torch.promote_types(kind, tensor.dtype)
         flat = torch.cat([tensor.reshape(-1).to(kind) for tensor in tensors])
         try:
-            dist.all_reduce(flat, op, group=self.group)
+            dist.all_reduce(flat, group=self.group)
         except RuntimeError as error:
             raise self.lost((), error) from None
         parts = flat.split([tensor.numel() for tensor in tensors])

@@ -1,8 +1,8 @@
 """Texts of any length, translated piece by piece, by any number of processes that share a folder.
 
 A piece is so many lines of a file. It is a file of its own, which appears whole or not at all, and says which lines it
-holds, of which source, with sums of both: so a process that is killed loses the piece that it was at, another may go on,
-and what is joined in the end is complete or refused.
+holds, of which source, with sums of both: so a process that is killed loses the piece that it was at, another may go
+on, and what is joined in the end is complete or refused.
 """
 
 import hashlib

@@ -1,5 +1,7 @@
 """`dikkat translate` of texts that are too long for one process: in pieces, by shards or by workers."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

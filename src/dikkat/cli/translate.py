@@ -130,7 +130,10 @@ def _in_pieces(
         raise InputError(f"{' and '.join(given)} are both given: give one of them")
     if file is None:
         raise InputError("--pieces is given without --file: give a file of sentences, or a folder of such files")
-    mine = Shard.parse(shard or "1/1")
+    try:
+        mine = Shard.parse(shard or "1/1")
+    except InputError as error:
+        raise InputError(f"--{error}") from None
     work = sharded.pieces(file, folder, models, batch_size, search, as_json=as_json)
     if collect:
         sharded.collect(work)

@@ -318,7 +318,7 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (B, n, embed_dim), and with `return_weights` the weights (B, heads, n, m).
         """
-        own = {name: p for name, p in self.named_parameters(recurse=False) if p is not None}
+        own: dict[str, Tensor] = dict(self.named_parameters(recurse=False))
         if self.group is not None and self.method == "reduce":  # every rank is to have their whole gradient
             own = dict(zip(own, whole_gradients(Ranks(self.group), *own.values()), strict=True))
         bias = own.get("in_proj_bias")

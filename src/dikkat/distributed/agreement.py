@@ -78,7 +78,7 @@ def fingerprint(*tensors: Tensor | None) -> str:
         found = zlib.crc32(repr((tuple(tensor.shape), tensor.dtype)).encode(), found)
         plain = tensor.detach()
         if can_read_values(plain):
-            found = zlib.crc32(plain.contiguous().view(-1).view(torch.uint8).numpy(), found)
+            found = zlib.crc32(plain.contiguous().view(-1).view(torch.uint8).numpy().data, found)
     return f"{found:08x}"
 
 

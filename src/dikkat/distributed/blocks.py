@@ -68,8 +68,9 @@ class Shard:
             return tensor.new_empty((*tensor.shape[:-2], 0, tensor.shape[-1]))
 
         problem = self.problem
-        sides = {name: empty(getattr(problem, name).detach()) for name in ("query", "key", "value")}
-        return replace(self, problem=replace(problem, **sides, weight=None, limits=self.limits))
+        query, key, value = (empty(side.detach()) for side in (problem.query, problem.key, problem.value))
+        bare = replace(problem, query=query, key=key, value=value, weight=None, limits=self.limits)
+        return replace(self, problem=bare)
 
     def empty(self) -> Pooled:
         """The state over no key."""

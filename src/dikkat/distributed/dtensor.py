@@ -1,10 +1,17 @@
 """`DTensor`s: tensors that say by themselves how they lie on the ranks."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor
+
+
+class Placed(TypedDict):
+    """The options that follow from where `DTensor`s lie."""
+
+    method: Literal["ring", "reduce"]
+    group: Any
 
 
 def is_sharded(tensor: object) -> bool:
@@ -14,7 +21,7 @@ def is_sharded(tensor: object) -> bool:
 
 def to_local(
     query: Any, key: Any, value: Any, options: Mapping[str, Any]
-) -> tuple[Tensor, Tensor, Tensor, dict[str, Any], Callable[[Tensor], Tensor]]:
+) -> tuple[Tensor, Tensor, Tensor, Placed, Callable[[Tensor], Tensor]]:
     """This rank's parts, the options that follow from where they lie, and what makes the output a `DTensor` again.
 
     Raises:
@@ -40,7 +47,7 @@ def to_local(
                 "sequence"
             )
     replicated = query.placements[0] == Replicate()
-    method = "reduce" if replicated else "ring"
+    method: Literal["ring", "reduce"] = "reduce" if replicated else "ring"
     if options["method"] not in ("auto", method):
         came = f"{options['method']!r} and a query that is {query.placements[0]}"
         raise ValueError(f"method: got {came}; expected {method!r}")
@@ -58,5 +65,5 @@ def to_local(
         )
         return made
 
-    more = {**options, "method": method, "group": group}
-    return query.to_local(), key.to_local(), value.to_local(), more, whole
+    placed: Placed = {"method": method, "group": group}
+    return query.to_local(), key.to_local(), value.to_local(), placed, whole

@@ -134,8 +134,8 @@ def attend(
         "key_bias": key_bias, "exclude": exclude, "dropout": dropout, "impl": impl, "timeout": timeout,
     }  # fmt: skip
     if any(map(is_sharded, (query, key, value))):
-        *local, placed, whole = to_local(query, key, value, options)
-        return whole(attend_parts(*local, score, None, placed))
+        query, key, value, placed, whole = to_local(query, key, value, options)
+        return whole(attend_parts(query, key, value, score, None, {**options, **placed}))
     return attend_parts(query, key, value, score, None, options)
 
 
@@ -174,7 +174,7 @@ def _described(
     if impl != "auto" and impl not in _kernels():
         raise ValueError(f"impl: got {impl!r}; expected 'auto', {', '.join(map(repr, _kernels()))}")
     bias, lens = options.get("key_bias"), options.get("valid_lens")
-    by_element = isinstance(lens, Tensor) and lens.ndim == min(1, query.ndim - 2)
+    by_element = lens if isinstance(lens, Tensor) and lens.ndim == min(1, query.ndim - 2) else None
     return {
         "n": query.shape[-2],
         "m": key.shape[-2],
@@ -190,7 +190,7 @@ def _described(
         "key": _shape(key),
         "value": _shape(value),
         "key_bias": f"{_shape(bias[..., None])} {bias.dtype}" if isinstance(bias, Tensor) else None,
-        "valid_lens": f"lengths of sum {fingerprint(lens)}" if by_element else None,
+        "valid_lens": None if by_element is None else f"lengths of sum {fingerprint(by_element)}",
     }
 
 
@@ -327,6 +327,6 @@ class _Whole(torch.autograd.Function):
         return tuple(tensor.view_as(tensor) for tensor in tensors)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         return (None, *ctx.ranks.total(*grads))

@@ -73,7 +73,7 @@ class _Pooled(torch.autograd.Function):
         return state.mean
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, weight, value, key_bias, mean, peak, total = ctx.saved_tensors
         layout: Layout = ctx.layout

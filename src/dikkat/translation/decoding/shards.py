@@ -30,15 +30,15 @@ _ENDS = 2**16
 
 
 class Shard(NamedTuple):
-    """Which pieces a process translates: each `count`-th, from the `number`-th on.
+    """Which pieces a process translates: each `total`-th, from the `number`-th on.
 
     Attributes:
         number: From 1.
-        count: How many shards there are.
+        total: How many shards there are.
     """
 
     number: int
-    count: int
+    total: int
 
     @classmethod
     def parse(cls, text: str, environment: Mapping[str, str] = os.environ) -> "Shard":
@@ -49,9 +49,9 @@ class Shard(NamedTuple):
 
         Example:
             >>> Shard.parse("3/64")
-            Shard(number=3, count=64)
+            Shard(number=3, total=64)
             >>> Shard.parse("env", {"RANK": "2", "WORLD_SIZE": "64"})
-            Shard(number=3, count=64)
+            Shard(number=3, total=64)
         """
         came = text
         if text == "env":
@@ -68,7 +68,7 @@ class Shard(NamedTuple):
                 )
         found = re.fullmatch(r"(\d+)/(\d+)", text)
         shard = cls(int(found[1]), int(found[2])) if found else cls(0, 0)
-        if not 1 <= shard.number <= shard.count:
+        if not 1 <= shard.number <= shard.total:
             raise InputError(f"shard: got {came}; expected one of 1/N to N/N, such as 3/64")
         return shard
 
@@ -79,14 +79,14 @@ class Piece(NamedTuple):
     Attributes:
         source: The file.
         name: Its name in the folder of files, or of the file.
-        index: Which of the file's pieces it is, from 0.
+        place: Which of the file's pieces it is, from 0.
         first: The number of its first line, from 1.
         raw: The lines as they stand.
     """
 
     source: Path
     name: str
-    index: int
+    place: int
     first: int
     raw: list[bytes]
 
@@ -140,7 +140,7 @@ class Pieces:
             OSError: The system could not write: the pieces that are done are whole.
         """
         try:
-            with locked(self.folder / _LOCKS / f"{shard.number}-of-{shard.count}", wait=False):
+            with locked(self.folder / _LOCKS / f"{shard.number}-of-{shard.total}", wait=False):
                 for piece in self._pieces(shard):
                     if self._path(piece).exists():
                         self._read(piece)
@@ -149,7 +149,7 @@ class Pieces:
                     yield len(piece.raw)
         except LockedError as holder:
             raise InputError(
-                f"shard: {shard.number}/{shard.count} is being translated by {holder}; wait for it, or end it"
+                f"shard: {shard.number}/{shard.total} is being translated by {holder}; wait for it, or end it"
             ) from None
 
     def done(self) -> int:
@@ -220,12 +220,12 @@ class Pieces:
         for path in self._sources:
             raw, index = raw_lines(path), 0
             while lines := list(islice(raw, self.size)):
-                if number % shard.count == shard.number - 1:
+                if number % shard.total == shard.number - 1:
                     yield Piece(path, path.name, index, index * self.size + 1, lines)
                 number, index = number + 1, index + 1
 
     def _path(self, piece: Piece) -> Path:
-        return self.folder / f"{piece.name}.{piece.index:09}.piece"
+        return self.folder / f"{piece.name}.{piece.place:09}.piece"
 
     def _said(self, piece: Piece, content: bytes) -> dict[str, Any]:
         source = hashlib.sha256(b"".join(piece.raw)).hexdigest()

@@ -55,6 +55,7 @@ SUITES: dict[str, dict[str, Bench]] = {
         "stress": Bench(
             "attention.stress", "answers and slowdown under threads, forks and load", ("--write",), venv=PEERS
         ),
+        "looking": Bench("attention.looking", "weights on request: time beside the forward, memory"),
         "threads": Bench("attention.threads", "many threads on one object of each kind"),
         "properties": Bench("attention.properties", "a million random calls against an oracle", ("--workers", "2")),
         "profiles": Bench("attention.profiles", "where the time goes on a GPU", ("{out}",)),
@@ -66,6 +67,11 @@ SUITES: dict[str, dict[str, Bench]] = {
         "phrasebook": Bench("translation.phrasebook", "what `make demo` reaches, and its time"),
         "book": Bench("translation.book", "the textbook's recipe on three seeds"),
         "speed": Bench("translation.speed", "training and decoding beside the textbook's loop", ("--size", "book")),
+        "sentence": Bench(
+            "translation.sentence",
+            "one sentence: its bound, int8, a new process",
+            ("--model", "{model}", "--data", "{corpus}"),
+        ),
         "speed-real": Bench(
             "translation.speed", "the same at a real size", ("--size", "real", "--data", "{corpus}")
         ),

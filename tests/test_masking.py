@@ -9,7 +9,7 @@ from torch import Tensor
 import dikkat
 import kit
 from dikkat import masked_softmax, scores
-from dikkat.masking import Restrictions
+from dikkat.masking import Restrictions, shares, softmax
 
 
 def softmax_of(row: list[float]) -> list[float]:
@@ -139,3 +139,15 @@ def test_values_that_cannot_be_read_are_clamped() -> None:
         run(lens)
     came = torch.compile(run, fullgraph=True, backend="aot_eager")(lens)
     torch.testing.assert_close(came, torch.stack([torch.ones(3, 5), torch.zeros(3, 5)]))
+
+
+@pytest.mark.parametrize("weights_of", [lambda *given: softmax(*given)[0], shares], ids=["softmax", "shares"])
+@pytest.mark.parametrize("visible", [torch.tensor([[True], [False]]), torch.tensor([[True], [True]])])
+def test_a_row_with_nothing_in_it_has_no_weights_and_no_gradient(weights_of, visible):
+    scores = torch.tensor([[1.0, 2.0, 3.0], [-math.inf] * 3], dtype=torch.float64, requires_grad=True)
+    weights = weights_of(scores, visible)
+    torch.testing.assert_close(weights[0], torch.tensor(softmax_of([1.0, 2.0, 3.0]), dtype=torch.float64))
+    assert not weights[1].any()
+    (grad,) = torch.autograd.grad((weights * torch.arange(6.0).view(2, 3)).sum(), scores)
+    assert bool(grad[0].any())
+    assert not grad[1].any()

@@ -12,8 +12,9 @@ from benchmarks.translation import textbook
 from benchmarks.translation.corpora import Sizes, padded
 from dikkat import scores
 from dikkat.attention import Memory
-from dikkat.recurrent import AttentionalGRU, GRUEncoder
-from dikkat.translation.decoding.options import Search
+from dikkat.cpu.search.network import Affine, Network
+from dikkat.recurrent import AttentionalGRU, GRUEncoder, described
+from dikkat.translation.decoding.options import Search, SearchPrecision
 from dikkat.translation.decoding.search import beam_search
 from dikkat.translation.network.loss import linear_cross_entropy
 from dikkat.translation.network.model import Batch, OutputLayer, expected
@@ -22,6 +23,7 @@ from dikkat.translation.settings import Precision
 LOOP, COMPILED, LOOP_HALF = "textbook's loop", "loop under torch.compile", "loop in bfloat16"
 WHOLE = "loop under torch.compile with allow_rnn"
 REFERENCE, OURS, OURS_HALF = "reference", "dikkat", "dikkat in bfloat16"
+OURS_INT8 = "dikkat in int8"
 WAYS = (LOOP, COMPILED, WHOLE, REFERENCE, OURS, LOOP_HALF, OURS_HALF)
 
 
@@ -79,6 +81,24 @@ class Ours(nn.Module):
         assert weights is not None
         return outputs, weights, state
 
+    def network_obstacles(self) -> list[str]:
+        return described.obstacles(self) if self.impl == "auto" else ["the reference is asked for"]
+
+    def network(self) -> Network:
+        return Network(
+            source_table=self.source_embedding.weight,
+            target_table=self.target_embedding.weight,
+            scale=1.0,
+            encoder=described.encoder_cells(self.encoder, self.decoder.num_layers),
+            bridge=None,
+            cell_bridge=None,
+            decoder=described.decoder_cells(self.decoder),
+            compared=described.compared(self.decoder),
+            attends=True,
+            readout=None,
+            output=Affine(self.output.weight, self.output.bias),
+        )
+
     def output_layer(self, precision: Precision) -> OutputLayer:
         return OutputLayer(self.output.weight, self.output.bias, precision)
 
@@ -87,7 +107,7 @@ class Ours(nn.Module):
 
 
 def translate(
-    model: Ours, sources: Sequence[Sequence[int]], beam: int, precision: Precision = "float32"
+    model: Ours, sources: Sequence[Sequence[int]], beam: int, precision: SearchPrecision = "float32"
 ) -> list[list[int]]:
     """Token numbers without the end."""
     return [found[0].ids for found in beam_search(model, sources, Search(beam=beam, precision=precision))]

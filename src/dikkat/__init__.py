@@ -16,6 +16,8 @@ if TYPE_CHECKING:
         implementations,
         prepare,
     )
+    from dikkat.huggingface import register_transformers
+    from dikkat.inspection import Inspection, Trace, inspect, record
     from dikkat.layers import (
         AdditiveAttention,
         BilinearAttention,
@@ -35,11 +37,13 @@ __all__ = [
     "BilinearAttention",
     "DotProductAttention",
     "Implementation",
+    "Inspection",
     "KernelAttention",
     "Memory",
     "MultiHeadAttention",
     "SelfAttention",
     "State",
+    "Trace",
     "as_torch_attention",
     "attend",
     "attend_memory",
@@ -48,9 +52,12 @@ __all__ = [
     "check_values",
     "distributed",
     "implementations",
+    "inspect",
     "masked_softmax",
     "merge",
     "prepare",
+    "record",
+    "register_transformers",
     "scores",
     "self_attention",
 ]
@@ -65,7 +72,7 @@ def __getattr__(name: str) -> Any:
     if name in ("distributed", "scores"):
         return import_module(f"dikkat.{name}")
     if name in __all__:
-        for home in ("attention", "state", "layers", "masking", "adapters"):
+        for home in ("attention", "state", "layers", "masking", "adapters", "inspection", "huggingface"):
             if hasattr(module := import_module(f"dikkat.{home}"), name):
                 return globals().setdefault(name, getattr(module, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

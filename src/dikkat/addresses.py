@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from dikkat.masking import have_tangents, transformed
+from dikkat.masking import PLAIN, have_tangents, transformed, watched
 
 
 def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
@@ -28,7 +28,7 @@ def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
         ValueError: No numbers to read, or not so many in a row as the shape says.
     """
     # Inlined, and the dispatcher's keys are asked for only where cheaper checks fail: it shows in small calls.
-    if type(tensor) not in _TYPES or not tensor.is_cpu or tensor.is_neg() or tensor.is_nested:
+    if type(tensor) not in PLAIN or not tensor.is_cpu or tensor.is_neg() or tensor.is_nested:
         _check(name, tensor, "cpu")
     try:
         found = tensor.data_ptr()
@@ -92,12 +92,6 @@ def obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str
     return reasons
 
 
-def watched() -> bool:
-    """Whether a mode is on that sees each operation of PyTorch's, and would see none of compiled code's."""
-    # No public function counts the modes, or tells a tensor's dispatch keys as `_keys` does.
-    return bool(torch._C._len_torch_dispatch_stack())
-
-
 _EXPECTED = "expected a dense tensor with numbers of its own, no fake, functional, wrapped, sparse or quantised one"
 
 
@@ -133,8 +127,6 @@ def _keys(tensor: Tensor) -> Any:
 
 
 _dispatch_keys = torch._C._dispatch_keys
-# Types of plain tensors; a subclass may be anything.
-_TYPES = frozenset({Tensor, torch.nn.Parameter})
 
 
 @cache

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, Unpack, overload
 import torch
 from torch import Tensor, nn
 
-from dikkat import call
+from dikkat import call, plan
 from dikkat.backends import BACKENDS, choose, pack
 from dikkat.masking import Hiding, Restricting, restrict
 from dikkat.scores import Score
@@ -259,12 +259,19 @@ def attend(
         >>> dikkat.attend(q, k, v, score=dikkat.scores.ScaledDot(), valid_lens=torch.tensor([2, 3])).flatten()
         tensor([0.5000, 4.0000])
     """
+    plain = impl == "auto" and mask is None and causal is False and key_bias is None and exclude is None and not dropout
+    if plain and (found := plan.attend(query, key, value, score, valid_lens, return_weights)) is not None:
+        return found
     wanted = call.Wanted(dropout=dropout, wants_weights=return_weights)
     problem = call.problem(
         query, key, value, score, wanted,
         valid_lens=valid_lens, mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
     )  # fmt: skip
-    return call.output(call.dispatch(problem, impl), value, return_weights)
+    choice = call.choice(problem, impl)
+    result = call.carry_out(choice)
+    if plain:
+        plan.keep(query, key, value, score, valid_lens, return_weights, choice)
+    return call.output(result, value, return_weights)
 
 
 def attention_state(

@@ -5,12 +5,13 @@ Private; the front door is `attention`.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
-from dikkat.backends import BACKENDS, Choice, choose
+from dikkat import watching
+from dikkat.backends import BACKENDS, Backend, Choice, choose
 from dikkat.masking import (
     Hiding,
     Restricting,
@@ -165,22 +166,48 @@ def dispatch(problem: Problem, impl: str) -> Result:
     Raises:
         ValueError: There is none of this name, or it cannot run this problem.
     """
+    return carry_out(choice(problem, impl))
+
+
+def choice(problem: Problem, impl: str) -> Choice:
+    """The implementation of a name, or the one that "auto" chooses.
+
+    Raises:
+        ValueError: There is none of this name, or it cannot run this problem.
+    """
     if impl == "auto":
-        choice = choose(problem)
+        chosen = choose(problem)
     elif impl in BACKENDS:
-        choice = Choice(impl, problem, {impl: BACKENDS[impl].examine(problem)})
+        chosen = Choice(impl, problem, {impl: BACKENDS[impl].examine(problem)})
     else:
         raise ValueError(f"impl: got {impl!r}; expected 'auto', {', '.join(map(repr, BACKENDS))}")
-    name, problem, examined = choice
-    reasons, found = examined.get(name, ([], None))
+    reasons = chosen.examined[impl].reasons if impl in chosen.examined else []
     if reasons:
         raise ValueError(
             f"impl: got {impl!r}, which cannot run this call: {'; '.join(reasons)}; expected 'auto', or one that "
             "dikkat.implementations() says runs"
         )
+    return chosen
+
+
+def carry_out(chosen: Choice) -> Result:
+    """Run a problem with the implementation that was chosen for it."""
+    name, problem, examined = chosen
     backend = BACKENDS[name]
+    found = examined[name].found if name in examined else None
     if problem.dropout and backend.wants_seeds:
         problem = replace(problem, seeds=draw_seeds(problem.lead, problem.query.device))
+    watchers = watching.watchers()
+    if not watchers:
+        return _run(backend, problem, found)
+    with watching.watched_by():  # what an implementation calls is part of this call
+        result = _run(backend, problem, found)
+        for watcher in watchers:
+            watcher.saw(problem)
+    return result
+
+
+def _run(backend: Backend, problem: Problem, found: Any) -> Result:
     device = problem.query.device.type
     if not autocasts(device):
         return backend.run(problem, found)

@@ -18,6 +18,7 @@ _EXTRAS = {
         "filelock",
         "huggingface_hub",
     },
+    "transformers": {"transformers", "safetensors"},
     "datasets": {"datasets"},
     "show": {"matplotlib"},
     "regression": {"sklearn", "scipy", "typer", "rich", "safetensors", "pyarrow", "matplotlib"},

@@ -11,7 +11,7 @@ from functools import reduce
 from itertools import zip_longest
 from numbers import Integral
 from types import TracebackType
-from typing import Self, TypedDict
+from typing import Any, Self, TypedDict
 
 import torch
 from torch import Tensor
@@ -53,18 +53,42 @@ class check_values:  # noqa: N801 - reads as the function it is used as
         check_values.everywhere = self._before
 
 
+# Types of plain tensors; a subclass may be anything.
+PLAIN = frozenset({Tensor, torch.nn.Parameter})
+
+
 def can_read_values(*tensors: Tensor) -> bool:
     """Whether Python may look at the values of these tensors, here and now, at no great cost."""
     if torch.compiler.is_compiling() or transformed() or _recorded():
         return False
-    plain = all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
-    on_cpu = all(t.device.type == "cpu" for t in tensors)
-    return plain and (on_cpu or (check_values.everywhere and not _capturing(tensors)))
+    if not all(type(t) in PLAIN for t in tensors):
+        return False
+    return all(t.is_cpu for t in tensors) or (check_values.everywhere and not _capturing(tensors))
+
+
+def is_eager() -> bool:
+    """Whether operations run as they are called: nothing compiles, transforms, watches, casts or differentiates them.
+
+    All that is asked here takes less than a microsecond, together.
+    """
+    return not (
+        torch.compiler.is_compiling()
+        or transformed()
+        or watched()
+        or torch._C._len_torch_function_stack()
+        or forward_ad._current_level >= 0
+        or torch.is_autocast_enabled("cpu")
+    )
+
+
+def watched() -> bool:
+    """Whether a mode is on that sees each operation of PyTorch's, and would see none of compiled code's."""
+    return bool(torch._C._len_torch_dispatch_stack())  # no public function counts the modes
 
 
 def _recorded() -> bool:
     """Whether `make_fx` records operations, for other values too."""
-    return get_proxy_mode() is not None
+    return watched() and get_proxy_mode() is not None
 
 
 def are_harmless(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -185,6 +209,12 @@ class Restrictions:
     key_bias: Tensor | None
     exclude: Tensor | None
     device: torch.device
+
+    def again(self, **fields: Any) -> "Restrictions":
+        """The restrictions of a call like this one, with other tensors of the same shapes and types."""
+        made = object.__new__(Restrictions)
+        made.__dict__.update(self.__dict__, **fields)
+        return made
 
     def visible(self, rows: slice = slice(None), cols: slice = slice(None)) -> Tensor | None:
         """The pairs that take part, broadcastable to (..., rows, cols); None where all do.
@@ -464,6 +494,17 @@ def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Ten
     return weights, peak.squeeze(-1), total.squeeze(-1)
 
 
+def shares(scores: Tensor, visible: Tensor | None) -> Tensor:
+    """The weights of `softmax` alone, by PyTorch's own, which goes over the scores once; same arguments."""
+    if visible is None:
+        return torch.softmax(scores, -1)
+    scores = scores.masked_fill(~visible, -_INF)
+    gone = scores == -_INF
+    # A row with nothing in it would be NaN, and its gradient too; in a row of NaN, what is hidden still weighs nothing.
+    scores = scores.masked_fill(gone.all(-1, keepdim=True), 0.0)
+    return torch.softmax(scores, -1).masked_fill(gone, 0.0)
+
+
 def masked_softmax(scores: Tensor, valid_lens: Tensor | int | None = None) -> Tensor:
     r"""Softmax over the last axis, over the first `valid_lens` entries of each row.
 
@@ -502,4 +543,5 @@ def masked_softmax(scores: Tensor, valid_lens: Tensor | int | None = None) -> Te
     queries, keys = scores.shape[-2:]
     limits = restrict(scores.shape[:-2], queries, keys, scores.device, valid_lens=valid_lens)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    return softmax(wide, limits.visible())[0].to(scores.dtype)
+    visible = limits.visible()
+    return shares(wide, wide != -_INF if visible is None else visible).to(scores.dtype)

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dikkat import addresses
-from dikkat.masking import can_read_values, transformed
+from dikkat.masking import can_read_values, transformed, watched
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -42,7 +41,7 @@ def learns(module: nn.Module, *tensors: Tensor) -> bool:
 
 def traced() -> bool:
     """Whether PyTorch records operations and not values: a memory then lives no longer than the record."""
-    return torch.compiler.is_compiling() or transformed() or addresses.watched()
+    return torch.compiler.is_compiling() or transformed() or watched()
 
 
 # Integer types by their number of bytes.

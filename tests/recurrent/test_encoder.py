@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import kit
-from dikkat.recurrent import GRUEncoder
+from dikkat.recurrent import GRUEncoder, LSTMEncoder
 
 
 def make(layers: int = 2, bidirectional: bool = True) -> GRUEncoder:
@@ -30,6 +30,21 @@ def test_each_sentence_is_encoded_as_if_it_were_alone(layers, bidirectional):
         for layer in range(layers):
             joined = torch.cat([final[layer * directions + direction, 0] for direction in range(directions)])
             torch.testing.assert_close(state[layer, row], joined, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_the_last_cells_are_those_of_each_sentence_alone(impl):
+    torch.manual_seed(0)
+    encoder = LSTMEncoder(3, 5, 2, True).double()
+    twin = nn.LSTM(3, 5, 2, batch_first=True, bidirectional=True).double()
+    twin.load_state_dict(encoder.lstm.state_dict())
+    inputs, lengths = torch.randn(4, 7, 3, dtype=torch.float64), [2, 7, 1, 5]
+    _, last = encoder(inputs, torch.tensor(lengths), impl=impl)
+    for row, length in enumerate(lengths):
+        _, wanted = twin(inputs[row : row + 1, :length])
+        for came, final in zip(last, wanted, strict=True):
+            by_layer = final[:, 0].reshape(2, 2 * 5)  # both directions side by side
+            torch.testing.assert_close(came[:, row], by_layer, rtol=1e-12, atol=1e-13)
 
 
 @settings(max_examples=25, deadline=None)

@@ -14,6 +14,7 @@ from dikkat.translation import Search
 from dikkat.translation.training import train as module
 from dikkat.translation.training.curves import Curves
 from dikkat.translation.training.loop import Loop
+from dikkat.translation.training.state import TrainingState, Validation
 from dikkat.translation.training.train import train
 from translation.conftest import PAIRS, TINY
 
@@ -152,3 +153,8 @@ def test_tensorflow_is_not_imported_because_it_is_there(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "['tensorboard']\n", "")
     assert read(tmp_path / "run").Tags()["images"]
+
+
+def test_of_equally_good_validations_the_earlier_is_the_better():
+    state = TrainingState(validations=[Validation(step, loss) for step, loss in ((2, 1.5), (3, 0.5), (5, 0.5), (7, 1))])
+    assert state.best("loss", 3) == [3, 5, 7]

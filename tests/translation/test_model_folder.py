@@ -55,6 +55,14 @@ def test_a_loaded_model_is_the_saved_one(translator, folder):
         assert torch.equal(before.weights, after.weights)
 
 
+@pytest.mark.parametrize("name", sorted(PARTS))
+def test_a_file_that_is_not_what_was_written_is_refused(folder, name):
+    path = folder / name
+    path.write_bytes(path.read_bytes() + b" ")  # which JSON does not mind
+    with pytest.raises(ModelFolderError, match=f"{name}: damaged: not what was written, by its sum in SHA256SUMS"):
+        Translator.load(folder)
+
+
 def test_weights_that_are_not_finite_are_refused(folder):
     tensors = load_file(folder / "model.safetensors")
     tensors["bridge.weight"][0, 0] = float("nan")

@@ -19,11 +19,24 @@ from dikkat.translation import (
     forced_scores,
     greedy,
 )  # fmt: skip
-from dikkat.translation.decoding import beams
+from dikkat.translation.decoding import beams, compiled
 from dikkat.translation.decoding import search as search_module
 from dikkat.translation.decoding.best import best
 from dikkat.translation.network.model import collate
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
+
+
+@pytest.fixture(params=["one call", "step by step"])
+def way(request, monkeypatch):
+    """Both ways of a search."""
+    if request.param == "step by step":
+        monkeypatch.setattr(compiled, "can_run", lambda *_: False)
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """The way that calls the model's steps."""
+    monkeypatch.setattr(compiled, "can_run", lambda *_: False)
 
 
 def make(vocabulary=13, seed=0, sharpness=2.5, **changes) -> TranslationModel:
@@ -126,6 +139,7 @@ def test_a_batch_is_searched_as_its_sentences_are_one_by_one(
 MANY = [[5, 6], [7], [8, 9, 10, 4], [UNKNOWN, 4, 5, 6], [10, 10], [9, 4, 4], [6, 6, 6, 6, 6, 6, 6]]
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("penalty", [0, 1])
 @pytest.mark.parametrize("beam", [1, 2, 3, 5, 11])
 def test_sentences_that_end_at_different_times(beam, penalty):
@@ -174,6 +188,7 @@ def test_where_a_longer_one_wins_is_where_the_formula_says():
         assert found.ids == [4] * words
 
 
+@pytest.mark.usefixtures("way")
 def test_a_beam_with_room_for_everything_finds_everything():
     model = make(vocabulary=6)  # two words
     (found,) = beam_search(model, [[5, 7, 7]], Search(6, n_best=6, max_length=2, length_penalty=0.0))
@@ -208,6 +223,7 @@ def test_company_has_no_effect(beam):
         agree(alone, [(each.ids, each.score, list(each.weights), each.finished) for each in wanted])
 
 
+@pytest.mark.usefixtures("way")
 def test_equally_likely_ones_come_in_order():
     model = make()
     with torch.no_grad():
@@ -219,6 +235,7 @@ def test_equally_likely_ones_come_in_order():
     assert [each.ids for each in found] == [[4], [4, 4], [4, 4, 4]]
 
 
+@pytest.mark.usefixtures("steps")
 def test_what_ended_costs_nothing_any_more(monkeypatch):
     model, search, batches = make(seed=7, sharpness=4), Search(5, n_best=5, length_penalty=0), []
     step = model.step_features
@@ -236,6 +253,7 @@ def test_what_ended_costs_nothing_any_more(monkeypatch):
         assert rows == sum(len(each.ids) + each.finished >= length for hypotheses in found for each in hypotheses)
 
 
+@pytest.mark.usefixtures("steps")
 def test_a_sentence_that_is_decided_is_not_searched_on(monkeypatch):
     model, steps = make(), []
     with torch.no_grad():
@@ -246,6 +264,7 @@ def test_a_sentence_that_is_decided_is_not_searched_on(monkeypatch):
     assert len(steps) == 2
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("beam", [1, 5])
 def test_scores_that_are_no_numbers_are_an_error(beam, value):
@@ -256,6 +275,7 @@ def test_scores_that_are_no_numbers_are_an_error(beam, value):
         beam_search(model, MANY, Search(beam))
 
 
+@pytest.mark.usefixtures("way")
 def test_impossible_tokens_leave_fewer_hypotheses():
     model = make()
     with torch.no_grad():
@@ -279,6 +299,7 @@ def test_scores_of_low_precision_are_added_up_in_float32():
     assert found.weights.dtype == torch.float32
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("seed", [10, 28])
 def test_a_sentence_that_gains_a_row_while_another_loses_one(seed):
     model, search, sources = make(seed=seed, sharpness=4), Search(11, n_best=11), [[5, 6], [7, UNKNOWN]]
@@ -286,6 +307,7 @@ def test_a_sentence_that_gains_a_row_while_another_loses_one(seed):
         agree(found, plain(model, source, search))
 
 
+@pytest.mark.usefixtures("way")
 def test_a_token_that_may_not_come_out_may_be_by_far_the_likeliest():
     model = make().float()
     with torch.no_grad():
@@ -308,6 +330,7 @@ KINDS = {
 }
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_model_is_searched_as_its_sentences_are_one_by_one(kind):
     model = make(seed=2, **KINDS[kind])
@@ -356,9 +379,10 @@ def test_several_models_write_what_they_find_likely_on_average():
 
 
 @pytest.mark.parametrize("search", [Search(1), Search(4, n_best=4), Search(n_best=3, sample=True, seed=1)])
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_model_with_itself_is_that_model(search, compiled, monkeypatch):
-    if not compiled:
+@pytest.mark.parametrize("ranked", [False, True])
+def test_a_model_with_itself_is_that_model(search, ranked, monkeypatch):
+    if not ranked:
+        monkeypatch.setattr(compiled, "can_run", lambda *_: False)
         monkeypatch.setattr(beams, "can_rank", lambda products: False)
     model = make()
     for one, other in zip(beam_search(model, MANY, search), beam_search([model] * 3, MANY, search), strict=True):
@@ -387,9 +411,10 @@ def test_without_attention_nothing_is_looked_at_and_no_unknown_word_comes_out():
 
 
 @pytest.mark.parametrize("search", [Search(1), Search(5, n_best=5), Search(n_best=20, sample=True)])
-@pytest.mark.parametrize("compiled", [False, True])
-def test_translations_are_as_long_as_they_may_be(search, compiled, monkeypatch):
-    if not compiled:
+@pytest.mark.parametrize("ranked", [False, True])
+def test_translations_are_as_long_as_they_may_be(search, ranked, monkeypatch):
+    if not ranked:
+        monkeypatch.setattr(compiled, "can_run", lambda *_: False)
         monkeypatch.setattr(beams, "can_rank", lambda products: False)
     short, long, lengths = make(), make(), set()
     with torch.no_grad():

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dikkat.masking import softmax
+from dikkat.masking import shares, softmax
 from dikkat.problem import Problem, Result
 from dikkat.problem.arithmetic import clip, dropout_scale, log_profile, pool, weigh
 from dikkat.state import log_sum_exp
@@ -26,7 +26,7 @@ def run(problem: Problem) -> Result:
     visible = problem.limits.visible()
     # Where all rows of a batch element see the same keys, the front door has set the others to 0: plain products do.
     hidden_from_some = visible if problem.limits.vary_by_row() else None
-    scores = _scores(problem, hidden_from_some)
+    scores = pair_scores(problem, hidden_from_some)
     if problem.limits.key_bias is not None:
         scores = scores + problem.limits.key_bias[..., None, :]
     # A restriction may have leading dimensions that no query or key has.
@@ -35,15 +35,15 @@ def run(problem: Problem) -> Result:
         reached = scores != -float("inf")
         visible = reached if visible is None else visible & reached
         hidden_from_some = visible
-    weights, peak, total = softmax(scores, visible)
+    weights = shares(scores, visible)
+    lse, tail = log_sum_exp(*softmax(scores, visible)[1:]) if problem.wants_state else (None, None)
     scale = dropout_scale(problem)
     kept = weights if scale is None else weights * scale
     mean = kept @ problem.value if hidden_from_some is None else _pool(kept, problem.value, hidden_from_some)
-    lse, tail = log_sum_exp(peak, total) if problem.wants_state else (None, None)
     return Result(mean, lse, weights if problem.wants_weights else None, tail)
 
 
-def _scores(problem: Problem, visible: Tensor | None) -> Tensor:
+def pair_scores(problem: Problem, visible: Tensor | None) -> Tensor:
     """The pair function of every pair; what a hidden pair gets is of no account, but its gradient is 0."""
     query, key = problem.query, problem.key
     if problem.pair == "inner":

@@ -96,8 +96,9 @@ def _is_seen_to_do_harm(problem: Problem) -> bool:
 def _refused_by_cuda(masked: _Masked) -> list[str]:
     """Why PyTorch itself refuses these shapes on this device."""
     problem, kind = masked.problem, masked.problem.narrow_dtype
+    size = _size(problem.query, problem.value.shape[-1])
     query, key, value = (
-        problem.query.new_empty((*_four(t, problem.lead).shape[:3], _size(problem)), dtype=kind)
+        problem.query.new_empty((*_four(t, problem.lead).shape[:3], size), dtype=kind)
         for t in (problem.query, problem.key, problem.value)
     )
     parameters = SDPAParams(query, key, value, masked.mask, problem.dropout, problem.limits.causal, False)
@@ -107,17 +108,39 @@ def _refused_by_cuda(masked: _Masked) -> list[str]:
 
 
 def run(problem: Problem, masked: _Masked | None = None) -> Result:
-    """One call of the fused kernel, on features padded with zeros to one size."""
+    """One call of the fused kernel."""
     problem, mask, empty = masked or _masked(problem)
     kind = problem.narrow_dtype
-    query, key, value = (_padded(t.to(kind), problem) for t in (problem.query, problem.key, problem.value))
+    query, key, value = (t.to(kind) for t in (problem.query, problem.key, problem.value))
     # On a CPU the fast path is taken by itself, wherever there is no obstacle.
     with _pinned() if query.is_cuda else nullcontext():
-        out = scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, dropout_p=problem.dropout, is_causal=problem.limits.causal, scale=1.0
-        )
-    out = out[..., : problem.value.shape[-1]].reshape(*problem.lead, *out.shape[-2:-1], problem.value.shape[-1])
+        out = fused(query, key, value, mask, problem.lead, problem.limits.causal, problem.dropout)
     return Result(out if empty is None else out.masked_fill(empty, 0.0), None, None)
+
+
+def fused(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, lead: torch.Size, causal: bool, dropout: float
+) -> Tensor:
+    """The fused kernel on operands of one dtype: in four dimensions, and padded with zeros to one number of features.
+
+    Args:
+        query: (..., n, h).
+        key: (..., m, h).
+        value: (..., m, d_v).
+        mask: (B, H or 1, n or 1, m), or None.
+        lead: The leading dimensions of the result.
+        causal: Whether a query sees the keys up to its own place.
+        dropout: A probability.
+    """
+    values = value.shape[-1]
+    size = _size(query, values)
+    out = scaled_dot_product_attention(
+        _padded(query, size, lead), _padded(key, size, lead), _padded(value, size, lead),
+        attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=1.0,
+    )  # fmt: skip
+    if size != values:
+        out = out[..., :values]
+    return out.squeeze(1) if len(lead) == 1 else out if len(lead) == 2 else out.reshape(*lead, *out.shape[-2:])
 
 
 @contextmanager
@@ -135,10 +158,10 @@ def _pinned() -> Iterator[None]:
         yield
 
 
-def _size(problem: Problem) -> int:
+def _size(query: Tensor, values: int) -> int:
     """The CPU kernel wants one number of features for all three; CUDA's want a multiple of 8."""
-    most = max(problem.query.shape[-1], problem.value.shape[-1])
-    return -(-most // 8) * 8 if problem.query.is_cuda else max(1, most)
+    most = max(query.shape[-1], values)
+    return -(-most // 8) * 8 if query.is_cuda else max(1, most)
 
 
 def _needs_mask(problem: Problem) -> bool:
@@ -191,15 +214,16 @@ def _masked(problem: Problem) -> _Masked:
     return _Masked(problem, _four(full, lead), empty)
 
 
-def _padded(tensor: Tensor, problem: Problem) -> Tensor:
+def _padded(tensor: Tensor, size: int, lead: torch.Size) -> Tensor:
     """(B, H, length, size), with the features of a row side by side, as PyTorch's fast paths have it."""
-    size = _size(problem)
     more = size - tensor.shape[-1]
     if more:  # without which `pad` would copy too
         tensor = pad(tensor, (0, more))
     if tensor.stride(-1) != 1:
         tensor = tensor.clone(memory_format=torch.contiguous_format)
-    return _four(tensor.expand(*problem.lead, *tensor.shape[-2:]), problem.lead)
+    if tensor.shape[:-2] != lead:
+        tensor = tensor.expand(*lead, *tensor.shape[-2:])
+    return _four(tensor, lead)
 
 
 def _four(tensor: Tensor, lead: torch.Size) -> Tensor:

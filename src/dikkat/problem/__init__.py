@@ -13,6 +13,8 @@ from dikkat.scores import Pair, Profile
 
 # How many of a tensor's last dimensions are its own: those before them are the call's leading dimensions.
 OWN_DIMENSIONS = {"query": 2, "key": 2, "weight": 1, "value": 2, **_OF_RESTRICTIONS, "seeds": 0, "packed": 3}
+_OWN_TENSORS = [name for name in OWN_DIMENSIONS if name not in _OF_RESTRICTIONS]
+_WIDE = (torch.float32, torch.float64)
 # What is computed with, and so has one dtype in a kernel.
 _NUMBERS = ("query", "key", "weight", "value", "key_bias")
 
@@ -56,6 +58,7 @@ class Problem:
         wants_weights: Whether the weights are asked for.
         partial: Whether a backward's output is over more keys than these: a rank's, say.
         harmless: Whether query, key, value and their inner products are finite; None where nobody has looked.
+        kept: What implementations keep from one call to the next of the same shapes and types; None for a single call.
     """
 
     pair: Pair
@@ -73,6 +76,7 @@ class Problem:
     wants_weights: bool = False
     partial: bool = False
     harmless: bool | None = None
+    kept: dict[str, Any] | None = None
 
     @property
     def narrow_dtype(self) -> torch.dtype:
@@ -101,9 +105,34 @@ class Problem:
 
     def wide(self) -> "Problem":
         """The same call in the dtype that is computed in."""
+        query, bias = self.query.dtype, self.limits.key_bias
+        if query in _WIDE and query is self.key.dtype is self.value.dtype and bias is None and self._weight_is(query):
+            return self
         kind, tensors = self.dtype, self.tensors()
         wide = {name: tensors[name].to(kind) for name in _NUMBERS if name in tensors and tensors[name].dtype != kind}
         return self.replaced(wide) if wide else self
+
+    def again(self, **fields: Any) -> "Problem":
+        """A call like this one with other tensors of the same shapes and types: nothing is looked at again."""
+        made = object.__new__(Problem)
+        made.__dict__.update(self.__dict__, **fields)
+        return made
+
+    def without_tensors(self) -> "Problem":
+        """What is left of the call without what it is computed from."""
+        own, restricting = (dict.fromkeys(names) for names in (_OWN_TENSORS, _OF_RESTRICTIONS))
+        return self.again(**own, limits=self.limits.again(**restricting))
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Problem":
+        """The reverse, with the tensors of a call of the same shapes and types."""
+        own = {name: tensor for name, tensor in tensors.items() if name not in _OF_RESTRICTIONS}
+        limits = self.limits
+        if len(own) < len(tensors):
+            limits = limits.again(**{name: tensor for name, tensor in tensors.items() if name in _OF_RESTRICTIONS})
+        return self.again(**own, limits=limits)
+
+    def _weight_is(self, kind: torch.dtype) -> bool:
+        return self.weight is None or self.weight.dtype is kind
 
     def part(self, dim: int, rows: slice) -> "Problem":
         """Some of the elements of one leading dimension."""

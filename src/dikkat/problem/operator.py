@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.masking import Restrictions, broadcast, transformed
+from dikkat.masking import PLAIN, Restrictions, broadcast, is_eager, transformed
 from dikkat.problem import OWN_DIMENSIONS, Problem, Result
 from dikkat.scores import Pair, Profile
 from dikkat.state import log_sum_exp
@@ -233,10 +233,42 @@ def operator(name: str, forward: Forward, backward: Backward) -> Operator:
 
         backward = staticmethod(no_second)
 
+    # Where PyTorch need not see an operator, the same two functions without its dispatcher, which costs what a small
+    # call takes.
+
+    class Direct(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, problem: Problem, *differentiable: Tensor | None) -> Output:
+            out = forward(problem)
+            tensors = problem.tensors()
+            ctx.problem, ctx.names = problem.without_tensors(), tuple(tensors)
+            ctx.save_for_backward(*tensors.values(), *out)
+            if not problem.wants_weights:
+                ctx.mark_non_differentiable(out.weights)
+            return out
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+            tensors, out = ctx.saved_tensors[: -len(outputs)], Output(*ctx.saved_tensors[-len(outputs) :])
+            problem = ctx.problem.with_tensors(dict(zip(ctx.names, tensors, strict=True)))
+            if torch.is_grad_enabled():  # the operator refuses to be differentiated once more
+                found = Gradients(*backward_op(*_flat(problem), *out, *grads))
+            else:
+                found = backward(problem, out, upstream(problem, out, Output(*grads)))
+            return None, *(g if name in ctx.names else None for name, g in zip(found._fields, found, strict=True))
+
     def run(problem: Problem) -> Result:
         problem = problem.wide()
-        call: Callable[..., Any] = Transformed.apply if transformed() else forward_op
-        mean, peak, total, weights = call(*_flat(problem))
+        operands = problem.tensors()
+        if is_eager() and all(type(t) in PLAIN for t in operands.values()):
+            differentiable = [operands.get(each) for each in Gradients._fields]
+            if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in differentiable):
+                mean, peak, total, weights = Direct.apply(problem, *differentiable)  # type: ignore[no-untyped-call]
+            else:
+                mean, peak, total, weights = forward(problem)
+        else:
+            call: Callable[..., Any] = Transformed.apply if transformed() else forward_op
+            mean, peak, total, weights = call(*_flat(problem))
         lse, tail = log_sum_exp(peak, total) if problem.wants_state else (None, None)
         return Result(mean, lse, weights if problem.wants_weights else None, tail)
 

@@ -1,6 +1,7 @@
 """Decoders: GRU and LSTM cells that look at a memory before every step."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 from uuid import uuid4
@@ -8,7 +9,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor, nn
 
-from dikkat import call, scores
+from dikkat import call, scores, watching
 from dikkat.attention import Memory, project_keys
 from dikkat.backends import pack
 from dikkat.cpu.recurrence.launch import Stepper
@@ -178,10 +179,15 @@ class _Attentional(StackedCells):
             masks = Masks.drawn(inputs, memory.key.shape[-2], self, self.dropout, self.weight_dropout)
         by, memory = self._as_seen(memory)
         memory.check_recorded(by, inputs, before.hidden)
-        task = Task(inputs, memory, before, lengths, masks, by.coverage_weight if by.coverage else None, return_weights)
+        watchers = watching.watchers()
+        wanted = return_weights or bool(watchers)
+        task = Task(inputs, memory, before, lengths, masks, by.coverage_weight if by.coverage else None, wanted)
         fused = choose(impl, by._obstacles(inputs, memory, memory.score, before)) == "numba"
-        outputs, contexts, weights, last = (sequence.as_operation if fused else sequence.as_loop)(by, task)
-        return outputs, contexts, weights, cast(StateT, self._joined(last))
+        with watching.watched_by() if watchers else nullcontext():  # all steps are one call
+            outputs, contexts, weights, last = (sequence.as_operation if fused else sequence.as_loop)(by, task)
+            for watcher in watchers:
+                watcher.saw_weights(cast(Tensor, weights))
+        return outputs, contexts, weights if return_weights else None, cast(StateT, self._joined(last))
 
     def step(
         self, inputs: Tensor, memory: Memory, state: StateT, *, return_weights: bool = False
@@ -208,6 +214,8 @@ class _Attentional(StackedCells):
             if len(inputs) != memory.batch:
                 raise _other_batch(memory.batch, len(inputs))
             found = memory.stepper.step(cast(_Attentional, memory.seen).first_gates(inputs), hidden, cell)
+            for watcher in watching.watchers():
+                watcher.saw_weights(cast(Tensor, found.weights).unsqueeze(1))
             contexts, weights = cast(Tensor, found.contexts), found.weights if return_weights else None
             return found.state[-1], contexts, weights, cast(StateT, self._joined(State(found.state, found.cell, None)))
         outputs, contexts, weights, state = self(inputs.unsqueeze(1), memory, state, return_weights=return_weights)

@@ -108,7 +108,7 @@ class _Encoder(nn.Module, Generic[StateT]):
         self, inputs: Tensor, real: Tensor, layer: int, direction: int, lstm: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """One layer in one direction: its states at all positions, the last one, and the last cell."""
-        w_ih, w_hh, b_ih, b_hh = self._weights(layer, direction)
+        w_ih, w_hh, b_ih, b_hh = self.layer_weights(layer, direction)
         gates = F.linear(inputs, w_ih, b_ih)
         state = cell = inputs.new_zeros(inputs.shape[0], w_hh.shape[1])
         states, steps = [], range(inputs.shape[1])
@@ -145,10 +145,10 @@ class _Encoder(nn.Module, Generic[StateT]):
     def _run(self, below: Tensor, rows: fused.Rows, stack: list[int], direction: int) -> fused.Sequences:
         """Run some layers in one direction."""
         network, dropped = self._network, None
-        w_ih, w_hh, b_ih, b_hh = self._weights(stack[0], direction)
+        w_ih, w_hh, b_ih, b_hh = self.layer_weights(stack[0], direction)
         layers = [fused.Layer(w_hh, b_hh)]
         for layer in stack[1:]:
-            further_ih, further_hh, further_b_ih, further_b_hh = self._weights(layer, direction)
+            further_ih, further_hh, further_b_ih, further_b_hh = self.layer_weights(layer, direction)
             layers.append(fused.Layer(further_hh, further_b_hh, further_ih, further_b_ih))
         if self.training and network.dropout and len(stack) > 1:
             ones = below.new_ones(len(stack) - 1, below.shape[0], network.hidden_size)
@@ -164,7 +164,8 @@ class _Encoder(nn.Module, Generic[StateT]):
             reverse=direction == 1,
         )
 
-    def _weights(self, layer: int, direction: int) -> list[Tensor]:
+    def layer_weights(self, layer: int, direction: int) -> list[Tensor]:
+        """`weight_ih`, `weight_hh`, `bias_ih` and `bias_hh` of a layer in a direction: 0, or 1 for the backward one."""
         end = f"l{layer}" + ("_reverse" if direction else "")
         return [getattr(self._network, f"{n}_{end}") for n in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
 

@@ -86,11 +86,7 @@ def obstacles(cells: StackedCells, inputs: Tensor, memory: Memory, score: Score,
     """Why the compiled recurrence cannot run, but for a coverage."""
     states = () if before is None else (before.hidden, before.cell)
     reasons = fused.obstacles((inputs, memory.key, memory.value, memory.valid_lens, *states, *cells.parameters()))
-    if type(score) not in (scores.Additive, scores.Bilinear, scores.Dot, *AFFINE):
-        reasons.append(f"the queries of {type(score).__name__} are not known to be affine in the state")
-    for name, part in score.named_children():
-        if not is_plain(part):
-            reasons.append(f"score.{name} is no plain torch.nn.Linear, or has hooks: it has to be called")
+    reasons += score_obstacles(score)
     if memory.key.ndim != 3 or len(memory.key) != len(inputs):
         reasons.append(
             f"the memory's keys have shape {tuple(memory.key.shape)}, not ({len(inputs)}, positions, features)"
@@ -100,10 +96,21 @@ def obstacles(cells: StackedCells, inputs: Tensor, memory: Memory, score: Score,
     return reasons
 
 
+def score_obstacles(score: Score) -> list[str]:
+    """Why a score's queries cannot be made by a matrix of its own."""
+    reasons = []
+    if type(score) not in (scores.Additive, scores.Bilinear, scores.Dot, *AFFINE):
+        reasons.append(f"the queries of {type(score).__name__} are not known to be affine in the state")
+    for name, part in score.named_children():
+        if not is_plain(part):
+            reasons.append(f"score.{name} is no plain torch.nn.Linear, or has hooks: it has to be called")
+    return reasons
+
+
 def attention_of(cells: StackedCells, memory: Memory, kept: Tensor | None = None) -> fused.Attention:
     """How the compiled recurrence attends to a memory, with `kept` of the weights."""
     score = memory.score
-    query_weight, query_bias = _query_map(cells, score)
+    query_weight, query_bias = query_map(cells, score)
     size, keys = cells.hidden_size if query_weight is None else query_weight.shape[0], memory.key.shape[-1]
     if keys != size:
         raise ValueError(
@@ -123,7 +130,7 @@ def attention_of(cells: StackedCells, memory: Memory, kept: Tensor | None = None
     )
 
 
-def _query_map(cells: StackedCells, score: Score) -> tuple[Tensor | None, Tensor | None]:
+def query_map(cells: StackedCells, score: Score) -> tuple[Tensor | None, Tensor | None]:
     """The matrix and bias that make a query of a state."""
     if type(score) is scores.Dot:
         return None, None

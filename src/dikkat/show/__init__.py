@@ -2,5 +2,6 @@
 
 from dikkat.show.heatmaps import heatmaps, save
 from dikkat.show.page import Aligned, page, save_page
+from dikkat.show.summaries import entropies, key_sums
 
-__all__ = ["Aligned", "heatmaps", "page", "save", "save_page"]
+__all__ = ["Aligned", "entropies", "heatmaps", "key_sums", "page", "save", "save_page"]

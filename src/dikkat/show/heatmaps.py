@@ -35,6 +35,7 @@ _PANEL = 2.5  # inches for the longer side of a panel without tokens
 _LARGEST = 12.0  # inches for a panel
 _SHEET = 30.0  # inches for all panels together
 _LONGEST = 24  # characters of a token that are shown
+_METADATA = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
 
 
 class _Pitch(NamedTuple):
@@ -55,6 +56,7 @@ def heatmaps(
     titles: Sequence[str] | None = None,
     figsize: tuple[float, float] | None = None,
     cmap: str = "Reds",
+    extent: tuple[int, int] | None = None,
 ) -> Figure:
     """Draw a grid of attention weights, one colour scale for all, on a figure of its own.
 
@@ -74,6 +76,8 @@ def heatmaps(
         titles: One for each column, above the top panels; or one for each panel, in reading order.
         figsize: Width and height in inches; by default, what the panels and their labels need.
         cmap: The name of a matplotlib colour map.
+        extent: For overviews, whose cells stand for many weights: how many queries and keys the map has that they were
+            pooled from. The axes count those, and the panels have that map's proportions.
 
     Returns:
         A `matplotlib.figure.Figure`; `save` writes it to a file.
@@ -90,7 +94,7 @@ def heatmaps(
         ['le', 'chat']
     """
     return draw_heatmaps(
-        _figure_class(),
+        figure_class(),
         weights,
         queries=queries,
         keys=keys,
@@ -99,6 +103,7 @@ def heatmaps(
         titles=titles,
         figsize=figsize,
         cmap=cmap,
+        extent=extent,
     )
 
 
@@ -113,6 +118,7 @@ def draw_heatmaps(
     titles: Sequence[str] | None,
     figsize: tuple[float, float] | None,
     cmap: str,
+    extent: tuple[int, int] | None = None,
 ) -> Figure:
     """Draw what `heatmaps` does on the figure that `new_figure(figsize=..., layout=...)` makes, such as pyplot's."""
     grid_of_panels = _as_panels(weights)
@@ -120,6 +126,9 @@ def draw_heatmaps(
     rows, columns = len(grid_of_panels), len(grid_of_panels[0])
     ragged = len({panel.shape for panel in panels}) > 1  # then it is one row
     query_count, key_counts = max(len(panel) for panel in panels), [panel.shape[1] for panel in grid_of_panels[0]]
+    if extent is not None:
+        _check_extent(extent, panels, labelled=queries is not None or keys is not None)
+        query_count, key_counts = extent[0], [extent[1]] * columns
     query_labels = _labels_per_panel(queries, [panel.shape[0] for panel in panels], "queries")
     key_labels = _labels_per_panel(keys, [panel.shape[1] for panel in panels], "keys")
     _check_titles(titles, rows, columns)
@@ -135,7 +144,7 @@ def draw_heatmaps(
     query_pitch = _pitch(_panel_height(size, rows, key_labels), query_count, query_labels, turn=False)
     for index, axes in enumerate(grid.flat):
         row, column = divmod(index, columns)
-        image = _draw(axes, panels[index], _scale(panels), cmap, in_one_size=ragged)
+        image = _draw(axes, panels[index], _scale(panels), cmap, extent or panels[index].shape, in_one_size=ragged)
         _label_axis(axes.xaxis, key_labels[index] if key_labels else None, key_pitch, families)
         _label_axis(axes.yaxis, query_labels[index] if query_labels else None, query_pitch, families)
         if row == rows - 1:
@@ -171,21 +180,25 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
         >>> path.read_bytes()[:5]
         b'<?xml'
     """
-    metadata = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
     ending = Path(path).suffix.lower()
-    if ending not in metadata:
+    if ending not in _METADATA:
         raise ValueError(f"path: got {os.fspath(path)!r}; expected an ending of .png or .svg")
+    write_whole(path, rendered(figure, ending))
+
+
+def rendered(figure: Figure, ending: str, dpi: int = 200) -> bytes:
+    """The bytes of an image, ".png" or ".svg", the same every time."""
     from matplotlib import rc_context
 
     content = io.BytesIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "dikkat"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)  # heatmaps has warned, in one line
         drawn = copy.deepcopy(figure)  # drawing moves the layout by a hair; the caller's figure stays as it is
-        drawn.savefig(content, format=ending[1:], dpi=200, metadata=metadata[ending])
-    write_whole(path, content.getvalue())
+        drawn.savefig(content, format=ending[1:], dpi=dpi, metadata=_METADATA[ending])
+    return content.getvalue()
 
 
-def _figure_class() -> type[Figure]:
+def figure_class() -> type[Figure]:
     """The class of matplotlib, imported when it is first needed."""
     with needing("show"):
         from matplotlib.figure import Figure
@@ -267,6 +280,14 @@ def _all_texts(
             yield from panel
 
 
+def _check_extent(extent: tuple[int, int], panels: Sequence[NDArray[np.float64]], *, labelled: bool) -> None:
+    most = tuple(max(panel.shape[axis] for panel in panels) for axis in (0, 1))
+    if len(extent) != 2 or extent[0] < most[0] or extent[1] < most[1]:
+        raise ValueError(f"extent: got {extent}; expected the queries and keys of the whole map, at least {most}")
+    if labelled:
+        raise ValueError("extent: got one beside tokens; expected either: a cell of an overview has many tokens")
+
+
 def _is_shared(labels: list[list[str]] | None) -> bool:
     """Whether one list of labels (or plain numbers) serves all panels, so that only the outer ones need it."""
     return labels is None or all(panel is labels[0] for panel in labels)
@@ -280,9 +301,15 @@ def _scale(panels: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
 
 
 def _draw(
-    axes: Axes, panel: NDArray[np.float64], scale: tuple[float, float], cmap: str, *, in_one_size: bool
+    axes: Axes,
+    panel: NDArray[np.float64],
+    scale: tuple[float, float],
+    cmap: str,
+    extent: tuple[int, int],
+    *,
+    in_one_size: bool,
 ) -> AxesImage:
-    queries, keys = panel.shape
+    queries, keys = extent
     square = in_one_size or 1 / 4 <= queries / keys <= 4
     return axes.imshow(
         np.ma.masked_invalid(panel),
@@ -292,6 +319,7 @@ def _draw(
         origin="upper",
         interpolation="nearest" if max(panel.shape) <= 256 else "auto",
         aspect="equal" if square else "auto",
+        extent=(-0.5, keys - 0.5, queries - 0.5, -0.5),
     )
 
 

@@ -105,18 +105,18 @@ def page(
     records, articles = [], []
     for index, translation in enumerate(translations):
         records.append(_record(translation, f"translations[{index}]"))
-        score = None if numbers is None else f"{_text(score_name)} <b>{numbers[index]}</b>"
+        score = None if numbers is None else f"{escaped(score_name)} <b>{numbers[index]}</b>"
         articles.append(_article(index + 1, translation, score, source_language, target_language))
-    style, script = _part("page.css"), _part("page.js")
-    return Template(_part("page.html")).substitute(
-        title=_text(title),
+    style, script = part("page.css"), part("page.js")
+    return Template(part("page.html")).substitute(
+        title=escaped(title),
         count="1 sentence" if len(articles) == 1 else f"{len(articles)} sentences",
         sentences="\n".join(articles),
         data=_json_in_html(records),
         style=style,
-        style_hash=_content_hash(style),
+        style_hash=content_hash(style),
         script=script,
-        script_hash=_content_hash(script),
+        script_hash=content_hash(script),
     )
 
 
@@ -240,7 +240,7 @@ def _article(number: int, translation: Aligned, score: str | None, source_langua
 def _paragraph(text: object, name: str, classes: str, language: str) -> str:
     if not isinstance(text, str):
         raise TypeError(f"{name}: got {type(text).__name__}; expected str")
-    return f'<p class="{classes}" dir="auto" lang="{language}">{_text(text)}</p>'
+    return f'<p class="{classes}" dir="auto" lang="{language}">{escaped(text)}</p>'
 
 
 def _encodable(text: str) -> str:
@@ -248,7 +248,8 @@ def _encodable(text: str) -> str:
     return re.sub("[\ud800-\udfff\0]", "\N{REPLACEMENT CHARACTER}", text)
 
 
-def _text(text: str) -> str:
+def escaped(text: str) -> str:
+    """A text as HTML holds it."""
     return html.escape(_encodable(text), quote=True)
 
 
@@ -258,10 +259,11 @@ def _json_in_html(records: Sequence[object]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _part(name: str) -> str:
+def part(name: str) -> str:
+    """A file of the page's parts."""
     return resources.files("dikkat.show").joinpath(name).read_text(encoding="utf-8")
 
 
-def _content_hash(text: str) -> str:
+def content_hash(text: str) -> str:
     """The hash by which the page's own policy knows its style and its script, and refuses any other."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

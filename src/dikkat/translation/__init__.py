@@ -21,6 +21,7 @@ with needing("translation"):
     from dikkat.translation.data.splits import hold_out, split, without_leaks
     from dikkat.translation.decoding.alignment import align, alignment_error_rate, read_links
     from dikkat.translation.decoding.beams import Hypothesis
+    from dikkat.translation.decoding.compiled import explain as explain_search
     from dikkat.translation.decoding.evaluation import (
         Bucket,
         Difference,
@@ -95,6 +96,7 @@ __all__ = [
     "bleu_k",
     "evaluate",
     "evaluate_by_length",
+    "explain_search",
     "forced_scores",
     "greedy",
     "hold_out",

@@ -54,7 +54,7 @@ def base_of(peak: float, zero: Any) -> float:
 
 
 @inlined
-def _normalise(scores: Pointer, weights: Pointer, blocks: int, before: float, zero: Any) -> tuple[float, float]:
+def normalise(scores: Pointer, weights: Pointer, blocks: int, before: float, zero: Any) -> tuple[float, float]:
     """A row's weights e^(score − peak); the peak over these keys and those before, and the weights' sum."""
     lanes = lanes_of(zero)
     top = load(scores, 0)
@@ -227,7 +227,7 @@ def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                 )
                 for i in range(rows):
                     before = peaks[i]
-                    peaks[i], added = _normalise(at(scores, i * width), at(weights, i * width), blocks, before, zero)
+                    peaks[i], added = normalise(at(scores, i * width), at(weights, i * width), blocks, before, zero)
                     if peaks[i] > before > -np.inf:
                         shrink = math.exp(before - peaks[i])
                         sums[i] *= shrink
@@ -257,7 +257,7 @@ def _finish_row(call: Call, row: int, mean: Pointer, peak: float, whole: float, 
     """Write a row's mean, peak and total: 0, −∞ and 0 where no key was visible."""
     lanes = lanes_of(zero)
     out = at(pointer(call.mean, zero), row * call.values)
-    by = _by_total(whole, zero)
+    by = by_total(whole, zero)
     if call.narrow:
         for c in range(call.values):
             out[c] = by * total(load(mean, c * lanes))
@@ -268,7 +268,7 @@ def _finish_row(call: Call, row: int, mean: Pointer, peak: float, whole: float, 
 
 
 @inlined
-def _by_total(whole: float, zero: Any) -> float:
+def by_total(whole: float, zero: Any) -> float:
     """The factor that turns e^(score − peak) into weights; 0 for a row without visible keys."""
     return zero if whole == 0 else 1 / whole
 
@@ -278,7 +278,7 @@ def _write_weights(
     call: Call, row: int, j0: int, blocks: int, peak: float, whole: float, scores: Pointer, zero: Any
 ) -> None:
     lanes, hidden, nothing = lanes_of(zero), full(-np.inf, zero), full(0, zero)
-    base, by = full(base_of(peak, zero), zero), full(_by_total(whole, zero), zero)
+    base, by = full(base_of(peak, zero), zero), full(by_total(whole, zero), zero)
     out = at(pointer(call.weights, zero), row * call.keys + j0)
     for block in range(blocks):
         score = load(scores, block * lanes)

@@ -5,6 +5,8 @@ imported when they first run: Numba takes as long to import as a small model tra
 """
 
 import math
+from collections.abc import Iterator
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -13,11 +15,15 @@ from dikkat.cpu.attention.record import CALL, FOLD, GROUP, MOST, PEAK_KEYS, SIDE
 from dikkat.cpu.engine.record import BYTES, Call, up
 from dikkat.cpu.scoring import PAIRS, PROFILES, RANGES
 from dikkat.masking import Restrictions, have_tangents, transformed
-from dikkat.problem import Problem
+from dikkat.problem import OWN_DIMENSIONS, Problem
 from dikkat.problem.arithmetic import farthest, must_exclude
 from dikkat.problem.operator import Gradients, Output, Upstream, operator
+from dikkat.problem.summary import Asked, Summary, cell_sizes
 from dikkat.scores import Pair
+from dikkat.state import log_sum_exp
 
+_NAMES = {"key_bias": "bias"}
+_OWN = {_NAMES.get(name, name): own for name, own in OWN_DIMENSIONS.items()}
 # Rows of a task.
 _ROWS = 32
 # Sums that a task of the backward keeps: rows times features, each a vector.
@@ -36,12 +42,14 @@ def obstacles(problem: Problem) -> list[str]:
 
 
 class _Call(Call):
-    """A problem as the record that the kernels read."""
+    """A problem as the record that the kernels read: here the sizes, and in `of` the operands."""
+
+    _sizes: "_Call | None" = None
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(CALL, problem.query.dtype, tuple(True if problem.pair == pair else None for pair in PAIRS))
         limits = problem.limits
-        self.problem, self.batch = problem, problem.lead.numel()
+        self.problem, self.batch = problem.without_tensors(), problem.lead.numel()
         size, values, ranges = problem.query.shape[-1], problem.value.shape[-1], RANGES[self.dtype]
         highest = ranges.highest
         if problem.pair == "distance":  # up to where squares are finite; beyond a compact support any distance will do
@@ -59,46 +67,39 @@ class _Call(Call):
             "scale": ranges.scale,
             "limit": ranges.limit,
             "highest": highest,
+            "bias_stride": up(limits.keys, self.lanes),
+            "dropout": int(problem.dropout * 2**32),
+            "kept_scale": 1 / (1 - problem.dropout) if problem.dropout < 1 else 0.0,
         }
-        self.share("query", problem.query, 2)
-        self.key_owners = self.share("key", problem.key, 2)
-        self.value_owners = self.share("value", problem.value, 2)
-        if problem.weight is not None:
-            self.share("weight", problem.weight, 1)
-        self._restrict()
-
-    def _restrict(self) -> None:
-        limits, fields = self.problem.limits, self.fields
-        if limits.lens is not None:
-            self.share("lens", limits.lens, 1)
-            fields["lens_row"] = limits.lens.shape[-1] != 1
+        for name, tensor in (("lens", limits.lens), ("exclude", limits.exclude)):
+            self.fields[f"{name}_row"] = tensor is not None and tensor.shape[-1] != 1
         if limits.mask is not None:
-            self.share("mask", limits.mask, 2)
-            fields["mask_row"], fields["mask_col"] = (size != 1 for size in limits.mask.shape[-2:])
-        if limits.exclude is not None:
-            self.share("exclude", limits.exclude, 1)
-            fields["exclude_row"] = limits.exclude.shape[-1] != 1
-        if limits.key_bias is not None:
-            fields["bias_stride"] = up(limits.keys, self.lanes)
-            self.share("bias", _filled(limits.key_bias, fields["bias_stride"]), 1)
-        if self.problem.seeds is not None:
-            self.share("seeds", self.problem.seeds, 0)
-            dropout = self.problem.dropout
-            fields["dropout"] = int(dropout * 2**32)
-            fields["kept_scale"] = 1 / (1 - dropout) if dropout < 1 else 0.0
+            self.fields["mask_row"], self.fields["mask_col"] = (size != 1 for size in limits.mask.shape[-2:])
+        for name, tensor in _shared(problem):
+            self._divide(name, tensor.shape[: tensor.ndim - _OWN[name]], problem.lead)
+        self.key_owners, self.value_owners = (t.shape[:-2].numel() for t in (problem.key, problem.value))
 
-    def share(self, name: str, tensor: Tensor, own: int) -> int:
-        """Point to an operand whose last `own` dimensions are its own, and record its owners; return their number."""
-        tensor = tensor.contiguous()
-        lead = tensor.shape[: tensor.ndim - own]
-        count = lead.numel()
-        self.point(name, tensor)
-        if lead == self.problem.lead:
+    def _divide(self, name: str, owners: torch.Size, lead: torch.Size) -> None:
+        """Say which of an operand's owners is each batch element's."""
+        count = owners.numel()
+        if owners == lead:
             self.fields[f"{name}_step"] = 1
         elif count != 1:
-            owners = torch.arange(count, device="cpu").reshape(lead)
-            self.point(f"{name}_table", owners.expand(self.problem.lead).contiguous())
-        return count
+            table = torch.arange(count, device="cpu").reshape(owners)
+            self.point(f"{name}_table", table.expand(lead).contiguous())
+
+    @classmethod
+    def of(cls, problem: Problem) -> Self:
+        """The call of a problem; where what belongs to its shapes is kept, only addresses are new."""
+        kept, name = problem.kept, "numba" if problem.limits.lens is None else "numba, with lengths"
+        sizes = cls(problem) if kept is None or name not in kept else kept[name]
+        if kept is not None:
+            kept[name] = sizes
+        call: Self = sizes.again()
+        call._sizes, call.problem = sizes, problem  # which has the tables
+        for name, tensor in _shared(problem):
+            call.point(name, _filled(tensor, call.fields["bias_stride"]) if name == "bias" else tensor.contiguous())
+        return call
 
     def pack(self, values: bool) -> Tensor:
         """Pack the keys, unless they are packed already, and the values, if `values`; return the packed keys."""
@@ -120,6 +121,13 @@ class _Call(Call):
         return packed
 
 
+def _shared(problem: Problem) -> Iterator[tuple[str, Tensor]]:
+    """The operands that batch elements may share, by the names that the record has for them."""
+    for name, tensor in problem.tensors().items():
+        if name != "packed":
+            yield _NAMES.get(name, name), tensor
+
+
 def _filled(tensor: Tensor, size: int) -> Tensor:
     """Pad the features with zeros up to a number of them; contiguous."""
     more = size - tensor.shape[-1]
@@ -138,7 +146,7 @@ def pack(key: Tensor) -> Tensor:
     limits = Restrictions(1, count, None, None, False, None, None, key.device)
     nothing = key.new_empty((*lead, count, 0))
     problem = Problem("additive", "gaussian", key[..., :1, :], key, None, nothing, limits, lead).wide()
-    return _Call(problem).pack(values=False).reshape(_packed_shape(key))
+    return _Call.of(problem).pack(values=False).reshape(_packed_shape(key))
 
 
 @pack.register_fake
@@ -155,7 +163,7 @@ def _packed_shape(key: Tensor) -> tuple[int, ...]:
 def _forward(problem: Problem) -> Output:
     from dikkat.cpu.attention import kernel
 
-    call = _Call(problem)
+    call = _Call.of(problem)
     fields, lead, limits = call.fields, problem.lead, problem.limits
     size = fields["values"]
     fields["exact"] = must_exclude(problem)
@@ -164,7 +172,7 @@ def _forward(problem: Problem) -> Output:
     fields["narrow"], fields["value_stride"] = narrow, stride
     call.pack(values=narrow)
     if not narrow and stride != size:
-        call.share("value", _filled(problem.value, stride), 2)
+        call.point("value", _filled(problem.value, stride))
     rows = min(_ROWS, max(1, limits.queries))
     parts = -(-limits.queries // rows)
     fields["rows"], fields["parts"] = rows, parts
@@ -183,7 +191,7 @@ def _forward(problem: Problem) -> Output:
 
 
 def _backward(problem: Problem, out: Output, grad: Upstream) -> Gradients:
-    call = _Call(problem)
+    call = _Call.of(problem)
     fields, lead, queries = call.fields, problem.lead, problem.limits.queries
     if problem.wants_weights:
         call.point("weights_grad", grad.weights.contiguous())
@@ -225,7 +233,7 @@ def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor |
     tasks, padded, stride = call.batch * fields["parts"], up(size, call.lanes), up(values, call.lanes)
     fields |= {"padded": padded, "value_stride": stride, "key_owners": call.key_owners}
     call.point("mean_grad", _filled(mean_grad, stride))
-    call.share("value", _filled(problem.value, stride), 2)
+    call.point("value", _filled(problem.value, stride))
     call.new("packed_key", call.key_owners, keys, padded)
     call.new("key_astray", call.key_owners, keys)
     tiles = call.key_owners * -(-keys // PEAK_KEYS)
@@ -277,3 +285,65 @@ def _blocked_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | 
 
 
 run = operator("numba", _forward, _backward)
+
+
+def summarise(problem: Problem, asked: Asked, lse: Tensor | None = None) -> Summary:
+    """What is asked for of the weights, of which no more than a tile is ever there.
+
+    Args:
+        problem: The call; its values are not looked at.
+        asked: Which summaries.
+        lse: (..., n), each row's log-sum-exp, where it is known: that saves one of two walks over the keys.
+
+    Returns:
+        The summaries, without gradients.
+    """
+    from dikkat.cpu.attention import summaries
+
+    problem = problem.wide()
+    call, lead, limits = _Call(problem), problem.lead, problem.limits
+    fields, queries, keys = call.fields, limits.queries, limits.keys
+    call.pack(values=False)
+    rows = min(_ROWS, max(1, queries))
+    # Every task has its own sums over all keys: no more tasks than keep the threads busy.
+    parts = max(1, min(-(-queries // rows), -(-4 * torch.get_num_threads() // max(1, call.batch))))
+    tasks = call.batch * parts if queries else 0
+    fields |= {"parts": parts, "part_rows": -(-queries // parts), "rows": rows, "top": asked.top}
+    fields |= {"known": lse is not None, "walks": asked != Asked()}
+    if lse is None:
+        peak, whole = (call.new(name, *lead, queries) for name in ("peak", "total"))
+    else:
+        peak = call.point("peak", lse.to(problem.dtype).expand(*lead, queries).contiguous())
+        whole = call.point("total", (peak != -math.inf).to(problem.dtype))
+    top_weights, top_keys = (call.new(name, *lead, queries, asked.top) for name in ("top_weights", "top_keys"))
+    entropy = call.new("entropy", *lead, queries) if asked.entropy else None
+    sums = call.zeros("key_sums_of_task", tasks, keys) if asked.sums else None
+    cells = call.zeros("cells_of_task", tasks, *asked.cells) if asked.cells else None
+    fields["cell_rows"], fields["cell_cols"] = asked.cells or (0, 0)
+    fields["by_largest"] = asked.by_largest
+    width, top = TILE * call.lanes, rows * asked.top
+    call.run(
+        summaries.summarise, tasks, scores=rows * width, weights=rows * width, kept=width, weight=fields["padded"],
+        query=rows * fields["padded"], mean=rows, peaks=rows, sums=rows, limits=rows, top_scores=top, top_places=top,
+    )  # fmt: skip
+
+    def joined(by_task: Tensor | None) -> Tensor | None:
+        """Join what the tasks of a batch element found."""
+        if by_task is None:
+            return None
+        each = by_task.reshape(*lead, tasks // max(1, call.batch), *by_task.shape[1:])
+        if asked.by_largest and by_task is cells:
+            return each.amax(len(lead)).to(problem.dtype)
+        return each.sum(len(lead)).to(problem.dtype)
+
+    pooled = joined(cells)
+    if pooled is not None and asked.cells and not asked.by_largest:
+        pooled = pooled / cell_sizes(queries, keys, asked.cells).to(problem.dtype)
+    return Summary(
+        log_sum_exp(peak, whole)[0],
+        top_weights if asked.top else None,
+        top_keys if asked.top else None,
+        joined(sums),
+        entropy,
+        pooled,
+    )

@@ -15,19 +15,21 @@ _SHARED = ("query", "key", "weight", "value", "bias", "lens", "exclude", "seeds"
 CALL = Record(
     numbers="""
         query key weight value bias packed_key packed_value key_peak mean peak total weights mean_grad weights_grad
-        total_grad drift query_grad key_grad weight_grad value_grad bias_grad
+        total_grad drift query_grad key_grad weight_grad value_grad bias_grad entropy top_weights
     """,
-    integers=" ".join(["lens exclude seeds", *(f"{name}_table" for name in _SHARED)]),
+    doubles="key_sums_of_task cells_of_task",
+    integers=" ".join(["lens exclude seeds top_keys", *(f"{name}_table" for name in _SHARED)]),
     flags="mask key_astray",
     whole=" ".join(f"{name}_step" for name in _SHARED)
     + """
         parts part_rows rows group profile queries keys features padded values value_stride blocks bias_stride
-        causal lens_row mask_row mask_col exclude_row dropout exact narrow partial key_owners
+        causal lens_row mask_row mask_col exclude_row dropout exact narrow partial key_owners known walks top cell_rows
+        cell_cols by_largest
     """,
     real="kept_scale scale limit highest",
     regions="""
         scores weights by_score in_fast dropped upstream kept weight weight_sums query query_peak query_sums
-        query_exact mean peaks sums totals drifts factors score_sums value_sums key_sums
+        query_exact mean peaks sums totals drifts factors score_sums value_sums key_sums top_scores
     """,
-    integer_regions="limits astray sharp exact_rows",
+    integer_regions="limits astray sharp exact_rows top_places",
 )

@@ -30,6 +30,8 @@ BYTES = 64
 FENCE = 4 * BYTES if os.environ.get("DIKKAT_FENCES") == "1" else 0
 """Bytes of a fence; 0 for none."""
 _PATTERN = 0xA5
+# Of tasks that were claimed, and of workers.
+_COUNTERS = Struct("2q")
 NUMPY = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 """The types that kernels are compiled for."""
 
@@ -69,7 +71,6 @@ class Record:
             **dict.fromkeys(integer_regions.split(), torch.int64),
         }
         places = [f"{name}_at" for name in self.regions]
-        # The counters are two: of tasks that were claimed, and of workers.
         self._whole = ["counters", "tasks", "scratch", "scratch_size", *self.kinds, *whole.split(), *places]
         self._real = real.split()
         self.blank: dict[str, Any] = dict.fromkeys((*self._whole, *self._real), 0)
@@ -174,25 +175,26 @@ class Call:
     def _by(self, kernel: Callable[..., Any], tasks: int, regions: dict[str, int]) -> Callable[[int, int], None]:
         """What runs the kernel on the tasks from one number to another."""
         number = torch.get_num_threads()  # as many workers
-        sizes = [count * (self.record.regions[name] or self.dtype).itemsize for name, count in regions.items()]
-        starts, size = _layout(tuple(sizes), FENCE)
+        places, size = _layout(self.record, self.dtype, tuple(regions.items()), FENCE)
         room, where = addresses.made((number if tasks > 1 else 1, size), torch.uint8)
         if FENCE:
             room.fill_(_PATTERN)
-        counters = (ctypes.c_int64 * 2)()
-        fields = self.fields | {f"{name}_at": start for name, start in zip(regions, starts, strict=True)}
-        fields |= {"counters": ctypes.addressof(counters), "scratch": where, "scratch_size": size}
-        record = ctypes.create_string_buffer(self.record.form.size)
+        form = self.record.form
+        # The record, and behind it the two counters.
+        record = ctypes.create_string_buffer(form.size + _COUNTERS.size)
+        address = ctypes.addressof(record)
+        fields = self.fields | {name: start for name, (start, _) in places.items()}
+        fields |= {"counters": address + form.size, "scratch": where, "scratch_size": size}
         compiled = kernel(NUMPY[self.dtype], *self.variant)
 
         def run(begin: int, end: int) -> None:  # keeps the room alive
-            counters[:] = [begin, 0]
             fields["tasks"] = end
-            self.record.form.pack_into(record, 0, *fields.values(), 0)
-            threads.run(compiled, ctypes.addressof(record), end - begin, number)
+            form.pack_into(record, 0, *fields.values(), 0)
+            _COUNTERS.pack_into(record, form.size, begin, 0)
+            threads.run(compiled, address, end - begin, number)
             if FENCE:
-                for name, start, length in zip(regions, starts, sizes, strict=True):
-                    _check(f"scratch {name}", room, start, length)
+                for name, (start, length) in places.items():
+                    _check(f"scratch {name.removesuffix('_at')}", room, start, length)
                 for name, fenced in self._fenced.items():
                     _check(name, fenced, FENCE, fenced.shape[1] - 2 * FENCE)
 
@@ -200,13 +202,16 @@ class Call:
 
 
 @lru_cache(1024)
-def _layout(sizes: tuple[int, ...], fence: int) -> tuple[list[int], int]:
-    """Where regions of so many bytes begin, each at a vector's boundary; and how many bytes there are in all."""
-    starts, end = [], 0
-    for size in sizes:
-        starts.append(end + fence)
+def _layout(
+    record: Record, dtype: torch.dtype, regions: tuple[tuple[str, int], ...], fence: int
+) -> tuple[dict[str, tuple[int, int]], int]:
+    """By its field's name, where each region begins, at a vector's boundary, and its bytes; and how many in all."""
+    places, end = {}, 0
+    for name, count in regions:
+        size = count * (record.regions[name] or dtype).itemsize
+        places[f"{name}_at"] = end + fence, size
         end += fence + up(size, BYTES) + fence
-    return starts, end
+    return places, end
 
 
 def _check(name: str, room: Tensor, start: int, size: int) -> None:

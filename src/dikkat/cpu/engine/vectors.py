@@ -226,6 +226,33 @@ def store_bfloat16(typingctx: Any, base: Any, index: Any, vector: Any) -> Any:
 
 
 @intrinsic
+def load_int8(typingctx: Any, base: Any, index: Any, like: Any) -> Any:
+    """The vector of `like`'s type that begins at element `index` of int8 numbers."""
+    kind = VECTORS[like]
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        narrow = ir.VectorType(ir.IntType(8), kind.lanes)
+        spot = builder.bitcast(builder.gep(args[0], [args[1]]), narrow.as_pointer())
+        return builder.sitofp(builder.load(spot, align=1), llvm_type(kind))
+
+    return kind(base, types.intp, like), build
+
+
+@intrinsic
+def store_int16(typingctx: Any, base: Any, index: Any, vector: Any) -> Any:
+    """Write a vector as 16-bit integers from element `index` on, each the nearest, even where two are."""
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        narrow = ir.VectorType(_HALF, vector.lanes)
+        spot = builder.bitcast(builder.gep(args[0], [args[1]]), narrow.as_pointer())
+        whole = builder.fptosi(call_llvm(builder, "rint", args[2]), ir.VectorType(I32, vector.lanes))
+        builder.store(builder.trunc(whole, narrow), spot, align=2)
+        return context.get_dummy_value()
+
+    return types.void(base, types.intp, vector), build
+
+
+@intrinsic
 def spread(typingctx: Any, base: Any, index: Any) -> Any:
     """Element `index` in every lane."""
     kind = VECTORS[base.dtype]

@@ -100,7 +100,7 @@ class Beams:
         totals[:, 0] = 0.0
         # Places not taken by ended hypotheses; the best scores of those.
         self._call.point("open", torch.full((sentences,), beam, device="cpu"))
-        self._call.point("kept", impossible.repeat(sentences, n_best))
+        self._call.point("best_ended", impossible.repeat(sentences, n_best))
         self._call.point("limits", limits.contiguous())
 
     def advance(self, gains: Tensor, tokens: Tensor) -> Advance:

@@ -1,4 +1,6 @@
-"""What the launcher and the kernels of a beam search both know: the record of a step."""
+"""What the launchers and the kernels of a search both know: the records of a step, and of a whole search."""
+
+import numpy as np
 
 from dikkat.cpu.engine.record import Record
 
@@ -7,7 +9,7 @@ GROUP = 4
 
 CALL = Record(
     numbers="scores bias",
-    doubles="gains totals kept step_totals",
+    doubles="gains totals best_ended step_totals",
     integers="""
         tokens open limits step_tokens step_rows step_origins next_rows next_tokens next_sentences outcome
     """,
@@ -16,3 +18,66 @@ CALL = Record(
     real="penalty",
     regions="vector",
 )
+
+# --- a whole search
+
+CHUNK = 48
+"""Rows of a task at most: so many, and a block of weights, stay in a core's cache."""
+
+SEARCH = Record(
+    numbers="""
+        source_table target_table source_scales target_scales key key_exp reach weight value weights kept block_peaks
+        block_sums block_gains quantized_scales result_weights
+    """,
+    doubles="totals best_ended gains step_totals result_scores result_totals",
+    integers="""
+        control state phases parts buffers strides sources lengths seen owners order fewest limits open chunk_first
+        chunk_rows tokens block_tokens step_tokens step_rows step_origins next_rows next_tokens next_sentences
+        result_steps result_places result_ids quantized
+    """,
+    flags="copies step_ended step_out result_ended",
+    whole="""
+        phase_count part_count lstm sentences longest positions chunks capacity beam n_best count blocks embedded hidden
+        own directions layers encoder_layers readout loop pair profile keys key_row features values
+    """,
+    real="penalty scale folded single most largest",
+    regions="block exps",
+)
+
+BUFFERS = (
+    "embedded_source", "outputs", "outputs_below", "gates", "encoder_state", "encoder_cell", "final", "final_cell",
+    "keys", "before", "cell_before", "after", "cell_after", "embedding", "context", "query", "readout",
+)  # fmt: skip
+"""What the phases of a search read and write, by the numbers under which the kernel has their addresses."""
+
+READ, DENSE, ENCODE, KEYS, GATHER, ATTEND, CELL, RANK = range(8)
+"""The kinds of phases."""
+POSITIONS, SENTENCES, LIVE = range(3)
+"""What rows a phase has: all positions of all sentences, the sentences, or the hypotheses that go on."""
+
+_PHASE = (
+    "kind", "rows", "blocks", "panels", "weight", "stride", "scales", "scale_stride", "bias", "part", "parts", "tanh",
+    "out", "out_layer", "out_step", "layer",
+)  # fmt: skip
+PHASE = np.dtype([(name, np.int64) for name in _PHASE])
+"""A phase: a matrix in blocks of so many panels, with what is read and where the results go.
+
+Weight, scales and bias are addresses; the strides from a block to the next are in bytes."""
+
+_PART = ("source", "layer", "step", "count", "first", "panels")
+PART = np.dtype([(name, np.int64) for name in _PART])
+"""A part of what a matrix is multiplied with: `count` numbers of each row of a buffer's layer, rows `step` apart, which
+make `panels` of a block's panels from the `first` on."""
+
+GOING, DONE, UNKNOWN_SCORES, FULL = range(4)
+"""Whether a search goes on, is over, has met scores that are no numbers, or has no room for another step."""
+STATE = np.dtype(
+    [(name, np.int64) for name in ("phase", "first", "tasks", "cost", "inner", "rows", "step", "room", "status")]
+)
+"""Where a search is, between two tasks: in which phase, from which ticket on, at which step."""
+
+_LINE = 64  # bytes of a cache line: each of the numbers that workers fight for has one of its own
+TICKETS, PUBLISHED, FINISHED, OVER, BUDGET = (_LINE * index for index in range(5))
+"""Bytes from the address of `control`: tickets that are claimed, are published, are done; whether all is over; and how
+much work is left until Python is to hear of Ctrl-C."""
+CONTROL = 5 * _LINE

@@ -66,10 +66,7 @@ class Beams:
         may_end = self._fewest[self._sentences] <= len(self._steps)
         found = self._beams.advance(*self._candidates(products, bias, copies, may_end))
         if found.unknown:
-            raise InputError(
-                "the model's scores of the next token are not numbers (NaN or infinite), so that none is the best: its "
-                "weights are damaged, or its training diverged. Train it again, with a lower learning rate"
-            )
+            raise unknown_scores()
         self._steps.append(found.step)
         if weights is not None:
             self._weights.append(weights)
@@ -161,3 +158,11 @@ class Samples(Beams):
         chosen = places if tokens is None else tokens.gather(1, places)
         gains = scores.gather(1, chosen) - scores.logsumexp(1, keepdim=True)
         return gains.double().cpu(), chosen.cpu()
+
+
+def unknown_scores() -> InputError:
+    """The error for a row of which no token is the best."""
+    return InputError(
+        "the model's scores of the next token are not numbers (NaN or infinite), so that none is the best: its "
+        "weights are damaged, or its training diverged. Train it again, with a lower learning rate"
+    )

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 import torch
 
 from dikkat.errors import InputError
+from dikkat.translation.decoding import compiled
 from dikkat.translation.decoding.beams import Beams, Hypothesis, Samples
 from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search
 from dikkat.translation.decoding.readers import Models, Readers, gathered, mean_log
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.network.model import collate, expected, pad
 from dikkat.translation.network.precision import check_precision
+from dikkat.translation.settings import Precision
 from dikkat.translation.text.tokenizer import BEGIN
 
 _CHUNK = 1024  # tokens whose scores are in memory at once where a translation is given
@@ -83,9 +85,12 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
     if not sources:
         return []
     device = together[0].output_bias.device
+    if compiled.can_run(together, search):
+        return compiled.translations(together[0], sources, search)
     check_precision(search.precision, device.type)
     numbers, lengths = (tensor.to(device) for tensor in pad(sources))
-    readers = Readers(together, numbers, lengths, search.precision)
+    precision: Precision = "bfloat16" if search.precision == "bfloat16" else "float32"
+    readers = Readers(together, numbers, lengths, precision)
     if not search.sample:
         return _searched(readers, Beams(search, sources, readers.attend))
     repeated = [source for source in sources for _ in range(search.n_best)]

@@ -17,6 +17,7 @@ from dikkat.errors import InputError
 from dikkat.storage.files import parse_json, read_regular
 from dikkat.storage.folders import SUMS, check_free, digest, parse_sums, recover, write_folder
 from dikkat.storage.headers import check_header, header
+from dikkat.storage.int8 import Rows, dequantized, is_exact, quantized
 from dikkat.storage.tensors import described, joined, misfits
 from dikkat.translation.errors import ModelFolderError, SettingsError
 from dikkat.translation.formats.origin import Origin
@@ -28,7 +29,10 @@ from dikkat.translation.text.tokenizer import Tokenizer
 FORMAT = "dikkat translator"
 VERSION = 2
 _WITHOUT_SUMS = 1  # the version before, which is still read
+_QUANTIZED = 3  # of folders with weights in int8
 
+SCALES = ".scales"
+"""What is put to the name of a matrix in int8 for the name of its rows' scales."""
 WEIGHTS, SETTINGS = "model.safetensors", "settings.json"
 SOURCE, TARGET = "source.tokenizer.json", "target.tokenizer.json"
 FILES = (WEIGHTS, SETTINGS, SOURCE, TARGET)
@@ -93,7 +97,7 @@ class Contents(NamedTuple):
     origin: Origin | None = None
 
 
-def write(folder: str | Path, contents: Contents) -> None:
+def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None:
     """Save a model folder whole or not at all.
 
     The files are written to a new folder beside it and flushed to the disk; then that takes the name. If anything fails
@@ -106,6 +110,7 @@ def write(folder: str | Path, contents: Contents) -> None:
     Args:
         folder: Where; its parent folders are made if need be. A model folder is replaced.
         contents: What it will hold.
+        int8: Whether to write matrices in int8, with a scale for each row.
 
     Raises:
         ModelFolderError: Something else than a model is there, or the weights are not of these settings.
@@ -118,18 +123,21 @@ def write(folder: str | Path, contents: Contents) -> None:
         for name, tensor in contents.tensors.items()
     }
     _check_names(expected, weights, folder)
+    if int8:
+        _refuse([f"{name}: got values that are not finite" for name in weights if not _finite(weights[name])], folder)
+        weights = _in_int8(weights)
     recover(folder)
     check_replaceable(folder)
     try:
-        _write(folder, contents._replace(tensors=weights))
+        _write(folder, contents._replace(tensors=weights), _QUANTIZED if int8 else VERSION)
     except OSError as error:
         older = "; the older model there is as it was" if folder.exists() else ""
         raise OSError(error.errno, f"the model was not saved: {error.strerror}{older}", str(folder)) from error
 
 
-def _write(folder: Path, contents: Contents) -> None:
+def _write(folder: Path, contents: Contents, version: int) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    settings = {**header(FORMAT, VERSION), "settings": contents.settings.to_dict()}
+    settings = {**header(FORMAT, version), "settings": contents.settings.to_dict()}
     if contents.origin is not None:
         settings["origin"] = contents.origin.to_dict()
     files = {
@@ -148,15 +156,16 @@ def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tok
         folder: What `write` wrote.
 
     Returns:
-        The network in evaluation mode on the CPU, its settings, the source and the target tokenizer, its origin.
+        The network in evaluation mode on the CPU, its settings, the source and the target tokenizer, its origin. One
+        from weights in int8 has just these numbers, in float32, and does not learn.
 
     Raises:
         ModelFolderError: No such folder; a file missing, truncated, damaged, far too large, or no regular file; another
             version; a tensor missing, too many or of another shape; a pickle in place of the weights.
     """
-    model, contents = _read(Path(folder))
+    model, contents, int8 = _read(Path(folder))
     model.load_state_dict(contents.tensors, assign=True)
-    return model.eval(), *contents[1:]
+    return model.eval().requires_grad_(not int8), *contents[1:]
 
 
 def read(folder: str | Path) -> Contents:
@@ -174,21 +183,25 @@ def read(folder: str | Path) -> Contents:
     return _read(Path(folder))[1]
 
 
-def _read(folder: Path) -> tuple[TranslationModel, Contents]:
-    """The checked contents, and the network that they fit, as yet without memory."""
+def _read(folder: Path) -> tuple[TranslationModel, Contents, bool]:
+    """The checked contents, the network that they fit, as yet without memory, and whether they are of int8."""
     recover(_absolute(folder))
     if not folder.is_dir():
         raise ModelFolderError(f"{folder}: no such model folder. `dikkat train --output {folder}` makes one")
-    settings, origin, sums = _load_settings(folder)
+    settings, origin, sums, int8 = _load_settings(folder)
     source, target = (_load_tokenizer(folder / name, sums) for name in (SOURCE, TARGET))
     try:
         model = _skeleton(settings, source, target)
     except SettingsError as error:
         raise ModelFolderError(f"{folder}: {error}") from error
     expected = model.state_dict()
-    tensors = _load_tensors(folder / WEIGHTS, expected, sums)
-    _check_tensors(expected, tensors, folder / WEIGHTS)
-    return model, Contents(tensors, settings, source, target, origin)
+    stored = _expected_in_int8(expected) if int8 else expected
+    tensors = _load_tensors(folder / WEIGHTS, stored, sums)
+    _check_tensors(stored, tensors, folder / WEIGHTS)
+    if int8:
+        _check_int8(tensors, folder / WEIGHTS)
+        tensors = _from_int8(tensors)
+    return model, Contents(tensors, settings, source, target, origin), int8
 
 
 def _skeleton(settings: Settings, source: Tokenizer, target: Tokenizer) -> TranslationModel:
@@ -211,8 +224,62 @@ def _absolute(folder: Path) -> Path:
     return Path(os.path.abspath(folder))  # noqa: PTH100  (resolve() would follow a link that must not be replaced)
 
 
-def _load_settings(folder: Path) -> tuple[Settings, Origin | None, dict[str, str] | None]:
-    """The settings, the origin, and the SHA-256 of each file, which the oldest folders have not."""
+# --- weights in int8
+
+
+def _has_scales(tensor: Tensor) -> bool:
+    """Whether a weight is stored in int8: matrices of several rows are."""
+    return tensor.ndim == 2 and len(tensor) > 1
+
+
+def _in_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a folder in int8: of a matrix its numbers, and under a second name the scales of its rows."""
+    stored: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        if _has_scales(tensor):
+            rows = quantized(tensor)
+            stored |= {name: rows.numbers.contiguous(), name + SCALES: rows.scales.contiguous()}
+        else:
+            stored[name] = tensor
+    return stored
+
+
+def _expected_in_int8(expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Names, types and shapes of these."""
+    stored: dict[str, Tensor] = {}
+    for name, tensor in expected.items():
+        if _has_scales(tensor):
+            scales = tensor.new_empty(len(tensor), dtype=torch.float32)
+            stored |= {name: tensor.to(torch.int8), name + SCALES: scales}
+        else:
+            stored[name] = tensor
+    return stored
+
+
+def _check_int8(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Whether these are numbers and scales that dikkat would write."""
+    faults = []
+    for name, tensor in tensors.items():
+        if name.endswith(SCALES) and (bool((tensor < 0).any()) or not is_exact(tensor)):
+            faults.append(f"{name}: got a scale that is negative or has more than 16 significant bits")
+        elif tensor.dtype == torch.int8 and bool((tensor == -128).any()):
+            faults.append(f"{name}: got -128; expected numbers from -127 to 127")
+    _refuse(faults, path)
+
+
+def _from_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name: dequantized(Rows(tensor, tensors[name + SCALES])) if tensor.dtype == torch.int8 else tensor
+        for name, tensor in tensors.items()
+        if not name.endswith(SCALES)
+    }
+
+
+# --- reading
+
+
+def _load_settings(folder: Path) -> tuple[Settings, Origin | None, dict[str, str] | None, bool]:
+    """The settings, the origin, each file's SHA-256, which the oldest folders have not, and whether int8 is stored."""
     path = folder / SETTINGS
     data = _bytes(path, _LARGEST_TEXT)
     try:
@@ -220,7 +287,7 @@ def _load_settings(folder: Path) -> tuple[Settings, Origin | None, dict[str, str
     except ValueError as error:
         raise ModelFolderError(f"{path}: truncated or not JSON ({error}). Save the model again") from error
     try:
-        check_header(content, FORMAT, (_WITHOUT_SUMS, VERSION), "train again")
+        check_header(content, FORMAT, (_WITHOUT_SUMS, VERSION, _QUANTIZED), "train again")
     except ValueError as error:
         raise ModelFolderError(f"{path}: {error}") from error
     if unknown := sorted(content.keys() - {"format", "version", "settings", "origin"}):
@@ -232,7 +299,7 @@ def _load_settings(folder: Path) -> tuple[Settings, Origin | None, dict[str, str
             raise ModelFolderError(f'{path}: "{part}" is missing or not an object. Save the model again')
     try:
         origin = Origin.from_dict(content["origin"]) if "origin" in content else None
-        return Settings.from_dict(content["settings"]), origin, sums
+        return Settings.from_dict(content["settings"]), origin, sums, content["version"] == _QUANTIZED
     except (SettingsError, ModelFolderError) as error:
         raise ModelFolderError(f"{path}: {error}") from error
 

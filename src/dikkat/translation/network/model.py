@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from dikkat import scores
 from dikkat.attention import Memory
-from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, Covered, GRUEncoder, LSTMEncoder
+from dikkat.cpu.search.network import Affine, Network
+from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, Covered, GRUEncoder, LSTMEncoder, described
 from dikkat.translation.architecture import has_source_table, score_of
 from dikkat.translation.network.loss import Reduction, linear_cross_entropy
 from dikkat.translation.settings import Precision, Settings
@@ -276,6 +277,31 @@ class TranslationModel(nn.Module):
             raise RuntimeError("the decoder returned no weights, which were asked for")
         return self._readout(states, contexts, embedded), weights, state
 
+    def network_obstacles(self) -> list[str]:
+        """Why a search cannot run on the weights alone, as one compiled call; empty where it can."""
+        reasons = described.obstacles(self)
+        replaced = any(vars(TranslationModel)[name] is not method for name, method in _METHODS.items())
+        if type(self) is not TranslationModel or vars(self).keys() & _METHODS or replaced:
+            reasons.append(f"{type(self).__name__} has methods of its own, and may compute something else")
+        return reasons
+
+    def network(self) -> Network:
+        """The weights, for a search as one compiled call."""
+        lstm = hasattr(self, "cell_bridge")
+        return Network(
+            source_table=self._source_table().weight,
+            target_table=self.target_embedding.weight,
+            scale=math.sqrt(self.target_embedding.embedding_dim),
+            encoder=described.encoder_cells(self.encoder, self.decoder.num_layers),
+            bridge=Affine(self.bridge.weight, self.bridge.bias),
+            cell_bridge=Affine(self.cell_bridge.weight, self.cell_bridge.bias) if lstm else None,
+            decoder=described.decoder_cells(self.decoder),
+            compared=described.compared(self.decoder),
+            attends=self.attends,
+            readout=Affine(self.readout.weight, self.readout.bias),
+            output=Affine(self._output_weight(), self.output_bias),
+        )
+
     def output_layer(self, precision: Precision) -> "OutputLayer":
         """The output layer for a search, with products in this precision."""
         return OutputLayer(self._output_weight(), self.output_bias, precision)
@@ -319,6 +345,10 @@ class TranslationModel(nn.Module):
 
     def _output_weight(self) -> Tensor:
         return self.output_weight if hasattr(self, "output_weight") else self.target_embedding.weight
+
+
+_METHODS = {name: value for name, value in vars(TranslationModel).items() if callable(value)}
+"""What somebody may put something else in the place of, in a model or in all."""
 
 
 def expected(batch: Batch) -> Tensor:

@@ -3,10 +3,9 @@
 import torch
 
 from dikkat.translation.errors import SettingsError
-from dikkat.translation.settings import Precision
 
 
-def check_precision(precision: Precision, device: str) -> None:
+def check_precision(precision: str, device: str) -> None:
     """Refuse products in bfloat16 where the processor has none.
 
     Raises:

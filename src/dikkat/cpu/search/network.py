@@ -1,0 +1,410 @@
+"""What a compiled search runs: the weights of a translator, whatever module they come from, packed into panels."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from dikkat import addresses
+from dikkat.cpu.engine.record import BYTES, up
+from dikkat.cpu.recurrence.record import CHOICES
+from dikkat.cpu.scoring import PROFILES
+from dikkat.cpu.search.record import (
+    ATTEND,
+    BUFFERS,
+    CELL,
+    DENSE,
+    ENCODE,
+    GATHER,
+    KEYS,
+    LIVE,
+    PART,
+    PHASE,
+    POSITIONS,
+    RANK,
+    READ,
+    SENTENCES,
+)  # fmt: skip
+from dikkat.scores import Pair, Profile
+from dikkat.storage.int8 import quantized
+
+_WIDE = 16
+"""Panels of a block of the output layer; scores of so many columns are ranked while they are in the cache."""
+_NARROW = 4
+"""Panels of a block of other matrices: what one row goes through at once."""
+
+
+class Affine(NamedTuple):
+    """A matrix (out, in), and a bias (out,), if any."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+
+class Cells(NamedTuple):
+    """The weights of a recurrent layer, as `torch.nn.GRU` and `torch.nn.LSTM` have them."""
+
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias_ih: Tensor
+    bias_hh: Tensor
+
+
+class Compared(NamedTuple):
+    """How states are compared with what was read: what makes queries and keys of them, and the pair function."""
+
+    pair: Pair
+    profile: Profile
+    query: Affine
+    key: Affine
+    weight: Tensor | None
+
+
+class Network(NamedTuple):
+    """A translator's weights, of one dtype, float32 or float64, on the CPU.
+
+    Attributes:
+        source_table: (V, e).
+        target_table: (W, e).
+        scale: What embeddings are multiplied by.
+        encoder: Its layers, each of one direction or two.
+        bridge: What makes the decoder's first states of the encoder's last ones; None for these themselves.
+        cell_bridge: Likewise of an LSTM's cells.
+        decoder: Its layers; the first reads embedding and context.
+        compared: The attention.
+        attends: Whether it looks at all positions, and not at the last state of the encoder alone.
+        readout: Of state, context and embedding, before its tanh; None for the state itself.
+        output: (W, …), with a bias.
+    """
+
+    source_table: Tensor
+    target_table: Tensor
+    scale: float
+    encoder: Sequence[Sequence[Cells]]
+    bridge: Affine | None
+    cell_bridge: Affine | None
+    decoder: Sequence[Cells]
+    compared: Compared
+    attends: bool
+    readout: Affine | None
+    output: Affine
+
+    @property
+    def hidden(self) -> int:
+        """Features of a decoder's state."""
+        return self.decoder[0].weight_hh.shape[1]
+
+    @property
+    def lstm(self) -> bool:
+        """Whether cells are an LSTM's, and not a GRU's."""
+        return self.decoder[0].weight_hh.shape[0] == 4 * self.hidden
+
+
+# --- panels
+
+
+class _Rows(NamedTuple):
+    """The rows of a matrix: numbers, and of int8 ones their scales."""
+
+    numbers: Tensor
+    scales: Tensor | None
+
+
+class _Read(NamedTuple):
+    """What some columns of a matrix are multiplied with: a layer of a buffer, whose rows are `step` numbers.
+
+    Of each row it is `groups` times `size` numbers, as many columns, each group filled up to whole panels.
+    """
+
+    buffer: str
+    layer: int
+    size: int
+    step: int
+    groups: int = 1
+
+
+class _Write(NamedTuple):
+    """Where the results of a phase go."""
+
+    buffer: str
+    layer: int
+    step: int
+    tanh: bool = False
+
+
+class Panels:
+    """A network's weights in panels, and the phases of a search that read them; never written to once it is made.
+
+    Args:
+        network: The weights.
+        int8: Whether to keep them in int8.
+
+    Attributes:
+        int8: Whether they are.
+        dtype: What is computed in.
+        phases: The phases, of `record.PHASE`.
+        parts: What they read, of `record.PART`.
+        loop: The first phase of a step.
+        sizes: What the kernel's record has of sizes, by its names.
+        scale: What embeddings are multiplied by.
+        blocks: Of the output layer.
+        widest: The most numbers of a block's row.
+        reads: The most numbers that a phase reads of a row.
+        tensors: Tables and vectors that the kernel's record points to, by its names.
+        attends: As of `Network`.
+        nbytes: How much memory the weights take here.
+    """
+
+    def __init__(self, network: Network, int8: bool) -> None:
+        self.int8, self.dtype = int8, network.target_table.dtype
+        self._lanes = BYTES // self.dtype.itemsize
+        self._wide = 2 * self._lanes  # what rows of buffers are filled up to
+        self._phases: list[dict[str, int]] = []
+        self._parts: list[tuple[int, ...]] = []
+        self._packed: list[Tensor] = []
+        self.scale, self.attends = network.scale, network.attends
+        self.tensors: dict[str, Tensor] = {}
+        self.sizes = self._sizes_of(network)
+        self._tables(network)
+        self._encoder(network)
+        self._first_states(network)
+        self.loop = len(self._phases)
+        self._step(network)
+        self.blocks = self._phases[-1]["blocks"]
+        self.widest = max(phase["panels"] for phase in self._phases) * self._lanes
+        reads = [sum(part[3] for part in self._parts[p["part"] :][: p["parts"]]) for p in self._phases]
+        self.reads = max(reads)
+        self.phases = np.array([tuple(phase[name] for name in PHASE.names or ()) for phase in self._phases], PHASE)
+        self.parts = np.array(self._parts, PART)
+        self.nbytes = sum(tensor.nbytes for tensor in self._packed)
+
+    def _up(self, size: int) -> int:
+        return up(size, self._wide)
+
+    def _sizes_of(self, net: Network) -> dict[str, int]:
+        own = self._up(net.encoder[0][0].weight_hh.shape[1])
+        return {
+            "lstm": int(net.lstm),
+            "embedded": self._up(net.source_table.shape[1]),
+            "hidden": self._up(net.hidden),
+            "own": own,
+            "directions": len(net.encoder[0]),
+            "layers": len(net.decoder),
+            "encoder_layers": len(net.encoder),
+            "readout": self._up(len(net.readout.weight)) if net.readout else 0,
+            "pair": CHOICES.index(net.compared.pair),
+            "profile": PROFILES.index(net.compared.profile),
+            "features": self._up(len(net.compared.key.weight)),
+            "values": len(net.encoder[0]) * own,
+        }
+
+    def _tables(self, net: Network) -> None:
+        """The embeddings, and the weight of an additive score."""
+        for side, table in (("source", net.source_table), ("target", net.target_table)):
+            rows = self._rows(table)
+            self.tensors[f"{side}_table"] = filled = self._filled(rows.numbers)
+            if self.int8 or filled is not rows.numbers:  # a table that is the model's own takes no further memory
+                self._packed.append(filled)
+            if rows.scales is not None:
+                self.tensors[f"{side}_scales"] = rows.scales
+        if net.compared.weight is not None:
+            self.tensors["weight"] = self._filled(net.compared.weight.detach())
+
+    def _filled(self, tensor: Tensor) -> Tensor:
+        """The last dimension filled up with zeros; a tensor that is so already, itself."""
+        more = self._up(tensor.shape[-1]) - tensor.shape[-1]
+        return pad(tensor, (0, more)) if more or not tensor.is_contiguous() else tensor
+
+    # --- phases
+
+    def _encoder(self, net: Network) -> None:
+        at, own = self.sizes, net.encoder[0][0].weight_hh.shape[1]
+        self._phase(READ, POSITIONS)
+        read = _Read("embedded_source", 0, net.source_table.shape[1], at["embedded"])
+        gates = 4 if net.lstm else 3
+        for layer, cells in enumerate(net.encoder):
+            for direction, each in enumerate(cells):
+                wide = _Write("gates", direction, gates * at["own"])
+                inputs, panels = self._gates(each.weight_ih, [read], input_side=True)
+                self._phase(DENSE, POSITIONS, inputs, [(read, panels)], self._biases(each)[:, :gates], wide)
+            out = ("outputs", "outputs_below")[(len(net.encoder) - 1 - layer) % 2]
+            state = _Read("encoder_state", 0, own, at["own"])
+            both = [self._gates(each.weight_hh, [state], input_side=False) for each in cells]
+            packed = [_stacked([directed for (directed,), _ in both])]
+            biases = torch.cat([self._biases(each) for each in cells])
+            self._phase(ENCODE, SENTENCES, packed, [(state, both[0][1])], biases, _Write(out, 0, 0), layer=layer)
+            read = _Read(out, 0, own, at["values"], len(cells))
+        if not net.attends:
+            read = _Read("final", len(net.encoder) - 1, own, at["values"], at["directions"])
+        rows = POSITIONS if net.attends else SENTENCES
+        self._affine(rows, net.compared.key, [read], _Write("keys", 0, at["features"]))
+        if net.compared.pair == "additive":
+            self._phase(KEYS, SENTENCES)
+
+    def _first_states(self, net: Network) -> None:
+        """The decoder's, of the encoder's last ones."""
+        at, own = self.sizes, net.encoder[0][0].weight_hh.shape[1]
+        unit = Affine(torch.eye(net.hidden, dtype=self.dtype, device="cpu"))
+        for layer in range(len(net.decoder)):
+            last = _Read("final", layer, own, at["values"], at["directions"])
+            into = _Write("after", layer, at["hidden"], tanh=net.bridge is not None)
+            self._affine(SENTENCES, net.bridge or unit, [last], into)
+            if net.lstm:
+                into = _Write("cell_after", layer, at["hidden"])
+                self._affine(SENTENCES, net.cell_bridge or unit, [last._replace(buffer="final_cell")], into)
+
+    def _step(self, net: Network) -> None:
+        at, hidden, top = self.sizes, net.hidden, len(net.decoder) - 1
+        embedding = _Read("embedding", 0, net.target_table.shape[1], at["embedded"])
+        context = _Read("context", 0, net.encoder[0][0].weight_hh.shape[1], at["values"], at["directions"])
+        self._phase(GATHER, LIVE)
+        state = _Read("before", top, hidden, at["hidden"])
+        self._affine(LIVE, net.compared.query, [state], _Write("query", 0, at["features"]))
+        self._phase(ATTEND, LIVE)
+        below = [embedding, context]
+        for layer, each in enumerate(net.decoder):
+            own = _Read("before", layer, hidden, at["hidden"])
+            inputs, first = self._gates(each.weight_ih, below, input_side=True)
+            recurrent, second = self._gates(each.weight_hh, [own], input_side=False)
+            reads = [*((read, first) for read in below), (own, second)]
+            self._phase(CELL, LIVE, [*inputs, *recurrent], reads, self._biases(each), layer=layer)
+            below = [_Read("after", layer, hidden, at["hidden"])]
+        said = below[0]
+        if net.readout is not None:
+            size = len(net.readout.weight)
+            into = _Write("readout", 0, self._up(size), tanh=True)
+            self._affine(LIVE, net.readout, [said, context, embedding], into)
+            said = _Read("readout", 0, size, self._up(size))
+        self._affine(LIVE, net.output, [said], None)
+
+    def _affine(self, rows: int, affine: Affine, reads: list[_Read], into: _Write | None) -> None:
+        """A phase of a matrix and a bias; without a place for the results, of the scores of tokens, to be ranked."""
+        size, lanes = len(affine.weight), self._lanes
+        if into is not None:
+            panels = _NARROW if self._up(size) // lanes % _NARROW == 0 else self._wide // lanes
+            blocks = self._up(size) // lanes // panels
+        else:
+            blocks = -(-size // (_WIDE * lanes))
+            panels = -(-size // (blocks * lanes))
+        of_rows = self._rows(affine.weight)
+        packed = [
+            self._packed_part(part, lambda t: pad(t, (0, 0, 0, blocks * panels * lanes - size)).view(
+                blocks, panels, lanes, -1
+            ))
+            for part in self._columns(of_rows, reads)
+        ]  # fmt: skip
+        bias = torch.zeros(size, dtype=self.dtype, device="cpu") if affine.bias is None else affine.bias.detach()
+        nothing = 0.0 if into is not None else -torch.inf  # which no token has that is none
+        biases = pad(bias, (0, blocks * panels * lanes - size), value=nothing).view(blocks, panels * lanes)
+        kind = DENSE if into is not None else RANK
+        self._phase(kind, rows, packed, [(read, (0, panels)) for read in reads], biases, into)
+
+    def _gates(
+        self, weight: Tensor, reads: list[_Read], *, input_side: bool
+    ) -> tuple[list["_Packed"], tuple[int, int]]:
+        """One side of a layer's gates, in blocks of a vector of features, with the panels that it makes.
+
+        An LSTM's are i, f, g, o; a GRU's n, r, z of the input's side and r, z, n of the other: so that in a block of n,
+        r, z, n each side makes three that are neighbours, and what is added has been added.
+        """
+        gates = 4 if self.sizes["lstm"] else 3
+        order = torch.tensor([2, 0, 1] if input_side and gates == 3 else list(range(gates)), device="cpu")
+
+        def in_blocks(t: Tensor) -> Tensor:
+            by_gate = t.unflatten(0, (gates, -1)).index_select(0, order)
+            filled = pad(by_gate, (0, 0, 0, self._up(by_gate.shape[1]) - by_gate.shape[1]))
+            return filled.unflatten(1, (-1, self._lanes)).transpose(0, 1)
+
+        packed = [self._packed_part(part, in_blocks) for part in self._columns(self._rows(weight), reads)]
+        return packed, (0 if input_side or gates == 4 else 1, gates)
+
+    def _biases(self, cells: Cells) -> Tensor:
+        """(blocks, 4, lanes): of an LSTM both sides together; of a GRU n of the input's, r and z together, n."""
+        ours, theirs = (
+            self._filled(bias.detach().unflatten(0, (4 if self.sizes["lstm"] else 3, -1)))
+            for bias in (cells.bias_ih, cells.bias_hh)
+        )
+        both = ours + theirs
+        found = both if self.sizes["lstm"] else torch.stack([ours[2], both[0], both[1], theirs[2]])
+        return found.unflatten(1, (-1, self._lanes)).transpose(0, 1)
+
+    # --- their matrices
+
+    def _rows(self, weight: Tensor) -> _Rows:
+        if not self.int8:
+            return _Rows(weight.detach(), None)
+        return _Rows(*quantized(weight))
+
+    def _columns(self, rows: _Rows, reads: list[_Read]) -> list[_Rows]:
+        """What is multiplied with each part, its columns filled up as that is."""
+        sizes = [read.size * read.groups for read in reads]
+        found = []
+        for read, part in zip(reads, rows.numbers.split(sizes, dim=1), strict=True):
+            filled = pad(part.unflatten(1, (read.groups, read.size)), (0, self._up(read.size) - read.size))
+            found.append(_Rows(filled.flatten(1), rows.scales))
+        return found
+
+    def _packed_part(self, rows: _Rows, in_blocks: Callable[[Tensor], Tensor]) -> "_Packed":
+        """Panels (blocks, panels, columns, lanes) and scales (blocks, panels, lanes)."""
+        panels = in_blocks(rows.numbers).transpose(2, 3)
+        if rows.scales is None:
+            return _Packed(panels.flatten(1), None)
+        pairs = panels.unflatten(2, (-1, 2)).transpose(3, 4)
+        return _Packed(pairs.flatten(1), in_blocks(rows.scales.unsqueeze(1)).flatten(1))
+
+    def _phase(
+        self,
+        kind: int,
+        rows: int,
+        packed: Sequence["_Packed"] = (),
+        reads: Sequence[tuple[_Read, tuple[int, int]]] = (),
+        biases: Tensor | None = None,
+        into: _Write | None = None,
+        layer: int = 0,
+    ) -> None:
+        phase = dict.fromkeys(PHASE.names or (), 0) | {"kind": kind, "rows": rows, "blocks": 1, "layer": layer}
+        if into is not None:
+            phase |= {"out": BUFFERS.index(into.buffer), "out_layer": into.layer, "out_step": into.step}
+            phase["tanh"] = int(into.tanh)
+        if biases is not None:
+            whole = _joined(packed)
+            biases = biases.flatten(1).contiguous()
+            phase |= {"blocks": len(biases), "panels": biases.shape[1] // self._lanes}
+            phase |= {"part": len(self._parts), "parts": len(reads)}
+            phase |= {"weight": self._address(whole.panels), "stride": whole.panels[0].nbytes}
+            phase["bias"] = self._address(biases)
+            if whole.scales is not None:
+                phase |= {"scales": self._address(whole.scales), "scale_stride": whole.scales[0].nbytes}
+            for read, (first, panels) in reads:
+                count = read.groups * self._up(read.size)
+                self._parts.append((BUFFERS.index(read.buffer), read.layer, read.step, count, first, panels))
+        self._phases.append(phase)
+
+    def _address(self, tensor: Tensor) -> int:
+        self._packed.append(tensor)
+        return addresses.address("a weight", tensor, tensor.dtype)
+
+
+class _Packed(NamedTuple):
+    """Blocks of a matrix, or of a part of it: (blocks, numbers), and the scales of their columns."""
+
+    panels: Tensor
+    scales: Tensor | None
+
+
+def _joined(parts: Sequence[_Packed]) -> _Packed:
+    """Parts one behind the other, block by block."""
+    scales = [part.scales for part in parts if part.scales is not None]
+    return _Packed(
+        torch.cat([part.panels for part in parts], dim=1).contiguous(),
+        torch.cat(scales, dim=1).contiguous() if scales else None,
+    )
+
+
+def _stacked(parts: Sequence[_Packed]) -> _Packed:
+    """The blocks of one after those of the other."""
+    scales = [part.scales for part in parts if part.scales is not None]
+    return _Packed(torch.cat([part.panels for part in parts]), torch.cat(scales) if scales else None)

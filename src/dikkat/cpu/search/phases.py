@@ -1,0 +1,482 @@
+"""A whole search as one compiled call: the encoder, and then every step until the last sentence is decided.
+
+It is a sequence of phases, each a number of tasks that do not depend on each other: a product with a block of a matrix
+and what follows it, some rows of attention, the bookkeeping between. Workers claim tickets; who holds one of a phase
+that is not published yet waits, and who finishes the last task of a phase does what comes between and publishes the
+next. So any number of workers, from one on, come to the end, and none waits for a worker that is not there. What they
+compute does not depend on how many they are.
+
+Where a search is stands in memory alone, so that all workers can return, between two tasks, and go on later: Python
+then hears of Ctrl-C.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from dikkat.cpu.engine.compile import Kernel, inlined
+from dikkat.cpu.engine.elementary import exp, sigmoid, tanh
+from dikkat.cpu.engine.memory import Call, clear, copy_vectors, workplace_of
+from dikkat.cpu.engine.order import added, publish, seen, wait_a_little
+from dikkat.cpu.engine.vectors import (
+    Pointer,
+    address,
+    at,
+    claim,
+    full,
+    lanes_of,
+    largest,
+    load,
+    load_int8,
+    maximum,
+    pointer,
+    store,
+    store_int16,
+)
+from dikkat.cpu.recurrence.attending import attend_row
+from dikkat.cpu.recurrence.cells import number_at
+from dikkat.cpu.search.hypotheses import flags, whole
+from dikkat.cpu.search.products import product, whole_product
+from dikkat.cpu.search.ranking import Phase, State, book, rank
+from dikkat.cpu.search.record import (
+    ATTEND,
+    BUDGET,
+    CELL,
+    CHUNK,
+    DENSE,
+    ENCODE,
+    FINISHED,
+    FULL,
+    GATHER,
+    GOING,
+    KEYS,
+    LIVE,
+    OVER,
+    PART,
+    PHASE,
+    POSITIONS,
+    PUBLISHED,
+    RANK,
+    READ,
+    SEARCH,
+    STATE,
+    TICKETS,
+)
+from dikkat.cpu.search.record import BUFFERS as _BUFFERS
+
+# In a kernel's signature: the parts of all phases.
+Parts = Any
+
+_workplace = workplace_of(SEARCH)
+_GATES, _ENCODER_STATE, _ENCODER_CELL, _FINAL, _FINAL_CELL = (
+    _BUFFERS.index(name) for name in ("gates", "encoder_state", "encoder_cell", "final", "final_cell")
+)
+_EMBEDDED_SOURCE, _KEYS, _QUERY, _CONTEXT, _EMBEDDING = (
+    _BUFFERS.index(name) for name in ("embedded_source", "keys", "query", "context", "embedding")
+)
+_BEFORE, _CELL_BEFORE, _AFTER, _CELL_AFTER = (
+    _BUFFERS.index(name) for name in ("before", "cell_before", "after", "cell_after")
+)
+_BYTE, _HALF, _PAIR = np.int8(0), np.int16(0), np.int32(0)
+
+
+# --- which rows and tasks a phase has
+
+
+@inlined
+def _buffer(call: Call, number: int, layer: int, zero: Any) -> Pointer:
+    """A layer of a buffer."""
+    return at(pointer(number_at(call.buffers, number), zero), layer * number_at(call.strides, number))
+
+
+@inlined
+def _rows(call: Call, state: State, phase: Phase) -> int:
+    """How many rows a phase has."""
+    if phase.rows == LIVE:
+        return state.rows
+    if phase.rows == POSITIONS:
+        return call.positions
+    rows = call.sentences
+    if phase.kind == ENCODE:
+        while number_at(call.lengths, rows - 1) <= state.inner:
+            rows -= 1
+    return rows
+
+
+@inlined
+def _chunks(call: Call, phase: Phase, rows: int) -> int:
+    """In how many tasks they are."""
+    if phase.rows == POSITIONS:
+        return call.chunks
+    return (rows + CHUNK - 1) // CHUNK
+
+
+@inlined
+def _first_row(call: Call, phase: Phase, chunk: int) -> int:
+    if phase.rows == POSITIONS:
+        return number_at(call.chunk_first, chunk)
+    return chunk * CHUNK
+
+
+@inlined
+def _chunk_rows(call: Call, phase: Phase, rows: int, chunk: int) -> int:
+    if phase.rows == POSITIONS:
+        return number_at(call.chunk_rows, chunk)
+    return min(CHUNK, rows - chunk * CHUNK)
+
+
+# --- products
+
+
+@inlined
+def _layer_of(call: Call, state: State, phase: Phase, part: Any, block: int) -> int:
+    """Which layer of its buffer a part is read from: of an encoder's state, by the step's parity and the direction."""
+    if phase.kind == ENCODE:
+        return (state.inner % 2) * call.directions + block // (phase.blocks // call.directions)
+    return part.layer
+
+
+@inlined
+def _start(call: Call, state: State, phase: Phase, block: int, first: int, rows: int, into: Pointer, zero: Any) -> None:
+    """Fill a block's rows with its bias; of an encoder's step, with what the gates have of the input."""
+    lanes, wide = lanes_of(zero), phase.panels * lanes_of(zero)
+    bias = at(pointer(phase.bias, zero), block * wide)
+    for i in range(rows):
+        copy_vectors(bias, at(into, i * wide), wide, zero)
+        if phase.kind == ENCODE:
+            per = phase.blocks // call.directions
+            given = (4 if call.lstm else 3) * lanes
+            place = _position(call, state, first + i, block // per)
+            gates = at(_buffer(call, _GATES, block // per, zero), (place * per + block % per) * given)
+            copy_vectors(gates, at(into, i * wide), given, zero)
+
+
+@inlined
+def _position(call: Call, state: State, b: int, direction: int) -> int:
+    """Where the encoder is in a sentence."""
+    if direction == 0:
+        return b * call.longest + state.inner
+    return b * call.longest + number_at(call.lengths, b) - 1 - state.inner
+
+
+@inlined
+def _multiply(
+    call: Call, state: State, phase: Phase, parts: Parts, block: int, first: int, rows: int, into: Pointer,
+    int8: Any, zero: Any,
+) -> None:  # fmt: skip
+    """Products of some rows with a block of the phase's matrix, bias included."""
+    lanes = lanes_of(zero)
+    _start(call, state, phase, block, first, rows, into, zero)
+    weight, wide = phase.weight + block * phase.stride, phase.panels * lanes
+    scale, taken, scaled = phase.scales + block * phase.scale_stride, 0, 0
+    every = _rows(call, state, phase)
+    for p in range(phase.parts):
+        part = parts[phase.part + p]
+        target = at(into, part.first * lanes)
+        if int8 is not None:
+            direction = 0
+            if phase.kind == ENCODE:
+                direction = block // (phase.blocks // call.directions)
+            row = direction * every + first
+            halves = at(pointer(call.quantized, _PAIR), (taken + row * part.count) // 2)
+            by_row, own = at(pointer(call.quantized_scales, zero), scaled + row), pointer(scale, zero)
+            pairs = part.count // 2
+            whole_product(rows, halves, pairs, weight, pairs, part.panels, target, wide, by_row, own, zero)
+            weight += part.count * part.panels * lanes
+            scale += part.panels * 64
+            taken, scaled = taken + every * part.count, scaled + every
+        else:
+            layer = _layer_of(call, state, phase, part, block)
+            source = at(_buffer(call, part.source, layer, zero), first * part.step)
+            product(rows, source, part.step, weight, part.count, part.panels, target, wide, zero)
+            weight += part.count * part.panels * 64
+
+
+@inlined
+def _quantize(call: Call, state: State, phase: Phase, parts: Parts, zero: Any) -> None:
+    """All rows that a phase reads, to int8: each row's largest number is 127."""
+    lanes, rows, taken, scaled = lanes_of(zero), _rows(call, state, phase), 0, 0
+    directions = call.directions if phase.kind == ENCODE else 1
+    for p in range(phase.parts):
+        part = parts[phase.part + p]
+        for i in range(directions * rows):
+            layer = part.layer
+            if phase.kind == ENCODE:
+                layer = (state.inner % 2) * call.directions + i // rows
+            source = at(_buffer(call, part.source, layer, zero), (i % rows) * part.step)
+            into = at(pointer(call.quantized, _HALF), taken + i * part.count)
+            peak = full(0, zero)
+            for c in range(0, part.count, lanes):
+                x = load(source, c)
+                peak = maximum(maximum(x, full(0, zero) - x), peak)
+            most = largest(peak)
+            by = full(zero if most == 0 else 127 / most, zero)
+            for c in range(0, part.count, lanes):
+                store_int16(into, c, load(source, c) * by)
+            pointer(call.quantized_scales, zero)[scaled + i] = most / 127
+        taken, scaled = taken + directions * rows * part.count, scaled + directions * rows
+
+
+# --- what follows a product
+
+
+@inlined
+def _write(call: Call, phase: Phase, block: int, first: int, rows: int, found: Pointer, zero: Any) -> None:
+    """Write a block's rows to where they go, or their tanh."""
+    wide = phase.panels * lanes_of(zero)
+    into = _buffer(call, phase.out, phase.out_layer, zero)
+    for i in range(rows):
+        place = at(into, (first + i) * phase.out_step + block * wide)
+        if phase.tanh:
+            for c in range(0, wide, lanes_of(zero)):
+                store(place, c, tanh(load(found, i * wide + c), zero))
+        else:
+            copy_vectors(at(found, i * wide), place, wide, zero)
+
+
+@inlined
+def _cell(
+    call: Call, gates: Pointer, state: Pointer, cell: Pointer, new: Pointer, new_cell: Pointer, zero: Any
+) -> None:
+    """The new states of a vector of features: gates i, f, g, o; or of n the input's side, r, z, and n's other side."""
+    lanes = lanes_of(zero)
+    if call.lstm:
+        into, forget = sigmoid(load(gates, 0), zero), sigmoid(load(gates, lanes), zero)
+        candidate, out = tanh(load(gates, 2 * lanes), zero), sigmoid(load(gates, 3 * lanes), zero)
+        after = forget * load(cell, 0) + into * candidate
+        store(new_cell, 0, after)
+        store(new, 0, out * tanh(after, zero))
+    else:
+        reset, update = sigmoid(load(gates, lanes), zero), sigmoid(load(gates, 2 * lanes), zero)
+        candidate = tanh(load(gates, 0) + reset * load(gates, 3 * lanes), zero)
+        store(new, 0, candidate + update * (load(state, 0) - candidate))
+
+
+@inlined
+def _encode_cells(
+    call: Call, state: State, phase: Phase, block: int, first: int, rows: int, found: Pointer, zero: Any
+) -> None:
+    """A step of the encoder's cells, for a vector of features of a direction."""
+    lanes, size, per = lanes_of(zero), call.own, phase.blocks // call.directions
+    direction, c = block // per, (block % per) * lanes
+    now, then = state.inner % 2 * call.directions + direction, (1 - state.inner % 2) * call.directions + direction
+    wide, outputs = call.directions * size, _buffer(call, phase.out, 0, zero)
+    for i in range(rows):
+        b = first + i
+        own = b * size + c
+        new, cell = (
+            at(_buffer(call, _ENCODER_STATE, then, zero), own),
+            at(_buffer(call, _ENCODER_CELL, then, zero), own),
+        )
+        _cell(
+            call, at(found, i * phase.panels * lanes), at(_buffer(call, _ENCODER_STATE, now, zero), own),
+            at(_buffer(call, _ENCODER_CELL, now, zero), own), new, cell, zero,
+        )  # fmt: skip
+        place = direction * size + c
+        store(outputs, _position(call, state, b, direction) * wide + place, load(new, 0))
+        if state.inner == number_at(call.lengths, b) - 1:
+            store(_buffer(call, _FINAL, phase.layer, zero), b * wide + place, load(new, 0))
+            if call.lstm:
+                store(_buffer(call, _FINAL_CELL, phase.layer, zero), b * wide + place, load(cell, 0))
+
+
+@inlined
+def _decode_cells(call: Call, phase: Phase, block: int, first: int, rows: int, found: Pointer, zero: Any) -> None:
+    """A step of the decoder's cells, for a vector of features."""
+    lanes, layer = lanes_of(zero), phase.layer
+    for i in range(rows):
+        own = (first + i) * call.hidden + block * lanes
+        _cell(
+            call, at(found, i * phase.panels * lanes), at(_buffer(call, _BEFORE, layer, zero), own),
+            at(_buffer(call, _CELL_BEFORE, layer, zero), own), at(_buffer(call, _AFTER, layer, zero), own),
+            at(_buffer(call, _CELL_AFTER, layer, zero), own), zero,
+        )  # fmt: skip
+
+
+# --- other tasks
+
+
+@inlined
+def _embed(call: Call, table: int, scales: int, token: int, into: Pointer, int8: Any, zero: Any) -> None:
+    """Write a token's embedding."""
+    size = call.embedded
+    if int8 is not None:
+        scale = full(pointer(scales, zero)[token] * call.scale, zero)
+        for c in range(0, size, lanes_of(zero)):
+            store(into, c, load_int8(pointer(table, _BYTE), token * size + c, zero) * scale)
+    else:
+        scale = full(call.scale, zero)
+        for c in range(0, size, lanes_of(zero)):
+            store(into, c, load(pointer(table, zero), token * size + c) * scale)
+
+
+@inlined
+def _read(call: Call, chunk: int, int8: Any, zero: Any) -> None:
+    """The embeddings of some positions of the sources."""
+    first = number_at(call.chunk_first, chunk)
+    into = _buffer(call, _EMBEDDED_SOURCE, 0, zero)
+    for place in range(first, first + number_at(call.chunk_rows, chunk)):
+        token = number_at(call.sources, place)
+        _embed(call, call.source_table, call.source_scales, token, at(into, place * call.embedded), int8, zero)
+
+
+@inlined
+def _exponentials(call: Call, b: int, zero: Any) -> None:
+    """A sentence's e^{2k}, and the largest |k|."""
+    size, peak = call.features, full(0, zero)
+    for j in range(number_at(call.seen, b) if call.seen != 0 else call.keys):
+        place = (b * call.keys + j) * size
+        for c in range(0, size, lanes_of(zero)):
+            x = load(pointer(call.key, zero), place + c)
+            peak = maximum(maximum(x, full(0, zero) - x), peak)
+            store(pointer(call.key_exp, zero), place + c, exp(x + x))
+    pointer(call.reach, zero)[b] = largest(peak)
+
+
+@inlined
+def _gather(call: Call, row: int, int8: Any, zero: Any) -> None:
+    """What a hypothesis goes on from: its last token's embedding, and the states of the row that it comes from."""
+    size, source = call.hidden, number_at(call.next_rows, row)
+    into = at(_buffer(call, _EMBEDDING, 0, zero), row * call.embedded)
+    _embed(call, call.target_table, call.target_scales, number_at(call.next_tokens, row), into, int8, zero)
+    for layer in range(call.layers):
+        after, before = _buffer(call, _AFTER, layer, zero), _buffer(call, _BEFORE, layer, zero)
+        copy_vectors(at(after, source * size), at(before, row * size), size, zero)
+        if call.lstm:
+            after, before = _buffer(call, _CELL_AFTER, layer, zero), _buffer(call, _CELL_BEFORE, layer, zero)
+            copy_vectors(at(after, source * size), at(before, row * size), size, zero)
+
+
+@inlined
+def _attend(call: Call, state: State, row: int, exps: Pointer, zero: Any) -> None:
+    """A hypothesis's weights over its sentence, and its context."""
+    query = at(_buffer(call, _QUERY, 0, zero), row * call.features)
+    step = state.step if call.seen != 0 else 0  # without attention nobody asks for the weights
+    place = (step * call.capacity + row) * call.key_row
+    weights, context = at(pointer(call.weights, zero), place), at(_buffer(call, _CONTEXT, 0, zero), row * call.values)
+    attend_row(call, 0, number_at(call.owners, row), query, exps, weights, context, zero)
+
+
+# --- between two phases
+
+
+@inlined
+def _begin(call: Call, state: State, phase: Phase, parts: Parts, int8: Any, zero: Any) -> None:
+    """Prepare a phase, and count its tasks and what each costs, in products."""
+    rows = _rows(call, state, phase)
+    chunks = _chunks(call, phase, rows)
+    if phase.kind == ENCODE and state.inner == 0:
+        size = call.directions * call.sentences * call.own
+        clear(_buffer(call, _ENCODER_STATE, 0, zero), size, zero)
+        if call.lstm:
+            clear(_buffer(call, _ENCODER_CELL, 0, zero), size, zero)
+    if int8 is not None:
+        _quantize(call, state, phase, parts, zero)
+    state.first += state.tasks
+    state.tasks, state.cost = phase.blocks * chunks, 1 + phase.stride * min(rows, CHUNK)
+    if phase.kind == ATTEND:
+        state.tasks, state.cost = rows, 1 + call.keys * (call.features + call.values)
+
+
+@Kernel
+def search(zero: Any, int8: Any) -> Any:
+    """Phase after phase, until all sentences are decided, the tables of steps are full, or the budget is spent.
+
+    In one function, since each that is called is compiled alone first, with all that it calls.
+    """
+    layout, phase_type, part_type, state_type = SEARCH.dtype, PHASE, PART, STATE
+
+    def search(record: Any) -> None:
+        call = carray(record, 1, layout)[0]
+        phases = carray(address(call.phases), call.phase_count, phase_type)
+        parts = carray(address(call.parts), call.part_count, part_type)
+        state = carray(address(call.state), 1, state_type)[0]
+        control, work = call.control, _workplace(call, zero)
+        while seen(control + BUDGET) > 0:
+            ticket = claim(control + TICKETS)
+            turns = 0
+            while seen(control + PUBLISHED) <= ticket:
+                if seen(control + OVER) != 0:
+                    return
+                turns += 1
+                wait_a_little(turns % 256 == 0)
+            added(control + BUDGET, -state.cost)
+            phase = phases[state.phase]
+            kind, task, rows = phase.kind, ticket - state.first, _rows(call, state, phase)
+            chunks = _chunks(call, phase, rows)
+            block, chunk = task // chunks, task % chunks
+            first, count = _first_row(call, phase, chunk), _chunk_rows(call, phase, rows, chunk)
+            if kind == READ:
+                _read(call, chunk, int8, zero)
+            elif kind == KEYS:
+                for b in range(first, first + count):
+                    _exponentials(call, b, zero)
+            elif kind == GATHER:
+                for row in range(first, first + count):
+                    _gather(call, row, int8, zero)
+            elif kind == ATTEND:
+                _attend(call, state, task, work.exps, zero)
+            else:
+                _multiply(call, state, phase, parts, block, first, count, work.block, int8, zero)
+                if kind == DENSE:
+                    _write(call, phase, block, first, count, work.block, zero)
+                elif kind == ENCODE:
+                    _encode_cells(call, state, phase, block, first, count, work.block, zero)
+                elif kind == CELL:
+                    _decode_cells(call, phase, block, first, count, work.block, zero)
+                else:
+                    rank(call, state, phase, block, first, count, work.block, zero)
+            if added(control + FINISHED, 1) != state.first + state.tasks:
+                continue
+            # The last task of a phase: publish the next, or that all is over, at the end or until there is more room.
+            if kind == ENCODE and state.inner + 1 < call.longest:
+                state.inner += 1
+            elif kind == RANK:
+                book(call, state, zero)
+                state.phase = call.loop
+            else:
+                state.phase, state.inner = state.phase + 1, 0
+            if state.status == GOING:
+                _begin(call, state, phases[state.phase], parts, int8, zero)
+                if kind == RANK and state.step == state.room:
+                    state.status = FULL
+            if state.status == GOING:
+                publish(control + PUBLISHED, state.first + state.tasks)
+            else:
+                publish(control + OVER, 1)
+
+    return search
+
+
+@Kernel
+def trace(zero: Any) -> Any:
+    """Write the tokens of the best hypotheses, and what each looked at."""
+    layout = SEARCH.dtype
+
+    def trace(record: Any) -> None:
+        call = carray(record, 1, layout)[0]
+        if claim(call.counters) > 0:
+            return
+        ids, weights = whole(call.result_ids, 0), pointer(call.result_weights, zero)
+        for found in range(call.sentences * call.n_best):
+            step, place = number_at(call.result_steps, found), number_at(call.result_places, found)
+            if step < 0:
+                continue
+            b = found // call.n_best
+            keys = number_at(call.lengths, b)
+            length = step + 1 - flags(call.result_ended, found)[0]
+            for t in range(step, -1, -1):
+                own = (t * call.sentences + b) * call.beam + place
+                if t < length:
+                    ids[t] = number_at(call.step_tokens, own)
+                    if call.seen != 0:
+                        row = (t * call.capacity + number_at(call.step_rows, own)) * call.key_row
+                        for j in range(keys):
+                            weights[t * keys + j] = pointer(call.weights, zero)[row + j]
+                place = number_at(call.step_origins, own) - b * call.beam
+            ids = at(ids, length)
+            if call.seen != 0:
+                weights = at(weights, length * keys)
+
+    return trace

@@ -1,0 +1,134 @@
+"""Summaries from blocks of whole rows of weights, whoever computes those: a few rows at a time, never the map."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dikkat.problem import Problem
+from dikkat.problem.summary import Asked, Summary, cell_edges, cell_sizes
+
+# The log-sum-exp (..., r) and the weights (..., r, m) of some rows, in the dtype that is computed in.
+RowsOf = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+# Numbers of a block, of the weights, or of a feature of each pair where scores are made of such.
+_BLOCK = 2**22
+
+
+def blocks(queries: int, each: int) -> Iterator[slice]:
+    """All rows, as many at a time as keep a block of `each` numbers a row small; at least one block."""
+    step = max(1, _BLOCK // max(1, each))
+    for start in range(0, max(1, queries), step):
+        yield slice(start, min(start + step, queries))
+
+
+def in_blocks(weights: Callable[[Tensor], Tensor], rows: Tensor, each: int) -> Tensor:
+    """The weights of some rows, few at a time."""
+    return torch.cat([weights(rows[block]) for block in blocks(len(rows), each)], -2)
+
+
+def summarise(rows_of: RowsOf, queries: int, keys: int, each: int, asked: Asked, device: torch.device) -> Summary:
+    """What is asked for of the weights.
+
+    Args:
+        rows_of: Computes some rows.
+        queries: n.
+        keys: m.
+        each: Numbers that a row takes while it is computed.
+        asked: Which summaries.
+        device: Where they are computed.
+    """
+    index = torch.arange(queries, device=device)
+    kept: dict[str, list[Tensor]] = defaultdict(list)
+    cells = sums = None
+    for block in blocks(queries, each):
+        of_rows, weights = rows_of(index[block])
+        kept["lse"].append(of_rows)
+        if asked.top:
+            for name, found in zip(("weights", "keys"), _largest(weights, asked.top), strict=True):
+                kept[name].append(found)
+        if asked.entropy:
+            kept["entropy"].append(torch.special.entr(weights).sum(-1))
+        if asked.sums:
+            of_block = weights.sum(-2, dtype=torch.float64)
+            sums = of_block if sums is None else sums + of_block
+        if asked.cells:
+            kept["cells"].append(_pooled(weights, asked.cells[1], asked.by_largest))
+    dtype = weights.dtype
+    if asked.cells:
+        by_row = torch.cat(kept["cells"], -2)
+        cells = _pooled(by_row.mT, asked.cells[0], asked.by_largest).mT
+        if not asked.by_largest:
+            cells = cells / cell_sizes(queries, keys, asked.cells).to(device)
+    return Summary(
+        torch.cat(kept["lse"], -1),
+        torch.cat(kept["weights"], -2) if asked.top else None,
+        torch.cat(kept["keys"], -2) if asked.top else None,
+        None if sums is None else sums.to(dtype),
+        torch.cat(kept["entropy"], -1) if asked.entropy else None,
+        None if cells is None else cells.to(dtype),
+    )
+
+
+def _largest(weights: Tensor, top: int) -> tuple[Tensor, Tensor]:
+    """The largest weights of each row with their keys, the first of equal ones first."""
+    order = weights.argsort(dim=-1, descending=True, stable=True)[..., :top]
+    found = weights.gather(-1, order)
+    missing = top - order.shape[-1]  # where there are no keys at all
+    order, found = (torch.nn.functional.pad(t, (0, missing)) for t in (order, found))
+    return found, order.masked_fill(~(found > 0), -1)
+
+
+def _pooled(weights: Tensor, cells: int, by_largest: bool) -> Tensor:
+    """Pool the last dimension to so many cells, by sums in float64 or by the largest."""
+    sizes = torch.tensor(cell_edges(weights.shape[-1], cells)).diff().tolist() if cells else []
+    parts = weights.split(sizes, -1) if sizes else ()
+    if not parts:
+        return weights.new_zeros((*weights.shape[:-1], 0))
+    if by_largest:
+        return torch.stack([part.amax(-1) for part in parts], -1)
+    return torch.stack([part.sum(-1, dtype=torch.float64) for part in parts], -1)
+
+
+def numbers_of_a_row(problem: Problem) -> int:
+    """How many numbers a row of a call takes where every pair is built."""
+    features = 1 if problem.pair == "inner" else max(1, problem.query.shape[-1])
+    return math.prod(problem.lead) * problem.limits.keys * features
+
+
+def of_rows(problem: Problem, rows: Tensor) -> Problem:
+    """The call of some of its queries: each row sees what it saw."""
+    limits, lens = problem.limits, problem.limits.lens
+    count, ones = limits.keys - limits.queries, (1,) * len(problem.lead)
+    if lens is not None and lens.shape[-1] != 1:
+        lens = lens[..., rows]
+    if limits.causal:
+        reach = (rows + 1 + count).clamp(0, limits.keys).reshape(*ones, -1)
+        lens = reach if lens is None else torch.minimum(lens, reach)
+    mask, exclude = limits.mask, limits.exclude
+    if mask is not None and mask.shape[-2] != 1:
+        mask = mask[..., rows, :]
+    if exclude is not None and exclude.shape[-1] != 1:
+        exclude = exclude[..., rows]
+    cut = replace(limits, queries=len(rows), causal=False, lens=lens, mask=mask, exclude=exclude)
+    return replace(problem, query=problem.query[..., rows, :], limits=cut)
+
+
+def of_keys(problem: Problem, cols: slice) -> Problem:
+    """The call of some of its keys, without causality: each row sees of them what it saw."""
+    limits = problem.limits
+    lens, mask, bias, exclude = limits.lens, limits.mask, limits.key_bias, limits.exclude
+    count = cols.stop - cols.start
+    if lens is not None:
+        lens = (lens - cols.start).clamp(0, count)
+    if mask is not None and mask.shape[-1] != 1:
+        mask = mask[..., cols]
+    if exclude is not None:
+        exclude = torch.where((exclude >= cols.start) & (exclude < cols.stop), exclude - cols.start, -1)
+    bias = None if bias is None else bias[..., cols]
+    cut = replace(limits, keys=count, lens=lens, mask=mask, key_bias=bias, exclude=exclude)
+    key, value = problem.key[..., cols, :], problem.value[..., cols, :]
+    return replace(problem, key=key, value=value, limits=cut, packed=None)

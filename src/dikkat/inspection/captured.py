@@ -1,0 +1,168 @@
+"""PyTorch's own calls of attention, as calls that can be looked at."""
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dikkat import call
+from dikkat.inspection.blocks import in_blocks, summarise
+from dikkat.inspection.front import answer, inspected
+from dikkat.inspection.request import Inspection, Request
+from dikkat.masking import softmax
+from dikkat.scores import Dot
+
+
+class Dense(NamedTuple):
+    """Weights that can be computed a few rows at a time: rows_of(rows) is (lse (..., r), weights (..., r, m))."""
+
+    queries: int
+    keys: int
+    each: int
+    device: torch.device
+    rows_of: Callable[[Tensor], tuple[Tensor, Tensor]]
+
+    def inspected(self, request: Request) -> Inspection:
+        """What is asked for of them."""
+        asked, chosen = request.asked(self.queries, self.keys), request.chosen(self.queries, self.device)
+        summary = summarise(self.rows_of, self.queries, self.keys, self.each, asked, self.device)
+        rows = None if chosen is None else in_blocks(lambda block: self.rows_of(block)[1], chosen, self.each)
+        return answer(summary, request, rows, None)
+
+
+def of_weights(weights: Tensor, request: Request) -> Inspection:
+    """What is asked for of weights (..., n, m) that are all there; their log-sum-exp is not known."""
+    wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    queries, keys = wide.shape[-2:]
+
+    def rows_of(rows: Tensor) -> tuple[Tensor, Tensor]:
+        own = wide[..., rows, :]
+        return own[..., 0:0].sum(-1), own  # in the place of what is not known
+
+    dense = Dense(queries, keys, wide.numel() // max(1, queries), wide.device, rows_of)
+    return replace(dense.inspected(request), lse=None)
+
+
+def of_dot_product(
+    query: Tensor, key: Tensor, mask: Tensor | None, request: Request, *, causal: bool = False
+) -> Inspection:
+    """What softmax(Q Kᵀ + mask) looks at: query (..., n, d) with its scale, key (..., m, d).
+
+    Args:
+        query: Any floating point; computed with in float32 or wider.
+        key: Likewise.
+        mask: Booleans, True takes part, or numbers that are added; it broadcasts to (..., n, m).
+        request: What is asked for.
+        causal: Whether query i sees keys j <= i, aligned top-left as PyTorch has it.
+    """
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    query, key = query.to(dtype), key.to(dtype)
+    queries, keys = query.shape[-2], key.shape[-2]
+    lead = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    if mask is None or mask.dtype == torch.bool:
+        lens = None
+        if causal and queries != keys:
+            lens = torch.arange(1, queries + 1, device=query.device).clamp(max=keys).expand(*lead[:1], queries)
+        value = key.new_zeros(*key.shape[:-1], 1)
+        wanted = call.Wanted(wants_state=True, wants_weights=True)
+        problem = call.problem(
+            query, key, value, Dot(), wanted, valid_lens=lens, mask=mask, causal=causal and queries == keys
+        )
+        return inspected(problem, request)
+
+    def rows_of(rows: Tensor) -> tuple[Tensor, Tensor]:
+        added = mask if mask.shape[-2] == 1 else mask[..., rows, :]
+        weights, peak, total = softmax(query[..., rows, :] @ key.mT + added, None)
+        return peak + total.log(), weights
+
+    return Dense(queries, keys, math.prod(lead) * keys, query.device, rows_of).inspected(request)
+
+
+def of_fused_function(request: Request, *arguments: object, **named: object) -> Inspection:
+    """What a call of `torch.nn.functional.scaled_dot_product_attention` looks at."""
+    return _of_fused_function(request, *arguments, **named)  # type: ignore[arg-type]
+
+
+def _of_fused_function(
+    request: Request,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Inspection:
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    wide = query.to(torch.promote_types(query.dtype, torch.float32))
+    return of_dot_product(wide * scale, key.to(wide.dtype), attn_mask, request, causal=is_causal)
+
+
+_SIGNATURE = inspect.signature(F.multi_head_attention_forward)
+
+
+def of_multi_head_function(request: Request, *arguments: object, **named: object) -> Inspection:
+    """What a call of `torch.nn.functional.multi_head_attention_forward` looks at, each head."""
+    bound = _SIGNATURE.bind(*arguments, **named)
+    bound.apply_defaults()
+    given = bound.arguments
+    query, key, heads = given["query"], given["key"], given["num_heads"]
+    attn_mask, padding = given["attn_mask"], given["key_padding_mask"]
+    alone = query.ndim == 2
+    if alone:
+        query, key, padding = query[:, None], key[:, None], None if padding is None else padding[None]
+    query, key = _projected(given, query, key)
+    if given["bias_k"] is not None:
+        key = torch.cat([key, given["bias_k"].expand(1, key.shape[1], -1)])
+    if given["add_zero_attn"]:
+        key = torch.cat([key, key.new_zeros(1, *key.shape[1:])])
+    # (length, batch, heads · d) -> (batch, heads, length, d)
+    query, key = (t.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3) for t in (query, key))
+    if given["static_k"] is not None:
+        key = given["static_k"].unflatten(0, (len(query), heads))
+    if attn_mask is not None and attn_mask.ndim == 3:
+        attn_mask = attn_mask.unflatten(0, (len(query), heads))
+    padding = None if padding is None else padding[:, None, None]
+    mask = _joined(*(_padded(part, key.shape[-2]) for part in (attn_mask, padding)))
+    seen = of_dot_product(query / math.sqrt(query.shape[-1]), key, mask, request)
+    return seen.of_element(0) if alone else seen
+
+
+def _projected(given: dict[str, Tensor], query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys as the function projects them."""
+    weights: tuple[Tensor, ...]
+    if given["use_separate_proj_weight"]:
+        weights = given["q_proj_weight"], given["k_proj_weight"]
+    else:
+        weights = given["in_proj_weight"].chunk(3)
+    biases = (None, None) if given["in_proj_bias"] is None else given["in_proj_bias"].chunk(3)
+    return F.linear(query, weights[0], biases[0]), F.linear(key, weights[1], biases[1])
+
+
+def _padded(mask: Tensor | None, keys: int) -> Tensor | None:
+    """PyTorch's mask, with the keys that its layer adds, as `attend` takes it: True takes part, or numbers to add."""
+    if mask is None:
+        return None
+    mask = F.pad(mask, (0, keys - mask.shape[-1]))
+    return ~mask if mask.dtype == torch.bool else mask
+
+
+def _joined(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """Both masks."""
+    if one is None or other is None:
+        return other if one is None else one
+    if one.dtype == other.dtype == torch.bool:
+        return one & other
+    numbers = [
+        torch.zeros_like(m, dtype=torch.get_default_dtype()).masked_fill(~m, -math.inf) if m.dtype == torch.bool else m
+        for m in (one, other)
+    ]
+    return numbers[0] + numbers[1]

@@ -1,0 +1,223 @@
+"""The short road: a call whose like has been made before goes straight to its arithmetic.
+
+What the shapes and types of a call allow, and which implementation runs it, is found out on the long road (`call`,
+`backends`), once for a signature, and kept here. What depends on numbers is looked at in what is computed with them: a
+call goes the short road only if nothing in it turns out to be infinite or NaN, for only that could tell a hidden key
+from one that is not there. Whatever is found otherwise, a length that is out of range too, sends the call the long way
+round, where the rules are.
+
+Plain calls alone are served: dikkat's own scores, numbers on a CPU, lengths as the only restriction, nothing traced,
+transformed or cast.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dikkat.backends import Choice, reference, sdpa
+from dikkat.cpu.attention import launch as attention_launch
+from dikkat.masking import PLAIN, is_eager
+from dikkat.problem import Problem
+from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, ScaledDot, Score, VectorSum
+
+_SCORES = frozenset({Average, Dot, ScaledDot, Bilinear, Cosine, VectorSum, Additive, Gaussian})
+_INTEGERS = frozenset({torch.int32, torch.int64})
+_FLOATS = frozenset({torch.float32, torch.float64})
+# Signatures that are kept; texts of any length have many.
+_MOST = 4096
+_INF = float("inf")
+
+
+class Plan(NamedTuple):
+    """How calls of one signature are run.
+
+    Attributes:
+        run: The arithmetic.
+        problem: The call without its tensors.
+        lens: The shape of the lengths, aligned with the leading dimensions; None without lengths.
+        places: 0 ... m − 1.
+    """
+
+    run: "_Run"
+    problem: Problem
+    lens: tuple[int, ...] | None
+    places: Tensor
+
+
+class _Operands(NamedTuple):
+    """Projected, as a problem has them.
+
+    Attributes:
+        query: (..., n, h).
+        key: (..., m, h).
+        weight: (h,), or None.
+        value: (..., m, d_v).
+        records: Whether gradients are recorded.
+        shortest: The shortest length, at least 1; m without lengths.
+        longest: The longest; m without lengths.
+        lens: (B, 1, ..., n or 1); None where all keys are seen.
+    """
+
+    query: Tensor
+    key: Tensor
+    weight: Tensor | None
+    value: Tensor
+    records: bool
+    shortest: int
+    longest: int
+    lens: Tensor | None
+
+
+# Output and weights, if they are at hand; None where a number is infinite or NaN that may be hidden.
+_Run = Callable[[Plan, _Operands], tuple[Tensor, Tensor | None] | None]
+_PLANS: dict[Hashable, dict[Hashable, Plan]] = {}
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, score: Score, valid_lens: Tensor | int | None, return_weights: bool
+) -> Tensor | tuple[Tensor, Tensor] | None:
+    """`dikkat.attend` of a plain call by its plan; None where it must go the long way."""
+    signature = _signature(query, key, value, score, valid_lens, return_weights)
+    plans = None if signature is None else _PLANS.get(signature)
+    if plans is None:
+        return None
+    query, key, weight = score.project_query(query), score.project_key(key), score.pair_weight()
+    records = _records(query, key, weight, value)
+    plan = plans.get(_projected_signature(query, key, weight, records))
+    if plan is None:
+        return None
+    keys = plan.problem.limits.keys
+    shortest = longest = keys
+    lens = None
+    if plan.lens is not None and isinstance(valid_lens, Tensor):
+        shortest, longest = _extremes(valid_lens)
+        if shortest < 1 or longest > keys:
+            return None
+        lens = None if shortest == keys else valid_lens.view(plan.lens)
+    found = plan.run(plan, _Operands(query, key, weight, value, records, shortest, longest, lens))
+    if found is None or (lens is not None and not _is_finite(found[0])):
+        return None
+    mean, weights = found
+    return mean if weights is None or not return_weights else (mean, weights)
+
+
+def keep(
+    query: Tensor, key: Tensor, value: Tensor, score: Score, valid_lens: Tensor | int | None, return_weights: bool,
+    choice: Choice,
+) -> None:  # fmt: skip
+    """Keep how the long road ran a call, for those like it."""
+    signature, problem = _signature(query, key, value, score, valid_lens, return_weights), choice.problem
+    if signature is None or choice.name not in _RUNS or problem.harmless is False:
+        return
+    operands = (problem.query, problem.key, problem.value)
+    if any(type(t) not in PLAIN or t.dtype != value.dtype or t.shape[:-2] != problem.lead for t in operands):
+        return
+    lens = problem.limits.lens
+    with torch.inference_mode(False):
+        places = torch.arange(problem.limits.keys, device="cpu")
+    shapes = problem.without_tensors().again(kept={})
+    plan = Plan(_RUNS[choice.name], shapes, None if lens is None else tuple(lens.shape), places)
+    if len(_PLANS) >= _MOST:
+        _PLANS.clear()
+    records = _records(*operands, problem.weight)
+    weight = None if problem.weight is None else problem.weight.reshape(-1)
+    second = _projected_signature(problem.query, problem.key, weight, records)
+    _PLANS.setdefault(signature, {})[second] = plan
+
+
+def _signature(
+    query: Tensor, key: Tensor, value: Tensor, score: Score, valid_lens: Tensor | int | None, return_weights: bool
+) -> Hashable:
+    """What the long road's checks depend on; None for a call that is not plain."""
+    if type(score) not in _SCORES or not is_eager():
+        return None
+    if not (_is_plain(query) and _is_plain(key) and _is_plain(value)):
+        return None
+    dtype, lens = query.dtype, None
+    if dtype not in _FLOATS or key.dtype is not dtype or value.dtype is not dtype:
+        return None
+    if isinstance(valid_lens, Tensor):
+        lens = valid_lens.shape
+        whole = valid_lens.dtype in _INTEGERS and valid_lens.is_contiguous()
+        if not (lens and whole and _is_plain(valid_lens)):
+            return None
+    elif valid_lens is not None:
+        return None
+    return type(score), query.shape, key.shape, value.shape, dtype, lens, return_weights
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return type(tensor) in PLAIN and tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_nested
+
+
+def _projected_signature(query: Tensor, key: Tensor, weight: Tensor | None, records: bool) -> Hashable:
+    """What a plan depends on beside: a score's own sizes, and whether gradients are recorded."""
+    return records, query.shape, key.shape, query.dtype, key.dtype, None if weight is None else weight.shape
+
+
+def _records(*operands: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
+
+
+def _extremes(lens: Tensor) -> tuple[int, int]:
+    """The least and the largest number."""
+    if lens.ndim == 1 and lens.shape[0] <= 64:
+        numbers = lens.tolist()
+        return min(numbers), max(numbers)
+    least, largest = lens.aminmax()
+    return int(least), int(largest)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether all is finite; a sum that overflows only takes the long way for nothing."""
+    total = tensor.detach().sum().item()
+    return total - total == 0
+
+
+def _by_products(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None] | None:
+    """The reference's arithmetic, without what only restrictions and infinities need."""
+    query, key, weight, value, records, _, _, lens = operands
+    product = torch.bmm if query.ndim == 3 else torch.matmul
+    inner = plan.problem.pair == "inner"
+    if inner:
+        scores = product(query, key.mT)
+    else:
+        scores = reference.pair_scores(plan.problem.again(query=query, key=key, weight=weight, value=value), None)
+    if lens is not None:
+        # What is hidden is left out here, but not on the way back, where a gradient of 0 meets the keys themselves.
+        # Inner products tell what is in a key; tanh and a clipped distance do not.
+        if records and not _is_finite(scores if inner else key):
+            return None
+        scores = scores.masked_fill(lens[..., None] <= plan.places, -_INF)
+    weights = torch.softmax(scores, -1)
+    return product(weights, value), weights
+
+
+def _by_sdpa(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None]:
+    """PyTorch's fused kernel, on the keys up to the longest length."""
+    query, key, _, value, _, shortest, longest, lens = operands
+    lead, mask = plan.problem.lead, None
+    if lens is not None:
+        if longest < key.shape[-2]:
+            key, value = key.narrow(-2, 0, longest), value.narrow(-2, 0, longest)
+        if shortest < longest:
+            mask = lens[..., None] > plan.places[:longest]
+            mask = mask.unsqueeze(1) if len(lead) == 1 else mask
+    return sdpa.fused(query, key, value, mask, lead, False, 0.0), None
+
+
+def _by_kernel(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None] | None:
+    """The compiled kernels."""
+    query, key, weight, value, records, _, _, lens = operands
+    limits = plan.problem.limits
+    if lens is not None:
+        if records and not (_is_finite(key) and _is_finite(value)):
+            return None
+        limits = limits.again(lens=lens.to(torch.int64))
+    result = attention_launch.run(plan.problem.again(query=query, key=key, weight=weight, value=value, limits=limits))
+    return result.mean, result.weights
+
+
+_RUNS: dict[str, _Run] = {"reference": _by_products, "sdpa": _by_sdpa, "numba": _by_kernel}

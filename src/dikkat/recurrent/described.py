@@ -1,0 +1,82 @@
+"""The weights of an encoder and a decoder as a compiled search takes them, or why it cannot."""
+
+import torch
+from torch import Tensor, nn
+
+from dikkat import addresses
+from dikkat.cpu.search.network import Affine, Cells, Compared
+from dikkat.recurrent import sequence
+from dikkat.recurrent.attentional import AttentionalGRU, AttentionalLSTM
+from dikkat.recurrent.encoder import GRUEncoder, LSTMEncoder
+from dikkat.scores import Score, is_plain
+
+_PLAIN = (
+    nn.Linear,
+    nn.Embedding,
+    nn.Dropout,
+    nn.GRU,
+    nn.LSTM,
+    GRUEncoder,
+    LSTMEncoder,
+    AttentionalGRU,
+    AttentionalLSTM,
+)
+
+
+def obstacles(model: nn.Module) -> list[str]:
+    """Why a search cannot run on the weights alone of a model of encoder, decoder and linear layers.
+
+    Args:
+        model: What has them; its own class is not looked at.
+    """
+    tensors = [*model.parameters(), *model.buffers()]
+    reasons = addresses.obstacles(tensors)
+    if torch.is_autocast_enabled("cpu"):
+        reasons.append("it computes in one precision, and torch.autocast is on")
+    kinds = {parameter.dtype for parameter in model.parameters()}
+    if len(kinds) != 1 or not kinds <= {torch.float32, torch.float64}:
+        reasons.append(f"the weights are of {', '.join(sorted(map(str, kinds)))}, not all of float32 or of float64")
+    everywhere = nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks
+    for name, part in model.named_modules():
+        called = part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part) or everywhere
+        if called or not (part is model or isinstance(part, Score) or type(part) in _PLAIN):
+            reasons.append(
+                f"{name or 'the model'} is no plain {type(part).__name__}, or has hooks: it has to be called"
+            )
+        elif isinstance(part, nn.Embedding) and part.max_norm is not None:
+            reasons.append(f"{name} changes its weights when it is called (max_norm)")
+        elif isinstance(part, AttentionalGRU | AttentionalLSTM):
+            reasons += sequence.score_obstacles(part.score)
+            if part.coverage:
+                reasons.append("with coverage the keys change from step to step")
+    return reasons
+
+
+def encoder_cells(encoder: GRUEncoder | LSTMEncoder, layers: int) -> list[list[Cells]]:
+    """An encoder's layers, in each direction."""
+    directions = range(encoder.directions)
+    return [[Cells(*encoder.layer_weights(layer, direction)) for direction in directions] for layer in range(layers)]
+
+
+def decoder_cells(decoder: AttentionalGRU | AttentionalLSTM) -> list[Cells]:
+    """A decoder's layers, of which the first reads an input and a context."""
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    return [Cells(*(decoder.part(name, layer) for name in names)) for layer in range(decoder.num_layers)]
+
+
+def compared(decoder: AttentionalGRU | AttentionalLSTM) -> Compared:
+    """How a decoder attends: both sides of its score as affine maps."""
+    score, like = decoder.score, decoder.part("weight_hh", 0)
+    weight, bias = sequence.query_map(decoder, score)
+    query = Affine(_unit(decoder.hidden_size, like) if weight is None else weight, bias)
+    projection = getattr(score, "W_k", None)
+    if isinstance(projection, nn.Linear) and is_plain(projection):
+        key = Affine(projection.weight)
+    else:
+        origin = score.project_key(like.new_zeros(1, decoder.context_size))
+        key = Affine((score.project_key(_unit(decoder.context_size, like)) - origin).t(), origin[0])
+    return Compared(score.pair, score.profile, query, key, score.pair_weight())
+
+
+def _unit(size: int, like: Tensor) -> Tensor:
+    return torch.eye(size, dtype=like.dtype, device=like.device)

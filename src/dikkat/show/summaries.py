@@ -1,0 +1,123 @@
+"""Summaries of attention weights as pictures: how much each key was looked at, and how spread out each head is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dikkat.show.arrays import Weights, as_array
+from dikkat.show.heatmaps import figure_class, heatmaps
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["entropies", "key_sums"]
+
+_MOST_NAMED = 60  # keys whose tokens are written under the axis
+
+
+def key_sums(
+    sums: Weights,
+    *,
+    keys: Sequence[str] | None = None,
+    labels: Sequence[str] | None = None,
+    xlabel: str = "Keys",
+    ylabel: str = "Sum of weights",
+    figsize: tuple[float, float] = (8.0, 2.6),
+) -> Figure:
+    """Draw how much each key was looked at in all, as a line for each head.
+
+    Args:
+        sums: (m,), or (lines, m): for each key the sum of its weights, as `dikkat.inspect(..., sums=True)` has them.
+            What is not finite is left out of its line.
+        keys: Tokens that label the keys, at most 60; none for numbers.
+        labels: A name for each line.
+        xlabel: What the keys are.
+        ylabel: What is summed.
+        figsize: Width and height in inches.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: A shape or a number of labels does not fit.
+        TypeError: The sums are not real numbers.
+        ModuleNotFoundError: matplotlib is not installed.
+
+    Example:
+        >>> figure = key_sums([[3.0, 1.0, 1.0], [2.0, 2.0, 1.0]], labels=["head 0", "head 1"])
+        >>> len(figure.axes[0].lines)
+        2
+    """
+    given = as_array(sums, "sums")
+    lines = given[None] if given.ndim == 1 else given
+    if lines.ndim != 2 or 0 in lines.shape:
+        raise ValueError(f"sums: got shape {given.shape}; expected (keys,) or (lines, keys), none of them 0")
+    count = lines.shape[1]
+    if keys is not None and (isinstance(keys, str) or len(keys) != count or count > _MOST_NAMED):
+        came = "one string" if isinstance(keys, str) else f"{len(keys)} tokens"
+        raise ValueError(f"keys: got {came}; expected {count}, one for each key, and at most {_MOST_NAMED}")
+    if labels is not None and len(labels) != len(lines):
+        raise ValueError(f"labels: got {len(labels)}; expected {len(lines)}, one for each line")
+    figure = figure_class()(figsize=figsize, layout="constrained")
+    axes = figure.subplots()
+    for index, line in enumerate(lines):
+        axes.plot(line, linewidth=1, label=None if labels is None else labels[index])
+    axes.set_xlim(-0.5, max(count - 0.5, 0.5))
+    axes.set_ylim(bottom=min(0.0, float(np.nanmin(lines, initial=0.0))))
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)
+    if keys is not None:
+        axes.set_xticks(range(count), keys, rotation=90 if count > 12 else 0, parse_math=False)
+    if labels is not None:
+        axes.legend(
+            loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, frameon=False, ncols=1 + (len(lines) - 1) // 8
+        )
+    return figure
+
+
+def entropies(
+    by_layer: Mapping[str, Weights], *, figsize: tuple[float, float] | None = None, cmap: str = "viridis"
+) -> Figure:
+    """Draw the mean entropy of each layer's heads: 0 where a head looks at one key, high where at many alike.
+
+    Args:
+        by_layer: For each layer, by name, the entropies (heads, n), or (batch, heads, n) and more dimensions before;
+            (n,) counts as one head. Layers may differ in their heads. Rows that are not finite do not count.
+        figsize: Width and height in inches.
+        cmap: The name of a matplotlib colour map.
+
+    Returns:
+        A `matplotlib.figure.Figure`: a row for each layer, a column for each head, in nats.
+
+    Raises:
+        ValueError: No layer, or one without an entropy.
+        TypeError: The entropies are not real numbers.
+        ModuleNotFoundError: matplotlib is not installed.
+
+    Example:
+        >>> figure = entropies({"first": [[0.0, 0.0], [1.0, 2.0]], "second": [[0.5, 0.5]]})
+        >>> figure.axes[0].images[0].get_array().tolist()
+        [[0.0, 1.5], [0.5, None]]
+    """
+    if not by_layer:
+        raise ValueError("by_layer: got no layer; expected at least one")
+    means = [_mean_by_head(as_array(given, f"by_layer[{name!r}]"), name) for name, given in by_layer.items()]
+    table = np.full((len(means), max(map(len, means))), np.nan)
+    for row, found in zip(table, means, strict=True):
+        row[: len(found)] = found
+    heads = [str(head) for head in range(table.shape[1])]
+    names = [name or "model" for name in by_layer]
+    return heatmaps(table, queries=names, keys=heads, xlabel="Heads", ylabel="Layers", figsize=figsize, cmap=cmap)
+
+
+def _mean_by_head(given: np.ndarray[tuple[int, ...], np.dtype[np.float64]], name: str) -> list[float]:
+    if not given.ndim or 0 in given.shape:
+        raise ValueError(f"by_layer[{name!r}]: got shape {given.shape}; expected (..., heads, queries), none of them 0")
+    heads = np.moveaxis(given[None] if given.ndim == 1 else given, -2, 0)
+    finite = [head[np.isfinite(head)] for head in heads]
+    return [float(head.mean()) if head.size else float("nan") for head in finite]

@@ -1,0 +1,159 @@
+"""The short road: what takes it, and that it comes to the same bits as the long one."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import dikkat
+import kit
+from dikkat import plan, scores
+
+SCORES: dict[str, Any] = {
+    "average": scores.Average,
+    "dot": scores.Dot,
+    "scaled dot": scores.ScaledDot,
+    "bilinear": lambda: scores.Bilinear(7, 7),
+    "cosine": scores.Cosine,
+    "vector sum": lambda: scores.VectorSum(7),
+    "additive": lambda: scores.Additive(7, 7, 13),
+    "gaussian": lambda: scores.Gaussian(1.3, learnable=True),
+}
+# Small enough for plain products, and large enough for fused kernels.
+SHAPES: dict[str, tuple[tuple[int, ...], int, int]] = {
+    "small": ((2,), 3, 5),
+    "heads": ((2, 3), 5, 11),
+    "large": ((5,), 67, 131),
+}
+RESTRICTIONS = ["none", "all", "some", "by row"]
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each call came to its end on the short road."""
+    monkeypatch.setattr(plan, "_PLANS", {})
+    real, found = plan.attend, []
+
+    def attend(*given: Any) -> Any:
+        came = real(*given)
+        found.append(came is not None)
+        return came
+
+    monkeypatch.setattr(plan, "attend", attend)
+    return found
+
+
+def lengths(kind: str, batch: int, queries: int, keys: int) -> Tensor | None:
+    if kind == "none":
+        return None
+    if kind == "all":
+        return torch.full((batch,), keys)
+    if kind == "some":
+        return torch.randint(1, keys - 1, (batch,))
+    return torch.randint(1, keys + 1, (batch, queries))
+
+
+def run(tensors: list[Tensor], score: scores.Score, lens: Tensor | None, weights: bool, record: bool) -> list[Tensor]:
+    leaves = [t.clone().requires_grad_(record) for t in tensors]
+    came = dikkat.attend(*leaves, score=score, valid_lens=lens, return_weights=weights)
+    found = list(came) if isinstance(came, tuple) else [came]
+    if record:
+        reached = [t for t in found if t.requires_grad]  # no operand moves an average's weights
+        upstream = [torch.cos(torch.arange(t.numel(), dtype=t.dtype)).view_as(t) for t in reached]
+        grads = torch.autograd.grad(reached, [*leaves, *score.parameters()], upstream, allow_unused=True)
+        found += [g for g in grads if g is not None]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("case", "shape", "restriction", "weights", "record", "dtype"),
+    kit.pairwise(
+        {
+            "case": list(SCORES),
+            "shape": list(SHAPES),
+            "restriction": RESTRICTIONS,
+            "weights": [False, True],
+            "record": [False, True],
+            "dtype": [torch.float32, torch.float64],
+        }
+    ),
+)
+def test_both_roads_come_to_the_same_bits(
+    case: str, shape: str, restriction: str, weights: bool, record: bool, dtype: torch.dtype, taken: list[bool]
+) -> None:
+    torch.manual_seed(0)
+    lead, n, m = SHAPES[shape]
+    tensors = [torch.randn(*lead, length, 7, dtype=dtype) for length in (n, m, m)]
+    score, lens = SCORES[case]().to(dtype), lengths(restriction, lead[0], n, m)
+    long, short = (run(tensors, score, lens, weights, record) for _ in range(2))
+    assert taken == [False, True]
+    for one, other in zip(long, short, strict=True):
+        torch.testing.assert_close(other, one, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("case", ["scaled dot", "bilinear", "additive", "gaussian"])
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("place", ["key", "value"])
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf])
+def test_what_is_hidden_is_not_met(case: str, weights: bool, place: str, broken: float, taken: list[bool]) -> None:
+    torch.manual_seed(0)
+    tensors = dict(zip(("query", "key", "value"), (torch.randn(2, length, 7) for length in (3, 5, 5)), strict=True))
+    score, lens = SCORES[case](), torch.tensor([3, 5])
+    for _ in range(2):
+        expected = run(list(tensors.values()), score, lens, weights, record=True)
+    assert taken == [False, True]
+    tensors[place][0, 3:] = broken
+    came = run(list(tensors.values()), score, lens, weights, record=True)
+    for one, other in zip(came, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_lengths_out_of_range_are_refused_as_ever(taken: list[bool]) -> None:
+    x = torch.randn(2, 5, 7)
+    for _ in range(2):
+        dikkat.attend(x, x, x, score=scores.Dot(), valid_lens=torch.tensor([3, 4]))
+    for wrong, came in (([3, 6], "6"), ([-1, 4], "-1")):
+        with pytest.raises(ValueError, match=f"valid_lens: got {came}; expected 0 to 5"):
+            dikkat.attend(x, x, x, score=scores.Dot(), valid_lens=torch.tensor(wrong))
+    empty = dikkat.attend(x, x, x, score=scores.Dot(), valid_lens=torch.tensor([0, 4]))
+    assert not empty[0].any()
+    assert taken == [False, True, False, False, False]
+
+
+def test_scores_of_one_class_and_other_sizes_are_apart(taken: list[bool]) -> None:
+    x = torch.randn(2, 5, 7)
+    for size in (3, 11):
+        score = scores.Additive(7, 7, size)
+        first, second = (dikkat.attend(x, x, x, score=score) for _ in range(2))
+        torch.testing.assert_close(first, second, rtol=0, atol=0)
+    assert taken == [False, True, False, True]
+
+
+def test_what_is_not_plain_goes_the_long_way(taken: list[bool]) -> None:
+    x = torch.randn(2, 5, 7)
+    for _ in range(2):
+        dikkat.attend(x, x, x, score=scores.Dot())
+    del taken[:]
+    with torch.autocast("cpu", torch.bfloat16):
+        dikkat.attend(x, x, x, score=scores.Dot())
+    torch.func.vmap(lambda t: dikkat.attend(t, x, x, score=scores.Dot()))(x[None])
+    torch.func.jvp(lambda t: dikkat.attend(t, x, x, score=scores.Dot()), (x,), (x,))
+    with torch.device("cpu"):
+        dikkat.attend(x, x, x, score=scores.Dot())
+
+    class Own(scores.Dot):
+        pass
+
+    dikkat.attend(x, x, x, score=Own())
+    dikkat.attend(x.half(), x.half(), x.half(), score=scores.Dot())
+    assert not any(taken)
+
+
+def test_a_plan_keeps_no_tensor_of_a_call(taken: list[bool]) -> None:
+    x = torch.randn(5, 67, 7)
+    for _ in range(2):
+        dikkat.attend(x, x, x, score=scores.Gaussian(), valid_lens=torch.tensor([3, 5, 7, 11, 13]))
+    ((only,),) = (plans.values() for plans in plan._PLANS.values())
+    assert not only.problem.again(weight=None).limits.again().lens
+    assert all(getattr(only.problem, name) is None for name in ("query", "key", "value", "weight"))

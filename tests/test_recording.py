@@ -1,0 +1,354 @@
+"""Recording: what models look at is what their layers return as weights, and nothing else changes."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import dikkat
+from dikkat import scores, watching
+from dikkat.recurrent import AttentionalGRU
+
+EVERYTHING: dict[str, Any] = {"rows": [0, -1], "top_k": 2, "sums": True, "entropy": True, "argmax": True, "overview": 2}
+
+
+def assert_tells(seen: dikkat.Inspection, weights: Tensor, atol: float = 1e-5) -> None:
+    """The summaries are those of the weights."""
+    weights = weights.detach().float()
+    order = weights.sort(-1, descending=True)
+    right = {
+        "rows": weights[..., [0, -1], :],
+        "top_weights": order.values[..., :2],
+        "sums": weights.sum(-2),
+        "entropy": torch.special.entr(weights).sum(-1),
+    }
+    for name, tensor in right.items():
+        torch.testing.assert_close(getattr(seen, name), tensor, rtol=1e-5, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+    best = weights.gather(-1, seen.argmax.clamp(min=0)[..., None])[..., 0]
+    torch.testing.assert_close(best, order.values[..., 0], rtol=1e-5, atol=atol)
+    assert seen.overview.shape[-2:] == (min(2, weights.shape[-2]), 2)
+
+
+class Model(nn.Module):
+    """An attention of each kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = dikkat.MultiHeadAttention(6, 2, score=scores.Additive(3, 3, 5), dropout=0.3)
+        self.plain = nn.MultiheadAttention(6, 3, batch_first=True, dropout=0.2)
+        self.blocks = nn.ModuleList([Fused(), Fused()])
+
+    def forward(self, x: Tensor, lens: Tensor) -> Tensor:
+        padding = torch.arange(x.shape[1]) >= lens[:, None]
+        x = x + self.own(x, x, x, lens)
+        x = x + self.plain(x, x, x, key_padding_mask=padding)[0]
+        for block in self.blocks:
+            x = x + block(x, ~padding)
+        return x
+
+
+class Fused(nn.Module):
+    def forward(self, x: Tensor, seen: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=seen[:, None])
+
+
+X, LENS = torch.randn(3, 7, 6, generator=torch.Generator().manual_seed(1)), torch.tensor([7, 2, 5])
+
+
+def weights_of(model: Model) -> dict[str, Tensor]:
+    """What each layer looks at, as itself tells, or as the formula has it."""
+    x, padding = X, torch.arange(7) >= LENS[:, None]
+    model.eval()
+    output, own = model.own(x, x, x, LENS, return_weights=True)
+    x = x + output
+    output, plain = model.plain(x, x, x, key_padding_mask=padding, average_attn_weights=False)
+    x, found = x + output, {"own": own, "plain": plain}
+    for name in ("blocks.0", "blocks.1"):
+        dots = (x @ x.mT / 6**0.5).masked_fill(padding[:, None], -torch.inf)
+        found[name] = dots.softmax(-1)
+        x = x + found[name] @ x
+    return {name: weights.detach() for name, weights in found.items()}
+
+
+def test_every_layer_by_name_and_the_model_as_it_was() -> None:
+    torch.manual_seed(0)
+    model = Model().eval()
+    before = model(X, LENS)
+    with dikkat.record(model, **EVERYTHING) as trace:
+        after = model(X, LENS)
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+    assert trace.names == ["own", "plain", "blocks.0", "blocks.1"]
+    for name, weights in weights_of(model).items():
+        assert_tells(trace[name], weights)
+    assert not any(t.requires_grad for _, _, seen in trace for t in seen.tensors().values())
+
+
+def test_training_has_the_same_losses_and_gradients_and_weights_before_dropout() -> None:
+    torch.manual_seed(0)
+    model = Model().train()
+
+    def gradients() -> list[Tensor]:
+        torch.manual_seed(5)
+        loss = model(X, LENS).square().sum()
+        return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)]
+
+    alone = gradients()
+    with dikkat.record(model, **EVERYTHING) as trace:
+        recorded = gradients()
+    for one, other in zip(alone, recorded, strict=True):
+        assert (one is None and other is None) or torch.equal(one, other)
+    assert_tells(trace["own"], weights_of(model)["own"])
+    assert float(trace["plain"].rows.sum(-1).sub(1).abs().max()) < 1e-5
+
+
+def test_compiled_models_run_as_written_and_compiled_ones_come_back() -> None:
+    model = Model().eval()
+    compiled = torch.compile(model, backend="aot_eager")
+    expected = compiled(X, LENS)
+    for recorded in (model, compiled):
+        with dikkat.record(recorded, sums=True) as trace:
+            torch.testing.assert_close(compiled(X, LENS), expected)
+        assert trace.names == ["own", "plain", "blocks.0", "blocks.1"]
+    with torch.compiler.set_stance("fail_on_recompile"):
+        torch.testing.assert_close(compiled(X, LENS), expected)
+
+
+def test_under_autocast() -> None:
+    model = Model().eval()
+    with torch.autocast("cpu", torch.bfloat16), dikkat.record(model, **EVERYTHING) as trace:
+        model(X, LENS)
+        assert torch.is_autocast_enabled("cpu")
+    for name, weights in weights_of(model).items():
+        assert trace[name].sums.dtype == torch.float32
+        assert_tells(trace[name], weights, atol=0.05)
+
+
+@pytest.mark.parametrize("masks", ["none", "causal", "booleans", "numbers", "both", "mixed"])
+@pytest.mark.parametrize("kind", ["one matrix", "three matrices", "bias and zero", "alone"])
+def test_torch_multi_head_attention(masks: str, kind: str) -> None:
+    torch.manual_seed(2)
+    more = {"kdim": 5, "vdim": 4} if kind == "three matrices" else {}
+    layer = nn.MultiheadAttention(
+        6, 3, add_bias_kv=kind == "bias and zero", add_zero_attn=kind == "bias and zero", **more
+    )
+    lead = () if kind == "alone" else (2,)
+    sizes = ((5, 6), (7, more.get("kdim", 6)), (7, more.get("vdim", 6)))
+    query, key, value = (torch.randn(length, *lead, size) for length, size in sizes)
+    block = torch.rand(5, 7) < 0.3
+    padding = torch.zeros(*lead, 7, dtype=torch.bool)
+    padding[..., 5:] = True
+    given: dict[str, Any] = {
+        "none": {},
+        "causal": {"attn_mask": torch.ones(5, 7).triu(3).bool()},
+        "booleans": {"attn_mask": block, "key_padding_mask": padding},
+        "numbers": {"attn_mask": torch.randn(5, 7)},
+        "both": {"attn_mask": torch.randn(3 * (lead or (1,))[0], 5, 7), "key_padding_mask": padding.float()},
+        "mixed": {"attn_mask": torch.randn(5, 7), "key_padding_mask": padding.float().masked_fill(padding, -torch.inf)},
+    }[masks]
+    with dikkat.record(layer, **EVERYTHING) as trace:
+        layer(query, key, value, need_weights=False, **given)
+    assert_tells(trace[""], layer(query, key, value, average_attn_weights=False, **given)[1])
+
+
+@pytest.mark.parametrize("more", [{}, {"is_causal": True}, {"scale": 0.3}, {"enable_gqa": True}, {"dropout_p": 0.5}])
+@pytest.mark.parametrize("keys", [3, 5, 7])
+def test_torch_fused_function(more: dict[str, Any], keys: int) -> None:
+    query, key = torch.randn(2, 4, 5, 3), torch.randn(2, 2 if "enable_gqa" in more else 4, keys, 3)
+
+    class Net(nn.Module):
+        def forward(self) -> Tensor:
+            return F.scaled_dot_product_attention(query, key, key, **more)
+
+    net = Net()
+    with dikkat.record(net, **EVERYTHING) as trace:
+        net()
+    keys_of = key.repeat_interleave(4 // key.shape[1], 1)
+    dots = query @ keys_of.mT * more.get("scale", 3**-0.5)
+    if "is_causal" in more:
+        dots = dots.masked_fill(~torch.ones(5, keys).tril().bool(), -torch.inf)
+    assert_tells(trace[""], dots.softmax(-1))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_recurrences_whole_and_step_by_step(fused: bool) -> None:
+    torch.manual_seed(4)
+    layer = AttentionalGRU(3, 5, 7, scores.Additive(7, 5, 11), coverage=not fused)
+    inputs, encoded, lens = torch.randn(2, 6, 3), torch.randn(2, 13, 7), torch.tensor([13, 4])
+    with torch.no_grad():
+        memory = layer.prepare(encoded, lens)
+        start = layer.begin(torch.zeros(1, 2, 5), memory)
+        right = layer(inputs, memory, start, return_weights=True)[2]
+        with dikkat.record(nn.ModuleDict({"decoder": layer}), **EVERYTHING) as trace:
+            assert layer(inputs, memory, start)[2] is None
+            state = start
+            for step in range(3):
+                *_, state = layer.step(inputs[:, step], memory, state)
+    assert trace.count("decoder") == 4
+    assert trace["decoder", 0].lse is None
+    assert_tells(trace["decoder", 0], right)
+    for step in range(3):
+        torch.testing.assert_close(trace["decoder", 1 + step].sums, right[:, step], rtol=1e-5, atol=1e-6)
+
+
+def test_a_module_that_runs_twice_has_two_records() -> None:
+    layer = dikkat.SelfAttention(6, 6, 6)
+    with dikkat.record(layer, sums=True) as trace:
+        layer(X), layer(2 * X)
+    assert len(trace) == 2
+    with pytest.raises(
+        ValueError, match=r"was called 2 times; expected which call as well: trace\['', 0\] to trace\['', 1\]"
+    ):
+        trace[""]
+    assert not torch.equal(trace["", 0].sums, trace["", -1].sums)
+    with pytest.raises(IndexError, match="got call 2; expected -2 to 1"):
+        trace["", 2]
+    with pytest.raises(KeyError, match="got no such module; expected one of ''"):
+        trace["decoder"]
+
+
+def test_what_a_backward_computes_again_is_not_recorded_again() -> None:
+    layer = dikkat.MultiHeadAttention(6, 2)
+    with dikkat.record(layer, sums=True) as trace:
+        checkpoint(layer, X.clone().requires_grad_(), X, X, use_reentrant=False).sum().backward()
+    assert trace.count("") == 1
+
+
+def test_nested_recordings_each_have_theirs() -> None:
+    model = Model().eval()
+    with dikkat.record(model, entropy=True) as outer:
+        with dikkat.record(model.blocks, sums=True) as inner:
+            model(X, LENS)
+        model.own(X, X, X)
+    assert inner.names == ["0", "1"]
+    assert [outer.count(name) for name in outer.names] == [2, 1, 1, 1]
+    assert inner["0"].entropy is None
+    assert outer["blocks.0"].sums is None
+
+
+def test_threads_record_their_own_runs_alone() -> None:
+    model, both = Model().eval(), threading.Barrier(3)
+    traces: dict[int, dikkat.Trace] = {}
+
+    def run(number: int) -> None:
+        if number == 2:  # which records nothing
+            both.wait()
+            model(X, LENS)
+            both.wait()
+            return
+        with dikkat.record(model, sums=True) as trace:
+            both.wait()
+            for _ in range(number + 1):
+                model(X[: number + 1], LENS[: number + 1])
+            both.wait()
+        traces[number] = trace
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [[traces[number].count(name) for name in traces[number].names] for number in range(2)] == [[1] * 4, [2] * 4]
+    assert [len(traces[number]["own", 0].sums) for number in range(2)] == [1, 2]
+
+
+def nothing_is_left(model: nn.Module, fused: Callable[..., Tensor]) -> bool:
+    hooks = [module._forward_hooks or module._forward_pre_hooks for module in model.modules()]
+    stance = torch._dynamo.eval_frame._stance.stance
+    modes = torch._C._len_torch_function_stack()
+    return (
+        not any(hooks)
+        and stance == "default"
+        and not modes
+        and not watching.watchers()
+        and (F.scaled_dot_product_attention is fused)
+    )
+
+
+def test_nothing_is_left_behind_by_a_call_that_raises() -> None:
+    model, fused = Model(), F.scaled_dot_product_attention
+    for error, run in (
+        (ValueError, lambda: model(X, torch.tensor([8, 1, 1]))),  # a length beyond the keys
+        (KeyboardInterrupt, lambda: (_ for _ in ()).throw(KeyboardInterrupt)),
+    ):
+        with pytest.raises(error), dikkat.record(model, sums=True):  # noqa: PT012
+            assert not nothing_is_left(model, fused)
+            next(iter(run()))
+        assert nothing_is_left(model, fused)
+    with pytest.raises(ValueError, match=r"rows: got 7; expected -7 to 6, as there are 7 \(recording 'own'\)"):  # noqa: SIM117
+        with dikkat.record(model, rows=[7]):
+            model(X, LENS)
+    with pytest.raises(ValueError, match=r"top_k: got 9; expected 1 to 7, the number of keys \(recording 'plain'\)"):  # noqa: SIM117
+        with dikkat.record(model, top_k=9):
+            model.plain(X, X, X)
+    assert nothing_is_left(model, fused)
+
+
+def test_a_model_without_attention_is_said_to_be_one() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
+    with (
+        pytest.raises(ValueError, match=r"no attention was seen.*Its modules: Linear, ReLU, Sequential"),
+        dikkat.record(model, sums=True),
+    ):
+        model(X)
+    other = dikkat.SelfAttention(6, 6, 6)
+    with pytest.raises(ValueError, match="no attention was seen"), dikkat.record(model, sums=True):
+        other(X)  # of another model
+
+
+def test_tensors_that_stand_for_many_values_are_refused() -> None:
+    layer = dikkat.SelfAttention(6, 6, 6)
+    with (
+        pytest.raises(ValueError, match=r"record: got a call of '' under torch\.func"),
+        dikkat.record(layer, sums=True),
+    ):
+        torch.func.vmap(layer)(X[:, None])
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "error", "message"),
+    [
+        ("model", {"sums": True}, TypeError, "model: got str; expected a torch.nn.Module"),
+        (nn.Linear(3, 3), {}, ValueError, "record: got nothing to record; expected rows, top_k"),
+        (nn.Linear(3, 3), {"overview": 0}, ValueError, "overview: got 0; expected at least 1"),
+    ],
+)
+def test_bad_input(model: Any, asked: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message), dikkat.record(model, **asked):
+        pass
+
+
+def test_a_trace_in_a_file(tmp_path: Path) -> None:
+    model, path = Model().eval(), tmp_path / "trace.safetensors"
+    with dikkat.record(model, **EVERYTHING) as trace:
+        model(X, LENS), model.own(X, X, X)
+    trace.save(path)
+    again = dikkat.Trace.load(path)
+    assert again.names == trace.names
+    for (name, index, seen), (other, number, read) in zip(trace, again, strict=True):
+        assert (name, index) == (other, number)
+        assert seen.tensors().keys() == read.tensors().keys()
+        assert all(torch.equal(seen.tensors()[what], tensor) for what, tensor in read.tensors().items())
+    whole = path.read_bytes()
+    for cut in (0, 7, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(ValueError, match="truncated, damaged or no trace"):
+            dikkat.Trace.load(path)
+    newer = whole.replace(b'\\"version\\": 1', b'\\"version\\": 2')
+    assert newer != whole
+    path.write_bytes(newer)
+    with pytest.raises(ValueError, match=r"version: got 2; expected 1. Use the dikkat that wrote it, or record again"):
+        dikkat.Trace.load(path)
+    path.write_bytes(whole.replace(b'"own:1:sums"', b'"own:7:sums"'))
+    with pytest.raises(ValueError, match="own:7:sums: got a tensor that belongs to no call"):
+        dikkat.Trace.load(path)
+    from safetensors.torch import save_file
+
+    save_file({"x": torch.zeros(3)}, path)
+    with pytest.raises(ValueError, match="format: got None; expected 'dikkat trace'"):
+        dikkat.Trace.load(path)

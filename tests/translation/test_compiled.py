@@ -1,0 +1,277 @@
+"""The search as one compiled call: the same translations as step by step, whatever happens to the weights before."""
+
+import copy
+import multiprocessing
+import pickle
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from dikkat.cpu.search import run
+from dikkat.translation import InputError, Search, Settings, TranslationModel, beam_search, explain_search
+from dikkat.translation.decoding import compiled
+from dikkat.translation.text.tokenizer import END, UNKNOWN
+
+SOURCES = [[5, 6], [7], [8, 9, 10, 4], [UNKNOWN, 4, 5, 6], [10, 10], [9, 4, 4], [6, 6, 6, 6, 6, 6, 6]]
+
+
+def make(seed=0, ends=1.5, vocabulary=113, **changes):
+    torch.manual_seed(seed)
+    settings = Settings(**{"embedding_size": 6, "hidden_size": 10, "dropout": 0.0} | changes)
+    model = TranslationModel(settings, 11, vocabulary).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.5)
+        model.output_bias.normal_()
+        model.output_bias[END] += ends
+    return model
+
+
+WIDE = Search(4, n_best=3)
+
+
+def step_by_step(model, sources=SOURCES, search=WIDE):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "can_run", lambda *_: False)
+        return beam_search(model, sources, search)
+
+
+def same(found, wanted, share=2e-5):
+    for group, expected in zip(found, wanted, strict=True):
+        assert [each.ids for each in group] == [each.ids for each in expected]
+        assert [each.finished for each in group] == [each.finished for each in expected]
+        for one, other in zip(group, expected, strict=True):
+            assert one.score == pytest.approx(other.score, rel=share)
+            torch.testing.assert_close(one.weights, other.weights, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"cell": "lstm", "num_layers": 3},
+        {"num_layers": 2, "bidirectional": False},
+        {"score": "none", "cell": "lstm"},
+        {"score": "dot", "tied_embeddings": "none"},
+        {"score": "epanechnikov", "num_layers": 2},
+        {"score": "bilinear", "embedding_size": 37, "hidden_size": 74},
+        {"score": "vector_sum", "vocabulary": 11, "tied_embeddings": "three"},
+    ],
+)
+def test_the_same_translations_as_step_by_step(changes):
+    model = make(**changes)
+    for search in (Search(1), Search(5, n_best=4, min_ratio=0.5)):
+        assert explain_search(model, search) == []
+        same(beam_search(model, SOURCES, search), step_by_step(model, SOURCES, search))
+
+
+def test_many_rows_and_more_steps_than_there_is_room_for_at_first():
+    model = make(ends=-50.0)
+    search, sources = Search(7, max_ratio=10), [[5] * 17, *[[6, 7, 8]] * 13]
+    found = beam_search(model, sources, search)
+    assert len(found[0][0].ids) == 170
+    same(found, step_by_step(model, sources, search), share=1e-4)
+
+
+# --- weights
+
+
+def changed_by_an_optimizer(model, **options):
+    model.requires_grad_(True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.5, **options)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+
+
+def one_number(model):
+    model.readout.weight.data[3, 5] += 40.0
+
+
+def through_numpy(model):
+    model.bridge.weight.detach().numpy()[:] *= -3
+
+
+def another_parameter(model):
+    old = model.target_embedding.weight
+    model.target_embedding.weight = nn.Parameter(old.detach().clone())
+    beam_search(model, SOURCES, Search(4))
+    old.data.zero_()  # which nobody reads any more
+    model.target_embedding.weight.data.mul_(-1)
+
+
+CHANGES = {
+    "an optimiser": changed_by_an_optimizer,
+    "a fused optimiser": lambda model: changed_by_an_optimizer(model, fused=True),
+    "load_state_dict": lambda model: model.load_state_dict(make(seed=5, vocabulary=11).state_dict()),
+    "load_state_dict by assignment": lambda model: model.load_state_dict(
+        make(seed=6, vocabulary=11).state_dict(), assign=True
+    ),
+    "float64": lambda model: model.double(),
+    "one number through .data": one_number,
+    "NumPy's view": through_numpy,
+    "another parameter": another_parameter,
+}
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_change_of_the_weights_is_seen(change, precision):
+    if change == "float64" and precision == "int8":
+        pytest.skip("int8 goes with float32")
+    search = Search(4, n_best=3, precision=precision)
+    model = make(vocabulary=11)
+    before = beam_search(model, SOURCES, search)
+    CHANGES[change](model)
+    model.eval()
+    found, fresh = beam_search(model, SOURCES, search), make(vocabulary=11)
+    if change == "float64":
+        fresh.double()
+    fresh.load_state_dict(model.state_dict())
+    if change != "float64":
+        assert [[each.score for each in group] for group in found] != [[each.score for each in g] for g in before]
+    same(found, beam_search(fresh, SOURCES, search), share=0)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_goes_its_own_way(copied):
+    model = make(vocabulary=11)
+    before = beam_search(model, SOURCES, Search(4))
+    other = copied(model)
+    with torch.no_grad():
+        other.output_bias.mul_(-1)
+    same(beam_search(other, SOURCES, Search(4)), step_by_step(other, SOURCES, Search(4)))
+    same(beam_search(model, SOURCES, Search(4)), before, share=0)
+
+
+def test_panels_are_made_once_and_go_with_their_model(caplog):
+    model = make()
+    with caplog.at_level("INFO", logger="dikkat"):
+        for _ in range(3):
+            beam_search(model, SOURCES, Search(2))
+    assert ["packed into panels of 0.2 MiB" in record.message for record in caplog.records] == [True]
+    kept = len(compiled._kept)
+    del model
+    assert len(compiled._kept) == kept - 1
+
+
+# --- threads, parts, processes
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_threads_change_no_bit(precision, monkeypatch):
+    monkeypatch.setattr(run, "_ALONE", 0)
+    search = Search(5, n_best=5, precision=precision, max_length=5)
+    model, found = make(num_layers=2), []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        found.append(beam_search(model, SOURCES, search))
+    for other in found[1:]:
+        same(other, found[0], share=0)
+
+
+def test_a_search_in_parts_is_the_same(monkeypatch):
+    model = make()
+    whole = beam_search(model, SOURCES, Search(5))
+    monkeypatch.setattr(run, "_FIRST", 1)
+    monkeypatch.setattr(run, "_LEAST", 1)
+    monkeypatch.setattr(run, "_PART", 0.0)
+    same(beam_search(model, SOURCES, Search(5)), whole, share=0)
+
+
+def test_ctrl_c_between_two_parts(monkeypatch):
+    model, turns = make(), []
+
+    def interrupted():
+        turns.append(None)
+        if len(turns) == 5:
+            raise KeyboardInterrupt
+        return 0.0
+
+    monkeypatch.setattr(run, "_FIRST", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(run.time, "perf_counter", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            beam_search(model, SOURCES, Search(5))
+    same(beam_search(model, SOURCES, Search(5)), step_by_step(model, SOURCES, Search(5)))
+
+
+def test_threads_of_python_share_a_model():
+    model, found = make(), {}
+    wanted = beam_search(model, SOURCES, Search(3))
+    threads = [
+        threading.Thread(target=lambda index=index: found.setdefault(index, beam_search(model, SOURCES, Search(3))))
+        for index in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for index in range(4):
+        same(found[index], wanted, share=0)
+
+
+def _in_child(model, pipe):
+    pipe.send([[each.ids for each in group] for group in beam_search(model, SOURCES, Search(3))])
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_fork_after_use():
+    model = make()
+    wanted = [[each.ids for each in group] for group in beam_search(model, SOURCES, Search(3))]
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=_in_child, args=(model, there))
+    child.start()
+    assert here.poll(60)
+    assert here.recv() == wanted
+    child.join()
+
+
+# --- what it cannot run, and bad input
+
+
+def test_what_cannot_run_is_explained():
+    model = make()
+    assert explain_search(model, Search(sample=True)) == ["samples are drawn, and nothing is searched"]
+    assert explain_search([model, model]) == ["2 models translate together"]
+    assert explain_search(make(coverage=True)) == ["with coverage the keys change from step to step"]
+    assert "Cosine" in explain_search(make(score="cosine"))[0]
+    assert "torch.bfloat16" in explain_search(make().bfloat16())[0]
+    hooked = make()
+    hooked.readout.register_forward_hook(lambda *_: None)
+    assert explain_search(hooked) == ["readout is no plain Linear, or has hooks: it has to be called"]
+    replaced = make()
+    replaced.step_features = model.step_features
+    assert "methods of its own" in explain_search(replaced)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert "autocast" in explain_search(model)[0]
+
+
+def test_a_hook_counts_from_when_it_is_there():
+    model = make()
+    beam_search(model, SOURCES, Search(2))
+    model.readout.register_forward_hook(lambda module, inputs, output: -output)
+    found, negated = beam_search(model, SOURCES, Search(2)), make()
+    with torch.no_grad():
+        negated.readout.weight.mul_(-1)
+        negated.readout.bias.mul_(-1)
+    same(found, beam_search(negated, SOURCES, Search(2)))
+
+
+def test_weights_that_are_not_numbers_are_named_before_the_search():
+    model = make()
+    with torch.no_grad():
+        model.readout.weight[2, 3] = torch.nan
+    with pytest.raises(InputError, match=r"readout.weight: got weights that are not numbers"):
+        beam_search(model, SOURCES)
+
+
+def test_a_sentence_of_ten_thousand_tokens_beside_a_short_one():
+    model = make(hidden_size=4, embedding_size=3)
+    sources = [[7], [5, 6, 7, 8] * 2500]
+    found = beam_search(model, sources, Search(2, max_length=3))
+    assert found[1][0].weights.shape == (len(found[1][0].ids), 10_000)
+    same(found, step_by_step(model, sources, Search(2, max_length=3)))

@@ -72,18 +72,19 @@ class Ranks:
 
         All of it goes on while the process computes, until `Going.arrive`.
         """
-        peers = [*sent, *received]
-        if not peers:
-            return Going(self, (), ())
+        peers = [*received, *sent]  # what comes is waited for first: it may say why what is sent cannot go
         operations = [
             dist.P2POp(call, tensor, self._global(peer), self.group, tag)
-            for call, side in ((dist.isend, sent), (dist.irecv, received))
+            for call, side in ((dist.irecv, received), (dist.isend, sent))
             for peer, tensor in side.items()
         ]
-        try:
-            works = dist.batch_isend_irecv(operations)
-        except RuntimeError as error:
-            raise self.lost(peers, error) from None
+        batches = [operations] if dist.get_backend(self.group) == "nccl" else [[each] for each in operations]
+        works: list[dist.Work | RuntimeError] = []
+        for batch in batches:
+            try:
+                works += dist.batch_isend_irecv(batch) if batch else ()
+            except RuntimeError as error:
+                works.append(error)
         return Going(self, peers, works)
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
@@ -128,7 +129,7 @@ class Ranks:
 class Going:
     """Messages on their way."""
 
-    def __init__(self, ranks: Ranks, peers: Sequence[int], works: Sequence[dist.Work]) -> None:
+    def __init__(self, ranks: Ranks, peers: Sequence[int], works: Sequence[dist.Work | RuntimeError]) -> None:
         self._ranks, self._peers, self._works = ranks, peers, works
 
     def arrive(self, timeout: timedelta | None = None) -> None:
@@ -144,6 +145,8 @@ class Going:
         named = len(self._works) == len(self._peers)  # NCCL has one work for all
         for index, work in enumerate(self._works):
             try:
+                if isinstance(work, RuntimeError):
+                    raise work
                 work.wait() if timeout is None else work.wait(timeout)
             except RuntimeError as error:
                 raise self._ranks.lost(self._peers[index : index + 1] if named else (), error) from None
@@ -212,12 +215,25 @@ class Ring:
         going = ranks.send({ranks.successor: out.bytes}, {ranks.predecessor: into.bytes}, self.tag)
 
         def arrive() -> Message:
-            going.arrive()
+            try:
+                going.arrive()
+            except RankError as error:
+                if error.rank == ranks.successor != ranks.predecessor:
+                    self._listen(into)
+                if into.left is None:
+                    raise
             if into.left is not None:
-                raise ranks.lost([into.left], None)
+                raise ranks.lost([into.left], None) from None
             return into
 
         return arrive
+
+    def _listen(self, into: Message) -> None:
+        """Wait for what the predecessor has to say of a successor that is gone: it may be so for another's sake."""
+        ranks = self.ranks
+        with suppress(RankError):
+            while into.left is None:
+                ranks.send({}, {ranks.predecessor: into.bytes}, self.tag).arrive(_LAST_WORDS)
 
     def tell(self, error: BaseException) -> None:
         """Tell the successor of a failure, in the place of the message that it waits for next."""

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dikkat import scores
+    from dikkat import distributed, scores
     from dikkat.adapters import as_torch_attention
     from dikkat.attention import (
         Implementation,
@@ -50,6 +50,7 @@ __all__ = [
     "attention_state",
     "attention_weights",
     "check_values",
+    "distributed",
     "implementations",
     "inspect",
     "masked_softmax",
@@ -68,8 +69,8 @@ def __getattr__(name: str) -> Any:
     Nobody needs PyTorch to read a page of help or a message, and whoever stops the command line while PyTorch is being
     imported is to see no traceback: so nothing is imported before there is somebody who would catch the interrupt.
     """
-    if name == "scores":
-        return import_module("dikkat.scores")
+    if name in ("distributed", "scores"):
+        return import_module(f"dikkat.{name}")
     if name in __all__:
         for home in ("attention", "state", "layers", "masking", "adapters", "inspection", "huggingface"):
             if hasattr(module := import_module(f"dikkat.{home}"), name):

@@ -75,14 +75,14 @@ def problem(
     if limits.hide():
         # Before the projections: a hidden NaN would reach their gradients as 0 · NaN. Where keys are compared as they
         # are and everything is finite, nothing needs to be zeroed: looking is quicker than copying.
-        seen, live = (_by_any_head(shown, len(batch)) for shown in limits.seen_and_live())
+        seen, live = (by_any_head(shown, len(batch)) for shown in limits.seen_and_live())
         if heads is None and _all(live) and type(score) in _PLAIN and not _all(seen):
             harmless = are_harmless(query, key, value) or None
         if not harmless:
             query, key, value = hide(query, live), hide(key, seen), hide(value, seen)
     if heads is not None:
         query, key, value = (of(t) for t, of in zip((query, key, value), heads.projections, strict=True))
-    return replace(_compared(query, score.project_key(key), value, score, limits, lead, wanted), harmless=harmless)
+    return replace(compared(query, score.project_key(key), value, score, limits, lead, wanted), harmless=harmless)
 
 
 def problem_of_projected(
@@ -108,10 +108,10 @@ def problem_of_projected(
         seen = limits.seen()
         key, value = hide(key, seen), hide(value, seen)
     packed = None if packed is None else rank(packed, len(lead), 3)
-    return _compared(query, key, value, score, limits, lead, wanted, packed)
+    return compared(query, key, value, score, limits, lead, wanted, packed)
 
 
-def _compared(
+def compared(
     query: Tensor,
     projected_key: Tensor,
     value: Tensor,
@@ -142,7 +142,7 @@ def _compared(
     if limits.hide() and any(t.shape[:-2] != lead for t in (projected_key, value)):
         # A row that is shared by batch elements which see it and others which do not is copied for each here.
         shared, seen = projected_key, limits.seen()
-        projected_key, value = _apart(projected_key, seen), _apart(value, seen)
+        projected_key, value = apart(projected_key, seen), apart(value, seen)
         packed = packed if projected_key is shared else None
     return Problem(
         score.pair,
@@ -196,7 +196,7 @@ def carry_out(chosen: Choice) -> Result:
     backend = BACKENDS[name]
     found = examined[name].found if name in examined else None
     if problem.dropout and backend.wants_seeds:
-        problem = replace(problem, seeds=_seeds(problem.lead, problem.query.device))
+        problem = replace(problem, seeds=draw_seeds(problem.lead, problem.query.device))
     watchers = watching.watchers()
     if not watchers:
         return _run(backend, problem, found)
@@ -293,7 +293,7 @@ def rank(tensor: Tensor, lead: int, own: int = 2) -> Tensor:
     return tensor[(None,) * (lead + own - tensor.ndim)]
 
 
-def _by_any_head(shown: Tensor, batch: int) -> Tensor:
+def by_any_head(shown: Tensor, batch: int) -> Tensor:
     """Whether any head sees a row: (..., heads or 1, l) -> (..., l), the heads after `batch` leading dimensions."""
     return shown.any(-2) if shown.ndim == batch + 2 else shown
 
@@ -313,7 +313,7 @@ def hide(tensor: Tensor, shown: Tensor) -> Tensor:
     return tensor.masked_fill(~shown[..., None], 0.0)
 
 
-def _apart(tensor: Tensor, shown: Tensor) -> Tensor:
+def apart(tensor: Tensor, shown: Tensor) -> Tensor:
     """Copy a broadcast tensor per batch element where visibility differs, and zero the hidden rows of each copy.
 
     Rows that are not shared have been zeroed before.
@@ -340,7 +340,7 @@ def _check_projected(projected: Tensor, rows: Tensor, name: str, score: Score) -
         )
 
 
-def _seeds(lead: torch.Size, device: torch.device) -> Tensor:
+def draw_seeds(lead: torch.Size, device: torch.device) -> Tensor:
     """One seed a batch element, from torch's generator."""
     drawn = torch.randint(2**62, (), device=device)
     return derive_seeds(drawn, torch.arange(lead.numel(), device=device)).reshape(lead)

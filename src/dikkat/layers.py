@@ -7,15 +7,20 @@ Each is called `layer(query, key, value, valid_lens=None, ...)` with the restric
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from dikkat import call
 from dikkat.attention import Restricted, attend
+from dikkat.distributed.front import Options, attend_parts, whole_gradients
+from dikkat.distributed.ranks import Ranks
 from dikkat.masking import OWN_DIMENSIONS, autocasts
 from dikkat.scores import Additive, Bilinear, Dot, Gaussian, ScaledDot, Score, linear, whole
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 __all__ = [
     "AdditiveAttention",
@@ -224,6 +229,9 @@ class MultiHeadAttention(nn.Module):
         score: Compares one head's queries and keys, of key_dim / num_heads features; the scaled dot product if None.
         dropout: On the weights.
         bias: Whether the projections have biases.
+        group: The process group on whose ranks keys and values lie, as `dikkat.distributed.attend` has it; None where
+            this process has all of them.
+        method: With a group, whether queries lie on its ranks too ("ring"), or all of them on each ("reduce").
 
     Raises:
         ValueError: Sizes that the heads do not divide.
@@ -250,6 +258,8 @@ class MultiHeadAttention(nn.Module):
         score: Score | None = None,
         dropout: float = 0.0,
         bias: bool = True,
+        group: "ProcessGroup | None" = None,
+        method: Literal["ring", "reduce"] = "ring",
     ) -> None:
         super().__init__()
         whole("embed_dim", embed_dim)
@@ -260,6 +270,9 @@ class MultiHeadAttention(nn.Module):
         self.dropout = call.probability(dropout)
         self.score = ScaledDot() if score is None else score
         call.check_score(self.score)
+        if method not in ("ring", "reduce"):
+            raise ValueError(f"method: got {method!r}; expected 'ring' or 'reduce'")
+        self.group, self.method = group, method
         self._sizes = (key_dim, key_dim, value_dim)
         self.in_proj_weight: nn.Parameter | None
         self.in_proj_bias: nn.Parameter | None
@@ -305,16 +318,21 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (B, n, embed_dim), and with `return_weights` the weights (B, heads, n, m).
         """
-        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.split(self._sizes)
+        own: dict[str, Tensor] = dict(self.named_parameters(recurse=False))
+        if self.group is not None and self.method == "reduce":  # every rank is to have their whole gradient
+            own = dict(zip(own, whole_gradients(Ranks(self.group), *own.values()), strict=True))
+        bias = own.get("in_proj_bias")
+        biases = (None,) * 3 if bias is None else bias.split(self._sizes)
         if self.in_proj_weight is None:
-            weights: Sequence[Tensor] = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+            weights: Sequence[Tensor] = [own[f"{each}_proj_weight"] for each in "qkv"]
         else:
-            weights = self.in_proj_weight.split(self._sizes)
+            weights = own["in_proj_weight"].split(self._sizes)
         named = zip(("query", "key", "value"), weights, biases, strict=True)
         projections = tuple(partial(_project, *arguments) for arguments in named)
         dropout = self.dropout if self.training else 0.0
+        attends = None if self.group is None else partial(_attend_together, self.group, self.method)
         output = attend_heads(
-            (query, key, value), projections, self.num_heads, self.score, dropout, valid_lens, restricted
+            (query, key, value), projections, self.num_heads, self.score, dropout, valid_lens, restricted, attends
         )
         if isinstance(output, tuple):
             return self.out_proj(output[0]), output[1]
@@ -350,8 +368,9 @@ def attend_heads(
     dropout: float,
     valid_lens: Tensor | int | None,
     restricted: Restricted,
+    attends: Callable[..., Tensor] | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Project query, key and value, attend with every head, and join the heads."""
+    """Project query, key and value, attend with every head (by `attends`, where it is given), and join the heads."""
     _check_names(restricted)
     for name, tensor in zip(("query", "key", "value"), tensors, strict=True):
         call.check_features(name, tensor)
@@ -375,11 +394,24 @@ def attend_heads(
         return lambda tensor: split_heads(project(tensor), num_heads)
 
     heads = call.Heads(num_heads, tuple(map(by_head, projections)))
-    problem = call.problem(query, key, value, score, wanted, heads, **limits)
-    output = call.output(call.dispatch(problem, impl), problem.value, wanted.wants_weights)
+    if attends is None:
+        problem = call.problem(query, key, value, score, wanted, heads, **limits)
+        output = call.output(call.dispatch(problem, impl), problem.value, wanted.wants_weights)
+    else:
+        output = attends(query, key, value, score, heads, wanted, impl=impl, **limits)
     parts = output if isinstance(output, tuple) else (output,)
     joined, *weights = (part[0] for part in parts) if alone else parts
     return (join_heads(joined), weights[0]) if weights else join_heads(joined)
+
+
+def _attend_together(
+    group: "ProcessGroup", method: Literal["ring", "reduce"], query: Tensor, key: Tensor, value: Tensor, score: Score,
+    heads: call.Heads, wanted: call.Wanted, **limits: Any,
+) -> Tensor:  # fmt: skip
+    if wanted.wants_weights:
+        raise ValueError("return_weights: got True with a group; expected False: no rank has a whole row of weights")
+    options: Options = {"group": group, "method": method, "dropout": wanted.dropout, **limits}  # type: ignore[typeddict-item]
+    return attend_parts(query, key, value, score, heads, options)
 
 
 def _batched(limit: Any, device: torch.device) -> Any:

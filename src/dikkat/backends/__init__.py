@@ -13,6 +13,7 @@ from dikkat.cpu.attention import launch as attention_launch
 from dikkat.gpu.attention import launch as gpu_launch
 from dikkat.masking import are_harmless, can_read_values
 from dikkat.problem import Examined, Problem, Result
+from dikkat.problem.operator import Operator
 from dikkat.scores import Pair
 
 
@@ -24,16 +25,19 @@ class Backend:
         examine: Why it cannot run a problem, and what it found out.
         run: Runs a problem, with what `examine` found out, or None.
         wants_seeds: Whether dropout is ours, and needs seeds from torch's generator.
+        kernel: Its forward and backward, where they are ours: what works on keys that come in parts.
     """
 
     examine: Callable[[Problem], Examined]
     run: Callable[[Problem, Any], Result]
     wants_seeds: bool = True
+    kernel: Operator | None = None
 
 
 def _plain(obstacles: Callable[[Problem], list[str]], run: Callable[[Problem], Result]) -> Backend:
     """An implementation that finds out nothing which its run could use."""
-    return Backend(lambda problem: Examined(obstacles(problem)), lambda problem, _: run(problem))
+    kernel = run if isinstance(run, Operator) else None
+    return Backend(lambda problem: Examined(obstacles(problem)), lambda problem, _: run(problem), kernel=kernel)
 
 
 BACKENDS = {

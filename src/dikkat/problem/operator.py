@@ -5,7 +5,7 @@ A kernel supplies two plain functions; `operator` gives back a function of a `Pr
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import torch
@@ -105,7 +105,25 @@ def _schema(returned: int, *more: str) -> str:
     return f"({', '.join(taken)}) -> ({', '.join(['Tensor'] * returned)})"
 
 
-def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Problem], Result]:
+@dataclass(frozen=True)
+class Operator:
+    """A kernel as a PyTorch operator, and as the two plain functions that it is made of.
+
+    Attributes:
+        forward: Called with a problem in one dtype (`Problem.wide`), outside autograd and autocast.
+        backward: Likewise, with the output, which may be over more keys than the problem's, and its gradient.
+    """
+
+    forward: Forward
+    backward: Backward
+    _run: Callable[[Problem], Result]
+
+    def __call__(self, problem: Problem) -> Result:
+        """Run the operator on a problem."""
+        return self._run(problem)
+
+
+def operator(name: str, forward: Forward, backward: Backward) -> Operator:
     """Register `dikkat::<name>` and `dikkat::<name>_backward`.
 
     Args:
@@ -114,7 +132,7 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
         backward: Likewise, with the forward's output and its gradient.
 
     Returns:
-        A function that runs the operator on a problem.
+        What runs the operator on a problem.
     """
     outputs = Output._fields
 
@@ -254,7 +272,7 @@ def operator(name: str, forward: Forward, backward: Backward) -> Callable[[Probl
         lse, tail = log_sum_exp(peak, total) if problem.wants_state else (None, None)
         return Result(mean, lse, weights if problem.wants_weights else None, tail)
 
-    return run
+    return Operator(forward, backward, run)
 
 
 def upstream(problem: Problem, out: Output, grad: Output) -> Upstream:

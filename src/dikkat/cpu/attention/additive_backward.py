@@ -13,7 +13,8 @@ as soon as the scores are known, so are the g, and the sums are made from what w
 
 These scores are not the forward's to the last bit, and e^(score − peak) is off by as much as they are. Where that could
 show, because a score is large or few keys have all the weight, a sweep over the keys before finds the rows' peaks and
-totals anew, so that weights add up to 1 here too.
+totals anew, so that weights add up to 1 here too. (Not where the keys of a call are only some of those that its output
+is over: their weights add up to less.)
 """
 
 import math
@@ -210,7 +211,7 @@ def _find(score: Vector, by_weight: Vector, peak: Pointer, row_total: Pointer, d
 def _is_sharp(call: Call, row: int, zero: Any) -> bool:
     """Whether a row needs a sweep of its own for its peak and total."""
     peak, row_total = pointer(call.peak, zero)[row], pointer(call.total, zero)[row]
-    return row_total > 0 and (row_total < SHARP or abs(peak) > LARGE)
+    return call.partial == 0 and row_total > 0 and (row_total < SHARP or abs(peak) > LARGE)
 
 
 @inlined

@@ -63,6 +63,7 @@ class _Call(Call):
             "values": values,
             "blocks": -(-limits.keys // self.lanes),
             "causal": limits.causal,
+            "partial": problem.partial,
             "scale": ranges.scale,
             "limit": ranges.limit,
             "highest": highest,

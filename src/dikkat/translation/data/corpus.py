@@ -351,6 +351,20 @@ def read_lines(path: str | Path) -> Iterator[str]:
         CorpusError: A line too long or not UTF-8; a broken .gz; a folder.
         OSError: The file cannot be opened.
     """
+    for number, raw in enumerate(raw_lines(path), start=1):
+        yield decode_line(raw, f"{path}, line {number}", first=number == 1)
+
+
+def raw_lines(path: str | Path) -> Iterator[bytes]:
+    """The lines of a plain or gzip file as they stand, with their ends.
+
+    Args:
+        path: The file.
+
+    Raises:
+        CorpusError: A broken .gz; a folder.
+        OSError: The file cannot be opened.
+    """
     path = Path(path)
     if path.is_dir():
         raise CorpusError(f"{path}: got a folder; expected a file of sentences")
@@ -365,7 +379,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
             raw = _read_line(stream, f"{path}, line {number}")
             if not raw:
                 return
-            yield decode_line(raw, f"{path}, line {number}", first=number == 1)
+            yield raw
 
 
 def _read_line(stream: BinaryIO, where: str) -> bytes:

@@ -1,0 +1,117 @@
+"""Attention over 2 and 4 gloo ranks against the twin in `kit.py`."""
+
+import re
+
+import pytest
+import torch
+
+import kit
+from dikkat.distributed import attend, positions
+from dikkat.distributed.order import ORDERS
+from dikkat.scores import Dot
+from distributed.cases import CALLS, COMPILED, heads_case, hidden_case
+from distributed.ring import run_ranks
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def results(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    for rank, done in enumerate(run_ranks(request.param, folder, "distributed.cases:all_calls")):
+        assert done.returncode == 0, f"rank {rank}: {done.stderr[-3000:]}"
+    left = {path.stem: path.read_text() for path in folder.glob("rank-*.txt")}
+    return {"world": request.param, "left": left, **torch.load(folder / f"results-{request.param}.pt")}
+
+
+def _check(label, case, restriction, dtype, found):
+    budget = kit.expected(case, restriction, dtype)
+    for name, tensor in found.items():
+        assert tensor.dtype == dtype
+        try:
+            kit.assert_within_budget(name, tensor, budget)
+        except AssertionError as error:
+            raise AssertionError(f"{label}: {error}") from None
+
+
+def test_values_and_gradients(results):
+    """Restrictions leave some ranks without a key, and with four ranks one has a single key."""
+    for index, (case, restriction, dtype, method, small) in enumerate(CALLS):
+        label = f"{case}, {restriction}, {dtype}, {method}, {'many pieces' if small else 'one piece'}"
+        _check(label, case, restriction, dtype, results[index])
+
+
+def test_compiled_blocks(results):
+    for case, restriction, method in COMPILED:
+        _check(f"{case}, {method}", case, restriction, torch.float64, results[case, restriction])
+
+
+def test_distributed_tensors(results):
+    for found in results["dtensor"].values():
+        _check("DTensors", "scaled dot", "lengths", torch.float64, found)
+    assert len(results["dtensor"]) == 2
+
+
+def test_heads(results):
+    for method, found in results["heads"].items():
+        layer, tensors, lens = heads_case(method, alone=True)
+        out = layer(*tensors, lens)
+        grads = torch.autograd.grad(out, [*tensors, *layer.parameters()], kit.upstream_of(out))
+        names = ["output", "query", "key", "value", *dict(layer.named_parameters())]
+        for name, exact in zip(names, [out, *grads], strict=True):
+            torch.testing.assert_close(found[name], exact.detach(), rtol=1e-12, atol=1e-12, msg=f"{method}: {name}")
+
+
+def test_what_nobody_sees_has_no_effect(results):
+    made = hidden_case(0.0)
+    out, *_ = kit.twin(made)
+    exact = {"output": out.detach(), **kit.gradients(made, out, kit.upstream_of(out))}
+    for name, tensor in results["hidden"].items():
+        torch.testing.assert_close(tensor, exact[name], rtol=1e-12, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_ranks_that_disagree_are_told(results):
+    found = results["refused"]
+    last = results["world"] - 1
+    keys = 3 * (last + 1)
+    assert found["dtype"] == (
+        f"dtype: got torch.float64 on rank {last} and torch.float32 on rank 0; expected the same on all ranks"
+    )
+    for name, text in {
+        "features": rf"query: got \(2, …, 7\) on rank {last} and \(2, …, 5\) on rank 0",
+        "score": rf"score: got Dot of sum .* on rank {last} and ScaledDot of sum .* on rank 0",
+        "bandwidth": rf"score: got Gaussian of sum .* on rank {last} and Gaussian of sum .* on rank 0",
+        "order": rf"order: got zigzag on rank {last} and contiguous on rank 0",
+        "lengths": rf"valid_lens: got lengths of sum .* on rank {last} and .* on rank 0",
+        "one rank's mistake": rf"group: rank {last} refuses its call: query, key, value: got shapes",
+        "one rank's lengths": rf"group: rank {last} refuses its call: valid_lens: got 100; expected 0 to {keys}",
+        "gradients": rf"gradients: got True on rank {last} and False on rank 0",
+    }.items():
+        assert re.match(text, found[name]), found[name]
+    if "late" in found:
+        assert found["late"].startswith("group: rank 1 of 2 did not answer in time, as rank 0 sees it; expected ")
+
+
+def test_a_rank_that_leaves_is_named(results):
+    assert sorted(results["left"]) == (["rank-0", "rank-1", "rank-3"] if results["world"] == 4 else [])
+    for name, text in results["left"].items():
+        assert text.startswith(f"group: rank 2 of 4 has left, as rank {name[-1]} sees it; expected "), text
+        assert "\n" not in text
+
+
+def test_positions_are_every_one_once():
+    for length, world in ((0, 2), (1, 4), (7, 4), (16, 4), (23, 3)):
+        for order in ORDERS:
+            parts = [positions(length, rank, world, order) for rank in range(world)]
+            assert torch.cat(parts).sort().values.tolist() == list(range(length))
+    assert [positions(16, rank, 4, "zigzag").tolist() for rank in range(4)] == [
+        [0, 1, 14, 15], [2, 3, 12, 13], [4, 5, 10, 11], [6, 7, 8, 9],
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="order: got 'random'; expected 'contiguous' or 'zigzag'"):
+        positions(4, 0, 2, "random")
+    with pytest.raises(ValueError, match="rank: got 2 of 2; expected 0 to 1"):
+        positions(4, 2, 2)
+
+
+def test_without_a_group():
+    x = torch.zeros(2, 3)
+    with pytest.raises(ValueError, match="group: got no process group; expected one"):
+        attend(x, x, x, score=Dot())

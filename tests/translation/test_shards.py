@@ -1,0 +1,187 @@
+"""Translating in pieces: none lost, none doubled, whatever happens on the way."""
+
+import errno
+import gzip
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from dikkat.errors import InputError
+from dikkat.storage import files
+from dikkat.translation.decoding.shards import Pieces, Shard
+
+
+def upper(piece):
+    for number, line in enumerate(piece.lines(), start=piece.first):
+        yield f"{number} {line.upper()}\n"
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "letters.en"
+    path.write_text("".join(f"line {number}\n" for number in range(1, 24)), encoding="utf-8")
+    return path
+
+
+EXPECTED = "".join(f"{number} LINE {number}\n" for number in range(1, 24))
+
+
+def pieces(source, **made_by):
+    return Pieces(source, source.parent / "pieces", 5, made_by)
+
+
+def joined(work):
+    return b"".join(work.collect()).decode()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_shards_make_the_whole(source, count):
+    sizes = [list(pieces(source).translate(Shard(number, count), upper)) for number in range(count, 0, -1)]
+    assert sum(map(sum, sizes)) == 23
+    assert joined(pieces(source)) == EXPECTED
+
+
+def test_what_is_done_is_not_done_twice(source):
+    begun = []
+
+    def killed(piece):
+        begun.append(piece.first)
+        yield from upper(piece)
+        if piece.first == 11 and begun.count(11) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(pieces(source).translate(Shard(1, 1), killed))
+    assert pieces(source).done() == 2
+    with pytest.raises(InputError, match=r"3 pieces are missing, the first with lines 11 to 15 of letters\.en"):
+        joined(pieces(source))
+    assert list(pieces(source).translate(Shard(1, 1), killed)) == [5, 5, 5, 5, 3]
+    assert begun == [1, 6, 11, 11, 16, 21]
+    assert joined(pieces(source)) == EXPECTED
+
+
+def test_another_number_of_shards_goes_on(source):
+    list(pieces(source).translate(Shard(2, 3), upper))
+    for number in (1, 2):
+        list(pieces(source).translate(Shard(number, 2), upper))
+    assert joined(pieces(source)) == EXPECTED
+
+
+def test_a_folder_of_files(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "b.txt").write_text("three\nfour", encoding="utf-8")
+    (folder / "a.txt.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
+    work = Pieces(folder, tmp_path / "pieces", 1, {})
+    for number in (1, 2):
+        list(work.translate(Shard(number, 2), upper))
+    assert joined(work) == "1 ONE\n2 TWO\n1 THREE\n2 FOUR\n"
+
+
+def test_a_source_that_has_changed(source):
+    list(pieces(source).translate(Shard(1, 1), upper))
+    text = source.read_bytes()
+    source.write_bytes(text + b"more\n")
+    with pytest.raises(InputError, match=r"letters\.en: the file is another than when .* was begun; expected the same"):
+        pieces(source)
+    source.write_bytes(text)
+    work = pieces(source)
+    source.write_bytes(text.replace(b"line 13", b"line 31"))
+    for what in (lambda: joined(work), lambda: list(work.translate(Shard(1, 1), upper))):
+        with pytest.raises(InputError, match=r"its lines are other lines of letters\.en than now"):
+            what()
+
+
+def test_a_piece_that_is_damaged(source):
+    work = pieces(source)
+    list(work.translate(Shard(1, 1), upper))
+    path = sorted(work.folder.glob("*.piece"))[1]
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(InputError, match=r"letters\.en\.000000001\.piece: the piece is damaged; remove it"):
+        joined(work)
+    path.unlink()
+    list(work.translate(Shard(1, 1), upper))
+    assert joined(work) == EXPECTED
+
+
+def test_other_options_are_refused(source):
+    pieces(source, beam=5, model="a")
+    with pytest.raises(InputError, match="got made by beam 3, and 5 before; expected as it was begun"):
+        pieces(source, beam=3, model="a")
+    with pytest.raises(InputError, match="got lines 7, and 5 before"):
+        Pieces(source, source.parent / "pieces", 7, {"beam": 5, "model": "a"})
+
+
+def test_a_full_disk_leaves_whole_pieces(source, monkeypatch):
+    work, publish = pieces(source), files.publish
+
+    def full(part, path):
+        if path.name.endswith("2.piece"):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        publish(part, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "publish", full)
+        with pytest.raises(OSError, match="No space left on device"):
+            list(work.translate(Shard(1, 1), upper))
+    assert work.done() == 2
+    list(work.translate(Shard(1, 1), upper))
+    assert joined(work) == EXPECTED
+
+
+def test_one_process_a_shard(source):
+    first = pieces(source).translate(Shard(1, 2), upper)
+    assert next(first) == 5
+    with pytest.raises(InputError, match=r"shard: 1/2 is being translated by process \d+ on "):
+        list(pieces(source).translate(Shard(1, 2), upper))
+    list(pieces(source).translate(Shard(2, 2), upper))
+    list(first)
+    assert joined(pieces(source)) == EXPECTED
+
+
+@pytest.mark.parametrize("text", ["0/4", "5/4", "3", "a/b", "-1/4", "1/0", "1/2/3"])
+def test_no_such_shard(text):
+    with pytest.raises(InputError, match=f"shard: got {text}; expected one of 1/N to N/N"):
+        Shard.parse(text)
+
+
+def test_a_shard_of_the_environment():
+    assert Shard.parse("env", {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}) == Shard(1, 8)
+    assert Shard.parse("env", {"RANK": "7", "WORLD_SIZE": "8", "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}) == Shard(8, 8)
+    with pytest.raises(InputError, match="neither RANK and WORLD_SIZE nor SLURM_PROCID and SLURM_NTASKS are set"):
+        Shard.parse("env", {"RANK": "1"})
+    with pytest.raises(InputError, match="shard: got RANK 8 of WORLD_SIZE 8; expected"):
+        Shard.parse("env", {"RANK": "8", "WORLD_SIZE": "8"})
+
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from dikkat.translation.decoding.shards import Pieces, Shard
+from translation.test_shards import upper
+def slowly(piece):
+    time.sleep(0.02)
+    yield from upper(piece)
+source = Path(sys.argv[1])
+for _ in Pieces(source, source.parent / "pieces", 5, {}).translate(Shard.parse(sys.argv[2]), slowly):
+    print(flush=True)
+"""
+
+
+def test_a_process_that_is_killed_again_and_again(tmp_path):
+    source = tmp_path / "letters.en"
+    source.write_text("".join(f"line {number}\n" for number in range(1, 200)), encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, "tests"])}
+    command = [sys.executable, "-c", PROGRAM, str(source)]
+    for _ in range(3):
+        with subprocess.Popen([*command, "1/2"], env=environment, stdout=subprocess.PIPE, text=True) as process:
+            for _ in range(3):
+                process.stdout.readline()
+            process.send_signal(signal.SIGKILL)
+    for shard in ("1/2", "2/2"):
+        subprocess.run([*command, shard], env=environment, check=True, stdout=subprocess.PIPE)
+    assert joined(pieces(source)) == "".join(f"{number} LINE {number}\n" for number in range(1, 200))
+    assert not list((tmp_path / "pieces").glob(".*.part"))

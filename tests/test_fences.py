@@ -55,6 +55,10 @@ def attend(score: scores.Score, dtype: torch.dtype, **restricted: Any) -> None:
     out = dikkat.attend(*operands, score=score, impl="numba", **restricted)
     outputs = out if isinstance(out, tuple) else (out,)
     sum(output.square().sum() for output in outputs).backward()
+    restricted = {name: given for name, given in restricted.items() if name in ("key_bias", "exclude", "valid_lens")}
+    dikkat.inspect(
+        *operands[:2], score=score, impl="numba", top_k=3, sums=True, entropy=True, overview=(5, 7), **restricted
+    )
 
 
 def attends() -> None:

@@ -169,9 +169,9 @@ def changed_settings(folder, **changes):
 
 
 def test_another_version_or_format_is_refused(folder):
-    for version in (0, 3, True, 2.0, "2", None):
+    for version in (0, 4, True, 2.0, "2", None):
         changed_settings(folder, version=version)
-        refused(folder, f"version: got {version!r}; expected 1 or 2")
+        refused(folder, f"version: got {version!r}; expected 1 or 2 or 3")
     changed_settings(folder, version=2, format="other")
     refused(folder, "format: got 'other'; expected 'dikkat translator'")
     (folder / "settings.json").write_text("[]")

@@ -45,7 +45,9 @@ class Graphs(NamedTuple):
     states: list[str]
 
 
-def write(folder: str | Path, model: TranslationModel, settings: Settings, source: Tokenizer, target: Tokenizer) -> None:
+def write(
+    folder: str | Path, model: TranslationModel, settings: Settings, source: Tokenizer, target: Tokenizer
+) -> None:
     """Write a model's graphs, in float32, and what a program needs beside them, whole or not at all.
 
     Args:
@@ -94,9 +96,7 @@ def graphs(model: TranslationModel) -> Graphs:
     """The graphs of a model in float32 on the CPU, whose weights alone say what it computes."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     network = model.network()
-    return Graphs(
-        onnx_graphs.encoder(network, names), onnx_graphs.decoder(network, names), onnx_graphs.states(network)
-    )
+    return Graphs(onnx_graphs.encoder(network, names), onnx_graphs.decoder(network, names), onnx_graphs.states(network))
 
 
 # --- against PyTorch

@@ -1,7 +1,7 @@
 """A translator as two ONNX graphs: what reads a batch of sentences, and one step of what writes.
 
-Recurrent cells are spelt out in matrix products: exporters make ONNX's own GRU and LSTM of them, whose gates come in
-another order, and whose backward direction starts in the padding.
+Recurrent cells are spelt out in matrix products, and so computed alike everywhere: ONNX's own GRU and LSTM have their
+gates in another order, and exporters have written them wrong.
 """
 
 import math

@@ -28,7 +28,7 @@ class Graph:
         names: What to call weights, by their `id`.
     """
 
-    def __init__(self, names: Mapping[int, str] = {}) -> None:  # noqa: B006  (nobody writes to it)
+    def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
         self._tensors: dict[str, TensorProto] = {}
         self._numbers = count()
@@ -96,7 +96,9 @@ class Graph:
         tensors = list(self._tensors.values())
         size = sum(len(tensor.raw_data) for tensor in tensors)
         if size > _LARGEST:
-            raise InputError(f"{name}: got weights of {size / 2**30:.2f} GiB; expected less than 2, all that ONNX files hold")
+            raise InputError(
+                f"{name}: got weights of {size / 2**30:.2f} GiB; expected less than 2, all that ONNX files hold"
+            )
         graph = helper.make_graph(self._nodes, name, self._inputs, self._outputs, tensors)
         operators = [helper.make_opsetid("", _OPERATORS)]
         model = helper.make_model(graph, opset_imports=operators, ir_version=_FORMAT, producer_name="dikkat")

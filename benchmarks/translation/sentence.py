@@ -1,12 +1,11 @@
 """One sentence: the search as one compiled call, int8, a translation in a new process, Ctrl-C, and ONNX.
 
     python -m benchmarks.translation.sentence --data FOLDER [--model FOLDER] [--joey PYTHON] [--only PART,...]
-        [--minutes 6] [--train-minutes 1] [--out FOLDER]
+        [--size book|real] [--minutes 6] [--train-minutes 1] [--out FOLDER]
 
 FOLDER of --data holds Multi30k (train, val and test_2016_flickr, .en.gz and .fr.gz), of --model a translator that was
-trained on it; PYTHON is of an environment with JoeyNMT (`joey.py`). Parts that need what is not given say so. All
-parts
-together take under 15 minutes on two cores. Answers are compared before speeds, and what should be reached stands beside
+trained on it; PYTHON is of an environment with JoeyNMT (`joey.py`). Parts that need what is not given say so. All of
+them take under 15 minutes on two cores. Answers are compared before speeds, and what should be reached stands beside
 what was.
 
     speed     sentences a second beside the textbook's loop and JoeyNMT, sizes book and real, float32 and int8
@@ -61,6 +60,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path)
     parser.add_argument("--joey", help="the Python of an environment with JoeyNMT")
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(PARTS), help="parts, by ','")
+    parser.add_argument("--size", choices=["book", "real"], help="of the part speed: this one alone")
     parser.add_argument("--minutes", type=float, default=6.0, help="of measuring, in all")
     parser.add_argument("--train-minutes", type=float, default=1.0, help="of training before speeds are measured")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of PyTorch; default all")
@@ -87,7 +87,9 @@ def missing(what: str) -> list[Record]:
 
 def speed(arguments: argparse.Namespace) -> list[Record]:
     """Rows of `decoding`, with what each is of the loop's."""
-    sizes = [corpora.book(), *([corpora.real(arguments.data)] if arguments.data else [])]
+    sizes = [corpora.book()] if arguments.size != "real" else []
+    if arguments.data and arguments.size != "book":
+        sizes.append(corpora.real(arguments.data))
     records = []
     for corpus in sizes:
         name = corpus.sizes.name

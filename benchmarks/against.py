@@ -213,7 +213,7 @@ def demo() -> dict[str, float]:
         )
         seconds = time.perf_counter() - start
     bleu = next(line for line in done.stdout.splitlines() if line.startswith("BLEU"))
-    return {"seconds": seconds, "answer": round(float(bleu.split("=")[1].split()[0]), 1)}
+    return {"seconds": seconds, "answer": round(float(bleu.split("=")[1].split()[0]))}
 
 
 def bandwidth() -> dict[str, float]:

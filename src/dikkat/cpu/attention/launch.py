@@ -11,6 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from dikkat.cpu.attention import few
 from dikkat.cpu.attention.record import CALL, FOLD, GROUP, MOST, PEAK_KEYS, SIDE, TILE, TILE_BACK
 from dikkat.cpu.engine.record import BYTES, Call, up
 from dikkat.cpu.scoring import PAIRS, PROFILES, RANGES
@@ -163,6 +164,9 @@ def _packed_shape(key: Tensor) -> tuple[int, ...]:
 def _forward(problem: Problem) -> Output:
     from dikkat.cpu.attention import kernel
 
+    if few.fits(problem):
+        return few.forward(problem)
+
     call = _Call.of(problem)
     fields, lead, limits = call.fields, problem.lead, problem.limits
     size = fields["values"]
@@ -191,6 +195,8 @@ def _forward(problem: Problem) -> Output:
 
 
 def _backward(problem: Problem, out: Output, grad: Upstream) -> Gradients:
+    if few.fits(problem):
+        return few.backward(problem, out, grad)
     call = _Call.of(problem)
     fields, lead, queries = call.fields, problem.lead, problem.limits.queries
     if problem.wants_weights:

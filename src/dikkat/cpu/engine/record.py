@@ -109,7 +109,10 @@ class Call:
         fields: The record's values, by name.
         kept: Tensors, by the name of the field with their address.
         lanes: How many numbers a vector has.
+        alone: Whether the caller's thread does all tasks, which are so small that others would be woken for nothing.
     """
+
+    alone = False
 
     def __init__(self, record: Record, dtype: torch.dtype, variant: tuple[Any, ...] = ()) -> None:
         self.record, self.dtype, self.variant = record, dtype, variant
@@ -174,7 +177,7 @@ class Call:
 
     def _by(self, kernel: Callable[..., Any], tasks: int, regions: dict[str, int]) -> Callable[[int, int], None]:
         """What runs the kernel on the tasks from one number to another."""
-        number = torch.get_num_threads()  # as many workers
+        number = 1 if self.alone else torch.get_num_threads()  # as many workers
         places, size = _layout(self.record, self.dtype, tuple(regions.items()), FENCE)
         room, where = addresses.made((number if tasks > 1 else 1, size), torch.uint8)
         if FENCE:

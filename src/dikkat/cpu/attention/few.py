@@ -10,7 +10,7 @@ from dikkat.cpu.engine.record import Call, up
 from dikkat.cpu.scoring import PAIRS
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import farthest
-from dikkat.problem.operator import Gradients, Output, Upstream
+from dikkat.problem.operator import Gradients, Output
 
 # Up to so many queries, and for so many pairs times features, packing keys takes longer than it saves.
 _QUERIES, _SMALL = 4, 2**17
@@ -104,14 +104,15 @@ def forward(problem: Problem) -> Output:
     return Output(mean, peak, whole, weights)
 
 
-def backward(problem: Problem, out: Output, grad: Upstream) -> Gradients:
+def backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     """The operator's backward."""
     from dikkat.cpu.attention import few_kernel
 
     call = _Call.of(problem)
     if problem.wants_weights:
-        call.point("weights_grad", grad.weights.contiguous())
-    for name, tensor in (("peak", out.peak), ("drift", grad.drift), ("mean_grad", grad.mean)):
+        call.point("weights_grad", grads.weights.contiguous())
+    above = (("mean_grad", grads.mean), ("total_grad", grads.total))
+    for name, tensor in (("mean", out.mean), ("peak", out.peak), ("total", out.total), *above):
         call.point(name, tensor.contiguous())
     by_query, by_key = call.new("query_grad", *problem.query.shape), call.new("key_grad", *problem.key.shape)
     by_value, by_weight = call.new("value_grad", *problem.value.shape), _NONE

@@ -240,25 +240,41 @@ def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
 
 
 @inlined
-def _score_gradients(call: Call, b: int, row: int, limit: int, work: Work, zero: Any) -> None:
-    """Turn a row's scores into shares e^(score − peak), and write the scores' gradients."""
+def _product(left: Pointer, right: Pointer, size: int, zero: Any) -> Vector:
+    """The vector whose lanes sum to an inner product."""
+    acc = full(0, zero)
+    for c in range(0, size, lanes_of(zero)):
+        acc = fused(_features(left, c, size, zero), _features(right, c, size, zero), acc)
+    return acc
+
+
+@inlined
+def _score_gradients(call: Call, b: int, row: int, limit: int, by: float, work: Work, zero: Any) -> None:
+    """Turn a row's scores into weights, and write the scores' gradients: of each, less the weights' mean of all."""
     lanes, size = lanes_of(zero), call.values
     values = at(pointer(call.value, zero), b * call.keys * size)
     mean_grad = at(pointer(call.mean_grad, zero), row * size)
-    base, drift = full(base_of(pointer(call.peak, zero)[row], zero), zero), spread(pointer(call.drift, zero), row)
+    weights_grad = at(pointer(call.weights_grad, zero), row * call.keys)
+    base, shrunk = full(base_of(pointer(call.peak, zero)[row], zero), zero), full(by, zero)
+    drifts = full(0, zero)
     for j0 in range(0, limit, lanes):
         count = min(lanes, limit - j0)
         for k in range(count):
-            acc, value = full(0, zero), at(values, (j0 + k) * size)
-            for c in range(0, size, lanes):
-                acc = fused(_features(mean_grad, c, size, zero), _features(value, c, size, zero), acc)
-            store(work.sums, k * lanes, acc)
+            store(work.sums, k * lanes, _product(mean_grad, at(values, (j0 + k) * size), size, zero))
         by_weight = totals(work.sums, 0)
+        weight = exp(load(work.scores, j0) - base) * shrunk
         if call.weights_grad != 0:
-            by_weight += gather(at(pointer(call.weights_grad, zero), row * call.keys + j0), 0, 1, count)
-        share = exp(load(work.scores, j0) - base)
-        store(work.shares, j0, share)
-        store(work.by_score, j0, share * (by_weight - drift))
+            inside = lane_numbers(zero) < full(count, zero)
+            above = where(inside, gather(at(weights_grad, j0), 0, 1, count), full(0, zero))
+            by_weight += above
+            drifts += above * weight
+        store(work.shares, j0, weight)
+        store(work.by_score, j0, by_weight)
+    mean = at(pointer(call.mean, zero), row * size)
+    drift = total(drifts) + total(_product(mean_grad, mean, size, zero))
+    drift -= pointer(call.total_grad, zero)[row] / by
+    for j0 in range(0, limit, lanes):
+        store(work.by_score, j0, load(work.shares, j0) * (load(work.by_score, j0) - full(drift, zero)))
 
 
 @inlined
@@ -337,7 +353,8 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                 row, limit = b * call.queries + i, limit_of(call, b, i)
                 _begin_row(call, b, i, work, zero, additive, distance)
                 _scores(call, b, limit, work, constant, zero, additive, distance)
-                _score_gradients(call, b, row, limit, work, zero)
+                by = by_total(pointer(call.total, zero)[row], zero)
+                _score_gradients(call, b, row, limit, by, work, zero)
                 clear(work.query_sums, call.padded, zero)
                 mean_grad = at(pointer(call.mean_grad, zero), row * values)
                 for j in range(limit):

@@ -18,7 +18,7 @@ from dikkat.cpu.scoring import PAIRS, PROFILES, RANGES
 from dikkat.masking import Restrictions, have_tangents, transformed
 from dikkat.problem import OWN_DIMENSIONS, Problem
 from dikkat.problem.arithmetic import farthest, must_exclude
-from dikkat.problem.operator import Gradients, Output, Upstream, operator
+from dikkat.problem.operator import Gradients, Output, operator, upstream
 from dikkat.problem.summary import Asked, Summary, cell_sizes
 from dikkat.scores import Pair
 from dikkat.state import log_sum_exp
@@ -194,9 +194,10 @@ def _forward(problem: Problem) -> Output:
     return Output(mean, peak, whole, weights)
 
 
-def _backward(problem: Problem, out: Output, grad: Upstream) -> Gradients:
+def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     if few.fits(problem):
-        return few.backward(problem, out, grad)
+        return few.backward(problem, out, grads)
+    grad = upstream(problem, out, grads)
     call = _Call.of(problem)
     fields, lead, queries = call.fields, problem.lead, problem.limits.queries
     if problem.wants_weights:

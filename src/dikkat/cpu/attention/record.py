@@ -36,8 +36,8 @@ CALL = Record(
 
 FEW = Record(
     numbers="""
-        query key weight value mean peak total weights mean_grad weights_grad total_grad drift query_grad key_grad
-        weight_grad value_grad
+        query key weight value mean peak total weights mean_grad weights_grad total_grad query_grad key_grad weight_grad
+        value_grad
     """,
     integers="lens lens_table",
     whole="lens_step lens_row causal queries keys features padded values",

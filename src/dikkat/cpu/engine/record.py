@@ -186,8 +186,10 @@ class Call:
         # The record, and behind it the two counters.
         record = ctypes.create_string_buffer(form.size + _COUNTERS.size)
         address = ctypes.addressof(record)
-        fields = self.fields | {name: start for name, (start, _) in places.items()}
-        fields |= {"counters": address + form.size, "scratch": where, "scratch_size": size}
+        fields = self.fields
+        for name, (start, _) in places.items():
+            fields[name] = start
+        fields["counters"], fields["scratch"], fields["scratch_size"] = address + form.size, where, size
         compiled = kernel(NUMPY[self.dtype], *self.variant)
 
         def run(begin: int, end: int) -> None:  # keeps the room alive

@@ -55,7 +55,7 @@ SUITES: dict[str, dict[str, Bench]] = {
         "stress": Bench(
             "attention.stress", "answers and slowdown under threads, forks and load", ("--write",), venv=PEERS
         ),
-        "small": Bench("attention.small", "small calls beside plain PyTorch, over a grid", ("--out", "{out}")),
+        "small": Bench("attention.small", "small calls beside plain PyTorch, over a grid"),
         "looking": Bench("attention.looking", "weights on request: time beside the forward, memory"),
         "threads": Bench("attention.threads", "many threads on one object of each kind"),
         "properties": Bench("attention.properties", "a million random calls against an oracle", ("--workers", "2")),

@@ -454,8 +454,8 @@ def test_large_problems_go_to_what_needs_linear_memory() -> None:
     x = torch.zeros(1, 300, 64)
     found = dikkat.implementations(x, x, x, score=scores.Additive(64, 64, 64))
     assert found[0].name == "numba"
-    # A single query goes there where its keys would take much, or are packed already.
-    assert dikkat.implementations(x[:, :1], x, x, score=scores.Additive(64, 64, 64))[0].name == "reference"
+    # The compiled kernels' call takes longer than plain PyTorch on little.
+    assert dikkat.implementations(x[:, :1, :8], x[:, :5, :8], x[:, :5], score=scores.Additive(8, 8, 64))[0].name == "reference"
     large = torch.zeros(1, 2100, 1).expand(-1, -1, 8)
     inner = dikkat.implementations(large, large, large, score=scores.Dot(), return_weights=True)
     assert inner[0].name == "chunked"

@@ -35,12 +35,20 @@ def once(run: Callable[[], object], before: Callable[[], object] = nothing) -> T
     return Task(counted, before)
 
 
-def measured(tasks: Mapping[str, Task], seconds: float) -> dict[str, list[tuple[float, float]]]:
-    """(seconds, amount) of each round: for so long in all, but no fewer rounds than a spread needs."""
+def measured(
+    tasks: Mapping[str, Task], seconds: float, at_once: float = ROUND
+) -> dict[str, list[tuple[float, float]]]:
+    """(seconds, amount) of each round: for so long in all, but no fewer rounds than a spread needs.
+
+    Args:
+        tasks: By name.
+        seconds: For all of them together.
+        at_once: Seconds of a round, in which what takes less is done several times.
+    """
     times = {}
     for name, task in tasks.items():
         _run(task, 1)  # what is compiled and loaded at first
-        times[name] = max(1, int(ROUND / _run(task, 1)[0]))
+        times[name] = max(1, int(at_once / _run(task, 1)[0]))
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in tasks}
     start = time.monotonic()
     for turn in range(MOST):

@@ -67,10 +67,13 @@ def made(shape: Iterable[int], dtype: torch.dtype) -> tuple[Tensor, int]:
     Raises:
         ValueError: PyTorch made a tensor without memory, as in `FakeTensorMode`.
     """
-    tensor = torch.empty(tuple(shape), dtype=dtype, device="cpu")
+    tensor = torch.empty(tuple(shape), dtype=dtype, device=_CPU)
     if type(tensor) is not Tensor:
         raise ValueError(f"a new tensor: got {type(tensor).__name__}; {_EXPECTED}")
     return tensor, tensor.data_ptr()
+
+
+_CPU = torch.device("cpu")  # a name would be looked up at each call
 
 
 def obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str]:

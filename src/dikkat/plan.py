@@ -216,7 +216,11 @@ def _by_kernel(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None] 
         if records and not (_is_finite(key) and _is_finite(value)):
             return None
         limits = limits.again(lens=lens.to(torch.int64))
-    result = attention_launch.run(plan.problem.again(query=query, key=key, weight=weight, value=value, limits=limits))
+    problem = plan.problem.again(query=query, key=key, weight=weight, value=value, limits=limits)
+    if not records:
+        mean, _, _, weights = attention_launch.run.forward(problem)
+        return mean, weights
+    result = attention_launch.run(problem)
     return result.mean, result.weights
 
 

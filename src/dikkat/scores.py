@@ -282,7 +282,10 @@ class _Distance(Score):
                 f"{name}: got {features.shape[-1]} features; expected {sigma.shape[0]}, one for each bandwidth"
             )
         wide = torch.promote_types(features.dtype, torch.float32)
-        return features.to(wide) / sigma.to(wide)
+        if features.dtype is not wide:
+            features = features.to(wide)
+        # A number of no dimension is taken in the features' type.
+        return features / (sigma if sigma.dtype is wide or not sigma.ndim else sigma.to(wide))
 
 
 class Gaussian(_Distance):

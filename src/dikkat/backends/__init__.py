@@ -48,9 +48,14 @@ BACKENDS = {
     "triton": _plain(gpu_launch.obstacles, gpu_launch.run),
 }
 
-# The size of the reference's largest tensor, in elements, up to which it is chosen before `chunked`, and before a fused
-# kernel: measured where they cross on two CPU cores.
-_SMALL, _SMALLEST = 2**22, 2**17
+# The size of the reference's largest tensor, in elements, up to which it is chosen before `chunked`; and before compiled
+# kernels, whose call takes longer, forward and with the backward: `benchmarks.attention.crossovers` measures them.
+_SMALL, _SMALLEST = 2**22, (2**12, 2**14)
+# Pairs a feature, or a feature squared, up to which plain products are quicker than PyTorch's fused kernel; and its
+# fewest rows. Likewise.
+_FORWARD, _MASKED_FORWARD, _BACK, _MASKED_BACK, _ROWS = 2**10, 2**8, 2**15, 2**6, 16
+# Projected keys so large are packed.
+_PACKED = 2**17
 # PyTorch 2.6 has no `is_exporting`.
 _exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 
@@ -89,22 +94,44 @@ def _first(problem: Problem, runs: Callable[[str], bool]) -> str:
     if _exporting():
         # An exported program serves all sizes and runs without dikkat: no choice by size, no operators of dikkat's own.
         return "reference" if problem.limits.causal or not runs("sdpa") else "sdpa"
-    if runs("sdpa"):
+    if not _by_plain_products(problem) and runs("sdpa"):
         return "sdpa"
     pairs = math.prod(problem.lead) * problem.limits.queries * problem.limits.keys
     if problem.pair == "inner":
         return "reference" if pairs <= _SMALL or not runs("chunked") else "chunked"
-    largest = pairs * problem.query.shape[-1]
-    # For a single query packing keys takes longer than comparing them, if it has not been done before.
-    alone = problem.limits.queries == 1 and problem.packed is None
-    if largest <= (_SMALL if alone else _SMALLEST):
+    if pairs * problem.query.shape[-1] <= _SMALLEST[records(problem)]:
         return "reference"
     return next(filter(runs, ("triton" if problem.query.is_cuda else "numba", "chunked")), "reference")
 
 
+def records(problem: Problem) -> bool:
+    """Whether gradients are recorded."""
+    operands = (problem.query, problem.key, problem.weight, problem.value)
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
+
+
+def _by_plain_products(problem: Problem) -> bool:
+    """Whether plain products of small matrices are quicker than a fused kernel, which they are more often than not.
+
+    Softmax takes its share of the time where features are few; a fused kernel saves some of that, more where there are
+    lengths, which are one more pass over the pairs. Its backward computes all products once more.
+    """
+    if problem.pair != "inner" or not problem.query.is_cpu or torch.compiler.is_compiling():
+        return False
+    limits, features = problem.limits, max(problem.query.shape[-1], problem.value.shape[-1])
+    pairs = math.prod(problem.lead) * limits.queries * limits.keys
+    if pairs > _SMALL:
+        return False
+    masked = limits.lens is not None
+    if records(problem):
+        return pairs <= (_MASKED_BACK * features**2 if masked else _BACK * features)
+    most = (_MASKED_FORWARD if masked else _FORWARD) * features
+    return pairs <= most or limits.queries < _ROWS or limits.keys < (1 if masked else 4) * features
+
+
 def pack(pair: Pair, key: Tensor) -> Tensor | None:
     """Projected keys in the form that a kernel reads many times, for `Problem.packed`; None where that does not pay."""
-    worth = key.numel() > _SMALLEST and attention_launch.can_pack(pair, key)
+    worth = key.numel() > _PACKED and attention_launch.can_pack(pair, key)
     return attention_launch.pack(key.detach()) if worth else None
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from dikkat.masking import can_read_values, have_tangents, softmax
 from dikkat.problem import Problem, narrow
 from dikkat.problem.arithmetic import clip, dropout_scale, log_profile, must_exclude, pool, profile_slope, weigh
-from dikkat.problem.operator import Gradients, Output, Upstream, operator
+from dikkat.problem.operator import Gradients, Output, Upstream, operator, upstream
 from dikkat.state import Pooled, join
 
 _INF = float("inf")
@@ -124,11 +124,12 @@ def _shares(scores: Tensor, visible: Tensor | None, peak: Tensor) -> Tensor:
     return shares if visible is None else shares.masked_fill(~visible, 0.0)
 
 
-def _backward(problem: Problem, out: Output, grad: Upstream) -> Gradients:
+def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
+    grad = upstream(problem, out, grads)
     operands = (problem.query, problem.key, problem.weight, problem.value, problem.limits.key_bias)
-    grads = [problem.query.new_zeros((0,) if t is None else t.shape) for t in operands]
+    sums = [problem.query.new_zeros((0,) if t is None else t.shape) for t in operands]
     exact = must_exclude(problem, grad.mean)
-    for part, tensors in _parts(problem, (*grads, out.peak, *grad)):
+    for part, tensors in _parts(problem, (*sums, out.peak, *grad)):
         into, peak, above = Gradients(*tensors[:5]), tensors[5], Upstream(*tensors[6:])
         for rows in _rows(part):
             own = above._replace(mean=above.mean[..., rows, :], drift=above.drift[..., rows])
@@ -136,7 +137,7 @@ def _backward(problem: Problem, out: Output, grad: Upstream) -> Gradients:
                 if problem.wants_weights:
                     own = own._replace(weights=above.weights[..., rows, tile.cols])
                 _accumulate(tile, peak[..., rows], own, into)
-    return Gradients(*grads)
+    return Gradients(*sums)
 
 
 def _accumulate(tile: _Tile, peak: Tensor, above: Upstream, into: Gradients) -> None:

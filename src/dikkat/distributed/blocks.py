@@ -10,7 +10,7 @@ from dikkat.distributed.order import Span, runs
 from dikkat.masking import Restrictions, can_read_values
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds
-from dikkat.problem.operator import Gradients, Operator, Output, upstream
+from dikkat.problem.operator import Gradients, Operator, Output
 from dikkat.state import Pooled, join
 
 _INF = float("inf")
@@ -100,7 +100,7 @@ class Shard:
         for rows, cols, block in self._blocks(keys):
             own = Output(out.mean[..., rows, :], out.peak[..., rows], out.total[..., rows], out.weights)
             above = Output(grad[..., rows, :], out.weights, torch.zeros_like(own.total), out.weights)
-            found = self.kernel.backward(block, own, upstream(block, own, above))
+            found = self.kernel.backward(block, own, above)
             into.query[..., rows, :] += found.query
             into.key[..., cols, :] += found.key
             into.value[..., cols, :] += found.value

@@ -33,7 +33,7 @@ class Output(NamedTuple):
 class Upstream(NamedTuple):
     """The incoming gradients, divided by each row's total: with them e^(score − peak) stands for the weight.
 
-    So a backward divides rows, and not pairs. A score's gradient is e^(score − peak) (⟨mean, v⟩ + weights − drift).
+    So a backward divides rows, and not pairs. `upstream` makes it, of what a backward is given. A score's gradient is e^(score − peak) (⟨mean, v⟩ + weights − drift).
 
     Attributes:
         mean: (..., n, d_v).
@@ -59,7 +59,7 @@ class Gradients(NamedTuple):
 
 
 Forward = Callable[[Problem], Output]
-Backward = Callable[[Problem, Output, Upstream], Gradients]  # the call, its output, the gradients from above
+Backward = Callable[[Problem, Output, Output], Gradients]  # the call, its output, the gradients of that
 
 # A field of one of these types is an operand; the others follow from the operands.
 _KINDS: dict[Any, str] = {
@@ -146,7 +146,7 @@ def operator(name: str, forward: Forward, backward: Backward) -> Operator:
         own = len(_OPERANDS)
         output, grads = Output(*operands[own : own + len(outputs)]), Output(*operands[own + len(outputs) :])
         with torch.autocast(problem.query.device.type, enabled=False):
-            return tuple(backward(problem, output, upstream(problem, output, grads)))
+            return tuple(backward(problem, output, grads))
 
     forward_op = torch.library.custom_op(f"dikkat::{name}", run_forward, mutates_args=(), schema=_schema(len(outputs)))
     backward_op = torch.library.custom_op(
@@ -254,13 +254,14 @@ def operator(name: str, forward: Forward, backward: Backward) -> Operator:
             if torch.is_grad_enabled():  # the operator refuses to be differentiated once more
                 found = Gradients(*backward_op(*_flat(problem), *out, *grads))
             else:
-                found = backward(problem, out, upstream(problem, out, Output(*grads)))
+                found = backward(problem, out, Output(*grads))
             return None, *(g if name in ctx.names else None for name, g in zip(found._fields, found, strict=True))
 
     def run(problem: Problem) -> Result:
         problem = problem.wide()
         operands = problem.tensors()
-        if is_eager() and all(type(t) in PLAIN for t in operands.values()):
+        # Who keeps something for calls of one kind has looked at this one already.
+        if problem.kept is not None or (is_eager() and all(type(t) in PLAIN for t in operands.values())):
             differentiable = [operands.get(each) for each in Gradients._fields]
             if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in differentiable):
                 mean, peak, total, weights = Direct.apply(problem, *differentiable)  # type: ignore[no-untyped-call]

@@ -11,13 +11,14 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from dikkat.cpu.attention import few
 from dikkat.cpu.attention.record import CALL, FOLD, GROUP, MOST, PEAK_KEYS, SIDE, TILE, TILE_BACK
 from dikkat.cpu.engine.record import BYTES, Call, up
 from dikkat.cpu.scoring import PAIRS, PROFILES, RANGES
 from dikkat.masking import Restrictions, have_tangents, transformed
 from dikkat.problem import OWN_DIMENSIONS, Problem
 from dikkat.problem.arithmetic import farthest, must_exclude
-from dikkat.problem.operator import Gradients, Output, Upstream, operator
+from dikkat.problem.operator import Gradients, Output, operator, upstream
 from dikkat.problem.summary import Asked, Summary, cell_sizes
 from dikkat.scores import Pair
 from dikkat.state import log_sum_exp
@@ -164,6 +165,9 @@ def _packed_shape(key: Tensor) -> tuple[int, ...]:
 def _forward(problem: Problem) -> Output:
     from dikkat.cpu.attention import kernel
 
+    if few.fits(problem):
+        return few.forward(problem)
+
     call = _Call.of(problem)
     fields, lead, limits = call.fields, problem.lead, problem.limits
     size = fields["values"]
@@ -191,7 +195,10 @@ def _forward(problem: Problem) -> Output:
     return Output(mean, peak, whole, weights)
 
 
-def _backward(problem: Problem, out: Output, grad: Upstream) -> Gradients:
+def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
+    if few.fits(problem):
+        return few.backward(problem, out, grads)
+    grad = upstream(problem, out, grads)
     call = _Call.of(problem)
     fields, lead, queries = call.fields, problem.lead, problem.limits.queries
     if problem.wants_weights:

@@ -77,7 +77,7 @@ def _exponential(x: Vector, highest: Vector, zero: Any) -> Vector:
 
 
 @inlined
-def _clip(x: Vector, highest: Vector, zero: Any) -> Vector:
+def clip(x: Vector, highest: Vector, zero: Any) -> Vector:
     """As `problem.arithmetic.clip`: x within ±highest; NaN stays NaN."""
     lowest = full(0, zero) - highest
     return where(highest < x, highest, where(x < lowest, lowest, x))
@@ -111,7 +111,7 @@ def pack(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                 if additive is not None:
                     store(into, c * lanes, _exponential(load(into, c * lanes), highest, zero))
                 if distance is not None:
-                    store(into, c * lanes, _clip(load(into, c * lanes), highest, zero))
+                    store(into, c * lanes, clip(load(into, c * lanes), highest, zero))
 
     return pack
 
@@ -147,4 +147,4 @@ def pack_rows(call: Call, b: int, i0: int, rows: int, into: Pointer, zero: Any, 
         if additive is not None:
             store(into, place, scale * _exponential(load(into, place), highest, zero))
         if distance is not None:
-            store(into, place, _clip(load(into, place), highest, zero))
+            store(into, place, clip(load(into, place), highest, zero))

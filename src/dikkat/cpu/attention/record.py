@@ -33,3 +33,15 @@ CALL = Record(
     """,
     integer_regions="limits astray sharp exact_rows top_places",
 )
+
+FEW = Record(
+    numbers="""
+        query key weight value mean peak total weights mean_grad weights_grad total_grad query_grad key_grad weight_grad
+        value_grad
+    """,
+    integers="lens lens_table",
+    whole="lens_step lens_row causal queries keys features padded values",
+    real="highest",
+    regions="query weight scores shares sums spare by_score query_sums weight_sums",
+)
+"""Few queries: operands as they come."""

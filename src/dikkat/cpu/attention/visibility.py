@@ -18,7 +18,7 @@ def owner(step: int, table: int, b: int) -> int:
 
 
 @inlined
-def _limit(call: Call, b: int, i: int) -> int:
+def limit_of(call: Call, b: int, i: int) -> int:
     """One past the last key that lengths and causality let row i see."""
     limit = call.keys
     if call.causal:
@@ -35,7 +35,7 @@ def limits_of(call: Call, b: int, i0: int, rows: int, limits: Pointer) -> int:
     """Write each row's limit; return the largest."""
     reach = 0
     for i in range(rows):
-        limit = _limit(call, b, i0 + i)
+        limit = limit_of(call, b, i0 + i)
         limits[i] = limit
         reach = max(reach, limit)
     return reach

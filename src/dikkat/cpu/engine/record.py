@@ -109,7 +109,10 @@ class Call:
         fields: The record's values, by name.
         kept: Tensors, by the name of the field with their address.
         lanes: How many numbers a vector has.
+        alone: Whether the caller's thread does all tasks, which are so small that others would be woken for nothing.
     """
+
+    alone = False
 
     def __init__(self, record: Record, dtype: torch.dtype, variant: tuple[Any, ...] = ()) -> None:
         self.record, self.dtype, self.variant = record, dtype, variant
@@ -174,7 +177,7 @@ class Call:
 
     def _by(self, kernel: Callable[..., Any], tasks: int, regions: dict[str, int]) -> Callable[[int, int], None]:
         """What runs the kernel on the tasks from one number to another."""
-        number = torch.get_num_threads()  # as many workers
+        number = 1 if self.alone else torch.get_num_threads()  # as many workers
         places, size = _layout(self.record, self.dtype, tuple(regions.items()), FENCE)
         room, where = addresses.made((number if tasks > 1 else 1, size), torch.uint8)
         if FENCE:
@@ -183,8 +186,10 @@ class Call:
         # The record, and behind it the two counters.
         record = ctypes.create_string_buffer(form.size + _COUNTERS.size)
         address = ctypes.addressof(record)
-        fields = self.fields | {name: start for name, (start, _) in places.items()}
-        fields |= {"counters": address + form.size, "scratch": where, "scratch_size": size}
+        fields = self.fields
+        for name, (start, _) in places.items():
+            fields[name] = start
+        fields["counters"], fields["scratch"], fields["scratch_size"] = address + form.size, where, size
         compiled = kernel(NUMPY[self.dtype], *self.variant)
 
         def run(begin: int, end: int) -> None:  # keeps the room alive

@@ -21,7 +21,7 @@ from dikkat.gpu.attention.operands import Limits, Operand, Scored, operand, size
 from dikkat.masking import Restrictions, have_tangents
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds, farthest
-from dikkat.problem.operator import Gradients, Output, Upstream, operator
+from dikkat.problem.operator import Gradients, Output, Upstream, operator, upstream
 
 _INF = float("inf")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
@@ -294,7 +294,8 @@ class _Sums(NamedTuple):
     key_bias: Tensor | None
 
 
-def _backward(problem: Problem, out: Output, grad: Upstream) -> Gradients:
+def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
+    grad = upstream(problem, out, grads)
     _check_readable(problem, *out, *grad)
     limits, lead, weight = problem.limits, problem.lead, problem.weight
     n, m = limits.queries, limits.keys

@@ -1,0 +1,127 @@
+"""Attention for few queries or small calls: one compiled call that reads the operands as they come."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from dikkat.cpu.attention.record import FEW
+from dikkat.cpu.engine.record import Call, up
+from dikkat.cpu.scoring import PAIRS
+from dikkat.problem import Problem
+from dikkat.problem.arithmetic import farthest
+from dikkat.problem.operator import Gradients, Output
+
+# Up to so many queries, and for so many pairs times features, packing keys takes longer than it saves.
+_QUERIES, _SMALL = 4, 2**17
+# Below so many pairs times features a second thread takes longer to wake than it saves.
+_ALONE = 2**15
+
+
+def fits(problem: Problem) -> bool:
+    """Whether the call has nothing that these kernels do not know, and is so small that they are the quicker."""
+    limits, lead, weight = problem.limits, problem.lead, problem.weight
+    queries, features = problem.query.shape[-2:]
+    pairs = lead.numel() * queries * limits.keys
+    return (
+        problem.packed is None
+        and problem.seeds is None
+        and problem.profile == "gaussian"
+        and limits.mask is None
+        and limits.key_bias is None
+        and limits.exclude is None
+        and (queries <= _QUERIES or pairs * features <= _SMALL)
+        and pairs * features * problem.value.shape[-1] > 0
+        and problem.query.shape[:-2] == problem.key.shape[:-2] == problem.value.shape[:-2] == lead
+        and (weight is None or weight.numel() == features)
+    )
+
+
+class _Call(Call):
+    """A problem as the record that the kernels read: here the sizes, and in `of` the operands."""
+
+    @classmethod
+    def of(cls, problem: Problem) -> "_Call":
+        """The call of a problem; where what belongs to its shapes is kept, only addresses are new."""
+        kept, name = problem.kept, "few" if problem.limits.lens is None else "few, with lengths"
+        sizes = cls(problem) if kept is None or name not in kept else kept[name]
+        if kept is not None:
+            kept[name] = sizes
+        call = sizes.again()
+        call.kept["lens_table"] = sizes.kept.get("lens_table", problem.query)
+        for operand, tensor in (("query", problem.query), ("key", problem.key), ("value", problem.value)):
+            call.point(operand, tensor.contiguous())
+        if problem.weight is not None:
+            call.point("weight", problem.weight.contiguous())
+        if problem.limits.lens is not None:
+            call.point("lens", problem.limits.lens.contiguous())
+        return call
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(FEW, problem.query.dtype, tuple(True if problem.pair == pair else None for pair in PAIRS))
+        limits, lead = problem.limits, problem.lead
+        features, values = problem.query.shape[-1], problem.value.shape[-1]
+        padded, keys = up(features, self.lanes), up(limits.keys, self.lanes)
+        self.fields |= {
+            "queries": limits.queries,
+            "keys": limits.keys,
+            "features": features,
+            "padded": padded,
+            "values": values,
+            "causal": limits.causal,
+            "highest": farthest(features, self.dtype) if problem.pair == "distance" else math.inf,
+        }
+        self.batch = lead.numel()
+        self.alone = self.batch * limits.queries * limits.keys * features <= _ALONE
+        self.regions = {
+            "query": padded, "weight": padded, "scores": keys, "shares": keys, "sums": self.lanes**2,
+            "spare": self.lanes,
+        }  # fmt: skip
+        self.regions_back = self.regions | {"by_score": keys, "query_sums": padded, "weight_sums": padded}
+        lens = limits.lens
+        if lens is not None:
+            self.fields["lens_row"] = lens.shape[-1] != 1
+            owners = lens.shape[:-1]
+            if owners == lead:
+                self.fields["lens_step"] = 1
+            elif owners.numel() != 1:
+                table = torch.arange(owners.numel(), device="cpu").reshape(owners)
+                self.point("lens_table", table.expand(lead).contiguous())
+
+
+def forward(problem: Problem) -> Output:
+    """The operator's forward."""
+    from dikkat.cpu.attention import few_kernel
+
+    call, lead, limits = _Call.of(problem), problem.lead, problem.limits
+    mean = call.new("mean", *lead, limits.queries, call.fields["values"])
+    peak, whole = call.new("peak", *lead, limits.queries), call.new("total", *lead, limits.queries)
+    if problem.wants_weights:
+        weights = call.new("weights", *lead, limits.queries, limits.keys)
+    else:
+        weights = problem.query.new_empty(0)
+    call.run(few_kernel.forward, call.batch * limits.queries, **call.regions)
+    return Output(mean, peak, whole, weights)
+
+
+def backward(problem: Problem, out: Output, grads: Output) -> Gradients:
+    """The operator's backward."""
+    from dikkat.cpu.attention import few_kernel
+
+    call = _Call.of(problem)
+    if problem.wants_weights:
+        call.point("weights_grad", grads.weights.contiguous())
+    above = (("mean_grad", grads.mean), ("total_grad", grads.total))
+    for name, tensor in (("mean", out.mean), ("peak", out.peak), ("total", out.total), *above):
+        call.point(name, tensor.contiguous())
+    by_query, by_key = call.new("query_grad", *problem.query.shape), call.new("key_grad", *problem.key.shape)
+    by_value, by_weight = call.new("value_grad", *problem.value.shape), _NONE
+    if problem.weight is not None:
+        by_task = call.new("weight_grad", call.batch, problem.query.shape[-1])
+    call.run(few_kernel.backward, call.batch, **call.regions_back)
+    if problem.weight is not None:
+        by_weight = by_task.sum(0).view(problem.weight.shape)
+    return Gradients(by_query, by_key, by_weight, by_value, _NONE)
+
+
+_NONE: Tensor = torch.empty(0, device="cpu")

@@ -1,0 +1,374 @@
+"""Attention for few queries, from operands as they come, compiled by Numba.
+
+Packing keys costs as much as comparing each of them with a query or two. So here the lanes of a vector are features,
+nothing is packed, and nothing beyond a row's length is read. A task of the forward is a row; one of the backward is a
+batch element, whose keys' gradients no other task writes to.
+
+Four additive keys share a division: Σ v tanh x = Σ v − 2 Σ v/a with a = 1 + e^{2x}, and 1/a of four is made from the
+reciprocal of their product. Up to e^{2x} = `_MOST` that product is a number; beyond, 1/a is less than half a unit in
+the last place of 1. The backward needs its digits, and divides for each.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from dikkat.cpu.attention.kernel import base_of, by_total, normalise
+from dikkat.cpu.attention.packing import clip
+from dikkat.cpu.attention.record import FEW
+from dikkat.cpu.attention.visibility import limit_of
+from dikkat.cpu.engine.compile import Kernel, inlined
+from dikkat.cpu.engine.elementary import SMALL_TANH, exp, small_tanh
+from dikkat.cpu.engine.memory import Call, Work, clear, workplace_of
+from dikkat.cpu.engine.vectors import (
+    Pointer,
+    Vector,
+    at,
+    claim,
+    full,
+    fused,
+    gather,
+    lane_numbers,
+    lanes_of,
+    load,
+    pointer,
+    spread,
+    store,
+    total,
+    totals,
+    where,
+)
+
+# The logarithm of the largest e^{2x} in a product of four: float32's fourth power stays below 2^127, float64's far so.
+_MOST = 20.0
+
+
+@inlined
+def _features(row: Pointer, c: int, size: int, zero: Any) -> Vector:
+    """A vector of a row's features from c on, 0 beyond the last."""
+    if c + lanes_of(zero) <= size:
+        return load(row, c)
+    return where(lane_numbers(zero) < full(size - c, zero), gather(row, c, 1, size - c), full(0, zero))
+
+
+@inlined
+def _write(row: Pointer, c: int, size: int, vector: Vector, spare: Pointer, zero: Any) -> None:
+    """Write a vector of a row's features from c on, and none beyond the last."""
+    if c + lanes_of(zero) <= size:
+        store(row, c, vector)
+    else:
+        store(spare, 0, vector)
+        for k in range(size - c):
+            row[c + k] = spare[k]
+
+
+@inlined
+def _begin_row(call: Call, b: int, i: int, work: Work, zero: Any, additive: Any, distance: Any) -> None:
+    """Lay a query row into scratch: doubled for additive scores, clipped for distances."""
+    row = at(pointer(call.query, zero), (b * call.queries + i) * call.features)
+    for c in range(0, call.padded, lanes_of(zero)):
+        x = _features(row, c, call.features, zero)
+        if additive is not None:
+            x = x + x
+        if distance is not None:
+            x = clip(x, full(call.highest, zero), zero)
+        store(work.query, c, x)
+
+
+@inlined
+def _begin_weight(call: Call, work: Work, zero: Any) -> float:
+    """Lay v into scratch; return Σ v."""
+    whole = full(0, zero)
+    for c in range(0, call.padded, lanes_of(zero)):
+        v = _features(pointer(call.weight, zero), c, call.features, zero)
+        store(work.weight, c, v)
+        whole += v
+    return total(whole)
+
+
+@inlined
+def _grown(query: Pointer, key: Pointer, c: int, size: int, most: Vector, zero: Any) -> Vector:
+    """1 + e^{2x}, for no more than e^`most`; NaN stays NaN."""
+    k = _features(key, c, size, zero)
+    x = load(query, c) + k + k
+    return full(1, zero) + exp(where(most < x, most, x))
+
+
+@inlined
+def _additive_keys(
+    query: Pointer, weight: Pointer, k0: Pointer, k1: Pointer, k2: Pointer, k3: Pointer, size: int, padded: int,
+    sums: Pointer, zero: Any,
+) -> None:  # fmt: skip
+    """Store the vectors whose lanes sum to Σ v/a of four keys."""
+    lanes, most, acc0 = lanes_of(zero), full(_MOST, zero), full(0, zero)
+    acc1, acc2, acc3 = acc0, acc0, acc0
+    for c in range(0, padded, lanes):
+        a0, a1 = _grown(query, k0, c, size, most, zero), _grown(query, k1, c, size, most, zero)
+        a2, a3 = _grown(query, k2, c, size, most, zero), _grown(query, k3, c, size, most, zero)
+        d01, d23 = a0 * a1, a2 * a3
+        whole = load(weight, c) / (d01 * d23)
+        r01, r23 = whole * d23, whole * d01
+        acc0 += r01 * a1
+        acc1 += r01 * a0
+        acc2 += r23 * a3
+        acc3 += r23 * a2
+    store(sums, 0, acc0)
+    store(sums, lanes, acc1)
+    store(sums, 2 * lanes, acc2)
+    store(sums, 3 * lanes, acc3)
+
+
+@inlined
+def _other_keys(
+    call: Call, query: Pointer, k0: Pointer, k1: Pointer, k2: Pointer, k3: Pointer, sums: Pointer, zero: Any,
+    distance: Any,
+) -> None:  # fmt: skip
+    """Store the vectors whose lanes sum to ‖q − k‖², or to ⟨q, k⟩, of four keys."""
+    lanes, size, acc0 = lanes_of(zero), call.features, full(0, zero)
+    acc1, acc2, acc3, highest = acc0, acc0, acc0, full(call.highest, zero)
+    for c in range(0, size, lanes):
+        q = load(query, c)
+        x0, x1 = _features(k0, c, size, zero), _features(k1, c, size, zero)
+        x2, x3 = _features(k2, c, size, zero), _features(k3, c, size, zero)
+        if distance is None:
+            acc0, acc1, acc2, acc3 = fused(q, x0, acc0), fused(q, x1, acc1), fused(q, x2, acc2), fused(q, x3, acc3)
+        else:
+            x0, x1, x2, x3 = (
+                q - clip(x0, highest, zero), q - clip(x1, highest, zero),
+                q - clip(x2, highest, zero), q - clip(x3, highest, zero),
+            )  # fmt: skip
+            acc0, acc1, acc2, acc3 = fused(x0, x0, acc0), fused(x1, x1, acc1), fused(x2, x2, acc2), fused(x3, x3, acc3)
+    store(sums, 0, acc0)
+    store(sums, lanes, acc1)
+    store(sums, 2 * lanes, acc2)
+    store(sums, 3 * lanes, acc3)
+
+
+@inlined
+def _scores(
+    call: Call, b: int, limit: int, work: Work, constant: float, zero: Any, additive: Any, distance: Any
+) -> None:
+    """Write a row's scores with the keys below its limit, and −∞ up to a whole vector."""
+    lanes, size, sums = lanes_of(zero), call.features, work.sums
+    keys = at(pointer(call.key, zero), b * call.keys * size)
+    for j0 in range(0, limit, lanes):
+        count = min(lanes, limit - j0)
+        for k in range(0, count, 4):
+            # Beyond the last key, the last again.
+            n1, n2, n3 = min(k + 1, count - 1), min(k + 2, count - 1), min(k + 3, count - 1)
+            k0, k1 = at(keys, (j0 + k) * size), at(keys, (j0 + n1) * size)
+            k2, k3 = at(keys, (j0 + n2) * size), at(keys, (j0 + n3) * size)
+            into = at(sums, k * lanes)
+            if additive is not None:
+                _additive_keys(work.query, work.weight, k0, k1, k2, k3, size, call.padded, into, zero)
+            else:
+                _other_keys(call, work.query, k0, k1, k2, k3, into, zero, distance)
+        score = totals(sums, 0)
+        if additive is not None:
+            score = full(constant, zero) - (score + score)
+        if distance is not None:
+            score = full(-0.5, zero) * score
+        inside = lane_numbers(zero) < full(count, zero)
+        store(work.scores, j0, where(inside, score, full(-np.inf, zero)))
+
+
+@inlined
+def _average(call: Call, b: int, limit: int, by: float, mean: Pointer, work: Work, zero: Any) -> None:
+    """Write a row's mean: its shares' sum of the values, times `by`."""
+    lanes, size = lanes_of(zero), call.values
+    values = at(pointer(call.value, zero), b * call.keys * size)
+    c = 0
+    while c + 4 * lanes <= size:
+        acc0 = full(0, zero)
+        acc1, acc2, acc3 = acc0, acc0, acc0
+        for j in range(limit):
+            share, place = spread(work.shares, j), j * size + c
+            acc0 = fused(share, load(values, place), acc0)
+            acc1 = fused(share, load(values, place + lanes), acc1)
+            acc2 = fused(share, load(values, place + 2 * lanes), acc2)
+            acc3 = fused(share, load(values, place + 3 * lanes), acc3)
+        store(mean, c, acc0 * full(by, zero))
+        store(mean, c + lanes, acc1 * full(by, zero))
+        store(mean, c + 2 * lanes, acc2 * full(by, zero))
+        store(mean, c + 3 * lanes, acc3 * full(by, zero))
+        c += 4 * lanes
+    while c < size:
+        acc0 = full(0, zero)
+        for j in range(limit):
+            acc0 = fused(spread(work.shares, j), _features(at(values, j * size), c, size, zero), acc0)
+        _write(mean, c, size, acc0 * full(by, zero), work.spare, zero)
+        c += lanes
+
+
+_workplace = workplace_of(FEW)
+
+
+@Kernel
+def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
+    """Compute means, peaks and totals; and the weights, if they are wanted."""
+    layout = FEW.dtype
+
+    def forward(record: Any) -> None:
+        call = carray(record, 1, layout)[0]
+        lanes, work, constant, begun = lanes_of(zero), _workplace(call, zero), zero, False
+        while True:
+            row = claim(call.counters)
+            if row >= call.tasks:
+                return
+            b, i = row // call.queries, row % call.queries
+            if additive is not None and not begun:
+                constant, begun = _begin_weight(call, work, zero), True
+            limit = limit_of(call, b, i)
+            _begin_row(call, b, i, work, zero, additive, distance)
+            _scores(call, b, limit, work, constant, zero, additive, distance)
+            blocks = (limit + lanes - 1) // lanes
+            peak, whole = -np.inf, zero
+            if blocks > 0:
+                peak, whole = normalise(work.scores, work.shares, blocks, peak, zero)
+            by = by_total(whole, zero)
+            pointer(call.peak, zero)[row], pointer(call.total, zero)[row] = peak, whole
+            _average(call, b, limit, by, at(pointer(call.mean, zero), row * call.values), work, zero)
+            if call.weights != 0:
+                out = at(pointer(call.weights, zero), row * call.keys)
+                for j in range(limit):
+                    out[j] = work.shares[j] * by
+                for j in range(limit, call.keys):
+                    out[j] = zero
+
+    return forward
+
+
+@inlined
+def _product(left: Pointer, right: Pointer, size: int, zero: Any) -> Vector:
+    """The vector whose lanes sum to an inner product."""
+    acc = full(0, zero)
+    for c in range(0, size, lanes_of(zero)):
+        acc = fused(_features(left, c, size, zero), _features(right, c, size, zero), acc)
+    return acc
+
+
+@inlined
+def _score_gradients(call: Call, b: int, row: int, limit: int, by: float, work: Work, zero: Any) -> None:
+    """Turn a row's scores into weights, and write the scores' gradients: of each, less the weights' mean of all."""
+    lanes, size = lanes_of(zero), call.values
+    values = at(pointer(call.value, zero), b * call.keys * size)
+    mean_grad = at(pointer(call.mean_grad, zero), row * size)
+    weights_grad = at(pointer(call.weights_grad, zero), row * call.keys)
+    base, shrunk = full(base_of(pointer(call.peak, zero)[row], zero), zero), full(by, zero)
+    drifts = full(0, zero)
+    for j0 in range(0, limit, lanes):
+        count = min(lanes, limit - j0)
+        for k in range(count):
+            store(work.sums, k * lanes, _product(mean_grad, at(values, (j0 + k) * size), size, zero))
+        by_weight = totals(work.sums, 0)
+        weight = exp(load(work.scores, j0) - base) * shrunk
+        if call.weights_grad != 0:
+            inside = lane_numbers(zero) < full(count, zero)
+            above = where(inside, gather(at(weights_grad, j0), 0, 1, count), full(0, zero))
+            by_weight += above
+            drifts += above * weight
+        store(work.shares, j0, weight)
+        store(work.by_score, j0, by_weight)
+    mean = at(pointer(call.mean, zero), row * size)
+    drift = total(drifts) + total(_product(mean_grad, mean, size, zero))
+    drift -= pointer(call.total_grad, zero)[row] / by
+    for j0 in range(0, limit, lanes):
+        store(work.by_score, j0, load(work.shares, j0) * (load(work.by_score, j0) - full(drift, zero)))
+
+
+@inlined
+def _pair_gradients(
+    call: Call, work: Work, key: Pointer, key_grad: Pointer, by_score: Vector, alone: bool, zero: Any,
+    additive: Any, distance: Any,
+) -> None:  # fmt: skip
+    """Add a pair's share to the gradients of the key, the row and v."""
+    size, nothing, one = call.features, full(0, zero), full(1, zero)
+    for c in range(0, size, lanes_of(zero)):
+        q, k = load(work.query, c), _features(key, c, size, zero)
+        if additive is not None:
+            x = q + k + k  # twice the sum
+            away = where(x < nothing, nothing - x, x)
+            e = exp(nothing - away)
+            r = one / (one + e)
+            by_key = by_score * load(work.weight, c) * full(4, zero) * e * r * r
+            large = (one - e) * r
+            large = where(x < nothing, nothing - large, large)
+            tanh = where(away < full(2 * SMALL_TANH, zero), small_tanh(full(0.5, zero) * x), large)
+            store(work.weight_sums, c, fused(by_score, tanh, load(work.weight_sums, c)))
+            by_query = by_key
+        elif distance is not None:
+            by_key = by_score * (q - clip(k, full(call.highest, zero), zero))
+            by_query = nothing - by_key
+        else:
+            by_key, by_query = by_score * q, by_score * k
+        store(work.query_sums, c, load(work.query_sums, c) + by_query)
+        if not alone:
+            by_key += _features(key_grad, c, size, zero)
+        _write(key_grad, c, size, by_key, work.spare, zero)
+
+
+@inlined
+def _value_gradient(
+    call: Call, work: Work, mean_grad: Pointer, value_grad: Pointer, share: Vector, alone: bool, zero: Any
+) -> None:
+    size = call.values
+    for c in range(0, size, lanes_of(zero)):
+        by_value = share * _features(mean_grad, c, size, zero)
+        if not alone:
+            by_value += _features(value_grad, c, size, zero)
+        _write(value_grad, c, size, by_value, work.spare, zero)
+
+
+@inlined
+def _zero(row: Pointer, count: int, zero: Any) -> None:
+    for k in range(count):
+        row[k] = zero
+
+
+@Kernel
+def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
+    """Compute all gradients; that of v is separate for each task."""
+    layout = FEW.dtype
+
+    def backward(record: Any) -> None:
+        call = carray(record, 1, layout)[0]
+        size, values, work, constant, begun = call.features, call.values, _workplace(call, zero), zero, False
+        alone = call.queries == 1
+        while True:
+            b = claim(call.counters)
+            if b >= call.tasks:
+                return
+            if additive is not None:
+                if not begun:
+                    constant, begun = _begin_weight(call, work, zero), True
+                clear(work.weight_sums, call.padded, zero)
+            key = at(pointer(call.key, zero), b * call.keys * size)
+            key_grad = at(pointer(call.key_grad, zero), b * call.keys * size)
+            value_grad = at(pointer(call.value_grad, zero), b * call.keys * values)
+            first = limit_of(call, b, 0) if alone else 0  # from here on nothing is written below
+            _zero(at(key_grad, first * size), (call.keys - first) * size, zero)
+            _zero(at(value_grad, first * values), (call.keys - first) * values, zero)
+            for i in range(call.queries):
+                row, limit = b * call.queries + i, limit_of(call, b, i)
+                _begin_row(call, b, i, work, zero, additive, distance)
+                _scores(call, b, limit, work, constant, zero, additive, distance)
+                by = by_total(pointer(call.total, zero)[row], zero)
+                _score_gradients(call, b, row, limit, by, work, zero)
+                clear(work.query_sums, call.padded, zero)
+                mean_grad = at(pointer(call.mean_grad, zero), row * values)
+                for j in range(limit):
+                    by_score, share = spread(work.by_score, j), spread(work.shares, j)
+                    _pair_gradients(
+                        call, work, at(key, j * size), at(key_grad, j * size), by_score, alone, zero, additive, distance
+                    )
+                    _value_gradient(call, work, mean_grad, at(value_grad, j * values), share, alone, zero)
+                query_grad = at(pointer(call.query_grad, zero), row * size)
+                for c in range(0, size, lanes_of(zero)):
+                    _write(query_grad, c, size, load(work.query_sums, c), work.spare, zero)
+            if additive is not None:
+                weight_grad = at(pointer(call.weight_grad, zero), b * size)
+                for c in range(0, size, lanes_of(zero)):
+                    _write(weight_grad, c, size, load(work.weight_sums, c), work.spare, zero)
+
+    return backward

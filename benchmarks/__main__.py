@@ -70,8 +70,8 @@ SUITES: dict[str, dict[str, Bench]] = {
         "speed": Bench("translation.speed", "training and decoding beside the textbook's loop", ("--size", "book")),
         "sentence": Bench(
             "translation.sentence",
-            "one sentence: its bound, int8, a new process",
-            ("--model", "{model}", "--data", "{corpus}"),
+            "one sentence: beside its rivals, its bound, int8, a new process, Ctrl-C, ONNX",
+            ("--model", "{model}", "--data", "{corpus}", "--out", "{out}"),
         ),
         "speed-real": Bench(
             "translation.speed", "the same at a real size", ("--size", "real", "--data", "{corpus}")

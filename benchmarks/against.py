@@ -8,6 +8,7 @@ are compiled before anything is timed, and both answer with a number that must a
 """
 
 import argparse
+import datetime
 import json
 import statistics
 import subprocess
@@ -34,22 +35,33 @@ def main() -> None:
     if options.row:
         print(json.dumps(ROWS[options.row]()))
         return
-    from benchmarks.kit.report import write
+    from benchmarks.kit.report import COMMIT, write
 
-    results = {}
+    results = kept(options.commit)
     with tempfile.TemporaryDirectory() as folder:
         old = Path(folder) / "old"
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", old, options.commit], cwd=ROOT, check=True)
         try:
             for row in options.only:
-                results[row] = compared(row, old, options.rounds)
+                results[row] = {"at": COMMIT, **compared(row, old, options.rounds)}
                 print(row, json.dumps(results[row]), flush=True)
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", old], cwd=ROOT, check=True)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", options.commit], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.strip()
-    print(write("against", {"commit": commit, "rows": results}, "numba", "scikit-learn"))
+    print(write("against", {"commit": short(options.commit), "rows": results}, "numba", "scikit-learn"))
+
+
+def short(commit: str) -> str:
+    words = ["git", "rev-parse", "--short", commit]
+    return subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def kept(commit: str) -> dict[str, Any]:
+    """The rows of earlier runs of the day against the same commit; each says at which one it was measured."""
+    from benchmarks.kit.report import RESULTS
+
+    path = RESULTS / f"against-{datetime.date.today().isoformat()}.json"
+    found = json.loads(path.read_text())["results"] if path.exists() else {"commit": None}
+    return dict(found["rows"]) if found["commit"] == short(commit) else {}
 
 
 def compared(row: str, old: Path, rounds: int) -> dict[str, Any]:
@@ -213,7 +225,7 @@ def demo() -> dict[str, float]:
         )
         seconds = time.perf_counter() - start
     bleu = next(line for line in done.stdout.splitlines() if line.startswith("BLEU"))
-    return {"seconds": seconds, "answer": round(float(bleu.split("=")[1].split()[0]), 1)}
+    return {"seconds": seconds, "answer": round(float(bleu.split("=")[1].split()[0]))}
 
 
 def bandwidth() -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Every implementation × score × restriction × dtype against the twin in `kit.py`."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -263,16 +264,24 @@ def test_leading_dimensions_broadcast(way: str, case: str, leading: tuple[tuple[
         torch.testing.assert_close(few[name], many[name].sum_to_size(few[name].shape), rtol=1e-11, atol=1e-11)
 
 
+def every_other(tensor: Tensor) -> Tensor:
+    """The same numbers, which stand in memory in another order and with gaps."""
+    stored = tensor.permute(3, 1, 0, 2).contiguous().repeat_interleave(2, 0)
+    return stored[::2].permute(2, 1, 3, 0)
+
+
+def channels_last(tensor: Tensor) -> Tensor:
+    """The same numbers, in an order that PyTorch's own functions keep."""
+    return tensor.contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(("strange", "restriction"), [(every_other, "lengths"), (channels_last, "none")])
 @every_kind("lengths")
-def test_strides(way: str, case: str) -> None:
-    made = kit.call(case, "lengths")
-
-    def strange(tensor: Tensor) -> Tensor:
-        stored = tensor.detach().permute(3, 1, 0, 2).contiguous().repeat_interleave(2, 0)
-        return stored[::2].permute(2, 1, 3, 0).requires_grad_()
-
-    odd = kit.replace(made, query=strange(made.query), key=strange(made.key), value=strange(made.value))
-    assert odd.key.stride() != made.key.stride()
+def test_strides(way: str, case: str, strange: Callable[[Tensor], Tensor], restriction: str) -> None:
+    made = kit.call(case, restriction)
+    query, key, value = (strange(t.detach()).requires_grad_() for t in (made.query, made.key, made.value))
+    odd = kit.replace(made, query=query, key=key, value=value)
+    assert key.stride() != made.key.stride()
     with kit.way(way) as impl:
         came, expected = odd.run(impl), made.run(impl)
     torch.testing.assert_close(came, expected, rtol=1e-12, atol=1e-12)

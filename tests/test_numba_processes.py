@@ -51,6 +51,14 @@ def right(seed):
 assert right(0)
 """
 
+# A call of the kernel that is compiled soonest.
+LOSS = """from dikkat.translation import linear_cross_entropy
+
+features, weight, target = torch.randn(5, 7), torch.randn(11, 7), torch.tensor([0, 10, 3, 3, 1])
+found = linear_cross_entropy(features, weight, None, target)
+assert torch.allclose(found, torch.nn.functional.cross_entropy(features @ weight.t(), target), atol=1e-5)
+"""
+
 
 def test_two_threads_at_once() -> None:
     python(f"""{CALL}
@@ -132,7 +140,9 @@ def test_no_folder_for_compiled_kernels(tmp_path: Path) -> None:
     for kernel in (tmp_path / "dikkat" / "cpu").rglob("kernel.py"):
         (blocked := kernel.parent / "__pycache__").touch()
     done = python(
-        f"""{CALL}
+        f"""{LOSS}
+import dikkat
+
 assert dikkat.__file__.startswith({str(tmp_path)!r}), dikkat.__file__
 """,
         PYTHONPATH=f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
@@ -147,17 +157,10 @@ assert dikkat.__file__.startswith({str(tmp_path)!r}), dikkat.__file__
 
 def test_a_damaged_file_of_compiled_kernels(tmp_path: Path) -> None:
     """It is compiled again, with one warning, and the next process finds it whole."""
-    code = """
-from dikkat.translation import linear_cross_entropy
-
-features, weight, target = torch.randn(5, 7), torch.randn(11, 7), torch.tensor([0, 10, 3, 3, 1])
-found = linear_cross_entropy(features, weight, None, target)
-assert torch.allclose(found, torch.nn.functional.cross_entropy(features @ weight.t(), target), atol=1e-5)
-"""
     for ending in (None, "nbi", "nbc", None):
         for path in tmp_path.rglob(f"*.{ending}"):
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        done = python(code, NUMBA_CACHE_DIR=str(tmp_path))
+        done = python(LOSS, NUMBA_CACHE_DIR=str(tmp_path))
         warned = [line for line in done.stderr.splitlines() if "Warning:" in line]
         assert len(warned) == (ending is not None), done.stderr
         assert all("damaged" in line and "compiled again" in line for line in warned)

@@ -13,6 +13,7 @@ from benchmarks.kit.turns import Task, measured, rates
 from benchmarks.translation import textbook
 from benchmarks.translation.corpora import Corpus
 from benchmarks.translation.networks import LOOP, OURS, OURS_HALF, OURS_INT8, like, our_name, translate, way
+from dikkat.translation.errors import SettingsError
 from dikkat.translation.network.model import pad
 
 Record = dict[str, Any]
@@ -62,7 +63,7 @@ def decoded(
         record: Record = {"who": who, "batch": batch, "beam": width}
         try:
             answers[who] = [row for group in groups for row in run(group, width)]
-        except NotImplementedError as error:
+        except (NotImplementedError, SettingsError) as error:  # a precision that this processor has not
             record["not_run"] = str(error)
         else:
             same = sum(map(list.__eq__, answers[who], answers[LOOP]))

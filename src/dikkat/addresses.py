@@ -27,15 +27,7 @@ def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
         TypeError: Another dtype.
         ValueError: No numbers to read, or not so many in a row as the shape says.
     """
-    # Inlined, and the dispatcher's keys are asked for only where cheaper checks fail: it shows in small calls.
-    if type(tensor) not in PLAIN or not tensor.is_cpu or tensor.is_neg() or tensor.is_nested:
-        _check(name, tensor, "cpu")
-    try:
-        found = tensor.data_ptr()
-    except RuntimeError:  # what PyTorch says of functional, functorch's and sparse tensors
-        raise _no_numbers(name, tensor, "cpu") from None
-    if not found and tensor.numel():
-        raise _no_numbers(name, tensor, "cpu")
+    found = _start(name, tensor)
     if tensor.dtype != dtype:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected {dtype}")
     if not tensor.is_contiguous():
@@ -47,22 +39,25 @@ def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
 
 def rows_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
     """`address` of a matrix whose rows are contiguous, and may lie apart."""
-    _check(name, tensor, "cpu")
+    found = _start(name, tensor)
     if tensor.dtype != dtype:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected {dtype}")
     if tensor.ndim != 2 or (tensor.stride(1) != 1 and tensor.shape[1] > 1) or tensor.stride(0) < 0:
         raise ValueError(f"{name}: got strides {tensor.stride()}; expected a matrix of contiguous rows")
     _check_room(name, tensor)
-    return tensor.data_ptr()
+    return found
 
 
 def check(name: str, tensor: Tensor, device: str) -> None:
-    """Check a tensor whose address Triton takes: its strides may be any, but its numbers must all be there.
+    """Check a tensor that compiled code reads: its strides may be any, but its numbers must all be there.
 
     Raises:
         ValueError: No numbers to read, or not so many as the shape says.
     """
-    _check(name, tensor, device)
+    if device == "cpu":
+        _start(name, tensor)
+    else:
+        _check(name, tensor, device)
     _check_room(name, tensor)
 
 
@@ -98,6 +93,22 @@ def obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str
 _EXPECTED = "expected a dense tensor with numbers of its own, no fake, functional, wrapped, sparse or quantised one"
 
 
+def _start(name: str, tensor: Tensor) -> int:
+    """Where the numbers of a tensor on the CPU begin."""
+    # The dispatcher's keys are asked for only where cheaper checks fail: it shows in small calls.
+    if type(tensor) not in PLAIN or not tensor.is_cpu or tensor.is_neg() or tensor.is_nested:
+        _check(name, tensor, "cpu")
+    try:
+        found = tensor.data_ptr()
+    except RuntimeError:  # what PyTorch says of functional, functorch's and sparse tensors
+        raise _no_numbers(name, tensor, "cpu") from None
+    if not found and tensor.numel():
+        _check(name, tensor, "cpu")
+        _check_room(name, tensor)
+        raise _no_numbers(name, tensor, "cpu")
+    return found
+
+
 def _check(name: str, tensor: Tensor, device: str) -> None:
     if _keys(tensor) not in _plain(device):
         raise _no_numbers(name, tensor, device)
@@ -108,7 +119,10 @@ def _no_numbers(name: str, tensor: Tensor, device: str) -> ValueError:
 
 
 def _check_room(name: str, tensor: Tensor) -> None:
-    has, numbers = tensor.untyped_storage().nbytes(), _reach(tensor)
+    has = tensor.untyped_storage().nbytes()
+    if tensor.is_contiguous() and has >= tensor.storage_offset() * tensor.itemsize + tensor.nbytes:
+        return
+    numbers = _reach(tensor)
     needs = (tensor.storage_offset() + numbers) * tensor.itemsize if numbers else 0
     if has < needs:
         raise ValueError(

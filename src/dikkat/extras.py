@@ -20,6 +20,7 @@ _EXTRAS = {
     },
     "transformers": {"transformers", "safetensors"},
     "datasets": {"datasets"},
+    "onnx": {"onnx", "onnxruntime"},
     "show": {"matplotlib"},
     "regression": {"sklearn", "scipy", "typer", "rich", "safetensors", "pyarrow", "matplotlib"},
 }

@@ -344,19 +344,19 @@ def test_refuses_a_state_of_the_other_cell() -> None:
 
 
 def test_losses_are_the_loops_over_many_steps_of_training() -> None:
-    """Five hundred steps of Adam in float64: the differences stay those of rounding."""
+    """Two hundred steps of Adam in float64: the differences stay those of rounding."""
     losses = {}
     for impl in ("numba", "reference"):
         module, given = made("gru", "additive", 1, hidden=5)
         optimizer, losses[impl] = torch.optim.Adam(module.parameters(), lr=1e-3), []
-        for _ in range(500):
+        for _ in range(200):
             optimizer.zero_grad()
             loss = (ran(module, given, impl)[0] - 0.3).square().sum()
             loss.backward()
             optimizer.step()
             losses[impl].append(loss.item())
     found, wanted = (torch.tensor(losses[impl], dtype=torch.float64) for impl in ("numba", "reference"))
-    assert wanted[-1] < 0.9 * wanted[0]
+    assert wanted[-1] < 0.95 * wanted[0]
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=0)
 
 

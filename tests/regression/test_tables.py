@@ -178,6 +178,12 @@ def test_behind_semicolons_decimals_may_have_commas(table, tmp_path, number):
     assert np.isnan(back["c"][1])
 
 
+def test_whole_numbers_behind_semicolons_keep_the_decimal_point(table, tmp_path):
+    """Nothing in them says that decimals have a comma."""
+    table("a;b\n1;2\n").write(tmp_path / "out.csv", {"c": np.array([0.25])})
+    assert (tmp_path / "out.csv").read_text().splitlines()[1].endswith(";0.25")
+
+
 @pytest.mark.parametrize(
     ("content", "names"),
     [

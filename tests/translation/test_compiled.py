@@ -2,7 +2,9 @@
 
 import copy
 import multiprocessing
+import os
 import pickle
+import signal
 import threading
 
 import pytest
@@ -34,7 +36,7 @@ WIDE = Search(4, n_best=3)
 
 def step_by_step(model, sources=SOURCES, search=WIDE):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "can_run", lambda *_: False)
+        patch.setattr(compiled, "runnable", lambda *_: None)
         return beam_search(model, sources, search)
 
 
@@ -196,6 +198,18 @@ def test_ctrl_c_between_two_parts(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             beam_search(model, SOURCES, Search(5))
     same(beam_search(model, SOURCES, Search(5)), step_by_step(model, SOURCES, Search(5)))
+
+
+def test_a_real_ctrl_c_ends_a_search_of_many_seconds():
+    model, sources = make(hidden_size=128, embedding_size=64, ends=-50.0), [[5, 6, 7] * 20] * 32
+    search = Search(20, max_ratio=10)
+    beam_search(model, sources, Search(20, max_length=1))  # compiled before
+    pressed = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    pressed.start()
+    with pytest.raises(KeyboardInterrupt):
+        beam_search(model, sources, search)
+    pressed.join()
+    same(beam_search(model, SOURCES, Search(2)), step_by_step(model, SOURCES, Search(2)))
 
 
 def test_threads_of_python_share_a_model():

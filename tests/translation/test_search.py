@@ -30,13 +30,13 @@ from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 def way(request, monkeypatch):
     """Both ways of a search."""
     if request.param == "step by step":
-        monkeypatch.setattr(compiled, "can_run", lambda *_: False)
+        monkeypatch.setattr(compiled, "runnable", lambda *_: None)
 
 
 @pytest.fixture
 def steps(monkeypatch):
     """The way that calls the model's steps."""
-    monkeypatch.setattr(compiled, "can_run", lambda *_: False)
+    monkeypatch.setattr(compiled, "runnable", lambda *_: None)
 
 
 def make(vocabulary=13, seed=0, sharpness=2.5, **changes) -> TranslationModel:
@@ -382,7 +382,7 @@ def test_several_models_write_what_they_find_likely_on_average():
 @pytest.mark.parametrize("ranked", [False, True])
 def test_a_model_with_itself_is_that_model(search, ranked, monkeypatch):
     if not ranked:
-        monkeypatch.setattr(compiled, "can_run", lambda *_: False)
+        monkeypatch.setattr(compiled, "runnable", lambda *_: None)
         monkeypatch.setattr(beams, "can_rank", lambda products: False)
     model = make()
     for one, other in zip(beam_search(model, MANY, search), beam_search([model] * 3, MANY, search), strict=True):
@@ -414,7 +414,7 @@ def test_without_attention_nothing_is_looked_at_and_no_unknown_word_comes_out():
 @pytest.mark.parametrize("ranked", [False, True])
 def test_translations_are_as_long_as_they_may_be(search, ranked, monkeypatch):
     if not ranked:
-        monkeypatch.setattr(compiled, "can_run", lambda *_: False)
+        monkeypatch.setattr(compiled, "runnable", lambda *_: None)
         monkeypatch.setattr(beams, "can_rank", lambda products: False)
     short, long, lengths = make(), make(), set()
     with torch.no_grad():

@@ -20,6 +20,7 @@ _COMMANDS = {
     "show": "Show what a translator looked at, as a picture and as a page.",
     "info": "Say what a translator is, and where it comes from.",
     "quantize": "Write a translator with weights in int8, a quarter of the size.",
+    "export": "Write a translator as ONNX graphs, for other programs.",
     "compare": "Train a recipe in several ways, and see what they are worth.",
     "recipes": "List the recipes that come with dikkat.",
     "regress": "Predict a column of a table from others by kernel regression.",

@@ -8,7 +8,7 @@ from dikkat.cpu.search.network import Affine, Cells, Compared
 from dikkat.recurrent import sequence
 from dikkat.recurrent.attentional import AttentionalGRU, AttentionalLSTM
 from dikkat.recurrent.encoder import GRUEncoder, LSTMEncoder
-from dikkat.scores import Score, is_plain
+from dikkat.scores import Cosine, Score, is_plain
 
 _PLAIN = (
     nn.Linear,
@@ -23,19 +23,13 @@ _PLAIN = (
 )
 
 
-def obstacles(model: nn.Module) -> list[str]:
-    """Why a search cannot run on the weights alone of a model of encoder, decoder and linear layers.
+def undescribed(model: nn.Module) -> list[str]:
+    """Why the weights alone do not say what a model of encoder, decoder and linear layers computes.
 
     Args:
         model: What has them; its own class is not looked at.
     """
-    tensors = [*model.parameters(), *model.buffers()]
-    reasons = addresses.obstacles(tensors)
-    if torch.is_autocast_enabled("cpu"):
-        reasons.append("it computes in one precision, and torch.autocast is on")
-    kinds = {parameter.dtype for parameter in model.parameters()}
-    if len(kinds) != 1 or not kinds <= {torch.float32, torch.float64}:
-        reasons.append(f"the weights are of {', '.join(sorted(map(str, kinds)))}, not all of float32 or of float64")
+    reasons = []
     everywhere = nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks
     for name, part in model.named_modules():
         called = part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part) or everywhere
@@ -45,8 +39,25 @@ def obstacles(model: nn.Module) -> list[str]:
             )
         elif isinstance(part, nn.Embedding) and part.max_norm is not None:
             reasons.append(f"{name} changes its weights when it is called (max_norm)")
-        elif isinstance(part, AttentionalGRU | AttentionalLSTM):
+        elif isinstance(part, AttentionalGRU | AttentionalLSTM) and type(part.score) is not Cosine:
             reasons += sequence.score_obstacles(part.score)
+    return reasons
+
+
+def obstacles(model: nn.Module) -> list[str]:
+    """Why a compiled search cannot run on the weights alone of such a model."""
+    tensors = [*model.parameters(), *model.buffers()]
+    reasons = addresses.obstacles(tensors)
+    if torch.is_autocast_enabled("cpu"):
+        reasons.append("it computes in one precision, and torch.autocast is on")
+    kinds = {parameter.dtype for parameter in model.parameters()}
+    if len(kinds) != 1 or not kinds <= {torch.float32, torch.float64}:
+        reasons.append(f"the weights are of {', '.join(sorted(map(str, kinds)))}, not all of float32 or of float64")
+    reasons += undescribed(model)
+    for part in model.modules():
+        if isinstance(part, AttentionalGRU | AttentionalLSTM):
+            if type(part.score) is Cosine:
+                reasons += sequence.score_obstacles(part.score)
             if part.coverage:
                 reasons.append("with coverage the keys change from step to step")
     return reasons
@@ -75,7 +86,8 @@ def compared(decoder: AttentionalGRU | AttentionalLSTM) -> Compared:
     else:
         origin = score.project_key(like.new_zeros(1, decoder.context_size))
         key = Affine((score.project_key(_unit(decoder.context_size, like)) - origin).t(), origin[0])
-    return Compared(score.pair, score.profile, query, key, score.pair_weight())
+    coverage = decoder.coverage_weight if decoder.coverage else None
+    return Compared(score.pair, score.profile, query, key, score.pair_weight(), type(score) is Cosine, coverage)
 
 
 def _unit(size: int, like: Tensor) -> Tensor:

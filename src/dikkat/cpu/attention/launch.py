@@ -132,7 +132,8 @@ def _shared(problem: Problem) -> Iterator[tuple[str, Tensor]]:
 def _filled(tensor: Tensor, size: int) -> Tensor:
     """Pad the features with zeros up to a number of them; contiguous."""
     more = size - tensor.shape[-1]
-    return torch.nn.functional.pad(tensor, (0, more)) if more else tensor.contiguous()
+    # Padding keeps the order of dimensions in memory where it takes that for channels last.
+    return (torch.nn.functional.pad(tensor, (0, more)) if more else tensor).contiguous()
 
 
 def can_pack(pair: Pair, key: Tensor) -> bool:

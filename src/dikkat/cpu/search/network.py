@@ -54,13 +54,25 @@ class Cells(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """How states are compared with what was read: what makes queries and keys of them, and the pair function."""
+    """How states are compared with what was read.
+
+    Attributes:
+        pair: The pair function.
+        profile: Which one of distances.
+        query: What makes queries of states.
+        key: What makes keys of what was read.
+        weight: Of each feature, of an additive score.
+        unit: Whether queries and keys are brought to length 1 then, which a compiled search does not.
+        coverage: The features that a unit of coverage adds to a key, where there is one; likewise.
+    """
 
     pair: Pair
     profile: Profile
     query: Affine
     key: Affine
     weight: Tensor | None
+    unit: bool = False
+    coverage: Tensor | None = None
 
 
 class Network(NamedTuple):

@@ -2,13 +2,13 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dikkat.cpu.search.digest import digest
 from dikkat.cpu.search.network import Network, Panels
@@ -25,13 +25,19 @@ _LOG = logging.getLogger("dikkat")
 
 @runtime_checkable
 class Described(Protocol):
-    """A model, a `torch.nn.Module`, that can say what it computes."""
+    """A model that can say what it computes, and has its weights as a `torch.nn.Module` has them."""
 
     def network_obstacles(self) -> list[str]:
         """Why what it computes is not what its weights alone say; empty where it is."""
 
     def network(self) -> Network:
         """Its weights."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """What it learns."""
+
+    def buffers(self) -> Iterator[Tensor]:
+        """What it has beside that."""
 
 
 def explain(models: Models, search: Search = DEFAULT) -> list[str]:
@@ -69,33 +75,35 @@ def explain(models: Models, search: Search = DEFAULT) -> list[str]:
     return reasons
 
 
-def can_run(models: Sequence[Reads], search: Search) -> bool:
-    """Whether the compiled call can run.
+def runnable(models: Sequence[Reads], search: Search) -> Described | None:
+    """The model of which the compiled call can do this search; None where it cannot.
 
     Raises:
         SettingsError: A precision that no other way has.
     """
-    reasons = explain(models, search)
-    if reasons and search.precision == "int8":
+    first, reasons = models[0], explain(models, search)
+    if not reasons and isinstance(first, Described):
+        return first
+    if search.precision == "int8":
         raise SettingsError(f"precision: got 'int8', which cannot run here: {'; '.join(reasons)}; expected 'float32'")
-    return not reasons
+    return None
 
 
-def translations(model: Reads, sources: Sequence[Sequence[int]], wanted: Search) -> list[list[Hypothesis]]:
+def translations(model: Described, sources: Sequence[Sequence[int]], wanted: Search) -> list[list[Hypothesis]]:
     """What `beam_search` returns.
 
     Args:
-        model: For which, and for the search, `can_run` is true.
+        model: What `runnable` returned.
         sources: Token numbers, at least one in each sentence.
         wanted: The search.
 
     Raises:
         InputError: Weights that hold NaN, or scores that are not numbers.
     """
-    panels = _panels(model, int8=wanted.precision == "int8")
+    panels = panels_of(model, int8=wanted.precision == "int8")
     sentences = [
         # Without attention nobody could say which word to put in the place of an unknown one.
-        Sentence(source, model.attends and UNKNOWN in source, wanted.fewest(len(source)), wanted.most(len(source)))
+        Sentence(source, panels.attends and UNKNOWN in source, wanted.fewest(len(source)), wanted.most(len(source)))
         for source in sources
     ]
     try:
@@ -121,19 +129,17 @@ def translations(model: Reads, sources: Sequence[Sequence[int]], wanted: Search)
 
 # --- weights in panels, kept with the model
 
-_kept: "WeakKeyDictionary[nn.Module, dict[bool, tuple[object, Panels]]]" = WeakKeyDictionary()
+_kept: "WeakKeyDictionary[Described, dict[bool, tuple[object, Panels]]]" = WeakKeyDictionary()
 _lock = Lock()
 
 
-def _panels(model: Reads, *, int8: bool) -> Panels:
+def panels_of(model: Described, *, int8: bool) -> Panels:
     """A model's weights in panels: those that are kept, if not a bit of a weight has changed since they were made.
 
     They are kept beside the model, under itself, and not in it: a copy or an unpickled model has none, nor does
     a state dict hold them.
     """
-    assert isinstance(model, nn.Module)
-    assert isinstance(model, Described)
-    now = digest([*model.parameters(), *model.buffers()])
+    now = digest([*(parameter for _, parameter in model.named_parameters()), *model.buffers()])
     with _lock:
         found = _kept.setdefault(model, {}).get(int8)
         if found is None or found[0] != now:
@@ -145,7 +151,7 @@ def _panels(model: Reads, *, int8: bool) -> Panels:
         return found[1]
 
 
-def _check_numbers(model: nn.Module, *, int8: bool) -> None:
+def _check_numbers(model: Described, *, int8: bool) -> None:
     """Whether weights are numbers, and of int8 those that have a scale finite ones."""
     for name, tensor in model.named_parameters():
         if bool(tensor.isnan().any()):

@@ -85,8 +85,8 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
     if not sources:
         return []
     device = together[0].output_bias.device
-    if compiled.can_run(together, search):
-        return compiled.translations(together[0], sources, search)
+    if described := compiled.runnable(together, search):
+        return compiled.translations(described, sources, search)
     check_precision(search.precision, device.type)
     numbers, lengths = (tensor.to(device) for tensor in pad(sources))
     precision: Precision = "bfloat16" if search.precision == "bfloat16" else "float32"

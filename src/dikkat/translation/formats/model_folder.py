@@ -3,7 +3,7 @@
 import json
 import os
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,8 +44,12 @@ _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 _PICKLE_MAGIC = {b"PK\x03\x04": "a zip archive, as torch.save writes it", b"\x80": "a pickle"}
 
 
-def check_replaceable(folder: Path) -> None:
+def check_replaceable(folder: Path, files: Collection[str] = FILES) -> None:
     """Whether a model may be saved there: a free name, an empty folder, or a model folder and nothing else.
+
+    Args:
+        folder: Where.
+        files: What a model folder of this kind has, beside the sums.
 
     Raises:
         ModelFolderError: Something else is there, which saving would destroy.
@@ -56,7 +60,7 @@ def check_replaceable(folder: Path) -> None:
         raise ModelFolderError(f"{folder}: the current folder, which cannot be exchanged. Give the name of one in it")
     if folder.is_symlink() or not folder.is_dir():
         raise ModelFolderError(f"{folder}: not a folder, so no model can be saved there. Give another name")
-    others = sorted({entry.name for entry in folder.iterdir()} - {*FILES, SUMS})
+    others = sorted({entry.name for entry in folder.iterdir()} - {*files, SUMS})
     if others:
         raise ModelFolderError(
             f"{folder}: holds {', '.join(others[:3])}{' …' if others[3:] else ''}, which is not a model of dikkat's. "
@@ -64,15 +68,19 @@ def check_replaceable(folder: Path) -> None:
         )
 
 
-def check_writable(folder: Path) -> None:
+def check_writable(folder: Path, files: Collection[str] = FILES) -> None:
     """Whether a model can be saved there, tried out: for before the work, and not after it.
+
+    Args:
+        folder: Where.
+        files: As of `check_replaceable`.
 
     Raises:
         ModelFolderError: Something else is there, or the system lets nothing be written.
     """
-    check_replaceable(folder)
+    check_replaceable(folder, files)
     try:
-        check_free(_absolute(folder))
+        check_free(absolute(folder))
     except OSError as error:
         raise ModelFolderError(
             f"{folder}: no model can be saved there ({error.strerror}). Give another name"
@@ -116,7 +124,7 @@ def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None
         ModelFolderError: Something else than a model is there, or the weights are not of these settings.
         OSError: The system could not write; the message says that nothing was saved, and an older model is untouched.
     """
-    folder = _absolute(Path(folder))
+    folder = absolute(Path(folder))
     expected = _skeleton(contents.settings, contents.source, contents.target).state_dict()
     weights = {
         name: tensor.detach().to("cpu", expected[name].dtype if name in expected else tensor.dtype).contiguous()
@@ -185,7 +193,7 @@ def read(folder: str | Path) -> Contents:
 
 def _read(folder: Path) -> tuple[TranslationModel, Contents, bool]:
     """The checked contents, the network that they fit, as yet without memory, and whether they are of int8."""
-    recover(_absolute(folder))
+    recover(absolute(folder))
     if not folder.is_dir():
         raise ModelFolderError(f"{folder}: no such model folder. `dikkat train --output {folder}` makes one")
     settings, origin, sums, int8 = _load_settings(folder)
@@ -220,7 +228,8 @@ class _NoInitialValues(TorchFunctionMode):
         return func(*args, **named)
 
 
-def _absolute(folder: Path) -> Path:
+def absolute(folder: Path) -> Path:
+    """The path from the root, links as they are."""
     return Path(os.path.abspath(folder))  # noqa: PTH100  (resolve() would follow a link that must not be replaced)
 
 

@@ -277,16 +277,22 @@ class TranslationModel(nn.Module):
             raise RuntimeError("the decoder returned no weights, which were asked for")
         return self._readout(states, contexts, embedded), weights, state
 
+    def undescribed(self) -> list[str]:
+        """Why `network` does not say what the model computes; empty where it does."""
+        return described.undescribed(self) + self._own_methods()
+
     def network_obstacles(self) -> list[str]:
         """Why a search cannot run on the weights alone, as one compiled call; empty where it can."""
-        reasons = described.obstacles(self)
+        return described.obstacles(self) + self._own_methods()
+
+    def _own_methods(self) -> list[str]:
         replaced = any(vars(TranslationModel)[name] is not method for name, method in _METHODS.items())
-        if type(self) is not TranslationModel or vars(self).keys() & _METHODS or replaced:
-            reasons.append(f"{type(self).__name__} has methods of its own, and may compute something else")
-        return reasons
+        if type(self) is TranslationModel and not vars(self).keys() & _METHODS and not replaced:
+            return []
+        return [f"{type(self).__name__} has methods of its own, and may compute something else"]
 
     def network(self) -> Network:
-        """The weights, for a search as one compiled call."""
+        """The weights, for a search as one compiled call, and for the graphs of other programs."""
         lstm = hasattr(self, "cell_bridge")
         return Network(
             source_table=self._source_table().weight,

@@ -455,7 +455,10 @@ def test_large_problems_go_to_what_needs_linear_memory() -> None:
     found = dikkat.implementations(x, x, x, score=scores.Additive(64, 64, 64))
     assert found[0].name == "numba"
     # The compiled kernels' call takes longer than plain PyTorch on little.
-    assert dikkat.implementations(x[:, :1, :8], x[:, :5, :8], x[:, :5], score=scores.Additive(8, 8, 64))[0].name == "reference"
+    assert (
+        dikkat.implementations(x[:, :1, :8], x[:, :5, :8], x[:, :5], score=scores.Additive(8, 8, 64))[0].name
+        == "reference"
+    )
     large = torch.zeros(1, 2100, 1).expand(-1, -1, 8)
     inner = dikkat.implementations(large, large, large, score=scores.Dot(), return_weights=True)
     assert inner[0].name == "chunked"

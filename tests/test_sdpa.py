@@ -16,6 +16,12 @@ from dikkat.backends import BACKENDS, sdpa
 FUSED = "_scaled_dot_product_flash_attention_for_cpu"
 
 
+@pytest.fixture(autouse=True)
+def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ "auto" chooses for these small calls as it does for large ones."""
+    monkeypatch.setattr("dikkat.backends._by_plain_products", lambda problem: False)
+
+
 class Operators(TorchDispatchMode):
     """The names of PyTorch's operators that run meanwhile."""
 

@@ -35,9 +35,7 @@ def once(run: Callable[[], object], before: Callable[[], object] = nothing) -> T
     return Task(counted, before)
 
 
-def measured(
-    tasks: Mapping[str, Task], seconds: float, at_once: float = ROUND
-) -> dict[str, list[tuple[float, float]]]:
+def measured(tasks: Mapping[str, Task], seconds: float, at_once: float = ROUND) -> dict[str, list[tuple[float, float]]]:
     """(seconds, amount) of each round: for so long in all, but no fewer rounds than a spread needs.
 
     Args:

@@ -33,7 +33,8 @@ class Output(NamedTuple):
 class Upstream(NamedTuple):
     """The incoming gradients, divided by each row's total: with them e^(score − peak) stands for the weight.
 
-    So a backward divides rows, and not pairs. `upstream` makes it, of what a backward is given. A score's gradient is e^(score − peak) (⟨mean, v⟩ + weights − drift).
+    So a backward divides rows, and not pairs. `upstream` makes it, of what a backward is given. A
+    score's gradient is e^(score − peak) (⟨mean, v⟩ + weights − drift).
 
     Attributes:
         mean: (..., n, d_v).

@@ -14,6 +14,8 @@ from dikkat.problem.operator import Gradients, Output
 
 # Up to so many queries, and for so many pairs times features, packing keys takes longer than it saves.
 _QUERIES, _SMALL = 4, 2**17
+# The logarithm of the largest e^{2x} of which a product of four is a number.
+_MOST = {torch.float32: 20.0, torch.float64: 170.0}
 # Below so many pairs times features a second thread takes longer to wake than it saves.
 _ALONE = 2**15
 
@@ -69,6 +71,7 @@ class _Call(Call):
             "padded": padded,
             "values": values,
             "causal": limits.causal,
+            "most": _MOST[self.dtype],
             "highest": farthest(features, self.dtype) if problem.pair == "distance" else math.inf,
         }
         self.batch = lead.numel()

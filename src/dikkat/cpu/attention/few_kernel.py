@@ -5,7 +5,7 @@ nothing is packed, and nothing beyond a row's length is read. A task of the forw
 batch element, whose keys' gradients no other task writes to.
 
 Four additive keys share a division: Σ v tanh x = Σ v − 2 Σ v/a with a = 1 + e^{2x}, and 1/a of four is made from the
-reciprocal of their product. Up to e^{2x} = `_MOST` that product is a number; beyond, 1/a is less than half a unit in
+reciprocal of their product. Up to 2x = `most` that product is a number; beyond, 1/a is less than half a unit in
 the last place of 1. The backward needs its digits, and divides for each.
 """
 
@@ -40,9 +40,6 @@ from dikkat.cpu.engine.vectors import (
     where,
 )
 
-# The logarithm of the largest e^{2x} in a product of four: float32's fourth power stays below 2^127, float64's far so.
-_MOST = 20.0
-
 
 @inlined
 def _features(row: Pointer, c: int, size: int, zero: Any) -> Vector:
@@ -64,13 +61,11 @@ def _write(row: Pointer, c: int, size: int, vector: Vector, spare: Pointer, zero
 
 
 @inlined
-def _begin_row(call: Call, b: int, i: int, work: Work, zero: Any, additive: Any, distance: Any) -> None:
-    """Lay a query row into scratch: doubled for additive scores, clipped for distances."""
+def _begin_row(call: Call, b: int, i: int, work: Work, zero: Any, distance: Any) -> None:
+    """Lay a query row into scratch, clipped for distances."""
     row = at(pointer(call.query, zero), (b * call.queries + i) * call.features)
     for c in range(0, call.padded, lanes_of(zero)):
         x = _features(row, c, call.features, zero)
-        if additive is not None:
-            x = x + x
         if distance is not None:
             x = clip(x, full(call.highest, zero), zero)
         store(work.query, c, x)
@@ -91,17 +86,18 @@ def _begin_weight(call: Call, work: Work, zero: Any) -> float:
 def _grown(query: Pointer, key: Pointer, c: int, size: int, most: Vector, zero: Any) -> Vector:
     """1 + e^{2x}, for no more than e^`most`; NaN stays NaN."""
     k = _features(key, c, size, zero)
-    x = load(query, c) + k + k
+    x = load(query, c) + k  # doubled together: twice the largest of each would be infinite, where their sum is not
+    x += x
     return full(1, zero) + exp(where(most < x, most, x))
 
 
 @inlined
 def _additive_keys(
     query: Pointer, weight: Pointer, k0: Pointer, k1: Pointer, k2: Pointer, k3: Pointer, size: int, padded: int,
-    sums: Pointer, zero: Any,
+    limit: float, sums: Pointer, zero: Any,
 ) -> None:  # fmt: skip
     """Store the vectors whose lanes sum to Σ v/a of four keys."""
-    lanes, most, acc0 = lanes_of(zero), full(_MOST, zero), full(0, zero)
+    lanes, most, acc0 = lanes_of(zero), full(limit, zero), full(0, zero)
     acc1, acc2, acc3 = acc0, acc0, acc0
     for c in range(0, padded, lanes):
         a0, a1 = _grown(query, k0, c, size, most, zero), _grown(query, k1, c, size, most, zero)
@@ -161,7 +157,7 @@ def _scores(
             k2, k3 = at(keys, (j0 + n2) * size), at(keys, (j0 + n3) * size)
             into = at(sums, k * lanes)
             if additive is not None:
-                _additive_keys(work.query, work.weight, k0, k1, k2, k3, size, call.padded, into, zero)
+                _additive_keys(work.query, work.weight, k0, k1, k2, k3, size, call.padded, call.most, into, zero)
             else:
                 _other_keys(call, work.query, k0, k1, k2, k3, into, zero, distance)
         score = totals(sums, 0)
@@ -220,7 +216,7 @@ def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             if additive is not None and not begun:
                 constant, begun = _begin_weight(call, work, zero), True
             limit = limit_of(call, b, i)
-            _begin_row(call, b, i, work, zero, additive, distance)
+            _begin_row(call, b, i, work, zero, distance)
             _scores(call, b, limit, work, constant, zero, additive, distance)
             blocks = (limit + lanes - 1) // lanes
             peak, whole = -np.inf, zero
@@ -287,7 +283,8 @@ def _pair_gradients(
     for c in range(0, size, lanes_of(zero)):
         q, k = load(work.query, c), _features(key, c, size, zero)
         if additive is not None:
-            x = q + k + k  # twice the sum
+            x = q + k
+            x += x
             away = where(x < nothing, nothing - x, x)
             e = exp(nothing - away)
             r = one / (one + e)
@@ -351,7 +348,7 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             _zero(at(value_grad, first * values), (call.keys - first) * values, zero)
             for i in range(call.queries):
                 row, limit = b * call.queries + i, limit_of(call, b, i)
-                _begin_row(call, b, i, work, zero, additive, distance)
+                _begin_row(call, b, i, work, zero, distance)
                 _scores(call, b, limit, work, constant, zero, additive, distance)
                 by = by_total(pointer(call.total, zero)[row], zero)
                 _score_gradients(call, b, row, limit, by, work, zero)

@@ -84,8 +84,9 @@ def test_a_table_in_a_model_predictions_and_pictures_out(run, homes, tmp_path):
     assert list(written.columns) == [*homes.columns, "price_predicted", "price_std"]
     pd.testing.assert_frame_equal(written[homes.columns], homes)
     np.testing.assert_allclose(written["price_predicted"], kernel @ y, rtol=1e-9)
-    np.testing.assert_allclose(written["price_std"], np.sqrt(kernel @ y**2 - (kernel @ y) ** 2), rtol=1e-6)
     model = NadarayaWatson.load(tmp_path / "made/model.safetensors")
+    deviations = model.predict(homes[["area", "age"]], return_std=True)[1]
+    np.testing.assert_allclose(written["price_std"], deviations, rtol=1e-12)
     assert list(model.feature_names_in_) == ["area", "age"]
     np.testing.assert_allclose(model.predict(homes[["area", "age"]]), written["price_predicted"], rtol=1e-12)
     lines = [line.split() for line in out.splitlines()]
@@ -114,13 +115,15 @@ def test_all_other_columns_of_numbers_are_the_features_and_the_bandwidth_is_foun
 
 
 def test_every_option_of_the_model_reaches_it(run, quick, homes):
-    options = ["--kernel", "triangular", "--order", "linear", "--tolerance", 1e-4, "--out-of-reach", "nearest"]
+    options = ["--kernel", "triangular", "--order", "linear", "--ridge", 0.5, "--tolerance", 1e-4]
+    options += ["--out-of-reach", "nearest"]
     status, _, _ = run("homes.csv", "--target", "price", "--feature", "area", "--bandwidth", "silverman", *options)
     assert status == 0
     assert NadarayaWatson.load("regression/model.safetensors").get_params() == {
         "kernel": "triangular",
         "bandwidth": "silverman",
         "order": "linear",
+        "ridge": 0.5,
         "tolerance": 1e-4,
         "out_of_reach": "nearest",
         "device": "cpu",

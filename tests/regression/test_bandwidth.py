@@ -1,3 +1,5 @@
+import math
+
 import dense
 import numpy as np
 import pytest
@@ -125,14 +127,14 @@ def test_whom_nobody_reaches_the_mean_of_the_others_answers(kernel):
     assert criterion(np.log([1e-3, 1e-3])).error + criterion.within == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("degree", [0, 1])
+@pytest.mark.parametrize(("degree", "ridge"), [(0, 0.0), (1, 0.0), (1, 0.7), (1, None)])
 @pytest.mark.parametrize(("size", "outputs"), [(1, 1), (3, 2)])
-def test_the_gradient_is_that_of_differences(degree, size, outputs):
+def test_the_gradient_is_that_of_differences(degree, ridge, size, outputs):
     x, y, weight = _with_repeats(size, outputs)
-    criterion = Criterion(join(x, y, weight), "gaussian", degree, CPU)
-    t = np.log([1.1, 2.3, 3.1])[:size]
+    criterion = Criterion(join(x, y, weight), "gaussian", degree, CPU, ridge)
+    t = np.append(np.log([1.1, 2.3, 3.1])[:size], [math.log(0.9)] * (ridge is None))
     slope, _ = criterion.gradient(criterion(t))
-    for c, step in enumerate(1e-5 * np.eye(size)):
+    for c, step in enumerate(1e-5 * np.eye(len(t))):
         expected = (criterion(t + step).error - criterion(t - step).error) / 2e-5
         assert slope[c] == pytest.approx(expected, rel=1e-6, abs=1e-8)
 
@@ -167,7 +169,7 @@ def test_a_row_far_from_dense_ones_is_answered_by_their_mean():
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_other_search_finds_less(order, size, seed):
     x, y = _waves(47, size, seed)
-    model = NadarayaWatson(order=order).fit(x, y)
+    model = NadarayaWatson(order=order, ridge=0).fit(x, y)
     found = dense.leave_one_out_error("gaussian", order, x, y, model.bandwidth_)
     assert model.history_[-1]["error"] == pytest.approx(found, rel=1e-7)
 
@@ -184,7 +186,7 @@ def test_no_other_search_finds_less(order, size, seed):
 @pytest.mark.parametrize("kernel", dense.COMPACT)
 def test_kernels_that_end_come_close_to_the_best_of_a_grid(kernel, order):
     x, y = _waves(61, 1)
-    model = NadarayaWatson(kernel, order=order).fit(x, y)
+    model = NadarayaWatson(kernel, order=order, ridge=0).fit(x, y)
     found = dense.leave_one_out_error(kernel, order, x, y, model.bandwidth_)
     grid = [dense.leave_one_out_error(kernel, order, x, y, sigma) for sigma in np.geomspace(0.05, 20, 60)]
     assert found <= 1.05 * min(grid)
@@ -321,7 +323,7 @@ def test_equal_values_are_equal_to_their_mean(count):
 
 @pytest.mark.parametrize("order", dense.ORDERS)
 def test_two_points(order):
-    found, _ = leave_one_out(
+    found, *_ = leave_one_out(
         _joined(np.array([[0.0], [1.0]]), np.array([0.0, 1.0])), "gaussian", int(order == "linear"), CPU
     )
     assert np.isfinite(found).all()

@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 
+import dense
 import numpy as np
 import pandas as pd
 import pytest
@@ -85,6 +86,22 @@ def test_loading_searches_no_bandwidth_and_changes_nothing(tmp_path, monkeypatch
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
+@pytest.mark.parametrize("order", dense.ORDERS)
+def test_files_of_the_first_version_answer_as_they_did(tmp_path, order):
+    """Which knew no ridge."""
+
+    def older(content):
+        content.update(version=1)
+        content["settings"]["order"] = order
+        del content["ridge"], content["settings"]["ridge"]
+
+    loaded = NadarayaWatson.load(model_file(tmp_path / "model", older))
+    query, (x, y) = data(17, seed=2)[0] / 2, data()
+    expected = dense.predict("gaussian", order, query, x, y, np.array([1.0, 2.0, 0.5]))
+    np.testing.assert_allclose(loaded.predict(query), expected, rtol=1e-6)
+    assert (loaded.ridge, loaded.ridge_) == (0, 0)
+
+
 def test_a_model_that_is_not_fitted_is_not_saved(tmp_path):
     with pytest.raises(NotFittedError):
         NadarayaWatson().save(tmp_path / "model")
@@ -124,17 +141,20 @@ def set_to(name, value):
     ("change", "message"),
     [
         (put(format="another"), "format: got 'another'; expected 'dikkat kernel regression'"),
-        (put(version=2), "version: got 2; expected 1. Use the dikkat that wrote it, or fit again"),
+        (put(version=3), "version: got 3; expected 1 or 2. Use the dikkat that wrote it, or fit again"),
         (put(history=None), "settings, feature_names or history are missing"),
         (put(history=[{"bandwidth": [1.0], "error": 0.5}]), "its history is not one of bandwidths and errors"),
         (put(history=[{"bandwidth": 1.0, "error": 0.5}]), "its history is not one"),
         (put(history=["x"]), "its history is not one"),
-        (put(settings={}), "got the settings ; expected bandwidth, kernel, order, out_of_reach, tolerance"),
+        (put(settings={}), "got the settings ; expected bandwidth, kernel, order, out_of_reach, ridge, tolerance"),
         (set_to("kernel", "cosine"), "kernel: got 'cosine'"),
         (set_to("bandwidth", -1.0), "bandwidth: got -1.0"),
         (set_to("bandwidth", {"a": 1}), "bandwidth: got {'a': 1}"),
         (set_to("tolerance", 1.0), "tolerance: got 1.0"),
         (set_to("extra", 1), "got the settings bandwidth, extra, kernel"),
+        (put(ridge=-1.0), "ridge: got -1.0; expected a number of at least 0"),
+        (put(ridge="auto"), "ridge: got 'auto'; expected a number"),
+        (set_to("ridge", -1.0), "ridge: got -1.0; expected a number of rows"),
         (put(feature_names=["a", "b"]), "; expected 3 texts"),
         (put(feature_names=["a", "b", 3]), "; expected 3 texts"),
     ],
@@ -235,7 +255,8 @@ def test_a_derived_class_loads_itself(tmp_path):
     assert type(loaded) is Smooth
     assert loaded.get_params() == model.get_params()
     np.testing.assert_array_equal(loaded.predict(data(17)[0]), model.predict(data(17)[0]))
-    with pytest.raises(InputError, match="got the settings bandwidth, kernel, order, out_of_reach, tolerance, unit"):
+    settings = "bandwidth, kernel, order, out_of_reach, ridge, tolerance, unit"
+    with pytest.raises(InputError, match=f"got the settings {settings}"):
         NadarayaWatson.load(tmp_path / "model")
 
 

@@ -110,6 +110,15 @@ def regress(
             completes=("constant", "linear"),
         ),
     ] = None,
+    ridge: Annotated[
+        float | None,
+        option(
+            "How much a line holds back from slopes that few rows tell: as if so many more rows at each place said "
+            "that it is flat. 0: not at all. \\[default: auto]",
+            "ROWS",
+            panel=_MODEL,
+        ),
+    ] = None,
     tolerance: Annotated[
         float | None,
         option(
@@ -156,7 +165,14 @@ def regress(
     """
     data = {"target": target, "feature": feature, "weights": weights, "predict": predict}
     width = None if bandwidth is None else _bandwidth(bandwidth)
-    model = {"kernel": kernel, "bandwidth": width, "order": order, "tolerance": tolerance, "out_of_reach": out_of_reach}
+    model = {
+        "kernel": kernel,
+        "bandwidth": width,
+        "order": order,
+        "ridge": ridge,
+        "tolerance": tolerance,
+        "out_of_reach": out_of_reach,
+    }
     _run(table, data, model, seed, output)
 
 

@@ -1,4 +1,4 @@
-"""How wide the kernel is: a number, a rule of thumb, or the minimum of the leave-one-out squared error."""
+"""How wide the kernel is, and how strong a line's ridge: numbers, rules, or the least leave-one-out squared error."""
 
 import math
 from typing import Literal, NamedTuple, cast
@@ -15,28 +15,53 @@ from dikkat.regression.moments import Profile
 Rule = Literal["silverman", "scott"]
 Steps = list[tuple[Array, float]]
 
+RIDGE = 0.25
+"""ρ where nothing is searched for: about Seifert and Gasser's rule, half a bandwidth from the mean offset."""
+
 _PLACES = 1000  # size of the sample on which many starts are tried
 _STEPS = 60  # most steps of one descent
 _FINE = 1e-13  # relative gain in the error at which a descent stops: the bandwidth then has about six digits
 _ROUGH = 1e-5  # likewise, of a first descent on the sample
 _FAR = 1e6  # bandwidth over a feature's range at which the feature counts no more
+_RIDGES = 1e-3, 1e6  # the least ρ, by which no slope explodes, and one that leaves nothing of a slope
+
+
+class Chosen(NamedTuple):
+    """What a search or a rule came to.
+
+    Attributes:
+        bandwidth: (d,).
+        ridge: ρ; 0 for the constant order, which has no slopes.
+        steps: The accepted steps of a search, the start first: the bandwidths with the error. None without a search.
+    """
+
+    bandwidth: Array
+    ridge: float
+    steps: Steps
 
 
 def choose(
-    joined: Joined, asked: str | float | ArrayLike, profile: Profile, degree: int, device: torch.device
-) -> tuple[Array, Steps]:
-    """The bandwidth that an estimator's setting `bandwidth` asks for, and the steps of `leave_one_out`.
+    joined: Joined,
+    asked: str | float | ArrayLike,
+    ridge: str | float,
+    profile: Profile,
+    degree: int,
+    device: torch.device,
+) -> Chosen:
+    """What an estimator's settings `bandwidth` and `ridge` ask for.
 
     Raises:
         ValueError: Numbers that are not as many as the features, or 0 or infinite in the dtype of the rows.
     """
     size, limits = joined.x.shape[1], np.finfo(joined.x.dtype)
+    amount = 0.0 if degree == 0 else RIDGE if isinstance(ridge, str) else float(ridge)
     if profile == "average":
-        return np.full(size, np.inf), []
+        return Chosen(np.full(size, np.inf), amount, [])
     if isinstance(asked, str) and asked == "loo":
-        return leave_one_out(joined, profile, degree, device)
+        free = degree == 1 and isinstance(ridge, str)
+        return leave_one_out(joined, profile, degree, device, None if free else amount)
     if isinstance(asked, str):
-        return rule_of_thumb(joined, cast(Rule, asked), profile), []
+        return Chosen(rule_of_thumb(joined, cast(Rule, asked), profile), amount, [])
     given = np.asarray(asked, dtype=np.float64)
     if given.ndim and given.shape != (size,):
         raise ValueError(f"bandwidth: got shape {given.shape}; expected a number, or ({size},), one for each feature")
@@ -45,7 +70,7 @@ def choose(
             f"bandwidth: got {asked!r}; expected in {limits.dtype}, the dtype of X: from {limits.tiny} to "
             f"{limits.max}. Bring X to another unit"
         )
-    return np.full(size, given), []
+    return Chosen(np.full(size, given), amount, [])
 
 
 def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> Array:
@@ -117,7 +142,9 @@ def _within_dtype(bandwidth: Array, x: Array) -> Array:
     return clipped
 
 
-def leave_one_out(joined: Joined, profile: Profile, degree: int, device: torch.device) -> tuple[Array, Steps]:
+def leave_one_out(
+    joined: Joined, profile: Profile, degree: int, device: torch.device, ridge: float | None = 0.0
+) -> Chosen:
     """The bandwidths with the least leave-one-out squared error that a search from several starts finds.
 
     Many starts are tried on a sample of the places, the best are carried to all of them (a bandwidth shrinks with
@@ -130,27 +157,31 @@ def leave_one_out(joined: Joined, profile: Profile, degree: int, device: torch.d
         profile: A kernel with a bandwidth.
         degree: 0 for the constant order, 1 for the linear one.
         device: Where to compute.
+        ridge: ρ; None for the one with the least error.
 
     Returns:
-        The bandwidths (d,), and the accepted steps over all places, the start first, each with its error. No steps
-        where there is nothing to choose by: all rows at one place, or all values equal.
+        The bandwidths, the ridge and the steps over all places. No steps where there is nothing to choose by: all rows
+        at one place, or all values equal.
     """
     if len(joined.x) == 1 or joined.variance() == 0:
-        return rule_of_thumb(joined, "silverman", profile), []
+        return Chosen(rule_of_thumb(joined, "silverman", profile), RIDGE if ridge is None else ridge, [])
     # In a unit in which the squares of slopes of squares are numbers; as a power of 2 it changes no digit.
     unit = 2.0 ** round(math.log2(joined.variance()) / 2)
     joined = joined._replace(y=joined.y / unit, within=joined.within / unit**2)
     count, size = joined.x.shape
     chosen = _sample(count, degree, size)
-    whole = part = Criterion(joined, profile, degree, device)
+    whole = part = Criterion(joined, profile, degree, device, ridge)
     if len(chosen) < count:
         by_coordinates = np.lexsort(joined.x.T[::-1])
-        part = Criterion(joined.some(np.sort(by_coordinates[chosen])), profile, degree, device)
-    grow = np.log(count / len(chosen)) / (4 + size)
+        part = Criterion(joined.some(np.sort(by_coordinates[chosen])), profile, degree, device, ridge)
+    rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(joined)
+    if ridge is None:
+        rule, box = np.append(rule, math.log(RIDGE)), box.with_ridge()
     search = _by_gradient if profile == "gaussian" else _by_lines
-    found = search(part, whole, np.log(rule_of_thumb(joined, "silverman")), grow, _box(joined))
-    steps = [(_within_dtype(np.exp(step.t), joined.x), (step.error + whole.within) * unit**2) for step in found]
-    return steps[-1][0], steps
+    grow = np.log(count / len(chosen)) / (4 + size) * box.width
+    found = search(part, whole, rule, grow, box)
+    steps = [(_within_dtype(np.exp(step.t[:size]), joined.x), (step.error + whole.within) * unit**2) for step in found]
+    return Chosen(steps[-1][0], float(np.exp(found[-1].t[-1])) if ridge is None else ridge, steps)
 
 
 def _sample(count: int, degree: int, size: int) -> NDArray[np.intp]:
@@ -163,17 +194,24 @@ def _sample(count: int, degree: int, size: int) -> NDArray[np.intp]:
 
 
 class _Box(NamedTuple):
-    """Where t may be, (d,) each.
+    """Where t may be, an array of its size each.
 
     Attributes:
         low: A small part of the least gap between two places.
         far: Here a feature hardly counts: the error goes on as a + b e^(−2t).
         high: Here it counts for nothing that can be seen.
+        width: 1 for a bandwidth and 0 for the ridge.
     """
 
     low: Array
     far: Array
     high: Array
+    width: Array
+
+    def with_ridge(self) -> "_Box":
+        """With the ridge as the last of t: where it is high, no slope counts."""
+        least, most = np.log(_RIDGES)
+        return _Box(*(np.append(each, end) for each, end in zip(self, (least, most, most, 0.0), strict=True)))
 
     def clip(self, t: Array) -> Array:
         return np.clip(t, self.low, self.high)
@@ -186,7 +224,8 @@ def _box(joined: Joined) -> _Box:
         values = np.unique(column.astype(np.float64))
         if len(values) > 1:
             limits[:, c] = np.diff(values).min() / 50, 3 * np.ptp(values), _FAR * np.ptp(values)
-    return _Box(*np.log(_within_dtype(limits, joined.x)))
+    low, far, high = np.log(_within_dtype(limits, joined.x))
+    return _Box(low, far, high, np.ones_like(low))
 
 
 class _Path(NamedTuple):
@@ -197,7 +236,7 @@ class _Path(NamedTuple):
     curve: Array
 
 
-def _by_gradient(part: Criterion, whole: Criterion, rule: Array, grow: float, box: _Box) -> list[Step]:
+def _by_gradient(part: Criterion, whole: Criterion, rule: Array, grow: Array, box: _Box) -> list[Step]:
     """For the Gaussian kernel, which is smooth."""
     rough = _rough(part, rule + grow, box)
     if part is whole:
@@ -206,7 +245,7 @@ def _by_gradient(part: Criterion, whole: Criterion, rule: Array, grow: float, bo
         return [*start.steps, *end.steps[1:]]
     trials = ((whole(box.clip(path.last.t - grow)), path.curve) for path in rough[:3])
     first, curve = min(trials, key=lambda pair: pair[0].error)
-    return _descend(whole, first, box, _FINE, curve * np.exp(-4 * grow)).steps
+    return _descend(whole, first, box, _FINE, curve * np.exp(-4 * grow.max())).steps
 
 
 def _rough(part: Criterion, rule: Array, box: _Box) -> list[_Path]:
@@ -223,14 +262,14 @@ def _starts(part: Criterion, rule: Array, box: _Box) -> list[Trial]:
 
     Features are left out one by one, and taken in one by one, as long as the error falls.
     """
-    grid = [part(box.clip(rule + step)) for step in np.linspace(-3.5, 3.5, 11)]
+    grid = [part(box.clip(rule + step * box.width)) for step in np.linspace(-3.5, 3.5, 11)]
     ordered = sorted(grid, key=_error)
     starts = [part(box.clip(rule)), *ordered[:2]]
     if len(rule) > 1:
         best = ordered[0]
         nothing = part(np.maximum(best.t, box.far))
         for trial, other in ((best, box.far), (nothing, best.t)):
-            for c in range(len(rule)):
+            for c in range(len(rule))[::-1]:  # the slopes first, if they are searched for
                 changed = trial.t.copy()
                 changed[c] = other[c]
                 trial = min(trial, part(changed), key=_error)
@@ -279,7 +318,7 @@ def _newton(t: Array, slope: Array, curve: Array, box: _Box) -> Array:
     """The step to the minimum of the model, no longer than is known of it. A feature on its way out goes the whole."""
     free = (t < box.high) & ((t > box.low) | (slope < 0))
     step = np.zeros_like(t)
-    step[free] = -np.linalg.solve(curve[np.ix_(free, free)], slope[free])
+    step[free] = -np.linalg.lstsq(curve[np.ix_(free, free)], slope[free], rcond=None)[0]  # flat where nothing changes
     step *= min(1.0, 1.5 / max(np.abs(step).max(), 1e-300))
     leaving = (step > 0) & (t + step > box.far)
     return box.clip(np.where(leaving, box.high, t + step)) - t
@@ -307,17 +346,18 @@ def _updated(curve: Array, step: Array, change: Array) -> Array:
     return curve - np.outer(along, along) / bend + np.outer(change, change) / float(step @ change)
 
 
-def _by_lines(part: Criterion, whole: Criterion, rule: Array, grow: float, box: _Box) -> list[Step]:
+def _by_lines(part: Criterion, whole: Criterion, rule: Array, grow: Array, box: _Box) -> list[Step]:
     """For a kernel that ends somewhere: in the Gaussian kernel's proportions, and then along each feature."""
-    size = len(rule)
-    smooth = rule if size == 1 else _rough(part.smooth(), rule + grow, box)[0].last.t - grow
-    shape = smooth + math.log(_radius(part.profile, size))
-    together = np.ones(size)
-    reach = np.log(np.sqrt(size)) + (box.far - np.minimum(shape, box.far)).max()  # every point reaches every other
+    size = int(box.width.sum())
+    smooth = rule if len(rule) == 1 else _rough(part.smooth(), rule + grow, box)[0].last.t - grow
+    shape = smooth + math.log(_radius(part.profile, size)) * box.width
+    together = box.width
+    # Every point reaches every other.
+    reach = np.log(np.sqrt(size)) + ((box.far - np.minimum(shape, box.far)) * box.width).max()
     best = _along(part, part(box.clip(shape + grow)).step(), together, box, np.linspace(-3.5, max(reach, 0), 16))
-    for c in np.flatnonzero(box.low < box.high) if size > 1 else ():
+    for c in np.flatnonzero(box.low < box.high) if len(rule) > 1 else ():
         best = _along(
-            part, best, np.eye(size)[c], box, np.array([-1.2, -0.4, 0.4, 1.2, max(box.far[c] - best.t[c], 2)])
+            part, best, np.eye(len(rule))[c], box, np.array([-1.2, -0.4, 0.4, 1.2, max(box.far[c] - best.t[c], 2)])
         )
     start = best if part is whole else whole(box.clip(best.t - grow)).step()
     final = _along(whole, start, together, box, np.array([-0.4, 0.0, 0.4]))

@@ -9,19 +9,25 @@ the mean over the outputs where there are several. A place that no other reaches
 others, lest a bandwidth win by answering nothing.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from dikkat.regression.joined import Array, Joined
-from dikkat.regression.local import local_fit
+from dikkat.regression.local import local_fit, ridge_of
 from dikkat.regression.moments import Points, Profile, Window, moments, parts, sensitivity
 
 
 @dataclass(frozen=True)
 class Step:
-    """The criterion at one t; its error is the part that depends on t."""
+    """The criterion at one t; its error is the part that depends on t.
+
+    Attributes:
+        t: log σ, (d,); and log ρ behind it where the ridge is searched for too.
+        error: The part of the leave-one-out error that depends on t.
+    """
 
     t: Array
     error: float
@@ -49,10 +55,16 @@ class Trial(Step):
 
 
 class Criterion:
-    """The leave-one-out squared error as a function of t = log σ, and its gradient where K is smooth."""
+    """The leave-one-out squared error as a function of t = log σ, and its gradient where K is smooth.
 
-    def __init__(self, joined: Joined, profile: Profile, degree: int, device: torch.device) -> None:
-        self.joined, self.profile, self.degree, self.device = joined, profile, degree, device
+    With `ridge` None the last of t is log ρ.
+    """
+
+    def __init__(
+        self, joined: Joined, profile: Profile, degree: int, device: torch.device, ridge: float | None = 0.0
+    ) -> None:
+        self.joined, self.profile, self.degree, self.device, self.ridge = joined, profile, degree, device, ridge
+        self.spread = torch.tensor(joined.spread(), device=device)
         self.variance = joined.variance()
         self.within = float(np.average(joined.within.mean(1), weights=joined.weight))
         self.points = Points(
@@ -65,33 +77,40 @@ class Criterion:
         self.others = torch.where(rest > 0, ((weight * value).sum(0) - weight * value) / rest, 0.0)
 
     def __call__(self, t: Array) -> Trial:
-        """The error at σ = e^t, (d,)."""
+        """The error at one t."""
         window, places = self._window(t), torch.arange(len(self.points.key), device=self.device)
-        pieces = [self._fit(places[part], window) for part in parts(len(places), self.points.columns(self.degree))]
+        ridge = self._ridge(t, window)
+        pieces = [
+            self._fit(places[part], window, ridge) for part in parts(len(places), self.points.columns(self.degree))
+        ]
         lse, row, theta = (torch.cat(piece) for piece in zip(*pieces, strict=True))
         left = theta[:, 0] - self.points.value
         lost = ~(torch.isfinite(left).all(1, keepdim=True) & torch.isfinite(lse)[:, None])
         left = torch.where(lost, self.others - self.points.value, left)
         return Trial(t, float((self.share * left.square()).sum()), left, lse, row, theta)
 
-    def _fit(self, places: torch.Tensor, window: Window) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _fit(
+        self, places: torch.Tensor, window: Window, ridge: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """What is kept of some places: their moments are much larger than that."""
         found = moments(self.points.key[places], self.points, window, degree=self.degree, exclude=places)
-        fit = local_fit(found)
+        fit = local_fit(found, ridge)
         return found.lse, fit.row, fit.theta
 
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
-        """Of the error with respect to t, (d,), and Gauss and Newton's guess at its second derivatives, (d, d)."""
-        key = self.points.key
+        """Of the error with respect to t, and Gauss and Newton's guess at its second derivatives, a matrix."""
+        key, window = self.points.key, self._window(trial.t)
         change = sensitivity(
             key,
             self.points,
-            self._window(trial.t),
+            window,
             trial.lse,
             trial.row,
             trial.theta,
             exclude=torch.arange(len(key), device=self.device),
         )
+        if self.degree:
+            change = self._with_ridge(change, trial, window)
         change = torch.where(torch.isfinite(change), change, 0.0)
         weighted = change * self.share[:, None]
         slope = 2 * torch.einsum("gcv,gv->c", weighted, trial.left)
@@ -100,8 +119,20 @@ class Criterion:
 
     def smooth(self) -> "Criterion":
         """The same with the Gaussian kernel."""
-        return Criterion(self.joined, "gaussian", self.degree, self.device)
+        return Criterion(self.joined, "gaussian", self.degree, self.device, self.ridge)
+
+    def _with_ridge(self, change: torch.Tensor, trial: Trial, window: Window) -> torch.Tensor:
+        """How the estimates change with t where the ridge does too: by less of what it holds back."""
+        held = trial.row[:, 1:, None] * trial.theta[:, 1:]
+        held = held * (self._ridge(trial.t, window) * (-trial.lse[:, None]).exp())[..., None]
+        share = 1 / (1 + (window.bandwidth / self.spread).square())
+        change = change - 2 * share[:, None] * held
+        return change if self.ridge is not None else torch.cat([change, -held.sum(1, keepdim=True)], 1)
+
+    def _ridge(self, t: Array, window: Window) -> torch.Tensor:
+        amount = math.exp(t[-1]) if self.ridge is None else self.ridge
+        return ridge_of(torch.tensor(amount, dtype=torch.float64), self.spread, window.bandwidth)
 
     def _window(self, t: Array) -> Window:
-        bandwidth = torch.tensor(np.exp(t), dtype=torch.float64, device=self.device)
+        bandwidth = torch.tensor(np.exp(t[: self.joined.x.shape[1]]), dtype=torch.float64, device=self.device)
         return Window(self.profile, bandwidth, tolerance=float(np.finfo(np.float64).eps))

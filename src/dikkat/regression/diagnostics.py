@@ -77,7 +77,9 @@ def leave_out(model: NadarayaWatson) -> LeftOut:
     predicted = np.full(len(y), np.nan)
     if len(joined.x) == 1:
         return LeftOut(predicted, math.nan, math.nan)
-    criterion = Criterion(joined, model.kernel_, int(model.order_ == "linear"), torch.device(model.device))
+    criterion = Criterion(
+        joined, model.kernel_, int(model.order_ == "linear"), torch.device(model.device), model.ridge_
+    )
     # Any finite bandwidth will do for the kernel "average".
     left = criterion(np.log(np.where(np.isinf(model.bandwidth_), 1.0, model.bandwidth_))).left[:, 0].cpu().numpy()
     known = joined.place >= 0

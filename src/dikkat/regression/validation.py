@@ -17,7 +17,9 @@ Order = Literal["constant", "linear"]
 OutOfReach = Literal["nan", "nearest"]
 
 
-def check_settings(kernel: object, bandwidth: object, order: object, tolerance: object, out_of_reach: object) -> None:
+def check_settings(
+    kernel: object, bandwidth: object, order: object, ridge: object, tolerance: object, out_of_reach: object
+) -> None:
     """The settings that a file holds too: all but the device, which is the machine's own.
 
     Raises:
@@ -33,6 +35,10 @@ def check_settings(kernel: object, bandwidth: object, order: object, tolerance: 
             f"bandwidth: got {bandwidth!r}; expected a positive number in the units of X, one for each feature, or "
             f"one of {_listed(rules)}"
         )
+    if not (isinstance(ridge, str) and ridge == "auto") and (
+        isinstance(ridge, bool) or not isinstance(ridge, Real) or not 0 <= float(ridge) < math.inf
+    ):
+        raise ValueError(f"ridge: got {ridge!r}; expected a number of rows, at least 0, or 'auto'")
     if not isinstance(tolerance, Real) or not 0 <= float(tolerance) < 1:
         raise ValueError(f"tolerance: got {tolerance!r}; expected a number of at least 0 and below 1")
 

@@ -1,18 +1,19 @@
 """How wide the kernel is, and how strong a line's ridge: numbers, rules, or the least leave-one-out squared error."""
 
 import math
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize_scalar
 
-from dikkat.regression.criterion import Criterion, Step, Trial
+from dikkat.regression.criterion import Criterion, Kind, Step, Trial
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.moments import Profile
 
 Rule = Literal["silverman", "scott"]
+Searched = Literal["loo", "loo-1se", "aic", "gcv"]
 Steps = list[tuple[Array, float]]
 
 RIDGE = 0.25
@@ -23,6 +24,9 @@ _STEPS = 60  # most steps of one descent
 _FINE = 1e-13  # relative gain in the error at which a descent stops: the bandwidth then has about six digits
 _ROUGH = 1e-5  # likewise, of a first descent on the sample
 _FAR = 1e6  # bandwidth over a feature's range at which the feature counts no more
+_WIDER = 20  # most steps of a tenth by which all bandwidths are made wider
+_FREEDOM = 0.8  # most degrees of freedom of a place: with more, the estimate is a staircase from row to row
+_ALONE = np.linspace(-4.0, 1.0, 11)  # steps of log σ at which each feature is tried alone
 _RIDGES = 1e-3, 1e6  # the least ρ, by which no slope explodes, and one that leaves nothing of a slope
 
 
@@ -57,9 +61,9 @@ def choose(
     amount = 0.0 if degree == 0 else RIDGE if isinstance(ridge, str) else float(ridge)
     if profile == "average":
         return Chosen(np.full(size, np.inf), amount, [])
-    if isinstance(asked, str) and asked == "loo":
+    if isinstance(asked, str) and asked in get_args(Searched):
         free = degree == 1 and isinstance(ridge, str)
-        return leave_one_out(joined, profile, degree, device, None if free else amount)
+        return search(joined, profile, degree, device, None if free else amount, cast(Searched, asked))
     if isinstance(asked, str):
         return Chosen(rule_of_thumb(joined, cast(Rule, asked), profile), amount, [])
     given = np.asarray(asked, dtype=np.float64)
@@ -142,15 +146,25 @@ def _within_dtype(bandwidth: Array, x: Array) -> Array:
     return clipped
 
 
-def leave_one_out(
-    joined: Joined, profile: Profile, degree: int, device: torch.device, ridge: float | None = 0.0
+def search(
+    joined: Joined,
+    profile: Profile,
+    degree: int,
+    device: torch.device,
+    ridge: float | None = 0.0,
+    by: Searched = "loo",
 ) -> Chosen:
-    """The bandwidths with the least leave-one-out squared error that a search from several starts finds.
+    """The bandwidths with the least criterion that a search from several starts finds.
 
     Many starts are tried on a sample of the places, the best are carried to all of them (a bandwidth shrinks with
     n^(−1/(4 + d))), and the best of these is followed to the minimum: for the Gaussian kernel by the gradient with
     respect to log σ, with an estimate of the second derivatives that grows on the way (BFGS); for kernels that end
     somewhere, whose error jumps, along one direction at a time. It is computed in float64.
+
+    With "loo-1se" the search goes on from there: features are smoothed away, those first whose loss costs least, and
+    then all bandwidths made wider, as long as the error is not larger than the least one by more than the standard
+    error of the difference. Last, whatever the criterion, all bandwidths are made wider until a place has at most 0.8
+    degrees of freedom in the mean: below that the estimate is a staircase, which its own rows cannot see.
 
     Args:
         joined: The training rows.
@@ -158,6 +172,7 @@ def leave_one_out(
         degree: 0 for the constant order, 1 for the linear one.
         device: Where to compute.
         ridge: ρ; None for the one with the least error.
+        by: The criterion.
 
     Returns:
         The bandwidths, the ridge and the steps over all places. No steps where there is nothing to choose by: all rows
@@ -170,17 +185,21 @@ def leave_one_out(
     joined = joined._replace(y=joined.y / unit, within=joined.within / unit**2)
     count, size = joined.x.shape
     chosen = _sample(count, degree, size)
-    whole = part = Criterion(joined, profile, degree, device, ridge)
+    kind = cast(Kind, by.removesuffix("-1se"))
+    whole = part = Criterion(joined, profile, degree, device, ridge, kind)
     if len(chosen) < count:
         by_coordinates = np.lexsort(joined.x.T[::-1])
-        part = Criterion(joined.some(np.sort(by_coordinates[chosen])), profile, degree, device, ridge)
+        part = Criterion(joined.some(np.sort(by_coordinates[chosen])), profile, degree, device, ridge, kind)
     rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(joined)
     if ridge is None:
         rule, box = np.append(rule, math.log(RIDGE)), box.with_ridge()
-    search = _by_gradient if profile == "gaussian" else _by_lines
+    descend = _by_gradient if profile == "gaussian" else _by_lines
     grow = np.log(count / len(chosen)) / (4 + size) * box.width
-    found = search(part, whole, rule, grow, box)
-    steps = [(_within_dtype(np.exp(step.t[:size]), joined.x), (step.error + whole.within) * unit**2) for step in found]
+    found = descend(part, whole, rule, grow, box)
+    if by == "loo-1se":
+        found.append(_simplest(whole, whole(found[-1].t), box))
+    found += _wide_enough(whole, found[-1], box)
+    steps = [(_within_dtype(np.exp(step.t[:size]), joined.x), (step.error + whole.rest) * unit**2) for step in found]
     return Chosen(steps[-1][0], float(np.exp(found[-1].t[-1])) if ridge is None else ridge, steps)
 
 
@@ -226,6 +245,50 @@ def _box(joined: Joined) -> _Box:
             limits[:, c] = np.diff(values).min() / 50, 3 * np.ptp(values), _FAR * np.ptp(values)
     low, far, high = np.log(_within_dtype(limits, joined.x))
     return _Box(low, far, high, np.ones_like(low))
+
+
+def _simplest(criterion: Criterion, best: Trial, box: _Box) -> Step:
+    """The step with the fewest features, and then the widest bandwidths, that is hardly worse than the best."""
+    least = criterion.losses(best)
+
+    def is_near(trial: Trial) -> bool:
+        more = criterion.losses(trial) - least
+        return float(more.mean()) <= float(more.std()) / math.sqrt(len(more))
+
+    def without(trial: Trial, c: int) -> Trial:
+        t = trial.t.copy()
+        t[c] = box.high[c]
+        return criterion(t)
+
+    chosen, there = best, np.flatnonzero(best.t < box.far)
+    costs = [without(best, c).error for c in there.tolist()] if len(there) > 1 else []
+    for c in there[np.argsort(costs)].tolist():
+        trial = without(chosen, c)
+        if is_near(trial):
+            chosen = trial
+    for _ in range(_WIDER):
+        trial = criterion(box.clip(chosen.t + 0.1 * box.width))
+        if not is_near(trial):
+            break
+        chosen = trial
+    return chosen.step()
+
+
+def _wide_enough(criterion: Criterion, step: Step, box: _Box) -> list[Step]:
+    """A step more, if the last leaves too few rows a say."""
+    narrow, wide = 0.0, 0.0
+
+    def freedom(by: float) -> float:
+        return criterion.freedom(criterion(box.clip(step.t + by * box.width)))
+
+    if freedom(0.0) <= _FREEDOM:
+        return []
+    while freedom(wide) > _FREEDOM and wide < 8:
+        narrow, wide = wide, wide + 0.5
+    for _ in range(6):
+        middle = (narrow + wide) / 2
+        narrow, wide = (middle, wide) if freedom(middle) > _FREEDOM else (narrow, middle)
+    return [criterion(box.clip(step.t + wide * box.width)).step()]
 
 
 class _Path(NamedTuple):
@@ -274,7 +337,25 @@ def _starts(part: Criterion, rule: Array, box: _Box) -> list[Trial]:
                 changed[c] = other[c]
                 trial = min(trial, part(changed), key=_error)
             starts.append(trial)
+        starts.append(_from_one(part, rule, box, best))
     return starts
+
+
+def _from_one(part: Criterion, rule: Array, box: _Box, best: Trial) -> Trial:
+    """From the one feature that alone says most, however narrow its bandwidth: others hide what oscillates."""
+
+    def alone(c: int, step: float) -> Trial:
+        t = np.where(box.width > 0, box.far, rule)
+        t[c] = rule[c] + step
+        return part(box.clip(t))
+
+    features = np.flatnonzero((box.width > 0) & (box.low < box.high)).tolist()
+    trial = min((alone(c, step) for c in features for step in _ALONE), key=_error, default=best)
+    for c in features:
+        changed = trial.t.copy()
+        changed[c] = best.t[c] if trial.t[c] >= box.far[c] else trial.t[c]
+        trial = min(trial, part(changed), key=_error)
+    return trial
 
 
 def _error(step: Step) -> float:

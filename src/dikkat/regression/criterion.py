@@ -1,4 +1,4 @@
-r"""The leave-one-out squared error.
+r"""What a bandwidth is chosen by: the leave-one-out squared error, and two criteria that count degrees of freedom.
 
 For one place g of the training rows, all rows at that place are left out together, so that repeated rows and integer
 weights mean the same. With the places joined (weight $W_g$, mean value $\bar y_g$) the error is
@@ -7,10 +7,22 @@ $$ \frac{1}{\sum_g W_g} \sum_g \Big( W_g (\bar y_g - \hat y_{-g})^2 + \sum_{i \i
 
 the mean over the outputs where there are several. A place that no other reaches is answered with the mean of the
 others, lest a bandwidth win by answering nothing.
+
+With the same leave-one-out errors $e_g$, and the share $1 - s_g$ that a place has in its own estimate, the residuals are
+$s_g e_g$, the degrees of freedom $\nu = \sum_g (1 - s_g)$, and with RSS the mean square of the residuals and n the sum
+of the weights
+
+$$ \mathrm{GCV} = \frac{\mathrm{RSS}}{(1 - \nu/n)^2}, \qquad
+\mathrm{AIC_c} = \log \mathrm{RSS} + \frac{1 + \nu/n}{1 - (\nu + 2)/n} . $$
+
+The latter is taken as $e^{\mathrm{AIC_c} - 1}$, which is least at the same place and a square like the others.
+
+Source: Craven and Wahba 1979; Hurvich, Simonoff and Tsai 1998.
 """
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,6 +31,10 @@ from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import local_fit, ridge_of
 from dikkat.regression.moments import Points, Profile, Window, moments, parts, sensitivity
 
+Kind = Literal["loo", "gcv", "aic"]
+
+_DIFFERENCE = 1e-4  # of t, by which criteria without a derivative are differentiated
+
 
 @dataclass(frozen=True)
 class Step:
@@ -26,7 +42,7 @@ class Step:
 
     Attributes:
         t: log σ, (d,); and log ρ behind it where the ridge is searched for too.
-        error: The part of the leave-one-out error that depends on t.
+        error: The criterion; of "loo" the part that depends on t.
     """
 
     t: Array
@@ -42,12 +58,14 @@ class Trial(Step):
         lse: (n,), of the moments.
         row: (n, k), of the local fit.
         theta: (n, k, v), of the local fit.
+        kept: (n,), s: what is left of a place's noise in its residual.
     """
 
     left: torch.Tensor
     lse: torch.Tensor
     row: torch.Tensor
     theta: torch.Tensor
+    kept: torch.Tensor
 
     def step(self) -> Step:
         """This step without what the gradient needs: a path has many steps."""
@@ -55,18 +73,27 @@ class Trial(Step):
 
 
 class Criterion:
-    """The leave-one-out squared error as a function of t = log σ, and its gradient where K is smooth.
+    """The criterion as a function of t = log σ, and its gradient where K is smooth.
 
     With `ridge` None the last of t is log ρ.
     """
 
     def __init__(
-        self, joined: Joined, profile: Profile, degree: int, device: torch.device, ridge: float | None = 0.0
+        self,
+        joined: Joined,
+        profile: Profile,
+        degree: int,
+        device: torch.device,
+        ridge: float | None = 0.0,
+        kind: Kind = "loo",
     ) -> None:
+        self.kind = kind
         self.joined, self.profile, self.degree, self.device, self.ridge = joined, profile, degree, device, ridge
         self.spread = torch.tensor(joined.spread(), device=device)
         self.variance = joined.variance()
         self.within = float(np.average(joined.within.mean(1), weights=joined.weight))
+        self.rest = self.within if kind == "loo" else 0.0
+        """What is to be added to an error for the whole criterion."""
         self.points = Points(
             *(torch.tensor(each, dtype=torch.float64, device=device) for each in (joined.x, joined.y, joined.weight))
         )
@@ -87,7 +114,31 @@ class Criterion:
         left = theta[:, 0] - self.points.value
         lost = ~(torch.isfinite(left).all(1, keepdim=True) & torch.isfinite(lse)[:, None])
         left = torch.where(lost, self.others - self.points.value, left)
-        return Trial(t, float((self.share * left.square()).sum()), left, lse, row, theta)
+        own = self.points.weight * row[:, 0] * (-lse).exp()
+        kept = (1 / (1 + own)).nan_to_num(0.0)
+        return Trial(t, self._error(left, kept), left, lse, row, theta, kept)
+
+    def _error(self, left: torch.Tensor, kept: torch.Tensor) -> float:
+        if self.kind == "loo":
+            return float((self.share * left.square()).sum())
+        residual = float((self.share * (kept[:, None] * left).square()).sum()) + self.within
+        count = float(self.points.weight.sum())
+        freedom = float((1 - kept).sum()) / count
+        free = 1 - freedom - (2 / count if self.kind == "aic" else 0.0)
+        if free <= 0 or residual <= 0:
+            return math.inf
+        if self.kind == "gcv":
+            return residual / free**2
+        return residual * math.exp(min((1 + freedom) / free - 1, 600.0))
+
+    def freedom(self, trial: Trial) -> float:
+        """ν over the number of places."""
+        return float((1 - trial.kept).mean())
+
+    def losses(self, trial: Trial) -> Array:
+        """(n,): each place's part of the mean squared error, in units of the mean."""
+        found: Array = (len(trial.left) * self.share * trial.left.square()).sum(1).cpu().numpy()
+        return found
 
     def _fit(
         self, places: torch.Tensor, window: Window, ridge: torch.Tensor
@@ -99,6 +150,8 @@ class Criterion:
 
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
         """Of the error with respect to t, and Gauss and Newton's guess at its second derivatives, a matrix."""
+        if self.kind != "loo":
+            return self._differences(trial)
         key, window = self.points.key, self._window(trial.t)
         change = sensitivity(
             key,
@@ -119,7 +172,11 @@ class Criterion:
 
     def smooth(self) -> "Criterion":
         """The same with the Gaussian kernel."""
-        return Criterion(self.joined, "gaussian", self.degree, self.device, self.ridge)
+        return Criterion(self.joined, "gaussian", self.degree, self.device, self.ridge, self.kind)
+
+    def _differences(self, trial: Trial) -> tuple[Array, Array]:
+        slope = np.array([self(trial.t + step).error - trial.error for step in _DIFFERENCE * np.eye(len(trial.t))])
+        return slope / _DIFFERENCE, self.variance * np.eye(len(trial.t))
 
     def _with_ridge(self, change: torch.Tensor, trial: Trial, window: Window) -> torch.Tensor:
         """How the estimates change with t where the ridge does too: by less of what it holds back."""

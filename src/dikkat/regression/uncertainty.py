@@ -165,8 +165,7 @@ class Uncertainty:
             return nothing, nothing[:, :1]
         criterion = Criterion(self.joined, self.profile, self.degree, self.device, self.ridge)
         trial = criterion(self.bandwidth.log().cpu().numpy())
-        own = self._wide(self.joined.weight) * trial.row[:, 0] * (-trial.lse).exp()
-        return trial.left, (1 / (1 + own))[:, None].nan_to_num(0.0)
+        return trial.left, trial.kept[:, None]
 
     def _ridge(self, part: float) -> Tensor:
         return ridge_of(torch.tensor(RIDGE, dtype=torch.float64), self.spread, self.bandwidth * part)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_array
 
-from dikkat.regression.bandwidth import Rule
+from dikkat.regression.bandwidth import Rule, Searched
 from dikkat.regression.joined import Array
 from dikkat.regression.moments import Profile
 
@@ -29,7 +29,7 @@ def check_settings(
     for name, given, names in named:
         if not isinstance(given, str) or given not in get_args(names):
             raise ValueError(f"{name}: got {given!r}; expected {_listed(get_args(names))}")
-    rules = (*get_args(Rule), "loo")
+    rules = (*get_args(Rule), *get_args(Searched))
     if not (isinstance(bandwidth, str) and bandwidth in rules) and not _are_positive(bandwidth):
         raise ValueError(
             f"bandwidth: got {bandwidth!r}; expected a positive number in the units of X, one for each feature, or "

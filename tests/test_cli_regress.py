@@ -11,6 +11,7 @@ import pytest
 
 from dikkat.cli import main
 from dikkat.regression import NadarayaWatson
+from dikkat.regression.diagnostics import hold_out
 
 # What the extra "regression" does not bring, nor PyTorch.
 OTHERS = {"tokenizers", "sacrebleu", "yaml", "httpx", "platformdirs", "huggingface_hub", "datasets"}
@@ -97,8 +98,9 @@ def test_a_table_in_a_model_predictions_and_pictures_out(run, homes, tmp_path):
     others = ~(x[:, None] == x).all(2)
     left_out = (kernel * others) @ y / (kernel * others).sum(1)
     error = np.average((y - left_out) ** 2, weights=weight)
-    r2 = 1 - error / np.average((y - np.average(y, weights=weight)) ** 2, weights=weight)
-    assert f"leaving each row out: R² {r2:.3f}, root mean squared error {np.sqrt(error):.4g}\n" in out
+    assert f"leaving each row out: root mean squared error {np.sqrt(error):.4g}\n" in out
+    held = hold_out(model)
+    assert f"on rows held out: R² {held.r2:.3f}, root mean squared error {np.sqrt(held.error):.4g}\n" in out
     assert f"effective degrees of freedom: {(np.diag(kernel)).sum():.1f}\n" in out
     assert re.search(r"^seconds: \d+\.\d$", out, re.MULTILINE)
 
@@ -109,9 +111,9 @@ def test_all_other_columns_of_numbers_are_the_features_and_the_bandwidth_is_foun
     assert [line.split()[0] for line in out.splitlines()[:4]] == ["feature", "area", "age", "count"]
     assert pictures(tmp_path / "regression") == both("attention", "fit", "history")
     model = NadarayaWatson.load("regression/model.safetensors")
-    expected = NadarayaWatson().fit(homes[["area", "age", "count"]], homes["price"])
+    expected = NadarayaWatson(bandwidth="loo", order="constant").fit(homes[["area", "age", "count"]], homes["price"])
     np.testing.assert_array_equal(model.bandwidth_, expected.bandwidth_)
-    assert model.get_params() == NadarayaWatson().get_params()
+    assert model.get_params() == NadarayaWatson(bandwidth="loo", order="constant").get_params()
 
 
 def test_every_option_of_the_model_reaches_it(run, quick, homes):
@@ -312,7 +314,7 @@ def test_what_a_spreadsheet_in_western_europe_saves(run, quick, homes, tmp_path,
     assert (status, err) == (0, "")
     assert "homes.csv: not UTF-8; read as Windows-1252" in out
     written = pd.read_csv("regression/predictions.csv", **options)
-    expected = NadarayaWatson(bandwidth=2.0).fit(homes[["Fläche", "age", "count"]], homes["price"])
+    expected = NadarayaWatson(bandwidth=2.0, order="constant").fit(homes[["Fläche", "age", "count"]], homes["price"])
     np.testing.assert_allclose(written["price_predicted"], expected.predict(homes[["Fläche", "age", "count"]]))
     pd.testing.assert_frame_equal(written[homes.columns], homes)
 
@@ -423,7 +425,7 @@ def test_help_fits_80_columns(run, monkeypatch):
     assert max(map(len, page.splitlines())) <= 80
     assert "Example" in page
     assert "…" not in page
-    defaults = NadarayaWatson().get_params()
+    defaults = NadarayaWatson(bandwidth="loo", order="constant").get_params()
     words = " ".join(page.replace("│", " ").split())
     for name, default in defaults.items():
         if name != "device":

@@ -88,7 +88,9 @@ def main() -> None:
                 found[seed, place] = r2(WAYS[way], table, seed)
                 seconds[place] += time.perf_counter() - start
         ranks.append((-found).argsort(1).argsort(1) + 1)
-        shown = "  ".join(f"{way} {score:.3f} ({s:.0f} s)" for way, score, s in zip(ways, found.mean(0), seconds, strict=True))
+        shown = "  ".join(
+            f"{way} {score:.3f} ({s:.0f} s)" for way, score, s in zip(ways, found.mean(0), seconds, strict=True)
+        )
         print(f"{table}: {shown}", flush=True)
     print("mean rank:", dict(zip(ways, np.concatenate(ranks).mean(0).round(2).tolist(), strict=True)))
 

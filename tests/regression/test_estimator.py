@@ -33,8 +33,10 @@ def _data(outputs=(), seed=0, dtype=np.float64):
 
 def _searched():
     """With the bandwidth from a search where it is quick."""
-    found = [NadarayaWatson(order=order) for order in dense.ORDERS] + [NadarayaWatson("boxcar")]
-    found += [NadarayaWatson("average", order=order) for order in dense.ORDERS]
+    found = [NadarayaWatson(order=order, bandwidth="loo") for order in dense.ORDERS] + [
+        NadarayaWatson("boxcar", bandwidth="loo", order="constant")
+    ]
+    found += [NadarayaWatson("average", order=order, bandwidth="loo") for order in dense.ORDERS]
     return found + [NadarayaWatson(k, bandwidth="scott", order=o) for k in dense.COMPACT for o in dense.ORDERS]
 
 
@@ -60,8 +62,8 @@ def test_predictions_by_the_formula(kernel, order, outputs):
 
 def test_one_bandwidth_for_all_features():
     x, y, query, _ = _data()
-    expected = NadarayaWatson(bandwidth=[2.0] * SIZE).fit(x, y).predict(query)
-    np.testing.assert_array_equal(NadarayaWatson(bandwidth=2.0).fit(x, y).predict(query), expected)
+    expected = NadarayaWatson(bandwidth=[2.0] * SIZE, order="constant").fit(x, y).predict(query)
+    np.testing.assert_array_equal(NadarayaWatson(bandwidth=2.0, order="constant").fit(x, y).predict(query), expected)
 
 
 @pytest.mark.parametrize("order", dense.ORDERS)
@@ -127,7 +129,7 @@ def test_beyond_the_data_lines_fade_and_doubt_grows(order, ridge, seed):
     random = np.random.default_rng(seed)
     x = np.sort(random.uniform(0, 1, 100))[:, None]
     y = np.sin(20 * x[:, 0]) + 0.2 * random.normal(size=100)
-    model = NadarayaWatson(order=order, ridge=ridge).fit(x, y)
+    model = NadarayaWatson(order=order, ridge=ridge, bandwidth="loo").fit(x, y)
     query = np.append(x[-1], np.linspace(1.0, 2.0, 40))[:, None]
     mean, deviation = model.predict(query, return_std=True)
     lower, upper = model.confidence_band(query)
@@ -143,12 +145,12 @@ def test_the_ridge_is_found_with_the_bandwidth():
     random = np.random.default_rng(0)
     x = random.uniform(0, 1, (60, 3))
     noise = random.normal(size=60)
-    straight = NadarayaWatson(order="linear").fit(x, 5 * x.sum(1) + 0.1 * noise)
+    straight = NadarayaWatson(order="linear", bandwidth="loo").fit(x, 5 * x.sum(1) + 0.1 * noise)
     assert straight.ridge_ < 0.1
-    assert NadarayaWatson(order="linear").fit(x, noise).ridge_ > 10
+    assert NadarayaWatson(order="linear", bandwidth="loo").fit(x, noise).ridge_ > 10
     assert NadarayaWatson(order="linear", bandwidth=1.0).fit(x, noise).ridge_ == 0.25
     assert NadarayaWatson(order="linear", bandwidth=1.0, ridge=3).fit(x, noise).ridge_ == 3
-    assert NadarayaWatson(ridge=3).fit(x, noise).ridge_ == 0
+    assert NadarayaWatson(ridge=3, bandwidth="loo", order="constant").fit(x, noise).ridge_ == 0
 
 
 def _decades(dtype=np.float64, weights=False):
@@ -182,9 +184,9 @@ def test_deviations_keep_their_digits_where_values_elsewhere_are_larger_by_decad
 def test_so_they_do_after_more_rows_came():
     x, y, weight = _decades(weights=True)
     query = np.linspace(0.3, 9.7, 31)[:, None]
-    model = NadarayaWatson(bandwidth=0.02).fit(x[500:], y[500:], weight[500:])
+    model = NadarayaWatson(bandwidth=0.02, order="constant").fit(x[500:], y[500:], weight[500:])
     model.partial_fit(x[:500], y[:500], weight[:500])
-    expected = NadarayaWatson(bandwidth=0.02).fit(x, y, weight).predict(query, return_std=True)
+    expected = NadarayaWatson(bandwidth=0.02, order="constant").fit(x, y, weight).predict(query, return_std=True)
     np.testing.assert_allclose(model.predict(query, return_std=True), expected, rtol=1e-9)
 
 
@@ -232,7 +234,7 @@ def test_the_band_is_infinite_where_nothing_is_left_to_measure_noise_by(order):
 @pytest.mark.parametrize("kernel", dense.KERNELS)
 def test_attention_weights(kernel):
     x, y, query, weight = _data()
-    model = NadarayaWatson(kernel, bandwidth=SIGMA).fit(x, y, sample_weight=weight)
+    model = NadarayaWatson(kernel, bandwidth=SIGMA, order="constant").fit(x, y, sample_weight=weight)
     found = model.attention_weights(query)
     for i in range(QUERIES):
         k = dense.kernel_weights(kernel, query[i], x, SIGMA, weight)
@@ -243,7 +245,7 @@ def test_attention_weights(kernel):
 
 def test_the_largest_attention_weights():
     x, y, query, weight = _data()
-    model = NadarayaWatson("epanechnikov", bandwidth=SIGMA).fit(x, y, sample_weight=weight)
+    model = NadarayaWatson("epanechnikov", bandwidth=SIGMA, order="constant").fit(x, y, sample_weight=weight)
     full, some = model.attention_weights(query), model.attention_weights(query, top_k=5)
     assert some.shape == (QUERIES, ROWS)
     expected = np.where(full >= np.sort(full, axis=1)[:, -5:-4], full, 0)
@@ -264,7 +266,11 @@ def test_attention_in_parts(monkeypatch):
 @pytest.mark.parametrize("kernel", dense.KERNELS)
 def test_effective_neighbors(kernel):
     x, y, query, weight = _data()
-    found = NadarayaWatson(kernel, bandwidth=SIGMA).fit(x, y, sample_weight=weight).effective_neighbors(query)
+    found = (
+        NadarayaWatson(kernel, bandwidth=SIGMA, order="constant")
+        .fit(x, y, sample_weight=weight)
+        .effective_neighbors(query)
+    )
     rows = np.repeat(x, weight.astype(int), 0)
     for i in range(QUERIES):
         k = dense.kernel_weights(kernel, query[i], rows, SIGMA, np.ones(len(rows)))
@@ -290,7 +296,11 @@ def test_effective_degrees_of_freedom(kernel, order):
 def test_log_density_is_scikit_learns(kernel, theirs, size):
     x, y, query, weight = _data()
     weight[0], query[0] = 1, x[0]
-    found = NadarayaWatson(kernel, bandwidth=1.3).fit(x[:, :size], y, sample_weight=weight).log_density(query[:, :size])
+    found = (
+        NadarayaWatson(kernel, bandwidth=1.3, order="constant")
+        .fit(x[:, :size], y, sample_weight=weight)
+        .log_density(query[:, :size])
+    )
     density = KernelDensity(kernel=theirs, bandwidth=1.3).fit(x[weight > 0, :size], sample_weight=weight[weight > 0])
     expected = density.score_samples(query[:, :size])
     reached = expected > -100  # a place out of reach has log 0 here, and there a large number
@@ -302,7 +312,7 @@ def test_log_density_is_scikit_learns(kernel, theirs, size):
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_the_density_of_one_point_integrates_to_one(kernel, size):
     """In shells about it: the surface of a ball is d V_d r^(d − 1)."""
-    model = NadarayaWatson(kernel, bandwidth=2.0).fit(np.zeros((1, size)), [0.0])
+    model = NadarayaWatson(kernel, bandwidth=2.0, order="constant").fit(np.zeros((1, size)), [0.0])
 
     def shell(r):
         at = np.zeros((1, size))
@@ -314,8 +324,8 @@ def test_the_density_of_one_point_integrates_to_one(kernel, size):
 
 def test_bandwidths_scale_the_density():
     x, y, query, _ = _data()
-    scaled = NadarayaWatson(bandwidth=1.0).fit(x / SIGMA, y).log_density(query / SIGMA)
-    found = NadarayaWatson(bandwidth=SIGMA).fit(x, y).log_density(query)
+    scaled = NadarayaWatson(bandwidth=1.0, order="constant").fit(x / SIGMA, y).log_density(query / SIGMA)
+    found = NadarayaWatson(bandwidth=SIGMA, order="constant").fit(x, y).log_density(query)
     np.testing.assert_allclose(found, scaled - np.log(SIGMA).sum(), rtol=1e-10)
 
 
@@ -356,7 +366,7 @@ def test_far_from_all_data_the_nearest_answer(order, dtype, distance):
 def test_out_of_reach_of_a_kernel_that_ends(kernel):
     x, y = np.array([[0.0, 0.0], [3.0, 0.0], [3.0, 0.0], [0.0, 9.0]]), np.array([1.0, 2.0, 6.0, 5.0])
     query = np.array([[0.0, 0.0], [7.0, 0.0], [1.5, 30.0]])
-    model = NadarayaWatson(kernel, bandwidth=[1.0, 9.5]).fit(x, y, sample_weight=[1, 3, 1, 1])
+    model = NadarayaWatson(kernel, bandwidth=[1.0, 9.5], order="constant").fit(x, y, sample_weight=[1, 3, 1, 1])
     with pytest.warns(UserWarning, match="2 of 3 rows of X have no training row in reach of"):
         found = model.predict(query)
     assert np.isfinite(found).tolist() == [True, False, False]
@@ -377,7 +387,9 @@ def test_out_of_reach_of_a_kernel_that_ends(kernel):
 
 
 def test_places_as_near_share_the_answer():
-    model = NadarayaWatson("boxcar", bandwidth=0.1, out_of_reach="nearest").fit([[0.0], [2.0]], [1.0, 4.0], [1, 2])
+    model = NadarayaWatson("boxcar", bandwidth=0.1, out_of_reach="nearest", order="constant").fit(
+        [[0.0], [2.0]], [1.0, 4.0], [1, 2]
+    )
     np.testing.assert_allclose(model.predict([[1.0]]), 3.0)
 
 
@@ -389,7 +401,7 @@ def test_places_as_near_share_the_answer():
 def test_partial_fit_is_fit_to_all(seed, cut, kernel):
     x, y, query, weight = _data((2,), seed)
     weight[0] = weight[-1] = 1
-    made = NadarayaWatson(kernel, bandwidth="scott", out_of_reach="nearest")
+    made = NadarayaWatson(kernel, bandwidth="scott", out_of_reach="nearest", order="constant")
     whole = clone(made).fit(x, y, sample_weight=weight)
     parts = clone(made).partial_fit(x[:cut], y[:cut], weight[:cut]).partial_fit(x[cut:], y[cut:], weight[cut:])
     np.testing.assert_array_equal(parts.bandwidth_, whole.bandwidth_)
@@ -401,8 +413,8 @@ def test_weights_are_repeats_and_rows_have_no_order():
     x, y, query, weight = _data()
     rows = np.repeat(np.arange(ROWS), weight.astype(int))
     shuffled = np.random.default_rng(0).permutation(rows)
-    expected = NadarayaWatson().fit(x, y, sample_weight=weight)
-    found = NadarayaWatson().fit(x[shuffled], y[shuffled])
+    expected = NadarayaWatson(bandwidth="loo", order="constant").fit(x, y, sample_weight=weight)
+    found = NadarayaWatson(bandwidth="loo", order="constant").fit(x[shuffled], y[shuffled])
     np.testing.assert_allclose(
         found.predict(query, return_std=True), expected.predict(query, return_std=True), rtol=1e-6
     )
@@ -412,9 +424,9 @@ def test_weights_are_repeats_and_rows_have_no_order():
 def test_frames(frame):
     x, y, query, _ = _data()
     names = ["length", "width", "height"]
-    model = NadarayaWatson(bandwidth=SIGMA).fit(frame(dict(zip(names, x.T, strict=True))), y)
+    model = NadarayaWatson(bandwidth=SIGMA, order="constant").fit(frame(dict(zip(names, x.T, strict=True))), y)
     assert model.feature_names_in_.tolist() == names
-    expected = NadarayaWatson(bandwidth=SIGMA).fit(x, y).predict(query)
+    expected = NadarayaWatson(bandwidth=SIGMA, order="constant").fit(x, y).predict(query)
     np.testing.assert_array_equal(model.predict(frame(dict(zip(names, query.T, strict=True)))), expected)
     with pytest.raises(ValueError, match="feature names"):
         model.predict(frame(dict(zip(names[::-1], query.T, strict=True))))
@@ -423,12 +435,14 @@ def test_frames(frame):
 def test_pipelines_and_grids():
     x, y, query, weight = _data()
     frame = pd.DataFrame(x, columns=["a", "b", "c"])
-    pipeline = make_pipeline(StandardScaler(), NadarayaWatson()).set_output(transform="pandas")
+    pipeline = make_pipeline(StandardScaler(), NadarayaWatson(bandwidth="loo", order="constant")).set_output(
+        transform="pandas"
+    )
     pipeline.fit(frame, y, nadarayawatson__sample_weight=weight)
     assert pipeline[-1].feature_names_in_.tolist() == ["a", "b", "c"]
     assert pipeline.predict(frame[:5]).shape == (5,)
     grid = GridSearchCV(
-        NadarayaWatson(out_of_reach="nearest"),
+        NadarayaWatson(out_of_reach="nearest", bandwidth="loo", order="constant"),
         {"kernel": ["gaussian", "boxcar"], "order": dense.ORDERS, "bandwidth": [0.5, 2.0, "silverman"]},
         cv=3,
     ).fit(x, y)
@@ -438,7 +452,7 @@ def test_pipelines_and_grids():
 
 def test_score_is_r2():
     x, y, _, weight = _data()
-    model = NadarayaWatson(bandwidth=SIGMA).fit(x, y)
+    model = NadarayaWatson(bandwidth=SIGMA, order="constant").fit(x, y)
     left = np.average((y - model.predict(x)) ** 2, weights=weight)
     expected = 1 - left / np.average((y - np.average(y, weights=weight)) ** 2, weights=weight)
     assert model.score(x, y, sample_weight=weight) == pytest.approx(expected)
@@ -446,7 +460,7 @@ def test_score_is_r2():
 
 def test_score_says_what_is_out_of_reach():
     x, y, query, _ = _data()
-    model = NadarayaWatson("boxcar", bandwidth=SIGMA).fit(x, y)
+    model = NadarayaWatson("boxcar", bandwidth=SIGMA, order="constant").fit(x, y)
     far = np.vstack([x, query[:2] + 100])
     with (
         pytest.warns(UserWarning, match="in reach"),
@@ -480,7 +494,7 @@ def test_kernel_and_order_are_the_fitted_ones(fitted, changed, tmp_path):
 
 def test_what_was_given_may_change_afterwards():
     x, y, query, weight = _data()
-    model = NadarayaWatson(bandwidth=SIGMA).fit(x, y, weight)
+    model = NadarayaWatson(bandwidth=SIGMA, order="constant").fit(x, y, weight)
     expected = model.predict(query)
     x[:], y[:], weight[:] = 0, 0, 1
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(query), expected)
@@ -488,13 +502,13 @@ def test_what_was_given_may_change_afterwards():
 
 def test_pickles_hold_no_torch_and_answer_the_same():
     x, y, query, weight = _data()
-    model = NadarayaWatson(order="linear").fit(x, y, sample_weight=weight)
+    model = NadarayaWatson(order="linear", bandwidth="loo").fit(x, y, sample_weight=weight)
     data = pickle.dumps(model)
     assert b"torch" not in data
     again = pickle.loads(data)
     np.testing.assert_array_equal(again.predict(query), model.predict(query))
     np.testing.assert_array_equal(again.partial_fit(x, y).X_train_, np.vstack([x, x]))
-    pickle.loads(pickle.dumps(NadarayaWatson())).fit(x, y)
+    pickle.loads(pickle.dumps(NadarayaWatson(bandwidth="loo", order="constant"))).fit(x, y)
 
 
 def test_what_was_given_is_left_alone():
@@ -504,6 +518,6 @@ def test_what_was_given_is_left_alone():
         array.setflags(write=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        NadarayaWatson().fit(x, y, sample_weight=weight).predict(query)
+        NadarayaWatson(bandwidth="loo", order="constant").fit(x, y, sample_weight=weight).predict(query)
     for array, copy in zip((x, y, query, weight), copies, strict=True):
         np.testing.assert_array_equal(array, copy)

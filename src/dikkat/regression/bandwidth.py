@@ -1,6 +1,7 @@
 """How wide the kernel is, and how strong a line's ridge: numbers, rules, or the least leave-one-out squared error."""
 
 import math
+from collections.abc import Callable
 from typing import Literal, NamedTuple, cast, get_args
 
 import numpy as np
@@ -24,8 +25,10 @@ _STEPS = 60  # most steps of one descent
 _FINE = 1e-13  # relative gain in the error at which a descent stops: the bandwidth then has about six digits
 _ROUGH = 1e-5  # likewise, of a first descent on the sample
 _FAR = 1e6  # bandwidth over a feature's range at which the feature counts no more
+_HELD, _FOLDS = 400, 5  # places that are held out in turn, and in how many parts
+_EVENLY = np.log([0.01, 0.1, 1.0, 10.0, 100.0, 1e6])
 _WIDER = 20  # most steps of a tenth by which all bandwidths are made wider
-_FREEDOM = 0.8  # most degrees of freedom of a place: with more, the estimate is a staircase from row to row
+_FREEDOM = 0.8  # most degrees of freedom of a row: with more, the estimate is a staircase from row to row
 _ALONE = np.linspace(-4.0, 1.0, 11)  # steps of log σ at which each feature is tried alone
 _RIDGES = 1e-3, 1e6  # the least ρ, by which no slope explodes, and one that leaves nothing of a slope
 
@@ -161,10 +164,12 @@ def search(
     respect to log σ, with an estimate of the second derivatives that grows on the way (BFGS); for kernels that end
     somewhere, whose error jumps, along one direction at a time. It is computed in float64.
 
-    With "loo-1se" the search goes on from there: features are smoothed away, those first whose loss costs least, and
-    then all bandwidths made wider, as long as the error is not larger than the least one by more than the standard
-    error of the difference. Last, whatever the criterion, all bandwidths are made wider until a place has at most 0.8
-    degrees of freedom in the mean: below that the estimate is a staircase, which its own rows cannot see.
+    With "loo-1se" the search goes on from there. Where rows are few (all are looked at from the start), bandwidths that
+    are all the same number of standard deviations are taken if they predict held-out rows as well, in five folds, or if
+    their error is hardly larger. Else features are smoothed away, those first whose loss costs least, and then all
+    bandwidths made wider, as long as the error is not larger than the least one by more than the standard error of the
+    difference. Last, with both, bandwidths are made wider, as long as that costs no more, until there are at most 0.8
+    degrees of freedom a row: below that the estimate is a staircase, which its own rows cannot see.
 
     Args:
         joined: The training rows.
@@ -197,8 +202,14 @@ def search(
     grow = np.log(count / len(chosen)) / (4 + size) * box.width
     found = descend(part, whole, rule, grow, box)
     if by == "loo-1se":
-        found.append(_simplest(whole, whole(found[-1].t), box))
-    found += _wide_enough(whole, found[-1], box)
+        few = part is whole and len(rule) > 1  # over many rows some bandwidths more or less cost nothing
+        alike = _alike(whole, rule, box) if few else None
+        if alike is not None and _predicts_as_well(whole, rule, box, descend):
+            found.append(alike.step())
+        else:
+            found.append(_simplest(whole, whole(found[-1].t), alike, box))
+    if kind == "loo":  # the others count the degrees of freedom themselves
+        found += _wide_enough(whole, whole(found[-1].t), box)
     steps = [(_within_dtype(np.exp(step.t[:size]), joined.x), (step.error + whole.rest) * unit**2) for step in found]
     return Chosen(steps[-1][0], float(np.exp(found[-1].t[-1])) if ridge is None else ridge, steps)
 
@@ -247,20 +258,54 @@ def _box(joined: Joined) -> _Box:
     return _Box(low, far, high, np.ones_like(low))
 
 
-def _simplest(criterion: Criterion, best: Trial, box: _Box) -> Step:
-    """The step with the fewest features, and then the widest bandwidths, that is hardly worse than the best."""
-    least = criterion.losses(best)
+def _alike(criterion: Criterion, rule: Array, box: _Box) -> Trial:
+    """The best of bandwidths that are all the same number of standard deviations."""
+    amounts = _EVENLY if criterion.ridge is None else rule[-1:]
+    best = None
+    for step in np.linspace(-2.0, 5.0, 15):
+        for amount in amounts:
+            t = rule + step * box.width
+            if criterion.ridge is None:
+                t[-1] = amount
+            trial = criterion(box.clip(t))
+            best = trial if best is None or trial.error < best.error else best
+    assert best is not None
+    return best
 
-    def is_near(trial: Trial) -> bool:
-        more = criterion.losses(trial) - least
-        return float(more.mean()) <= float(more.std()) / math.sqrt(len(more))
+
+def _predicts_as_well(criterion: Criterion, rule: Array, box: _Box, descend: Callable[..., list[Step]]) -> bool:
+    """Whether bandwidths that are alike predict held-out places as well as those with one for each feature.
+
+    On few rows the least of an error over many bandwidths is no measure of theirs.
+    """
+    joined = criterion.joined
+    order = np.lexsort(joined.x.T[::-1])
+    order = order[np.random.default_rng(0).permutation(len(order))][:_HELD]
+    if len(order) < 2 * _FOLDS:
+        return True
+    errors = np.zeros(2)
+    for fold in range(_FOLDS):
+        out = np.arange(len(order)) % _FOLDS == fold
+        inner = criterion.of(joined.some(np.sort(order[~out])))
+        if inner.variance == 0:
+            continue
+        own = _simplest(inner, inner(descend(inner, inner, rule, 0 * box.width, box)[-1].t), None, box)
+        for place, step in enumerate((own, _alike(inner, rule, box))):
+            errors[place] += inner.error_at(joined.some(order[out]), step.t)
+    return bool(errors[1] <= errors[0])
+
+
+def _simplest(criterion: Criterion, best: Trial, alike: Trial | None, box: _Box) -> Step:
+    """The step with the fewest features, and then the widest bandwidths, that is hardly worse than the best."""
+    is_near = _near(criterion, best)
 
     def without(trial: Trial, c: int) -> Trial:
         t = trial.t.copy()
         t[c] = box.high[c]
         return criterion(t)
 
-    chosen, there = best, np.flatnonzero(best.t < box.far)
+    chosen = alike if alike is not None and is_near(alike) else best
+    there = np.flatnonzero(best.t < box.far) if chosen is best else np.empty(0, int)
     costs = [without(best, c).error for c in there.tolist()] if len(there) > 1 else []
     for c in there[np.argsort(costs)].tolist():
         trial = without(chosen, c)
@@ -274,21 +319,26 @@ def _simplest(criterion: Criterion, best: Trial, box: _Box) -> Step:
     return chosen.step()
 
 
-def _wide_enough(criterion: Criterion, step: Step, box: _Box) -> list[Step]:
-    """A step more, if the last leaves too few rows a say."""
-    narrow, wide = 0.0, 0.0
+def _wide_enough(criterion: Criterion, best: Trial, box: _Box) -> list[Step]:
+    """A step more, if the last leaves too few rows a say, and wider bandwidths are hardly worse."""
+    is_near, last = _near(criterion, best), best
+    while criterion.freedom(last) > _FREEDOM:
+        trial = criterion(box.clip(last.t + 0.05 * box.width))
+        if np.array_equal(trial.t, last.t) or not is_near(trial):
+            break
+        last = trial
+    return [] if last is best else [last.step()]
 
-    def freedom(by: float) -> float:
-        return criterion.freedom(criterion(box.clip(step.t + by * box.width)))
 
-    if freedom(0.0) <= _FREEDOM:
-        return []
-    while freedom(wide) > _FREEDOM and wide < 8:
-        narrow, wide = wide, wide + 0.5
-    for _ in range(6):
-        middle = (narrow + wide) / 2
-        narrow, wide = (middle, wide) if freedom(middle) > _FREEDOM else (narrow, middle)
-    return [criterion(box.clip(step.t + wide * box.width)).step()]
+def _near(criterion: Criterion, best: Trial) -> Callable[[Trial], bool]:
+    """Whether an error is larger than the best by at most the standard error of the difference."""
+    least = criterion.losses(best)
+
+    def is_near(trial: Trial) -> bool:
+        more = criterion.losses(trial) - least
+        return float(more.mean()) <= float(more.std()) / math.sqrt(len(more))
+
+    return is_near
 
 
 class _Path(NamedTuple):

@@ -8,7 +8,7 @@ $$ \frac{1}{\sum_g W_g} \sum_g \Big( W_g (\bar y_g - \hat y_{-g})^2 + \sum_{i \i
 the mean over the outputs where there are several. A place that no other reaches is answered with the mean of the
 others, lest a bandwidth win by answering nothing.
 
-With the same leave-one-out errors $e_g$, and the share $1 - s_g$ that a place has in its own estimate, the residuals are
+With the same leave-one-out errors $e_g$, and the share $1 - s_g$ that a place has in its own estimate, residuals are
 $s_g e_g$, the degrees of freedom $\nu = \sum_g (1 - s_g)$, and with RSS the mean square of the residuals and n the sum
 of the weights
 
@@ -132,8 +132,8 @@ class Criterion:
         return residual * math.exp(min((1 + freedom) / free - 1, 600.0))
 
     def freedom(self, trial: Trial) -> float:
-        """ν over the number of places."""
-        return float((1 - trial.kept).mean())
+        """ν over the number of rows, of which there is at least one at each place."""
+        return float((1 - trial.kept).sum()) / max(len(trial.kept), float(self.points.weight.sum()))
 
     def losses(self, trial: Trial) -> Array:
         """(n,): each place's part of the mean squared error, in units of the mean."""
@@ -173,6 +173,22 @@ class Criterion:
     def smooth(self) -> "Criterion":
         """The same with the Gaussian kernel."""
         return Criterion(self.joined, "gaussian", self.degree, self.device, self.ridge, self.kind)
+
+    def of(self, joined: Joined) -> "Criterion":
+        """The same of other places."""
+        return Criterion(joined, self.profile, self.degree, self.device, self.ridge, self.kind)
+
+    def error_at(self, held: Joined, t: Array) -> float:
+        """The squared errors of other places, of the same origin, summed with their weights."""
+        query, value, weight = (
+            torch.tensor(each, dtype=torch.float64, device=self.device) for each in (held.x, held.y, held.weight)
+        )
+        window = self._window(t)
+        found = moments(query, self.points, window, degree=self.degree)
+        estimate = local_fit(found, self._ridge(t, window)).estimate
+        mean = (self.points.weight[:, None] * self.points.value).sum(0) / self.points.weight.sum()
+        reached = torch.isfinite(estimate).all(1, keepdim=True) & torch.isfinite(found.lse)[:, None]
+        return float((weight[:, None] * (torch.where(reached, estimate, mean) - value).square()).sum())
 
     def _differences(self, trial: Trial) -> tuple[Array, Array]:
         slope = np.array([self(trial.t + step).error - trial.error for step in _DIFFERENCE * np.eye(len(trial.t))])

@@ -44,7 +44,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
     where they lie unevenly, and gives straight lines back exactly.
 
     Weights of rows count as repeats: a row of weight 2 is two rows, and one of weight 0 is none. Memory is linear in
-    the rows, time for a prediction as well; time for "loo" is quadratic. Where that is too much, give a number, which
+    the rows, time for a prediction as well; time for a search is quadratic. Where that is too much, give a number: it
     may be the `bandwidth_` that was found for a part of the rows.
 
     Args:
@@ -52,15 +52,17 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             "triangular", 1 − r below 1; "boxcar", 1 up to 1; "average", 1 everywhere, which has no bandwidth.
         bandwidth: σ in the units of X: a positive number, or (d,) numbers, one for each feature; "silverman" or
             "scott", rules of thumb from the features' spreads (a kernel that ends gets the radius with which its
-            standard deviation is that of the rules' Gaussian); or "loo": for each feature the one with the least
-            leave-one-out squared error, where all rows at the same place are left out together. Over several outputs
-            that is the mean error: outputs of different units should be brought to one.
+            standard deviation is that of the rules' Gaussian); "loo": for each feature the one with the least
+            leave-one-out squared error, where all rows at the same place are left out together; "aic" and "gcv", with
+            the least corrected AIC or generalised cross-validation instead; or "loo-1se": the simplest, with few
+            features and wide bandwidths, whose leave-one-out error is at most one standard error above the least. Over
+            several outputs that is the mean error: outputs of different units should be brought to one.
         order: "constant" or "linear".
         ridge: Of the order "linear", ρ: how many rows' worth of doubt there is that there is a slope. It is as if so
             many more rows at each query, one bandwidth off (or one standard deviation of the feature, where that is
             shorter), said that the slope is 0: among many rows it changes little, beyond the data and in gaps the line
             becomes the mean of the nearest rows. A number of at least 0, where 0 is the plain local line; or "auto":
-            with the bandwidth "loo" the one with the least leave-one-out error, from 0.001 on, and 0.25 otherwise.
+            with a bandwidth that is searched for the one that the search finds, from 0.001 on, and 0.25 otherwise.
         tolerance: The share of a query's weight that may be left out, at least 0 and below 1: far blocks of rows are
             skipped where they weigh less together. 0 leaves out what is 0 in the dtype.
         out_of_reach: What a query gets that no training row reaches, where the kernel is 0 from some distance on:
@@ -69,13 +71,14 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         device: Where to compute, as PyTorch names it: "cpu", "cuda" or "cuda:1".
 
     Attributes:
-        bandwidth_: (d,), float64: σ; infinite for the kernel "average". Of a constant feature, found by a rule or
-            "loo", so wide that the feature does not count: 10⁶ times its value, or 10⁶ where that is below 1.
+        bandwidth_: (d,), float64: σ; infinite for the kernel "average". Of a constant feature, found by a rule or a
+            search, so wide that the feature does not count: 10⁶ times its value, or 10⁶ where that is below 1.
         ridge_: ρ, for the order "linear"; 0 for "constant".
         kernel_: The kernel that answers: what `kernel` was in `fit`.
         order_: The order that answers: what `order` was in `fit`.
-        history_: For "loo" the accepted steps of the search, the start first: {"bandwidth": (d,) list, "error": the
-            leave-one-out mean squared error}; empty otherwise, and where there is nothing to choose by.
+        history_: The accepted steps of a search, the start first: {"bandwidth": (d,) list, "error": the criterion, for
+            "loo" and "loo-1se" the leave-one-out mean squared error}, of which the last may be larger; empty otherwise,
+            and where there is nothing to choose by.
         n_features_in_: d.
         feature_names_in_: (d,), where X was a frame whose columns have names.
         n_outputs_: Number of outputs.
@@ -98,7 +101,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self,
         kernel: Profile = "gaussian",
         *,
-        bandwidth: float | ArrayLike | Literal["silverman", "scott", "loo"] = "loo",
+        bandwidth: float | ArrayLike | Literal["silverman", "scott", "loo", "loo-1se", "aic", "gcv"] = "loo-1se",
         order: Order = "constant",
         ridge: float | Literal["auto"] = "auto",
         tolerance: float = 0.0,
@@ -559,7 +562,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         del settings["device"]
         settings |= {name: getattr(self, f"{name}_", settings[name]) for name in ("kernel", "order")}
         settings["tolerance"] = float(settings["tolerance"])
-        if not isinstance(settings["ridge"], str):
+        if not isinstance(settings.get("ridge", ""), str):  # a derived class may do without
             settings["ridge"] = float(settings["ridge"])
         if not isinstance(settings["bandwidth"], str):
             settings["bandwidth"] = np.asarray(settings["bandwidth"], np.float64).tolist()

@@ -425,7 +425,7 @@ def test_help_fits_80_columns(run, monkeypatch):
     assert max(map(len, page.splitlines())) <= 80
     assert "Example" in page
     assert "…" not in page
-    defaults = NadarayaWatson(bandwidth="loo", order="constant").get_params()
+    defaults = NadarayaWatson().get_params()
     words = " ".join(page.replace("│", " ").split())
     for name, default in defaults.items():
         if name != "device":

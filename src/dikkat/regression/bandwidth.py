@@ -168,8 +168,9 @@ def search(
     are all the same number of standard deviations are taken if they predict held-out rows as well, in five folds, or if
     their error is hardly larger. Else features are smoothed away, those first whose loss costs least, and then all
     bandwidths made wider, as long as the error is not larger than the least one by more than the standard error of the
-    difference. Last, with both, bandwidths are made wider, as long as that costs no more, until there are at most 0.8
-    degrees of freedom a row: below that the estimate is a staircase, which its own rows cannot see.
+    difference. Last, with both, bandwidths are made wider until there are at most 0.8 degrees of freedom a row,
+    of several features as long as that costs no more: below that the estimate is a staircase, which its own rows cannot
+    see.
 
     Args:
         joined: The training rows.
@@ -320,11 +321,11 @@ def _simplest(criterion: Criterion, best: Trial, alike: Trial | None, box: _Box)
 
 
 def _wide_enough(criterion: Criterion, best: Trial, box: _Box) -> list[Step]:
-    """A step more, if the last leaves too few rows a say, and wider bandwidths are hardly worse."""
-    is_near, last = _near(criterion, best), best
+    """A step more, if the last leaves too few rows a say; of several features, if wider bandwidths are hardly worse."""
+    is_near, last, alone = _near(criterion, best), best, box.width.sum() == 1
     while criterion.freedom(last) > _FREEDOM:
         trial = criterion(box.clip(last.t + 0.05 * box.width))
-        if np.array_equal(trial.t, last.t) or not is_near(trial):
+        if np.array_equal(trial.t, last.t) or not (alone or is_near(trial)):
             break
         last = trial
     return [] if last is best else [last.step()]

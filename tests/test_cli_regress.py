@@ -111,9 +111,9 @@ def test_all_other_columns_of_numbers_are_the_features_and_the_bandwidth_is_foun
     assert [line.split()[0] for line in out.splitlines()[:4]] == ["feature", "area", "age", "count"]
     assert pictures(tmp_path / "regression") == both("attention", "fit", "history")
     model = NadarayaWatson.load("regression/model.safetensors")
-    expected = NadarayaWatson(bandwidth="loo", order="constant").fit(homes[["area", "age", "count"]], homes["price"])
+    expected = NadarayaWatson().fit(homes[["area", "age", "count"]], homes["price"])
     np.testing.assert_array_equal(model.bandwidth_, expected.bandwidth_)
-    assert model.get_params() == NadarayaWatson(bandwidth="loo", order="constant").get_params()
+    assert model.get_params() == NadarayaWatson().get_params()
 
 
 def test_every_option_of_the_model_reaches_it(run, quick, homes):

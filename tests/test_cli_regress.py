@@ -11,6 +11,7 @@ import pytest
 
 from dikkat.cli import main
 from dikkat.regression import NadarayaWatson
+from dikkat.regression.diagnostics import hold_out
 
 # What the extra "regression" does not bring, nor PyTorch.
 OTHERS = {"tokenizers", "sacrebleu", "yaml", "httpx", "platformdirs", "huggingface_hub", "datasets"}
@@ -84,8 +85,9 @@ def test_a_table_in_a_model_predictions_and_pictures_out(run, homes, tmp_path):
     assert list(written.columns) == [*homes.columns, "price_predicted", "price_std"]
     pd.testing.assert_frame_equal(written[homes.columns], homes)
     np.testing.assert_allclose(written["price_predicted"], kernel @ y, rtol=1e-9)
-    np.testing.assert_allclose(written["price_std"], np.sqrt(kernel @ y**2 - (kernel @ y) ** 2), rtol=1e-6)
     model = NadarayaWatson.load(tmp_path / "made/model.safetensors")
+    deviations = model.predict(homes[["area", "age"]], return_std=True)[1]
+    np.testing.assert_allclose(written["price_std"], deviations, rtol=1e-12)
     assert list(model.feature_names_in_) == ["area", "age"]
     np.testing.assert_allclose(model.predict(homes[["area", "age"]]), written["price_predicted"], rtol=1e-12)
     lines = [line.split() for line in out.splitlines()]
@@ -96,8 +98,9 @@ def test_a_table_in_a_model_predictions_and_pictures_out(run, homes, tmp_path):
     others = ~(x[:, None] == x).all(2)
     left_out = (kernel * others) @ y / (kernel * others).sum(1)
     error = np.average((y - left_out) ** 2, weights=weight)
-    r2 = 1 - error / np.average((y - np.average(y, weights=weight)) ** 2, weights=weight)
-    assert f"leaving each row out: R² {r2:.3f}, root mean squared error {np.sqrt(error):.4g}\n" in out
+    assert f"leaving each row out: root mean squared error {np.sqrt(error):.4g}\n" in out
+    held = hold_out(model)
+    assert f"on rows held out: R² {held.r2:.3f}, root mean squared error {np.sqrt(held.error):.4g}\n" in out
     assert f"effective degrees of freedom: {(np.diag(kernel)).sum():.1f}\n" in out
     assert re.search(r"^seconds: \d+\.\d$", out, re.MULTILINE)
 
@@ -114,13 +117,15 @@ def test_all_other_columns_of_numbers_are_the_features_and_the_bandwidth_is_foun
 
 
 def test_every_option_of_the_model_reaches_it(run, quick, homes):
-    options = ["--kernel", "triangular", "--order", "linear", "--tolerance", 1e-4, "--out-of-reach", "nearest"]
+    options = ["--kernel", "triangular", "--order", "linear", "--ridge", 0.5, "--tolerance", 1e-4]
+    options += ["--out-of-reach", "nearest"]
     status, _, _ = run("homes.csv", "--target", "price", "--feature", "area", "--bandwidth", "silverman", *options)
     assert status == 0
     assert NadarayaWatson.load("regression/model.safetensors").get_params() == {
         "kernel": "triangular",
         "bandwidth": "silverman",
         "order": "linear",
+        "ridge": 0.5,
         "tolerance": 1e-4,
         "out_of_reach": "nearest",
         "device": "cpu",
@@ -309,7 +314,7 @@ def test_what_a_spreadsheet_in_western_europe_saves(run, quick, homes, tmp_path,
     assert (status, err) == (0, "")
     assert "homes.csv: not UTF-8; read as Windows-1252" in out
     written = pd.read_csv("regression/predictions.csv", **options)
-    expected = NadarayaWatson(bandwidth=2.0).fit(homes[["Fläche", "age", "count"]], homes["price"])
+    expected = NadarayaWatson(bandwidth=2.0, order="constant").fit(homes[["Fläche", "age", "count"]], homes["price"])
     np.testing.assert_allclose(written["price_predicted"], expected.predict(homes[["Fläche", "age", "count"]]))
     pd.testing.assert_frame_equal(written[homes.columns], homes)
 

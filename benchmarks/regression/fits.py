@@ -71,7 +71,7 @@ def silverman(x: Array) -> float:
 def fitted(data: Data, order: Order) -> Array:
     from dikkat.regression import NadarayaWatson
 
-    return np.asarray(NadarayaWatson(order=order).fit(*data).bandwidth_)
+    return np.asarray(NadarayaWatson(bandwidth="loo", order=order, ridge=0).fit(*data).bandwidth_)
 
 
 def is_bandwidth(width: Array) -> bool:

@@ -67,7 +67,7 @@ def agreement(plan: Plan) -> Iterator[Record]:
         for order in ORDERS:
             right = exact(order)(query, *data, width)
             came = {
-                OURS: ours(data, width, order=order).predict(query),
+                OURS: ours(data, width, order=order, ridge=0).predict(query),
                 STATSMODELS: statsmodels_predictions(statsmodels_regression(data, width, order), query),
             }
             facts = {"order": order, "d": size, "keys": count, "queries": queries, "bandwidth": bandwidth}
@@ -209,7 +209,7 @@ def linear(plan: Plan) -> Iterator[Record]:
     for order in ORDERS:
         right = exact(order)(query[some], *data, np.ones(3))
         own = partial(judge, some, right, float(np.ptp(data.value)), 10 * OFF)
-        entrants.append(Entrant(order, ours_anew(data, query, 1.0, order=order, tolerance=0), own))
+        entrants.append(Entrant(order, ours_anew(data, query, 1.0, order=order, ridge=0, tolerance=0), own))
     common = {"what": "orders", "keys": count, "queries": count, "d": 3, "dtype": "float32"}
     yield from ({**common, "order": record["who"], **record, "who": OURS} for record in contest(entrants))
     yield from _for_scale(plan)
@@ -223,7 +223,7 @@ def _for_scale(plan: Plan) -> Iterator[Record]:
         right = exact(order)(query, *data, np.full(3, width))
         own = partial(judge, slice(None), right, float(np.ptp(data.value)), AGREE)
         entrants = [
-            Entrant(OURS, ours_anew(data, query, width, order=order, tolerance=0), own),
+            Entrant(OURS, ours_anew(data, query, width, order=order, ridge=0, tolerance=0), own),
             Entrant(STATSMODELS, partial(_statsmodels, data, width, order, query), own),
             Entrant(FDA, partial(_fda, data, width, order, query), own),
         ]

@@ -166,7 +166,7 @@ def main(output: Path) -> None:
     others = torch.arange(len(data.x))  # row i must not see key i
     lesson, cheating = learn(data, exclude=others), learn(data, exclude=None)
     width = lesson.widths[-1]
-    searched = NadarayaWatson().fit(data.x.numpy(), data.y[:, 0].numpy())
+    searched = NadarayaWatson(bandwidth="loo").fit(data.x.numpy(), data.y[:, 0].numpy())
     estimate = lesson.layer(data.at, data.x, data.y).detach()
     print(f"learned width: σ = {width:.3f} in the units of x; the textbook's multiplier is w = 1/σ = {1 / width:.2f}")
     print(f"NadarayaWatson finds: σ = {searched.bandwidth_[0]:.3f}")

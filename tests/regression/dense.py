@@ -76,3 +76,66 @@ def leave_one_out_error(kernel, order, x, y, sigma, weight=None):
 
 def ball_volume(size):
     return math.pi ** (size / 2) / math.gamma(size / 2 + 1)
+
+
+def penalty(order, x, sigma, weight, ridge):
+    """What ρ rows say that one bandwidth, or one standard deviation where that is shorter, off x has the same y."""
+    if order == "constant":
+        return np.zeros((1, 1))
+    mean = np.average(x, axis=0, weights=weight)
+    variance = np.average((x - mean) ** 2, axis=0, weights=weight)
+    return np.diag([0, *(ridge / (1 / variance + 1 / np.broadcast_to(sigma, variance.shape) ** 2))])
+
+
+def ridged(kernel, order, query, x, y, sigma, weight, added):
+    """The coefficients with a penalty added, and the inverse of what is solved."""
+    k, z = kernel_weights(kernel, query, x, sigma, weight), design(query, x, order)
+    inverse = np.linalg.inv(z.T @ (k[:, None] * z) + added)
+    return inverse @ (k[:, None] * z).T @ y, inverse
+
+
+def left_out(kernel, order, x, y, sigma, weight, ridge):
+    """Each row less its prediction from rows elsewhere, (n, v), and what is left of its place's noise there, (n,)."""
+    added, errors, shares = penalty(order, x, sigma, weight, ridge), [], []
+    for row, value in zip(x, y, strict=True):
+        others = (x != row).any(1)
+        theta, inverse = ridged(kernel, order, row, x[others], y[others], sigma, weight[others], added)
+        errors.append(value - theta[0])
+        shares.append(1 / (1 + weight[~others].sum() * inverse[0, 0]))
+    return np.array(errors), np.array(shares)
+
+
+def uncertainty(kernel, query, x, y, sigma, weight, errors, shares):
+    """The deviation of single values, and centre, standard error and degrees of freedom of the band: all (v,).
+
+    Of places with no more than one row, of whole weights.
+    """
+
+    def about(place, width):
+        k = kernel_weights(kernel, place, x, width, np.ones(len(x)))
+        return k, (weight * k) @ x / (weight @ k)
+
+    def noise(place):
+        k, _ = about(place, 2 * sigma)
+        share = (weight * k) @ (1 - (1 - shares) / weight) / (weight @ k)
+        total, square = ((weight * k) @ part**2 / (weight @ k) for part in (errors, shares[:, None] * errors))
+        return total, square / share, (weight @ k) ** 2 / (weight @ k**2) * share
+
+    def doubt(width):
+        added = penalty("linear", x, width, weight, 0.25)
+        theta, inverse = ridged(kernel, "linear", query, x, y, width, weight, added)
+        k, mean = about(query, width)
+        row = inverse[0] @ design(query, x, "linear").T * k
+        # Slopes whose variance is the penalty's inverse, of which the data leave some open.
+        lead = np.append(0, query - mean)
+        centred = np.zeros_like(added)
+        centred[1:, 1:] = (weight * k * (x - mean).T) @ (x - mean)
+        gain = np.linalg.solve((centred + added)[1:, 1:], lead[1:])
+        return theta[0], weight @ row**2, gain @ added[1:, 1:] @ gain
+
+    total, square, _ = noise(about(query, sigma)[1])
+    _, _, open_ = doubt(sigma)
+    narrow = sigma * 0.5 ** (1 / x.shape[1])
+    center, norm, more = doubt(narrow)
+    _, narrow_square, freedom = noise(about(query, narrow)[1])
+    return np.sqrt(total + square * open_), center, np.sqrt(narrow_square * (norm + more)), freedom

@@ -79,8 +79,8 @@ def interrupted(make, call):
 
 def test_the_first_fit_leaves_it_unfitted(tmp_path):
     x, y = rows()
-    expected = answers(NadarayaWatson(bandwidth=1.0).fit(x, y), tmp_path)
-    for model in interrupted(lambda: NadarayaWatson(bandwidth=1.0), lambda model: model.fit(x, y)):
+    expected = answers(NadarayaWatson(bandwidth=1.0, order="constant").fit(x, y), tmp_path)
+    for model in interrupted(lambda: NadarayaWatson(bandwidth=1.0, order="constant"), lambda model: model.fit(x, y)):
         if vars(model).keys() == model.get_params().keys():
             with pytest.raises(NotFittedError):
                 model.predict(x)
@@ -95,7 +95,7 @@ def test_another_leaves_the_old_model_or_has_made_the_new_one(tmp_path, how):
     old, new = rows(), rows(11, seed=0 if how == "partial_fit" else 1)
 
     def fitted():
-        return NadarayaWatson(bandwidth=1.0).fit(*old).set_params(kernel="boxcar", bandwidth=2.0)
+        return NadarayaWatson(bandwidth=1.0, order="constant").fit(*old).set_params(kernel="boxcar", bandwidth=2.0)
 
     before, after = answers(fitted(), tmp_path), answers(getattr(fitted(), how)(*new), tmp_path)
     for model in interrupted(fitted, lambda model: getattr(model, how)(*new)):
@@ -115,9 +115,9 @@ def test_whatever_breaks_within(tmp_path, monkeypatch, place, name, error):
     def broken(*_, **__):
         raise error
 
-    model, (x, y) = NadarayaWatson().fit(*rows()), rows(seed=1, size=3)
+    model, (x, y) = NadarayaWatson(bandwidth="loo", order="constant").fit(*rows()), rows(seed=1, size=3)
     before = answers(model, tmp_path)
-    fresh = NadarayaWatson()
+    fresh = NadarayaWatson(bandwidth="loo", order="constant")
     with monkeypatch.context() as patched:
         patched.setattr(place, name, broken)
         for each in (model, fresh):
@@ -133,7 +133,7 @@ def test_whatever_breaks_within(tmp_path, monkeypatch, place, name, error):
 
 
 def test_data_that_are_refused_change_nothing(tmp_path):
-    model, (x, y) = NadarayaWatson(bandwidth=1.0).fit(*rows()), rows(seed=1, size=3)
+    model, (x, y) = NadarayaWatson(bandwidth=1.0, order="constant").fit(*rows()), rows(seed=1, size=3)
     before = answers(model, tmp_path)
     for weight in (np.zeros(23), -np.ones(23), np.ones(5)):
         with pytest.raises(ValueError, match="sample_weight: got"):

@@ -3,11 +3,20 @@ import numpy as np
 import pytest
 import torch
 
-from dikkat.regression.local import local_fit, noise_shares
+from dikkat.regression.local import LocalFit, noise_shares, ridge_of
+from dikkat.regression.local import local_fit as ridged_fit
 from dikkat.regression.moments import Points, Window, moments, squares
 
 ROWS, QUERIES, VALUES = 41, 7, 2
 SIZES = [1, 3, 5]
+
+
+def _no_ridge(found):
+    return torch.zeros(0 if found.offset is None else found.offset.shape[1], dtype=found.lse.dtype)
+
+
+def local_fit(found) -> LocalFit:
+    return ridged_fit(found, _no_ridge(found))
 
 
 def _data(size, seed=0, dtype=np.float64):
@@ -108,7 +117,7 @@ def test_far_from_dense_points_there_is_no_line(distance, dtype):
     np.testing.assert_array_equal(fit.row.numpy(), [[1, 0]])
     variance = _squares(x, y, ones, query, sigma, fit)
     np.testing.assert_allclose(variance[0, 0], share @ y[:, 0] ** 2 - (share @ y[:, 0]) ** 2, atol=5 * tolerance)
-    norm, left = noise_shares(found, _moments(x, y, ones, query, sigma, "linear", squared=True))
+    norm, left = noise_shares(found, _moments(x, y, ones, query, sigma, "linear", squared=True), _no_ridge(found))
     np.testing.assert_allclose(norm, (share**2).sum(), atol=tolerance)
     np.testing.assert_allclose(left, 1 - (share**2).sum(), atol=tolerance)
 
@@ -128,7 +137,9 @@ def test_residuals_and_shares_of_noise(kernel, order):
     x, y, weight, query, sigma = _data(size, seed=1)
     found = _moments(x, y, weight, query, sigma, order, kernel)
     variance = _squares(x, y, weight, query, sigma, local_fit(found), kernel)
-    norm, left = noise_shares(found, _moments(x, y, weight, query, sigma, order, kernel, squared=True))
+    norm, left = noise_shares(
+        found, _moments(x, y, weight, query, sigma, order, kernel, squared=True), _no_ridge(found)
+    )
     repeated, values = np.repeat(x, weight.astype(int), 0), np.repeat(y, weight.astype(int), 0)
     ones = np.ones(len(repeated))
     for i in range(QUERIES):
@@ -142,3 +153,21 @@ def test_residuals_and_shares_of_noise(kernel, order):
         inverse = np.linalg.inv(z.T @ (k[:, None] * z))
         trace = np.trace(inverse @ z.T @ (k[:, None] ** 2 * z))
         np.testing.assert_allclose(left[i], 1 - trace, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "triangular"])
+@pytest.mark.parametrize("size", SIZES)
+def test_the_ridge_is_that_of_penalised_least_squares(size, kernel):
+    """As if more rows had a slope of 0, by which the heights are not drawn anywhere."""
+    x, y, weight, query, sigma = _data(size, seed=2)
+    spread, amount = x.std(0), 0.7
+    ridge = ridge_of(torch.tensor(amount), torch.tensor(spread), torch.tensor(sigma))
+    found = _moments(x, y, weight, query, sigma, "linear", kernel)
+    fit = ridged_fit(found, ridge)
+    for i in range(QUERIES):
+        k = dense.kernel_weights(kernel, query[i], x, sigma, weight)
+        z = dense.design(query[i], x, "linear")
+        penalty = np.diag([0, *(amount * spread**2 * sigma**2 / (spread**2 + sigma**2))])
+        theta = np.linalg.solve(z.T @ (k[:, None] * z) + penalty, (k[:, None] * z).T @ y)
+        np.testing.assert_allclose(fit.estimate[i], theta[0], rtol=1e-7)
+        np.testing.assert_allclose(fit.theta[i, 1:], theta[1:] * sigma[:, None], rtol=1e-6, atol=1e-9)

@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 
+import dense
 import numpy as np
 import pandas as pd
 import pytest
@@ -24,7 +25,7 @@ def data(rows=23, size=3, outputs=None, dtype=np.float64, seed=0):
 
 def model_file(path, change=None, tensors=None, metadata=None):
     """A file like a saved one, with the content and the tensors changed."""
-    NadarayaWatson(bandwidth=[1.0, 2.0, 0.5]).fit(*data()).save(path)
+    NadarayaWatson(bandwidth=[1.0, 2.0, 0.5], order="constant").fit(*data()).save(path)
     with safe_open(path, framework="numpy") as file:
         content = json.loads(file.metadata()["dikkat"])
         held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -69,7 +70,7 @@ def test_a_loaded_model_is_the_saved_one(tmp_path, settings, outputs, dtype):
 def test_names_of_features_come_along(tmp_path):
     x, y = data(size=2)
     frame = pd.DataFrame(x, columns=["área", "age"])
-    NadarayaWatson(bandwidth=1.0).fit(frame, y).save(tmp_path / "model")
+    NadarayaWatson(bandwidth=1.0, order="constant").fit(frame, y).save(tmp_path / "model")
     loaded = NadarayaWatson.load(tmp_path / "model")
     assert list(loaded.feature_names_in_) == ["área", "age"]
     assert loaded.predict(frame).shape == (23,)
@@ -79,15 +80,31 @@ def test_names_of_features_come_along(tmp_path):
 
 def test_loading_searches_no_bandwidth_and_changes_nothing(tmp_path, monkeypatch):
     x, y = data()
-    NadarayaWatson().fit(x, y).save(tmp_path / "one")
+    NadarayaWatson(bandwidth="loo", order="constant").fit(x, y).save(tmp_path / "one")
     monkeypatch.setattr(estimator, "choose", lambda *_: pytest.fail("the bandwidth is searched again"))
     NadarayaWatson.load(tmp_path / "one").save(tmp_path / "two")
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
+@pytest.mark.parametrize("order", dense.ORDERS)
+def test_files_of_the_first_version_answer_as_they_did(tmp_path, order):
+    """Which knew no ridge."""
+
+    def older(content):
+        content.update(version=1)
+        content["settings"]["order"] = order
+        del content["ridge"], content["settings"]["ridge"]
+
+    loaded = NadarayaWatson.load(model_file(tmp_path / "model", older))
+    query, (x, y) = data(17, seed=2)[0] / 2, data()
+    expected = dense.predict("gaussian", order, query, x, y, np.array([1.0, 2.0, 0.5]))
+    np.testing.assert_allclose(loaded.predict(query), expected, rtol=1e-6)
+    assert (loaded.ridge, loaded.ridge_) == (0, 0)
+
+
 def test_a_model_that_is_not_fitted_is_not_saved(tmp_path):
     with pytest.raises(NotFittedError):
-        NadarayaWatson().save(tmp_path / "model")
+        NadarayaWatson(bandwidth="loo", order="constant").save(tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -100,13 +117,13 @@ def test_a_failure_leaves_the_older_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(whole.os, "replace", full)
     with pytest.raises(OSError, match="No space"):
-        NadarayaWatson().fit(*data(29)).save(path)
+        NadarayaWatson(bandwidth="loo", order="constant").fit(*data(29)).save(path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_device_is_the_machines_and_not_the_files(tmp_path):
-    model = NadarayaWatson(bandwidth=1.0).fit(*data())
+    model = NadarayaWatson(bandwidth=1.0, order="constant").fit(*data())
     model.device = "cuda"  # as fitted elsewhere
     model.save(tmp_path / "model")
     assert NadarayaWatson.load(tmp_path / "model").device == "cpu"
@@ -124,17 +141,20 @@ def set_to(name, value):
     ("change", "message"),
     [
         (put(format="another"), "format: got 'another'; expected 'dikkat kernel regression'"),
-        (put(version=2), "version: got 2; expected 1. Use the dikkat that wrote it, or fit again"),
+        (put(version=3), "version: got 3; expected 1 or 2. Use the dikkat that wrote it, or fit again"),
         (put(history=None), "settings, feature_names or history are missing"),
         (put(history=[{"bandwidth": [1.0], "error": 0.5}]), "its history is not one of bandwidths and errors"),
         (put(history=[{"bandwidth": 1.0, "error": 0.5}]), "its history is not one"),
         (put(history=["x"]), "its history is not one"),
-        (put(settings={}), "got the settings ; expected bandwidth, kernel, order, out_of_reach, tolerance"),
+        (put(settings={}), "got the settings ; expected bandwidth, kernel, order, out_of_reach, ridge, tolerance"),
         (set_to("kernel", "cosine"), "kernel: got 'cosine'"),
         (set_to("bandwidth", -1.0), "bandwidth: got -1.0"),
         (set_to("bandwidth", {"a": 1}), "bandwidth: got {'a': 1}"),
         (set_to("tolerance", 1.0), "tolerance: got 1.0"),
         (set_to("extra", 1), "got the settings bandwidth, extra, kernel"),
+        (put(ridge=-1.0), "ridge: got -1.0; expected a number of at least 0"),
+        (put(ridge="auto"), "ridge: got 'auto'; expected a number"),
+        (set_to("ridge", -1.0), "ridge: got -1.0; expected a number of rows"),
         (put(feature_names=["a", "b"]), "; expected 3 texts"),
         (put(feature_names=["a", "b", 3]), "; expected 3 texts"),
     ],
@@ -206,7 +226,7 @@ def test_damaged_and_missing_files(tmp_path):
 
 def test_another_process_loads_it(tmp_path):
     x, y = data()
-    NadarayaWatson(bandwidth=1.0).fit(x, y).save(tmp_path / "model")
+    NadarayaWatson(bandwidth=1.0, order="constant").fit(x, y).save(tmp_path / "model")
     code = (
         "import sys, numpy as np; from dikkat.regression import NadarayaWatson; "
         "print(*NadarayaWatson.load(sys.argv[1]).predict(np.zeros((1, 3))))"
@@ -235,12 +255,13 @@ def test_a_derived_class_loads_itself(tmp_path):
     assert type(loaded) is Smooth
     assert loaded.get_params() == model.get_params()
     np.testing.assert_array_equal(loaded.predict(data(17)[0]), model.predict(data(17)[0]))
-    with pytest.raises(InputError, match="got the settings bandwidth, kernel, order, out_of_reach, tolerance, unit"):
+    settings = "bandwidth, kernel, order, out_of_reach, tolerance, unit"
+    with pytest.raises(InputError, match=f"got the settings {settings}"):
         NadarayaWatson.load(tmp_path / "model")
 
 
 def test_what_load_would_refuse_is_not_saved(tmp_path):
-    model = NadarayaWatson(bandwidth=0.5).fit(*data()).set_params(bandwidth="wide")
+    model = NadarayaWatson(bandwidth=0.5, order="constant").fit(*data()).set_params(bandwidth="wide")
     with pytest.raises(ValueError, match="bandwidth: got 'wide'; expected"):
         model.save(tmp_path / "model")
     assert not (tmp_path / "model").exists()

@@ -93,11 +93,12 @@ def regress(
         str | None,
         option(
             "How far the kernel reaches, in the units of the features: a number, or one for each feature with commas "
-            "between; loo, that with the least error when each row is predicted from the others; or silverman or "
-            "scott, a rule of thumb, at once. \\[default: loo]",
+            "between; loo, that with the least error when each row is predicted from the others; loo-1se, the "
+            "simplest that is hardly worse; aic or gcv, likewise by the residuals and degrees of freedom; or silverman "
+            "or scott, a rule of thumb, at once. \\[default: loo]",
             "NUMBERS",
             panel=_MODEL,
-            completes=("loo", "silverman", "scott"),
+            completes=("loo", "loo-1se", "aic", "gcv", "silverman", "scott"),
         ),
     ] = None,
     order: Annotated[
@@ -108,6 +109,15 @@ def regress(
             "NAME",
             panel=_MODEL,
             completes=("constant", "linear"),
+        ),
+    ] = None,
+    ridge: Annotated[
+        float | None,
+        option(
+            "How much a line holds back from slopes that few rows tell: as if so many more rows at each place said "
+            "that it is flat. 0: not at all. \\[default: auto]",
+            "ROWS",
+            panel=_MODEL,
         ),
     ] = None,
     tolerance: Annotated[
@@ -129,6 +139,16 @@ def regress(
             completes=("nan", "nearest"),
         ),
     ] = None,
+    folds: Annotated[
+        int,
+        typer.Option(
+            help="In how many parts the rows are held out in turn, with all chosen anew from the others, to measure "
+            "how good predictions of new rows are. Each takes as long as a fit. 0: not measured.",
+            metavar="N",
+            rich_help_panel=_RESULT,
+            min=0,
+        ),
+    ] = 5,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -156,11 +176,20 @@ def regress(
     """
     data = {"target": target, "feature": feature, "weights": weights, "predict": predict}
     width = None if bandwidth is None else _bandwidth(bandwidth)
-    model = {"kernel": kernel, "bandwidth": width, "order": order, "tolerance": tolerance, "out_of_reach": out_of_reach}
-    _run(table, data, model, seed, output)
+    model = {
+        "kernel": kernel,
+        "bandwidth": width,
+        "order": order,
+        "ridge": ridge,
+        "tolerance": tolerance,
+        "out_of_reach": out_of_reach,
+    }
+    _run(table, data, model, folds, seed, output)
 
 
-def _run(table: Path | None, data: dict[str, Any], model: dict[str, Any], seed: int | None, output: Path) -> None:
+def _run(
+    table: Path | None, data: dict[str, Any], model: dict[str, Any], folds: int, seed: int | None, output: Path
+) -> None:
     settings = {name: value for name, value in model.items() if value is not None}
     if table is not None and seed is not None:
         raise InputError("--seed is for the experiment, which takes no table: leave out one of them")
@@ -169,7 +198,9 @@ def _run(table: Path | None, data: dict[str, Any], model: dict[str, Any], seed: 
     if table is None:
         _experiment(seed or 0, _made(output))
     else:
-        _regression(settings, _Data.read(table, **data), _made(output))
+        if folds == 1:
+            raise InputError("--folds: got 1; expected at least 2, or 0 for none")
+        _regression(settings, _Data.read(table, **data), folds, _made(output))
 
 
 @dataclass(frozen=True)
@@ -229,10 +260,10 @@ def _added(target: str) -> list[str]:
     return [f"{target}_predicted", f"{target}_std"]
 
 
-def _regression(settings: Mapping[str, Any], data: _Data, output: Path) -> None:
+def _regression(settings: Mapping[str, Any], data: _Data, folds: int, output: Path) -> None:
     from dikkat.cli.progress import Working
     from dikkat.regression import NadarayaWatson
-    from dikkat.regression.diagnostics import leave_out
+    from dikkat.regression.diagnostics import hold_out, leave_out
 
     written = output / f"{PREDICTIONS}{data.asked.suffix}"
     if written.resolve() in (data.rows.path.resolve(), data.asked.path.resolve()):
@@ -253,7 +284,9 @@ def _regression(settings: Mapping[str, Any], data: _Data, output: Path) -> None:
             predictions = dict(zip(_added(data.target), model.predict(asked, return_std=True), strict=True))
             left_out = leave_out(model)
             freedom = model.effective_degrees_of_freedom()
-    _describe(model, data, left_out, freedom)
+        with Working(f"holding out {folds} folds", None, own).shown():
+            held_out = hold_out(model, folds) if folds else None
+    _describe(model, data, left_out, held_out, freedom)
     print(f"seconds: {time.perf_counter() - begin:.1f}")
     model.save(output / MODEL)
     print(f"model: {output / MODEL}")
@@ -262,7 +295,9 @@ def _regression(settings: Mapping[str, Any], data: _Data, output: Path) -> None:
     _draw(model, data, left_out, output)
 
 
-def _describe(model: "NadarayaWatson", data: _Data, left_out: "LeftOut", freedom: float) -> None:
+def _describe(
+    model: "NadarayaWatson", data: _Data, left_out: "LeftOut", held_out: "LeftOut | None", freedom: float
+) -> None:
     """How wide the kernel is, and how good the model."""
     from dikkat.regression.tables import GUESSED
 
@@ -278,9 +313,12 @@ def _describe(model: "NadarayaWatson", data: _Data, left_out: "LeftOut", freedom
         if each.form.encoding == GUESSED:
             print(f"{each.path}: not UTF-8; read as Windows-1252, as spreadsheets in Western Europe write it")
     print(f"rows: {len(data.rows):,}" + ("" if there.all() else f", {len(x):,} of them with weight"))
+    if held_out is not None and not math.isnan(held_out.error):
+        explained = "" if math.isnan(held_out.r2) else f"R² {held_out.r2:.3f}, "
+        print(f"on rows held out: {explained}root mean squared error {math.sqrt(held_out.error):.4g}")
     if not math.isnan(left_out.error):
-        explained = "" if math.isnan(left_out.r2) else f"R² {left_out.r2:.3f}, "
-        print(f"leaving each row out: {explained}root mean squared error {math.sqrt(left_out.error):.4g}")
+        by = ", by which the bandwidth was chosen" if model.history_ else ""
+        print(f"leaving each row out{by}: root mean squared error {math.sqrt(left_out.error):.4g}")
     print(f"effective degrees of freedom: {freedom:.1f}")
 
 

@@ -1,42 +1,74 @@
-"""How wide the kernel is: a number, a rule of thumb, or the minimum of the leave-one-out squared error."""
+"""How wide the kernel is, and how strong a line's ridge: numbers, rules, or the least leave-one-out squared error."""
 
 import math
-from typing import Literal, NamedTuple, cast
+from collections.abc import Callable
+from typing import Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize_scalar
 
-from dikkat.regression.criterion import Criterion, Step, Trial
+from dikkat.regression.criterion import Criterion, Kind, Step, Trial
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.moments import Profile
 
 Rule = Literal["silverman", "scott"]
+Searched = Literal["loo", "loo-1se", "aic", "gcv"]
 Steps = list[tuple[Array, float]]
+
+RIDGE = 0.25
+"""ρ where nothing is searched for: about Seifert and Gasser's rule, half a bandwidth from the mean offset."""
 
 _PLACES = 1000  # size of the sample on which many starts are tried
 _STEPS = 60  # most steps of one descent
 _FINE = 1e-13  # relative gain in the error at which a descent stops: the bandwidth then has about six digits
 _ROUGH = 1e-5  # likewise, of a first descent on the sample
 _FAR = 1e6  # bandwidth over a feature's range at which the feature counts no more
+_HELD, _FOLDS = 400, 5  # places that are held out in turn, and in how many parts
+_EVENLY = np.log([0.01, 0.1, 1.0, 10.0, 100.0, 1e6])
+_WIDER = 20  # most steps of a tenth by which all bandwidths are made wider
+_FREEDOM = 0.8  # most degrees of freedom of a row: with more, the estimate is a staircase from row to row
+_ALONE = np.linspace(-4.0, 1.0, 11)  # steps of log σ at which each feature is tried alone
+_RIDGES = 1e-3, 1e6  # the least ρ, by which no slope explodes, and one that leaves nothing of a slope
+
+
+class Chosen(NamedTuple):
+    """What a search or a rule came to.
+
+    Attributes:
+        bandwidth: (d,).
+        ridge: ρ; 0 for the constant order, which has no slopes.
+        steps: The accepted steps of a search, the start first: the bandwidths with the error. None without a search.
+    """
+
+    bandwidth: Array
+    ridge: float
+    steps: Steps
 
 
 def choose(
-    joined: Joined, asked: str | float | ArrayLike, profile: Profile, degree: int, device: torch.device
-) -> tuple[Array, Steps]:
-    """The bandwidth that an estimator's setting `bandwidth` asks for, and the steps of `leave_one_out`.
+    joined: Joined,
+    asked: str | float | ArrayLike,
+    ridge: str | float,
+    profile: Profile,
+    degree: int,
+    device: torch.device,
+) -> Chosen:
+    """What an estimator's settings `bandwidth` and `ridge` ask for.
 
     Raises:
         ValueError: Numbers that are not as many as the features, or 0 or infinite in the dtype of the rows.
     """
     size, limits = joined.x.shape[1], np.finfo(joined.x.dtype)
+    amount = 0.0 if degree == 0 else RIDGE if isinstance(ridge, str) else float(ridge)
     if profile == "average":
-        return np.full(size, np.inf), []
-    if isinstance(asked, str) and asked == "loo":
-        return leave_one_out(joined, profile, degree, device)
+        return Chosen(np.full(size, np.inf), amount, [])
+    if isinstance(asked, str) and asked in get_args(Searched):
+        free = degree == 1 and isinstance(ridge, str)
+        return search(joined, profile, degree, device, None if free else amount, cast(Searched, asked))
     if isinstance(asked, str):
-        return rule_of_thumb(joined, cast(Rule, asked), profile), []
+        return Chosen(rule_of_thumb(joined, cast(Rule, asked), profile), amount, [])
     given = np.asarray(asked, dtype=np.float64)
     if given.ndim and given.shape != (size,):
         raise ValueError(f"bandwidth: got shape {given.shape}; expected a number, or ({size},), one for each feature")
@@ -45,7 +77,7 @@ def choose(
             f"bandwidth: got {asked!r}; expected in {limits.dtype}, the dtype of X: from {limits.tiny} to "
             f"{limits.max}. Bring X to another unit"
         )
-    return np.full(size, given), []
+    return Chosen(np.full(size, given), amount, [])
 
 
 def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> Array:
@@ -117,40 +149,70 @@ def _within_dtype(bandwidth: Array, x: Array) -> Array:
     return clipped
 
 
-def leave_one_out(joined: Joined, profile: Profile, degree: int, device: torch.device) -> tuple[Array, Steps]:
-    """The bandwidths with the least leave-one-out squared error that a search from several starts finds.
+def search(
+    joined: Joined,
+    profile: Profile,
+    degree: int,
+    device: torch.device,
+    ridge: float | None = 0.0,
+    by: Searched = "loo",
+) -> Chosen:
+    """The bandwidths with the least criterion that a search from several starts finds.
 
     Many starts are tried on a sample of the places, the best are carried to all of them (a bandwidth shrinks with
     n^(−1/(4 + d))), and the best of these is followed to the minimum: for the Gaussian kernel by the gradient with
     respect to log σ, with an estimate of the second derivatives that grows on the way (BFGS); for kernels that end
     somewhere, whose error jumps, along one direction at a time. It is computed in float64.
 
+    With "loo-1se" the search goes on from there. Where rows are few (all are looked at from the start), bandwidths that
+    are all the same number of standard deviations are taken if they predict held-out rows as well, in five folds, or if
+    their error is hardly larger. Else features are smoothed away, those first whose loss costs least, and then all
+    bandwidths made wider, as long as the error is not larger than the least one by more than the standard error of the
+    difference. Last, with both, bandwidths are made wider until there are at most 0.8 degrees of freedom a row,
+    of several features as long as that costs no more: below that the estimate is a staircase, which its own rows cannot
+    see.
+
     Args:
         joined: The training rows.
         profile: A kernel with a bandwidth.
         degree: 0 for the constant order, 1 for the linear one.
         device: Where to compute.
+        ridge: ρ; None for the one with the least error.
+        by: The criterion.
 
     Returns:
-        The bandwidths (d,), and the accepted steps over all places, the start first, each with its error. No steps
-        where there is nothing to choose by: all rows at one place, or all values equal.
+        The bandwidths, the ridge and the steps over all places. No steps where there is nothing to choose by: all rows
+        at one place, or all values equal.
     """
     if len(joined.x) == 1 or joined.variance() == 0:
-        return rule_of_thumb(joined, "silverman", profile), []
+        return Chosen(rule_of_thumb(joined, "silverman", profile), RIDGE if ridge is None else ridge, [])
     # In a unit in which the squares of slopes of squares are numbers; as a power of 2 it changes no digit.
     unit = 2.0 ** round(math.log2(joined.variance()) / 2)
     joined = joined._replace(y=joined.y / unit, within=joined.within / unit**2)
     count, size = joined.x.shape
     chosen = _sample(count, degree, size)
-    whole = part = Criterion(joined, profile, degree, device)
+    kind = cast(Kind, by.removesuffix("-1se"))
+    whole = part = Criterion(joined, profile, degree, device, ridge, kind)
     if len(chosen) < count:
         by_coordinates = np.lexsort(joined.x.T[::-1])
-        part = Criterion(joined.some(np.sort(by_coordinates[chosen])), profile, degree, device)
-    grow = np.log(count / len(chosen)) / (4 + size)
-    search = _by_gradient if profile == "gaussian" else _by_lines
-    found = search(part, whole, np.log(rule_of_thumb(joined, "silverman")), grow, _box(joined))
-    steps = [(_within_dtype(np.exp(step.t), joined.x), (step.error + whole.within) * unit**2) for step in found]
-    return steps[-1][0], steps
+        part = Criterion(joined.some(np.sort(by_coordinates[chosen])), profile, degree, device, ridge, kind)
+    rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(joined)
+    if ridge is None:
+        rule, box = np.append(rule, math.log(RIDGE)), box.with_ridge()
+    descend = _by_gradient if profile == "gaussian" else _by_lines
+    grow = np.log(count / len(chosen)) / (4 + size) * box.width
+    found = descend(part, whole, rule, grow, box)
+    if by == "loo-1se":
+        few = part is whole and len(rule) > 1  # over many rows some bandwidths more or less cost nothing
+        alike = _alike(whole, rule, box) if few else None
+        if alike is not None and _predicts_as_well(whole, rule, box, descend):
+            found.append(alike.step())
+        else:
+            found.append(_simplest(whole, whole(found[-1].t), alike, box))
+    if kind == "loo":  # the others count the degrees of freedom themselves
+        found += _wide_enough(whole, whole(found[-1].t), box)
+    steps = [(_within_dtype(np.exp(step.t[:size]), joined.x), (step.error + whole.rest) * unit**2) for step in found]
+    return Chosen(steps[-1][0], float(np.exp(found[-1].t[-1])) if ridge is None else ridge, steps)
 
 
 def _sample(count: int, degree: int, size: int) -> NDArray[np.intp]:
@@ -163,17 +225,24 @@ def _sample(count: int, degree: int, size: int) -> NDArray[np.intp]:
 
 
 class _Box(NamedTuple):
-    """Where t may be, (d,) each.
+    """Where t may be, an array of its size each.
 
     Attributes:
         low: A small part of the least gap between two places.
         far: Here a feature hardly counts: the error goes on as a + b e^(−2t).
         high: Here it counts for nothing that can be seen.
+        width: 1 for a bandwidth and 0 for the ridge.
     """
 
     low: Array
     far: Array
     high: Array
+    width: Array
+
+    def with_ridge(self) -> "_Box":
+        """With the ridge as the last of t: where it is high, no slope counts."""
+        least, most = np.log(_RIDGES)
+        return _Box(*(np.append(each, end) for each, end in zip(self, (least, most, most, 0.0), strict=True)))
 
     def clip(self, t: Array) -> Array:
         return np.clip(t, self.low, self.high)
@@ -186,7 +255,91 @@ def _box(joined: Joined) -> _Box:
         values = np.unique(column.astype(np.float64))
         if len(values) > 1:
             limits[:, c] = np.diff(values).min() / 50, 3 * np.ptp(values), _FAR * np.ptp(values)
-    return _Box(*np.log(_within_dtype(limits, joined.x)))
+    low, far, high = np.log(_within_dtype(limits, joined.x))
+    return _Box(low, far, high, np.ones_like(low))
+
+
+def _alike(criterion: Criterion, rule: Array, box: _Box) -> Trial:
+    """The best of bandwidths that are all the same number of standard deviations."""
+    amounts = _EVENLY if criterion.ridge is None else rule[-1:]
+    best = None
+    for step in np.linspace(-2.0, 5.0, 15):
+        for amount in amounts:
+            t = rule + step * box.width
+            if criterion.ridge is None:
+                t[-1] = amount
+            trial = criterion(box.clip(t))
+            best = trial if best is None or trial.error < best.error else best
+    assert best is not None
+    return best
+
+
+def _predicts_as_well(criterion: Criterion, rule: Array, box: _Box, descend: Callable[..., list[Step]]) -> bool:
+    """Whether bandwidths that are alike predict held-out places as well as those with one for each feature.
+
+    On few rows the least of an error over many bandwidths is no measure of theirs.
+    """
+    joined = criterion.joined
+    order = np.lexsort(joined.x.T[::-1])
+    order = order[np.random.default_rng(0).permutation(len(order))][:_HELD]
+    if len(order) < 2 * _FOLDS:
+        return True
+    errors = np.zeros(2)
+    for fold in range(_FOLDS):
+        out = np.arange(len(order)) % _FOLDS == fold
+        inner = criterion.of(joined.some(np.sort(order[~out])))
+        if inner.variance == 0:
+            continue
+        own = _simplest(inner, inner(descend(inner, inner, rule, 0 * box.width, box)[-1].t), None, box)
+        for place, step in enumerate((own, _alike(inner, rule, box))):
+            errors[place] += inner.error_at(joined.some(order[out]), step.t)
+    return bool(errors[1] <= errors[0])
+
+
+def _simplest(criterion: Criterion, best: Trial, alike: Trial | None, box: _Box) -> Step:
+    """The step with the fewest features, and then the widest bandwidths, that is hardly worse than the best."""
+    is_near = _near(criterion, best)
+
+    def without(trial: Trial, c: int) -> Trial:
+        t = trial.t.copy()
+        t[c] = box.high[c]
+        return criterion(t)
+
+    chosen = alike if alike is not None and is_near(alike) else best
+    there = np.flatnonzero(best.t < box.far) if chosen is best else np.empty(0, int)
+    costs = [without(best, c).error for c in there.tolist()] if len(there) > 1 else []
+    for c in there[np.argsort(costs)].tolist():
+        trial = without(chosen, c)
+        if is_near(trial):
+            chosen = trial
+    for _ in range(_WIDER):
+        trial = criterion(box.clip(chosen.t + 0.1 * box.width))
+        if not is_near(trial):
+            break
+        chosen = trial
+    return chosen.step()
+
+
+def _wide_enough(criterion: Criterion, best: Trial, box: _Box) -> list[Step]:
+    """A step more, if the last leaves too few rows a say; of several features, if wider bandwidths are hardly worse."""
+    is_near, last, alone = _near(criterion, best), best, box.width.sum() == 1
+    while criterion.freedom(last) > _FREEDOM:
+        trial = criterion(box.clip(last.t + 0.05 * box.width))
+        if np.array_equal(trial.t, last.t) or not (alone or is_near(trial)):
+            break
+        last = trial
+    return [] if last is best else [last.step()]
+
+
+def _near(criterion: Criterion, best: Trial) -> Callable[[Trial], bool]:
+    """Whether an error is larger than the best by at most the standard error of the difference."""
+    least = criterion.losses(best)
+
+    def is_near(trial: Trial) -> bool:
+        more = criterion.losses(trial) - least
+        return float(more.mean()) <= float(more.std()) / math.sqrt(len(more))
+
+    return is_near
 
 
 class _Path(NamedTuple):
@@ -197,7 +350,7 @@ class _Path(NamedTuple):
     curve: Array
 
 
-def _by_gradient(part: Criterion, whole: Criterion, rule: Array, grow: float, box: _Box) -> list[Step]:
+def _by_gradient(part: Criterion, whole: Criterion, rule: Array, grow: Array, box: _Box) -> list[Step]:
     """For the Gaussian kernel, which is smooth."""
     rough = _rough(part, rule + grow, box)
     if part is whole:
@@ -206,7 +359,7 @@ def _by_gradient(part: Criterion, whole: Criterion, rule: Array, grow: float, bo
         return [*start.steps, *end.steps[1:]]
     trials = ((whole(box.clip(path.last.t - grow)), path.curve) for path in rough[:3])
     first, curve = min(trials, key=lambda pair: pair[0].error)
-    return _descend(whole, first, box, _FINE, curve * np.exp(-4 * grow)).steps
+    return _descend(whole, first, box, _FINE, curve * np.exp(-4 * grow.max())).steps
 
 
 def _rough(part: Criterion, rule: Array, box: _Box) -> list[_Path]:
@@ -223,19 +376,37 @@ def _starts(part: Criterion, rule: Array, box: _Box) -> list[Trial]:
 
     Features are left out one by one, and taken in one by one, as long as the error falls.
     """
-    grid = [part(box.clip(rule + step)) for step in np.linspace(-3.5, 3.5, 11)]
+    grid = [part(box.clip(rule + step * box.width)) for step in np.linspace(-3.5, 3.5, 11)]
     ordered = sorted(grid, key=_error)
     starts = [part(box.clip(rule)), *ordered[:2]]
     if len(rule) > 1:
         best = ordered[0]
         nothing = part(np.maximum(best.t, box.far))
         for trial, other in ((best, box.far), (nothing, best.t)):
-            for c in range(len(rule)):
+            for c in range(len(rule))[::-1]:  # the slopes first, if they are searched for
                 changed = trial.t.copy()
                 changed[c] = other[c]
                 trial = min(trial, part(changed), key=_error)
             starts.append(trial)
+        starts.append(_from_one(part, rule, box, best))
     return starts
+
+
+def _from_one(part: Criterion, rule: Array, box: _Box, best: Trial) -> Trial:
+    """From the one feature that alone says most, however narrow its bandwidth: others hide what oscillates."""
+
+    def alone(c: int, step: float) -> Trial:
+        t = np.where(box.width > 0, box.far, rule)
+        t[c] = rule[c] + step
+        return part(box.clip(t))
+
+    features = np.flatnonzero((box.width > 0) & (box.low < box.high)).tolist()
+    trial = min((alone(c, step) for c in features for step in _ALONE), key=_error, default=best)
+    for c in features:
+        changed = trial.t.copy()
+        changed[c] = best.t[c] if trial.t[c] >= box.far[c] else trial.t[c]
+        trial = min(trial, part(changed), key=_error)
+    return trial
 
 
 def _error(step: Step) -> float:
@@ -279,7 +450,7 @@ def _newton(t: Array, slope: Array, curve: Array, box: _Box) -> Array:
     """The step to the minimum of the model, no longer than is known of it. A feature on its way out goes the whole."""
     free = (t < box.high) & ((t > box.low) | (slope < 0))
     step = np.zeros_like(t)
-    step[free] = -np.linalg.solve(curve[np.ix_(free, free)], slope[free])
+    step[free] = -np.linalg.lstsq(curve[np.ix_(free, free)], slope[free], rcond=None)[0]  # flat where nothing changes
     step *= min(1.0, 1.5 / max(np.abs(step).max(), 1e-300))
     leaving = (step > 0) & (t + step > box.far)
     return box.clip(np.where(leaving, box.high, t + step)) - t
@@ -307,17 +478,18 @@ def _updated(curve: Array, step: Array, change: Array) -> Array:
     return curve - np.outer(along, along) / bend + np.outer(change, change) / float(step @ change)
 
 
-def _by_lines(part: Criterion, whole: Criterion, rule: Array, grow: float, box: _Box) -> list[Step]:
+def _by_lines(part: Criterion, whole: Criterion, rule: Array, grow: Array, box: _Box) -> list[Step]:
     """For a kernel that ends somewhere: in the Gaussian kernel's proportions, and then along each feature."""
-    size = len(rule)
-    smooth = rule if size == 1 else _rough(part.smooth(), rule + grow, box)[0].last.t - grow
-    shape = smooth + math.log(_radius(part.profile, size))
-    together = np.ones(size)
-    reach = np.log(np.sqrt(size)) + (box.far - np.minimum(shape, box.far)).max()  # every point reaches every other
+    size = int(box.width.sum())
+    smooth = rule if len(rule) == 1 else _rough(part.smooth(), rule + grow, box)[0].last.t - grow
+    shape = smooth + math.log(_radius(part.profile, size)) * box.width
+    together = box.width
+    # Every point reaches every other.
+    reach = np.log(np.sqrt(size)) + ((box.far - np.minimum(shape, box.far)) * box.width).max()
     best = _along(part, part(box.clip(shape + grow)).step(), together, box, np.linspace(-3.5, max(reach, 0), 16))
-    for c in np.flatnonzero(box.low < box.high) if size > 1 else ():
+    for c in np.flatnonzero(box.low < box.high) if len(rule) > 1 else ():
         best = _along(
-            part, best, np.eye(size)[c], box, np.array([-1.2, -0.4, 0.4, 1.2, max(box.far[c] - best.t[c], 2)])
+            part, best, np.eye(len(rule))[c], box, np.array([-1.2, -0.4, 0.4, 1.2, max(box.far[c] - best.t[c], 2)])
         )
     start = best if part is whole else whole(box.clip(best.t - grow)).step()
     final = _along(whole, start, together, box, np.array([-0.4, 0.0, 0.4]))

@@ -6,7 +6,6 @@ import math
 import os
 import warnings
 from numbers import Real
-from statistics import NormalDist
 from typing import Any, Literal, Self, overload
 
 import numpy as np
@@ -45,7 +44,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
     where they lie unevenly, and gives straight lines back exactly.
 
     Weights of rows count as repeats: a row of weight 2 is two rows, and one of weight 0 is none. Memory is linear in
-    the rows, time for a prediction as well; time for "loo" is quadratic. Where that is too much, give a number, which
+    the rows, time for a prediction as well; time for a search is quadratic. Where that is too much, give a number: it
     may be the `bandwidth_` that was found for a part of the rows.
 
     Args:
@@ -53,10 +52,17 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             "triangular", 1 − r below 1; "boxcar", 1 up to 1; "average", 1 everywhere, which has no bandwidth.
         bandwidth: σ in the units of X: a positive number, or (d,) numbers, one for each feature; "silverman" or
             "scott", rules of thumb from the features' spreads (a kernel that ends gets the radius with which its
-            standard deviation is that of the rules' Gaussian); or "loo": for each feature the one with the least
-            leave-one-out squared error, where all rows at the same place are left out together. Over several outputs
-            that is the mean error: outputs of different units should be brought to one.
+            standard deviation is that of the rules' Gaussian); "loo": for each feature the one with the least
+            leave-one-out squared error, where all rows at the same place are left out together; "aic" and "gcv", with
+            the least corrected AIC or generalised cross-validation instead; or "loo-1se": the simplest, with few
+            features and wide bandwidths, whose leave-one-out error is at most one standard error above the least. Over
+            several outputs that is the mean error: outputs of different units should be brought to one.
         order: "constant" or "linear".
+        ridge: Of the order "linear", ρ: how many rows' worth of doubt there is that there is a slope. It is as if so
+            many more rows at each query, one bandwidth off (or one standard deviation of the feature, where that is
+            shorter), said that the slope is 0: among many rows it changes little, beyond the data and in gaps the line
+            becomes the mean of the nearest rows. A number of at least 0, where 0 is the plain local line; or "auto":
+            with a bandwidth that is searched for the one that the search finds, from 0.001 on, and 0.25 otherwise.
         tolerance: The share of a query's weight that may be left out, at least 0 and below 1: far blocks of rows are
             skipped where they weigh less together. 0 leaves out what is 0 in the dtype.
         out_of_reach: What a query gets that no training row reaches, where the kernel is 0 from some distance on:
@@ -65,12 +71,14 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         device: Where to compute, as PyTorch names it: "cpu", "cuda" or "cuda:1".
 
     Attributes:
-        bandwidth_: (d,), float64: σ; infinite for the kernel "average". Of a constant feature, found by a rule or
-            "loo", so wide that the feature does not count: 10⁶ times its value, or 10⁶ where that is below 1.
+        bandwidth_: (d,), float64: σ; infinite for the kernel "average". Of a constant feature, found by a rule or a
+            search, so wide that the feature does not count: 10⁶ times its value, or 10⁶ where that is below 1.
+        ridge_: ρ, for the order "linear"; 0 for "constant".
         kernel_: The kernel that answers: what `kernel` was in `fit`.
         order_: The order that answers: what `order` was in `fit`.
-        history_: For "loo" the accepted steps of the search, the start first: {"bandwidth": (d,) list, "error": the
-            leave-one-out mean squared error}; empty otherwise, and where there is nothing to choose by.
+        history_: The accepted steps of a search, the start first: {"bandwidth": (d,) list, "error": the criterion, for
+            "loo" and "loo-1se" the leave-one-out mean squared error}, of which the last may be larger; empty otherwise,
+            and where there is nothing to choose by.
         n_features_in_: d.
         feature_names_in_: (d,), where X was a frame whose columns have names.
         n_outputs_: Number of outputs.
@@ -93,8 +101,9 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self,
         kernel: Profile = "gaussian",
         *,
-        bandwidth: float | ArrayLike | Literal["silverman", "scott", "loo"] = "loo",
+        bandwidth: float | ArrayLike | Literal["silverman", "scott", "loo", "loo-1se", "aic", "gcv"] = "loo",
         order: Order = "constant",
+        ridge: float | Literal["auto"] = "auto",
         tolerance: float = 0.0,
         out_of_reach: OutOfReach = "nan",
         device: str = "cpu",
@@ -102,6 +111,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.order = order
+        self.ridge = ridge
         self.tolerance = tolerance
         self.out_of_reach = out_of_reach
         self.device = device
@@ -164,8 +174,9 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
         Args:
             X: (n, d).
-            return_std: Whether to return the local standard deviation too, $(\sum_j w_j (y_j - f(x_j))^2)^{1/2}$ with f
-                the local constant or line: how far values lie from the estimate, not how far it is off, which is
+            return_std: Whether to return the standard deviation too: how far single values lie from the estimate, by
+                the errors with which the rows near the query are predicted from the others, and beyond the data by how
+                far the function may go on from there. How far the estimate itself is off is
                 `confidence_band`'s to say.
 
         Returns:
@@ -175,8 +186,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             ValueError: Other features than in `fit`, or data that are not finite.
 
         Example:
-            >>> NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0]], [2.0, 4.0]).predict([[0.5], [999.0]], return_std=True)
-            (array([3., 4.]), array([1., 0.]))
+            >>> NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0]], [2.0, 4.0]).predict([[0.5]], return_std=True)
+            (array([3.]), array([2.]))
         """
         query, smoother = self._query(X), self._current()
         if return_std:
@@ -185,7 +196,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             mean, reached = smoother.estimate(query)
             deviation = np.empty_like(mean)
         if not reached.all():
-            mean[~reached], deviation[~reached] = self._nearest(query, ~reached)
+            mean[~reached], deviation[~reached] = self._nearest(query, ~reached, return_std)
         return (self._output(mean), self._output(deviation)) if return_std else self._output(mean)
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
@@ -217,14 +228,14 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return float(r2_score(y, predicted, sample_weight=sample_weight))
 
     def confidence_band(self, X: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
-        r"""Pointwise confidence intervals for the smoothed regression function.
+        r"""Pointwise confidence intervals for the regression function.
 
-        $$ \hat y \pm z\, s \lVert l \rVert, \qquad
-        s^2 = \frac{\sum_j w_j (y_j - f(x_j))^2}{1 - \operatorname{tr} M^{-1} M_2} , $$
-
-        with l the row of the smoother matrix, f the local constant or line, M and M₂ the sums of $w_j z_j z_j^\top$ and
-        $w_j^2 z_j z_j^\top$ over the training rows (z is 1, or 1 and the scaled offset). $s^2$ is without bias where
-        the noise about x has one variance and f is right; the smoothing bias of the estimate is not in the band.
+        They are about a local line that is smoothed less than `predict`'s estimate: with half the bandwidth, or in d
+        dimensions half the volume, its bias is a small part of its error. So the intervals hold the function itself,
+        and not the smoothed one, about as often as they say; they are wider than the estimate alone would need, and
+        their middle is not the estimate. The noise is measured by the errors with which the rows nearby are predicted
+        from the others, with Student's quantile of their degrees of freedom; beyond the data the intervals grow with
+        the distance.
 
         Args:
             X: (n, d).
@@ -237,23 +248,25 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         Raises:
             ValueError: As for `predict`; a level that is not between 0 and 1.
 
-        Source: Wasserman 2006, section 5.7; Loader 1999, chapter 2.
+        Source: Loader 1999, chapter 2; Calonico, Cattaneo and Farrell 2018; the formula is in
+        `dikkat.regression.uncertainty`.
 
         Example:
-            >>> model = NadarayaWatson("boxcar", bandwidth=9.0).fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 3.0])
-            >>> lower, upper = model.confidence_band([[1.0]])
-            >>> bool(np.isclose(upper[0], 2 + 1.95996398 / 3**0.5))
-            True
+            >>> x = np.linspace(0, 5, 50)
+            >>> model = NadarayaWatson(bandwidth=0.4).fit(x[:, None], np.sin(x) + 0.1 * np.cos(99 * x))
+            >>> lower, upper = model.confidence_band([[1.0], [7.0]])
+            >>> (lower[0] < np.sin(1.0) < upper[0]).item(), (upper - lower).round(1).tolist()
+            (True, [0.2, 8.2])
         """
         if not (isinstance(level, Real) and 0 < level < 1):
             raise ValueError(f"level: got {level!r}; expected a number between 0 and 1, such as 0.95")
         query = self._query(X)
-        mean, error, reached = self._current().standard_error(query)
+        band, reached = self._current().band(query)
+        center, half = band.center, band.half(float(level))
         if not reached.all():
-            mean[~reached], _ = self._nearest(query, ~reached)
-            error[~reached] = np.where(np.isnan(mean[~reached]), math.nan, math.inf)
-        half = NormalDist().inv_cdf((1 + level) / 2) * error
-        return self._output(mean - half), self._output(mean + half)
+            center[~reached], _ = self._nearest(query, ~reached)
+            half[~reached] = np.where(np.isnan(center[~reached]), math.nan, math.inf)
+        return self._output(center - half), self._output(center + half)
 
     def attention_weights(self, X: ArrayLike, top_k: int | None = None) -> Array | csr_array:
         """What each training row weighs at each query: the kernel's weights, which sum to 1.
@@ -387,7 +400,10 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         names = getattr(self, "feature_names_in_", None)
         rows = (self.X_train_, self.y_train_, self.sample_weight_, self.bandwidth_)
         files.write(
-            path, files.Saved(self._saved_settings(), *rows, None if names is None else list(names), self.history_)
+            path,
+            files.Saved(
+                self._saved_settings(), *rows, None if names is None else list(names), self.history_, self.ridge_
+            ),
         )
 
     @classmethod
@@ -417,7 +433,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
         model.n_features_in_ = saved.x.shape[1]
         model._take(saved.x, saved.y, saved.weight)
-        model.bandwidth_, model.history_ = saved.bandwidth, saved.history
+        model.bandwidth_, model.history_, model.ridge_ = saved.bandwidth, saved.history, saved.ridge
         model._smooth(model._joined())
         return model
 
@@ -460,8 +476,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             weight = np.concatenate([self.sample_weight_, weight])
         other._take(x, values, weight)
         joined = other._joined()
-        other.bandwidth_, steps = choose(
-            joined, self.bandwidth, self.kernel, int(self.order == "linear"), torch.device(self.device)
+        other.bandwidth_, other.ridge_, steps = choose(
+            joined, self.bandwidth, self.ridge, self.kernel, int(self.order == "linear"), torch.device(self.device)
         )
         other.history_ = [{"bandwidth": sigma.tolist(), "error": error} for sigma, error in steps]
         other._smooth(joined)
@@ -480,7 +496,9 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def _smooth(self, joined: Joined) -> None:
         """Build what answers, and is kept in no file, for the settings of now."""
         degree, device = int(self.order_ == "linear"), torch.device(self.device)
-        self._smoother = Smoother(joined, self.kernel_, degree, self.bandwidth_, float(self.tolerance), device)
+        self._smoother = Smoother(
+            joined, self.kernel_, degree, self.bandwidth_, self.ridge_, float(self.tolerance), device
+        )
 
     def _current(self) -> Smoother:
         """The smoother, with the settings that may change after `fit` as they are now."""
@@ -505,10 +523,10 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """Whether a query with no weight gets the nearest row's answer: two kernels have a weight everywhere."""
         return self.kernel_ in ("gaussian", "average") or self.out_of_reach == "nearest"
 
-    def _nearest(self, query: Array, lost: NDArray[np.bool_]) -> tuple[Array, Array]:
+    def _nearest(self, query: Array, lost: NDArray[np.bool_], deviates: bool = False) -> tuple[Array, Array]:
         """Mean and deviation for the queries that have no weight: the nearest rows', or NaN after a warning."""
         if self._answers_lost():
-            return self._current().nearest_spread(query[lost])
+            return self._current().nearest_spread(query[lost], deviates)
         warnings.warn(
             f"{lost.sum()} of {len(lost)} rows of X have no training row in reach of the {self.kernel_} kernel and get "
             "NaN; choose a wider bandwidth, the Gaussian kernel or out_of_reach='nearest'",
@@ -534,7 +552,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def _check_settings(self, saved: bool = False) -> None:
         """All settings; with `saved` those that a file holds."""
-        check_settings(self.kernel, self.bandwidth, self.order, self.tolerance, self.out_of_reach)
+        check_settings(self.kernel, self.bandwidth, self.order, self.ridge, self.tolerance, self.out_of_reach)
         if not saved:
             check_device(self.device)
 
@@ -544,6 +562,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         del settings["device"]
         settings |= {name: getattr(self, f"{name}_", settings[name]) for name in ("kernel", "order")}
         settings["tolerance"] = float(settings["tolerance"])
+        if not isinstance(settings.get("ridge", ""), str):  # a derived class may do without
+            settings["ridge"] = float(settings["ridge"])
         if not isinstance(settings["bandwidth"], str):
             settings["bandwidth"] = np.asarray(settings["bandwidth"], np.float64).tolist()
         return settings

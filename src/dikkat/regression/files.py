@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import reprlib
 from pathlib import Path
@@ -21,7 +22,7 @@ __all__ = ["Saved", "read", "write"]
 Array = NDArray[Any]
 
 FORMAT = "dikkat kernel regression"
-VERSION = 1
+VERSION = 2
 
 _KEY = "dikkat"  # the metadata key; metadata hold texts alone, so its value is JSON
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
@@ -39,6 +40,7 @@ class Saved(NamedTuple):
         bandwidth: (d,), float64.
         feature_names: d texts, or None.
         history: The steps of the search for the bandwidth, {"bandwidth": d numbers, "error": a number} each.
+        ridge: ρ, at least 0.
     """
 
     settings: dict[str, Any]
@@ -48,6 +50,7 @@ class Saved(NamedTuple):
     bandwidth: Array
     feature_names: list[str] | None
     history: list[Any]
+    ridge: float
 
 
 def write(path: str | os.PathLike[str], saved: Saved) -> None:
@@ -67,6 +70,7 @@ def write(path: str | os.PathLike[str], saved: Saved) -> None:
         "settings": saved.settings,
         "feature_names": saved.feature_names,
         "history": saved.history,
+        "ridge": saved.ridge,
     }
     tensors = dict(zip(_TENSORS, map(np.ascontiguousarray, saved[1:5]), strict=True))
     write_whole(path, save(tensors, metadata={_KEY: json.dumps(content, allow_nan=False)}))
@@ -86,7 +90,7 @@ def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
     """
     path = Path(path)
     metadata, tensors = _read(path)
-    settings, names, history = _content(path, metadata)
+    settings, names, history, ridge = _content(path, metadata)
     if settings.keys() != known.keys():
         raise InputError(f"{path}: got the settings {', '.join(sorted(settings))}; expected {', '.join(known)}")
     if faults := _misfits(tensors, names, settings["kernel"]):
@@ -94,7 +98,7 @@ def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
     if not all(_is_step(step, tensors["X_train_"].shape[1]) for step in history):
         raise InputError(f"{path}: its history is not one of bandwidths and errors. Save the model again")
     x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
-    return Saved(settings, x, y, weight, bandwidth, names, history)
+    return Saved(settings, x, y, weight, bandwidth, names, history, ridge)
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
@@ -109,20 +113,25 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
         raise InputError(f"{path}: truncated, damaged, or not a safetensors file ({error})") from error
 
 
-def _content(path: Path, metadata: dict[str, str]) -> tuple[dict[str, Any], list[str] | None, list[Any]]:
-    """Settings, names of features, history."""
+def _content(path: Path, metadata: dict[str, str]) -> tuple[dict[str, Any], list[str] | None, list[Any], float]:
+    """Settings, names of features, history, ridge. Version 1 knew no ridge, and its lines are without one."""
     try:
         content = json.loads(metadata.get(_KEY, "null"))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: its metadata are not JSON ({error}). Save the model again") from error
     try:
-        check_header(content, FORMAT, (VERSION,), "fit again")
+        check_header(content, FORMAT, (1, VERSION), "fit again")
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     settings, names, history = (content.get(name) for name in ("settings", "feature_names", "history"))
     if not (isinstance(settings, dict) and isinstance(names, list | None) and isinstance(history, list)):
         raise InputError(f"{path}: settings, feature_names or history are missing or not what they should be")
-    return settings, names, history
+    if content["version"] == 1:
+        return settings | {"ridge": 0.0}, names, history, 0.0
+    ridge = content.get("ridge")
+    if not isinstance(ridge, float) or not 0 <= ridge < math.inf:
+        raise InputError(f"{path}: ridge: got {reprlib.repr(ridge)}; expected a number of at least 0")
+    return settings, names, history, ridge
 
 
 def _misfits(tensors: dict[str, Array], names: list[str] | None, kernel: object) -> list[str]:

@@ -36,6 +36,15 @@ class Joined(NamedTuple):
         about = self.y - np.average(self.y, axis=0, weights=self.weight)
         return float(np.average((about**2 + self.within).mean(1), weights=self.weight))
 
+    def spread(self) -> Array:
+        """(d,), the features' standard deviations, float64; of a constant one exactly 0."""
+        x = self.x.astype(np.float64)
+        unit = np.ptp(x, axis=0)
+        about = (x - x[0]) / np.where(unit > 0, unit, 1)
+        center = np.average(about, axis=0, weights=self.weight)
+        found: Array = unit * np.sqrt(np.average((about - center) ** 2, axis=0, weights=self.weight))
+        return found
+
     def some(self, chosen: NDArray[np.intp]) -> "Joined":
         """Some of the places alone, without the rows that went there."""
         x, y, within, weight = (array[chosen] for array in self[:4])

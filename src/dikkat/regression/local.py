@@ -1,17 +1,32 @@
 r"""The local estimate, from the moments about a query.
 
 With $z = (1)$ for the constant order and $z = (1, \delta)$ for the linear one, it minimises
-$\sum_j w_j (y_j - z_j^\top\theta)^2$ and takes the first of θ: the line's height at the query, where δ = 0.
+$\sum_j w_j (y_j - z_j^\top\theta)^2 + \beta^\top \Lambda \beta$, with β the slopes in θ, and takes the first of θ: the
+line's height at the query, where δ = 0.
 
 The linear order is solved about the mean offset $o$, where $S = \operatorname{E}\delta\delta^\top - oo^\top$ and
 $c = \operatorname{E}\delta y^\top - oy^\top$:
 
 $$ \beta = (S + \Lambda)^{-1} c, \qquad \hat y = \bar y - \beta^\top o . $$
 
-$\Lambda = \varepsilon \operatorname{diag}(\operatorname{E}\delta\delta^\top)$ has no unit and is far below what data
-say, where they say anything. So far from all data that every weight is 0 in the dtype, which is 37 bandwidths in
-float64 and 13 in float32, there is no line to see: there β = 0, and the answer is the mean under what the weights are
-to each other. That goes to the nearest point's value.
+The ridge draws the line toward the local constant where few points have a say, or lie too near each other to tell a
+slope:
+
+$$ \Lambda_c = \frac{\rho}{S_0} \frac{s_c^2}{s_c^2 + \sigma_c^2}, \qquad S_0 = \sum_j W_j K(\delta_j) , $$
+
+with $s_c$ the standard deviation of the feature over all rows. It is as if ρ more points, one bandwidth off, or one
+standard deviation where that is shorter, had said that the slope is 0. Beyond the data and in gaps $S_0$ goes to 0, and
+the slope with it; where σ is far beyond a feature's range, it is ridge regression on standardised features. As Seifert
+and Gasser do, the line is shrunk about the mean offset, and ρ is their ridge parameter over the bandwidth; theirs
+grows with |o|, which changes little where points are many and nothing far away.
+
+A second ridge, $\varepsilon \operatorname{diag}(\operatorname{E}\delta\delta^\top)$, has no unit and is far below
+what data say, where they say anything. So far from all data that every weight is 0 in the dtype, which is 37 bandwidths
+in float64 and 13 in float32, there is no line to see: there β = 0, and the answer is the mean under what the weights
+are to each other. That goes to the nearest point's value.
+
+Source: Seifert and Gasser 1996, Finite-sample variance of local polynomials; 2000, Data adaptive ridging in local
+polynomial regression.
 """
 
 import math
@@ -21,6 +36,9 @@ import torch
 from torch import Tensor
 
 from dikkat.regression.moments import Moments
+
+_LARGEST = 1e30  # a ridge that leaves nothing of a slope, and can be added and divided by in float32
+_LOG_LARGEST = math.log(_LARGEST)
 
 
 class LocalFit(NamedTuple):
@@ -48,30 +66,40 @@ class _Centred(NamedTuple):
         second: (n, d), the diagonal of E δδᵀ, about the query.
         spread: (n, d, d), S.
         cross: (n, d, v), c.
-        far: (n,), whether all weights are 0 in the dtype.
+        lse: (n,), log S_0.
     """
 
     offset: Tensor
     second: Tensor
     spread: Tensor
     cross: Tensor
-    far: Tensor
+    lse: Tensor
+
+    @property
+    def far(self) -> Tensor:
+        """(n,), whether all weights are 0 in the dtype."""
+        return self.lse < math.log(torch.finfo(self.lse.dtype).tiny)
 
 
-def local_fit(found: Moments) -> LocalFit:
-    """The local constant from moments of degree 0, the local line from those of degree 1."""
+def local_fit(found: Moments, ridge: Tensor) -> LocalFit:
+    """The local constant from moments of degree 0, the local line from those of degree 1.
+
+    Args:
+        found: The moments.
+        ridge: (d,), Λ S_0; the constant needs none.
+    """
     centred = _centred(found)
     if centred is None:
         return LocalFit(torch.ones_like(found.lse)[:, None], found.value[:, None])
     offset = centred.offset[..., None]
-    solved = _solve(centred, torch.cat([centred.cross, offset], -1))
+    solved = _solve(centred, torch.cat([centred.cross, offset], -1), ridge)
     slope, lean = solved[..., :-1], solved[..., -1]
     height = found.value - (slope * offset).sum(1)
     first = 1 + (centred.offset * lean).sum(1, keepdim=True)
     return LocalFit(torch.cat([first, -lean], 1), torch.cat([height[:, None], slope], 1))
 
 
-def noise_shares(found: Moments, squared: Moments) -> tuple[Tensor, Tensor]:
+def noise_shares(found: Moments, squared: Moments, ridge: Tensor) -> tuple[Tensor, Tensor]:
     r"""How noise of variance s² in each y goes into the estimate and out of the residuals, both (n,).
 
     With l the row of the smoother matrix and M, M₂ the sums of $w z z^\top$ and $w^2 z z^\top$, the estimate's variance
@@ -80,6 +108,7 @@ def noise_shares(found: Moments, squared: Moments) -> tuple[Tensor, Tensor]:
     Args:
         found: The moments under K.
         squared: Those under K², of the same degree.
+        ridge: (d,), Λ S_0.
 
     Returns:
         ‖l‖² and 1 − tr M⁻¹M₂.
@@ -88,11 +117,11 @@ def noise_shares(found: Moments, squared: Moments) -> tuple[Tensor, Tensor]:
     centred, about = _centred(found), _centred(squared)
     if centred is None or about is None:
         return share, 1 - share
-    lean = _solve(centred, centred.offset[..., None])
+    lean = _solve(centred, centred.offset[..., None], ridge)
     shift = (about.offset - centred.offset)[..., None]  # the mean of δ − o under w², and next that of its square
     spread = about.spread + shift @ shift.mT
     norm = 1 + (lean * (spread @ lean - 2 * shift)).sum((1, 2))
-    trace = 1 + _solve(centred, spread).diagonal(dim1=1, dim2=2).sum(1)
+    trace = 1 + _solve(centred, spread, ridge).diagonal(dim1=1, dim2=2).sum(1)
     return share * norm, 1 - share * trace
 
 
@@ -106,16 +135,28 @@ def _centred(found: Moments) -> _Centred | None:
         found.spread.diagonal(dim1=1, dim2=2),
         found.spread - offset @ offset.mT,
         found.cross - offset * found.value[:, None],
-        found.lse < math.log(torch.finfo(found.lse.dtype).tiny),
+        found.lse,
     )
 
 
-def _solve(centred: _Centred, right: Tensor) -> Tensor:
+def ridge_of(amount: Tensor, spread: Tensor, bandwidth: Tensor) -> Tensor:
+    """Λ S_0, (d,).
+
+    Args:
+        amount: ρ.
+        spread: (d,), the features' standard deviations over all rows.
+        bandwidth: (d,).
+    """
+    return amount / (1 + (bandwidth / spread).square())  # 0 of a constant feature, which has no slope
+
+
+def _solve(centred: _Centred, right: Tensor, ridge: Tensor) -> Tensor:
     """(S + Λ)⁻¹ times (n, d, k), by features of second moment 1. There is no slope without spread, nor far away."""
     rounding = 32 * torch.finfo(right.dtype).eps * centred.second  # of a difference of squares, which S is
     flat = centred.spread.diagonal(dim1=1, dim2=2) <= rounding
     size = centred.second.masked_fill(flat, math.inf).sqrt()[..., None]
     least = 1e-10 if right.dtype == torch.float64 else 1e-5
-    system = centred.spread / size / size.mT + least * torch.eye(size.shape[1]).to(right)
+    added = (ridge * (-centred.lse[:, None]).clamp(max=_LOG_LARGEST).exp()) / size[..., 0].square()
+    system = centred.spread / size / size.mT + torch.diag_embed(least + added.clamp(max=_LARGEST))
     factor = torch.linalg.cholesky_ex(system).L
     return (torch.cholesky_solve(right / size, factor) / size).masked_fill(centred.far[:, None, None], 0.0)

@@ -12,11 +12,11 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from dikkat.regression.joined import Array, Joined
-from dikkat.regression.local import LocalFit, local_fit, noise_shares
-from dikkat.regression.moments import Moments, Points, Profile, Window, moments, parts, squares, weights
+from dikkat.regression.local import local_fit, ridge_of
+from dikkat.regression.moments import Points, Profile, Window, moments, parts, weights
+from dikkat.regression.uncertainty import Band, Uncertainty
 
 _DIGITS = 1e9  # largest |lse| whose rounding does not show in a difference of two
-_ALONE = 1e-5  # least share of the noise in the residuals; with less, the fit has as many numbers as points
 
 
 class Smoother:
@@ -27,6 +27,7 @@ class Smoother:
         profile: The kernel.
         degree: 0 for the constant order, 1 for the linear one.
         bandwidth: (d,); infinite for the kernel "average".
+        ridge: ρ of the linear order.
         tolerance: The share of a query's weight that may be left out.
         device: Where to compute.
     """
@@ -37,12 +38,15 @@ class Smoother:
         profile: Profile,
         degree: int,
         bandwidth: Array,
+        ridge: float,
         tolerance: float,
         device: torch.device,
     ) -> None:
         self.joined, self.profile, self.degree = joined, profile, degree
-        self.tolerance, self.device = tolerance, device
-        self.bandwidth = np.ones_like(bandwidth) if profile == "average" else bandwidth  # its line needs some unit
+        self.ridge, self.tolerance, self.device = ridge, tolerance, device
+        self._spread = joined.spread()
+        # The average's line needs some unit.
+        self.bandwidth = np.where(self._spread > 0, self._spread, 1.0) if profile == "average" else bandwidth
         self._points = self._points_of(joined.y, torch.from_numpy(joined.x).dtype)
 
     def estimate(self, query: Array) -> tuple[Array, NDArray[np.bool_]]:
@@ -50,40 +54,21 @@ class Smoother:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             found = moments(part, self._points, self._window(part), degree=self.degree)
-            return local_fit(found).estimate, found.lse
+            return local_fit(found, self._ridge(part)).estimate, found.lse
 
         mean, lse = self._by_parts(query, self._points, work)
         return mean + self.joined.origin, np.isfinite(lse) & np.isfinite(mean).all(1)
 
     def spread(self, query: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
         """The estimates and the standard deviations about them, both (n, v), and who has them, (n,)."""
+        mean, reached = self.estimate(query)
+        return mean, self.uncertainty.deviation(query), reached
 
-        def work(part: Tensor) -> tuple[Tensor, ...]:
-            found, fit = self._wide_fit(part)
-            return fit.estimate[:, : self.joined.y.shape[1]], self._variance(part, fit).sqrt(), found.lse
-
-        mean, deviation, lse = self._by_parts(query, self._wide, work)
-        if self._points.key.dtype != torch.float64:  # the estimates are those that come without deviations
-            narrow, reached = self.estimate(query)
-            return narrow, deviation, reached
-        return mean + self.joined.origin, deviation, np.isfinite(lse) & np.isfinite(mean).all(1)
-
-    def standard_error(self, query: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
-        """The estimates and their standard errors, both (n, v), and who has them, (n,).
-
-        The error is infinite where no noise is left in the residuals to measure it by.
-        """
-
-        def work(part: Tensor) -> tuple[Tensor, ...]:
-            found, fit = self._wide_fit(part)
-            squared = moments(part, self._wide, self._window(part, squared=True), degree=self.degree)
-            norm, left = (share[:, None] for share in noise_shares(found, squared))
-            error = (self._variance(part, fit) * norm / left.clamp(min=_ALONE)).sqrt()
-            estimate = fit.estimate[:, : self.joined.y.shape[1]]
-            return estimate, torch.where(left > _ALONE, error, math.inf), found.lse
-
-        mean, error, lse = self._by_parts(query, self._wide, work)
-        return mean + self.joined.origin, error, (np.abs(lse) < _DIGITS) & np.isfinite(mean).all(1)
+    def band(self, query: Array) -> tuple[Band, NDArray[np.bool_]]:
+        """Of the queries, and who has one, (n,)."""
+        found = self.uncertainty.band(query)
+        center = found.center + self.joined.origin
+        return found._replace(center=center), np.isfinite(center).all(1) & self._is_reached(query)
 
     def neighbors(self, query: Array) -> Array:
         """(Σ_j W_j K_j)² / Σ_j W_j K_j², (n,); 0 where nobody is in reach."""
@@ -106,12 +91,19 @@ class Smoother:
         mass = self._by_parts(query, self._points, work)[0]
         return np.asarray(mass - math.log(self.joined.weight.sum()) + scale)
 
+    @cached_property
+    def uncertainty(self) -> Uncertainty:
+        """What deviations and bands are made of; the rows' own errors are found when it is first asked."""
+        return Uncertainty(
+            self.joined, self.profile, self.degree, self.bandwidth, self.ridge, self.tolerance, self.device
+        )
+
     def trace(self) -> float:
         """Of the smoother matrix over the training rows; in float64."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             found = moments(part, self._wide, self._window(part), degree=self.degree)
-            return found.lse, local_fit(found).row[:, 0]
+            return found.lse, local_fit(found, self._ridge(part)).row[:, 0]
 
         lse, own = self._by_parts(self.joined.x, self._wide, work)
         return float((np.exp(np.log(self.joined.weight) - lse) * own).sum())
@@ -138,13 +130,11 @@ class Smoother:
         share = weight / np.bincount(rows, weight)[rows]
         return csr_array((share, (rows, places)), shape=(len(query), len(self.joined.x)))
 
-    def nearest_spread(self, query: Array) -> tuple[Array, Array]:
-        """The mean of the nearest places and the standard deviation there, both (n, v)."""
-        shares, y = self.nearest(query), self.joined.y
-        mean: Array = shares @ y
-        about = y[shares.indices] - np.repeat(mean, np.diff(shares.indptr), axis=0)
-        share = csr_array((shares.data, np.arange(shares.nnz), shares.indptr), shape=(len(query), shares.nnz))
-        return mean + self.joined.origin, np.sqrt(share @ (about**2 + self.joined.within[shares.indices]))
+    def nearest_spread(self, query: Array, deviates: bool) -> tuple[Array, Array]:
+        """The mean of the nearest places and, if asked for, the standard deviation about it, both (n, v)."""
+        shares = self.nearest(query)
+        mean: Array = shares @ self.joined.y + self.joined.origin
+        return mean, self.uncertainty.deviation_from(query, shares @ self.joined.x) if deviates else mean
 
     @cached_property
     def _tree(self) -> tuple[cKDTree, Array]:
@@ -162,22 +152,20 @@ class Smoother:
 
     @cached_property
     def _wide(self) -> Points:
-        """In float64, whatever the rows' dtype; where values differ at one place, with the roots of `within` too."""
-        within, y = self.joined.within, self.joined.y
-        if self._points.key.dtype == torch.float64 and not within.any():
-            return self._points
-        return self._points_of(np.hstack([y, np.sqrt(within)]) if within.any() else y, torch.float64)
+        """In float64, whatever the rows' dtype."""
+        wide = self._points.key.dtype == torch.float64
+        return self._points if wide else self._points_of(self.joined.y, torch.float64)
 
-    def _wide_fit(self, query: Tensor) -> tuple[Moments, LocalFit]:
-        found = moments(query, self._wide, self._window(query), degree=self.degree)
-        return found, local_fit(found)
+    def _is_reached(self, query: Array) -> NDArray[np.bool_]:
+        if self.profile in ("gaussian", "average"):
+            return np.ones(len(query), dtype=bool)
+        return self.neighbors(query) > 0
 
-    def _variance(self, query: Tensor, fit: LocalFit) -> Tensor:
-        """Σ_j w_j (y_j − z_jᵀθ)², (n, v): what the places' means do about the fit, and what values do about those."""
-        theta, values = fit.theta.clone(), self.joined.y.shape[1]
-        theta[..., values:] = 0
-        found = squares(query, self._wide, self._window(query), theta)
-        return found[:, :values] + found[:, values:].reshape(len(found), -1, values).sum(1)
+    def _ridge(self, query: Tensor) -> Tensor:
+        amount, spread, bandwidth = (
+            torch.tensor(each).to(query) for each in (self.ridge, self._spread, self.bandwidth)
+        )
+        return ridge_of(amount, spread, bandwidth)
 
     def _window(self, query: Tensor, squared: bool = False) -> Window:
         return Window(self.profile, torch.tensor(self.bandwidth).to(query), squared, self.tolerance)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_array
 
-from dikkat.regression.bandwidth import Rule
+from dikkat.regression.bandwidth import Rule, Searched
 from dikkat.regression.joined import Array
 from dikkat.regression.moments import Profile
 
@@ -17,7 +17,9 @@ Order = Literal["constant", "linear"]
 OutOfReach = Literal["nan", "nearest"]
 
 
-def check_settings(kernel: object, bandwidth: object, order: object, tolerance: object, out_of_reach: object) -> None:
+def check_settings(
+    kernel: object, bandwidth: object, order: object, ridge: object, tolerance: object, out_of_reach: object
+) -> None:
     """The settings that a file holds too: all but the device, which is the machine's own.
 
     Raises:
@@ -27,12 +29,16 @@ def check_settings(kernel: object, bandwidth: object, order: object, tolerance: 
     for name, given, names in named:
         if not isinstance(given, str) or given not in get_args(names):
             raise ValueError(f"{name}: got {given!r}; expected {_listed(get_args(names))}")
-    rules = (*get_args(Rule), "loo")
+    rules = (*get_args(Rule), *get_args(Searched))
     if not (isinstance(bandwidth, str) and bandwidth in rules) and not _are_positive(bandwidth):
         raise ValueError(
             f"bandwidth: got {bandwidth!r}; expected a positive number in the units of X, one for each feature, or "
             f"one of {_listed(rules)}"
         )
+    if not (isinstance(ridge, str) and ridge == "auto") and (
+        isinstance(ridge, bool) or not isinstance(ridge, Real) or not 0 <= float(ridge) < math.inf
+    ):
+        raise ValueError(f"ridge: got {ridge!r}; expected a number of rows, at least 0, or 'auto'")
     if not isinstance(tolerance, Real) or not 0 <= float(tolerance) < 1:
         raise ValueError(f"tolerance: got {tolerance!r}; expected a number of at least 0 and below 1")
 

@@ -1,0 +1,198 @@
+r"""How far values lie from an estimate, and how far the estimate may be off.
+
+Both are made of the training rows' own errors when each place is predicted from the others, $e_i$. With $a_i$ the
+variance of that prediction in units of the noise's, the place's share in its own estimate is $1 - g_i$ with
+$g_i = 1/(1 + a_i)$; its residual is $g_i e_i$, and the residuals of the rows near x have as many degrees of freedom as
+their $g_i$ sum up to:
+
+$$ \tau^2(x) = \sum_i \tilde w_i e_i^2, \qquad
+s^2(x) = \frac{\sum_i \tilde w_i\, (g_i e_i)^2}{\sum_i \tilde w_i\, g_i}, \qquad
+\nu(x) = \frac{(\sum_i \tilde w_i)^2}{\sum_i \tilde w_i^2} \sum_i \tilde w_i\, g_i , $$
+
+with $\tilde w$ the kernel's weights at twice the bandwidth about the mean place that x looks at, which lies among the
+data even where x does not. Rows at one place vary about their mean as well, which counts in each sum.
+
+A single value deviates by $(\tau^2 + s^2 b)^{1/2}$. The band is about a local line with
+half the bandwidth (in d dimensions half the volume), whose bias is small beside its error:
+
+$$ \tilde y \pm t_\nu\, s\, (\lVert l \rVert^2 + b)^{1/2}, \qquad b = \sum_c \lambda_c^2\, \Lambda_c / S_0 , \qquad
+\lambda = (S + \Lambda)^{-1} o , $$
+
+with l the line's row of the smoother matrix, $t_\nu$ Student's quantile, and b what a ridge of ρ = 0.25 leaves open:
+that slopes are about 0, with the variance $s^2/\rho$ over a bandwidth. Beyond the data it goes up with the
+square of the distance, whatever the order and the ridge of the estimate.
+
+Source: Loader 1999, chapter 2 and section 9.1 (degrees of freedom); Calonico, Cattaneo and Farrell 2018, On the effect
+of bias estimation on coverage accuracy (undersmoothing beside robust correction of the bias).
+"""
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.special import stdtrit
+from torch import Tensor
+
+from dikkat.regression.bandwidth import RIDGE
+from dikkat.regression.criterion import Criterion
+from dikkat.regression.joined import Array, Joined
+from dikkat.regression.local import LocalFit, local_fit, noise_shares, ridge_of
+from dikkat.regression.moments import Moments, Points, Profile, Window, moments, parts
+
+_WIDER = 2.0  # the bandwidth of errors over that of values
+_ALONE = 1e-5  # least degrees of freedom in a row; with less, the fit has as many numbers as points
+_GONE = -60.0  # log S_0 below which the ridge has left nothing of a slope
+
+
+class Band(NamedTuple):
+    """Of n queries.
+
+    Attributes:
+        center: (n, v).
+        error: (n, v), the standard error; infinite where no noise is left to measure it by.
+        freedom: (n, 1), degrees of freedom.
+    """
+
+    center: Array
+    error: Array
+    freedom: Array
+
+    def half(self, level: float) -> Array:
+        """Half the width, (n, v), at a level of confidence."""
+        with np.errstate(invalid="ignore"):  # infinite error times infinite quantile
+            found: Array = stdtrit(np.maximum(self.freedom, 1e-2), (1 + level) / 2) * self.error
+        return found
+
+
+class Uncertainty:
+    """What deviations and bands of a smoother are made of; in float64.
+
+    Args:
+        joined: The training rows.
+        profile: The kernel.
+        degree: 0 for the constant order, 1 for the linear one.
+        bandwidth: (d,), finite.
+        ridge: ρ of the estimate, of the linear order.
+        tolerance: The share of a query's weight that may be left out.
+        device: Where to compute.
+    """
+
+    def __init__(
+        self,
+        joined: Joined,
+        profile: Profile,
+        degree: int,
+        bandwidth: Array,
+        ridge: float,
+        tolerance: float,
+        device: torch.device,
+    ) -> None:
+        self.joined, self.profile, self.degree, self.ridge = joined, profile, degree, ridge
+        self.tolerance, self.device = tolerance, device
+        self.bandwidth, self.spread = self._wide(bandwidth), self._wide(joined.spread())
+
+    def deviation(self, query: Array) -> Array:
+        """How far single values lie from the estimates, (n, v), of queries that have some in reach."""
+
+        def work(part: Tensor) -> tuple[Tensor, ...]:
+            found = moments(part, self._values, self._window(1.0), degree=1)
+            seen = found.offset * self.bandwidth  # type: ignore[operator]  # of degree 1
+            ridge = self._ridge(1.0)
+            return (self._deviation(part + seen, _open(found, local_fit(found, ridge), ridge)),)
+
+        return self._by_parts(query, work)[0]
+
+    def deviation_from(self, query: Array, nearest: Array) -> Array:
+        """Likewise of queries that have none in reach, (n, v), answered by rows (n, d)."""
+
+        def work(part: Tensor) -> tuple[Tensor, ...]:
+            own, seen = part.chunk(2, 1)
+            far = _unknown((seen - own) / self.bandwidth, self._ridge(1.0))
+            return (self._deviation(seen, far.square().sum(1, keepdim=True)),)
+
+        return self._by_parts(np.hstack([query, nearest]), work)[0]
+
+    def band(self, query: Array) -> Band:
+        """Of queries that have some in reach."""
+        narrow = 2.0 ** (-1 / self.joined.x.shape[1])
+        ridge = self._ridge(narrow)
+
+        def work(part: Tensor) -> tuple[Tensor, ...]:
+            found, squared = (
+                moments(part, self._values, self._window(narrow, squared), degree=1) for squared in (False, True)
+            )
+            fit = local_fit(found, ridge)
+            norm, _ = noise_shares(found, squared, ridge)
+            seen = found.offset * self.bandwidth * narrow  # type: ignore[operator]  # of degree 1
+            _, noise, freedom = self._errors(part + seen)
+            return fit.estimate, (noise * (norm[:, None] + _open(found, fit, ridge))).sqrt(), freedom
+
+        return Band(*self._by_parts(query, work))
+
+    def _deviation(self, place: Tensor, doubt: Tensor) -> Tensor:
+        error, noise, _ = self._errors(place)
+        return (error + torch.where(doubt > 0, noise * doubt, 0.0)).sqrt()
+
+    def _errors(self, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """τ² (n, v), s² (n, v) and ν (n, 1) at places among the data."""
+        found, squared = (moments(place, self._residuals, self._window(_WIDER, squared)) for squared in (False, True))
+        values = self.joined.y.shape[1]
+        error, noise, share = found.value.split([values, values, 1], 1)
+        few = share <= _ALONE
+        freedom = (2 * found.lse - squared.lse).exp()[:, None] * share
+        return error, torch.where(few, math.inf, noise / share.clamp(min=_ALONE)), freedom
+
+    @cached_property
+    def _values(self) -> Points:
+        return Points(*(self._wide(each) for each in (self.joined.x, self.joined.y, self.joined.weight)))
+
+    @cached_property
+    def _residuals(self) -> Points:
+        """With e², (g e)² and the share of noise in the residuals as values."""
+        within, weight = (self._wide(each) for each in (self.joined.within, self.joined.weight))
+        left, share = self._left_out()
+        kept = 1 - (1 - share) / weight.clamp(min=1)[:, None]  # of W rows at one place all but one vary freely
+        values = torch.cat([left.square() + within, (share * left).square() + within, kept], 1)
+        return Points(self._values.key, values, self._values.weight)
+
+    def _left_out(self) -> tuple[Tensor, Tensor]:
+        """e (m, v) and g (m, 1); of one place alone 0."""
+        if len(self.joined.x) == 1:
+            nothing = torch.zeros_like(self._wide(self.joined.y))
+            return nothing, nothing[:, :1]
+        criterion = Criterion(self.joined, self.profile, self.degree, self.device, self.ridge)
+        trial = criterion(self.bandwidth.log().cpu().numpy())
+        return trial.left, trial.kept[:, None]
+
+    def _ridge(self, part: float) -> Tensor:
+        return ridge_of(torch.tensor(RIDGE, dtype=torch.float64), self.spread, self.bandwidth * part)
+
+    def _window(self, part: float, squared: bool = False) -> Window:
+        return Window(self.profile, self.bandwidth * part, squared, self.tolerance)
+
+    def _wide(self, array: Array) -> Tensor:
+        return torch.tensor(array, dtype=torch.float64, device=self.device)
+
+    def _by_parts(self, query: Array, work: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Array]:
+        """What `work` makes of so many queries at a time that their moments are small."""
+        found = [
+            [piece.cpu() for piece in work(self._wide(query[rows]))]
+            for rows in parts(len(query), self._values.columns(1))
+        ]
+        return [torch.cat(pieces).numpy() for pieces in zip(*found, strict=True)]
+
+
+def _open(found: Moments, fit: LocalFit, ridge: Tensor) -> Tensor:
+    """b, (n, 1)."""
+    assert found.offset is not None
+    lean = fit.row[:, 1:] * (-found.lse[:, None]).clamp(max=-_GONE).exp() * ridge.sqrt()
+    gone = (found.lse < _GONE)[:, None]
+    return torch.where(gone, _unknown(found.offset, ridge), lean).square().sum(1, keepdim=True)
+
+
+def _unknown(offset: Tensor, ridge: Tensor) -> Tensor:
+    """How far the slopes may lead where nothing is known of them but the ridge, (n, d)."""
+    return torch.where(ridge > 0, offset / ridge.sqrt(), 0.0)

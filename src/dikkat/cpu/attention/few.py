@@ -33,7 +33,7 @@ def fits(problem: Problem) -> bool:
         and limits.key_bias is None
         and limits.exclude is None
         and (queries <= _QUERIES or pairs * features <= _SMALL)
-        and pairs * features * problem.value.shape[-1] > 0
+        and pairs * features > 0
         and problem.query.shape[:-2] == problem.key.shape[:-2] == problem.value.shape[:-2] == lead
         and (weight is None or weight.numel() == features)
     )

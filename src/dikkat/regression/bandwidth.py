@@ -429,6 +429,8 @@ def _descend(criterion: Criterion, start: Trial, box: _Box, tolerance: float, cu
     """
     trial, steps = start, [start.step()]
     slope, guess = criterion.gradient(start)
+    if not np.isfinite(guess).all():  # an error so large that its square is none: nothing leads on from there
+        return _Path(steps, trial, np.eye(len(slope)))
     if curve is None:
         curve = guess + (1e-3 * np.trace(guess) + 1e-9 * criterion.variance) * np.eye(len(slope))
     for _ in range(_STEPS):

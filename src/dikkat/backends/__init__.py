@@ -49,10 +49,10 @@ BACKENDS = {
 }
 
 # The size of the reference's largest tensor, in elements, up to which it is chosen before `chunked`; and before the
-# compiled kernels, whose call takes longer, forward and with the backward: where they cross on an EPYC of two cores.
+# compiled kernels, whose call takes longer, forward and with the backward: a guess from runs on two busy cores.
 _SMALL, _SMALLEST = 2**22, (2**12, 2**14)
 # Pairs a feature, or a feature squared, up to which plain products are quicker than PyTorch's fused kernel; and its
-# fewest rows: where they cross there in 246 shapes, on one thread.
+# fewest rows: where they cross in 246 shapes, on one thread of an EPYC.
 _FORWARD, _MASKED_FORWARD, _BACK, _MASKED_BACK, _ROWS = 2**10, 2**8, 2**15, 2**6, 16
 # Projected keys so large are packed.
 _PACKED = 2**17

@@ -186,7 +186,7 @@ class Call:
         # The record, and behind it the two counters.
         record = ctypes.create_string_buffer(form.size + _COUNTERS.size)
         address = ctypes.addressof(record)
-        fields = self.fields
+        fields = self.fields.copy()  # a call may have tasks of its own, and run several kernels
         for name, (start, _) in places.items():
             fields[name] = start
         fields["counters"], fields["scratch"], fields["scratch_size"] = address + form.size, where, size

@@ -3,7 +3,6 @@
 import math
 
 import torch
-from torch import Tensor
 
 from dikkat.cpu.attention.record import FEW
 from dikkat.cpu.engine.record import Call, up
@@ -118,13 +117,10 @@ def backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     for name, tensor in (("mean", out.mean), ("peak", out.peak), ("total", out.total), *above):
         call.point(name, tensor.contiguous())
     by_query, by_key = call.new("query_grad", *problem.query.shape), call.new("key_grad", *problem.key.shape)
-    by_value, by_weight = call.new("value_grad", *problem.value.shape), _NONE
+    by_value, by_weight = call.new("value_grad", *problem.value.shape), torch.empty(0, device="cpu")
     if problem.weight is not None:
         by_task = call.new("weight_grad", call.batch, problem.query.shape[-1])
     call.run(few_kernel.backward, call.batch, **call.regions_back)
     if problem.weight is not None:
         by_weight = by_task.sum(0).view(problem.weight.shape)
-    return Gradients(by_query, by_key, by_weight, by_value, _NONE)
-
-
-_NONE: Tensor = torch.empty(0, device="cpu")
+    return Gradients(by_query, by_key, by_weight, by_value, torch.empty(0, device="cpu"))

@@ -262,16 +262,14 @@ def _box(joined: Joined) -> _Box:
 def _alike(criterion: Criterion, rule: Array, box: _Box) -> Trial:
     """The best of bandwidths that are all the same number of standard deviations."""
     amounts = _EVENLY if criterion.ridge is None else rule[-1:]
-    best = None
-    for step in np.linspace(-2.0, 5.0, 15):
-        for amount in amounts:
-            t = rule + step * box.width
-            if criterion.ridge is None:
-                t[-1] = amount
-            trial = criterion(box.clip(t))
-            best = trial if best is None or trial.error < best.error else best
-    assert best is not None
-    return best
+
+    def trial(step: float, amount: float) -> Trial:
+        t = rule + step * box.width
+        if criterion.ridge is None:
+            t[-1] = amount
+        return criterion(box.clip(t))
+
+    return min((trial(step, amount) for step in np.linspace(-2.0, 5.0, 15) for amount in amounts), key=_error)
 
 
 def _predicts_as_well(criterion: Criterion, rule: Array, box: _Box, descend: Callable[..., list[Step]]) -> bool:

@@ -59,7 +59,12 @@ def cases(quick: bool) -> Iterator[Case]:
 
 def projected(score: scores.Additive) -> scores.Additive:
     """For queries and keys that are projected already."""
-    score.W_q, score.W_k = torch.nn.Identity(), torch.nn.Identity()  # type: ignore[assignment]
+
+    class Unchanged(torch.nn.Linear):
+        def forward(self, features: Tensor) -> Tensor:
+            return features
+
+    score.W_q, score.W_k = (Unchanged(score.num_hiddens, score.num_hiddens) for _ in range(2))
     return score
 
 

@@ -5,7 +5,7 @@ Each is called `layer(query, key, value, valid_lens=None, ...)` with the restric
 `return_weights=True` the pair (output, weights). Dropout acts on the weights, in training mode only.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -318,22 +318,28 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (B, n, embed_dim), and with `return_weights` the weights (B, heads, n, m).
         """
-        own: dict[str, Tensor] = dict(self.named_parameters(recurse=False))
+        own: Mapping[str, Any] = self._parameters  # None for those that it has not
         if self.group is not None and self.method == "reduce":  # every rank is to have their whole gradient
-            own = dict(zip(own, whole_gradients(Ranks(self.group), *own.values()), strict=True))
-        bias = own.get("in_proj_bias")
+            mine = {name: each for name, each in own.items() if each is not None}
+            own = dict(zip(mine, whole_gradients(Ranks(self.group), *mine.values()), strict=True))
+        whole_weight, bias = own.get("in_proj_weight"), own.get("in_proj_bias")
         biases = (None,) * 3 if bias is None else bias.split(self._sizes)
-        if self.in_proj_weight is None:
+        if whole_weight is None:
             weights: Sequence[Tensor] = [own[f"{each}_proj_weight"] for each in "qkv"]
         else:
-            weights = own["in_proj_weight"].split(self._sizes)
+            weights = whole_weight.split(self._sizes)
         named = zip(("query", "key", "value"), weights, biases, strict=True)
         projections = tuple(partial(_project, *arguments) for arguments in named)
+        if query is key is value and whole_weight is not None:  # one product for all three, where nothing is hidden
+            at_once = partial(_project, "query", whole_weight, bias)
+        else:
+            at_once = None
         dropout = self.dropout if self.training else 0.0
         attends = None if self.group is None else partial(_attend_together, self.group, self.method)
         output = attend_heads(
-            (query, key, value), projections, self.num_heads, self.score, dropout, valid_lens, restricted, attends
-        )
+            (query, key, value), projections, self.num_heads, self.score, dropout, valid_lens, restricted, attends,
+            at_once,
+        )  # fmt: skip
         if isinstance(output, tuple):
             return self.out_proj(output[0]), output[1]
         projected: Tensor = self.out_proj(output)
@@ -369,8 +375,12 @@ def attend_heads(
     valid_lens: Tensor | int | None,
     restricted: Restricted,
     attends: Callable[..., Tensor] | None = None,
+    at_once: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Project query, key and value, attend with every head (by `attends`, where it is given), and join the heads."""
+    """Project query, key and value, attend with every head (by `attends`, where it is given), and join the heads.
+
+    Where the three are one tensor, `at_once` makes all projections of it, side by side, each as wide as the others.
+    """
     _check_names(restricted)
     for name, tensor in zip(("query", "key", "value"), tensors, strict=True):
         call.check_features(name, tensor)
@@ -394,7 +404,21 @@ def attend_heads(
         return lambda tensor: split_heads(project(tensor), num_heads)
 
     heads = call.Heads(num_heads, tuple(map(by_head, projections)))
-    if attends is None:
+    if attends is None and all(limit is None or limit is False for limit in limits.values()):
+        # Where nothing is hidden, projecting may come first, and the rest is a call as any other.
+        found = (
+            [by(t) for by, t in zip(projections, (query, key, value), strict=True)]
+            if at_once is None
+            else (at_once(query).chunk(3, -1))
+        )
+        output = attend(
+            *(split_heads(each, num_heads) for each in found),
+            score=score,
+            dropout=wanted.dropout,
+            return_weights=wanted.wants_weights,
+            impl=impl,
+        )
+    elif attends is None:
         problem = call.problem(query, key, value, score, wanted, heads, **limits)
         output = call.output(call.dispatch(problem, impl), problem.value, wanted.wants_weights)
     else:

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.backends import Choice, reference, sdpa
+from dikkat.backends import Choice, sdpa
+from dikkat.cpu.attention import few
 from dikkat.cpu.attention import launch as attention_launch
 from dikkat.masking import PLAIN, is_eager
 from dikkat.problem import Problem
@@ -97,7 +98,7 @@ def attend(
             return None
         lens = None if shortest == keys else valid_lens.view(plan.lens)
     found = plan.run(plan, _Operands(query, key, weight, value, records, shortest, longest, lens))
-    if found is None or (lens is not None and not _is_finite(found[0])):
+    if found is None:
         return None
     mean, weights = found
     return mean if weights is None or not return_weights else (mean, weights)
@@ -118,7 +119,8 @@ def keep(
     with torch.inference_mode(False):
         places = torch.arange(problem.limits.keys, device="cpu")
     shapes = problem.without_tensors().again(kept={})
-    plan = Plan(_RUNS[choice.name], shapes, None if lens is None else tuple(lens.shape), places)
+    run = _by_few if choice.name == "numba" and few.fits(problem) else _RUNS[choice.name]
+    plan = Plan(run, shapes, None if lens is None else tuple(lens.shape), places)
     if len(_PLANS) >= _MOST:
         _PLANS.clear()
     records = _records(*operands, problem.weight)
@@ -178,24 +180,37 @@ def _is_finite(tensor: Tensor) -> bool:
 
 def _by_products(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None] | None:
     """The reference's arithmetic, without what only restrictions and infinities need."""
-    query, key, weight, value, records, _, _, lens = operands
+    query, key, weight, value, records, shortest, longest, lens = operands
+    pair, places = plan.problem.pair, plan.places
+    if shortest == longest < len(places) and not plan.problem.wants_weights:  # cutting is less work than hiding
+        key, value, lens = key.narrow(-2, 0, longest), value.narrow(-2, 0, longest), None
     product = torch.bmm if query.ndim == 3 else torch.matmul
-    inner = plan.problem.pair == "inner"
-    if inner:
+    if pair == "inner":
         scores = product(query, key.mT)
+    elif weight is not None:
+        scores = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh_() @ weight
     else:
-        scores = reference.pair_scores(plan.problem.again(query=query, key=key, weight=weight, value=value), None)
+        scores = _gaussian_scores(query, key, records)
+    # Distances that overflow are clipped on the long road. What is hidden is left out here, but not on the way back,
+    # where a gradient of 0 meets the keys themselves: scores tell what is in a key, but for those made by tanh.
+    told = key if pair == "additive" else scores
+    if (pair == "distance" or (lens is not None and records)) and not _is_finite(told):
+        return None
     if lens is not None:
-        # What is hidden is left out here, but not on the way back, where a gradient of 0 meets the keys themselves.
-        # Inner products tell what is in a key; tanh and a clipped distance do not.
-        if records and not _is_finite(scores if inner else key):
-            return None
-        scores = scores.masked_fill(lens[..., None] <= plan.places, -_INF)
+        scores = scores.masked_fill(lens.unsqueeze(-1) <= places, -_INF)
     weights = torch.softmax(scores, -1)
-    return product(weights, value), weights
+    mean = product(weights, value)
+    return (mean, weights) if lens is None or _is_finite(mean) else None
 
 
-def _by_sdpa(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None]:
+def _gaussian_scores(query: Tensor, key: Tensor, records: bool) -> Tensor:
+    if records:  # a second derivative may be asked for, which `cdist` has not
+        return -0.5 * (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(-1)
+    far = torch.cdist(query, key, compute_mode="donot_use_mm_for_euclid_dist")
+    return (-0.5 * far).mul_(far)
+
+
+def _by_sdpa(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None] | None:
     """PyTorch's fused kernel, on the keys up to the longest length."""
     query, key, _, value, _, shortest, longest, lens = operands
     lead, mask = plan.problem.lead, None
@@ -203,23 +218,30 @@ def _by_sdpa(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None]:
         if longest < key.shape[-2]:
             key, value = key.narrow(-2, 0, longest), value.narrow(-2, 0, longest)
         if shortest < longest:
-            mask = lens[..., None] > plan.places[:longest]
+            mask = lens.unsqueeze(-1) > plan.places[:longest]
             mask = mask.unsqueeze(1) if len(lead) == 1 else mask
-    return sdpa.fused(query, key, value, mask, lead, False, 0.0), None
+    mean = sdpa.fused(query, key, value, mask, lead, False, 0.0)
+    return (mean, None) if lens is None or _is_finite(mean) else None
 
 
 def _by_kernel(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None] | None:
     """The compiled kernels."""
+    hides = operands.lens is not None
+    if hides and operands.records and not (_is_finite(operands.key) and _is_finite(operands.value)):
+        return None
+    mean, weights = _by_few(plan, operands)
+    return None if hides and not _is_finite(mean) else (mean, weights)
+
+
+def _by_few(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None]:
+    """The compiled kernels for few queries, which read nothing that is hidden."""
     query, key, weight, value, records, _, _, lens = operands
     limits = plan.problem.limits
     if lens is not None:
-        if records and not (_is_finite(key) and _is_finite(value)):
-            return None
         limits = limits.again(lens=lens.to(torch.int64))
     problem = plan.problem.again(query=query, key=key, weight=weight, value=value, limits=limits)
     if not records:
-        mean, _, _, weights = attention_launch.run.forward(problem)
-        return mean, weights
+        return attention_launch.pool(problem)
     result = attention_launch.run(problem)
     return result.mean, result.weights
 

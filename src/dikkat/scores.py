@@ -20,7 +20,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from dikkat.masking import autocasts
+from dikkat.masking import autocasts, can_read_values
 
 Pair = Literal["inner", "additive", "distance"]
 Profile = Literal["gaussian", "boxcar", "epanechnikov", "triangular"]
@@ -284,6 +284,8 @@ class _Distance(Score):
         wide = torch.promote_types(features.dtype, torch.float32)
         if features.dtype is not wide:
             features = features.to(wide)
+        if not sigma.ndim and not self.learnable and can_read_values(sigma) and sigma.item() == 1:
+            return features
         # A number of no dimension is taken in the features' type.
         return features / (sigma if sigma.dtype is wide or not sigma.ndim else sigma.to(wide))
 

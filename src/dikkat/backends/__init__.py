@@ -1,6 +1,5 @@
 """The one table of implementations. Everything below is private; `dikkat.implementations` shows it."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -8,7 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.backends import chunked, reference, sdpa
+from dikkat.backends import chunked, crossovers, reference, sdpa
+from dikkat.backends.crossovers import pairs_of, records
 from dikkat.cpu.attention import launch as attention_launch
 from dikkat.gpu.attention import launch as gpu_launch
 from dikkat.masking import are_harmless, can_read_values
@@ -48,12 +48,8 @@ BACKENDS = {
     "triton": _plain(gpu_launch.obstacles, gpu_launch.run),
 }
 
-# The size of the reference's largest tensor, in elements, up to which it is chosen before `chunked`; and before the
-# compiled kernels, whose call takes longer, forward and with the backward: a guess from runs on two busy cores.
-_SMALL, _SMALLEST = 2**22, (2**12, 2**14)
-# Pairs a feature, or a feature squared, up to which plain products are quicker than PyTorch's fused kernel; and its
-# fewest rows: where they cross in 246 shapes, on one thread of an EPYC.
-_FORWARD, _MASKED_FORWARD, _BACK, _MASKED_BACK, _ROWS = 2**10, 2**8, 2**15, 2**6, 16
+# The size of the reference's largest tensor, in elements, up to which it is chosen before `chunked`.
+_SMALL = 2**22
 # Projected keys so large are packed.
 _PACKED = 2**17
 # PyTorch 2.6 has no `is_exporting`.
@@ -94,39 +90,29 @@ def _first(problem: Problem, runs: Callable[[str], bool]) -> str:
     if _exporting():
         # An exported program serves all sizes and runs without dikkat: no choice by size, no operators of dikkat's own.
         return "reference" if problem.limits.causal or not runs("sdpa") else "sdpa"
+    if _by_few(problem) and runs("numba"):
+        return "numba"
     if not _by_plain_products(problem) and runs("sdpa"):
         return "sdpa"
-    pairs = math.prod(problem.lead) * problem.limits.queries * problem.limits.keys
     if problem.pair == "inner":
-        return "reference" if pairs <= _SMALL or not runs("chunked") else "chunked"
-    if pairs * problem.query.shape[-1] <= _SMALLEST[records(problem)]:
+        return "reference" if pairs_of(problem) <= _SMALL or not runs("chunked") else "chunked"
+    if crossovers.CROSSOVERS.by_reference(problem, records(problem)):
         return "reference"
     return next(filter(runs, ("triton" if problem.query.is_cuda else "numba", "chunked")), "reference")
 
 
-def records(problem: Problem) -> bool:
-    """Whether gradients are recorded."""
-    operands = (problem.query, problem.key, problem.weight, problem.value)
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
+def _by_few(problem: Problem) -> bool:
+    """Whether inner products with few queries are left to our own kernel."""
+    if problem.pair != "inner" or not problem.query.is_cpu or torch.compiler.is_compiling():
+        return False
+    return problem.dropout == 0 and crossovers.CROSSOVERS.by_few(problem)
 
 
 def _by_plain_products(problem: Problem) -> bool:
-    """Whether plain products of small matrices are quicker than a fused kernel, which they are more often than not.
-
-    Softmax takes its share of the time where features are few; a fused kernel saves some of that, more where there are
-    lengths, which are one more pass over the pairs. Its backward computes all products once more.
-    """
+    """Whether plain products of small matrices are quicker than a fused kernel, which they are more often than not."""
     if problem.pair != "inner" or not problem.query.is_cpu or torch.compiler.is_compiling():
         return False
-    limits, features = problem.limits, max(problem.query.shape[-1], problem.value.shape[-1])
-    pairs = math.prod(problem.lead) * limits.queries * limits.keys
-    if pairs > _SMALL:
-        return False
-    masked = limits.lens is not None
-    if records(problem):
-        return pairs <= (_MASKED_BACK * features**2 if masked else _BACK * features)
-    most = (_MASKED_FORWARD if masked else _FORWARD) * features
-    return pairs <= most or limits.queries < _ROWS or limits.keys < (1 if masked else 4) * features
+    return pairs_of(problem) <= _SMALL and crossovers.CROSSOVERS.by_products(problem, records(problem))
 
 
 def pack(pair: Pair, key: Tensor) -> Tensor | None:

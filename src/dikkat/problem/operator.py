@@ -244,14 +244,16 @@ def operator(name: str, forward: Forward, backward: Backward) -> Operator:
             tensors = problem.tensors()
             ctx.problem, ctx.names = problem.without_tensors(), tuple(tensors)
             ctx.save_for_backward(*tensors.values(), *out)
+            ctx.set_materialize_grads(False)
             if not problem.wants_weights:
                 ctx.mark_non_differentiable(out.weights)
             return out
 
         @staticmethod
-        def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
             tensors, out = ctx.saved_tensors[: -len(outputs)], Output(*ctx.saved_tensors[-len(outputs) :])
             problem = ctx.problem.with_tensors(dict(zip(ctx.names, tensors, strict=True)))
+            grads = (torch.zeros_like(o) if g is None else g for o, g in zip(out, given, strict=True))
             if torch.is_grad_enabled():  # the operator refuses to be differentiated once more
                 found = Gradients(*backward_op(*_flat(problem), *out, *grads))
             else:

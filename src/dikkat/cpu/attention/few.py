@@ -3,6 +3,7 @@
 import math
 
 import torch
+from torch import Tensor
 
 from dikkat.cpu.attention.record import FEW
 from dikkat.cpu.engine.record import Call, up
@@ -26,7 +27,7 @@ def fits(problem: Problem) -> bool:
     pairs = lead.numel() * queries * limits.keys
     return (
         problem.packed is None
-        and problem.seeds is None
+        and not problem.dropout
         and problem.profile == "gaussian"
         and limits.mask is None
         and limits.key_bias is None
@@ -74,12 +75,12 @@ class _Call(Call):
             "highest": farthest(features, self.dtype) if problem.pair == "distance" else math.inf,
         }
         self.batch = lead.numel()
-        self.alone = self.batch * limits.queries * limits.keys * features <= _ALONE
-        self.regions = {
-            "query": padded, "weight": padded, "scores": keys, "shares": keys, "sums": self.lanes**2,
-            "spare": self.lanes,
-        }  # fmt: skip
-        self.regions_back = self.regions | {"by_score": keys, "query_sums": padded, "weight_sums": padded}
+        self.rows = self.batch * limits.queries
+        self.alone = self.rows * limits.keys * features <= _ALONE
+        self.lay_out(
+            query=padded, weight=padded, scores=keys, shares=keys, sums=self.lanes**2, spare=self.lanes, by_score=keys,
+            query_sums=padded, weight_sums=padded,
+        )  # fmt: skip
         lens = limits.lens
         if lens is not None:
             self.fields["lens_row"] = lens.shape[-1] != 1
@@ -93,17 +94,24 @@ class _Call(Call):
 
 def forward(problem: Problem) -> Output:
     """The operator's forward."""
+    call, rows = _Call.of(problem), (*problem.lead, problem.limits.queries)
+    peak, whole = call.new("peak", *rows), call.new("total", *rows)
+    mean, weights = _pooled(call, problem, rows)
+    return Output(mean, peak, whole, problem.query.new_empty(0) if weights is None else weights)
+
+
+def pool(problem: Problem) -> tuple[Tensor, Tensor | None]:
+    """Means, and the weights if they are wanted, where no gradient and no state is."""
+    return _pooled(_Call.of(problem), problem, (*problem.lead, problem.limits.queries))
+
+
+def _pooled(call: _Call, problem: Problem, rows: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
     from dikkat.cpu.attention import few_kernel
 
-    call, lead, limits = _Call.of(problem), problem.lead, problem.limits
-    mean = call.new("mean", *lead, limits.queries, call.fields["values"])
-    peak, whole = call.new("peak", *lead, limits.queries), call.new("total", *lead, limits.queries)
-    if problem.wants_weights:
-        weights = call.new("weights", *lead, limits.queries, limits.keys)
-    else:
-        weights = problem.query.new_empty(0)
-    call.run(few_kernel.forward, call.batch * limits.queries, **call.regions)
-    return Output(mean, peak, whole, weights)
+    mean = call.new("mean", *rows, problem.value.shape[-1])
+    weights = call.new("weights", *rows, problem.limits.keys) if problem.wants_weights else None
+    call.run(few_kernel.forward, call.rows)
+    return mean, weights
 
 
 def backward(problem: Problem, out: Output, grads: Output) -> Gradients:
@@ -120,7 +128,7 @@ def backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     by_value, by_weight = call.new("value_grad", *problem.value.shape), torch.empty(0, device="cpu")
     if problem.weight is not None:
         by_task = call.new("weight_grad", call.batch, problem.query.shape[-1])
-    call.run(few_kernel.backward, call.batch, **call.regions_back)
+    call.run(few_kernel.backward, call.batch)
     if problem.weight is not None:
         by_weight = by_task.sum(0).view(problem.weight.shape)
     return Gradients(by_query, by_key, by_weight, by_value, torch.empty(0, device="cpu"))

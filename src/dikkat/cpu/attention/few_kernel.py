@@ -202,7 +202,7 @@ _workplace = workplace_of(FEW)
 
 @Kernel
 def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
-    """Compute means, peaks and totals; and the weights, if they are wanted."""
+    """Compute means; peaks, totals and weights, where they are wanted."""
     layout = FEW.dtype
 
     def forward(record: Any) -> None:
@@ -223,7 +223,8 @@ def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             if blocks > 0:
                 peak, whole = normalise(work.scores, work.shares, blocks, peak, zero)
             by = by_total(whole, zero)
-            pointer(call.peak, zero)[row], pointer(call.total, zero)[row] = peak, whole
+            if call.peak != 0:
+                pointer(call.peak, zero)[row], pointer(call.total, zero)[row] = peak, whole
             _average(call, b, limit, by, at(pointer(call.mean, zero), row * call.values), work, zero)
             if call.weights != 0:
                 out = at(pointer(call.weights, zero), row * call.keys)

@@ -162,6 +162,14 @@ def _packed_shape(key: Tensor) -> tuple[int, ...]:
     return (*lead, -(-count // lanes), up(size, FOLD), lanes)
 
 
+def pool(problem: Problem) -> tuple[Tensor, Tensor | None]:
+    """Means, and the weights if they are wanted, where no gradient and no state is: of a problem in one dtype."""
+    if few.fits(problem):
+        return few.pool(problem)
+    mean, _, _, weights = _forward(problem)
+    return mean, weights
+
+
 def _forward(problem: Problem) -> Output:
     from dikkat.cpu.attention import kernel
 

@@ -12,7 +12,8 @@ not a corrupted heap.
 import ctypes
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from struct import Struct
@@ -32,6 +33,7 @@ FENCE = 4 * BYTES if os.environ.get("DIKKAT_FENCES") == "1" else 0
 _PATTERN = 0xA5
 # Of tasks that were claimed, and of workers.
 _COUNTERS = Struct("2q")
+_WHOLE, _REAL = Struct("q"), Struct("d")
 NUMPY = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 """The types that kernels are compiled for."""
 
@@ -73,8 +75,11 @@ class Record:
         places = [f"{name}_at" for name in self.regions]
         self._whole = ["counters", "tasks", "scratch", "scratch_size", *self.kinds, *whole.split(), *places]
         self._real = real.split()
-        self.blank: dict[str, Any] = dict.fromkeys((*self._whole, *self._real), 0)
-        self.form = Struct(f"{len(self._whole)}q{len(self._real)}dq")
+        forms = [*((name, _WHOLE) for name in self._whole), *((name, _REAL) for name in self._real)]
+        # By name: how a field is written and read, and where.
+        self.places = {name: (form.pack_into, form.unpack_from, 8 * at) for at, (name, form) in enumerate(forms)}
+        self.counters = 8 * (len(forms) + 1)  # behind the number that the sources are known by
+        self.memory = ctypes.c_char * (self.counters + _COUNTERS.size)
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -97,6 +102,38 @@ def _source_digest() -> str:
     return digest.hexdigest()[:16]
 
 
+class Fields:
+    """The values of a record, where a kernel reads them: a copy is one of memory.
+
+    Args:
+        record: Which fields there are.
+        values: A record's memory, to copy; zeros without.
+    """
+
+    __slots__ = ("_places", "memory", "record")
+
+    def __init__(self, record: Record, values: Any = None) -> None:
+        self.record, self._places = record, record.places
+        self.memory = record.memory() if values is None else record.memory.from_buffer_copy(values)
+
+    def copy(self) -> "Fields":
+        """The same values, to change apart."""
+        return Fields(self.record, self.memory)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        write, _, at = self._places[name]
+        write(self.memory, at, value)
+
+    def __getitem__(self, name: str) -> Any:
+        _, read, at = self._places[name]
+        return read(self.memory, at)[0]
+
+    def __ior__(self, values: Mapping[str, Any]) -> Self:
+        for name, value in values.items():
+            self[name] = value
+        return self
+
+
 class Call:
     """One call's record while it is filled; keeps alive what its addresses point to.
 
@@ -117,9 +154,10 @@ class Call:
     def __init__(self, record: Record, dtype: torch.dtype, variant: tuple[Any, ...] = ()) -> None:
         self.record, self.dtype, self.variant = record, dtype, variant
         self.lanes = BYTES // dtype.itemsize
-        self.fields = record.blank.copy()
+        self.fields = Fields(record)
         self.kept: dict[str, Tensor] = {}
         self._fenced: dict[str, Tensor] = {}
+        self._regions: tuple[dict[str, tuple[int, int]], int] = {}, 0
 
     def again(self) -> Self:
         """Another call with the same values, which can be changed apart; keeping alive what they point to is ours."""
@@ -156,13 +194,18 @@ class Call:
             return self.new(name, *shape).zero_()
         return self.point(name, torch.zeros(shape, dtype=self._kind(name), device="cpu"))
 
+    def lay_out(self, **regions: int) -> None:
+        """Say once how many numbers each region has, for each worker, in this call and in those made `again` of it."""
+        self._regions = places, _ = _layout(self.record, self.dtype, tuple(regions.items()), FENCE)
+        self.fields |= {name: start for name, (start, _) in places.items()}
+
     def run(self, kernel: Callable[..., Any], tasks: int, **regions: int) -> None:
         """Run a kernel.
 
         Args:
             kernel: A `compile.Kernel`.
             tasks: How many tasks there are to claim.
-            **regions: How many numbers each region that it uses has, for each worker.
+            **regions: How many numbers each region that it uses has, for each worker; without any, as `lay_out` says.
         """
         if tasks:
             self._by(kernel, tasks, regions)(0, tasks)
@@ -178,24 +221,21 @@ class Call:
     def _by(self, kernel: Callable[..., Any], tasks: int, regions: dict[str, int]) -> Callable[[int, int], None]:
         """What runs the kernel on the tasks from one number to another."""
         number = 1 if self.alone else torch.get_num_threads()  # as many workers
-        places, size = _layout(self.record, self.dtype, tuple(regions.items()), FENCE)
-        room, where = addresses.made((number if tasks > 1 else 1, size), torch.uint8)
-        if FENCE:
-            room.fill_(_PATTERN)
-        form = self.record.form
-        # The record, and behind it the two counters.
-        record = ctypes.create_string_buffer(form.size + _COUNTERS.size)
-        address = ctypes.addressof(record)
+        places, size = self._regions
+        if regions:
+            places, size = _layout(self.record, self.dtype, tuple(regions.items()), FENCE)
+        room, where = _room(number if tasks > 1 else 1, size)
         fields = self.fields.copy()  # a call may have tasks of its own, and run several kernels
-        for name, (start, _) in places.items():
-            fields[name] = start
-        fields["counters"], fields["scratch"], fields["scratch_size"] = address + form.size, where, size
+        memory, counters = fields.memory, self.record.counters
+        address = ctypes.addressof(memory)
+        if regions:
+            fields |= {name: start for name, (start, _) in places.items()}
+        fields["counters"], fields["scratch"], fields["scratch_size"] = address + counters, where, size
         compiled = kernel(NUMPY[self.dtype], *self.variant)
 
         def run(begin: int, end: int) -> None:  # keeps the room alive
             fields["tasks"] = end
-            form.pack_into(record, 0, *fields.values(), 0)
-            _COUNTERS.pack_into(record, form.size, begin, 0)
+            _COUNTERS.pack_into(memory, counters, begin, 0)
             threads.run(compiled, address, end - begin, number)
             if FENCE:
                 for name, (start, length) in places.items():
@@ -204,6 +244,30 @@ class Call:
                     _check(name, fenced, FENCE, fenced.shape[1] - 2 * FENCE)
 
         return run
+
+
+class _Kept(threading.local):
+    """A thread's own scratch for calls that it does alone: a small call takes little longer than its allocation."""
+
+    size = -1
+    room: Tensor
+    address: int
+
+
+_KEPT, _LARGEST_KEPT = _Kept(), 2**18
+
+
+def _room(workers: int, size: int) -> tuple[Tensor, int]:
+    """Scratch memory for so many workers, and its address."""
+    if FENCE:
+        room, address = addresses.made((workers, size), torch.uint8)
+        return room.fill_(_PATTERN), address
+    if workers > 1 or size > _LARGEST_KEPT:
+        return addresses.made((workers, size), torch.uint8)
+    if size > _KEPT.size:
+        _KEPT.size = max(2 * size, BYTES)
+        _KEPT.room, _KEPT.address = addresses.made((1, _KEPT.size), torch.uint8)
+    return _KEPT.room, _KEPT.address
 
 
 @lru_cache(1024)

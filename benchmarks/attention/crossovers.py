@@ -1,0 +1,103 @@
+"""Where one way to compute a call becomes quicker than another: what `dikkat.backends.crossovers` should say here.
+
+    python -m benchmarks.attention.crossovers [--threads 1] [--seconds 0.06] [--out FOLDER]
+
+Each shape is timed both ways, by plain products and by a kernel. For each number of `Crossovers` and each power of two
+that it might be: the geometric mean of how much longer the ways that it chooses take than the quicker ones.
+"""
+
+import argparse
+import math
+import statistics
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.attention.small import Case, ways
+from benchmarks.kit.report import RESULTS, write
+from benchmarks.kit.turns import measured, once
+from dikkat import plan
+from dikkat.backends import crossovers
+
+_NONE = 2**62
+NEVER = crossovers.Crossovers(0, 0, 0, 0, _NONE, _NONE, 0, 0)
+ALWAYS = crossovers.Crossovers(*[_NONE] * 8)
+BATCHES, QUERIES, KEYS, FEATURES = (1, 8, 64), (1, 16, 64, 512), (8, 64, 512), (16, 64, 512)
+SECONDS = 0.05
+
+
+def both(case: Case, seconds: float) -> dict[str, float]:
+    """Seconds by plain products, by the kernel, and by plain PyTorch."""
+    found = {}
+    for name, given in (("products", ALWAYS), ("kernel", NEVER)):
+        crossovers.CROSSOVERS = given
+        plan._PLANS.clear()
+        run = ways(case)["dikkat"]
+        run(), run()  # the second call makes its plan's own first one
+        found[name] = run
+    samples = {}
+    for name, run in found.items():  # plans are kept by signature, so that the two ways cannot take turns
+        crossovers.CROSSOVERS = ALWAYS if name == "products" else NEVER
+        plan._PLANS.clear()
+        samples[name] = measured({name: once(run)}, seconds, seconds / 8)[name]
+    crossovers.CROSSOVERS = crossovers.Crossovers()
+    plan._PLANS.clear()
+    return {name: statistics.median(s / n for s, n in rounds) for name, rounds in samples.items()}
+
+
+def sizes(case: Case) -> tuple[str, float]:
+    """Which number decides on a case, and the size that it is compared with."""
+    pairs = case.batch * case.queries * case.keys
+    if case.score != "scaled dot":
+        return ("kernel_back" if case.backward else "kernel"), pairs * case.features
+    if case.backward:
+        by = case.features ** (2 if case.lengths else 1)
+        return ("inner_masked_back" if case.lengths else "inner_back"), pairs / by
+    return "inner", pairs / case.features
+
+
+def regrets(rows: list[dict[str, Any]]) -> dict[int, float]:
+    """By the logarithm of each number that might be chosen: how much longer what it chooses takes, in the mean."""
+    return {
+        power: statistics.geometric_mean(
+            [
+                row["products" if row["size"] <= 2.0**power else "kernel"] / min(row["products"], row["kernel"])
+                for row in rows
+            ]
+        )
+        for power in range(-6, 31)
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each way of a shape")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the record")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    shapes = product(("scaled dot", "additive", "gaussian"), BATCHES, QUERIES, KEYS, FEATURES, *[(False, True)] * 2)
+    for score, b, n, m, h, lengths, backward in shapes:
+        case = Case(score, b, n, m, h, lengths, False, backward)
+        made = b * n * m * (1 if score == "scaled dot" else h)
+        if made > 2**21 or b * max(m, n) * h > 2**22 or (score != "scaled dot" and made > 2**18):
+            continue
+        name, size = sizes(case)
+        if name == "inner" and (lengths or n < 16 or m < 4 * h):  # what other rules of `Crossovers` have decided
+            continue
+        rows.setdefault(name, []).append(case._asdict() | {"size": size} | both(case, arguments.seconds))
+    found = {}
+    for name, of in rows.items():
+        regret = regrets(of)
+        best = min(regret, key=lambda power: (round(regret[power], 3), power))
+        now = regret[round(math.log2(getattr(crossovers.Crossovers(), name)))]
+        found[name] = {"best": f"2^{best}", "regret": regret[best], "regret now": now, "shapes": len(of)}
+        print(f"{name:20} best 2^{best}: {regret[best]:.3f}; now {now:.3f}; {len(of)} shapes", flush=True)
+    print(write(f"crossovers-{arguments.threads}", {"found": found, "rows": rows}, folder=arguments.out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Sizes at which one way to compute a call becomes quicker than another, as measured.
+
+`python -m benchmarks.attention.crossovers` times both ways of many shapes and finds these numbers on a machine; the
+defaults are between those for one thread and for two of an EPYC.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from dikkat.cpu.attention import few
+from dikkat.problem import Problem
+
+
+class Crossovers(NamedTuple):
+    """Up to these sizes, the plain products of the reference are chosen.
+
+    A pair is a query and a key of one batch element. Softmax takes its share of the time where features are few; a
+    fused kernel saves some of that, and more where there are lengths, which are one more pass over the pairs: there it
+    is the quicker one at any size. Its backward computes all products once more.
+
+    Attributes:
+        inner: Pairs a feature, before PyTorch's fused kernel.
+        inner_back: Pairs a feature, with the backward.
+        inner_masked_back: Pairs a feature squared, with lengths and the backward.
+        rows: Fewer queries than these are left to plain products at any size.
+        few: Pairs times features, from which on the compiled kernel for few queries is quicker for inner products with
+            lengths, of which it reads no key that is hidden.
+        few_whole: The same for a single query that sees all keys.
+        kernel: Pairs times features, before the compiled kernels: below, they save less than loading them takes.
+        kernel_back: The same with the backward.
+    """
+
+    inner: int = 2**12
+    inner_back: int = 2**15
+    inner_masked_back: int = 2**8
+    rows: int = 16
+    few: int = 2**18
+    few_whole: int = 2**20
+    kernel: int = 2**10
+    kernel_back: int = 2**16
+
+    def by_products(self, problem: Problem, records: bool) -> bool:
+        """Whether inner products are quicker by two plain products than by PyTorch's fused kernel."""
+        limits, features = problem.limits, max(problem.query.shape[-1], problem.value.shape[-1])
+        pairs, masked = pairs_of(problem), limits.lens is not None
+        if records:
+            return pairs <= (self.inner_masked_back * features**2 if masked else self.inner_back * features)
+        few = not masked and pairs <= self.inner * features
+        return few or limits.queries < self.rows or limits.keys < (1 if masked else 4) * features
+
+    def by_few(self, problem: Problem) -> bool:
+        """Whether inner products are quicker by the compiled kernel for few queries."""
+        limits, size = problem.limits, pairs_of(problem) * problem.query.shape[-1]
+        enough = size >= self.few if limits.lens is not None else limits.queries == 1 and size >= self.few_whole
+        return enough and few.fits(problem)
+
+    def by_reference(self, problem: Problem, records: bool) -> bool:
+        """Whether additive and distance scores are quicker by the reference than by the compiled kernels."""
+        return pairs_of(problem) * problem.query.shape[-1] <= (self.kernel_back if records else self.kernel)
+
+
+def pairs_of(problem: Problem) -> int:
+    """How many pairs of a query and a key there are."""
+    return math.prod(problem.lead) * problem.limits.queries * problem.limits.keys
+
+
+CROSSOVERS = Crossovers()
+
+
+def records(problem: Problem) -> bool:
+    """Whether gradients are recorded."""
+    operands = (problem.query, problem.key, problem.weight, problem.value)
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)

@@ -20,13 +20,15 @@ SCORES: dict[str, Any] = {
     "additive": lambda: scores.Additive(7, 7, 13),
     "gaussian": lambda: scores.Gaussian(1.3, learnable=True),
 }
-# Small enough for plain products, and large enough for fused kernels.
+# Small enough for plain products, and large enough for fused kernels; of few queries, for their own kernel.
 SHAPES: dict[str, tuple[tuple[int, ...], int, int]] = {
     "small": ((2,), 3, 5),
+    "one": ((1,), 3, 5),
+    "few": ((11,), 3, 2**11),
     "heads": ((2, 3), 5, 11),
     "large": ((5,), 67, 131),
 }
-RESTRICTIONS = ["none", "all", "some", "by row"]
+RESTRICTIONS = ["none", "all", "alike", "some", "by row"]
 
 
 @pytest.fixture
@@ -49,6 +51,8 @@ def lengths(kind: str, batch: int, queries: int, keys: int) -> Tensor | None:
         return None
     if kind == "all":
         return torch.full((batch,), keys)
+    if kind == "alike":
+        return torch.full((batch,), keys - 2)
     if kind == "some":
         return torch.randint(1, keys - 1, (batch,))
     return torch.randint(1, keys + 1, (batch, queries))

@@ -180,10 +180,8 @@ def _is_finite(tensor: Tensor) -> bool:
 
 def _by_products(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None] | None:
     """The reference's arithmetic, without what only restrictions and infinities need."""
-    query, key, weight, value, records, shortest, longest, lens = operands
-    pair, places = plan.problem.pair, plan.places
-    if shortest == longest < len(places) and not plan.problem.wants_weights:  # cutting is less work than hiding
-        key, value, lens = key.narrow(-2, 0, longest), value.narrow(-2, 0, longest), None
+    query, key, weight, value, records, _, _, lens = operands
+    pair = plan.problem.pair
     product = torch.bmm if query.ndim == 3 else torch.matmul
     if pair == "inner":
         scores = product(query, key.mT)
@@ -197,17 +195,15 @@ def _by_products(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None
     if (pair == "distance" or (lens is not None and records)) and not _is_finite(told):
         return None
     if lens is not None:
-        scores = scores.masked_fill(lens.unsqueeze(-1) <= places, -_INF)
+        scores = scores.masked_fill(lens.unsqueeze(-1) <= plan.places, -_INF)
     weights = torch.softmax(scores, -1)
     mean = product(weights, value)
     return (mean, weights) if lens is None or _is_finite(mean) else None
 
 
 def _gaussian_scores(query: Tensor, key: Tensor, records: bool) -> Tensor:
-    if records:  # a second derivative may be asked for, which `cdist` has not
-        return -0.5 * (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(-1)
-    far = torch.cdist(query, key, compute_mode="donot_use_mm_for_euclid_dist")
-    return (-0.5 * far).mul_(far)
+    apart = query.unsqueeze(-2) - key.unsqueeze(-3)
+    return -0.5 * apart.square().sum(-1) if records else apart.square_().sum(-1).mul_(-0.5)
 
 
 def _by_sdpa(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None] | None:

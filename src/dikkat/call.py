@@ -82,7 +82,8 @@ def problem(
             query, key, value = hide(query, live), hide(key, seen), hide(value, seen)
     if heads is not None:
         query, key, value = (of(t) for t, of in zip((query, key, value), heads.projections, strict=True))
-    return replace(compared(query, score.project_key(key), value, score, limits, lead, wanted), harmless=harmless)
+    found = compared(query, value, score.project(query, key), score, limits, lead, wanted)
+    return replace(found, harmless=harmless)
 
 
 def problem_of_projected(
@@ -108,36 +109,36 @@ def problem_of_projected(
         seen = limits.seen()
         key, value = hide(key, seen), hide(value, seen)
     packed = None if packed is None else rank(packed, len(lead), 3)
-    return compared(query, key, value, score, limits, lead, wanted, packed)
+    return compared(query, value, (score.project_query(query), key), score, limits, lead, wanted, packed)
 
 
 def compared(
     query: Tensor,
-    projected_key: Tensor,
     value: Tensor,
+    projected: tuple[Tensor, Tensor],
     score: Score,
     limits: Restrictions,
     lead: torch.Size,
     wanted: Wanted,
     packed: Tensor | None = None,
 ) -> Problem:
-    """Project the query, and make the problem of it and a key that is projected, and perhaps packed, already.
+    """The problem of a query and a key that are projected, and perhaps packed; `query` as it was before.
 
     All have as many leading dimensions as `lead`, and 0 in the rows that no batch element which shares them sees.
     """
     check_declared(score)
-    projected, weight = score.project_query(query), score.pair_weight()
-    _check_projected(projected, query, "query", score)
+    (projected_query, projected_key), weight = projected, score.pair_weight()
+    _check_projected(projected_query, query, "query", score)
     _check_projected(projected_key, value, "key", score)
-    if projected.shape[-1] != projected_key.shape[-1]:
+    if projected_query.shape[-1] != projected_key.shape[-1]:
         raise ValueError(
-            f"query, key: got {projected.shape[-1]} and {projected_key.shape[-1]} features after projection by "
+            f"query, key: got {projected_query.shape[-1]} and {projected_key.shape[-1]} features after projection by "
             f"{type(score).__name__}; expected the same number (for different sizes: scores.Bilinear, scores.Additive)"
         )
-    if weight is not None and weight.shape[-1:] != projected.shape[-1:]:
+    if weight is not None and weight.shape[-1:] != projected_query.shape[-1:]:
         raise ValueError(
             f"score: got a pair_weight of {type(score).__name__} with shape {tuple(weight.shape)}; "
-            f"expected ({projected.shape[-1]},), one a projected feature"
+            f"expected ({projected_query.shape[-1]},), one a projected feature"
         )
     if limits.hide() and any(t.shape[:-2] != lead for t in (projected_key, value)):
         # A row that is shared by batch elements which see it and others which do not is copied for each here.
@@ -147,7 +148,7 @@ def compared(
     return Problem(
         score.pair,
         score.profile,
-        projected,
+        projected_query,
         projected_key,
         None if weight is None else rank(weight, len(lead), 1),
         value,

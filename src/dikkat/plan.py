@@ -84,7 +84,7 @@ def attend(
     plans = None if signature is None else _PLANS.get(signature)
     if plans is None:
         return None
-    query, key, weight = score.project_query(query), score.project_key(key), score.pair_weight()
+    (query, key), weight = score.project(query, key), score.pair_weight()
     records = _records(query, key, weight, value)
     plan = plans.get(_projected_signature(query, key, weight, records))
     if plan is None:

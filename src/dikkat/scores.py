@@ -45,6 +45,10 @@ class Score(nn.Module):
         """(..., m, d_k) -> (..., m, h)."""
         return key
 
+    def project(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Both sides of a call: by default, each by its own projection."""
+        return self.project_query(query), self.project_key(key)
+
     def pair_weight(self) -> Tensor | None:
         """The weight v of each feature, (h,), for `additive`; None for the others."""
         return None
@@ -105,6 +109,13 @@ class ScaledDot(Score):
     def project_query(self, query: Tensor) -> Tensor:
         """q / √d."""
         return query / math.sqrt(max(1, query.shape[-1]))
+
+    def project(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """The side with fewer numbers divided by √d: where keys are few and queries many, a pass less over these."""
+        # A program of any length cannot ask which are fewer.
+        if torch.compiler.is_compiling() or not isinstance(key.numel(), int) or query.numel() <= key.numel():
+            return self.project_query(query), key
+        return query, self.project_query(key)
 
 
 class Bilinear(Score):

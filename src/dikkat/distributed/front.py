@@ -262,7 +262,8 @@ class _Call:
             projected, value = call.apart(projected, seen), call.apart(value, seen)
         limits = Restrictions(query.shape[-2], key.shape[-2], None, None, False, bias, None, query.device)
         wanted = call.Wanted(dropout=self.options.get("dropout", 0.0))
-        problem = call.compared(query, projected, value, self.score, limits, lead, wanted)
+        both = self.score.project_query(query), projected
+        problem = call.compared(query, value, both, self.score, limits, lead, wanted)
         return replace(problem, seeds=call.draw_seeds(lead, query.device)) if problem.dropout else problem
 
     def _seen_and_live(self, limits: Restrictions, bias: Tensor | None, lead: torch.Size) -> tuple[Tensor, Tensor]:

@@ -46,15 +46,17 @@ def undescribed(model: nn.Module) -> list[str]:
 
 def obstacles(model: nn.Module) -> list[str]:
     """Why a compiled search cannot run on the weights alone of such a model."""
-    tensors = [*model.parameters(), *model.buffers()]
-    reasons = addresses.obstacles(tensors)
+    modules = list(model.modules())
+    parameters = [each for part in modules for each in part._parameters.values() if each is not None]
+    buffers = [each for part in modules for each in part._buffers.values()]
+    reasons = addresses.obstacles([*parameters, *buffers])
     if torch.is_autocast_enabled("cpu"):
         reasons.append("it computes in one precision, and torch.autocast is on")
-    kinds = {parameter.dtype for parameter in model.parameters()}
+    kinds = {parameter.dtype for parameter in parameters}
     if len(kinds) != 1 or not kinds <= {torch.float32, torch.float64}:
         reasons.append(f"the weights are of {', '.join(sorted(map(str, kinds)))}, not all of float32 or of float64")
     reasons += undescribed(model)
-    for part in model.modules():
+    for part in modules:
         if isinstance(part, AttentionalGRU | AttentionalLSTM):
             if type(part.score) is Cosine:
                 reasons += sequence.score_obstacles(part.score)

@@ -73,14 +73,19 @@ class Allowed(NamedTuple):
         return f"{found}, or none" if self.optional else found
 
 
+_FOUND: dict[type, dict[str, Allowed]] = {}
+
+
 def allowed(cls: type) -> dict[str, Allowed]:
     """What each field of a dataclass may hold, from its type.
 
     Args:
         cls: of fields that are `bool`, a `Literal` of texts, or `int` or `float` with a `Range`; numbers may be None.
     """
-    hints = get_type_hints(cls, include_extras=True)
-    return {field.name: _allowed(hints[field.name]) for field in fields(cls)}
+    if cls not in _FOUND:
+        hints = get_type_hints(cls, include_extras=True)
+        _FOUND[cls] = {field.name: _allowed(hints[field.name]) for field in fields(cls)}
+    return _FOUND[cls]
 
 
 def _allowed(hint: Any) -> Allowed:

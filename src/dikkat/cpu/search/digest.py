@@ -93,7 +93,7 @@ def _digest(zero: Any) -> Any:
 def digest(tensors: Sequence[Tensor]) -> tuple[object, ...]:
     """What tensors on the CPU are, of any dtype: where they lie, their shapes, and the fingerprints of their bits."""
     call, spots, sizes = Call(_CALL, torch.float32), [], []
-    kept = [tensor.detach().contiguous() for tensor in tensors]
+    kept = [tensor if tensor.is_contiguous() else tensor.detach().contiguous() for tensor in tensors]
     for tensor in kept:
         place, size = addresses.address("a weight", tensor, tensor.dtype), tensor.nbytes
         starts = range(0, max(size, 1), _PIECE)
@@ -105,5 +105,5 @@ def digest(tensors: Sequence[Tensor]) -> tuple[object, ...]:
     found = call.new("found", len(spots))
     call.run(_digest, len(spots))
     # A copy lies elsewhere each time.
-    where = tuple(spots) if all(tensor.is_contiguous() for tensor in tensors) else ()
+    where = tuple(spots) if all(one is other for one, other in zip(kept, tensors, strict=True)) else ()
     return tuple(tensor.shape for tensor in tensors), where, tuple(found.tolist())

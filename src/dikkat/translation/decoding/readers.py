@@ -6,7 +6,7 @@ from functools import reduce
 from typing import Any, Protocol, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dikkat.translation.network.model import Batch
 from dikkat.translation.settings import Precision
@@ -78,7 +78,14 @@ def gathered(models: Models) -> list[Reads]:
     ):
         if len(set(found)) > 1:
             raise ValueError(f"models: got {what} {', '.join(map(str, found))}; expected one in common")
-    return [model.eval() for model in together]
+    return [_evaluating(model) for model in together]
+
+
+def _evaluating(model: Reads) -> Reads:
+    """A model in evaluation mode; asking takes less than setting, which shows in a search of one short sentence."""
+    if isinstance(model, nn.Module) and not any(part.training for part in model.modules()):
+        return model
+    return model.eval()
 
 
 def mean_log(scores: Sequence[Tensor]) -> Tensor:

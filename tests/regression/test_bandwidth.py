@@ -388,12 +388,12 @@ def test_a_grid_with_little_noise_gives_no_staircase(by):
     assert model.effective_degrees_of_freedom() <= 0.81 * 30
 
 
-@pytest.mark.parametrize("order", dense.ORDERS)
-def test_the_simplest_does_not_follow_noise(order):
+@pytest.mark.parametrize(("order", "features"), [("constant", 12), ("linear", 5)])
+def test_the_simplest_does_not_follow_noise(order, features):
     lost = []
     for seed in range(3):
         random = np.random.default_rng(seed)
-        x, y = random.normal(size=(460, 12)), random.normal(size=460)
+        x, y = random.normal(size=(460, features)), random.normal(size=460)
         lost.append(NadarayaWatson(bandwidth="loo-1se", order=order).fit(x[:60], y[:60]).score(x[60:], y[60:]))
     assert np.mean(lost) > -0.15
 

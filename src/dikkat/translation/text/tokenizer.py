@@ -169,7 +169,7 @@ class Tokenizer:
 
     def to_json(self) -> str:
         """The contents of a tokenizer.json, which the `tokenizers` library reads too."""
-        return self._inner.to_str(pretty=True)
+        return self._inner.to_str()
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> "Tokenizer":

@@ -161,3 +161,20 @@ def test_a_plan_keeps_no_tensor_of_a_call(taken: list[bool]) -> None:
     ((only,),) = (plans.values() for plans in plan._PLANS.values())
     assert not only.problem.again(weight=None).limits.again().lens
     assert all(getattr(only.problem, name) is None for name in ("query", "key", "value", "weight"))
+
+
+def test_distances_whose_squares_overflow_go_the_long_way(taken: list[bool]) -> None:
+    query, value = torch.zeros(1, 1, 3), torch.tensor([[[5.0], [7.0]]])
+    key = torch.tensor([[[1.0], [1e8]]]).expand(1, 2, 3)
+    for size in (1.0, 1.0, 1e17):
+        came = dikkat.attend(query, size * key, value, score=scores.Gaussian())
+    assert taken == [False, True, False]
+    assert came.item() == 5.0
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(3, 11), (11, 3)])
+def test_a_scaled_product_is_the_same_whichever_side_is_scaled(queries: int, keys: int) -> None:
+    torch.manual_seed(0)
+    query, key = torch.randn(queries, 7, dtype=torch.float64), torch.randn(keys, 7, dtype=torch.float64)
+    came = dikkat.attention_weights(query, key, score=scores.ScaledDot())
+    torch.testing.assert_close(came, torch.softmax(query @ key.mT / 7**0.5, -1), rtol=1e-13, atol=0)

@@ -14,7 +14,7 @@ from dikkat.problem import Problem
 
 
 class Crossovers(NamedTuple):
-    """Up to these sizes, the plain products of the reference are chosen.
+    """Sizes up to which the plain products of the reference are chosen, where nothing else is said.
 
     A pair is a query and a key of one batch element. Softmax takes its share of the time where features are few; a
     fused kernel saves some of that, and more where there are lengths, which are one more pass over the pairs: there it

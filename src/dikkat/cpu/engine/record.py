@@ -224,7 +224,7 @@ class Call:
         places, size = self._regions
         if regions:
             places, size = _layout(self.record, self.dtype, tuple(regions.items()), FENCE)
-        room, where = _room(number if tasks > 1 else 1, size)
+        room, where = _room(number if tasks > 1 else 1, size, kept=self.alone)
         fields = self.fields.copy()  # a call may have tasks of its own, and run several kernels
         memory, counters = fields.memory, self.record.counters
         address = ctypes.addressof(memory)
@@ -249,25 +249,24 @@ class Call:
 class _Kept(threading.local):
     """A thread's own scratch for calls that it does alone: a small call takes little longer than its allocation."""
 
-    size = -1
-    room: Tensor
-    address: int
+    size, room = -1, (torch.empty(0, device="cpu"), 0)
 
 
 _KEPT, _LARGEST_KEPT = _Kept(), 2**18
 
 
-def _room(workers: int, size: int) -> tuple[Tensor, int]:
-    """Scratch memory for so many workers, and its address."""
+def _room(workers: int, size: int, *, kept: bool) -> tuple[Tensor, int]:
+    """Scratch memory for so many workers, and its address; the thread's own, if that may be."""
     if FENCE:
         room, address = addresses.made((workers, size), torch.uint8)
         return room.fill_(_PATTERN), address
-    if workers > 1 or size > _LARGEST_KEPT:
+    if not kept or size > _LARGEST_KEPT:
         return addresses.made((workers, size), torch.uint8)
     if size > _KEPT.size:
-        _KEPT.size = max(2 * size, BYTES)
-        _KEPT.room, _KEPT.address = addresses.made((1, _KEPT.size), torch.uint8)
-    return _KEPT.room, _KEPT.address
+        more = max(2 * size, BYTES)
+        _KEPT.room = addresses.made((1, more), torch.uint8)  # at once: an interrupt must not leave half of it
+        _KEPT.size = more  # last: where no memory is had, the old size stands
+    return _KEPT.room
 
 
 @lru_cache(1024)

@@ -167,6 +167,50 @@ def test_a_damaged_file_of_compiled_kernels(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*.nbc"))
 
 
+# One of two processes that want the same kernels at the same moment.
+TOGETHER = """
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from small import kernel
+
+Path(sys.argv[1], sys.argv[2]).touch()
+while len(list(Path(sys.argv[1]).iterdir())) < 2:
+    time.sleep(0.001)
+for dtype in ("float32", "float64"):
+    kernel(np.dtype(dtype))
+"""
+SMALL = """
+from dikkat.cpu.engine.compile import Kernel
+
+@Kernel
+def kernel(zero):
+    def nothing(record):
+        total = zero
+        for i in range(10):
+            total += i
+    return nothing
+"""
+
+
+def test_one_process_compiles_and_the_others_find(tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(SMALL)
+    (tmp_path / "ready").mkdir()
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    env = os.environ | {"PYTHONPATH": path, "NUMBA_CACHE_DIR": str(tmp_path / "kernels"), "NUMBA_DEBUG_CACHE": "1"}
+    command = [sys.executable, "-c", TOGETHER, str(tmp_path / "ready")]
+    processes = [
+        subprocess.Popen([*command, number], env=env, stdout=subprocess.PIPE, text=True) for number in ("0", "1")
+    ]
+    said = "".join(process.communicate(timeout=120)[0] for process in processes)
+    assert [process.returncode for process in processes] == [0, 0]
+    assert said.count("data saved to") == 2
+    assert said.count("data loaded from") == 2
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("options", ["", "causal=True, valid_lens=torch.tensor([4001])"])
 def test_memory_grows_with_n_and_not_with_n_times_m(options: str) -> None:

@@ -60,6 +60,38 @@ assert torch.allclose(found, torch.nn.functional.cross_entropy(features @ weight
 """
 
 
+# A kernel that is compiled in no time, and a call of it.
+SMALL = """
+from numba import carray
+
+from dikkat.cpu.engine.compile import Kernel
+
+@Kernel
+def kernel(zero):
+    dtype = type(zero)
+
+    def double(record):
+        carray(record, 1, dtype)[0] *= 2
+
+    return double
+"""
+CALL_OF_SMALL = """
+import numpy as np
+
+from small import kernel
+
+numbers = np.array([21.0])
+kernel(numbers.dtype)(numbers.ctypes.data)
+assert numbers[0] == 42
+"""
+
+
+def small(folder: Path) -> str:
+    """The folder, from which the kernel can now be imported."""
+    (folder / "small.py").write_text(SMALL)
+    return str(folder)
+
+
 def test_two_threads_at_once() -> None:
     python(f"""{CALL}
 import threading
@@ -157,10 +189,11 @@ assert dikkat.__file__.startswith({str(tmp_path)!r}), dikkat.__file__
 
 def test_a_damaged_file_of_compiled_kernels(tmp_path: Path) -> None:
     """It is compiled again, with one warning, and the next process finds it whole."""
+    where = os.pathsep.join([small(tmp_path), *sys.path])
     for ending in (None, "nbi", "nbc", None):
         for path in tmp_path.rglob(f"*.{ending}"):
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        done = python(LOSS, NUMBA_CACHE_DIR=str(tmp_path))
+        done = python(CALL_OF_SMALL, PYTHONPATH=where, NUMBA_CACHE_DIR=str(tmp_path / "kernels"))
         warned = [line for line in done.stderr.splitlines() if "Warning:" in line]
         assert len(warned) == (ending is not None), done.stderr
         assert all("damaged" in line and "compiled again" in line for line in warned)
@@ -183,23 +216,11 @@ while len(list(Path(sys.argv[1]).iterdir())) < 2:
 for dtype in ("float32", "float64"):
     kernel(np.dtype(dtype))
 """
-SMALL = """
-from dikkat.cpu.engine.compile import Kernel
-
-@Kernel
-def kernel(zero):
-    def nothing(record):
-        total = zero
-        for i in range(10):
-            total += i
-    return nothing
-"""
 
 
 def test_one_process_compiles_and_the_others_find(tmp_path: Path) -> None:
-    (tmp_path / "small.py").write_text(SMALL)
     (tmp_path / "ready").mkdir()
-    path = os.pathsep.join([str(tmp_path), *sys.path])
+    path = os.pathsep.join([small(tmp_path), *sys.path])
     env = os.environ | {"PYTHONPATH": path, "NUMBA_CACHE_DIR": str(tmp_path / "kernels"), "NUMBA_DEBUG_CACHE": "1"}
     command = [sys.executable, "-c", TOGETHER, str(tmp_path / "ready")]
     processes = [

@@ -6,7 +6,9 @@ MXNET_PYTHON ?= $(shell command -v python3.11 || command -v python3)
 MXNET := .venv-mxnet/bin
 SOURCES := src tests benchmarks examples docs tools conftest.py
 INSTALL := -m pip install --quiet --disable-pip-version-check
-PYTEST := $(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal
+# Threads that wait busily for work would take the cores from the other process's.
+WAITING := OMP_WAIT_POLICY=passive
+PYTEST := $(WAITING) $(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal
 KERAS_TESTS := tests/frameworks/in_keras src/dikkat/frameworks/keras
 KERAS_2_TESTS := tests/textbook/test_textbook_tensorflow.py \
   $(addprefix src/dikkat/textbook/,keras2.py keras2_gru.py generations.py tensorflow.py)
@@ -59,7 +61,7 @@ test-pythons:  ## The core's tests on each of $(PYTHONS) that is here, each in a
 	  command -v python$$version > /dev/null && python$$version -c '' 2> /dev/null || { echo "python$$version: not here"; continue; }; \
 	  python$$version -m venv .venv-$$version && \
 	  .venv-$$version/bin/python $(INSTALL) -c constraints.txt -e '.[test]' && \
-	  .venv-$$version/bin/python -m pytest -q --numprocesses=2 $(FAST_TESTS) || exit 1; done
+	  $(WAITING) .venv-$$version/bin/python -m pytest -q --numprocesses=2 $(FAST_TESTS) || exit 1; done
 
 test-mxnet: .venv-mxnet/installed  ## MXNet, which wants Python 3.11 and an old NumPy, in an environment of its own.
 	$(MXNET)/python -m pytest -q tests/frameworks/in_mxnet src/dikkat/frameworks/mxnet src/dikkat/textbook/mxnet.py

@@ -60,6 +60,38 @@ assert torch.allclose(found, torch.nn.functional.cross_entropy(features @ weight
 """
 
 
+# A kernel that is compiled in no time, and a call of it.
+SMALL = """
+from numba import carray
+
+from dikkat.cpu.engine.compile import Kernel
+
+@Kernel
+def kernel(zero):
+    dtype = type(zero)
+
+    def double(record):
+        carray(record, 1, dtype)[0] *= 2
+
+    return double
+"""
+CALL_OF_SMALL = """
+import numpy as np
+
+from small import kernel
+
+numbers = np.array([21.0])
+kernel(numbers.dtype)(numbers.ctypes.data)
+assert numbers[0] == 42
+"""
+
+
+def small(folder: Path) -> str:
+    """The folder, from which the kernel can now be imported."""
+    (folder / "small.py").write_text(SMALL)
+    return str(folder)
+
+
 def test_two_threads_at_once() -> None:
     python(f"""{CALL}
 import threading
@@ -157,14 +189,47 @@ assert dikkat.__file__.startswith({str(tmp_path)!r}), dikkat.__file__
 
 def test_a_damaged_file_of_compiled_kernels(tmp_path: Path) -> None:
     """It is compiled again, with one warning, and the next process finds it whole."""
+    where = os.pathsep.join([small(tmp_path), *sys.path])
     for ending in (None, "nbi", "nbc", None):
         for path in tmp_path.rglob(f"*.{ending}"):
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        done = python(LOSS, NUMBA_CACHE_DIR=str(tmp_path))
+        done = python(CALL_OF_SMALL, PYTHONPATH=where, NUMBA_CACHE_DIR=str(tmp_path / "kernels"))
         warned = [line for line in done.stderr.splitlines() if "Warning:" in line]
         assert len(warned) == (ending is not None), done.stderr
         assert all("damaged" in line and "compiled again" in line for line in warned)
     assert list(tmp_path.rglob("*.nbc"))
+
+
+# One of two processes that want the same kernels at the same moment.
+TOGETHER = """
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from small import kernel
+
+Path(sys.argv[1], sys.argv[2]).touch()
+while len(list(Path(sys.argv[1]).iterdir())) < 2:
+    time.sleep(0.001)
+for dtype in ("float32", "float64"):
+    kernel(np.dtype(dtype))
+"""
+
+
+def test_one_process_compiles_and_the_others_find(tmp_path: Path) -> None:
+    (tmp_path / "ready").mkdir()
+    path = os.pathsep.join([small(tmp_path), *sys.path])
+    env = os.environ | {"PYTHONPATH": path, "NUMBA_CACHE_DIR": str(tmp_path / "kernels"), "NUMBA_DEBUG_CACHE": "1"}
+    command = [sys.executable, "-c", TOGETHER, str(tmp_path / "ready")]
+    processes = [
+        subprocess.Popen([*command, number], env=env, stdout=subprocess.PIPE, text=True) for number in ("0", "1")
+    ]
+    said = "".join(process.communicate(timeout=120)[0] for process in processes)
+    assert [process.returncode for process in processes] == [0, 0]
+    assert said.count("data saved to") == 2
+    assert said.count("data loaded from") == 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -15,7 +15,6 @@ _EXTRAS = {
         "pyarrow",
         "httpx",
         "platformdirs",
-        "filelock",
         "huggingface_hub",
     },
     "transformers": {"transformers", "safetensors"},

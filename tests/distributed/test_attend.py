@@ -1,5 +1,6 @@
 """Attention over 2 and 4 gloo ranks against the twin in `kit.py`."""
 
+import os
 import re
 
 import pytest
@@ -9,15 +10,22 @@ import kit
 from dikkat.distributed import attend, positions
 from dikkat.distributed.order import ORDERS
 from dikkat.scores import Dot
+from dikkat.storage.locks import locked
 from distributed.cases import CALLS, COMPILED, heads_case, hidden_case
 from distributed.ring import run_ranks
 
 
 @pytest.fixture(scope="module", params=[2, 4])
 def results(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    for rank, done in enumerate(run_ranks(request.param, folder, "distributed.cases:all_calls")):
-        assert done.returncode == 0, f"rank {rank}: {done.stderr[-3000:]}"
+    base = tmp_path_factory.getbasetemp()
+    # Test processes side by side share what one of them has the ranks do.
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"ranks-{request.param}"
+    folder.mkdir(exist_ok=True)
+    with locked(folder / "lock", wait=True):
+        if not (folder / "done").exists():
+            for rank, done in enumerate(run_ranks(request.param, folder, "distributed.cases:all_calls")):
+                assert done.returncode == 0, f"rank {rank}: {done.stderr[-3000:]}"
+            (folder / "done").touch()
     left = {path.stem: path.read_text() for path in folder.glob("rank-*.txt")}
     return {"world": request.param, "left": left, **torch.load(folder / f"results-{request.param}.pt")}
 

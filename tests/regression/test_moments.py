@@ -14,7 +14,7 @@ from dikkat.cpu.engine import threads
 from dikkat.cpu.moments import launch as moments_launch
 from dikkat.regression import moments as module
 from dikkat.regression.joined import join, spatial_order
-from dikkat.regression.moments import Moments, Points, Window, moments, sensitivity, squares, weights
+from dikkat.regression.moments import LineMoments, Moments, Points, Window, moments, sensitivity, weights
 from dikkat.state import State, merge
 
 KERNELS = {
@@ -24,7 +24,6 @@ KERNELS = {
     "triangular": lambda r: np.maximum(0, 1 - r),
     "average": lambda r: np.ones_like(r),
 }
-SMOOTH = ("gaussian", "average")
 EPS = {torch.float32: 2.0**-23, torch.float64: 2.0**-52}
 
 
@@ -80,10 +79,8 @@ def twin(query: Tensor, points: Points, window: Window, exclude: Tensor | None =
     return {name: np.array(found) for name, found in rows.items()}
 
 
-def check(found: Moments, right: dict[str, np.ndarray], within: float) -> None:
+def check(found: Moments | LineMoments, right: dict[str, np.ndarray], within: float) -> None:
     for name, tensor in found._asdict().items():
-        if tensor is None:
-            continue
         came, wanted = array(tensor), right[name]
         assert came.shape == wanted.shape
         assert (np.isneginf(came) == np.isneginf(wanted)).all()
@@ -112,7 +109,7 @@ def test_moments_are_what_their_formula_says(
     window = Window(profile, bandwidth(3, dtype), squared=squared)  # type: ignore[arg-type]
     found = moments(query, points, window, degree=degree, exclude=exclude)
     assert found.value.dtype == dtype
-    assert (found.spread is None) == (degree == 0)
+    assert isinstance(found, LineMoments if degree else Moments)
     check(found, twin(query, points, window, exclude), 200 * EPS[dtype])
 
 
@@ -130,7 +127,7 @@ def test_all_sizes(way: str, queries: int, keys: int, size: int, values: int) ->
 def test_no_query(way: str) -> None:
     query, points, _ = problem(queries=1)
     found = moments(query[:0], points, Window("gaussian", bandwidth(3)), degree=1)
-    assert [tuple(t.shape) for t in found if t is not None] == [(0,), (0, 2), (0, 3), (0, 3, 3), (0, 3, 2)]
+    assert [tuple(t.shape) for t in found] == [(0,), (0, 2), (0, 3), (0, 3, 3), (0, 3, 2)]
 
 
 def test_joined_rows_keep_what_was_given() -> None:
@@ -182,8 +179,6 @@ def test_a_point_that_is_left_out_has_no_effect(way: str, profile: str) -> None:
     key[101] = query[0]
     after = moments(query, replace(points, key=key, value=value), window, degree=1, exclude=exclude)
     for one, other in zip(before, after, strict=True):
-        assert one is not None
-        assert other is not None
         assert one.allclose(other, rtol=1e-13, atol=1e-13)
 
 
@@ -203,62 +198,12 @@ def test_merging_is_the_whole() -> None:
     def state(rows: slice) -> State:
         part = arranged(points.key[rows], points.value[rows], points.weight[rows])
         found = moments(query, part, window, degree=1)
-        assert found.offset is not None
-        assert found.spread is not None
-        assert found.cross is not None
         parts = (found.value, found.offset, found.spread.flatten(1), found.cross.flatten(1))
         return State(torch.cat(parts, 1), found.lse)
 
     whole, merged = state(slice(None)), merge(state(slice(0, 83)), state(slice(83, None)))
     assert merged.mean.allclose(whole.mean, rtol=1e-12, atol=1e-13)
     assert merged.lse.allclose(whole.lse, rtol=1e-12)
-
-
-def exact_squares(query: Tensor, points: Points, window: Window, fit: Tensor) -> np.ndarray:
-    """Their formula in long double."""
-    rows, sigma = [], array(window.bandwidth)
-    for x, theta in zip(array(query), array(fit).astype(np.longdouble), strict=True):
-        delta = (array(points.key) - x).astype(np.longdouble) / sigma
-        w = array(points.weight) * KERNELS[window.profile](np.sqrt((delta**2).sum(1)))
-        z = np.concatenate([np.ones((len(w), 1)), delta], 1)[:, : len(theta)]
-        rows.append(w / w.sum() @ (array(points.value) - z @ theta) ** 2 if w.sum() else 0 * theta[0])
-    return np.array(rows)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("degree", [0, 1])
-@pytest.mark.parametrize("profile", KERNELS)
-def test_squares_are_what_their_formula_says(way: str, profile: str, degree: int, dtype: torch.dtype) -> None:
-    query, points, _ = problem(dtype=dtype)
-    window = Window(profile, bandwidth(3, dtype))  # type: ignore[arg-type]
-    fit = torch.randn(97, 1 + 3 * degree, 2, generator=torch.Generator().manual_seed(11)).to(dtype)
-    found, right = squares(query, points, window, fit), exact_squares(query, points, window, fit)
-    assert found.dtype == dtype
-    assert np.abs(array(found) - right).max() <= 200 * EPS[dtype] * right.max()
-
-
-@pytest.mark.parametrize("degree", [0, 1])
-@pytest.mark.parametrize("profile", SMOOTH)
-def test_squares_about_one_fit_merge(way: str, profile: str, degree: int) -> None:
-    """With values of 10⁹ in one part and of 1 in the other, every query's squares are exact to its own."""
-    query, points, _ = problem()
-    points = replace(points, value=points.value * (1 + 1e9 * (torch.arange(211.0)[:, None] > 83)))
-    window = Window(profile, bandwidth(3))  # type: ignore[arg-type]
-    fit = torch.randn(97, 1 + 3 * degree, 2, generator=torch.Generator().manual_seed(11), dtype=torch.float64)
-
-    def state(rows: slice) -> State:
-        part = arranged(points.key[rows], points.value[rows], points.weight[rows])
-        return State(squares(query, part, window, fit), moments(query, part, window).lse)
-
-    merged = merge(state(slice(0, 83)), state(slice(83, None))).mean
-    right = exact_squares(query, points, window, fit)
-    assert (np.abs(array(merged) - right) <= 1e-12 * right).all()
-    assert (np.abs(array(squares(query, points, window, fit)) - right) <= 1e-12 * right).all()
-
-
-def test_no_query_has_no_squares(way: str) -> None:
-    query, points, _ = problem(queries=1)
-    assert squares(query[:0], points, Window("gaussian", bandwidth(3)), query.new_zeros(0, 1, 2)).shape == (0, 2)
 
 
 @settings(max_examples=60, deadline=None)

@@ -35,7 +35,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.regression.moments import Moments
+from dikkat.regression.moments import LineMoments, Moments
 
 _LARGEST = 1e30  # a ridge that leaves nothing of a slope, and can be added and divided by in float32
 _LOG_LARGEST = math.log(_LARGEST)
@@ -81,16 +81,16 @@ class _Centred(NamedTuple):
         return self.lse < math.log(torch.finfo(self.lse.dtype).tiny)
 
 
-def local_fit(found: Moments, ridge: Tensor) -> LocalFit:
+def local_fit(found: Moments | LineMoments, ridge: Tensor) -> LocalFit:
     """The local constant from moments of degree 0, the local line from those of degree 1.
 
     Args:
         found: The moments.
         ridge: (d,), Λ S_0; the constant needs none.
     """
-    centred = _centred(found)
-    if centred is None:
+    if isinstance(found, Moments):
         return LocalFit(torch.ones_like(found.lse)[:, None], found.value[:, None])
+    centred = _centred(found)
     offset = centred.offset[..., None]
     solved = _solve(centred, torch.cat([centred.cross, offset], -1), ridge)
     slope, lean = solved[..., :-1], solved[..., -1]
@@ -99,36 +99,26 @@ def local_fit(found: Moments, ridge: Tensor) -> LocalFit:
     return LocalFit(torch.cat([first, -lean], 1), torch.cat([height[:, None], slope], 1))
 
 
-def noise_shares(found: Moments, squared: Moments, ridge: Tensor) -> tuple[Tensor, Tensor]:
-    r"""How noise of variance s² in each y goes into the estimate and out of the residuals, both (n,).
-
-    With l the row of the smoother matrix and M, M₂ the sums of $w z z^\top$ and $w^2 z z^\top$, the estimate's variance
-    is $s^2\lVert l\rVert^2$, and the residual variance expects $s^2 (1 - \operatorname{tr} M^{-1} M_2)$.
+def noise_share(found: LineMoments, squared: LineMoments, ridge: Tensor) -> Tensor:
+    """How much of the noise in each y is in the height of a local line: of variance s², its variance is s² ‖l‖².
 
     Args:
         found: The moments under K.
-        squared: Those under K², of the same degree.
+        squared: Those under K².
         ridge: (d,), Λ S_0.
 
     Returns:
-        ‖l‖² and 1 − tr M⁻¹M₂.
+        ‖l‖², (n,), with l the line's row of the smoother matrix.
     """
     share = (squared.lse - 2 * found.lse).exp()  # Σ_j w_j²
     centred, about = _centred(found), _centred(squared)
-    if centred is None or about is None:
-        return share, 1 - share
     lean = _solve(centred, centred.offset[..., None], ridge)
     shift = (about.offset - centred.offset)[..., None]  # the mean of δ − o under w², and next that of its square
     spread = about.spread + shift @ shift.mT
-    norm = 1 + (lean * (spread @ lean - 2 * shift)).sum((1, 2))
-    trace = 1 + _solve(centred, spread, ridge).diagonal(dim1=1, dim2=2).sum(1)
-    return share * norm, 1 - share * trace
+    return share * (1 + (lean * (spread @ lean - 2 * shift)).sum((1, 2)))
 
 
-def _centred(found: Moments) -> _Centred | None:
-    """None of degree 0."""
-    if found.offset is None or found.spread is None or found.cross is None:
-        return None
+def _centred(found: LineMoments) -> _Centred:
     offset = found.offset[..., None]
     return _Centred(
         found.offset,

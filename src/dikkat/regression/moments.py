@@ -14,7 +14,7 @@ and the rest from tiles in plain PyTorch.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -78,21 +78,33 @@ class Window:
 
 
 class Moments(NamedTuple):
-    """Of n queries. Of degree 0 the last three are None. A query that no key reaches has lse −∞, and 0 otherwise.
+    """Of n queries, of degree 0. A query that no key reaches has lse −∞, and 0 otherwise.
 
     Attributes:
         lse: (n,), log Σ_j W_j K(δ_j).
         value: (n, v), the mean of y.
-        offset: (n, d), of δ.
+    """
+
+    lse: Tensor
+    value: Tensor
+
+
+class LineMoments(NamedTuple):
+    """Likewise of degree 1.
+
+    Attributes:
+        lse: (n,).
+        value: (n, v).
+        offset: (n, d), the mean of δ.
         spread: (n, d, d), of δδᵀ.
         cross: (n, d, v), of δy.
     """
 
     lse: Tensor
     value: Tensor
-    offset: Tensor | None = None
-    spread: Tensor | None = None
-    cross: Tensor | None = None
+    offset: Tensor
+    spread: Tensor
+    cross: Tensor
 
 
 def parts(count: int, columns: int) -> list[slice]:
@@ -101,9 +113,21 @@ def parts(count: int, columns: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
+@overload
+def moments(
+    query: Tensor, points: Points, window: Window, *, degree: Literal[1], exclude: Tensor | None = None
+) -> LineMoments: ...
+
+
+@overload
 def moments(
     query: Tensor, points: Points, window: Window, *, degree: int = 0, exclude: Tensor | None = None
-) -> Moments:
+) -> Moments | LineMoments: ...
+
+
+def moments(
+    query: Tensor, points: Points, window: Window, *, degree: int = 0, exclude: Tensor | None = None
+) -> Moments | LineMoments:
     """The moments about each query (n, d); those of δ for degree 1 only.
 
     Args:
@@ -135,38 +159,7 @@ def moments(
         return Moments(state.lse, state.mean)
     size, values = points.key.shape[1], points.value.shape[1]
     value, offset, spread, cross = state.mean.split([values, size, size * size, size * values], 1)
-    return Moments(state.lse, value, offset, spread.unflatten(1, (size, size)), cross.unflatten(1, (size, values)))
-
-
-def squares(query: Tensor, points: Points, window: Window, fit: Tensor) -> Tensor:
-    """Σ_j w_j (y_j − z_jᵀθ)² with z = (1, δ), (n, v): the second moments of y about a local fit.
-
-    Their digits do not depend on how large y is elsewhere, nor on its mean: nothing large is subtracted from anything
-    large. About a θ that is given they are means as the others are, and merge with those over other keys alike.
-
-    Args:
-        query: (n, d).
-        points: The keys.
-        window: The kernel.
-        fit: (n, 1 + degree · d, v): θ.
-    """
-    if points.tiles is not None:
-        (found,) = _in_order(
-            moments_launch.squares,
-            query,
-            {"fit": fit},
-            points=points.tiles,
-            profile=window.profile,
-            bandwidth=window.bandwidth,
-            tolerance=window.tolerance,
-        )
-        return found
-
-    def residuals(rows: slice, cols: slice, delta: Tensor, share: Tensor) -> Tensor:
-        left = points.value[cols] - _heights(fit[rows], delta)
-        return torch.einsum("nm,nmv->nv", share, left.square())
-
-    return _merged(query, points, window, None, residuals, points.value.shape[1]).mean
+    return LineMoments(state.lse, value, offset, spread.unflatten(1, (size, size)), cross.unflatten(1, (size, values)))
 
 
 def sensitivity(
@@ -239,40 +232,29 @@ def _attended(query: Tensor, points: Points, window: Window, exclude: Tensor | N
 
 def _features(query: Tensor, points: Points, window: Window, degree: int, exclude: Tensor | None) -> State:
     """The state of the features y and, for degree 1, δ, δδᵀ, δy, in one row a query."""
-
-    def means(rows: slice, cols: slice, delta: Tensor, share: Tensor) -> Tensor:
-        found = [share @ points.value[cols]]
-        if degree:
-            weighted = share[..., None] * delta
-            found += [
-                weighted.sum(1),
-                torch.einsum("nmc,nme->nce", weighted, delta).flatten(1),
-                torch.einsum("nmc,mv->ncv", weighted, points.value[cols]).flatten(1),
-            ]
-        return torch.cat(found, 1)
-
-    return _merged(query, points, window, exclude, means, points.columns(degree))
-
-
-def _merged(
-    query: Tensor,
-    points: Points,
-    window: Window,
-    exclude: Tensor | None,
-    means: Callable[[slice, slice, Tensor, Tensor], Tensor],
-    columns: int,
-) -> State:
-    """The state of so many features, from what a tile's rows, keys, differences and shares make of them."""
     parts: dict[int, Pooled] = {}
     for rows, cols in _tiles(query, points):
         delta, scores = _scores(query, points, window, rows, cols, exclude)
         share, peak, total = softmax(scores, None)
-        state = Pooled(means(rows, cols, delta, share), peak, total)
+        state = Pooled(_means(points.value[cols], delta, share, degree), peak, total)
         parts[rows.start] = join(parts[rows.start], state) if rows.start in parts else state
     if not parts:
-        return State(query.new_zeros(0, columns), query.new_zeros(0))
+        return State(query.new_zeros(0, points.columns(degree)), query.new_zeros(0))
     mean, peak, total = (torch.cat(each) for each in zip(*parts.values(), strict=True))
     return State(mean, *log_sum_exp(peak, total))
+
+
+def _means(value: Tensor, delta: Tensor, share: Tensor, degree: int) -> Tensor:
+    """A tile's features, from its keys' values, the differences and the shares."""
+    found = [share @ value]
+    if degree:
+        weighted = share[..., None] * delta
+        found += [
+            weighted.sum(1),
+            torch.einsum("nmc,nme->nce", weighted, delta).flatten(1),
+            torch.einsum("nmc,mv->ncv", weighted, value).flatten(1),
+        ]
+    return torch.cat(found, 1)
 
 
 def _heights(fit: Tensor, delta: Tensor) -> Tensor:

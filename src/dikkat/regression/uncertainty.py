@@ -39,8 +39,8 @@ from torch import Tensor
 from dikkat.regression.bandwidth import RIDGE
 from dikkat.regression.criterion import Criterion
 from dikkat.regression.joined import Array, Joined
-from dikkat.regression.local import LocalFit, local_fit, noise_shares, ridge_of
-from dikkat.regression.moments import Moments, Points, Profile, Window, moments, parts
+from dikkat.regression.local import LocalFit, local_fit, noise_share, ridge_of
+from dikkat.regression.moments import LineMoments, Points, Profile, Window, moments, parts
 
 _WIDER = 2.0  # the bandwidth of errors over that of values
 _ALONE = 1e-5  # least degrees of freedom in a row; with less, the fit has as many numbers as points
@@ -99,7 +99,7 @@ class Uncertainty:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             found = moments(part, self._values, self._window(1.0), degree=1)
-            seen = found.offset * self.bandwidth  # type: ignore[operator]  # of degree 1
+            seen = found.offset * self.bandwidth
             ridge = self._ridge(1.0)
             return (self._deviation(part + seen, _open(found, local_fit(found, ridge), ridge)),)
 
@@ -125,10 +125,10 @@ class Uncertainty:
                 moments(part, self._values, self._window(narrow, squared), degree=1) for squared in (False, True)
             )
             fit = local_fit(found, ridge)
-            norm, _ = noise_shares(found, squared, ridge)
-            seen = found.offset * self.bandwidth * narrow  # type: ignore[operator]  # of degree 1
+            seen = found.offset * self.bandwidth * narrow
             _, noise, freedom = self._errors(part + seen)
-            return fit.estimate, (noise * (norm[:, None] + _open(found, fit, ridge))).sqrt(), freedom
+            share = noise_share(found, squared, ridge)[:, None] + _open(found, fit, ridge)
+            return fit.estimate, (noise * share).sqrt(), freedom
 
         return Band(*self._by_parts(query, work))
 
@@ -185,9 +185,8 @@ class Uncertainty:
         return [torch.cat(pieces).numpy() for pieces in zip(*found, strict=True)]
 
 
-def _open(found: Moments, fit: LocalFit, ridge: Tensor) -> Tensor:
+def _open(found: LineMoments, fit: LocalFit, ridge: Tensor) -> Tensor:
     """b, (n, 1)."""
-    assert found.offset is not None
     lean = fit.row[:, 1:] * (-found.lse[:, None]).clamp(max=-_GONE).exp() * ridge.sqrt()
     gone = (found.lse < _GONE)[:, None]
     return torch.where(gone, _unknown(found.offset, ridge), lean).square().sum(1, keepdim=True)

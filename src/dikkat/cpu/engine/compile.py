@@ -2,7 +2,8 @@
 
 import ctypes
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from threading import Lock
 from typing import Any
@@ -10,11 +11,15 @@ from typing import Any
 import numpy as np
 from numba import cfunc, njit, types
 
-from dikkat.cpu.engine.internals import FunctionCache
+from dikkat.cpu.engine.internals import FunctionCache, index_of, is_kept
 from dikkat.cpu.engine.vectors import FLAGS
+from dikkat.storage.locks import locked
 
 # Division by zero is ∞, not an error.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": set(FLAGS)}
+
+# Of a kernel: the address of a call's record.
+_SIGNATURE = types.void(types.voidptr)
 
 # Called from compiled code alone: without what Python would need to call them, they compile faster. No call of one is
 # left in a kernel's code: Numba compiles them alone too, under the names that the kernel would call, and a process runs
@@ -47,13 +52,13 @@ class Kernel:
 
 def _compile(function: Callable[[Any], None]) -> tuple[Any, Any]:
     """Compile, through the cache on disk if it has a folder; return the compiled function, to keep, and its handle."""
-    signature = types.void(types.voidptr)
 
     def compiled(kept: bool) -> Any:
-        return cfunc(signature, cache=kept, **_OPTIONS)(function)
+        return cfunc(_SIGNATURE, cache=kept, **_OPTIONS)(function)
 
     try:
-        found = compiled(kept=True)
+        with _alone(function):
+            found = compiled(kept=True)
     except Exception as error:
         if not (_nowhere(error) or _forget(function)):
             raise
@@ -61,6 +66,21 @@ def _compile(function: Callable[[Any], None]) -> tuple[Any, Any]:
         found = compiled(kept=not _nowhere(error))
         _warn() if _nowhere(error) else _warn_of_damage(type(error).__name__)
     return found, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(found.address)
+
+
+@contextmanager
+def _alone(function: Callable[[Any], None]) -> Iterator[None]:
+    """Of several processes that miss a kernel, one compiles it, and the others wait and find it.
+
+    Side by side, they would also give two kernels of one function the same file, if they keep them at the same moment.
+    """
+    with ExitStack() as stack:
+        if not is_kept(function, _SIGNATURE):
+            index = index_of(function)
+            index.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(OSError, NotImplementedError):  # a file system without locks
+                stack.enter_context(locked(index.with_suffix(".lock"), wait=True))
+        yield
 
 
 def _nowhere(error: Exception) -> bool:

@@ -1,7 +1,23 @@
 """What is used of Numba beside its documented interface, named here and nowhere else: a new version may move it."""
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 from numba.core import cgutils
 from numba.core.caching import FunctionCache
+from numba.core.registry import cpu_target
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 
-__all__ = ["AbstractTemplate", "FunctionCache", "cgutils", "infer_global", "signature"]
+__all__ = ["AbstractTemplate", "FunctionCache", "cgutils", "index_of", "infer_global", "is_kept", "signature"]
+
+
+def index_of(function: Callable[..., Any]) -> Path:
+    """The file in which Numba writes down what it has compiled of a function."""
+    return Path(FunctionCache(function)._cache_file._index_path)
+
+
+def is_kept(function: Callable[..., Any], of: Any) -> bool:
+    """Whether a function is compiled for a signature and this processor, as far as its index says."""
+    cache = FunctionCache(function)
+    return cache._index_key(of, cpu_target.target_context.codegen()) in cache._cache_file._load_index()

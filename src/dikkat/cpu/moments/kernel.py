@@ -280,28 +280,6 @@ def _add_means(
 
 
 @inlined
-def _add_squares(
-    call: Call, i: int, row: Pointer, value: Pointer, delta: Pointer, w0: Vector, w1: Vector, w2: Vector, w3: Vector,
-    zero: Any,
-) -> None:  # fmt: skip
-    """The columns Σ w and Σ w (y − zᵀθ)²: squares of differences, not a difference of squares, keep their digits."""
-    lanes, values = lanes_of(zero), call.values
-    wide = TILE * lanes
-    terms = call.features if call.degree != 0 else 0
-    fit = at(pointer(call.fit, zero), i * (1 + terms) * values)
-    store(row, 0, load(row, 0) + ((w0 + w1) + (w2 + w3)))
-    for k in range(values):
-        place, own, height = k * wide, (1 + k) * lanes, spread(fit, k)
-        l0, l1 = load(value, place) - height, load(value, place + lanes) - height
-        l2, l3 = load(value, place + 2 * lanes) - height, load(value, place + 3 * lanes) - height
-        for c in range(terms):
-            slope, at_c = spread(fit, (1 + c) * values + k), c * wide
-            l0, l1 = l0 - slope * load(delta, at_c), l1 - slope * load(delta, at_c + lanes)
-            l2, l3 = l2 - slope * load(delta, at_c + 2 * lanes), l3 - slope * load(delta, at_c + 3 * lanes)
-        store(row, own, load(row, own) + ((w0 * l0 * l0 + w1 * l1 * l1) + (w2 * l2 * l2 + w3 * l3 * l3)))
-
-
-@inlined
 def _add_lines(
     call: Call, row: Pointer, value: Pointer, delta: Pointer, weights: Pointer, weighted: Pointer, zero: Any
 ) -> None:
@@ -354,7 +332,7 @@ def _add_sensitivity(
 
 @inlined
 def _tile(
-    call: Call, work: Work, t: int, i0: int, rows: int, fixed: bool, reach: float, query: Pointer, about: Any, zero: Any
+    call: Call, work: Work, t: int, i0: int, rows: int, fixed: bool, reach: float, query: Pointer, zero: Any
 ) -> None:
     """Add a tile's share to some rows; a row out of reach skips it as long as its budget pays the price."""
     peaks, sums, spent, apart, delta = work.peaks, work.sums, work.spent, work.apart, work.delta
@@ -380,9 +358,6 @@ def _tile(
         peaks[i], w0, w1, w2, w3 = _weights(
             call, at(query, i * call.features), key, weight, hidden, fixed, peaks[i], row, delta, weights, zero
         )
-        if about is not None:
-            _add_squares(call, i0 + i, row, value, delta, w0, w1, w2, w3, zero)
-            continue
         if not fixed:
             _add_means(call, row, value, w0, w1, w2, w3, zero)
             if call.degree == 0:
@@ -415,11 +390,8 @@ def _finish(call: Call, i: int, peak: float, row: Pointer, fixed: bool, zero: An
 
 
 @Kernel
-def windows(zero: Any, about: Any) -> Any:
-    """Each query's moments; where `lse` is given, its sensitivities; or its squares `about` its `fit`.
-
-    The squares are compiled apart, as the moments take longer beside them.
-    """
+def windows(zero: Any) -> Any:
+    """Each query's moments; where `lse` is given, its sensitivities."""
     layout = CALL.dtype
 
     def windows(record: Any) -> None:
@@ -450,7 +422,7 @@ def windows(zero: Any, about: Any) -> Any:
                         continue
                     # If every tile is within reach, rows need not be tested one by one.
                     within = reach if farthest > reach else np.inf
-                    _tile(call, work, t, i0, rows, fixed, within, query, about, zero)
+                    _tile(call, work, t, i0, rows, fixed, within, query, zero)
                     met += 1
                     if far == 1 and met & (met - 1) == 0 and not fixed:
                         reach = _reach(call, rows, peaks, sums, tails, prices, zero)

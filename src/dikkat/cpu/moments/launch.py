@@ -108,13 +108,6 @@ def moments(
     return torch.cat([value, offset / unit, spread.flatten(1) / unit**2, cross.flatten(1) / unit], 1), lse
 
 
-def squares(query: Tensor, points: Tiles, profile: str, bandwidth: Tensor, fit: Tensor, *, tolerance: float) -> Tensor:
-    """Σ_j w_j (y_j − z_jᵀθ)² with z = (1, δ), (n, v): θ is a `fit`, (n, 1 or 1 + d, v)."""
-    call = _Call(query, points, profile, bandwidth, False, tolerance, int(fit.shape[1] > 1), None)
-    call.point("fit", call.scaled(fit).contiguous())
-    return call.average(1 + points.value.shape[1], about=True)[:, 1:]
-
-
 def sensitivity(
     query: Tensor, points: Tiles, bandwidth: Tensor, lse: Tensor, row: Tensor, fit: Tensor, *, tolerance: float,
     exclude: Tensor | None,
@@ -170,11 +163,10 @@ class _Call(Call):
         terms[:, 1:] /= self.unit
         return terms
 
-    def average(self, columns: int, about: bool | None = None) -> Tensor:
-        """So many numbers of each query; with `about` its squares about its `fit`."""
+    def average(self, columns: int) -> Tensor:
+        """So many numbers of each query."""
         from dikkat.cpu.moments import kernel
 
-        self.variant = (about,)
         fields, lanes = self.fields, self.lanes
         found = self.new("moments", fields["queries"], columns)
         if not len(found):

@@ -21,6 +21,7 @@ from dikkat.cpu.engine.vectors import I32, I64, claim, pointer
 
 _CALL = Record(integers="spots sizes found hashes")
 _PIECE = 1 << 20  # bytes of a task
+_ALONE = 1 << 19  # bytes in all up to which one thread is faster than several that have to be woken
 _LANES, _VECTORS = 16, 4
 _BLOCK = 4 * _LANES * _VECTORS
 _FACTOR = 0x9E3779B1  # odd: so each bit of each number counts
@@ -90,20 +91,35 @@ def _digest(zero: Any) -> Any:
     return digest
 
 
-def digest(tensors: Sequence[Tensor]) -> tuple[object, ...]:
-    """What tensors on the CPU are, of any dtype: where they lie, their shapes, and the fingerprints of their bits."""
-    call, spots, sizes = Call(_CALL, torch.float32), [], []
-    kept = [tensor if tensor.is_contiguous() else tensor.detach().contiguous() for tensor in tensors]
-    for tensor in kept:
-        place, size = addresses.address("a weight", tensor, tensor.dtype), tensor.nbytes
-        starts = range(0, max(size, 1), _PIECE)
-        spots += [place + start for start in starts]
-        sizes += [min(_PIECE, size - start) for start in starts]
-    call.point("spots", torch.tensor(spots, dtype=torch.int64, device="cpu"))
-    call.point("sizes", torch.tensor(sizes, dtype=torch.int64, device="cpu"))
-    call.new("hashes", len(spots), _BLOCK // 8)
-    found = call.new("found", len(spots))
-    call.run(_digest, len(spots))
-    # A copy lies elsewhere each time.
-    where = tuple(spots) if all(one is other for one, other in zip(kept, tensors, strict=True)) else ()
-    return tuple(tensor.shape for tensor in tensors), where, tuple(found.tolist())
+class Digest:
+    """Fingerprints of the bits of tensors on the CPU, of any dtype, to be taken again and again.
+
+    Args:
+        tensors: Which; each must lie where it lay, with the shape that it had, when a fingerprint is taken.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors, self._apart = tensors, not all(tensor.is_contiguous() for tensor in tensors)
+        if self._apart:
+            return
+        self._call = call = Call(_CALL, torch.float32)
+        spots, sizes = [], []
+        for tensor in tensors:
+            place, size = addresses.address("a weight", tensor, tensor.dtype), tensor.nbytes
+            starts = range(0, max(size, 1), _PIECE)
+            spots += [place + start for start in starts]
+            sizes += [min(_PIECE, size - start) for start in starts]
+        call.point("spots", torch.tensor(spots, dtype=torch.int64, device="cpu"))
+        call.point("sizes", torch.tensor(sizes, dtype=torch.int64, device="cpu"))
+        call.alone = sum(sizes) <= _ALONE
+        self._pieces = len(spots)
+
+    def taken(self) -> bytes:
+        """The fingerprints as the bits are now."""
+        if self._apart:
+            return Digest([tensor.detach().contiguous() for tensor in self._tensors]).taken()
+        call = self._call.again()  # so that several threads can take it at once
+        call.new("hashes", self._pieces, _BLOCK // 8)
+        found = call.new("found", self._pieces)
+        call.run(_digest, self._pieces)
+        return found.numpy().tobytes()

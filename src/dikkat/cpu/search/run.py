@@ -129,8 +129,7 @@ class Run:
     def __init__(self, panels: Panels, count: int, longest: int, beam: int, n_best: int, steps: int) -> None:
         self._count, self._longest, self._beam, self._n_best = count, longest, beam, n_best
         self._capacity, self._attends = count * beam, panels.attends
-        self._variant = (True if panels.int8 else None,)
-        self._call = call = Call(SEARCH, panels.dtype, self._variant)
+        self._call = call = Call(SEARCH, panels.dtype, (True if panels.int8 else None,))
         ranges = RANGES[panels.dtype]
         keys = longest if panels.attends else 1
         call.fields |= panels.sizes | {
@@ -148,7 +147,7 @@ class Run:
         self._scores(panels.blocks)
         self._small()
         self._make_room(steps)
-        self._workers_wanted = panels.matrices * min(self._capacity, CHUNK) >= _ALONE
+        call.alone = panels.matrices * min(self._capacity, CHUNK) < _ALONE
         call.lay_out(block=CHUNK * panels.widest, exps=panels.sizes["features"])
         self.nbytes = sum(tensor.nbytes for name, tensor in call.kept.items() if name not in panels.tensors)
 
@@ -178,13 +177,14 @@ class Run:
 
     def _small(self) -> None:
         """Small tables, in one piece of memory, that are as they were before the first step where a search begins."""
-        count, rows, call = self._count, self._capacity, self._call
+        count, rows, best, call = self._count, self._capacity, self._count * self._n_best, self._call
         chunks = count * -(-self._longest // CHUNK)
         sizes = {
             "sources": count * self._longest, "lengths": count, "fewest": count, "limits": count, "open": count,
             "copies": up(count, 8) // 8, "chunk_first": chunks, "chunk_rows": chunks, "next_rows": rows,
-            "next_sentences": rows, "next_tokens": rows, "totals": rows, "best_ended": count * self._n_best,
-            "state": STATE.itemsize // 8, "control": up(CONTROL, LINE) // 8,
+            "next_sentences": rows, "next_tokens": rows, "totals": rows, "best_ended": best,
+            "result_steps": best, "result_places": best, "result_ended": up(best, 8) // 8, "result_scores": best,
+            "result_totals": best, "state": STATE.itemsize // 8, "control": up(CONTROL, LINE) // 8,
         }  # fmt: skip
         # Behind it a line, so that the last table, for which workers fight, has lines of its own.
         room = call.point("control", torch.zeros(sum(sizes.values()) + LINE // 8, dtype=torch.int64, device="cpu"))
@@ -254,7 +254,7 @@ class Run:
             self._call.new("quantized_scales", most * 4)
 
     def _scores(self, blocks: int) -> None:
-        """The likeliest tokens of each row, by blocks of the vocabulary and of all; and the best hypotheses."""
+        """The likeliest tokens of each row, by blocks of the vocabulary and of all."""
         rows, beam, call = self._capacity, self._beam, self._call
         call.new("block_peaks", rows, blocks)
         call.new("block_sums", rows, blocks)
@@ -262,8 +262,6 @@ class Run:
         call.new("block_tokens", rows, blocks, beam)
         call.new("gains", rows, beam)
         call.new("tokens", rows, beam)
-        for name in ("result_steps", "result_places", "result_ended", "result_scores", "result_totals"):
-            call.new(name, self._count, self._n_best)
 
     def _make_room(self, steps: int) -> None:
         """Tables for so many steps, with what there is in the present ones."""
@@ -275,6 +273,8 @@ class Run:
         for name, tensor in old.items():
             if tensor is not None and len(tensor) > 1:
                 call.kept[name][: len(tensor)] = tensor
+        call.new("result_ids", count, self._n_best, steps)
+        call.new("result_weights", count, self._n_best, steps if self._attends else 0, self._longest)
         self._room = steps
 
     def _set(self, place: int, number: int) -> None:
@@ -285,8 +285,7 @@ class Run:
         from dikkat.cpu.search import phases
 
         call, budget = self._call, _FIRST
-        call.variant = self._variant
-        workers = torch.get_num_threads() if self._workers_wanted else 1
+        workers = 1 if call.alone else torch.get_num_threads()
         while True:
             self._set(BUDGET, budget)
             began = time.perf_counter()
@@ -315,29 +314,19 @@ class Run:
 
     def found(self) -> list[list[Found]]:
         """The best hypotheses of each sentence."""
-        from dikkat.cpu.search import phases
-
-        call, kept, attends = self._call, self._call.kept, self._attends
-        steps, ended = kept["result_steps"].tolist(), kept["result_ended"].tolist()
-        totals = kept["result_totals"].tolist()
-        lengths = [[s + 1 - e for s, e in zip(*each, strict=True) if s >= 0] for each in zip(steps, ended, strict=True)]
-        looked = sum(n * keys for group, keys in zip(lengths, self._lengths, strict=True) for n in group)
-        call.new("result_ids", sum(map(sum, lengths)))
-        call.new("result_weights", looked if attends else 0)
-        call.variant = ()  # which tells nothing of tables
-        call.run(phases.trace, 1)
-        ids, weights = kept["result_ids"].tolist(), kept["result_weights"].float()
+        kept, small, best = self._call.kept, self._tables, self._n_best
+        steps, totals = small["result_steps"].tolist(), small["result_totals"].view(np.float64).tolist()
+        ended, ids = small["result_ended"].view(np.bool_).tolist(), kept["result_ids"].numpy()
         results: list[list[Found]] = []
-        first = first_weight = 0
-        for b, (group, keys) in enumerate(zip(lengths, self._lengths, strict=True)):
+        for b, keys in enumerate(self._lengths):
             results.append([])
-            for k, length in enumerate(group):
-                looked_at = None
-                if attends:
-                    looked_at = weights[first_weight : first_weight + length * keys].view(length, keys).clone()
-                    first_weight += length * keys
-                results[b].append(Found(ids[first : first + length], totals[b][k], looked_at, bool(ended[b][k])))
-                first += length
+            for k, at in enumerate(range(b * best, (b + 1) * best)):
+                if steps[at] < 0:
+                    continue
+                length, looked_at = steps[at] + 1 - ended[at], None
+                if self._attends:
+                    looked_at = kept["result_weights"][b, k, :length, :keys].to(torch.float32, copy=True)
+                results[b].append(Found(ids[b, k, :length].tolist(), totals[at], looked_at, ended[at]))
         return results
 
 

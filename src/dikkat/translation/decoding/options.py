@@ -107,20 +107,20 @@ class Search:
 
     def fewest(self, source_tokens: int) -> int:
         """Fewest target tokens for a source of so many."""
-        return max(1, math.ceil(_as_written(self.min_ratio) * source_tokens))
+        return max(1, math.ceil(_product(self.min_ratio, source_tokens)))
 
     def most(self, source_tokens: int) -> int:
         """Most target tokens for a source of so many."""
         most = length_limit(source_tokens)
         if self.max_ratio is not None:
-            most = max(1, math.floor(_as_written(self.max_ratio) * source_tokens))
+            most = max(1, math.floor(_product(self.max_ratio, source_tokens)))
         return most if self.max_length is None else min(most, self.max_length)
 
 
-@lru_cache(64)
-def _as_written(ratio: float) -> Fraction:
+@lru_cache(1024)
+def _product(ratio: float, tokens: int) -> Fraction:
     """A ratio means the decimal number that was written: 1.1 times 10 is 11, and not a little more."""
-    return Fraction(str(ratio))
+    return Fraction(str(ratio)) * tokens
 
 
 DEFAULT = Search()

@@ -7,7 +7,7 @@ the numbers in them, by a fingerprint of their bits (`cpu/search/digest.py`), wh
 
 from collections.abc import Callable
 from itertools import chain
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ class Standing:
         self._values = list(self._all_values(self._own_values))
         self._methods = list(vars(type(model)).values())
         self._tensors = [*model.parameters(), *model.buffers()]
-        self._places = list(map(_place, self._tensors))
+        self._places = _places(self._tensors)
         self.numbers = Digest(self._tensors)
 
     def _all_names(self, own: dict[str, Any]) -> list[str]:
@@ -64,7 +64,7 @@ class Standing:
             and self._all_names(own) == self._names
             and all(map(is_, self._all_values(own), self._values))
             and _same(vars(type(model)).values(), self._methods)
-            and _lie(self._tensors, self._places)
+            and _places(self._tensors) == self._places
         )
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[()]]:
@@ -98,17 +98,21 @@ def _own(model: nn.Module) -> dict[str, Any]:
     return own
 
 
-def _place(tensor: Tensor) -> tuple[Any, ...]:
-    """Where a tensor's numbers lie, and how."""
-    room = tensor.untyped_storage().nbytes()
-    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.is_neg(), room
+def _room(tensor: Tensor) -> int:
+    return tensor.untyped_storage().nbytes()
 
 
-def _lie(tensors: list[Tensor], places: list[tuple[Any, ...]]) -> bool:
+_LIE: tuple[Callable[[Tensor], Any], ...] = (
+    Tensor.data_ptr, Tensor.stride, Tensor.is_neg, attrgetter("shape", "dtype"), _room
+)  # fmt: skip
+
+
+def _places(tensors: list[Tensor]) -> list[list[Any]] | None:
+    """Where the tensors' numbers lie, and how; None where some have none."""
     try:
-        return list(map(_place, tensors)) == places
-    except RuntimeError:  # those without numbers of their own have no place
-        return False
+        return [list(map(ask, tensors)) for ask in _LIE]
+    except RuntimeError:
+        return None
 
 
 def _same(values: Any, others: list[Any]) -> bool:

@@ -8,13 +8,15 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import njit, types
 
-from dikkat.cpu.engine.internals import FunctionCache
+from dikkat.cpu.engine.internals import Callback, FunctionCache
 from dikkat.cpu.engine.vectors import FLAGS
 
 # Division by zero is ∞, not an error.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": set(FLAGS)}
+
+_SIGNATURE = types.void(types.voidptr).args, types.void
 
 # Called from compiled code alone: without what Python would need to call them, they compile faster. No call of one is
 # left in a kernel's code: Numba compiles them alone too, under the names that the kernel would call, and a process runs
@@ -47,10 +49,13 @@ class Kernel:
 
 def _compile(function: Callable[[Any], None]) -> tuple[Any, Any]:
     """Compile, through the cache on disk if it has a folder; return the compiled function, to keep, and its handle."""
-    signature = types.void(types.voidptr)
 
     def compiled(kept: bool) -> Any:
-        return cfunc(signature, cache=kept, **_OPTIONS)(function)
+        made = Callback(function, _SIGNATURE, locals={}, options=_OPTIONS)
+        if kept:
+            made.enable_caching()
+        made.compile()
+        return made
 
     try:
         found = compiled(kept=True)

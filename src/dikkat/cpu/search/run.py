@@ -41,7 +41,7 @@ _ALONE = 1 << 19
 _STEPS = 64
 """Steps that there is room for at first."""
 _SMALL = 1 << 18
-"""Bytes of a search's memory up to which it is kept for the next of its shape: making it takes longer than searching."""
+"""Bytes of a search's memory up to which it is kept for the next of its shape: making it may take longer than that."""
 _IDLE = 64
 """Shapes of which it is kept."""
 
@@ -190,7 +190,8 @@ class Run:
         room = call.point("control", torch.zeros(sum(sizes.values()) + LINE // 8, dtype=torch.int64, device="cpu"))
         self._memory = memory = room.numpy()
         base, at = call.fields["control"], 0
-        self._tables = tables = {}
+        self._tables: dict[str, Any] = {}
+        tables = self._tables
         for name, size in sizes.items():
             if name == "control":
                 at += -(base // 8 + at) % (LINE // 8)

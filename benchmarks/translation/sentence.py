@@ -132,7 +132,9 @@ def step(precision: Any, beam: int, seconds: float) -> Record:
     with torch.no_grad():
         model.output_bias[END] = -100.0  # so that all searches have as many steps
     source = torch.randint(4, 8000, (LENGTH,)).tolist()
-    panels = compiled.panels_of(model, int8=precision == "int8")
+    ready = compiled.runnable([model], Search(precision=precision))
+    assert ready is not None
+    panels = compiled.panels_of(ready, int8=precision == "int8")
     phases = panels.phases[panels.loop :]
     weights = int(phases["stride"] @ phases["blocks"])
     memory = torch.ones(weights // 4)

@@ -1,19 +1,22 @@
 """The search as one compiled call: the same translations as step by step, whatever happens to the weights before."""
 
 import copy
+import gc
 import multiprocessing
 import os
 import pickle
 import signal
 import threading
+import weakref
 
 import pytest
 import torch
 from torch import nn
 
+from dikkat import scores
 from dikkat.cpu.search import run
 from dikkat.translation import InputError, Search, Settings, TranslationModel, beam_search, explain_search
-from dikkat.translation.decoding import compiled
+from dikkat.translation.decoding import compiled, standing
 from dikkat.translation.text.tokenizer import END, UNKNOWN
 
 SOURCES = [[5, 6], [7], [8, 9, 10, 4], [UNKNOWN, 4, 5, 6], [10, 10], [9, 4, 4], [6, 6, 6, 6, 6, 6, 6]]
@@ -154,9 +157,152 @@ def test_panels_are_made_once_and_go_with_their_model(caplog):
         for _ in range(3):
             beam_search(model, SOURCES, Search(2))
     assert ["packed into panels of 0.2 MiB" in record.message for record in caplog.records] == [True]
-    kept = len(compiled._kept)
-    del model
-    assert len(compiled._kept) == kept - 1
+    (kept,) = (weakref.ref(panels) for _, panels in standing.standing_of(model).panels.values())
+    gc.disable()  # not even for a while
+    try:
+        del model
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+# --- what is no number: modules, attributes, hooks, modes
+
+
+def swapped(model):
+    """Two submodules of one shape, each in the other's place."""
+    model.bridge, model.decoder.score.W_q = model.decoder.score.W_q, model.bridge
+
+
+def another_readout(model):
+    model.readout = copy.deepcopy(model.readout)
+    model.readout.weight.data.mul_(-1)
+
+
+def another_rule_of_attention(model):
+    model.decoder.score = scores.Bilinear(10, 10)
+
+
+def transposed(model):
+    """The same memory, read in another order."""
+    model.bridge.weight.data = model.bridge.weight.data.t()
+
+
+def resized(model):
+    """As `.data` of a smaller matrix, in the same memory, and then whole again."""
+    whole = model.bridge.weight.data
+    model.bridge.weight.data = whole[:3]
+    assert standing.standing_of(model) is None
+    model.bridge.weight.data = whole.mul_(-1)
+
+
+def a_plain_parametrization(model):
+    nn.utils.parametrizations.weight_norm(model.readout)
+
+
+def a_submodule_of_another_class(model):
+    model.readout.__class__ = Backwards
+
+
+class Backwards(nn.Linear):
+    def forward(self, features):
+        return -super().forward(features)
+
+
+def a_forward_of_its_own(model):
+    model.readout.forward = lambda features: -nn.functional.linear(features, model.readout.weight)
+
+
+def a_method_of_its_own(model):
+    model.select = lambda state, rows: TranslationModel.select(model, state, rows)
+
+
+STRUCTURE = [
+    swapped, another_readout, another_rule_of_attention, transposed, resized, a_plain_parametrization,
+    a_submodule_of_another_class, a_forward_of_its_own, a_method_of_its_own,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", STRUCTURE)
+def test_every_change_of_the_model_is_seen(change):
+    model = make(vocabulary=11, hidden_size=10, bidirectional=False)
+    before = beam_search(model, SOURCES, WIDE)
+    assert standing.standing_of(model) is not None
+    with torch.no_grad():
+        change(model)
+    model.eval()
+    found = beam_search(model, SOURCES, WIDE)
+    same(found, step_by_step(model))
+    if change is not a_method_of_its_own:  # which does what the old one did
+        assert [group[0].score for group in found] != [group[0].score for group in before]
+
+
+def test_a_mode_that_was_changed_is_changed_back():
+    model = make(dropout=0.5)
+    wanted = beam_search(model, SOURCES, WIDE)
+    for part in (model, model.dropout):
+        part.train()
+        same(beam_search(model, SOURCES, WIDE), wanted, share=0)
+        assert not any(each.training for each in model.modules())
+
+
+def test_a_hook_of_all_modules_is_seen_and_its_end_too():
+    model = make()
+    wanted = beam_search(model, SOURCES, WIDE)
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert "has hooks" in " ".join(explain_search(model))
+    finally:
+        handle.remove()
+    assert explain_search(model) == []
+    same(beam_search(model, SOURCES, WIDE), wanted, share=0)
+
+
+def test_a_method_that_is_replaced_in_the_class_is_seen(monkeypatch):
+    model = make()
+    beam_search(model, SOURCES, WIDE)
+    with monkeypatch.context() as patch:
+        patch.setattr(TranslationModel, "select", lambda self, state, rows: self.decoder.select(state, rows))
+        assert "methods of its own" in explain_search(model)[0]
+    assert explain_search(model) == []
+
+
+def test_a_model_that_is_as_it_was_is_not_looked_at_again(monkeypatch):
+    model = make()
+    wanted = beam_search(model, SOURCES, WIDE)
+    with monkeypatch.context() as patch:
+        patch.setattr(TranslationModel, "network_obstacles", None)  # whose class differs: looked at again
+        with pytest.raises(TypeError):
+            beam_search(model, SOURCES, WIDE)
+    monkeypatch.setattr(compiled, "keep", None)
+    same(beam_search(model, SOURCES, WIDE), wanted, share=0)
+
+
+def test_what_is_kept_of_a_model_is_not_saved_with_it():
+    model = make()
+    beam_search(model, SOURCES, WIDE)
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert standing.standing_of(copied) is None
+    assert not any("standing" in name for name in model.state_dict())
+
+
+def test_memory_of_a_search_serves_the_next_of_its_shape(monkeypatch):
+    model, made = make(num_layers=2, cell="lstm"), []
+    monkeypatch.setattr(run, "Run", lambda *shape, make=run.Run: made.append(shape[1:3]) or make(*shape))
+    for sources in ([[5, 6, 7]], [[9, 4, 4]], [[UNKNOWN, 7, 7]], [[5, 6, 7], [8]], [[10, 10, 4], [7, 9]], [[5, 6, 7]]):
+        same(beam_search(model, sources, WIDE), step_by_step(model, sources))
+    assert made == [(1, 3), (2, 3)]
+
+
+def test_a_search_that_failed_leaves_nothing_behind():
+    model = make()
+    wanted = beam_search(model, [[5, 6]], WIDE)
+    with torch.no_grad():
+        model.output_bias[7] = torch.inf
+        with pytest.raises(InputError, match="not numbers"):
+            beam_search(model, [[5, 6]], WIDE)
+        model.output_bias.copy_(make().output_bias)
+    same(beam_search(model, [[5, 6]], WIDE), wanted, share=0)
 
 
 # --- threads, parts, processes

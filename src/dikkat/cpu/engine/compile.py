@@ -9,9 +9,9 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import njit, types
 
-from dikkat.cpu.engine.internals import FunctionCache, index_of, is_kept
+from dikkat.cpu.engine.internals import Callback, FunctionCache, index_of, is_kept
 from dikkat.cpu.engine.vectors import FLAGS
 from dikkat.storage.locks import locked
 
@@ -54,7 +54,11 @@ def _compile(function: Callable[[Any], None]) -> tuple[Any, Any]:
     """Compile, through the cache on disk if it has a folder; return the compiled function, to keep, and its handle."""
 
     def compiled(kept: bool) -> Any:
-        return cfunc(_SIGNATURE, cache=kept, **_OPTIONS)(function)
+        made = Callback(function, (_SIGNATURE.args, _SIGNATURE.return_type), locals={}, options=_OPTIONS)
+        if kept:
+            made.enable_caching()
+        made.compile()
+        return made
 
     try:
         with _alone(function):

@@ -6,10 +6,21 @@ from typing import Any
 
 from numba.core import cgutils
 from numba.core.caching import FunctionCache
+from numba.core.ccallback import CFunc
 from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 
-__all__ = ["AbstractTemplate", "FunctionCache", "cgutils", "index_of", "infer_global", "is_kept", "signature"]
+__all__ = [
+    "AbstractTemplate",
+    "Callback",
+    "FunctionCache",
+    "cgutils",
+    "index_of",
+    "infer_global",
+    "is_kept",
+    "signature",
+]
 
 
 def index_of(function: Callable[..., Any]) -> Path:
@@ -21,3 +32,24 @@ def is_kept(function: Callable[..., Any], of: Any) -> bool:
     """Whether a function is compiled for a signature and this processor, as far as its index says."""
     cache = FunctionCache(function)
     return cache._index_key(of, cpu_target.target_context.codegen()) in cache._cache_file._load_index()
+
+
+class _Cache(FunctionCache):
+    """A function's files on disk, read without all that Numba can compile being imported and registered first.
+
+    That is SciPy among others, takes longer than the rest of a process's first call, and is done by the compiler too.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """What was compiled before; None where there is nothing."""
+        rtsys.initialize(target_context)  # what a compiled function may call
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
+
+
+class Callback(CFunc):
+    """What `numba.cfunc` makes, with such a cache."""
+
+    def enable_caching(self) -> None:
+        """Keep it on disk."""
+        self._cache = _Cache(self._pyfunc)

@@ -16,11 +16,14 @@ from torch import Tensor
 
 from dikkat import addresses
 from dikkat.cpu.engine.compile import Kernel
+from dikkat.cpu.engine.memory import workplace_of
 from dikkat.cpu.engine.record import Call, Record
 from dikkat.cpu.engine.vectors import I32, I64, claim, pointer
 
-_CALL = Record(integers="spots sizes found hashes")
+_CALL = Record(integers="spots sizes found", integer_regions="hashes")
+_workplace = workplace_of(_CALL)
 _PIECE = 1 << 20  # bytes of a task
+_ALONE = 1 << 19  # bytes in all up to which one thread is faster than several that have to be woken
 _LANES, _VECTORS = 16, 4
 _BLOCK = 4 * _LANES * _VECTORS
 _FACTOR = 0x9E3779B1  # odd: so each bit of each number counts
@@ -65,22 +68,22 @@ def _mix(typingctx: Any, data: Any, blocks: Any, hashes: Any) -> Any:
 @Kernel
 def _digest(zero: Any) -> Any:
     """One number for each piece."""
-    layout, byte, half, factor = _CALL.dtype, np.uint8(0), np.uint32(0), np.uint64(0x9E3779B97F4A7C15)
+    layout, byte, factor = _CALL.dtype, np.uint8(0), np.uint64(0x9E3779B97F4A7C15)
 
     def digest(record: Any) -> None:
         call = carray(record, 1, layout)[0]
         spots, sizes = pointer(call.spots, np.int64(0)), pointer(call.sizes, np.int64(0))
         found = pointer(call.found, np.uint64(0))
+        hashes = _workplace(call, zero).hashes
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
             place, size = spots[task], sizes[task]
             blocks, value = size // _BLOCK, np.uint64(size)
-            hashes = pointer(call.hashes + task * _BLOCK, half)
             if blocks > 0:
                 _mix(place, blocks, hashes)
-                for k in range(_BLOCK // 4):
+                for k in range(_BLOCK // 8):
                     value = value * factor + np.uint64(hashes[k])
             rest = pointer(place, byte)
             for k in range(blocks * _BLOCK, size):
@@ -90,20 +93,35 @@ def _digest(zero: Any) -> Any:
     return digest
 
 
-def digest(tensors: Sequence[Tensor]) -> tuple[object, ...]:
-    """What tensors on the CPU are, of any dtype: where they lie, their shapes, and the fingerprints of their bits."""
-    call, spots, sizes = Call(_CALL, torch.float32), [], []
-    kept = [tensor if tensor.is_contiguous() else tensor.detach().contiguous() for tensor in tensors]
-    for tensor in kept:
-        place, size = addresses.address("a weight", tensor, tensor.dtype), tensor.nbytes
-        starts = range(0, max(size, 1), _PIECE)
-        spots += [place + start for start in starts]
-        sizes += [min(_PIECE, size - start) for start in starts]
-    call.point("spots", torch.tensor(spots, dtype=torch.int64, device="cpu"))
-    call.point("sizes", torch.tensor(sizes, dtype=torch.int64, device="cpu"))
-    call.new("hashes", len(spots), _BLOCK // 8)
-    found = call.new("found", len(spots))
-    call.run(_digest, len(spots))
-    # A copy lies elsewhere each time.
-    where = tuple(spots) if all(one is other for one, other in zip(kept, tensors, strict=True)) else ()
-    return tuple(tensor.shape for tensor in tensors), where, tuple(found.tolist())
+class Digest:
+    """Fingerprints of the bits of tensors on the CPU, of any dtype, to be taken again and again.
+
+    Args:
+        tensors: Which; each must lie where it lay, with the shape that it had, when a fingerprint is taken.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors, self._apart = tensors, not all(tensor.is_contiguous() for tensor in tensors)
+        if self._apart:
+            return
+        self._call = call = Call(_CALL, torch.float32)
+        spots, sizes = [], []
+        for tensor in tensors:
+            place, size = addresses.address("a weight", tensor, tensor.dtype), tensor.nbytes
+            starts = range(0, max(size, 1), _PIECE)
+            spots += [place + start for start in starts]
+            sizes += [min(_PIECE, size - start) for start in starts]
+        call.point("spots", torch.tensor(spots, dtype=torch.int64, device="cpu"))
+        call.point("sizes", torch.tensor(sizes, dtype=torch.int64, device="cpu"))
+        call.lay_out(hashes=_BLOCK // 8)
+        call.alone = sum(sizes) <= _ALONE
+        self._pieces = len(spots)
+
+    def taken(self) -> bytes:
+        """The fingerprints as the bits are now."""
+        if self._apart:
+            return Digest([tensor.detach().contiguous() for tensor in self._tensors]).taken()
+        call = self._call.again()  # so that several threads can take it at once
+        found = call.new("found", self._pieces)
+        call.run(_digest, self._pieces)
+        return found.numpy().tobytes()

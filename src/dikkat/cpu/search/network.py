@@ -1,7 +1,7 @@
 """What a compiled search runs: the weights of a translator, whatever module they come from, packed into panels."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -148,7 +148,7 @@ class _Write(NamedTuple):
 
 
 class Panels:
-    """A network's weights in panels, and the phases of a search that read them; never written to once it is made.
+    """A network's weights in panels, and the phases of a search that read them; not written to once they are made.
 
     Args:
         network: The weights.
@@ -168,6 +168,8 @@ class Panels:
         tensors: Tables and vectors that the kernel's record points to, by its names.
         attends: As of `Network`.
         nbytes: How much memory the weights take here.
+        matrices: Of this, the bytes of those that rows are multiplied with.
+        idle: Memory of searches that are over, by their shapes, for the next of these.
     """
 
     def __init__(self, network: Network, int8: bool) -> None:
@@ -192,6 +194,8 @@ class Panels:
         self.phases = np.array([tuple(phase[name] for name in PHASE.names or ()) for phase in self._phases], PHASE)
         self.parts = np.array(self._parts, PART)
         self.nbytes = sum(tensor.nbytes for tensor in self._packed)
+        self.matrices = int(self.phases["stride"] @ self.phases["blocks"])
+        self.idle: dict[tuple[int, ...], Any] = {}
 
     def _up(self, size: int) -> int:
         return up(size, self._wide)

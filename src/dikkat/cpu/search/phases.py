@@ -45,6 +45,7 @@ from dikkat.cpu.search.record import (
     CELL,
     CHUNK,
     DENSE,
+    DONE,
     ENCODE,
     FINISHED,
     FULL,
@@ -379,6 +380,26 @@ def _begin(call: Call, state: State, phase: Phase, parts: Parts, int8: Any, zero
         state.tasks, state.cost = rows, 1 + call.keys * (call.features + call.values)
 
 
+@inlined
+def _trace(call: Call, state: State, zero: Any) -> None:
+    """Write the tokens of the best hypotheses, and what each looked at: so many steps of each as there is room for."""
+    for found in range(call.sentences * call.n_best):
+        step, place = number_at(call.result_steps, found), number_at(call.result_places, found)
+        b = found // call.n_best
+        keys, length = number_at(call.lengths, b), step + 1 - flags(call.result_ended, found)[0]
+        ids = whole(call.result_ids, found * state.room)
+        for t in range(step, -1, -1):
+            own = (t * call.sentences + b) * call.beam + place
+            if t < length:
+                ids[t] = number_at(call.step_tokens, own)
+                if call.seen != 0:
+                    row = (t * call.capacity + number_at(call.step_rows, own)) * call.key_row
+                    into = (found * state.room + t) * call.longest
+                    for j in range(keys):
+                        pointer(call.result_weights, zero)[into + j] = pointer(call.weights, zero)[row + j]
+            place = number_at(call.step_origins, own) - b * call.beam
+
+
 @Kernel
 def search(zero: Any, int8: Any) -> Any:
     """Phase after phase, until all sentences are decided, the tables of steps are full, or the budget is spent.
@@ -435,6 +456,8 @@ def search(zero: Any, int8: Any) -> Any:
             elif kind == RANK:
                 book(call, state, zero)
                 state.phase = call.loop
+                if state.status == DONE:
+                    _trace(call, state, zero)
             else:
                 state.phase, state.inner = state.phase + 1, 0
             if state.status == GOING:
@@ -447,36 +470,3 @@ def search(zero: Any, int8: Any) -> Any:
                 publish(control + OVER, 1)
 
     return search
-
-
-@Kernel
-def trace(zero: Any) -> Any:
-    """Write the tokens of the best hypotheses, and what each looked at."""
-    layout = SEARCH.dtype
-
-    def trace(record: Any) -> None:
-        call = carray(record, 1, layout)[0]
-        if claim(call.counters) > 0:
-            return
-        ids, weights = whole(call.result_ids, 0), pointer(call.result_weights, zero)
-        for found in range(call.sentences * call.n_best):
-            step, place = number_at(call.result_steps, found), number_at(call.result_places, found)
-            if step < 0:
-                continue
-            b = found // call.n_best
-            keys = number_at(call.lengths, b)
-            length = step + 1 - flags(call.result_ended, found)[0]
-            for t in range(step, -1, -1):
-                own = (t * call.sentences + b) * call.beam + place
-                if t < length:
-                    ids[t] = number_at(call.step_tokens, own)
-                    if call.seen != 0:
-                        row = (t * call.capacity + number_at(call.step_rows, own)) * call.key_row
-                        for j in range(keys):
-                            weights[t * keys + j] = pointer(call.weights, zero)[row + j]
-                place = number_at(call.step_origins, own) - b * call.beam
-            ids = at(ids, length)
-            if call.seen != 0:
-                weights = at(weights, length * keys)
-
-    return trace

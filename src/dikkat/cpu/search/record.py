@@ -76,8 +76,9 @@ STATE = np.dtype(
 )
 """Where a search is, between two tasks: in which phase, from which ticket on, at which step."""
 
-_LINE = 64  # bytes of a cache line: each of the numbers that workers fight for has one of its own
-TICKETS, PUBLISHED, FINISHED, OVER, BUDGET = (_LINE * index for index in range(5))
+LINE = 64
+"""Bytes of a cache line: each of the numbers that workers fight for has one of its own."""
+TICKETS, PUBLISHED, FINISHED, OVER, BUDGET = (LINE * index for index in range(5))
 """Bytes from the address of `control`: tickets that are claimed, are published, are done; whether all is over; and how
 much work is left until Python is to hear of Ctrl-C."""
-CONTROL = 5 * _LINE
+CONTROL = 5 * LINE

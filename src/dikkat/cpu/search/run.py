@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dikkat import addresses
 from dikkat.cpu.engine.record import Call, up
 from dikkat.cpu.scoring import RANGES
 from dikkat.cpu.search.network import Panels
@@ -21,6 +20,7 @@ from dikkat.cpu.search.record import (
     FINISHED,
     FULL,
     GOING,
+    LINE,
     OVER,
     PUBLISHED,
     SEARCH,
@@ -40,6 +40,10 @@ _ALONE = 1 << 19
 """Bytes of a step's weights times rows up to which one thread is faster than several that wait for each other."""
 _STEPS = 64
 """Steps that there is room for at first."""
+_SMALL = 1 << 18
+"""Bytes of a search's memory up to which it is kept for the next of its shape: making it may take longer than that."""
+_IDLE = 64
+"""Shapes of which it is kept."""
 
 
 class Sentence(NamedTuple):
@@ -95,22 +99,36 @@ def search(panels: Panels, sentences: Sequence[Sentence], beam: int, n_best: int
         UnknownScoresError: The model's scores are not numbers.
     """
     order = sorted(range(len(sentences)), key=lambda index: -len(sentences[index].tokens))
-    run = _Run(panels, [sentences[index] for index in order], beam, n_best, penalty)
+    shape = len(sentences), len(sentences[order[0]].tokens), beam, n_best
+    run = panels.idle.pop(shape, None) or Run(panels, *shape, min(_STEPS, max(each.most for each in sentences)))
+    run.begin([sentences[index] for index in order], penalty)
     run.go()
     found: list[list[Found]] = [[] for _ in sentences]
     for index, group in zip(order, run.found(), strict=True):
         found[index] = group
+    if run.nbytes <= _SMALL and len(panels.idle) < _IDLE:  # not after an error
+        panels.idle[shape] = run
     return found
 
 
-class _Run:
-    """One search: the record of its kernels, and the tables of its steps."""
+class Run:
+    """Searches of one shape, one after the other: the record of their kernels, and the memory that it points to.
 
-    def __init__(self, panels: Panels, sentences: Sequence[Sentence], beam: int, n_best: int, penalty: float) -> None:
-        self._panels, self._sentences, self._n_best = panels, sentences, n_best
-        self._lengths = [len(each.tokens) for each in sentences]
-        count, longest = len(sentences), self._lengths[0]
-        self._capacity = count * beam
+    Args:
+        panels: The weights, to be kept by whoever keeps this.
+        count: Sentences.
+        longest: Tokens of the longest.
+        beam: As of `search`.
+        n_best: As of `search`.
+        steps: For how many there is room at first.
+
+    Attributes:
+        nbytes: How much memory it takes.
+    """
+
+    def __init__(self, panels: Panels, count: int, longest: int, beam: int, n_best: int, steps: int) -> None:
+        self._count, self._longest, self._beam, self._n_best = count, longest, beam, n_best
+        self._capacity, self._attends = count * beam, panels.attends
         self._call = call = Call(SEARCH, panels.dtype, (True if panels.int8 else None,))
         ranges = RANGES[panels.dtype]
         keys = longest if panels.attends else 1
@@ -119,45 +137,79 @@ class _Run:
             "phase_count": len(panels.phases), "part_count": len(panels.parts), "loop": panels.loop,
             "sentences": count, "longest": longest, "positions": count * longest, "capacity": self._capacity,
             "beam": beam, "n_best": n_best, "count": beam, "blocks": panels.blocks,
-            "keys": keys, "key_row": up(keys, 2 * call.lanes), "penalty": penalty, "scale": panels.scale,
+            "keys": keys, "key_row": up(keys, 2 * call.lanes), "scale": panels.scale,
             "folded": ranges.folded, "single": ranges.single, "most": ranges.most,
             "largest": torch.finfo(panels.dtype).max,
         }  # fmt: skip
         for name, tensor in panels.tensors.items():
             call.point(name, tensor, tensor.dtype)
-        self._read(sentences, longest)
-        self._buffers(count, longest)
-        self._scores(beam)
-        self._hypotheses(beam)
-        self._room = min(_STEPS, max(each.most for each in sentences))
-        self._make_room(self._room)
-        self._start()
+        self._buffers(panels, keys)
+        self._scores(panels.blocks)
+        self._small()
+        self._make_room(steps)
+        call.alone = panels.matrices * min(self._capacity, CHUNK) < _ALONE
+        call.lay_out(block=CHUNK * panels.widest, exps=panels.sizes["features"])
+        self.nbytes = sum(tensor.nbytes for name, tensor in call.kept.items() if name not in panels.tensors)
 
-    def _whole(self, name: str, numbers: Any) -> Tensor:
-        return self._call.point(name, torch.tensor(numbers, dtype=torch.int64, device="cpu"))
-
-    def _read(self, sentences: Sequence[Sentence], longest: int) -> None:
-        """The sources, and what is known of each sentence."""
-        padded = [number for each in sentences for number in (*each.tokens, *[0] * (longest - len(each.tokens)))]
-        self._whole("sources", padded)
-        lengths = self._whole("lengths", self._lengths)
-        if self._panels.attends:
-            self._call.point("seen", lengths)
-        self._whole("fewest", [each.fewest for each in sentences])
-        self._whole("limits", [each.most for each in sentences])
-        self._call.point("copies", torch.tensor([each.copies for each in sentences], device="cpu"))
+    def begin(self, sentences: Sequence[Sentence], penalty: float) -> None:
+        """Take sentences of this shape, the longest first."""
+        self._limit = max(each.most for each in sentences)
+        self._lengths = [len(each.tokens) for each in sentences]
+        self._memory[:] = self._before
+        fields, small, longest = self._call.fields, self._tables, self._longest
+        fields["penalty"] = penalty
+        for b, each in enumerate(sentences):
+            small["sources"][b * longest : b * longest + self._lengths[b]] = each.tokens
+        small["lengths"][:] = self._lengths
+        small["fewest"][:] = [each.fewest for each in sentences]
+        small["limits"][:] = [each.most for each in sentences]
+        small["copies"].view(np.bool_)[: self._count] = [each.copies for each in sentences]
         chunks = [
             (b * longest + first, min(CHUNK, length - first))
             for b, length in enumerate(self._lengths)
             for first in range(0, length, CHUNK)
         ]
-        self._whole("chunk_first", [first for first, _ in chunks])
-        self._whole("chunk_rows", [rows for _, rows in chunks])
-        self._call.fields["chunks"] = len(chunks)
+        small["chunk_first"][: len(chunks)] = [first for first, _ in chunks]
+        small["chunk_rows"][: len(chunks)] = [rows for _, rows in chunks]
+        fields["chunks"] = len(chunks)
+        self._state["tasks"], self._state["rows"], self._state["room"] = len(chunks), self._count, self._room
+        self._set(PUBLISHED, len(chunks))
 
-    def _buffers(self, count: int, longest: int) -> None:
+    def _small(self) -> None:
+        """Small tables, in one piece of memory, that are as they were before the first step where a search begins."""
+        count, rows, best, call = self._count, self._capacity, self._count * self._n_best, self._call
+        chunks = count * -(-self._longest // CHUNK)
+        sizes = {
+            "sources": count * self._longest, "lengths": count, "fewest": count, "limits": count, "open": count,
+            "copies": up(count, 8) // 8, "chunk_first": chunks, "chunk_rows": chunks, "next_rows": rows,
+            "next_sentences": rows, "next_tokens": rows, "totals": rows, "best_ended": best,
+            "result_steps": best, "result_places": best, "result_ended": up(best, 8) // 8, "result_scores": best,
+            "result_totals": best, "state": STATE.itemsize // 8, "control": up(CONTROL, LINE) // 8,
+        }  # fmt: skip
+        # Behind it a line, so that the last table, for which workers fight, has lines of its own.
+        room = call.point("control", torch.zeros(sum(sizes.values()) + LINE // 8, dtype=torch.int64, device="cpu"))
+        self._memory = memory = room.numpy()
+        base, at = call.fields["control"], 0
+        self._tables: dict[str, Any] = {}
+        tables = self._tables
+        for name, size in sizes.items():
+            if name == "control":
+                at += -(base // 8 + at) % (LINE // 8)
+            tables[name], call.fields[name] = memory[at : at + size], base + 8 * at
+            at += size
+        call.fields |= {"seen": call.fields["lengths"] if self._attends else 0, "owners": call.fields["next_sentences"]}
+        tables["open"][:] = self._beam
+        tables["next_rows"][:] = tables["next_sentences"][:] = range(rows)
+        tables["next_tokens"][:] = BEGIN
+        for name in ("totals", "best_ended"):
+            tables[name].view(np.float64)[:] = -np.inf
+        tables["totals"].view(np.float64)[:: self._beam] = 0.0
+        self._state = tables["state"].view(STATE)
+        self._before = memory.copy()
+
+    def _buffers(self, panels: Panels, keys: int) -> None:
         """What phases read and write, in one piece of memory: each buffer some layers of some rows."""
-        at, rows, positions = self._panels.sizes, self._capacity, count * longest
+        at, count, rows, positions = panels.sizes, self._count, self._capacity, self._count * self._longest
         layers, directions, gates = at["layers"], at["directions"], 4 if at["lstm"] else 3
         lstm, recurrent = at["lstm"], count * at["own"]
         shapes = {
@@ -169,7 +221,7 @@ class _Run:
             "encoder_cell": (2 * directions * lstm, recurrent),
             "final": (at["encoder_layers"], count * at["values"]),
             "final_cell": (at["encoder_layers"] * lstm, count * at["values"]),
-            "keys": (1, count * self._call.fields["keys"] * at["features"]),
+            "keys": (1, count * keys * at["features"]),
             "before": (layers, rows * at["hidden"]),
             "cell_before": (layers * lstm, rows * at["hidden"]),
             "after": (layers, rows * at["hidden"]),
@@ -182,27 +234,29 @@ class _Run:
         sizes = [shapes[name][0] * shapes[name][1] for name in BUFFERS]
         starts = [sum(sizes[:index]) for index in range(len(sizes))]
         # Zeros: of the padding behind sentences nothing comes out, but it is read.
-        room = torch.zeros(sum(sizes), dtype=self._panels.dtype, device="cpu")
-        base, size = addresses.address("buffers", room, room.dtype), room.itemsize
-        self._room_of_buffers = room
-        self._whole("buffers", [base + start * size for start in starts])
-        self._whole("strides", [shapes[name][1] for name in BUFFERS])
+        room = self._call.point("value", torch.zeros(sum(sizes), dtype=panels.dtype, device="cpu"))
+        base, size = self._call.fields["value"], room.itemsize
+        for name, numbers in (
+            ("buffers", [base + start * size for start in starts]),
+            ("strides", [shapes[name][1] for name in BUFFERS]),
+        ):
+            self._call.point(name, torch.tensor(numbers, dtype=torch.int64, device="cpu"))
         where = dict(zip(BUFFERS, starts, strict=True))
-        last = where["outputs"] if self._panels.attends else where["final"] + (at["encoder_layers"] - 1) * (
+        last = where["outputs"] if panels.attends else where["final"] + (at["encoder_layers"] - 1) * (
             count * at["values"]
         )  # fmt: skip
         self._call.fields |= {"value": base + last * size, "key": base + where["keys"] * size}
-        self._call.new("key_exp", count, self._call.fields["keys"], at["features"])
+        self._call.new("key_exp", count, keys, at["features"])
         self._call.new("reach", count)
-        if self._panels.int8:
+        if panels.int8:
             most = max(positions, rows, 2 * count)
-            halves = torch.empty(most * self._panels.reads, dtype=torch.int16, device="cpu")
+            halves = torch.empty(most * panels.reads, dtype=torch.int16, device="cpu")
             self._call.point("quantized", halves, halves.dtype)
             self._call.new("quantized_scales", most * 4)
 
-    def _scores(self, beam: int) -> None:
+    def _scores(self, blocks: int) -> None:
         """The likeliest tokens of each row, by blocks of the vocabulary and of all."""
-        rows, blocks, call = self._capacity, self._panels.blocks, self._call
+        rows, beam, call = self._capacity, self._beam, self._call
         call.new("block_peaks", rows, blocks)
         call.new("block_sums", rows, blocks)
         call.new("block_gains", rows, blocks, beam)
@@ -210,56 +264,33 @@ class _Run:
         call.new("gains", rows, beam)
         call.new("tokens", rows, beam)
 
-    def _hypotheses(self, beam: int) -> None:
-        call, count = self._call, len(self._sentences)
-        impossible = torch.tensor(-torch.inf, dtype=torch.float64, device="cpu")
-        totals = call.point("totals", impossible.repeat(count, beam))
-        totals[:, 0] = 0.0
-        call.point("best_ended", impossible.repeat(count, self._n_best))
-        call.point("open", torch.full((count,), beam, device="cpu"))
-        first = torch.arange(self._capacity, device="cpu")
-        call.point("next_rows", first)
-        call.point("next_sentences", first.clone())
-        call.point("owners", call.kept["next_sentences"])
-        call.point("next_tokens", torch.full((self._capacity,), BEGIN, device="cpu"))
-        for name in ("result_steps", "result_places", "result_ended", "result_scores", "result_totals"):
-            call.new(name, count, self._n_best)
-
     def _make_room(self, steps: int) -> None:
         """Tables for so many steps, with what there is in the present ones."""
-        count, beam, call = len(self._sentences), self._call.fields["beam"], self._call
+        count, beam, call = self._count, self._beam, self._call
         old = {name: call.kept.get(name) for name in ("weights", *_TABLES)}
-        call.new("weights", steps if self._panels.attends else 1, self._capacity, call.fields["key_row"])
+        call.new("weights", steps if self._attends else 1, self._capacity, call.fields["key_row"])
         for name in _TABLES:
             call.new(name, steps, count, beam)
         for name, tensor in old.items():
             if tensor is not None and len(tensor) > 1:
                 call.kept[name][: len(tensor)] = tensor
-
-    def _start(self) -> None:
-        self._state = np.zeros(1, STATE)
-        chunks, sentences = self._call.fields["chunks"], len(self._sentences)
-        self._state["tasks"], self._state["rows"], self._state["room"] = chunks, sentences, self._room
-        self._control = torch.zeros(CONTROL // 8, dtype=torch.int64, device="cpu")
-        self._call.point("control", self._control)
-        self._call.fields["state"] = self._state.ctypes.data
-        self._set(PUBLISHED, chunks)
+        call.new("result_ids", count, self._n_best, steps)
+        call.new("result_weights", count, self._n_best, steps if self._attends else 0, self._longest)
+        self._room = steps
 
     def _set(self, place: int, number: int) -> None:
-        self._control[place // 8] = number
+        self._tables["control"][place // 8] = number
 
     def go(self) -> None:
         """Search, in parts of about `_PART` seconds: Python hears of Ctrl-C between two of them."""
         from dikkat.cpu.search import phases
 
-        call, budget, at = self._call, _FIRST, self._panels.sizes
-        step = int(self._panels.phases["stride"] @ self._panels.phases["blocks"])
-        workers = 1 if step * min(self._capacity, CHUNK) < _ALONE else torch.get_num_threads()
-        regions = {"block": CHUNK * self._panels.widest, "exps": at["features"]}
+        call, budget = self._call, _FIRST
+        workers = 1 if call.alone else torch.get_num_threads()
         while True:
             self._set(BUDGET, budget)
             began = time.perf_counter()
-            call.run(phases.search, workers, **regions)
+            call.run(phases.search, workers)
             seconds = time.perf_counter() - began
             status = int(self._state["status"][0])
             if status == UNKNOWN_SCORES:
@@ -275,9 +306,8 @@ class _Run:
 
     def _go_on(self) -> None:
         """With more room."""
-        limit = max(each.most for each in self._sentences)
-        self._room = min(limit, 2 * self._room)
-        self._make_room(self._room)
+        self._make_room(min(self._limit, 2 * self._room))
+        self.nbytes = _SMALL + 1  # and is not kept
         first, tasks = (int(self._state[name][0]) for name in ("first", "tasks"))
         self._state["room"], self._state["status"] = self._room, GOING
         for place, number in ((TICKETS, first), (FINISHED, first), (OVER, 0), (PUBLISHED, first + tasks)):
@@ -285,29 +315,19 @@ class _Run:
 
     def found(self) -> list[list[Found]]:
         """The best hypotheses of each sentence."""
-        from dikkat.cpu.search import phases
-
-        call, kept, attends = self._call, self._call.kept, self._panels.attends
-        steps, ended = kept["result_steps"].tolist(), kept["result_ended"].tolist()
-        totals = kept["result_totals"].tolist()
-        lengths = [[s + 1 - e for s, e in zip(*each, strict=True) if s >= 0] for each in zip(steps, ended, strict=True)]
-        looked = sum(n * keys for group, keys in zip(lengths, self._lengths, strict=True) for n in group)
-        call.new("result_ids", sum(map(sum, lengths)))
-        call.new("result_weights", looked if attends else 0)
-        call.variant = ()  # which tells nothing of tables
-        call.run(phases.trace, 1, exps=0)
-        ids, weights = kept["result_ids"].tolist(), kept["result_weights"].float()
+        kept, small, best = self._call.kept, self._tables, self._n_best
+        steps, totals = small["result_steps"].tolist(), small["result_totals"].view(np.float64).tolist()
+        ended, ids = small["result_ended"].view(np.bool_).tolist(), kept["result_ids"].numpy()
         results: list[list[Found]] = []
-        first = first_weight = 0
-        for b, (group, keys) in enumerate(zip(lengths, self._lengths, strict=True)):
+        for b, keys in enumerate(self._lengths):
             results.append([])
-            for k, length in enumerate(group):
-                looked_at = None
-                if attends:
-                    looked_at = weights[first_weight : first_weight + length * keys].view(length, keys).clone()
-                    first_weight += length * keys
-                results[b].append(Found(ids[first : first + length], totals[b][k], looked_at, bool(ended[b][k])))
-                first += length
+            for k, at in enumerate(range(b * best, (b + 1) * best)):
+                if steps[at] < 0:
+                    continue
+                length, looked_at = steps[at] + 1 - ended[at], None
+                if self._attends:
+                    looked_at = kept["result_weights"][b, k, :length, :keys].to(torch.float32, copy=True)
+                results[b].append(Found(ids[b, k, :length].tolist(), totals[at], looked_at, ended[at]))
         return results
 
 

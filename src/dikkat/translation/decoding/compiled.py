@@ -4,19 +4,19 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from threading import Lock
-from typing import Protocol, runtime_checkable
-from weakref import WeakKeyDictionary
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from dikkat.cpu.search.digest import digest
 from dikkat.cpu.search.network import Network, Panels
 from dikkat.cpu.search.run import Sentence, UnknownScoresError, search
 from dikkat.errors import InputError
+from dikkat.masking import is_eager
 from dikkat.translation.decoding.beams import Hypothesis, unknown_scores
 from dikkat.translation.decoding.options import DEFAULT, Search
 from dikkat.translation.decoding.readers import Models, Reads, gathered
+from dikkat.translation.decoding.standing import Standing, keep, standing_of
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.text.tokenizer import UNKNOWN
 
@@ -25,7 +25,7 @@ _LOG = logging.getLogger("dikkat")
 
 @runtime_checkable
 class Described(Protocol):
-    """A model that can say what it computes, and has its weights as a `torch.nn.Module` has them."""
+    """A `torch.nn.Module` that can say what it computes, as its modules, their attributes and their tensors are."""
 
     def network_obstacles(self) -> list[str]:
         """Why what it computes is not what its weights alone say; empty where it is."""
@@ -36,8 +36,12 @@ class Described(Protocol):
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """What it learns."""
 
-    def buffers(self) -> Iterator[Tensor]:
-        """What it has beside that."""
+
+class Ready(NamedTuple):
+    """A model on whose weights alone a search can run, and how it stands."""
+
+    model: Described
+    standing: Standing
 
 
 def explain(models: Models, search: Search = DEFAULT) -> list[str]:
@@ -58,49 +62,64 @@ def explain(models: Models, search: Search = DEFAULT) -> list[str]:
         >>> explain(model, Search(sample=True))
         ['samples are drawn, and nothing is searched']
     """
-    together, reasons = gathered(models), []
+    return _examined(gathered(models), search)[0]
+
+
+def _examined(together: Sequence[Reads], search: Search) -> tuple[list[str], Ready | None]:
+    """The reasons of `explain`; and the first of the models, where that can do a search of its own."""
+    reasons = []
     if search.sample:
         reasons.append("samples are drawn, and nothing is searched")
     if search.precision == "bfloat16":
         reasons.append("the precision is bfloat16")
     if len(together) > 1:
         reasons.append(f"{len(together)} models translate together")
-    for model in together:
-        if not isinstance(model, Described):
-            reasons.append(f"{type(model).__name__} does not say what it computes (network)")
-        else:
-            reasons += model.network_obstacles()
+    found = [_looked_at(model) for model in together]
+    for each in found:
+        reasons += each if isinstance(each, list) else []
     if search.precision == "int8" and together[0].output_bias.dtype != torch.float32:
         reasons.append(f"int8 goes with weights of float32, and these are of {together[0].output_bias.dtype}")
-    return reasons
+    return reasons, found[0] if isinstance(found[0], Ready) else None
 
 
-def runnable(models: Sequence[Reads], search: Search) -> Described | None:
-    """The model of which the compiled call can do this search; None where it cannot.
+def _looked_at(model: Reads) -> Ready | list[str]:
+    """A model that can do a search of its own, or why it cannot. One that is as it was is not looked at again."""
+    standing = standing_of(model)
+    if standing is None:
+        model.eval()
+    elif is_eager():
+        return Ready(cast(Described, model), standing)
+    if not (isinstance(model, Described) and isinstance(model, nn.Module)):
+        return [f"{type(model).__name__} does not say what it computes (network)"]
+    return model.network_obstacles() or Ready(model, standing or keep(model))
+
+
+def runnable(models: Sequence[Reads], search: Search) -> Ready | None:
+    """The model of which the compiled call can do this search, in evaluation mode; None where it cannot.
 
     Raises:
         SettingsError: A precision that no other way has.
     """
-    first, reasons = models[0], explain(models, search)
-    if not reasons and isinstance(first, Described):
-        return first
+    reasons, ready = _examined(models, search)
+    if not reasons:
+        return ready
     if search.precision == "int8":
         raise SettingsError(f"precision: got 'int8', which cannot run here: {'; '.join(reasons)}; expected 'float32'")
     return None
 
 
-def translations(model: Described, sources: Sequence[Sequence[int]], wanted: Search) -> list[list[Hypothesis]]:
+def translations(ready: Ready, sources: Sequence[Sequence[int]], wanted: Search) -> list[list[Hypothesis]]:
     """What `beam_search` returns.
 
     Args:
-        model: What `runnable` returned.
+        ready: What `runnable` returned.
         sources: Token numbers, at least one in each sentence.
         wanted: The search.
 
     Raises:
         InputError: Weights that hold NaN, or scores that are not numbers.
     """
-    panels = panels_of(model, int8=wanted.precision == "int8")
+    panels = panels_of(ready, int8=wanted.precision == "int8")
     sentences = [
         # Without attention nobody could say which word to put in the place of an unknown one.
         Sentence(source, panels.attends and UNKNOWN in source, wanted.fewest(len(source)), wanted.most(len(source)))
@@ -129,25 +148,24 @@ def translations(model: Described, sources: Sequence[Sequence[int]], wanted: Sea
 
 # --- weights in panels, kept with the model
 
-_kept: "WeakKeyDictionary[Described, dict[bool, tuple[object, Panels]]]" = WeakKeyDictionary()
 _lock = Lock()
 
 
-def panels_of(model: Described, *, int8: bool) -> Panels:
-    """A model's weights in panels: those that are kept, if not a bit of a weight has changed since they were made.
-
-    They are kept beside the model, under itself, and not in it: a copy or an unpickled model has none, nor does
-    a state dict hold them.
-    """
-    now = digest([*(parameter for _, parameter in model.named_parameters()), *model.buffers()])
-    with _lock:
-        found = _kept.setdefault(model, {}).get(int8)
+def panels_of(ready: Ready, *, int8: bool) -> Panels:
+    """A model's weights in panels: those that are kept, if not a bit of a weight has changed since they were made."""
+    model, standing = ready
+    now = standing.numbers.taken()
+    found = standing.panels.get(int8)
+    if found is not None and found[0] == now:
+        return found[1]
+    with _lock:  # threads that ask at once wait for one that makes them
+        found = standing.panels.get(int8)
         if found is None or found[0] != now:
             _check_numbers(model, int8=int8)
             panels = Panels(model.network(), int8)
             kind = "int8" if int8 else str(panels.dtype).removeprefix("torch.")
             _LOG.info("search: weights of %s packed into panels of %.1f MiB, kept", kind, panels.nbytes / 2**20)
-            found = _kept[model][int8] = now, panels
+            found = standing.panels[int8] = now, panels
         return found[1]
 
 

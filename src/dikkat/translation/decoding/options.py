@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from dikkat.translation.errors import SettingsError
@@ -106,15 +107,20 @@ class Search:
 
     def fewest(self, source_tokens: int) -> int:
         """Fewest target tokens for a source of so many."""
-        # A ratio means the decimal number that was written: 1.1 times 10 is 11, and not a little more.
-        return max(1, math.ceil(Fraction(str(self.min_ratio)) * source_tokens))
+        return max(1, math.ceil(_product(self.min_ratio, source_tokens)))
 
     def most(self, source_tokens: int) -> int:
         """Most target tokens for a source of so many."""
         most = length_limit(source_tokens)
         if self.max_ratio is not None:
-            most = max(1, math.floor(Fraction(str(self.max_ratio)) * source_tokens))
+            most = max(1, math.floor(_product(self.max_ratio, source_tokens)))
         return most if self.max_length is None else min(most, self.max_length)
+
+
+@lru_cache(1024)
+def _product(ratio: float, tokens: int) -> Fraction:
+    """A ratio means the decimal number that was written: 1.1 times 10 is 11, and not a little more."""
+    return Fraction(str(ratio)) * tokens
 
 
 DEFAULT = Search()

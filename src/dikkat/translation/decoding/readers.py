@@ -6,7 +6,7 @@ from functools import reduce
 from typing import Any, Protocol, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dikkat.translation.network.model import Batch
 from dikkat.translation.settings import Precision
@@ -68,24 +68,23 @@ Models = Reads | Sequence[Reads]
 
 
 def gathered(models: Models) -> list[Reads]:
-    """Models that go together, in evaluation mode."""
+    """Models that go together."""
     together = list(models) if isinstance(models, Sequence) else [models]
     if not together:
         raise ValueError("models: got none; expected a model or several")
-    for what, found in (
-        ("target vocabularies of sizes", [len(model.output_bias) for model in together]),
-        ("devices", [str(model.output_bias.device) for model in together]),
-    ):
-        if len(set(found)) > 1:
-            raise ValueError(f"models: got {what} {', '.join(map(str, found))}; expected one in common")
-    return [_evaluating(model) for model in together]
+    if len(together) > 1:
+        for what, found in (
+            ("target vocabularies of sizes", [len(model.output_bias) for model in together]),
+            ("devices", [str(model.output_bias.device) for model in together]),
+        ):
+            if len(set(found)) > 1:
+                raise ValueError(f"models: got {what} {', '.join(map(str, found))}; expected one in common")
+    return together
 
 
-def _evaluating(model: Reads) -> Reads:
-    """A model in evaluation mode; asking takes less than setting, which shows in a search of one short sentence."""
-    if isinstance(model, nn.Module) and not any(part.training for part in model.modules()):
-        return model
-    return model.eval()
+def evaluating(models: Sequence[Reads]) -> list[Reads]:
+    """Models in evaluation mode."""
+    return [model.eval() for model in models]
 
 
 def mean_log(scores: Sequence[Tensor]) -> Tensor:

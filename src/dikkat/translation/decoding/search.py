@@ -8,7 +8,7 @@ from dikkat.errors import InputError
 from dikkat.translation.decoding import compiled
 from dikkat.translation.decoding.beams import Beams, Hypothesis, Samples
 from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search
-from dikkat.translation.decoding.readers import Models, Readers, gathered, mean_log
+from dikkat.translation.decoding.readers import Models, Readers, evaluating, gathered, mean_log
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.network.model import collate, expected, pad
 from dikkat.translation.network.precision import check_precision
@@ -85,12 +85,12 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
     if not sources:
         return []
     device = together[0].output_bias.device
-    if described := compiled.runnable(together, search):
-        return compiled.translations(described, sources, search)
+    if ready := compiled.runnable(together, search):
+        return compiled.translations(ready, sources, search)
     check_precision(search.precision, device.type)
     numbers, lengths = (tensor.to(device) for tensor in pad(sources))
     precision: Precision = "bfloat16" if search.precision == "bfloat16" else "float32"
-    readers = Readers(together, numbers, lengths, precision)
+    readers = Readers(evaluating(together), numbers, lengths, precision)
     if not search.sample:
         return _searched(readers, Beams(search, sources, readers.attend))
     repeated = [source for source in sources for _ in range(search.n_best)]
@@ -131,7 +131,7 @@ def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[
         >>> long < short < 0
         True
     """
-    together = gathered(models)
+    together = evaluating(gathered(models))
     if not all(source for source, _ in pairs):
         raise InputError(
             "a source sentence has no tokens, so that a translation of it has no probability: leave it out"

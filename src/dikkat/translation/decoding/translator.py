@@ -175,7 +175,7 @@ class Translates:
 
     def _window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:
         encoded = self.source_tokenizer.encode_all(sentences)
-        found = [[_empty(sentence)] for sentence in sentences]
+        found = [[] if each.ids else [_empty(sentence)] for sentence, each in zip(sentences, encoded, strict=True)]
         for batch in _batches([len(each.ids) for each in encoded], batch_size):
             hypotheses = beam_search(self._models(), [encoded[index].ids for index in batch], search)
             for index, best in zip(batch, hypotheses, strict=True):
@@ -183,7 +183,7 @@ class Translates:
         return found
 
     def _translation(self, sentence: str, encoded: Encoded, found: Hypothesis) -> Translation:
-        copied = list(_copied_words(encoded, found))
+        copied = _copied_words(encoded, found)
         labels = self.target_tokenizer.labels(found.ids)
         return Translation(
             source=sentence,
@@ -371,12 +371,16 @@ class Ensemble(Translates):
         return self.models
 
 
-def _copied_words(encoded: Encoded, found: Hypothesis) -> Iterator[str | None]:
+def _copied_words(encoded: Encoded, found: Hypothesis) -> list[str | None]:
     """For each target token the source word to put in its place, if it is unknown."""
+    words: list[str | None] = [None] * len(found.ids)
+    if UNKNOWN not in found.ids:
+        return words
     known = torch.tensor([number != UNKNOWN for number in encoded.ids], device="cpu")
-    for number, weights in zip(found.ids, found.weights, strict=True):
-        # The search writes <unk> only where the source has an unknown word.
-        yield encoded.pieces[int(weights.masked_fill(known, -1.0).argmax())] if number == UNKNOWN else None
+    for index, number in enumerate(found.ids):
+        if number == UNKNOWN:  # which the search writes only where the source has an unknown word
+            words[index] = encoded.pieces[int(found.weights[index].masked_fill(known, -1.0).argmax())]
+    return words
 
 
 def _empty(sentence: str) -> Translation:
@@ -413,7 +417,7 @@ def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
 def _check(sentence: str, name: str) -> str:
     if not isinstance(sentence, str):
         raise TypeError(f"{name}: got {type(sentence).__name__}; expected a string")
-    if any("\ud800" <= character <= "\udfff" for character in sentence):  # as from a command line
+    if not sentence.isascii() and any("\ud800" <= each <= "\udfff" for each in sentence):  # as from a command line
         raise InputError(f"{name}: got {sentence!r}; expected Unicode text. Give it as UTF-8")
     if len(sentence) > MAX_CHARACTERS:
         raise InputError(f"{name}: got {len(sentence):,} characters; expected at most {MAX_CHARACTERS:,}. Split it")

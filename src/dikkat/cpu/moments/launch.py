@@ -35,6 +35,15 @@ def watched(watcher: Callable[[int], None]) -> Iterator[None]:
         _watcher.reset(token)
 
 
+def told(parts: Iterator[int], rows: int, queries: int, keys: int) -> None:
+    """Do all parts of a call, whose tasks are so many rows each; who watches hears of the pairs."""
+    watcher, seen = _watcher.get(), 0
+    for done in parts:
+        if watcher is not None:
+            watcher((min(done * rows, queries) - seen) * keys)
+            seen = done * rows
+
+
 @dataclass(frozen=True)
 class Tiles:
     """Keys, values and weights in tiles, feature by feature, and the boxes around the tiles' keys.
@@ -185,14 +194,11 @@ class _Call(Call):
         rows = max(1, min(_ROWS, len(found), _SUMS // (lanes * columns), max(_ROWS // 4, _TASK // row_cost)))
         fields |= {"rows": rows, "columns": columns}
         wide, padded = TILE * lanes, up(rows, lanes)
-        watcher, seen = _watcher.get(), 0
-        for done in self.run_by_parts(
+        parts = self.run_by_parts(
             kernel.windows, -(-len(found) // rows), _TASK // (rows * row_cost),
             sums=rows * columns * lanes, weights=wide, weighted=wide * max(1, fields["values"]),
             delta=wide * fields["features"], near=fields["boxes"], tails=BINS, prices=PRICES, peaks=rows, spent=rows,
             apart=padded, across=padded * fields["features"],
-        ):  # fmt: skip
-            if watcher is not None:
-                watcher((min(done * rows, len(found)) - seen) * keys)
-                seen = done * rows
+        )  # fmt: skip
+        told(parts, rows, len(found), keys)
         return found

@@ -18,3 +18,12 @@ CALL = Record(
     real="tolerance",  # its logarithm, of base 2
     regions="sums weights weighted delta near tails prices peaks spent apart across",
 )
+
+SWEEP = Record(
+    numbers="query key weight value left right powers",
+    integers="exclude",
+    whole="rows queries keys values terms order mass_powers value_powers degree columns profile squared closed",
+    real="scale span limit floor",
+    regions="sums before behind shifted factors",
+)
+"""The call of a sweep along one feature."""

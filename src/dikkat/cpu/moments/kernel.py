@@ -427,9 +427,7 @@ def _look_around(
 
 
 @inlined
-def _look_near(
-    call: Call, work: Work, i0: int, rows: int, fixed: bool, query: Pointer, about: Any, zero: Any
-) -> None:
+def _look_near(call: Call, work: Work, i0: int, rows: int, fixed: bool, query: Pointer, about: Any, zero: Any) -> None:
     """Add the tiles within reach of a kernel that ends, in those groups alone that are: a search tree of two levels."""
     near, reach = work.near, 1 + SLACK
     inner = at(near, call.groups)

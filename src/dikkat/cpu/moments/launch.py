@@ -209,14 +209,15 @@ class _Call(Call):
         row_cost = keys * (_PAIR + columns)
         # What is summed up for a task's rows stays near; and Ctrl-C does not wait for a task of a million keys.
         ends = WINDOWS[fields["profile"]] not in ("gaussian", "average")
-        rows = max(1, min(_FEW_ROWS if ends else _ROWS, len(found), _SUMS // (lanes * columns), max(_ROWS // 4, _TASK // row_cost)))
+        most = min(_FEW_ROWS if ends else _ROWS, max(_ROWS // 4, _TASK // row_cost))
+        rows = max(1, min(most, len(found), _SUMS // (lanes * columns)))
         fields |= {"rows": rows, "columns": columns}
         wide, padded = TILE * lanes, up(rows, lanes)
         parts = self.run_by_parts(
             kernel.windows, -(-len(found) // rows), _TASK // (rows * row_cost),
             sums=rows * columns * lanes, weights=wide, weighted=wide * max(1, fields["values"]),
-            delta=wide * fields["features"], near=fields["boxes"] + fields["groups"] + GROUP, tails=BINS, prices=PRICES, peaks=rows, spent=rows,
-            apart=padded, across=padded * fields["features"],
+            delta=wide * fields["features"], near=fields["boxes"] + fields["groups"] + GROUP, tails=BINS,
+            prices=PRICES, peaks=rows, spent=rows, apart=padded, across=padded * fields["features"],
         )  # fmt: skip
         told(parts, rows, len(found), keys)
         return found

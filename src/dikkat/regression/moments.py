@@ -8,7 +8,8 @@ and the moments are the means of 1, y, δ, δδᵀ and δy under them. They are 
 merges with the state over other keys. δ is taken from the points as they were given, so that no digits are lost where
 their range is many bandwidths.
 
-On a CPU they come from the compiled kernels of `dikkat.cpu.moments.launch`; on other devices means from `attend`'s,
+On a CPU they come from the compiled kernels of `dikkat.cpu.moments.launch`, and along one feature of many rows from
+`dikkat.cpu.moments.sweep_launch`, which does not look at pairs; on other devices means from `attend`'s,
 and the rest from tiles in plain PyTorch.
 """
 

@@ -81,6 +81,16 @@ def test_moments_are_what_their_formula_says(sweeping, sigma, kernel, degree, sq
     assert sweeping == [kernel]
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("count", [0, 1, 5, 64])
+def test_few_queries_in_any_order(sweeping, count, kernel):
+    given = points()
+    query = torch.from_numpy(np.random.default_rng(1).uniform(0, 5, (count, 1)))
+    found = moments(query, given, window(kernel))
+    check(found, by_formula(query, given, kernel, 0.37))
+    assert sweeping == [kernel] * (count > 0)
+
+
 @pytest.mark.parametrize("degree", [0, 1])
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("sigma", [0.09, 0.37, 23.0])
@@ -173,6 +183,38 @@ def test_whom_they_do_not_serve(sweeping, monkeypatch):
     monkeypatch.setattr(sweep_launch, "_DENSE", 16)
     moments(given.key, given, window("gaussian", 0.1))
     assert sweeping == []
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_random_problems_are_those_of_pairs(kernel):
+    """Of few rows and many, weights over ten decades, units far from 1, bandwidths that are a distance of two rows."""
+    random = np.random.default_rng(11)
+    for _ in range(100):
+        count = int(random.integers(2, 200))
+        x = (
+            random.uniform(0, 1, count),
+            random.lognormal(0, 3, count),
+            random.standard_cauchy(count),
+            random.integers(0, 30, count) / 8,
+            np.append(random.normal(0, 1e-9, count - 1), 5),
+        )[random.integers(5)] * 10.0 ** random.choice([0, -150, 100])
+        joined = join(x[:, None], random.normal(size=(count, 1)), 10.0 ** random.integers(0, 10, count))
+        swept, plain = (Points(*map(torch.from_numpy, (joined.x, joined.y, joined.weight))) for _ in range(2))
+        object.__setattr__(plain, "line", None)
+        apart = np.abs(x - x[random.integers(count)]).max()
+        sigma = random.choice([apart, np.abs(x[0] - x[1]), np.ptp(x) * 10.0 ** random.uniform(-3, 5)])
+        if not sigma:
+            continue
+        leaving = bool(random.integers(2))
+        places = random.choice(np.append(x, random.uniform(x.min() - sigma, x.max() + sigma, 20)), 30)[:, None]
+        query = swept.key if leaving else torch.from_numpy(places)
+        exclude = torch.arange(len(query)) if leaving else None
+        at = window(kernel, sigma, bool(random.integers(2)))
+        found, right = (moments(query, each, at, degree=int(leaving), exclude=exclude) for each in (swept, plain))
+        assert (torch.isfinite(found.lse) == torch.isfinite(right.lse)).all()
+        seen = right.lse > np.log(1e-4)
+        torch.testing.assert_close(found.lse[seen], right.lse[seen], rtol=0, atol=1e-10)
+        torch.testing.assert_close(found.value[seen], right.value[seen], rtol=0, atol=1e-9)
 
 
 def test_tasks_end_anywhere(monkeypatch):

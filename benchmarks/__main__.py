@@ -65,6 +65,7 @@ SUITES: dict[str, dict[str, Bench]] = {
     },
     "regression": {
         "estimators": Bench("regression.estimators", "kernel regression beside its peers", venv=PEERS),
+        "many": Bench("regression.many", "a million rows: bandwidths along one feature, predictions", ("--write",)),
     },
     "translation": {
         "phrasebook": Bench("translation.phrasebook", "what `make demo` reaches, and its time"),

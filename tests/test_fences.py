@@ -22,7 +22,9 @@ from dikkat.cpu.engine.vectors import pointer
 from dikkat.cpu.loss.launch import CrossEntropy
 from dikkat.cpu.loss.record import CALL as LOSS
 from dikkat.cpu.moments import launch as moments_launch
+from dikkat.cpu.moments import sweep_launch
 from dikkat.cpu.moments.record import CALL as MOMENTS
+from dikkat.cpu.moments.record import SWEEP
 from dikkat.cpu.recurrence.record import CALL as RECURRENCE
 from dikkat.cpu.search.launch import Beams, rank
 from dikkat.cpu.search.record import CALL as SEARCH
@@ -105,6 +107,19 @@ def averages() -> None:
         moments_launch.sensitivity(query, points, width, lse, row, fit, tolerance=1e-6, exclude=None)
 
 
+def sweeps() -> None:
+    torch.manual_seed(0)
+    key, width = torch.rand(331, dtype=torch.float64).sort().values, torch.tensor([0.3], dtype=torch.float64)
+    weight, value = torch.rand(331, dtype=torch.float64), torch.randn(2, 331, dtype=torch.float64)
+    points = sweep_launch.Line(key, value, weight, float(weight.sum()))
+    for window in ("gaussian", "boxcar", "triangular", "epanechnikov"):
+        for mass, values in ((0, 0), (2, 1), (2, 2), (4, 3)):
+            for exclude in (None, torch.arange(331)):
+                sweep_launch.powers(
+                    key[:, None], points, window, width, mass, values, squared=True, tolerance=0.0, exclude=exclude
+                )
+
+
 def searches() -> None:
     torch.manual_seed(0)
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
@@ -120,13 +135,28 @@ def loses() -> None:
         CrossEntropy(59, dtype, None, 0.1, 1.0).add(torch.randn(11, 59).to(dtype), torch.randint(0, 59, (11,)))
 
 
-OPERATIONS = {"attention": attends, "recurrence": recurs, "moments": averages, "search": searches, "loss": loses}
-RECORDS = {"attention": ATTENTION, "recurrence": RECURRENCE, "moments": MOMENTS, "search": SEARCH, "loss": LOSS}
+OPERATIONS = {
+    "attention": attends,
+    "recurrence": recurs,
+    "moments": averages,
+    "sweep": sweeps,
+    "search": searches,
+    "loss": loses,
+}
+RECORDS = {
+    "attention": ATTENTION,
+    "recurrence": RECURRENCE,
+    "moments": MOMENTS,
+    "sweep": SWEEP,
+    "search": SEARCH,
+    "loss": LOSS,
+}
 # Of each the outputs that must have been looked at; of the scratch it is every region.
 OUTPUTS = {
     "attention": {"mean", "packed_key", "packed_value", "query_grad", "key_grad"},
     "recurrence": {"last_state", "last_cell", "gates_grad"},
     "moments": {"moments"},
+    "sweep": {"powers"},
     "search": {"gains", "tokens", "step_totals", "next_rows", "outcome"},
     "loss": {"bias_sums", "losses"},
 }

@@ -3,12 +3,14 @@
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.exceptions import NotFittedError
 
+import dikkat
 from dikkat.regression import NadarayaWatson, estimator
 from dikkat.regression.moments import Points
 from dikkat.regression.smoother import Smoother
@@ -39,10 +41,10 @@ def same(found, expected):
 
 
 class Interrupting:
-    """Raises at the so-manieth line that the estimator's module runs."""
+    """Raises at the so-manieth line that is run of the estimator's module, or of all files under a folder."""
 
-    def __init__(self, at):
-        self.left, self.before = at, sys.gettrace()
+    def __init__(self, at, error=KeyboardInterrupt, under=estimator.__file__):
+        self.left, self.error, self.under, self.before = at, error, under, sys.gettrace()
 
     def __enter__(self):
         sys.settrace(self._calls)
@@ -52,13 +54,13 @@ class Interrupting:
         sys.settrace(self.before)
 
     def _calls(self, frame, event, _):
-        return self._lines if frame.f_code.co_filename == estimator.__file__ else None
+        return self._lines if frame.f_code.co_filename.startswith(self.under) else None
 
     def _lines(self, frame, event, _):
         if event == "line":
             self.left -= 1
             if self.left == 0:
-                raise KeyboardInterrupt
+                raise self.error
         return self._lines
 
 
@@ -106,6 +108,26 @@ def test_another_leaves_the_old_model_or_has_made_the_new_one(tmp_path, how):
         assert len(model.X_train_) == (11 if how == "fit" else 34)
 
 
+def test_a_hundred_points_anywhere_in_a_refit_leave_the_old_model_whole(tmp_path):
+    """At lines of the search, of the moments and of the launchers as well."""
+    package, never = str(Path(dikkat.__file__).parent), 10**9
+    (x, y), (other_x, other_y) = rows(7, size=SIZE), rows(9, seed=1, size=1)
+    model = NadarayaWatson(order="constant").fit(x, y)
+    before, state = answers(model, tmp_path), dict(vars(model))
+    for _ in range(2):  # what is made once and kept is made the first time
+        with Interrupting(never, under=package) as counting:
+            NadarayaWatson(order="constant").fit(other_x, other_y)
+    lines = never - counting.left
+    assert lines > 10_000
+    for number, at in enumerate(np.random.default_rng(0).integers(1, lines, 100).tolist()):
+        error = (KeyboardInterrupt, MemoryError)[number % 2]
+        with pytest.raises(error), Interrupting(at, error, package):
+            model.fit(other_x, other_y)
+        assert vars(model).keys() == state.keys()
+        assert all(vars(model)[name] is value for name, value in state.items()), at
+    same(answers(model, tmp_path), before)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize(
     ("place", "name"),
@@ -143,24 +165,35 @@ def test_data_that_are_refused_change_nothing(tmp_path):
     same(answers(model.set_params(bandwidth=1.0), tmp_path), before)
 
 
-# Minutes of work on any machine; it says when it has begun.
+# Minutes of work on most machines; it says when it has begun.
 LONG = """
 import threading
 import numpy as np
 from dikkat.regression import NadarayaWatson
 
-x = np.random.default_rng(0).uniform(size=(400_000, 3))
-model = NadarayaWatson(bandwidth=0.3, order="linear").fit(x, x[:, 0])
+{setup}
 threading.Timer(2, lambda: print("at work", flush=True)).start()
 try:
-    model.predict(x)
+    {work}
 except KeyboardInterrupt:
     print("stopped")
 """
+PAIRS = """
+x = np.random.default_rng(0).uniform(size=(400_000, 3))
+model = NadarayaWatson(bandwidth=0.3, order="linear").fit(x, x[:, 0])
+"""
+SWEEPS = """
+x = np.random.default_rng(0).uniform(size=(300_000, 1))
+model = NadarayaWatson(bandwidth=0.01, order="linear").fit(x, x[:, 0])
+"""
 
 
-def test_long_work_hears_of_ctrl_c():
-    with subprocess.Popen([sys.executable, "-c", LONG], stdout=subprocess.PIPE, text=True) as child:
+@pytest.mark.parametrize(
+    ("setup", "work"), [(PAIRS, "model.predict(x)"), (SWEEPS, "while True: model.predict(x)")], ids=["pairs", "sweeps"]
+)
+def test_long_work_hears_of_ctrl_c(setup, work):
+    code = LONG.format(setup=setup, work=work)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout.readline() == "at work\n"
             child.send_signal(signal.SIGINT)

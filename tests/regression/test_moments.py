@@ -267,6 +267,21 @@ def test_what_is_skipped_without_a_tolerance_weighs_nothing(profile: str, sigma:
         assert found.lse[~torch.from_numpy(told)].isneginf().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("sigma", [0.02, 0.3, 5.0])
+@pytest.mark.parametrize("profile", ["boxcar", "epanechnikov", "triangular"])
+def test_keys_in_many_groups_are_found(
+    monkeypatch: pytest.MonkeyPatch, profile: str, sigma: float, dtype: torch.dtype
+) -> None:
+    """Those in reach of a kernel that ends, wherever in space they are."""
+    monkeypatch.setattr(moments_launch, "_FEW_ROWS", 1)  # a box around several queries reaches far
+    query, points, _ = problem(queries=37, keys=4999, size=2, dtype=dtype)
+    assert points.tiles is not None
+    assert points.tiles.group_low.shape[1] > 1
+    window = Window(profile, torch.tensor([sigma, 2 * sigma], dtype=dtype))  # type: ignore[arg-type]
+    check(moments(query, points, window, degree=1), twin(query, points, window), 200 * EPS[dtype] / sigma)
+
+
 def test_all_keys_at_one_place(way: str) -> None:
     key = torch.full((139, 2), 3.0, dtype=torch.float64)
     value = torch.arange(139.0, dtype=torch.float64)[:, None]

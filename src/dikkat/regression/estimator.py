@@ -44,8 +44,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
     where they lie unevenly, and gives straight lines back exactly.
 
     Weights of rows count as repeats: a row of weight 2 is two rows, and one of weight 0 is none. Memory is linear in
-    the rows, time for a prediction as well; time for a search is quadratic. Where that is too much, give a number: it
-    may be the `bandwidth_` that was found for a part of the rows.
+    the rows, time for a prediction as well; time for a search is quadratic, and for one feature linear but for a sort.
+    Where that is too much, give a number: it may be the `bandwidth_` that was found for a part of the rows.
 
     Args:
         kernel: K as a function of the scaled distance r: "gaussian", e^(−r²/2); "epanechnikov", 1 − r² below 1;

@@ -75,13 +75,16 @@ def join(x: Array, y: Array, weight: Array) -> Joined:
 
 
 def spatial_order(points: Array) -> NDArray[np.intp]:
-    """An order of points (m, d) in which neighbours are mostly near each other: that of a k-d tree's leaves."""
+    """An order of points (m, d) in which neighbours are mostly near each other: that of a k-d tree's leaves.
+
+    Along one feature they are sorted.
+    """
     from scipy.spatial import cKDTree
 
-    if len(points) <= _FEW:
-        return np.arange(len(points))
     if points.shape[1] == 1:
         return points[:, 0].argsort(kind="stable")
+    if len(points) <= _FEW:
+        return np.arange(len(points))
     size = points.std(0)
     scaled = points / np.where(size > 0, size, 1)
     return np.asarray(cKDTree(scaled, leafsize=_FEW, compact_nodes=False).indices)

@@ -148,5 +148,7 @@ def _solve(centred: _Centred, right: Tensor, ridge: Tensor) -> Tensor:
     least = 1e-10 if right.dtype == torch.float64 else 1e-5
     added = (ridge * (-centred.lse[:, None]).clamp(max=_LOG_LARGEST).exp()) / size[..., 0].square()
     system = centred.spread / size / size.mT + torch.diag_embed(least + added.clamp(max=_LARGEST))
+    if system.shape[1] == 1:  # a call of LAPACK's for each query takes longer than all else
+        return (right / size / system / size).masked_fill(centred.far[:, None, None], 0.0)
     factor = torch.linalg.cholesky_ex(system).L
     return (torch.cholesky_solve(right / size, factor) / size).masked_fill(centred.far[:, None, None], 0.0)

@@ -8,7 +8,8 @@ and the moments are the means of 1, y, δ, δδᵀ and δy under them. They are 
 merges with the state over other keys. δ is taken from the points as they were given, so that no digits are lost where
 their range is many bandwidths.
 
-On a CPU they come from the compiled kernels of `dikkat.cpu.moments.launch`; on other devices means from `attend`'s,
+On a CPU they come from the compiled kernels of `dikkat.cpu.moments.launch`, and along one feature of many rows from
+`dikkat.cpu.moments.sweep_launch`, which does not look at pairs; on other devices means from `attend`'s,
 and the rest from tiles in plain PyTorch.
 """
 
@@ -22,6 +23,7 @@ from torch import Tensor
 from dikkat import scores
 from dikkat.attention import attention_state
 from dikkat.cpu.moments import launch as moments_launch
+from dikkat.cpu.moments import sweep_launch
 from dikkat.masking import softmax
 from dikkat.problem.arithmetic import log_profile
 from dikkat.regression.joined import spatial_order
@@ -43,16 +45,19 @@ class Points:
         value: (m, v), of the same dtype.
         weight: (m,), positive: how often each counts.
         tiles: The same as the compiled kernels read them; None where these do not run.
+        line: Many sorted keys of one feature in float64, as sweeps read them; None of others.
     """
 
     key: Tensor
     value: Tensor
     weight: Tensor
     tiles: moments_launch.Tiles | None = field(init=False, repr=False)
+    line: sweep_launch.Line | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        run = moments_launch.runs(self.key)
-        object.__setattr__(self, "tiles", moments_launch.tiles(self.key, self.value, self.weight) if run else None)
+        run, own = moments_launch.runs(self.key), (self.key, self.value, self.weight)
+        object.__setattr__(self, "tiles", moments_launch.tiles(*own) if run else None)
+        object.__setattr__(self, "line", sweep_launch.line(*own) if run else None)
 
     def columns(self, degree: int) -> int:
         """How many numbers the moments of a query are, but for the log-sum-exp."""
@@ -138,19 +143,7 @@ def moments(
         exclude: (n,) integers, the place in `points` that a query must not see, or −1 for none.
     """
     if points.tiles is not None:
-        state = State(
-            *_in_order(
-                moments_launch.moments,
-                query,
-                {"exclude": exclude},
-                points=points.tiles,
-                profile=window.profile,
-                bandwidth=window.bandwidth,
-                squared=window.squared,
-                tolerance=window.tolerance,
-                degree=degree,
-            )
-        )
+        state = State(*_in_order(_averages, query, {"exclude": exclude}, points=points, window=window, degree=degree))
     elif degree or (window.squared and window.profile not in ("gaussian", "boxcar")):
         state = _features(query, points, window, degree, exclude)
     else:
@@ -185,14 +178,8 @@ def sensitivity(
         exclude: As for `moments`.
     """
     if points.tiles is not None:
-        (found,) = _in_order(
-            moments_launch.sensitivity,
-            query,
-            {"lse": lse, "row": row, "fit": fit, "exclude": exclude},
-            points=points.tiles,
-            bandwidth=window.bandwidth,
-            tolerance=window.tolerance,
-        )
+        by_query = {"lse": lse, "row": row, "fit": fit, "exclude": exclude}
+        (found,) = _in_order(_sensitivity, query, by_query, points=points, window=window)
         return found
     found = query.new_zeros(len(query), points.key.shape[1], points.value.shape[1])
     lse = lse.masked_fill(lse == -_INF, 0.0)
@@ -210,6 +197,97 @@ def weights(query: Tensor, points: Points, window: Window) -> Tensor:
     """The weights themselves, (n, m), of the points in their order; 0 in the row of a query that no key reaches."""
     _, scores = _scores(query, points, window, slice(None), slice(None), None)
     return softmax(scores, None)[0]
+
+
+def _averages(
+    query: Tensor, *, exclude: Tensor | None, points: Points, window: Window, degree: int
+) -> tuple[Tensor, Tensor]:
+    """Of ordered queries, from a sweep where it serves; and where one leaves open, or does not, pair by pair."""
+
+    def by_pairs(query: Tensor, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
+        assert points.tiles is not None
+        return moments_launch.moments(
+            query,
+            points.tiles,
+            window.profile,
+            window.bandwidth,
+            squared=window.squared,
+            tolerance=window.tolerance,
+            degree=degree,
+            exclude=exclude,
+        )
+
+    found = _swept(query, points, window, 2 * degree, degree, exclude)
+    if found is None:
+        return by_pairs(query, exclude)
+    lse, mass, value = found
+    means = torch.cat([value[:, 0], mass, value[:, 1:].flatten(1)], 1)
+    open_ = lse.isnan()
+    if open_.any():
+        means[open_], lse[open_] = by_pairs(query[open_], None if exclude is None else exclude[open_])
+    return means, lse
+
+
+def _sensitivity(
+    query: Tensor,
+    *,
+    lse: Tensor,
+    row: Tensor,
+    fit: Tensor,
+    exclude: Tensor | None,
+    points: Points,
+    window: Window,
+) -> Tensor:
+    """Likewise."""
+
+    def by_pairs(chosen: Tensor) -> Tensor:
+        assert points.tiles is not None
+        return moments_launch.sensitivity(
+            query[chosen],
+            points.tiles,
+            window.bandwidth,
+            lse[chosen],
+            row[chosen],
+            fit[chosen],
+            tolerance=window.tolerance,
+            exclude=None if exclude is None else exclude[chosen],
+        )
+
+    degree = row.shape[1] - 1
+    swept = _swept(query, points, window, 2 + 2 * degree, 2 + degree, exclude)
+    if swept is None:
+        return by_pairs(torch.ones(len(query), dtype=torch.bool))
+    weight, mass, value = swept
+    # Σ_k (u·z)_k Σ w δ^(2+k) (y − zᵀθ): of powers of δ, and of those with y.
+    found = query.new_zeros(len(query), points.value.shape[1])
+    for k in range(1 + degree):
+        left = value[:, 2 + k] - sum(fit[:, e] * mass[:, 1 + k + e, None] for e in range(1 + degree))
+        found += row[:, k, None] * left
+    found *= (weight - lse).exp()[:, None]
+    open_ = weight.isnan()
+    if open_.any():
+        found[open_] = by_pairs(open_)[:, 0]
+    return found[:, None]
+
+
+def _swept(
+    query: Tensor, points: Points, window: Window, mass_powers: int, value_powers: int, exclude: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The powers from a sweep, if it serves."""
+    line = points.line
+    if line is None or not sweep_launch.serves(query, line, window.profile, window.bandwidth, exclude):
+        return None
+    return sweep_launch.powers(
+        query,
+        line,
+        window.profile,
+        window.bandwidth,
+        mass_powers,
+        value_powers,
+        squared=window.squared,
+        tolerance=window.tolerance,
+        exclude=exclude,
+    )
 
 
 def _attended(query: Tensor, points: Points, window: Window, exclude: Tensor | None) -> State:

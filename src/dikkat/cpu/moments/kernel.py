@@ -37,7 +37,7 @@ from dikkat.cpu.engine.vectors import (
     total,
     where,
 )
-from dikkat.cpu.moments.record import AVERAGE, BINS, CALL, PRICES, TILE
+from dikkat.cpu.moments.record import AVERAGE, BINS, CALL, GROUP, PRICES, TILE
 from dikkat.cpu.scoring import BOXCAR, GAUSSIAN, TRIANGULAR
 
 MARGIN = 16
@@ -53,22 +53,28 @@ _workplace = workplace_of(CALL)
 
 
 @inlined
-def _distances(call: Call, query: Pointer, rows: int, near: Pointer, zero: Any) -> tuple[int, float]:
-    """Write each tile's squared distance, in bandwidths, box from box; return the nearest tile, and the largest one."""
-    lanes, size = lanes_of(zero), call.features
-    scale, low, high = pointer(call.scale, zero), pointer(call.low, zero), pointer(call.high, zero)
-    nothing = full(0, zero)
-    for t in range(0, call.boxes, lanes):
-        store(near, t, nothing)
+def _distances(
+    call: Call, query: Pointer, rows: int, low: Pointer, high: Pointer, boxes: int, begin: int, end: int, near: Pointer,
+    zero: Any,
+) -> None:  # fmt: skip
+    """Write the squared distances, in bandwidths, of the rows' box from some boxes, of `boxes` in all."""
+    lanes, size, scale, nothing = lanes_of(zero), call.features, pointer(call.scale, zero), full(0, zero)
+    for t in range(begin, end, lanes):
+        store(near, t - begin, nothing)
     for c in range(size):
         least, most = query[c], query[c]
         for i in range(1, rows):
             least, most = min(least, query[i * size + c]), max(most, query[i * size + c])
         least_of, most_of, by = full(least, zero), full(most, zero), spread(scale, c)
-        for t in range(0, call.boxes, lanes):
-            below, above = load(low, c * call.boxes + t) - most_of, least_of - load(high, c * call.boxes + t)
+        for t in range(begin, end, lanes):
+            below, above = load(low, c * boxes + t) - most_of, least_of - load(high, c * boxes + t)
             gap = maximum(maximum(below, above), nothing) * by
-            store(near, t, load(near, t) + gap * gap)
+            store(near, t - begin, load(near, t - begin) + gap * gap)
+
+
+@inlined
+def _ends(call: Call, near: Pointer, zero: Any) -> tuple[int, float]:
+    """The nearest tile, and the largest distance of one."""
     nearest, farthest = 0, zero
     for t in range(call.tiles):
         farthest = max(farthest, near[t])
@@ -137,8 +143,6 @@ def _reach(call: Call, rows: int, peaks: Pointer, sums: Pointer, tails: Pointer,
         prices[b] = zero
     if call.profile == AVERAGE:
         return np.inf
-    if call.profile != GAUSSIAN:
-        return 1 + SLACK
     least = np.inf
     for i in range(rows):
         met = total(load(sums, i * call.columns * lanes_of(zero))) if call.lse == 0 else 1.0
@@ -373,6 +377,48 @@ def _tile(
 
 
 @inlined
+def _look_around(call: Call, work: Work, i0: int, rows: int, fixed: bool, query: Pointer, zero: Any) -> None:
+    """Add the tiles of a kernel that reaches everywhere, the near ones first, until the others weigh nothing."""
+    near, tails, prices = work.near, work.tails, work.prices
+    low, high = pointer(call.low, zero), pointer(call.high, zero)
+    _distances(call, query, rows, low, high, call.boxes, 0, call.boxes, near, zero)
+    nearest, farthest = _ends(call, near, zero)
+    if call.profile == GAUSSIAN:
+        _bin_masses(call, near, tails, zero)
+    met, limit, reach = 0, max(NEAR, near[nearest]), np.inf
+    for far in range(2):
+        for t in range(call.tiles):
+            if not near[t] < reach or (near[t] > limit) != (far == 1):
+                continue
+            # If every tile is within reach, rows need not be tested one by one.
+            within = reach if farthest > reach else np.inf
+            _tile(call, work, t, i0, rows, fixed, within, query, zero)
+            met += 1
+            if far == 1 and met & (met - 1) == 0 and not fixed:
+                reach = _reach(call, rows, work.peaks, work.sums, tails, prices, zero)
+        reach = _reach(call, rows, work.peaks, work.sums, tails, prices, zero)
+
+
+@inlined
+def _look_near(call: Call, work: Work, i0: int, rows: int, fixed: bool, query: Pointer, zero: Any) -> None:
+    """Add the tiles within reach of a kernel that ends, in those groups alone that are: a search tree of two levels."""
+    near, reach = work.near, 1 + SLACK
+    inner = at(near, call.groups)
+    for b in range(PRICES):
+        work.prices[b] = zero
+    low, high = pointer(call.group_low, zero), pointer(call.group_high, zero)
+    _distances(call, query, rows, low, high, call.groups, 0, call.groups, near, zero)
+    low, high = pointer(call.low, zero), pointer(call.high, zero)
+    for g in range(call.groups):
+        if near[g] < reach:
+            begin, end = g * GROUP, min(call.boxes, (g + 1) * GROUP)
+            _distances(call, query, rows, low, high, call.boxes, begin, end, inner, zero)
+            for t in range(begin, end):
+                if inner[t - begin] < reach:
+                    _tile(call, work, t, i0, rows, fixed, reach, query, zero)
+
+
+@inlined
 def _finish(call: Call, i: int, peak: float, row: Pointer, fixed: bool, zero: Any) -> None:
     """Write a row's means, and its log-sum-exp of base 2; 0 and −∞ where no key was in reach."""
     lanes = lanes_of(zero)
@@ -398,7 +444,7 @@ def windows(zero: Any) -> Any:
         call = carray(record, 1, layout)[0]
         lanes, size, fixed = lanes_of(zero), call.features, call.lse != 0
         work = _workplace(call, zero)
-        sums, near, tails, prices, peaks = work.sums, work.near, work.tails, work.prices, work.peaks
+        sums, peaks = work.sums, work.peaks
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
@@ -412,21 +458,10 @@ def windows(zero: Any) -> Any:
             for i in range(rows):
                 work.spent[i] = zero
             _turn(call, query, rows, work.across, zero)
-            nearest, farthest = _distances(call, query, rows, near, zero)
-            if call.profile == GAUSSIAN:
-                _bin_masses(call, near, tails, zero)
-            met, limit, reach = 0, max(NEAR, near[nearest]), np.inf
-            for far in range(2):
-                for t in range(call.tiles):
-                    if not near[t] < reach or (near[t] > limit) != (far == 1):
-                        continue
-                    # If every tile is within reach, rows need not be tested one by one.
-                    within = reach if farthest > reach else np.inf
-                    _tile(call, work, t, i0, rows, fixed, within, query, zero)
-                    met += 1
-                    if far == 1 and met & (met - 1) == 0 and not fixed:
-                        reach = _reach(call, rows, peaks, sums, tails, prices, zero)
-                reach = _reach(call, rows, peaks, sums, tails, prices, zero)
+            if call.profile == GAUSSIAN or call.profile == AVERAGE:
+                _look_around(call, work, i0, rows, fixed, query, zero)
+            else:
+                _look_near(call, work, i0, rows, fixed, query, zero)
             for i in range(rows):
                 _finish(call, i0 + i, peaks[i], at(sums, i * call.columns * lanes), fixed, zero)
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from dikkat import addresses
 from dikkat.cpu.engine.record import BYTES, NUMPY, Call, up
-from dikkat.cpu.moments.record import BINS, CALL, PRICES, TILE, WINDOWS
+from dikkat.cpu.moments.record import BINS, CALL, GROUP, PRICES, TILE, WINDOWS
 
-# Queries of a task.
-_ROWS = 32
+# Queries of a task, which look at the same tiles; and fewer, where most tiles are out of reach of most queries.
+_ROWS, _FEW_ROWS = 32, 8
 # Numbers that all sums of a task take.
 _SUMS = 2**15
 # The most operations of a task, about a tenth of a second of a core; operations of a pair beside its columns.
@@ -35,6 +35,15 @@ def watched(watcher: Callable[[int], None]) -> Iterator[None]:
         _watcher.reset(token)
 
 
+def told(parts: Iterator[int], rows: int, queries: int, keys: int) -> None:
+    """Do all parts of a call, whose tasks are so many rows each; who watches hears of the pairs."""
+    watcher, seen = _watcher.get(), 0
+    for done in parts:
+        if watcher is not None:
+            watcher((min(done * rows, queries) - seen) * keys)
+            seen = done * rows
+
+
 @dataclass(frozen=True)
 class Tiles:
     """Keys, values and weights in tiles, feature by feature, and the boxes around the tiles' keys.
@@ -45,6 +54,8 @@ class Tiles:
         weight: (tiles, keys of a tile); 0 beyond the last key.
         low: (d, tiles, and perhaps some more): the least of each feature; ∞ beyond the last tile.
         high: Likewise, the largest; −∞.
+        group_low: (d, groups, and perhaps some more): likewise of groups of tiles.
+        group_high: Likewise.
         mass: (tiles,), the sum of each one's weights.
     """
 
@@ -53,6 +64,8 @@ class Tiles:
     weight: Tensor
     low: Tensor
     high: Tensor
+    group_low: Tensor
+    group_high: Tensor
     mass: Tensor
 
 
@@ -70,14 +83,24 @@ def tiles(key: Tensor, value: Tensor, weight: Tensor) -> Tiles:
     # The last tile is padded with one of its own keys, which does not stretch its box.
     keys = torch.cat([key, key[-1:].expand(more, -1)]).reshape(count, wide, key.shape[1])
     values, weights = (torch.nn.functional.pad(t, (*(0, 0) * (t.ndim - 1), 0, more)) for t in (value, weight))
-    boxes = up(count, lanes) - count
-    low, high = (
-        torch.nn.functional.pad(extreme.mT, (0, boxes), value=end).contiguous()
-        for extreme, end in ((keys.amin(1), math.inf), (keys.amax(1), -math.inf))
+    low, high = (extreme.mT for extreme in (keys.amin(1), keys.amax(1)))
+    groups = torch.arange(0, count, GROUP)
+    ends = (groups + GROUP).clamp(max=count)
+    lengths = ends - groups
+    group_low, group_high = (
+        torch.segment_reduce(each.mT.contiguous(), how, lengths=lengths).mT
+        for each, how in ((low, "min"), (high, "max"))
     )
+    low, group_low = (_to_lanes(each, lanes, math.inf) for each in (low, group_low))
+    high, group_high = (_to_lanes(each, lanes, -math.inf) for each in (high, group_high))
     weights = weights.reshape(count, wide)
     values = values.reshape(count, wide, value.shape[1]).mT.contiguous()
-    return Tiles(keys.mT.contiguous(), values, weights, low, high, weights.sum(1))
+    return Tiles(keys.mT.contiguous(), values, weights, low, high, group_low, group_high, weights.sum(1))
+
+
+def _to_lanes(boxes: Tensor, lanes: int, end: float) -> Tensor:
+    """One side of boxes (d, count), filled up to whole vectors."""
+    return torch.nn.functional.pad(boxes, (0, up(boxes.shape[1], lanes) - boxes.shape[1]), value=end).contiguous()
 
 
 def moments(
@@ -137,6 +160,7 @@ class _Call(Call):
             "values": points.value.shape[1],
             "tiles": points.key.shape[0],
             "boxes": points.low.shape[1],
+            "groups": points.group_low.shape[1],
             "degree": degree,
             "squared": squared,
             "profile": WINDOWS.index(profile),
@@ -149,6 +173,8 @@ class _Call(Call):
             "weight": points.weight.log2() if gaussian else points.weight,
             "low": points.low,
             "high": points.high,
+            "group_low": points.group_low,
+            "group_high": points.group_high,
             "mass": points.mass,
             "scale": self.unit / bandwidth,
         }
@@ -174,17 +200,16 @@ class _Call(Call):
         keys = fields["tiles"] * TILE * lanes
         row_cost = keys * (_PAIR + columns)
         # What is summed up for a task's rows stays near; and Ctrl-C does not wait for a task of a million keys.
-        rows = max(1, min(_ROWS, len(found), _SUMS // (lanes * columns), max(_ROWS // 4, _TASK // row_cost)))
+        ends = WINDOWS[fields["profile"]] not in ("gaussian", "average")
+        most = min(_FEW_ROWS if ends else _ROWS, max(_ROWS // 4, _TASK // row_cost))
+        rows = max(1, min(most, len(found), _SUMS // (lanes * columns)))
         fields |= {"rows": rows, "columns": columns}
         wide, padded = TILE * lanes, up(rows, lanes)
-        watcher, seen = _watcher.get(), 0
-        for done in self.run_by_parts(
+        parts = self.run_by_parts(
             kernel.windows, -(-len(found) // rows), _TASK // (rows * row_cost),
             sums=rows * columns * lanes, weights=wide, weighted=wide * max(1, fields["values"]),
-            delta=wide * fields["features"], near=fields["boxes"], tails=BINS, prices=PRICES, peaks=rows, spent=rows,
-            apart=padded, across=padded * fields["features"],
-        ):  # fmt: skip
-            if watcher is not None:
-                watcher((min(done * rows, len(found)) - seen) * keys)
-                seen = done * rows
+            delta=wide * fields["features"], near=fields["boxes"] + fields["groups"] + GROUP, tails=BINS,
+            prices=PRICES, peaks=rows, spent=rows, apart=padded, across=padded * fields["features"],
+        )  # fmt: skip
+        told(parts, rows, len(found), keys)
         return found

@@ -1,6 +1,6 @@
 r"""The local estimate, from the moments about a query.
 
-With $z = (1)$ for the constant order and $z = (1, \delta)$ for the linear one, it minimises
+With $z = (1)$ for the constant order and $z = (1, \delta)$ for the linear one, of the δ of numbers, it minimises
 $\sum_j w_j (y_j - z_j^\top\theta)^2 + \beta^\top \Lambda \beta$, with β the slopes in θ, and takes the first of θ: the
 line's height at the query, where δ = 0.
 
@@ -34,6 +34,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dikkat.regression.moments import Moments
 
@@ -86,9 +87,9 @@ def local_fit(found: Moments, ridge: Tensor) -> LocalFit:
 
     Args:
         found: The moments.
-        ridge: (d,), Λ S_0; the constant needs none.
+        ridge: (p,), Λ S_0 of the first p of d coordinates, which have slopes; the constant needs none.
     """
-    centred = _centred(found)
+    centred = _centred(found, len(ridge))
     if centred is None:
         return LocalFit(torch.ones_like(found.lse)[:, None], found.value[:, None])
     offset = centred.offset[..., None]
@@ -96,7 +97,9 @@ def local_fit(found: Moments, ridge: Tensor) -> LocalFit:
     slope, lean = solved[..., :-1], solved[..., -1]
     height = found.value - (slope * offset).sum(1)
     first = 1 + (centred.offset * lean).sum(1, keepdim=True)
-    return LocalFit(torch.cat([first, -lean], 1), torch.cat([height[:, None], slope], 1))
+    flat = found.spread.shape[1] - len(ridge) if found.spread is not None else 0
+    row, theta = torch.cat([first, -lean], 1), torch.cat([height[:, None], slope], 1)
+    return LocalFit(pad(row, (0, flat)), pad(theta, (0, 0, 0, flat)))
 
 
 def noise_shares(found: Moments, squared: Moments, ridge: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,13 +111,13 @@ def noise_shares(found: Moments, squared: Moments, ridge: Tensor) -> tuple[Tenso
     Args:
         found: The moments under K.
         squared: Those under K², of the same degree.
-        ridge: (d,), Λ S_0.
+        ridge: (p,), Λ S_0.
 
     Returns:
         ‖l‖² and 1 − tr M⁻¹M₂.
     """
     share = (squared.lse - 2 * found.lse).exp()  # Σ_j w_j²
-    centred, about = _centred(found), _centred(squared)
+    centred, about = _centred(found, len(ridge)), _centred(squared, len(ridge))
     if centred is None or about is None:
         return share, 1 - share
     lean = _solve(centred, centred.offset[..., None], ridge)
@@ -125,27 +128,27 @@ def noise_shares(found: Moments, squared: Moments, ridge: Tensor) -> tuple[Tenso
     return share * norm, 1 - share * trace
 
 
-def _centred(found: Moments) -> _Centred | None:
-    """None of degree 0."""
+def _centred(found: Moments, slopes: int) -> _Centred | None:
+    """Of the first coordinates, so many as have slopes; None of degree 0."""
     if found.offset is None or found.spread is None or found.cross is None:
         return None
-    offset = found.offset[..., None]
+    spread, offset = found.spread[:, :slopes, :slopes], found.offset[:, :slopes, None]
     return _Centred(
-        found.offset,
-        found.spread.diagonal(dim1=1, dim2=2),
-        found.spread - offset @ offset.mT,
-        found.cross - offset * found.value[:, None],
+        offset[..., 0],
+        spread.diagonal(dim1=1, dim2=2),
+        spread - offset @ offset.mT,
+        found.cross[:, :slopes] - offset * found.value[:, None],
         found.lse,
     )
 
 
 def ridge_of(amount: Tensor, spread: Tensor, bandwidth: Tensor) -> Tensor:
-    """Λ S_0, (d,).
+    """Λ S_0, (p,).
 
     Args:
         amount: ρ.
-        spread: (d,), the features' standard deviations over all rows.
-        bandwidth: (d,).
+        spread: (p,), the numbers' standard deviations over all rows.
+        bandwidth: (p,).
     """
     return amount / (1 + (bandwidth / spread).square())  # 0 of a constant feature, which has no slope
 

@@ -347,7 +347,7 @@ def test_numbers_too_large_to_compute_with_are_one_line(run, homes, tmp_path, co
 
 
 def test_long_work_says_how_far_it_is(run, quick, homes, monkeypatch):
-    monkeypatch.setattr("dikkat.cli.progress._EVERY", 0.0)
+    monkeypatch.setattr("dikkat.regression.progress._EVERY", 0.0)
     status, _, err = run("homes.csv", "--target", "price")
     assert status == 0
     lines = err.splitlines()

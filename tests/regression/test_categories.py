@@ -156,7 +156,10 @@ def _frames():
         "named": (plain, MIXED),
         "mask": (plain, {"categorical_features": [True, False, False, True], "ordered_features": ["rooms"]}),
         "array": (plain.to_numpy(dtype=object), {"categorical_features": [0, 3], "ordered_features": [-2]}),
-        "typed and named": (frame.astype({"rooms": int, "pool": bool}), {**some, "categorical_features": ["town", "pool"]}),
+        "typed and named": (
+            frame.astype({"rooms": int, "pool": bool}),
+            {**some, "categorical_features": ["town", "pool"]},
+        ),
     }
 
 
@@ -166,7 +169,9 @@ def test_the_same_rows_in_any_frame_and_any_way_of_saying(kind):
     frame, settings = frames[kind]
     reference, named = frames["named"]
     expected = NadarayaWatson(bandwidth=BANDWIDTH, **named).fit(reference, y).predict(reference)
-    np.testing.assert_array_equal(NadarayaWatson(bandwidth=BANDWIDTH, **settings).fit(frame, y).predict(frame), expected)
+    np.testing.assert_array_equal(
+        NadarayaWatson(bandwidth=BANDWIDTH, **settings).fit(frame, y).predict(frame), expected
+    )
 
 
 def test_types_say_what_columns_are():

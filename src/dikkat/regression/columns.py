@@ -105,7 +105,8 @@ def find(X: Any, categorical: object, ordered: object, names: Sequence[str] | No
             found.append(Column("category", _levels(cells.values, _called(j, names))))
         elif cells.values.dtype.kind == "M":
             known = cells.values[~np.isnat(cells.values)]
-            found.append(Column("date", origin=str(known.min().astype("datetime64[us]")) if len(known) else "1970-01-01"))
+            first = known.min() if len(known) else np.datetime64("1970-01-01")
+            found.append(Column("date", origin=str(first.astype("datetime64[us]"))))
         else:
             found.append(Column())
     return () if all(each.kind == "number" for each in found) else tuple(found)
@@ -165,7 +166,7 @@ def _encode(values: NDArray[Any], column: Column, called: str) -> Array:
     new = np.flatnonzero(found == -1)
     if column.kind == "ordered" and len(new):
         if any(isinstance(level, str) for level in column.levels) or not all(map(_is_number, values[new].tolist())):
-            raise ValueError(f"X: got {values[new[0]]!r} in {called}; expected one of {_listed(column.levels)}, in that order")
+            raise ValueError(f"X: got {values[new[0]]!r} in {called}; expected one of {_listed(column.levels)}")
         found[new] = np.interp(values[new].astype(np.float64), np.array(column.levels, float), list(places.values()))
     return found
 
@@ -184,8 +185,8 @@ def _ordered_levels(cells: _Cells, called: str) -> tuple[Level, ...]:
     levels = _levels(cells.values, called)
     if any(isinstance(level, str) for level in levels):
         raise ValueError(
-            f"ordered_features: got {called}, which holds text ({_listed(levels)}) that has no order; expected numbers, "
-            "or a type with an order, such as pandas.CategoricalDtype(['low', 'high'], ordered=True)"
+            f"ordered_features: got {called}, which holds text ({_listed(levels)}) that has no order; expected "
+            "numbers, or a type with an order, such as pandas.CategoricalDtype(['low', 'high'], ordered=True)"
         )
     return levels
 
@@ -207,7 +208,9 @@ def _of_pandas(series: Any) -> _Cells:
     if kind.__class__.__module__ == "numpy.dtypes" or isinstance(kind, np.dtype):
         values = series.to_numpy()
         return _Cells(values if values.dtype.kind in "biuf" else np.array(series.tolist(), object))
-    values = np.array([None if lost else value for value, lost in zip(series.tolist(), series.isna(), strict=True)], object)
+    values = np.array(
+        [None if lost else value for value, lost in zip(series.tolist(), series.isna(), strict=True)], object
+    )
     levels = getattr(kind, "categories", None)
     return _Cells(values) if levels is None else _Cells(values, tuple(levels.tolist()), bool(kind.ordered))
 
@@ -217,8 +220,8 @@ def _of_polars(series: Any) -> _Cells:
     if series.dtype.is_temporal():
         return _Cells(series.cast(_polars().Datetime("us")).to_numpy().astype("datetime64[us]"))
     if name in ("Categorical", "Enum"):
-        categories = (series.dtype.categories if name == "Enum" else series.drop_nulls().unique().cast(_polars().String))
-        return _Cells(np.array(series.to_list(), object), tuple(categories.to_list()))
+        known = series.dtype.categories if name == "Enum" else series.drop_nulls().unique().cast(_polars().String)
+        return _Cells(np.array(series.to_list(), object), tuple(known.to_list()))
     return _Cells(series.to_numpy() if series.dtype.is_numeric() else np.array(series.to_list(), object))
 
 
@@ -229,10 +232,11 @@ def _polars() -> Any:
 
 
 def _of_arrow(column: Any) -> _Cells:
-    from pyarrow import timestamp, types
+    from pyarrow import timestamp, types  # type: ignore[import-untyped]
 
     if types.is_timestamp(column.type) or types.is_date(column.type):
-        return _Cells(column.cast(timestamp("us", getattr(column.type, "tz", None))).to_numpy().astype("datetime64[us]"))
+        moments = column.cast(timestamp("us", getattr(column.type, "tz", None)), safe=False)
+        return _Cells(moments.to_numpy().astype("datetime64[us]"))
     if types.is_dictionary(column.type):
         levels = column.unify_dictionaries().chunk(0).dictionary.to_pylist() if column.num_chunks else []
         return _Cells(np.array(column.to_pylist(), object), tuple(levels), bool(column.type.ordered))
@@ -261,7 +265,7 @@ def _mask(name: str, given: object, size: int, names: Sequence[str] | None) -> N
                 there = "no names" if names is None else _listed(list(names))
                 raise ValueError(f"{name}: got {each!r}; expected a column of X, which has {there}")
             mask[list(names).index(each)] = True
-        elif isinstance(each, Integral) and -size <= each < size:
+        elif isinstance(each, Integral) and -size <= int(each) < size:
             mask[int(each)] = True
         else:
             raise ValueError(f"{name}: got {each!r}; expected a name, or a place below {size}, the columns of X")

@@ -55,7 +55,7 @@ class Curve:
     lower: Array
     upper: Array
     data: Array
-    column: Column = Column()
+    column: Column = Column()  # noqa: RUF009  # a constant
 
 
 class Among(NamedTuple):
@@ -131,7 +131,8 @@ def hold_out(model: NadarayaWatson, folds: int = 5) -> LeftOut:
 def along(model: NadarayaWatson, feature: int, name: str) -> Curve:
     """The estimate and its 95 % band as one feature goes from its least to its greatest value.
 
-    A row of weight 0 is not there: it has no part in the range, the medians and the data. Other categories are at their most frequent level.
+    A row of weight 0 is not there: it has no part in the range, the medians and the data. Other
+    categories are at their most frequent level.
 
     Args:
         model: Fitted, to one target.
@@ -150,7 +151,7 @@ def along(model: NadarayaWatson, feature: int, name: str) -> Curve:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a gap in the curve shows what the warning would say
         lower, upper = model._interval(*model._at(places))
-        estimate = model._answer(*model._at(places))
+        estimate = np.asarray(model._answer(*model._at(places)))
     unknown = ~np.isfinite(upper - lower)  # where one row is alone, the band is infinite
     lower[unknown] = upper[unknown] = math.nan
     return Curve(name, places[:, feature], estimate, lower, upper, data, column)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from contextlib import nullcontext
 from numbers import Real
 from typing import Any, Literal, Self, overload
 
@@ -19,10 +20,10 @@ from dikkat.errors import InputError
 from dikkat.regression import files
 from dikkat.regression.bandwidth import choose
 from dikkat.regression.coding import Coding
-from dikkat.regression.columns import Column
 from dikkat.regression.joined import Array, Joined, join
 from dikkat.regression.looking import Looking
 from dikkat.regression.moments import Profile
+from dikkat.regression.progress import Working
 from dikkat.regression.rows import Rows, checked_query, checked_rows
 from dikkat.regression.smoother import Smoother
 from dikkat.regression.validation import (
@@ -79,6 +80,8 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
             power of the steps between two levels.
         missing: What is done with rows that lack a cell of X or y: "refuse", an error; or "drop", `fit` leaves them
             out, and answers to such rows of X are NaN, with a warning.
+        verbose: Whether `fit` shows on standard error how far it is: a bar on a terminal, elsewhere a line every half a
+            minute.
 
     Attributes:
         bandwidth_: (d,), float64: σ, of a category λ; infinite for the kernel "average". λ is 0 where only rows of the
@@ -97,6 +100,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         n_features_in_: d.
         feature_names_in_: (d,), where X was a frame whose columns have names.
         n_outputs_: Number of outputs.
+        target_name_: The name of y, where it is a column that has one; otherwise None.
         X_train_: (n, d), the training rows, float32 if they were given so and float64 otherwise; as are all answers. Of
             a category the place of each cell among the column's levels.
         y_train_: (n,) or (n, outputs), as y was given; float64.
@@ -126,6 +130,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         missing: Missing = "refuse",
+        verbose: bool | int = False,
     ) -> None:
         self.kernel = kernel
         self.bandwidth = bandwidth
@@ -137,6 +142,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         self.categorical_features = categorical_features
         self.ordered_features = ordered_features
         self.missing = missing
+        self.verbose = verbose
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Keep the training rows and find the bandwidth.
@@ -335,6 +341,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
                 self.ridge_,
                 self.columns_,
                 self.n_dropped_,
+                self.target_name_,
             ),
         )
 
@@ -365,6 +372,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
             model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
         model.n_features_in_ = saved.x.shape[1]
         model._take(Rows(saved.x, saved.y, saved.weight, saved.columns, saved.dropped))
+        model.target_name_ = saved.target
         model.bandwidth_, model.history_, model.ridge_ = saved.bandwidth, saved.history, saved.ridge
         model._smooth(model._joined())
         return model
@@ -395,11 +403,16 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         self._check_settings()
         other = object.__new__(type(self))
         other.__dict__ = dict(vars(self))
-        before = None if reset else Rows(
-            self.X_train_, self.y_train_, self.sample_weight_, self.columns_, self.n_dropped_
+        name = getattr(y, "name", None)
+        other.target_name_ = name if isinstance(name, str) else None
+        before = (
+            None if reset else Rows(self.X_train_, self.y_train_, self.sample_weight_, self.columns_, self.n_dropped_)
         )
         other._take(checked_rows(other, X, y, sample_weight, before))
-        other._choose()
+        with (
+            Working("finding the bandwidth", None, len(other.X_train_) ** 2).shown() if self.verbose else nullcontext()
+        ):
+            other._choose()
         self.__dict__ = other.__dict__
         return self
 
@@ -490,7 +503,8 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
     def _saved_settings(self) -> dict[str, Any]:
         """The settings as JSON has them, of a fitted one those that its answers have; not the device."""
         settings: dict[str, Any] = self.get_params()
-        del settings["device"]
+        for name in ("device", "verbose"):  # of the machine and of the moment
+            settings.pop(name, None)
         settings |= {name: getattr(self, f"{name}_", settings[name]) for name in ("kernel", "order")}
         settings["tolerance"] = float(settings["tolerance"])
         if not isinstance(settings.get("ridge", ""), str):  # a derived class may do without

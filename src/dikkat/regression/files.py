@@ -27,7 +27,11 @@ VERSION = 3
 
 _KEY = "dikkat"  # the metadata key; metadata hold texts alone, so its value is JSON
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
-_LATER = {"categorical_features": "from_dtype", "ordered_features": "from_dtype", "missing": "refuse"}  # since version 3
+_LATER = {
+    "categorical_features": "from_dtype",
+    "ordered_features": "from_dtype",
+    "missing": "refuse",
+}  # since version 3
 _DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 
 
@@ -45,6 +49,7 @@ class Saved(NamedTuple):
         ridge: ρ, at least 0.
         columns: What each column is, where not all are numbers.
         dropped: How many rows were left out.
+        target: The name of what is predicted, or None.
     """
 
     settings: dict[str, Any]
@@ -57,6 +62,7 @@ class Saved(NamedTuple):
     ridge: float
     columns: tuple[Column, ...]
     dropped: int
+    target: str | None
 
 
 def write(path: str | os.PathLike[str], saved: Saved) -> None:
@@ -79,6 +85,7 @@ def write(path: str | os.PathLike[str], saved: Saved) -> None:
         "ridge": saved.ridge,
         "columns": [column._asdict() for column in saved.columns],
         "dropped": saved.dropped,
+        "target": saved.target,
     }
     tensors = dict(zip(_TENSORS, map(np.ascontiguousarray, saved[1:5]), strict=True))
     write_whole(path, save(tensors, metadata={_KEY: json.dumps(content, allow_nan=False)}))
@@ -108,7 +115,19 @@ def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
         raise InputError(f"{path}: its history is not one of bandwidths and errors. Save the model again")
     x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
     columns = _columns(path, content["columns"], x)
-    return Saved(settings, x, y, weight, bandwidth, names, history, content["ridge"], columns, content["dropped"])
+    return Saved(
+        settings,
+        x,
+        y,
+        weight,
+        bandwidth,
+        names,
+        history,
+        content["ridge"],
+        columns,
+        content["dropped"],
+        content["target"],
+    )
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
@@ -140,10 +159,12 @@ def _content(path: Path, metadata: dict[str, str], known: dict[str, Any]) -> dic
         content |= {"ridge": 0.0, "settings": settings | {"ridge": 0.0}}
     if content["version"] < VERSION:
         later = {name: value for name, value in _LATER.items() if name in known}
-        content |= {"columns": [], "dropped": 0, "settings": later | content["settings"]}
+        content |= {"columns": [], "dropped": 0, "target": None, "settings": later | content["settings"]}
     ridge, dropped = content.get("ridge"), content.get("dropped")
     if not isinstance(ridge, float) or not 0 <= ridge < math.inf:
         raise InputError(f"{path}: ridge: got {reprlib.repr(ridge)}; expected a number of at least 0")
+    if not isinstance(content.get("target"), str | None):
+        raise InputError(f"{path}: target: got {reprlib.repr(content['target'])}; expected a name, or none")
     if not isinstance(dropped, int) or dropped < 0:
         raise InputError(f"{path}: dropped: got {reprlib.repr(dropped)}; expected a number of rows")
     return cast(dict[str, Any], content)

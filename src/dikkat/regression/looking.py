@@ -7,6 +7,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, vstack
 from sklearn.utils.validation import check_is_fitted
 
+from dikkat.regression import effects
+from dikkat.regression.coding import Coding
 from dikkat.regression.columns import Column
 from dikkat.regression.joined import Array
 from dikkat.regression.smoother import Smoother
@@ -19,9 +21,13 @@ class Looking:
     X_train_: Array
     sample_weight_: Array
     bandwidth_: Array
+    y_train_: Array
     columns_: tuple[Column, ...]
 
     def _current(self) -> Smoother:
+        raise NotImplementedError
+
+    def _coding(self) -> Coding:
         raise NotImplementedError
 
     def _query(self, X: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
@@ -56,6 +62,50 @@ class Looking:
         """
         check_count("top_k", top_k)
         return self._attention(*self._query(X), top_k)
+
+    def gradient(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
+        r"""How the estimate changes with each column: its derivative, the marginal effect of a number.
+
+        It is that of `predict`'s own answer, of both orders; of the linear one it is near the slope of the line that is
+        fitted there. $\hat y(x + h e_c) = \hat y(x) + h\, \partial\hat y/\partial x_c + O(h^2)$.
+
+        Args:
+            X: (n, d).
+            return_std: Whether to return the standard error too, which noise in y makes. What smoothing takes from a
+                slope is not in it.
+
+        Returns:
+            (n, d), or (n, d, outputs): in units of y over those of X, of dates a day; NaN for categories, which have no
+            derivative, out of reach, and where a cell is missing. Or the pair (gradient, standard error).
+
+        Raises:
+            ValueError: As for `predict`; the kernel "boxcar", whose estimate is made of steps.
+
+        Source: Li and Racine 2007, chapter 2; the formula is in `dikkat.regression.effects`.
+
+        Example:
+            >>> from dikkat.regression import NadarayaWatson
+            >>> x = np.linspace(0, 5, 50)
+            >>> model = NadarayaWatson(bandwidth=0.3, order="linear", ridge=0).fit(x[:, None], 3 * x)
+            >>> model.gradient([[1.0], [2.5]]).round(6)
+            array([[3.],
+                   [3.]])
+        """
+        query, missing = self._query(X)
+        smoother, size = self._current(), len(self.bandwidth_)
+        if smoother.profile == "boxcar":
+            raise ValueError(
+                "kernel: got 'boxcar', whose estimate is made of steps; expected a kernel with a derivative"
+            )
+        slope, norm = effects.gradient(smoother, query)
+        slope[missing] = np.nan
+        answers = [slope] if not return_std else [slope, effects.standard_error(smoother, query, norm)]
+        found = []
+        for answer in answers:
+            full = np.full((len(answer), size, answer.shape[2]), np.nan)
+            full[:, self._coding().order[: answer.shape[1]]] = np.where(np.isnan(slope), np.nan, answer)
+            found.append((full[..., 0] if self.y_train_.ndim == 1 else full).astype(self.X_train_.dtype))
+        return (found[0], found[1]) if return_std else found[0]
 
     def _attention(self, query: Array, missing: NDArray[np.bool_], top_k: int | None = None) -> Array | csr_array:
         """The same of queries in coordinates."""
@@ -147,9 +197,9 @@ class Looking:
         if smoother.profile == "average":
             raise ValueError("kernel: got 'average', which has no density; expected a kernel with a bandwidth")
         if any(column.kind == "ordered" for column in self.columns_):
-            raise ValueError("ordered_features: got some, whose kernel has no sum that is 1; expected none for a density")
+            raise ValueError("ordered_features: got some, whose kernel does not sum to 1; expected none for a density")
         own = [-np.log1p(-self.bandwidth_[j]) for j, column in enumerate(self.columns_) if column.coded]
-        density = smoother.log_density(query) - sum(own)
+        density: Array = smoother.log_density(query) - sum(own)
         density[missing] = np.nan
         return density.astype(self.X_train_.dtype)
 

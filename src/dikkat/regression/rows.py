@@ -70,8 +70,13 @@ def checked_rows(
         expected = "(n,)" if before.y.ndim == 1 else f"(n, {before.y.shape[1]})"
         raise ValueError(f"y: got shape {values.shape}; expected {expected}, as it was before")
     old = recoded(before.x, before.columns, columns) if columns else before.x
-    joined = (np.concatenate(pair) for pair in zip((old, before.y, before.weight), (x, values, weight), strict=True))
-    return Rows(*joined, columns, before.dropped + dropped)
+    return Rows(
+        np.concatenate([old, x]),
+        np.concatenate([before.y, values]),
+        np.concatenate([before.weight, weight]),
+        columns,
+        before.dropped + dropped,
+    )
 
 
 def checked_query(estimator: Any, X: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
@@ -89,7 +94,7 @@ def checked_query(estimator: Any, X: ArrayLike) -> tuple[Array, NDArray[np.bool_
             _warn_of_new(X, query, columns, names)
         else:
             query = validate_data(estimator, X, dtype=_DTYPES, reset=False)
-    lost: NDArray[np.bool_] = np.isnan(query).any(1)
+    lost: NDArray[np.bool_] = np.asarray(np.isnan(query).any(1))
     if lost.any():
         query = np.where(lost[:, None], rows[0].astype(query.dtype), query)
         warnings.warn(

@@ -133,6 +133,16 @@ class Uncertainty:
 
         return Band(*self._by_parts(query, work))
 
+    def noise(self, query: Array) -> Array:
+        """s², (n, v), about what queries look at; infinite where none is left to measure it by."""
+
+        def work(part: Tensor) -> tuple[Tensor, ...]:
+            found = moments(part, self._values, self._window(1.0), degree=1)
+            seen = found.offset * self.bandwidth  # type: ignore[operator]  # of degree 1
+            return (self._errors(part + seen)[1],)
+
+        return self._by_parts(query, work)[0]
+
     def _deviation(self, place: Tensor, doubt: Tensor) -> Tensor:
         error, noise, _ = self._errors(place)
         return (error + torch.where(doubt > 0, noise * doubt, 0.0)).sqrt()

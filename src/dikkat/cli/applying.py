@@ -39,8 +39,11 @@ def apply(path: Path, table: Path, form: "Asked", std: bool, level: float | None
         if column.kind == "ordered" and isinstance(column.levels[0], str)
     }
     x = rows.frame(kinds, model.missing == "drop", orders)
-    with Working("predicting", None, len(rows) * len(model.X_train_)).shown():
-        found = predicted(model, x, std, level)
+    try:
+        with Working("predicting", None, len(rows) * len(model.X_train_)).shown():
+            found = predicted(model, x, std, level)
+    except ValueError as error:
+        raise InputError(f"{rows.path}: {error}") from error
     other = [name for name in rows.names if name not in kinds]
     print(f"features: {', '.join(kinds)}")
     if other:

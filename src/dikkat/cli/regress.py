@@ -33,7 +33,11 @@ _LEVELS = 5  # most categories that are named
 _CURVES = 8  # most features with a curve; more would be too small to read
 _FAR = 1e3  # bandwidth over a feature's range at which all its values weigh alike
 _ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # the estimator's argument in the message of an error
-_OPTIONS = {"sample_weight": "weights"}  # options that are not called as the argument is
+_OPTIONS = {
+    "sample_weight": "weights",
+    "ordered_features": "ordered",
+    "categorical_features": "categorical",
+}  # options that are not called as the argument is
 _DATA, _TEXT, _MODEL, _RESULT = "Data", "How text is written", "Model", "Result"
 
 

@@ -121,7 +121,7 @@ def _first(error: Exception) -> str:
 def _best(path: Path, text: str, form: Form, asked: Asked) -> Text:
     """With the decimals and thousands by which most columns are numbers, of those that were not said."""
     found: list[tuple[int, Form, Any, Any]] = []
-    for decimal in [asked.decimal] if asked.decimal else ".,":
+    for decimal in [asked.decimal] if asked.decimal else ".,".replace(asked.thousands or " ", ""):
         columns = _parsed(text, form.delimiter, decimal)
         for group in ["", *_GROUPS[decimal]] if asked.thousands is None else [asked.thousands]:
             typed = _with_numbers(columns, decimal, group)

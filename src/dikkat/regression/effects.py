@@ -1,8 +1,8 @@
 r"""How an estimate changes with each number: its gradient at a query, and how far that may be off.
 
-The estimate is the first of $\theta = M^{-1} \sum_j w_j z_j y_j$, with $M = \sum_j w_j z_j z_j^\top + \Lambda$. With
-$u = M^{-1} e_1$, the share $a_{jc} = u^\top z_j\, \partial w_j/\partial x_c$ at a total of the weights that is held, and
-$e_c$ that picks the slope along c, its derivative with respect to x_c is
+The estimate is the first of $\theta = M^{-1} \sum_j w_j z_j y_j$, with $M = \sum_j w_j z_j z_j^\top + \Lambda$.
+With $u = M^{-1} e_1$, the share $a_{jc} = u^\top z_j\, \partial w_j/\partial x_c$ at a total of the weights that is
+held, and $e_c$ that picks the slope along c, its derivative with respect to x_c is
 
 $$ \frac{\partial \hat y}{\partial x_c} = \frac{\theta_c}{\sigma_c} + \sum_j a_{jc} (y_j - z_j^\top\theta)
 = \sum_j l'_{jc} y_j , \qquad

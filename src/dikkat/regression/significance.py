@@ -56,8 +56,8 @@ def significance(model: NadarayaWatson, n_permutations: int = 99, random_state: 
         >>> random = np.random.default_rng(0)
         >>> x = random.uniform(0, 3, (60, 2))
         >>> model = NadarayaWatson().fit(x, np.sin(2 * x[:, 0]) + 0.2 * random.normal(size=60))
-        >>> significance(model, n_permutations=19).p_value[0]
-        np.float64(0.05)
+        >>> float(significance(model, n_permutations=19).p_value[0])
+        0.05
     """
     check_count("n_permutations", n_permutations)
     random = check_random_state(random_state)

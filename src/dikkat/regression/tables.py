@@ -197,7 +197,7 @@ class Table:
 
         cells = [None if cell is None else str(cell) for cell in column.to_pylist()]
         if new := [cell for cell in cells if cell is not None and cell not in levels]:
-            raise InputError(f"{self.path}: column {name!r} holds {new[0]!r}; --ordered names {', '.join(levels)}")
+            raise InputError(f"{self.path}: column {name!r} holds {new[0]!r}; expected one of {', '.join(levels)}")
         places = pyarrow.array([None if cell is None else levels.index(cell) for cell in cells], pyarrow.int32())
         return pyarrow.DictionaryArray.from_arrays(places, levels, ordered=True)
 

@@ -164,11 +164,20 @@ def test_a_plan_keeps_no_tensor_of_a_call(taken: list[bool]) -> None:
 
 
 def test_distances_whose_squares_overflow_go_the_long_way(taken: list[bool]) -> None:
-    query, value = torch.zeros(1, 1, 3), torch.tensor([[[5.0], [7.0]]])
+    query, value = torch.zeros(1, 1, 3, requires_grad=True), torch.tensor([[[5.0], [7.0]]])
     key = torch.tensor([[[1.0], [1e8]]]).expand(1, 2, 3)
     for size in (1.0, 1.0, 1e17):
         came = dikkat.attend(query, size * key, value, score=scores.Gaussian())
     assert taken == [False, True, False]
+    assert came.item() == 5.0
+
+
+def test_distances_whose_squares_overflow_are_clipped_where_nothing_is_recorded(taken: list[bool]) -> None:
+    query, value = torch.zeros(1, 1, 3), torch.tensor([[[5.0], [7.0]]])
+    key = torch.tensor([[[1.0], [1e8]]]).expand(1, 2, 3)
+    for size in (1.0, 1.0, 1e17):
+        came = dikkat.attend(query, size * key, value, score=scores.Gaussian())
+    assert taken == [False, True, True]
     assert came.item() == 5.0
 
 
@@ -178,3 +187,27 @@ def test_a_scaled_product_is_the_same_whichever_side_is_scaled(queries: int, key
     query, key = torch.randn(queries, 7, dtype=torch.float64), torch.randn(keys, 7, dtype=torch.float64)
     came = dikkat.attention_weights(query, key, score=scores.ScaledDot())
     torch.testing.assert_close(came, torch.softmax(query @ key.mT / 7**0.5, -1), rtol=1e-13, atol=0)
+
+
+def test_operands_that_lie_otherwise_are_read_as_they_lie(taken: list[bool]) -> None:
+    """A signature says nothing of strides, nor of numbers that are stored negated."""
+    torch.manual_seed(0)
+    lens = torch.tensor([2, 5])
+    query, key, value = torch.randn(2, 3, 7), torch.randn(2, 5, 7), torch.randn(2, 5, 11)
+    score = scores.Additive(7, 7, 13)
+
+    def turned(tensor: Tensor) -> Tensor:
+        return tensor.mT.contiguous().mT
+
+    with torch.no_grad():
+        expected, weights = dikkat.attend(
+            query, key, value, score=score, valid_lens=lens, return_weights=True, impl="reference"
+        )
+        for each in (
+            (query, key, value), tuple(map(turned, (query, key, value))), (query, key, torch._neg_view(-value)),
+        ):  # fmt: skip
+            for whole in (lens, lens.int(), torch.stack([lens, lens]).T[:, 0]):
+                came, shown = dikkat.attend(*each, score=score, valid_lens=whole, return_weights=True)
+                torch.testing.assert_close(came, expected, rtol=1e-5, atol=1e-6)
+                torch.testing.assert_close(shown, weights, rtol=1e-5, atol=1e-6)
+    assert any(taken[1:])

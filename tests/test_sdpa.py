@@ -19,7 +19,8 @@ FUSED = "_scaled_dot_product_flash_attention_for_cpu"
 @pytest.fixture(autouse=True)
 def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """ "auto" chooses for these small calls as it does for large ones."""
-    monkeypatch.setattr("dikkat.backends._by_plain_products", lambda problem: False)
+    for quicker in ("_by_plain_products", "_by_few"):
+        monkeypatch.setattr(f"dikkat.backends.{quicker}", lambda problem: False)
 
 
 class Operators(TorchDispatchMode):

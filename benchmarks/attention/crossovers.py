@@ -22,8 +22,8 @@ from dikkat import plan
 from dikkat.backends import crossovers
 
 _NONE = 2**62
-NEVER = crossovers.Crossovers(0, 0, 0, 0, _NONE, _NONE, 0, 0)
-ALWAYS = crossovers.Crossovers(*[_NONE] * 8)
+NEVER = crossovers.Crossovers(0, 0, 0, 0, _NONE, _NONE, 0)
+ALWAYS = crossovers.Crossovers(*[_NONE] * 7)
 BATCHES, QUERIES, KEYS, FEATURES = (1, 8, 64), (1, 16, 64, 512), (8, 64, 512), (16, 64, 512)
 SECONDS = 0.05
 
@@ -51,7 +51,7 @@ def sizes(case: Case) -> tuple[str, float]:
     """Which number decides on a case, and the size that it is compared with."""
     pairs = case.batch * case.queries * case.keys
     if case.score != "scaled dot":
-        return ("kernel_back" if case.backward else "kernel"), pairs * case.features
+        return "kernel_back", pairs * case.features
     if case.backward:
         by = case.features ** (2 if case.lengths else 1)
         return ("inner_masked_back" if case.lengths else "inner_back"), pairs / by
@@ -85,8 +85,10 @@ def main() -> None:
         made = b * n * m * (1 if score == "scaled dot" else h)
         if made > 2**21 or b * max(m, n) * h > 2**22 or (score != "scaled dot" and made > 2**18):
             continue
+        if not backward and (lengths or score != "scaled dot"):  # by a kernel at any size
+            continue
         name, size = sizes(case)
-        if name == "inner" and (lengths or n < 16 or m < 4 * h):  # what other rules of `Crossovers` have decided
+        if name == "inner" and (n < 16 or m < 4 * h):  # what other rules of `Crossovers` have decided
             continue
         rows.setdefault(name, []).append(case._asdict() | {"size": size} | both(case, arguments.seconds))
     found = {}

@@ -37,6 +37,17 @@ def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
     return found
 
 
+def of_plain(tensor: Tensor) -> int | None:
+    """`address` of a tensor that is known to be plain, on the CPU and of the right type; None where it lies otherwise.
+
+    For small calls: it asks for no more than may differ between two tensors of one signature.
+    """
+    if tensor.is_neg() or not tensor.is_contiguous():
+        return None
+    needs = tensor.storage_offset() * tensor.itemsize + tensor.nbytes
+    return tensor.data_ptr() if tensor.untyped_storage().nbytes() >= needs else None
+
+
 def rows_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
     """`address` of a matrix whose rows are contiguous, and may lie apart."""
     found = _start(name, tensor)

@@ -19,6 +19,7 @@ from torch import Tensor
 from dikkat.backends import Choice, sdpa
 from dikkat.cpu.attention import few
 from dikkat.cpu.attention import launch as attention_launch
+from dikkat.cpu.engine.ready import Ready
 from dikkat.masking import PLAIN, is_eager
 from dikkat.problem import Problem
 from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, ScaledDot, Score, VectorSum
@@ -39,12 +40,14 @@ class Plan(NamedTuple):
         problem: The call without its tensors.
         lens: The shape of the lengths, aligned with the leading dimensions; None without lengths.
         places: 0 ... m − 1.
+        ready: What runs a compiled kernel for few queries at once, where no gradient is recorded.
     """
 
     run: "_Run"
     problem: Problem
     lens: tuple[int, ...] | None
     places: Tensor
+    ready: Ready | None = None
 
 
 class _Operands(NamedTuple):
@@ -58,7 +61,7 @@ class _Operands(NamedTuple):
         records: Whether gradients are recorded.
         shortest: The shortest length, at least 1; m without lengths.
         longest: The longest; m without lengths.
-        lens: (B, 1, ..., n or 1); None where all keys are seen.
+        lens: As the caller gave them; None where all keys are seen.
     """
 
     query: Tensor
@@ -96,7 +99,7 @@ def attend(
         shortest, longest = _extremes(valid_lens)
         if shortest < 1 or longest > keys:
             return None
-        lens = None if shortest == keys else valid_lens.view(plan.lens)
+        lens = None if shortest == keys else valid_lens
     found = plan.run(plan, _Operands(query, key, weight, value, records, shortest, longest, lens))
     if found is None:
         return None
@@ -119,11 +122,12 @@ def keep(
     with torch.inference_mode(False):
         places = torch.arange(problem.limits.keys, device="cpu")
     shapes = problem.without_tensors().again(kept={})
-    run = _by_few if choice.name == "numba" and few.fits(problem) else _RUNS[choice.name]
-    plan = Plan(run, shapes, None if lens is None else tuple(lens.shape), places)
+    records, by_few = _records(*operands, problem.weight), choice.name == "numba" and few.fits(problem)
+    ready = few.ready(problem) if by_few and not records else None
+    run = _by_few if by_few else _RUNS[choice.name]
+    plan = Plan(run, shapes, None if lens is None else tuple(lens.shape), places, ready)
     if len(_PLANS) >= _MOST:
         _PLANS.clear()
-    records = _records(*operands, problem.weight)
     weight = None if problem.weight is None else problem.weight.reshape(-1)
     second = _projected_signature(problem.query, problem.key, weight, records)
     _PLANS.setdefault(signature, {})[second] = plan
@@ -194,8 +198,8 @@ def _by_products(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None
     told = key if pair == "additive" else scores
     if (pair == "distance" or (lens is not None and records)) and not _is_finite(told):
         return None
-    if lens is not None:
-        scores = scores.masked_fill(lens.unsqueeze(-1) <= plan.places, -_INF)
+    if lens is not None and plan.lens is not None:
+        scores = scores.masked_fill(lens.view(plan.lens).unsqueeze(-1) <= plan.places, -_INF)
     weights = torch.softmax(scores, -1)
     mean = product(weights, value)
     return (mean, weights) if lens is None or _is_finite(mean) else None
@@ -213,8 +217,8 @@ def _by_sdpa(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None] | 
     if lens is not None:
         if longest < key.shape[-2]:
             key, value = key.narrow(-2, 0, longest), value.narrow(-2, 0, longest)
-        if shortest < longest:
-            mask = lens.unsqueeze(-1) > plan.places[:longest]
+        if shortest < longest and plan.lens is not None:
+            mask = lens.view(plan.lens).unsqueeze(-1) > plan.places[:longest]
             mask = mask.unsqueeze(1) if len(lead) == 1 else mask
     mean = sdpa.fused(query, key, value, mask, lead, False, 0.0)
     return (mean, None) if lens is None or _is_finite(mean) else None
@@ -232,9 +236,13 @@ def _by_kernel(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None] 
 def _by_few(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None]:
     """The compiled kernels for few queries, which read nothing that is hidden."""
     query, key, weight, value, records, _, _, lens = operands
+    if lens is not None and lens.dtype is not torch.int64:
+        lens = lens.to(torch.int64)
+    if plan.ready is not None and (found := plan.ready(query, key, weight, value, lens)) is not None:
+        return found[0], (found[1] if len(found) > 1 else None)
     limits = plan.problem.limits
-    if lens is not None:
-        limits = limits.again(lens=lens.to(torch.int64))
+    if lens is not None and plan.lens is not None:
+        limits = limits.again(lens=lens.view(plan.lens))
     problem = plan.problem.again(query=query, key=key, weight=weight, value=value, limits=limits)
     if not records:
         return attention_launch.pool(problem)

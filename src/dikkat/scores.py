@@ -238,11 +238,12 @@ class Additive(Score):
 
         A constant that such a module adds is the same for all keys: no weight sees it, and it is left out.
         """
-        if is_plain(self.w_v):
-            return self.w_v.weight[0]
+        w_v = self.w_v
+        if is_plain(w_v):
+            return w_v.weight.squeeze(0)
         like = next(self.parameters())
         basis = torch.eye(1 + self.num_hiddens, self.num_hiddens, dtype=like.dtype, device=like.device)
-        scores: Tensor = self.w_v(basis)[:, 0]
+        scores: Tensor = w_v(basis)[:, 0]
         return scores[:-1] - scores[-1]
 
 

@@ -105,7 +105,7 @@ def _by_few(problem: Problem) -> bool:
     """Whether inner products with few queries are left to our own kernel."""
     if problem.pair != "inner" or not problem.query.is_cpu or torch.compiler.is_compiling():
         return False
-    return problem.dropout == 0 and crossovers.CROSSOVERS.by_few(problem)
+    return problem.dropout == 0 and crossovers.CROSSOVERS.by_few(problem, records(problem))
 
 
 def _by_plain_products(problem: Problem) -> bool:

@@ -25,20 +25,19 @@ class Crossovers(NamedTuple):
         inner_back: Pairs a feature, with the backward.
         inner_masked_back: Pairs a feature squared, with lengths and the backward.
         rows: Fewer queries than these are left to plain products at any size.
-        few: Pairs times features, from which on the compiled kernel for few queries is quicker for inner products with
-            lengths, of which it reads no key that is hidden.
-        few_whole: The same for a single query that sees all keys.
-        kernel: Pairs times features, before the compiled kernels: below, they save less than loading them takes.
-        kernel_back: The same with the backward.
+        few_back: Pairs times features, from which on the compiled kernel for few queries is quicker for inner products
+            with lengths and the backward. Without the backward it always is: it is one call, and reads no hidden key.
+        few_whole: The same for a single query that sees all keys, forward too.
+        kernel_back: Pairs times features, before the compiled kernels of the other pair functions with the backward.
+            Without it they are quicker at any size.
     """
 
     inner: int = 2**12
     inner_back: int = 2**15
     inner_masked_back: int = 2**8
     rows: int = 16
-    few: int = 2**18
+    few_back: int = 2**20
     few_whole: int = 2**20
-    kernel: int = 2**10
     kernel_back: int = 2**16
 
     def by_products(self, problem: Problem, records: bool) -> bool:
@@ -50,15 +49,18 @@ class Crossovers(NamedTuple):
         few = not masked and pairs <= self.inner * features
         return few or limits.queries < self.rows or limits.keys < (1 if masked else 4) * features
 
-    def by_few(self, problem: Problem) -> bool:
+    def by_few(self, problem: Problem, records: bool) -> bool:
         """Whether inner products are quicker by the compiled kernel for few queries."""
         limits, size = problem.limits, pairs_of(problem) * problem.query.shape[-1]
-        enough = size >= self.few if limits.lens is not None else limits.queries == 1 and size >= self.few_whole
+        if limits.lens is None:
+            enough = limits.queries == 1 and size >= self.few_whole
+        else:
+            enough = not records or size >= self.few_back
         return enough and few.fits(problem)
 
     def by_reference(self, problem: Problem, records: bool) -> bool:
         """Whether additive and distance scores are quicker by the reference than by the compiled kernels."""
-        return pairs_of(problem) * problem.query.shape[-1] <= (self.kernel_back if records else self.kernel)
+        return records and pairs_of(problem) * problem.query.shape[-1] <= self.kernel_back
 
 
 def pairs_of(problem: Problem) -> int:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from dikkat.cpu.attention.record import FEW
-from dikkat.cpu.engine.record import Call, up
+from dikkat.cpu.engine.ready import Ready
+from dikkat.cpu.engine.record import FENCE, Call, up
 from dikkat.cpu.scoring import PAIRS
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import farthest
@@ -53,9 +54,9 @@ class _Call(Call):
         call = sizes.again()
         call.kept["lens_table"] = sizes.kept.get("lens_table", problem.query)
         for operand, tensor in (("query", problem.query), ("key", problem.key), ("value", problem.value)):
-            call.point(operand, tensor.contiguous())
+            call.point(operand, tensor.resolve_neg().contiguous())
         if problem.weight is not None:
-            call.point("weight", problem.weight.contiguous())
+            call.point("weight", problem.weight.resolve_neg().contiguous())
         if problem.limits.lens is not None:
             call.point("lens", problem.limits.lens.contiguous())
         return call
@@ -104,6 +105,19 @@ def forward(problem: Problem) -> Output:
 def pool(problem: Problem) -> tuple[Tensor, Tensor | None]:
     """Means, and the weights if they are wanted, where no gradient and no state is."""
     return _pooled(_Call.of(problem), problem, (*problem.lead, problem.limits.queries))
+
+
+def ready(problem: Problem) -> Ready | None:
+    """What runs `pool` of calls like this one, of (query, key, weight, value, lengths); None with fences."""
+    from dikkat.cpu.attention import few_kernel
+
+    if FENCE:
+        return None
+    call, rows = _Call(problem), (*problem.lead, problem.limits.queries)
+    outputs = {"mean": (*rows, problem.value.shape[-1])}
+    if problem.wants_weights:
+        outputs["weights"] = (*rows, problem.limits.keys)
+    return Ready(call, few_kernel.forward, call.rows, ("query", "key", "weight", "value", "lens"), outputs)
 
 
 def _pooled(call: _Call, problem: Problem, rows: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:

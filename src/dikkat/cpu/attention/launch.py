@@ -99,6 +99,7 @@ class _Call(Call):
         call: Self = sizes.again()
         call._sizes, call.problem = sizes, problem  # which has the tables
         for name, tensor in _shared(problem):
+            tensor = tensor.resolve_neg()
             call.point(name, _filled(tensor, call.fields["bias_stride"]) if name == "bias" else tensor.contiguous())
         return call
 

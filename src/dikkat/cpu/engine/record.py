@@ -81,6 +81,11 @@ class Record:
         self.counters = 8 * (len(forms) + 1)  # behind the number that the sources are known by
         self.memory = ctypes.c_char * (self.counters + _COUNTERS.size)
 
+    def place(self, name: str) -> int:
+        """How many fields, of 8 bytes each, lie before one."""
+        at: int = self.places[name][2]
+        return at // 8
+
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The record as a kernel reads it.
@@ -166,18 +171,19 @@ class Call:
         made.fields, made.kept, made._fenced = self.fields.copy(), {}, {}
         return made
 
-    def _kind(self, name: str) -> torch.dtype:
+    def kind(self, name: str) -> torch.dtype:
+        """The type of the numbers behind an address."""
         return self.record.kinds[name] or self.dtype
 
     def point(self, name: str, tensor: Tensor, kind: torch.dtype | None = None) -> Tensor:
         """Put a tensor's address into the record. Its dtype is `kind`, or what is declared."""
         self.kept[name] = tensor
-        self.fields[name] = addresses.address(name, tensor, kind or self._kind(name))
+        self.fields[name] = addresses.address(name, tensor, kind or self.kind(name))
         return tensor
 
     def new(self, name: str, *shape: int) -> Tensor:
         """An output or buffer that the kernel fills."""
-        kind = self._kind(name)
+        kind = self.kind(name)
         if FENCE:
             size = torch.Size(shape).numel() * kind.itemsize
             room = self._fenced[name] = torch.full(
@@ -192,12 +198,21 @@ class Call:
         """An output or buffer that the kernel adds to, or fills in part."""
         if FENCE:
             return self.new(name, *shape).zero_()
-        return self.point(name, torch.zeros(shape, dtype=self._kind(name), device="cpu"))
+        return self.point(name, torch.zeros(shape, dtype=self.kind(name), device="cpu"))
 
     def lay_out(self, **regions: int) -> None:
         """Say once how many numbers each region has, for each worker, in this call and in those made `again` of it."""
         self._regions = places, _ = _layout(self.record, self.dtype, tuple(regions.items()), FENCE)
         self.fields |= {name: start for name, (start, _) in places.items()}
+
+    @property
+    def room_size(self) -> int:
+        """The bytes of a worker's scratch, as it was laid out."""
+        return self._regions[1]
+
+    def room(self, workers: int) -> tuple[Tensor, int]:
+        """Scratch for so many workers, as it was laid out, and its address."""
+        return _room(workers, self.room_size, kept=self.alone)
 
     def run(self, kernel: Callable[..., Any], tasks: int, **regions: int) -> None:
         """Run a kernel.

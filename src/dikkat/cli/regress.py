@@ -414,9 +414,8 @@ def _draw(model: "NadarayaWatson", data: Data, left_out: "LeftOut", output: Path
 
     there, names = model.sample_weight_ > 0, data.features
     y, ranges = model.y_train_[there], np.ptp(model.X_train_[there], axis=0)
-    varying = np.flatnonzero(ranges > 0)
-    width = model._coding().widths(model.bandwidth_)[np.argsort(model._coding().order)][varying] / ranges[varying]
-    narrowest = varying[np.argsort(width, kind="stable")[:_CURVES]]
+    width = diagnostics.reach(model)
+    narrowest = np.argsort(width, kind="stable")[: min(_CURVES, int((ranges > 0).sum()))]
     curves = [diagnostics.along(model, c, names[c]) for c in np.sort(narrowest)]
     if len(names) == 1 and curves:
         _save(pictures.draw_curve(curves[0], y, data.target), output / "fit")

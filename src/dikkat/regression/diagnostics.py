@@ -14,7 +14,7 @@ from dikkat.regression.estimator import NadarayaWatson
 from dikkat.regression.joined import Array
 from dikkat.regression.rows import Rows
 
-__all__ = ["Among", "Curve", "LeftOut", "along", "among", "hold_out", "leave_out"]
+__all__ = ["Among", "Curve", "LeftOut", "along", "among", "hold_out", "leave_out", "reach"]
 
 _STEPS = 201  # query points along a feature
 _GROUPS = 200  # most groups of points in the picture of attention
@@ -126,6 +126,23 @@ def hold_out(model: NadarayaWatson, folds: int = 5) -> LeftOut:
     error = float(np.average((y - predicted)[known] ** 2, weights=weight[known]))
     variance = joined.variance()
     return LeftOut(predicted, error, 1 - error / variance if variance > 0 else math.nan)
+
+
+def reach(model: NadarayaWatson) -> Array:
+    """How wide the kernel is along each feature, (d,), over the feature's range; infinite along a constant one.
+
+    Of a category that is the width in its coordinates, in which two categories are 1 apart.
+
+    Args:
+        model: Fitted.
+    """
+    coding, rows = model._coding(), model.X_train_[model.sample_weight_ > 0]
+    found = np.empty(rows.shape[1])
+    found[coding.order] = coding.widths(model.bandwidth_)
+    ranges = np.ptp(rows, axis=0).astype(np.float64)
+    coded = np.array([column.coded for column in model.columns_], bool)
+    ranges[: len(coded)][coded] = np.minimum(ranges[: len(coded)][coded], 1.0)
+    return np.divide(found, ranges, out=np.full(len(found), math.inf), where=ranges > 0)
 
 
 def along(model: NadarayaWatson, feature: int, name: str) -> Curve:

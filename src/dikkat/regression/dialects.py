@@ -196,8 +196,7 @@ def _delimiter(text: str, allowed: str) -> str:
     """The first that the first line has as often as the second; the usual one if none does."""
     lines = [re.sub('"[^"]*"', "", line) for line in text.lstrip().replace("\r", "\n").split("\n", 2)[:2]]
     regular = (each for each in allowed if lines[0].count(each) and len({line.count(each) for line in lines}) == 1)
-    there = (each for each in allowed if lines[0].count(each))
-    return next(regular, next(there, allowed[0]))
+    return next(regular, allowed[0])
 
 
 def _parsed(text: str, delimiter: str, decimal: str) -> pyarrow.Table:

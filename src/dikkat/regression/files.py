@@ -149,7 +149,7 @@ def _content(path: Path, metadata: dict[str, str], known: dict[str, Any]) -> dic
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: its metadata are not JSON ({error}). Save the model again") from error
     try:
-        check_header(content, FORMAT, (1, VERSION), "fit again")
+        check_header(content, FORMAT, (1, 2, VERSION), "fit again")
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     settings, names, history = (content.get(name) for name in ("settings", "feature_names", "history"))
@@ -220,7 +220,7 @@ def _misfits(tensors: dict[str, Array], names: list[str] | None, kernel: object,
         )
     limits = np.finfo(x.dtype)
     coded = np.zeros(size, bool)
-    if isinstance(columns, list) and len(columns) == size:
+    if isinstance(columns, list) and len(columns) == size == len(bandwidth):
         coded = np.array([isinstance(each, dict) and each.get("kind") in ("category", "ordered") for each in columns])
     fits = np.isinf(bandwidth) if kernel == "average" else (bandwidth >= limits.tiny) & (bandwidth <= limits.max)
     if not np.where(coded, (bandwidth >= 0) & (bandwidth <= 1), fits & (bandwidth > 0)).all():

@@ -142,7 +142,8 @@ def reach(model: NadarayaWatson) -> Array:
     ranges = np.ptp(rows, axis=0).astype(np.float64)
     coded = np.array([column.coded for column in model.columns_], bool)
     ranges[: len(coded)][coded] = np.minimum(ranges[: len(coded)][coded], 1.0)
-    return np.divide(found, ranges, out=np.full(len(found), math.inf), where=ranges > 0)
+    relative: Array = np.divide(found, ranges, out=np.full(len(found), math.inf), where=ranges > 0)
+    return relative
 
 
 def along(model: NadarayaWatson, feature: int, name: str) -> Curve:

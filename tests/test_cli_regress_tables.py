@@ -95,6 +95,7 @@ def test_every_column_has_a_use_or_a_reason(run, homes):
     )
 
 
+@pytest.mark.filterwarnings("default")  # as outside the tests
 def test_rows_that_lack_cells(run, homes):
     holes = homes.copy()
     holes.loc[3, "area"] = holes.loc[5, "price"] = np.nan
@@ -131,6 +132,7 @@ def test_a_saved_model_is_applied(run, homes, tmp_path):
     assert list(pd.read_csv("plain/predictions.csv", sep=";").columns[5:]) == ["price_predicted"]
 
 
+@pytest.mark.filterwarnings("default")  # as outside the tests
 def test_what_cannot_be_applied(run, homes, tmp_path):
     assert run("homes.csv", *SETTINGS, "--ordered", "size=low,mid,high", "-o", "made")[0] == 0
     apply = ["--apply", "made/model.safetensors", "-o", "out"]
@@ -177,7 +179,7 @@ def test_what_cannot_be_applied(run, homes, tmp_path):
         (["--delimiter", "ab"], "--delimiter: got 'ab'; expected one letter"),
         (["--decimal", ";"], "--decimal: got ';'; expected . or ,"),
         (["--decimal", ",", "--thousands", ","], "--decimal and --thousands: got ',' for both"),
-        (["--encoding", "utf-99"], "homes.csv: encoding: got 'utf-99'"),
+        (["--encoding", "utf-99"], "homes.csv: --encoding: got 'utf-99'"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(run, homes, options, message):

@@ -86,6 +86,21 @@ def test_loading_searches_no_bandwidth_and_changes_nothing(tmp_path, monkeypatch
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
+def test_files_of_the_second_version_answer_as_they_did(tmp_path):
+    """Which knew numbers alone."""
+
+    def older(content):
+        content.update(version=2)
+        del content["columns"], content["dropped"], content["target"]
+        for name in ("categorical_features", "ordered_features", "missing"):
+            del content["settings"][name]
+
+    path = tmp_path / "model"
+    loaded, query = NadarayaWatson.load(model_file(path, older)), data(17, seed=2)[0] / 2
+    np.testing.assert_array_equal(loaded.predict(query), NadarayaWatson.load(model_file(path)).predict(query))
+    assert loaded.columns_ == ()
+
+
 @pytest.mark.parametrize("order", dense.ORDERS)
 def test_files_of_the_first_version_answer_as_they_did(tmp_path, order):
     """Which knew no ridge."""
@@ -141,17 +156,31 @@ def set_to(name, value):
     ("change", "message"),
     [
         (put(format="another"), "format: got 'another'; expected 'dikkat kernel regression'"),
-        (put(version=3), "version: got 3; expected 1 or 2. Use the dikkat that wrote it, or fit again"),
+        (
+            put(columns=[{"kind": "number"}]),
+            "columns: got [{'kind': 'number'}]; expected what each column of X_train_ is",
+        ),
+        (put(columns=3), "columns: got 3; expected what each"),
+        (
+            put(columns=[{"kind": "category", "levels": ["a"], "origin": ""}] * 3),
+            "expected what each column of X_train_",
+        ),
+        (put(dropped=-1), "dropped: got -1; expected a number of rows"),
+        (put(target=3), "target: got 3; expected a name, or none"),
+        (put(version=4), "version: got 4; expected 1 or 2 or 3. Use the dikkat that wrote it, or fit again"),
         (put(history=None), "settings, feature_names or history are missing"),
         (put(history=[{"bandwidth": [1.0], "error": 0.5}]), "its history is not one of bandwidths and errors"),
         (put(history=[{"bandwidth": 1.0, "error": 0.5}]), "its history is not one"),
         (put(history=["x"]), "its history is not one"),
-        (put(settings={}), "got the settings ; expected bandwidth, kernel, order, out_of_reach, ridge, tolerance"),
+        (
+            put(settings={}),
+            "got the settings ; expected bandwidth, categorical_features, kernel, missing, order, ordered_features",
+        ),
         (set_to("kernel", "cosine"), "kernel: got 'cosine'"),
         (set_to("bandwidth", -1.0), "bandwidth: got -1.0"),
         (set_to("bandwidth", {"a": 1}), "bandwidth: got {'a': 1}"),
         (set_to("tolerance", 1.0), "tolerance: got 1.0"),
-        (set_to("extra", 1), "got the settings bandwidth, extra, kernel"),
+        (set_to("extra", 1), "got the settings bandwidth, categorical_features, extra, kernel"),
         (put(ridge=-1.0), "ridge: got -1.0; expected a number of at least 0"),
         (put(ridge="auto"), "ridge: got 'auto'; expected a number"),
         (set_to("ridge", -1.0), "ridge: got -1.0; expected a number of rows"),

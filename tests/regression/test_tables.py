@@ -52,7 +52,7 @@ def test_parquet_tables_of_every_type_of_number(tmp_path):
 
 
 def test_a_frame_has_the_names(table):
-    frame = table(HOMES).frame("price", "area")
+    frame = table(HOMES).frame({"price": "number", "area": "number"})
     assert frame.column_names == ["price", "area"]
     assert frame.to_pydict() == {"price": [310.5, 240.0], "area": [30.0, 50.0]}
 
@@ -64,7 +64,7 @@ def test_integers_past_what_a_float_holds_are_rounded(table):
 @pytest.mark.parametrize(
     ("content", "columns", "message"),
     [
-        ("", ["a"], "cannot be read as lines of UTF-8 with commas"),
+        ("", ["a"], "cannot be read as UTF-8 with commas"),
         ("a,b\n", ["a"], "there are no rows in it; at least one is needed"),
         ("a,b\n1,2\n3\n", ["a"], "Expected 2 columns, got 1"),
         ("aged,b\n1,2\n", ["age"], "there is no column 'age'; did you mean 'aged'? There are: aged, b"),
@@ -82,7 +82,6 @@ def test_integers_past_what_a_float_holds_are_rounded(table):
         ("a,b\nNaN,2\n,3\n", ["a"], "column 'a' has 2 of 2 values missing"),
         ("a,b\n1,2\n?,3\n4,3\n", ["a"], "column 'a' holds text in 1 of 3 cells ('?' in row 2); numbers are needed"),
         (b"a\x81,b\n1,2\n", ["b"], "got letters in an encoding that is not known here; expected UTF-8, UTF-16"),
-        ("a,b\n1,2\n".encode("utf-16-le"), ["b"], "got letters in an encoding that is not known here"),
         (b"\xff\xfea", ["b"], "got letters in an encoding that is not known here"),
     ],
 )
@@ -210,35 +209,39 @@ def test_parquet_may_have_several_columns_of_a_name_and_be_a_folder(tmp_path):
     assert sorted(Table(tmp_path / "f.parquet").numbers("a")[:, 0]) == [1, 2]
 
 
-def test_what_other_columns_hold(tmp_path, table):
-    content = "n,town,day,none,grade\n1,Lyon,2020-01-31,,7b\n2,Bursa,2020-02-01,,3\n3,8,2020-02-01,,c\n"
-    assert table(content).others() == {
-        "town": "holds text ('Lyon' in row 1)",
-        "day": "holds date32[day] ('2020-01-31' in row 1)",
-        "none": "is empty",
-        "grade": "holds text ('7b' in row 1)",
-    }
-    kinds = pa.array(["low", "high", "low"]).dictionary_encode()
-    pq.write_table(pa.table({"n": [1, 2, 3], "kind": kinds, "list": [[1], [2], [3]]}), tmp_path / "k.parquet")
-    held = Table(tmp_path / "k.parquet").others()
-    assert list(held) == ["kind", "list"]
-    assert "'low' in row 1" in held["kind"]
+def test_what_columns_can_be_used_for(tmp_path, table):
+    content = "n,town,day,none,grade,kind,\n1,Lyon,2020-01-31,,7b,a,1\n2,Bursa,2020-02-01,,3,b,2\n"
+    content += "3,8,2020-02-01,,c,a,3\n4,Ulm,2020-02-01,,c,a,3\n"
+    assert table(content).usable("grade") == (
+        ["n", "day", "kind"],
+        {"town": "holds text ('Lyon' in row 1)", "none": "is empty", "": "has no name"},
+    )
+    kinds = pa.array(["low", "high", "low", "high"]).dictionary_encode()
+    columns = {"n": [1, 2, 3, 4], "kind": kinds, "list": [[1], [2], [3], [4]], "same": ["a"] * 4}
+    pq.write_table(pa.table(columns), tmp_path / "k.parquet")
+    used, left_out = Table(tmp_path / "k.parquet").usable()
+    assert used == ["n", "kind"]
+    assert left_out["same"] == "holds text ('a' in row 1), the same in all rows"
+    assert left_out["list"].startswith("holds list")
 
 
-def test_a_column_of_numbers_but_for_some_cells_is_not_one_of_others(table, tmp_path):
+def test_a_column_of_numbers_but_for_some_cells_is_not_left_out(table, tmp_path):
     cells = [*map(str, range(10)), "?", "1O", "-", "n.a."]
     with pytest.raises(InputError) as caught:
-        table("n,age\n" + "".join(f"1,{cell}\n" for cell in cells)).others()
+        table("n,age\n" + "".join(f"1,{cell}\n" for cell in cells)).usable()
     assert "t.csv: column 'age' holds text in 4 of 14 cells ('?' in row 11, '1O' in row 12, '-' in row 13, …)" in str(
         caught.value
     )
-    assert caught.value.args[0].endswith("; correct it, or name the columns to use with --feature")
-    assert table("n,age,town\n1,2,Lyon\n2,?,Bursa\n3,4,Bursa\n").others("age") == {
-        "town": "holds text ('Lyon' in row 1)"
-    }
+    assert caught.value.args[0].endswith(
+        "; correct it, leave it out with --without, or name the columns to use with --feature"
+    )
+    assert table("n,age,town\n1,2,Lyon\n2,?,Bursa\n3,4,Bursa\n").usable("age") == (
+        ["n"],
+        {"town": "holds text ('Lyon' in row 1)"},
+    )
     pq.write_table(pa.table({"n": [1, 2], "code": ["1", "2"]}), tmp_path / "k.parquet")
     with pytest.raises(InputError, match=r"column 'code' holds numbers as text \('1' in row 1\)"):
-        Table(tmp_path / "k.parquet").others()
+        Table(tmp_path / "k.parquet").usable()
 
 
 def test_what_cannot_be_written_is_known_before(table, tmp_path):

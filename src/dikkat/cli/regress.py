@@ -4,9 +4,8 @@ import math
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import typer
 
 from dikkat.cli.app import Command, app, option
+from dikkat.cli.columns import Data, added, asked, predicted, say_form
 from dikkat.cli.messages import worded
 from dikkat.cli.tables import show_table
 from dikkat.errors import InputError
@@ -22,18 +22,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from dikkat.regression import NadarayaWatson
+    from dikkat.regression.columns import Column
     from dikkat.regression.diagnostics import LeftOut
-    from dikkat.regression.tables import Table
 
 MODEL, PREDICTIONS = "model.safetensors", "predictions"
 
 _PICTURES, _ENDINGS = ("fit", "attention", "history"), (".png", ".svg")
 _POOLINGS = "average", "gaussian", "learned"  # the columns of the experiment's predictions
+_LEVELS = 5  # most categories that are named
 _CURVES = 8  # most features with a curve; more would be too small to read
 _FAR = 1e3  # bandwidth over a feature's range at which all its values weigh alike
 _ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # the estimator's argument in the message of an error
-_OPTIONS = {"sample_weight": "weights"}  # options that are not called as the argument is
-_DATA, _MODEL, _RESULT = "Data", "Model", "Result"
+_OPTIONS = {
+    "sample_weight": "weights",
+    "ordered_features": "ordered",
+    "categorical_features": "categorical",
+}  # options that are not called as the argument is
+_DATA, _TEXT, _MODEL, _RESULT = "Data", "How text is written", "Model", "Result"
 
 
 @app.command(
@@ -42,7 +47,8 @@ _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
     "dikkat regress\n\n"
     "dikkat regress homes.csv --target price --output homes\n\n"
     "dikkat regress homes.csv --target price --feature area --feature age --order linear --predict new-homes.csv\n\n"
-    "dikkat regress homes.parquet --target price --kernel epanechnikov --bandwidth 12,5",
+    "dikkat regress homes.parquet --target price --kernel epanechnikov --bandwidth 12,5\n\n"
+    "dikkat regress new-homes.csv --apply homes/model.safetensors --band 0.95",
 )
 def regress(
     table: Annotated[
@@ -57,9 +63,42 @@ def regress(
     feature: Annotated[
         list[str] | None,
         option(
-            "A column to predict it from. May be given several times. \\[default: all other columns of numbers]",
+            "A column to predict it from. May be given several times. \\[default: all other columns of numbers, dates "
+            "and categories]",
             "COLUMN",
             panel=_DATA,
+        ),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        option("A column not to predict it from. May be given several times.", "COLUMN", panel=_DATA),
+    ] = None,
+    categorical: Annotated[
+        list[str] | None,
+        option(
+            "A column whose cells are categories: equal or not. May be given several times. \\[default: text with few "
+            "different values]",
+            "COLUMN",
+            panel=_DATA,
+        ),
+    ] = None,
+    ordered: Annotated[
+        list[str] | None,
+        option(
+            "A column whose cells are categories with an order: of numbers theirs, of text as in "
+            "size=small,medium,large. May be given several times.",
+            "COLUMN",
+            panel=_DATA,
+        ),
+    ] = None,
+    missing: Annotated[
+        str | None,
+        option(
+            "What is done with rows that lack a cell: refuse, an error; drop, they are left out and counted. "
+            "\\[default: refuse]",
+            "NAME",
+            panel=_DATA,
+            completes=("refuse", "drop"),
         ),
     ] = None,
     weights: Annotated[
@@ -78,6 +117,28 @@ def regress(
             "TABLE",
             panel=_DATA,
         ),
+    ] = None,
+    apply: Annotated[
+        Path | None,
+        option(
+            "Predict TABLE with a model that was saved, instead of fitting one. Columns are matched by their names.",
+            "MODEL",
+            panel=_DATA,
+        ),
+    ] = None,
+    delimiter: Annotated[
+        str | None,
+        option("What stands between columns of text: a letter, or tab. \\[default: found]", "LETTER", panel=_TEXT),
+    ] = None,
+    decimal: Annotated[
+        str | None, option("What stands before decimals: . or , \\[default: found]", "LETTER", panel=_TEXT)
+    ] = None,
+    thousands: Annotated[
+        str | None,
+        option("What stands between thousands, or none. \\[default: found]", "LETTER", panel=_TEXT),
+    ] = None,
+    encoding: Annotated[
+        str | None, option("How letters are written, such as cp1250. \\[default: found]", "NAME", panel=_TEXT)
     ] = None,
     kernel: Annotated[
         str | None,
@@ -139,6 +200,18 @@ def regress(
             completes=("nan", "nearest"),
         ),
     ] = None,
+    band: Annotated[
+        float | None,
+        option("Write the confidence band of this level too, such as 0.95.", "LEVEL", panel=_RESULT),
+    ] = None,
+    std: Annotated[
+        bool,
+        typer.Option(
+            "--std",
+            help="With --apply, write standard deviations too, as is done without it.",
+            rich_help_panel=_RESULT,
+        ),
+    ] = False,
     folds: Annotated[
         int,
         typer.Option(
@@ -174,114 +247,95 @@ def regress(
 
     A prediction is a weighted mean over the rows, in which near ones count most: attention. What is near is learned.
     """
-    data = {"target": target, "feature": feature, "weights": weights, "predict": predict}
-    width = None if bandwidth is None else _bandwidth(bandwidth)
+    data = {
+        "target": target,
+        "feature": feature,
+        "weights": weights,
+        "predict": predict,
+        "without": without,
+        "categorical": categorical,
+        "ordered": ordered,
+        "apply": apply,
+        "band": band,
+        "std": std or None,
+    }
+    text = {"delimiter": delimiter, "decimal": decimal, "thousands": thousands, "encoding": encoding}
     model = {
         "kernel": kernel,
-        "bandwidth": width,
+        "bandwidth": None if bandwidth is None else _bandwidth(bandwidth),
         "order": order,
         "ridge": ridge,
         "tolerance": tolerance,
         "out_of_reach": out_of_reach,
+        "missing": missing,
     }
-    _run(table, data, model, folds, seed, output)
+    _run(table, data, text, model, folds, seed, output)
 
 
 def _run(
-    table: Path | None, data: dict[str, Any], model: dict[str, Any], folds: int, seed: int | None, output: Path
+    table: Path | None,
+    data: dict[str, Any],
+    text: dict[str, str | None],
+    model: dict[str, Any],
+    folds: int,
+    seed: int | None,
+    output: Path,
 ) -> None:
     settings = {name: value for name, value in model.items() if value is not None}
     if table is not None and seed is not None:
         raise InputError("--seed is for the experiment, which takes no table: leave out one of them")
-    if table is None and (given := [name for name, value in {**data, **settings}.items() if value is not None]):
+    given = [name for name, value in {**data, **text, **settings}.items() if value is not None]
+    if table is None and given:
         raise InputError(f"{_option(given[0])} is for a table: give one, as in dikkat regress TABLE --target COLUMN")
     if table is None:
-        _experiment(seed or 0, _made(output))
-    else:
-        if folds == 1:
-            raise InputError("--folds: got 1; expected at least 2, or 0 for none")
-        _regression(settings, _Data.read(table, **data), folds, _made(output))
+        return _experiment(seed or 0, _made(output))
+    if folds == 1:
+        raise InputError("--folds: got 1; expected at least 2, or 0 for none")
+    if (level := data["band"]) is not None and not 0 < level < 1:
+        raise InputError(f"--band: got {level}; expected a number between 0 and 1, such as 0.95")
+    if data["apply"] is not None:
+        return _apply(table, data, text, given, _made(output))
+    if data["std"] is not None:
+        raise InputError("--std is for --apply: without it, standard deviations are always written")
+    return _regression(settings, Data.read(table, data, asked(text), settings), data["band"], folds, _made(output))
 
 
-@dataclass(frozen=True)
-class _Data:
-    """The tables, and which columns of them are meant."""
+def _apply(
+    table: Path, data: Mapping[str, Any], text: Mapping[str, str | None], given: Sequence[str], output: Path
+) -> None:
+    from dikkat.cli.applying import apply
 
-    rows: "Table"
-    asked: "Table"
-    target: str
-    features: list[str]
-    weights: str | None
-    left_out: dict[str, str]
-
-    @classmethod
-    def read(
-        cls, table: Path, target: str | None, feature: list[str] | None, weights: str | None, predict: Path | None
-    ) -> "_Data":
-        from dikkat.regression.tables import Table
-
-        rows = Table(table)
-        if target is None:
-            raise InputError(f"say with --target which column of {table} to predict: {_named(rows)}")
-        used = [target] if weights is None else [target, weights]
-        features, left_out = list(feature or ()), {}
-        for name in used:
-            rows.check_once(name)
-        if not features:
-            left_out = rows.others(*used)
-            features = [name for name in rows.numeric() if name not in used]
-            for name in features:
-                rows.check_once(name)
-        if not features:
-            raise InputError(
-                f"{table}: there is no other column of numbers to predict {target!r} from{_reasons(left_out)}"
-            )
-        if twice := [name for name in [*used, *features] if [*used, *features].count(name) > 1]:
-            raise InputError(
-                f"column {twice[0]!r} is given twice: each can be one of --target, --weights and --feature"
-            )
-        asked = rows if predict is None else Table(predict)
-        asked.check_new(_added(target))
-        return cls(rows, asked, target, features, weights, left_out)
+    allowed = {"apply", "band", "std", "missing", *text}
+    if wrong := [name for name in given if name not in allowed]:
+        raise InputError(f"{_option(wrong[0])} is for a fit, and --apply takes a model as it is: leave out one of them")
+    apply(data["apply"], table, asked(text), bool(data["std"]), data["band"], output)
 
 
-def _named(rows: "Table") -> str:
-    """The columns that can be predicted; where there are none, why not."""
-    return ", ".join(rows.numeric()) or f"it has no column of numbers{_reasons(rows.others())}"
-
-
-def _reasons(left_out: Mapping[str, str]) -> str:
-    """Each column with what it holds."""
-    return "".join(f"; {name!r} {held}" for name, held in left_out.items())
-
-
-def _added(target: str) -> list[str]:
-    """The columns of predictions, and of standard deviations about them."""
-    return [f"{target}_predicted", f"{target}_std"]
-
-
-def _regression(settings: Mapping[str, Any], data: _Data, folds: int, output: Path) -> None:
-    from dikkat.cli.progress import Working
+def _regression(settings: dict[str, Any], data: Data, level: float | None, folds: int, output: Path) -> None:
     from dikkat.regression import NadarayaWatson
     from dikkat.regression.diagnostics import hold_out, leave_out
+    from dikkat.regression.progress import Working
 
     written = output / f"{PREDICTIONS}{data.asked.suffix}"
     if written.resolve() in (data.rows.path.resolve(), data.asked.path.resolve()):
         raise InputError(f"{written}: the predictions would replace the table itself; give another --output")
-    data.asked.check_writable(written, _added(data.target))
+    names = added(data.target, std=True, band=level is not None)
+    data.asked.check_writable(written, names)
     _check_free(output / MODEL, written, *(output / f"{name}{ending}" for name in _PICTURES for ending in _ENDINGS))
     begin = time.perf_counter()
-    x, y = data.rows.frame(*data.features), data.rows.numbers(data.target)[:, 0]
-    asked = data.asked.frame(*data.features)
+    drops = settings.get("missing") == "drop"
+    x, y = data.frame(data.rows, drops), data.rows.numbers(data.target, missing=drops)[:, 0]
+    asked_x = data.frame(data.asked, drops)
     weight = None if data.weights is None else data.rows.numbers(data.weights)[:, 0]
     own, other = len(data.rows) ** 2, len(data.asked) * len(data.rows)
     columns = {"y": f"column {data.target!r}", "X": f"column {_widest(data)!r}"}
     with _naming_options(columns):
         with Working("finding the bandwidth", None, own).shown():
-            model = NadarayaWatson(**settings).fit(x, y, weight)
+            model = NadarayaWatson(**settings, **data.categories()).fit(x, y, weight)
+        model.target_name_ = data.target
         # An estimate and its deviation are a sum over the rows each; so are a row's error and its degree of freedom.
         with Working("predicting", 2 * other + 2 * own, own).shown():
-            predictions = dict(zip(_added(data.target), model.predict(asked, return_std=True), strict=True))
+            predictions = dict(zip(names, predicted(model, asked_x, True, level), strict=True))
             left_out = leave_out(model)
             freedom = model.effective_degrees_of_freedom()
         with Working(f"holding out {folds} folds", None, own).shown():
@@ -296,23 +350,31 @@ def _regression(settings: Mapping[str, Any], data: _Data, folds: int, output: Pa
 
 
 def _describe(
-    model: "NadarayaWatson", data: _Data, left_out: "LeftOut", held_out: "LeftOut | None", freedom: float
+    model: "NadarayaWatson", data: Data, left_out: "LeftOut", held_out: "LeftOut | None", freedom: float
 ) -> None:
     """How wide the kernel is, and how good the model."""
-    from dikkat.regression.tables import GUESSED
-
     there = model.sample_weight_ > 0
     x = model.X_train_[there]
     low, high = x.min(0), x.max(0)
-    reach = [_reach(model, sigma, spread) for sigma, spread in zip(model.bandwidth_, high - low, strict=True)]
-    ends = [[f"{end:.4g}" for end in ends] for ends in (low, high)]
-    show_table(["feature", "from", "to", "bandwidth"], list(zip(data.features, *ends, reach, strict=True)))
+    show_table(
+        ["feature", "from", "to", "bandwidth"],
+        [
+            (name, *_ends(column, low[j], high[j]), _reach(model, column, model.bandwidth_[j], high[j] - low[j]))
+            for j, (name, column) in enumerate(zip(data.features, _columns(model), strict=True))
+        ],
+    )
+    for name, column in zip(data.features, _columns(model), strict=True):
+        if column.kind == "date":
+            print(f"{name}: dates, which count as days since {column.shown(0)}")
+        elif column.coded:
+            order = " in this order" if column.kind == "ordered" else ""
+            print(f"{name}: {len(column.levels)} categories{order}, {_some_of(column.levels)}")
     for name, held in data.left_out.items():
-        print(f"left out: {name}, which {held}")
-    for each in {data.rows.path: data.rows, data.asked.path: data.asked}.values():
-        if each.form.encoding == GUESSED:
-            print(f"{each.path}: not UTF-8; read as Windows-1252, as spreadsheets in Western Europe write it")
-    print(f"rows: {len(data.rows):,}" + ("" if there.all() else f", {len(x):,} of them with weight"))
+        print(f"left out: {name}, which {held}" if name else f"left out: a column that {held}")
+    say_form(data.rows, data.asked)
+    without_cells = f", {model.n_dropped_:,} left out for missing cells" if model.n_dropped_ else ""
+    weighted = "" if there.all() else f", {len(x):,} of them with weight"
+    print(f"rows: {len(data.rows):,}{without_cells}{weighted}")
     if held_out is not None and not math.isnan(held_out.error):
         explained = "" if math.isnan(held_out.r2) else f"R² {held_out.r2:.3f}, "
         print(f"on rows held out: {explained}root mean squared error {math.sqrt(held_out.error):.4g}")
@@ -322,21 +384,38 @@ def _describe(
     print(f"effective degrees of freedom: {freedom:.1f}")
 
 
-def _reach(model: "NadarayaWatson", sigma: float, spread: float) -> str:
+def _columns(model: "NadarayaWatson") -> "Sequence[Column]":
+    from dikkat.regression.columns import Column
+
+    return model.columns_ or [Column()] * len(model.bandwidth_)
+
+
+def _ends(column: "Column", low: float, high: float) -> tuple[str, str]:
+    return ("", "") if column.kind == "category" else (column.shown(low), column.shown(high))
+
+
+def _some_of(levels: Sequence[object]) -> str:
+    return ", ".join(map(str, levels[:_LEVELS])) + (", …" if len(levels) > _LEVELS else "")
+
+
+def _reach(model: "NadarayaWatson", column: "Column", sigma: float, spread: float) -> str:
     """A bandwidth, or what it means if it is so wide that the kernel makes no difference between the rows."""
+    from dikkat.regression.coding import largest
+
+    if column.coded:
+        return "no influence" if sigma >= largest(column) * (1 - 1e-6) else f"λ {sigma:.4g}"
     if 0 < _FAR * spread < sigma:
         return "a straight line" if model.order == "linear" else "no influence"
-    return f"{sigma:.4g}"
+    return f"{sigma:.4g}" + (" days" if column.kind == "date" else "")
 
 
-def _draw(model: "NadarayaWatson", data: _Data, left_out: "LeftOut", output: Path) -> None:
+def _draw(model: "NadarayaWatson", data: Data, left_out: "LeftOut", output: Path) -> None:
     from dikkat.regression import diagnostics, pictures
 
     there, names = model.sample_weight_ > 0, data.features
     y, ranges = model.y_train_[there], np.ptp(model.X_train_[there], axis=0)
-    varying = np.flatnonzero(ranges > 0)
-    width = model.bandwidth_[varying] / ranges[varying]
-    narrowest = varying[np.argsort(width, kind="stable")[:_CURVES]]
+    width = diagnostics.reach(model)
+    narrowest = np.argsort(width, kind="stable")[: min(_CURVES, int((ranges > 0).sum()))]
     curves = [diagnostics.along(model, c, names[c]) for c in np.sort(narrowest)]
     if len(names) == 1 and curves:
         _save(pictures.draw_curve(curves[0], y, data.target), output / "fit")
@@ -347,7 +426,14 @@ def _draw(model: "NadarayaWatson", data: _Data, left_out: "LeftOut", output: Pat
     among, order = diagnostics.among(model, model.X_train_[:, most]), names[most]
     _save(pictures.draw_attention(among, order), output / "attention")
     if model.history_:
-        _save(pictures.draw_history(model.history_, names, ranges), output / "history")
+        _save(pictures.draw_history(model.history_, names, _units(model, ranges)), output / "history")
+
+
+def _units(model: "NadarayaWatson", ranges: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """What bandwidths are drawn over: the range, of a category the largest λ."""
+    from dikkat.regression.coding import largest
+
+    return np.array([largest(column) if column.coded else ranges[j] for j, column in enumerate(_columns(model))])
 
 
 def _experiment(seed: int, output: Path) -> None:
@@ -418,10 +504,18 @@ def _bandwidth(text: str) -> str | float | list[float]:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def _widest(data: _Data) -> str:
+def _widest(data: Data) -> str:
     """The feature with the largest range."""
     with np.errstate(over="ignore"):
-        return max(data.features, key=lambda name: np.ptp(data.rows.numbers(name)))
+        plain = [name for name in data.features if data.kinds[name] == "number"]
+        if not plain:
+            return data.features[0]
+        return max(plain, key=lambda name: _range(data.rows.numbers(name, missing=True)))
+
+
+def _range(values: np.ndarray[Any, Any]) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.ptp(known)) if len(known) else 0.0
 
 
 @contextmanager

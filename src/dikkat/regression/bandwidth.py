@@ -60,7 +60,7 @@ def choose(
     Raises:
         ValueError: Numbers that are not as many as the features, or 0 or infinite in the dtype of the rows.
     """
-    size, limits = joined.x.shape[1], np.finfo(joined.x.dtype)
+    size, limits = joined.features, np.finfo(joined.x.dtype)
     amount = 0.0 if degree == 0 else RIDGE if isinstance(ridge, str) else float(ridge)
     if profile == "average":
         return Chosen(np.full(size, np.inf), amount, [])
@@ -91,21 +91,29 @@ def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> 
     deviation along a feature is the Gaussian's: $k^2$ is d + 4 for Epanechnikov's, d + 2 for the boxcar and
     $(d + 2)(d + 3)/(d + 1)$ for the triangular kernel.
 
+    A category has no spread. Of d numbers its best smoothing falls as $n^{-2/(d + 4)}$: so much less than a row of the
+    same category does one of another weigh.
+
     Args:
         joined: The training rows.
         rule: "silverman" or "scott".
         profile: A kernel with a bandwidth.
 
     Returns:
-        (d,), positive and finite in the dtype of the rows; for a constant feature so wide that it does not count.
+        One for each feature, positive and finite in the dtype of the rows; for a constant one so wide that it does not
+        count.
 
-    Source: Silverman 1986, sections 3.4.2 and 4.3.2; Scott 1992, chapter 6.
+    Source: Silverman 1986, sections 3.4.2 and 4.3.2; Scott 1992, chapter 6; Li and Racine 2007, chapter 4, for
+    categories.
     """
-    size = joined.x.shape[1]
+    size = joined.numbers
     factor = _radius(profile, size) * ((4 / (size + 2)) ** (1 / (size + 4)) if rule == "silverman" else 1.0)
     count = max(1.0, float(joined.weight.sum()))
-    spread = np.array([_spread(column.astype(np.float64), joined.weight) for column in joined.x.T])
-    found = np.where(spread > 0, factor * spread * count ** (-1 / (size + 4)), _beyond(joined.x))
+    spread = np.array([_spread(column.astype(np.float64), joined.weight) for column in joined.x.T[:size]])
+    found = _beyond(joined)
+    found[:size] = np.where(spread > 0, factor * spread * count ** (-1 / (size + 4)), found[:size])
+    if count > 1:
+        found[size:] = np.where(_varies(joined)[size:], math.sqrt((size + 4) / (4 * math.log(count))), found[size:])
     return _within_dtype(found, joined.x)
 
 
@@ -120,10 +128,18 @@ def _radius(profile: Profile, size: int) -> float:
     return math.sqrt(squares[profile])
 
 
-def _beyond(x: Array) -> Array:
-    """(d,): how wide the kernel is along constant features, so that another number there changes nothing either."""
-    wide: Array = _FAR * np.abs(x[0].astype(np.float64)).clip(1.0, 1e300)
+def _beyond(joined: Joined) -> Array:
+    """How wide the kernel is along each constant feature, so that another number there changes nothing either."""
+    firsts = np.searchsorted(joined.feature, np.arange(joined.features))
+    wide: Array = _FAR * np.abs(joined.x[0, firsts].astype(np.float64)).clip(1.0, 1e300)
     return wide
+
+
+def _varies(joined: Joined) -> NDArray[np.bool_]:
+    """Of each feature, whether it does."""
+    found = np.zeros(joined.features, bool)
+    np.logical_or.at(found, joined.feature, (joined.x != joined.x[0]).any(0))
+    return found
 
 
 def _spread(column: Array, weight: Array) -> float:
@@ -189,8 +205,8 @@ def search(
     # In a unit in which the squares of slopes of squares are numbers; as a power of 2 it changes no digit.
     unit = 2.0 ** round(math.log2(joined.variance()) / 2)
     joined = joined._replace(y=joined.y / unit, within=joined.within / unit**2)
-    count, size = joined.x.shape
-    chosen = _sample(count, degree, size)
+    count, size = len(joined.x), joined.features
+    chosen = _sample(count, degree, joined.x.shape[1])
     kind = cast(Kind, by.removesuffix("-1se"))
     whole = part = Criterion(joined, profile, degree, device, ridge, kind)
     if len(chosen) < count:
@@ -250,11 +266,13 @@ class _Box(NamedTuple):
 
 def _box(joined: Joined) -> _Box:
     """A constant feature stays where it counts for nothing."""
-    limits = np.tile(_beyond(joined.x), (3, 1))
-    for c, column in enumerate(joined.x.T):
+    limits = np.tile(_beyond(joined), (3, 1))
+    for c, column in enumerate(joined.x.T[: joined.numbers]):
         values = np.unique(column.astype(np.float64))
         if len(values) > 1:
             limits[:, c] = np.diff(values).min() / 50, 3 * np.ptp(values), _FAR * np.ptp(values)
+    coded = _varies(joined) & (np.arange(joined.features) >= joined.numbers)
+    limits[:, coded] = np.array([[1 / 50], [3], [_FAR]])  # two categories, or two neighbours in order, are 1 apart
     low, far, high = np.log(_within_dtype(limits, joined.x))
     return _Box(low, far, high, np.ones_like(low))
 

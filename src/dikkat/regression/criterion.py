@@ -41,7 +41,7 @@ class Step:
     """The criterion at one t; its error is the part that depends on t.
 
     Attributes:
-        t: log σ, (d,); and log ρ behind it where the ridge is searched for too.
+        t: log σ of each feature; and log ρ behind it where the ridge is searched for too.
         error: The criterion; of "loo" the part that depends on t.
     """
 
@@ -89,7 +89,8 @@ class Criterion:
     ) -> None:
         self.kind = kind
         self.joined, self.profile, self.degree, self.device, self.ridge = joined, profile, degree, device, ridge
-        self.spread = torch.tensor(joined.spread(), device=device)
+        self.spread = torch.tensor(joined.spread(), device=device)[: joined.numbers]
+        self._feature = torch.from_numpy(joined.feature).to(device)
         self.variance = joined.variance()
         self.within = float(np.average(joined.within.mean(1), weights=joined.weight))
         self.rest = self.within if kind == "loo" else 0.0
@@ -162,6 +163,8 @@ class Criterion:
             trial.theta,
             exclude=torch.arange(len(key), device=self.device),
         )
+        summed = change.new_zeros(len(key), self.joined.features, change.shape[2])
+        change = summed.index_add_(1, self._feature, change)  # of coordinates that have one bandwidth
         if self.degree:
             change = self._with_ridge(change, trial, window)
         change = torch.where(torch.isfinite(change), change, 0.0)
@@ -196,16 +199,17 @@ class Criterion:
 
     def _with_ridge(self, change: torch.Tensor, trial: Trial, window: Window) -> torch.Tensor:
         """How the estimates change with t where the ridge does too: by less of what it holds back."""
-        held = trial.row[:, 1:, None] * trial.theta[:, 1:]
+        slopes = len(self.spread)
+        held = trial.row[:, 1 : 1 + slopes, None] * trial.theta[:, 1 : 1 + slopes]
         held = held * (self._ridge(trial.t, window) * (-trial.lse[:, None]).exp())[..., None]
-        share = 1 / (1 + (window.bandwidth / self.spread).square())
-        change = change - 2 * share[:, None] * held
+        share = 1 / (1 + (window.bandwidth[:slopes] / self.spread).square())
+        change = torch.cat([change[:, :slopes] - 2 * share[:, None] * held, change[:, slopes:]], 1)
         return change if self.ridge is not None else torch.cat([change, -held.sum(1, keepdim=True)], 1)
 
     def _ridge(self, t: Array, window: Window) -> torch.Tensor:
         amount = math.exp(t[-1]) if self.ridge is None else self.ridge
-        return ridge_of(torch.tensor(amount, dtype=torch.float64), self.spread, window.bandwidth)
+        return ridge_of(torch.tensor(amount, dtype=torch.float64), self.spread, window.bandwidth[: len(self.spread)])
 
     def _window(self, t: Array) -> Window:
-        bandwidth = torch.tensor(np.exp(t[: self.joined.x.shape[1]]), dtype=torch.float64, device=self.device)
+        bandwidth = torch.tensor(np.exp(t[self.joined.feature]), dtype=torch.float64, device=self.device)
         return Window(self.profile, bandwidth, tolerance=float(np.finfo(np.float64).eps))

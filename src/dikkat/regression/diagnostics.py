@@ -8,11 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from dikkat.regression.columns import Column
 from dikkat.regression.criterion import Criterion
 from dikkat.regression.estimator import NadarayaWatson
-from dikkat.regression.joined import Array, join
+from dikkat.regression.joined import Array
+from dikkat.regression.rows import Rows
 
-__all__ = ["Among", "Curve", "LeftOut", "along", "among", "hold_out", "leave_out"]
+__all__ = ["Among", "Curve", "LeftOut", "along", "among", "hold_out", "leave_out", "reach"]
 
 _STEPS = 201  # query points along a feature
 _GROUPS = 200  # most groups of points in the picture of attention
@@ -44,6 +46,7 @@ class Curve:
         lower: (k,), the lower end of the 95 % band, NaN where it has none.
         upper: (k,), the upper one.
         data: (n,), the feature's values in the training rows that have weight.
+        column: What it is; of a category `at` are its levels' places.
     """
 
     name: str
@@ -52,6 +55,7 @@ class Curve:
     lower: Array
     upper: Array
     data: Array
+    column: Column = Column()  # noqa: RUF009  # a constant
 
 
 class Among(NamedTuple):
@@ -72,8 +76,7 @@ def leave_out(model: NadarayaWatson) -> LeftOut:
     Args:
         model: Fitted, to one target.
     """
-    y, weight = model.y_train_, model.sample_weight_
-    joined = join(model.X_train_, y[:, None], weight)
+    y, weight, joined = model.y_train_, model.sample_weight_, model._joined()
     predicted = np.full(len(y), np.nan)
     if len(joined.x) == 1:
         return LeftOut(predicted, math.nan, math.nan)
@@ -81,7 +84,8 @@ def leave_out(model: NadarayaWatson) -> LeftOut:
         joined, model.kernel_, int(model.order_ == "linear"), torch.device(model.device), model.ridge_
     )
     # Any finite bandwidth will do for the kernel "average".
-    left = criterion(np.log(np.where(np.isinf(model.bandwidth_), 1.0, model.bandwidth_))).left[:, 0].cpu().numpy()
+    sigma = model._coding().widths(model.bandwidth_)
+    left = criterion(np.log(np.where(np.isinf(sigma), 1.0, sigma))).left[:, 0].cpu().numpy()
     known = joined.place >= 0
     predicted[known] = (left + joined.y[:, 0] + joined.origin)[joined.place[known]]
     error = float(np.average((y - predicted)[known] ** 2, weights=weight[known]))
@@ -103,7 +107,7 @@ def hold_out(model: NadarayaWatson, folds: int = 5) -> LeftOut:
         As `leave_out`; R² is 0 for predictions as good as the mean of all rows.
     """
     x, y, weight = model.X_train_, model.y_train_, model.sample_weight_
-    joined = join(x, y[:, None], weight)
+    joined = model._joined()
     places, known = len(joined.x), joined.place >= 0
     predicted = np.full(len(y), np.nan)
     if places == 1:
@@ -116,16 +120,37 @@ def hold_out(model: NadarayaWatson, folds: int = 5) -> LeftOut:
     for each in range(min(folds, places)):
         out, rest = of_row == each, known & (of_row != each)
         other = NadarayaWatson(**{name: settings[name] for name in NadarayaWatson().get_params()})
-        predicted[out] = other.fit(x[rest], y[rest], weight[rest]).predict(x[out])
+        other._take(Rows(x[rest], y[rest], weight[rest], model.columns_, 0))
+        other._choose()
+        predicted[out] = other._answer(*other._at(x[out]))
     error = float(np.average((y - predicted)[known] ** 2, weights=weight[known]))
     variance = joined.variance()
     return LeftOut(predicted, error, 1 - error / variance if variance > 0 else math.nan)
 
 
+def reach(model: NadarayaWatson) -> Array:
+    """How wide the kernel is along each feature, (d,), over the feature's range; infinite along a constant one.
+
+    Of a category that is the width in its coordinates, in which two categories are 1 apart.
+
+    Args:
+        model: Fitted.
+    """
+    coding, rows = model._coding(), model.X_train_[model.sample_weight_ > 0]
+    found = np.empty(rows.shape[1])
+    found[coding.order] = coding.widths(model.bandwidth_)
+    ranges = np.ptp(rows, axis=0).astype(np.float64)
+    coded = np.array([column.coded for column in model.columns_], bool)
+    ranges[: len(coded)][coded] = np.minimum(ranges[: len(coded)][coded], 1.0)
+    relative: Array = np.divide(found, ranges, out=np.full(len(found), math.inf), where=ranges > 0)
+    return relative
+
+
 def along(model: NadarayaWatson, feature: int, name: str) -> Curve:
     """The estimate and its 95 % band as one feature goes from its least to its greatest value.
 
-    A row of weight 0 is not there: it has no part in the range, the medians and the data.
+    A row of weight 0 is not there: it has no part in the range, the medians and the data. Other
+    categories are at their most frequent level.
 
     Args:
         model: Fitted, to one target.
@@ -133,16 +158,21 @@ def along(model: NadarayaWatson, feature: int, name: str) -> Curve:
         name: What it is called.
     """
     rows = model.X_train_[model.sample_weight_ > 0]
-    data = rows[:, feature]
-    places = np.tile(np.median(rows, axis=0), (_STEPS, 1))
-    places[:, feature] = np.linspace(data.min(), data.max(), _STEPS)
+    data, column = rows[:, feature], model.columns_[feature] if model.columns_ else Column()
+    middle = np.median(rows, axis=0)
+    for c, each in enumerate(model.columns_):
+        if each.coded:
+            middle[c] = np.bincount(rows[:, c].astype(int)).argmax()
+    at = np.arange(len(column.levels)) if column.coded else np.linspace(data.min(), data.max(), _STEPS)
+    places = np.tile(middle, (len(at), 1))
+    places[:, feature] = at
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a gap in the curve shows what the warning would say
-        lower, upper = model.confidence_band(places)
-        estimate = model.predict(places)
+        lower, upper = model._interval(*model._at(places))
+        estimate = np.asarray(model._answer(*model._at(places)))
     unknown = ~np.isfinite(upper - lower)  # where one row is alone, the band is infinite
     lower[unknown] = upper[unknown] = math.nan
-    return Curve(name, places[:, feature], estimate, lower, upper, data)
+    return Curve(name, places[:, feature], estimate, lower, upper, data, column)
 
 
 def among(model: NadarayaWatson, by: Array) -> Among:
@@ -159,9 +189,7 @@ def among(model: NadarayaWatson, by: Array) -> Among:
     query = model.X_train_[[group[len(group) // 2] for group in groups]]
     at_once = max(1, _WEIGHTS // len(model.X_train_))
     weights = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # rows out of a frame have lost its names
-        for start in range(0, len(query), at_once):
-            sorted_weights = np.asarray(model.attention_weights(query[start : start + at_once]))[:, order]
-            weights.append(np.add.reduceat(sorted_weights, starts, axis=1))
+    for start in range(0, len(query), at_once):
+        sorted_weights = np.asarray(model._attention(*model._at(query[start : start + at_once])))[:, order]
+        weights.append(np.add.reduceat(sorted_weights, starts, axis=1))
     return Among(np.concatenate(weights), len(order))

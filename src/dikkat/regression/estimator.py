@@ -5,36 +5,38 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from contextlib import nullcontext
 from numbers import Real
 from typing import Any, Literal, Self, overload
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array, vstack
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import r2_score
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dikkat.errors import InputError
 from dikkat.regression import files
 from dikkat.regression.bandwidth import choose
+from dikkat.regression.coding import Coding
 from dikkat.regression.joined import Array, Joined, join
+from dikkat.regression.looking import Looking
 from dikkat.regression.moments import Profile
+from dikkat.regression.progress import Working
+from dikkat.regression.rows import Rows, checked_query, checked_rows
 from dikkat.regression.smoother import Smoother
 from dikkat.regression.validation import (
+    Missing,
     Order,
     OutOfReach,
-    check_count,
     check_device,
     check_settings,
-    check_size,
-    check_sizes,
-    checked_weights,
+    checked_bandwidth,
 )
 
 
-class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     r"""Kernel regression: attention pooling over the training rows, with a bandwidth that is found from them.
 
     $$ \hat y(x) = \frac{\sum_j w_j K(r_j)\, y_j}{\sum_j w_j K(r_j)}, \qquad r_j = \lVert (x - x_j)/\sigma \rVert $$
@@ -69,9 +71,22 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             "nan", with a warning, or "nearest", the answer of the nearest row in the scaled distance. The Gaussian
             kernel reaches everywhere: far from all rows the nearest has all the weight.
         device: Where to compute, as PyTorch names it: "cpu", "cuda" or "cuda:1".
+        categorical_features: Which columns hold categories without an order: names, places or a mask of columns;
+            "from_dtype", those of a frame whose type is one of categories; or None. Their kernel is Aitchison and
+            Aitken's, a factor of the weights; only beside the Gaussian. A category that was not there in `fit` is as
+            far from every row, which is warned of.
+        ordered_features: Which columns hold ordered categories, likewise; with "from_dtype" those whose type has an
+            order. Levels are the numbers that occur, or what the type says. Their kernel is Li and Racine's, λ to the
+            power of the steps between two levels.
+        missing: What is done with rows that lack a cell of X or y: "refuse", an error; or "drop", `fit` leaves them
+            out, and answers to such rows of X are NaN, with a warning.
+        verbose: Whether `fit` shows on standard error how far it is: a bar on a terminal, elsewhere a line every half a
+            minute.
 
     Attributes:
-        bandwidth_: (d,), float64: σ; infinite for the kernel "average". Of a constant feature, found by a rule or a
+        bandwidth_: (d,), float64: σ, of a category λ; infinite for the kernel "average". λ is 0 where only rows of the
+            same category count, and (c − 1)/c of c categories, or 1 of ordered ones, where the column counts for
+            nothing. Of a constant feature, found by a rule or a
             search, so wide that the feature does not count: 10⁶ times its value, or 10⁶ where that is below 1.
         ridge_: ρ, for the order "linear"; 0 for "constant".
         kernel_: The kernel that answers: what `kernel` was in `fit`.
@@ -79,10 +94,15 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         history_: The accepted steps of a search, the start first: {"bandwidth": (d,) list, "error": the criterion, for
             "loo" and "loo-1se" the leave-one-out mean squared error}, of which the last may be larger; empty otherwise,
             and where there is nothing to choose by.
+        columns_: What each column is, a `dikkat.regression.columns.Column`, where not all are numbers. Columns of dates
+            in frames count as days since the first one.
+        n_dropped_: How many rows lacked cells and were left out.
         n_features_in_: d.
         feature_names_in_: (d,), where X was a frame whose columns have names.
         n_outputs_: Number of outputs.
-        X_train_: (n, d), the training rows, float32 if they were given so and float64 otherwise; as are all answers.
+        target_name_: The name of y, where it is a column that has one; otherwise None.
+        X_train_: (n, d), the training rows, float32 if they were given so and float64 otherwise; as are all answers. Of
+            a category the place of each cell among the column's levels.
         y_train_: (n,) or (n, outputs), as y was given; float64.
         sample_weight_: (n,).
 
@@ -107,6 +127,10 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         tolerance: float = 0.0,
         out_of_reach: OutOfReach = "nan",
         device: str = "cpu",
+        categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
+        ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
+        missing: Missing = "refuse",
+        verbose: bool | int = False,
     ) -> None:
         self.kernel = kernel
         self.bandwidth = bandwidth
@@ -115,6 +139,10 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.tolerance = tolerance
         self.out_of_reach = out_of_reach
         self.device = device
+        self.categorical_features = categorical_features
+        self.ordered_features = ordered_features
+        self.missing = missing
+        self.verbose = verbose
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Keep the training rows and find the bandwidth.
@@ -189,7 +217,13 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             >>> NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0]], [2.0, 4.0]).predict([[0.5]], return_std=True)
             (array([3.]), array([2.]))
         """
-        query, smoother = self._query(X), self._current()
+        return self._answer(*self._query(X), return_std)
+
+    def _answer(
+        self, query: Array, missing: NDArray[np.bool_], return_std: bool = False
+    ) -> Array | tuple[Array, Array]:
+        """The same of queries in coordinates."""
+        smoother = self._current()
         if return_std:
             mean, deviation, reached = smoother.spread(query)
         else:
@@ -197,6 +231,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             deviation = np.empty_like(mean)
         if not reached.all():
             mean[~reached], deviation[~reached] = self._nearest(query, ~reached, return_std)
+        mean[missing] = deviation[missing] = np.nan
         return (self._output(mean), self._output(deviation)) if return_std else self._output(mean)
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
@@ -260,120 +295,17 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """
         if not (isinstance(level, Real) and 0 < level < 1):
             raise ValueError(f"level: got {level!r}; expected a number between 0 and 1, such as 0.95")
-        query = self._query(X)
+        return self._interval(*self._query(X), level)
+
+    def _interval(self, query: Array, missing: NDArray[np.bool_], level: float = 0.95) -> tuple[Array, Array]:
+        """The same of queries in coordinates."""
         band, reached = self._current().band(query)
         center, half = band.center, band.half(float(level))
         if not reached.all():
             center[~reached], _ = self._nearest(query, ~reached)
             half[~reached] = np.where(np.isnan(center[~reached]), math.nan, math.inf)
+        center[missing] = np.nan
         return self._output(center - half), self._output(center + half)
-
-    def attention_weights(self, X: ArrayLike, top_k: int | None = None) -> Array | csr_array:
-        """What each training row weighs at each query: the kernel's weights, which sum to 1.
-
-        For the order "constant", the weights times `y_train_` are the estimate.
-
-        Args:
-            X: (n, d).
-            top_k: How many of the largest weights to keep in each row; None for all.
-
-        Returns:
-            (n, m), the training rows in the order in which they were given, those of weight 0 with 0; with `top_k` a
-            `scipy.sparse.csr_array`, for which all weights exist for some rows at a time only. A query out of reach has
-            the weights of the nearest row, or with `out_of_reach="nan"` none.
-
-        Raises:
-            ValueError: As for `predict`; a `top_k` that is not a whole number of at least 1.
-
-        Example:
-            >>> model = NadarayaWatson("triangular", bandwidth=2.0).fit([[0.0], [1.0], [5.0]], [1.0, 2.0, 3.0])
-            >>> model.attention_weights([[0.5], [0.0]])
-            array([[0.5       , 0.5       , 0.        ],
-                   [0.66666667, 0.33333333, 0.        ]])
-        """
-        check_count("top_k", top_k)
-        query, smoother, pieces = self._query(X), self._current(), []
-        joined = smoother.joined
-        kept = np.flatnonzero(joined.place >= 0)
-        place, weight = joined.place[kept], self.sample_weight_[kept]
-        for part, weights in smoother.weights(query, self.X_train_[kept], weight):
-            lost = weights.sum(1) == 0
-            if lost.any() and self._answers_lost():
-                shares = smoother.nearest(query[part][lost]).toarray()
-                weights[lost] = shares[:, place] * (weight / joined.weight[place])
-            pieces.append(self._all_rows(weights, kept) if top_k is None else self._largest(weights, kept, int(top_k)))
-        return np.concatenate(pieces) if top_k is None else csr_array(vstack(pieces, format="csr"))
-
-    def effective_neighbors(self, X: ArrayLike) -> Array:
-        r"""How many training rows have a say at each query: $(\sum_j w_j K_j)^2 / \sum_j w_j K_j^2$.
-
-        Args:
-            X: (n, d).
-
-        Returns:
-            (n,): between 1 and the number of rows, where these have weight 1. 0 out of reach, with
-            `out_of_reach="nan"`.
-
-        Raises:
-            ValueError: As for `predict`.
-
-        Source: Kish 1965, chapter 11, of weights.
-
-        Example:
-            >>> model = NadarayaWatson("boxcar", bandwidth=1.5).fit([[0.0], [1.0], [5.0]], [1, 2, 3])
-            >>> model.effective_neighbors([[0.5]])
-            array([2.])
-        """
-        query, smoother = self._query(X), self._current()
-        count = smoother.neighbors(query)
-        lost = count == 0
-        if lost.any() and self._answers_lost():
-            count[lost] = (smoother.nearest(query[lost]) > 0) @ smoother.joined.weight
-        return count.astype(self.X_train_.dtype)
-
-    def effective_degrees_of_freedom(self) -> float:
-        """The trace of the smoother matrix over the training rows.
-
-        Returns:
-            From 1 (the mean of all; for the order "linear" 1 + d, a plane through all) to the number of places.
-
-        Source: Hastie, Tibshirani and Friedman 2009, section 5.4.1.
-
-        Example:
-            >>> NadarayaWatson("average").fit([[0.0], [1.0], [5.0]], [1.0, 2.0, 3.0]).effective_degrees_of_freedom()
-            1.0
-        """
-        check_is_fitted(self)
-        return self._current().trace()
-
-    def log_density(self, X: ArrayLike) -> Array:
-        r"""The logarithm of the kernel density of the training rows at each query.
-
-        $$ \log \frac{1}{\sum_j w_j} \sum_j w_j \frac{k_d}{\prod_c \sigma_c} K(\lVert (x - x_j)/\sigma \rVert) , $$
-
-        the log-sum-exp of the attention, with $k_d$ such that K integrates to 1 over d dimensions: $(2\pi)^{-d/2}$ for
-        the Gaussian; with $V_d$ the volume of the unit ball, $1/V_d$ for the boxcar, $(d + 2)/(2 V_d)$ for
-        Epanechnikov's and $(d + 1)/V_d$ for the triangular kernel.
-
-        Args:
-            X: (n, d).
-
-        Returns:
-            (n,); −∞ where no row reaches.
-
-        Raises:
-            ValueError: As for `predict`; the kernel "average", which has no integral.
-
-        Source: Silverman 1986, section 4.2.
-
-        Example:
-            >>> NadarayaWatson("boxcar", bandwidth=2.0).fit([[0.0], [1.0]], [0, 0]).log_density([[0.5]])
-            array([-1.38629436])
-        """
-        query, smoother = self._query(X), self._current()
-        if smoother.profile == "average":
-            raise ValueError("kernel: got 'average', which has no density; expected a kernel with a bandwidth")
-        return smoother.log_density(query).astype(self.X_train_.dtype)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the fitted estimator in one `.safetensors` file, whole or not at all.
@@ -402,7 +334,14 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         files.write(
             path,
             files.Saved(
-                self._saved_settings(), *rows, None if names is None else list(names), self.history_, self.ridge_
+                self._saved_settings(),
+                *rows,
+                None if names is None else list(names),
+                self.history_,
+                self.ridge_,
+                self.columns_,
+                self.n_dropped_,
+                self.target_name_,
             ),
         )
 
@@ -432,7 +371,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         if saved.feature_names is not None:
             model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
         model.n_features_in_ = saved.x.shape[1]
-        model._take(saved.x, saved.y, saved.weight)
+        model._take(Rows(saved.x, saved.y, saved.weight, saved.columns, saved.dropped))
+        model.target_name_ = saved.target
         model.bandwidth_, model.history_, model.ridge_ = saved.bandwidth, saved.history, saved.ridge
         model._smooth(model._joined())
         return model
@@ -441,6 +381,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         tags = super().__sklearn_tags__()
         tags.target_tags.single_output = True
         tags.target_tags.multi_output = True
+        tags.input_tags.allow_nan = self.missing == "drop"
         tags.regressor_tags.poor_score = self.kernel == "average" and self.order == "constant"  # it is the mean
         return tags
 
@@ -462,43 +403,59 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self._check_settings()
         other = object.__new__(type(self))
         other.__dict__ = dict(vars(self))
-        with np.errstate(over="ignore", invalid="ignore"):  # of a sum by which infinite numbers are looked for
-            x, values = validate_data(
-                other, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True, reset=reset, copy=True
-            )
-        values, weight = values.astype(np.float64), checked_weights(sample_weight, x)
-        check_sizes(x, values, weight)
-        if not reset:
-            if values.shape[1:] != self.y_train_.shape[1:]:
-                expected = "(n,)" if self.y_train_.ndim == 1 else f"(n, {self.n_outputs_})"
-                raise ValueError(f"y: got shape {values.shape}; expected {expected}, as it was before")
-            x, values = np.concatenate([self.X_train_, x]), np.concatenate([self.y_train_, values])
-            weight = np.concatenate([self.sample_weight_, weight])
-        other._take(x, values, weight)
-        joined = other._joined()
-        other.bandwidth_, other.ridge_, steps = choose(
-            joined, self.bandwidth, self.ridge, self.kernel, int(self.order == "linear"), torch.device(self.device)
+        name = getattr(y, "name", None)
+        other.target_name_ = name if isinstance(name, str) else None
+        before = (
+            None if reset else Rows(self.X_train_, self.y_train_, self.sample_weight_, self.columns_, self.n_dropped_)
         )
-        other.history_ = [{"bandwidth": sigma.tolist(), "error": error} for sigma, error in steps]
-        other._smooth(joined)
+        other._take(checked_rows(other, X, y, sample_weight, before))
+        with (
+            Working("finding the bandwidth", None, len(other.X_train_) ** 2).shown() if self.verbose else nullcontext()
+        ):
+            other._choose()
         self.__dict__ = other.__dict__
         return self
 
-    def _take(self, x: Array, y: Array, weight: Array) -> None:
+    def _take(self, rows: Rows) -> None:
         """Take these as the training rows, under the settings of now."""
-        self.X_train_, self.y_train_, self.sample_weight_ = x, y, weight
+        self.X_train_, self.y_train_, self.sample_weight_, self.columns_, self.n_dropped_ = rows
         self.kernel_, self.order_ = self.kernel, self.order
-        self.n_outputs_ = 1 if y.ndim == 1 else y.shape[1]
+        self.n_outputs_ = 1 if self.y_train_.ndim == 1 else self.y_train_.shape[1]
+
+    def _choose(self) -> None:
+        """Find bandwidth and ridge for the training rows."""
+        joined, coding = self._joined(), self._coding()
+        asked = checked_bandwidth(self.bandwidth, self.columns_)
+        numbers = bool(self.columns_) and not isinstance(asked, str)
+        found = choose(
+            joined,
+            coding.widths(asked) if numbers else asked,
+            self.ridge,
+            self.kernel,
+            int(self.order == "linear"),
+            torch.device(self.device),
+        )
+        self.bandwidth_, self.ridge_ = asked if numbers else coding.bandwidths(found.bandwidth), found.ridge
+        self.history_ = [{"bandwidth": coding.bandwidths(each).tolist(), "error": error} for each, error in found.steps]
+        self._smooth(joined)
+
+    def _coding(self) -> Coding:
+        return Coding(self.columns_, self.X_train_.shape[1])
+
+    def _at(self, x: Array) -> tuple[Array, NDArray[np.bool_]]:
+        """Rows such as `X_train_` as queries in coordinates, which lack no cells."""
+        return self._coding().coordinates(x.astype(self.X_train_.dtype)), np.zeros(len(x), dtype=bool)
 
     def _joined(self) -> Joined:
-        return join(self.X_train_, self.y_train_.reshape(len(self.y_train_), -1), self.sample_weight_)
+        coding, y = self._coding(), self.y_train_.reshape(len(self.y_train_), -1)
+        x = coding.coordinates(self.X_train_)
+        return join(x, y, self.sample_weight_, coding.feature, coding.numbers)
 
     def _smooth(self, joined: Joined) -> None:
         """Build what answers, and is kept in no file, for the settings of now."""
         degree, device = int(self.order_ == "linear"), torch.device(self.device)
-        self._smoother = Smoother(
-            joined, self.kernel_, degree, self.bandwidth_, self.ridge_, float(self.tolerance), device
-        )
+        sigma = self._coding().widths(self.bandwidth_)[joined.feature]
+        self._smoother = Smoother(joined, self.kernel_, degree, sigma, self.ridge_, float(self.tolerance), device)
 
     def _current(self) -> Smoother:
         """The smoother, with the settings that may change after `fit` as they are now."""
@@ -507,13 +464,12 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             self._smooth(old.joined)
         return self._smoother
 
-    def _query(self, X: ArrayLike) -> Array:
+    def _query(self, X: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
+        """Queries in coordinates, and which of them lack cells."""
         check_is_fitted(self)
         self._check_settings()
-        with np.errstate(over="ignore", invalid="ignore"):
-            query: Array = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        check_size("X", query, float(np.finfo(self.X_train_.dtype).max), self.X_train_.dtype)
-        return query.astype(self.X_train_.dtype, copy=False)
+        query, missing = checked_query(self, X)
+        return self._coding().coordinates(query), missing
 
     def _output(self, found: Array) -> Array:
         shaped = found[:, 0] if self.y_train_.ndim == 1 else found
@@ -536,34 +492,26 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         nothing = np.full((int(lost.sum()), self.n_outputs_), np.nan)
         return nothing, nothing
 
-    def _all_rows(self, weights: Array, kept: NDArray[np.intp]) -> Array:
-        full = np.zeros((len(weights), len(self.X_train_)), dtype=self.X_train_.dtype)
-        full[:, kept] = weights
-        return full
-
-    def _largest(self, weights: Array, kept: NDArray[np.intp], count: int) -> csr_array:
-        count = min(count, len(kept))
-        columns = np.sort(np.argpartition(-weights, count - 1, axis=1)[:, :count], axis=1)
-        largest = np.take_along_axis(weights, columns, 1).astype(self.X_train_.dtype)
-        ends = np.arange(len(weights) + 1) * count
-        found = csr_array((largest.ravel(), kept[columns].ravel(), ends), shape=(len(weights), len(self.X_train_)))
-        found.eliminate_zeros()
-        return found
-
     def _check_settings(self, saved: bool = False) -> None:
         """All settings; with `saved` those that a file holds."""
-        check_settings(self.kernel, self.bandwidth, self.order, self.ridge, self.tolerance, self.out_of_reach)
+        check_settings(
+            self.kernel, self.bandwidth, self.order, self.ridge, self.tolerance, self.out_of_reach, self.missing
+        )
         if not saved:
             check_device(self.device)
 
     def _saved_settings(self) -> dict[str, Any]:
         """The settings as JSON has them, of a fitted one those that its answers have; not the device."""
         settings: dict[str, Any] = self.get_params()
-        del settings["device"]
+        for name in ("device", "verbose"):  # of the machine and of the moment
+            settings.pop(name, None)
         settings |= {name: getattr(self, f"{name}_", settings[name]) for name in ("kernel", "order")}
         settings["tolerance"] = float(settings["tolerance"])
         if not isinstance(settings.get("ridge", ""), str):  # a derived class may do without
             settings["ridge"] = float(settings["ridge"])
         if not isinstance(settings["bandwidth"], str):
             settings["bandwidth"] = np.asarray(settings["bandwidth"], np.float64).tolist()
+        for name in ("categorical_features", "ordered_features"):
+            if not isinstance(settings.get(name), str | None):
+                settings[name] = np.asarray(settings[name]).tolist()
         return settings

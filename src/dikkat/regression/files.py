@@ -7,12 +7,13 @@ import math
 import os
 import reprlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dikkat.errors import InputError
+from dikkat.regression.columns import Column
 from dikkat.storage.files import write_whole
 from dikkat.storage.headers import check_header, header
 from dikkat.storage.tensors import described, misfits
@@ -22,10 +23,15 @@ __all__ = ["Saved", "read", "write"]
 Array = NDArray[Any]
 
 FORMAT = "dikkat kernel regression"
-VERSION = 2
+VERSION = 3
 
 _KEY = "dikkat"  # the metadata key; metadata hold texts alone, so its value is JSON
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
+_LATER = {
+    "categorical_features": "from_dtype",
+    "ordered_features": "from_dtype",
+    "missing": "refuse",
+}  # since version 3
 _DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 
 
@@ -41,6 +47,9 @@ class Saved(NamedTuple):
         feature_names: d texts, or None.
         history: The steps of the search for the bandwidth, {"bandwidth": d numbers, "error": a number} each.
         ridge: ρ, at least 0.
+        columns: What each column is, where not all are numbers.
+        dropped: How many rows were left out.
+        target: The name of what is predicted, or None.
     """
 
     settings: dict[str, Any]
@@ -51,6 +60,9 @@ class Saved(NamedTuple):
     feature_names: list[str] | None
     history: list[Any]
     ridge: float
+    columns: tuple[Column, ...]
+    dropped: int
+    target: str | None
 
 
 def write(path: str | os.PathLike[str], saved: Saved) -> None:
@@ -71,6 +83,9 @@ def write(path: str | os.PathLike[str], saved: Saved) -> None:
         "feature_names": saved.feature_names,
         "history": saved.history,
         "ridge": saved.ridge,
+        "columns": [column._asdict() for column in saved.columns],
+        "dropped": saved.dropped,
+        "target": saved.target,
     }
     tensors = dict(zip(_TENSORS, map(np.ascontiguousarray, saved[1:5]), strict=True))
     write_whole(path, save(tensors, metadata={_KEY: json.dumps(content, allow_nan=False)}))
@@ -90,15 +105,29 @@ def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
     """
     path = Path(path)
     metadata, tensors = _read(path)
-    settings, names, history, ridge = _content(path, metadata)
+    content = _content(path, metadata, known)
+    settings, names, history = content["settings"], content["feature_names"], content["history"]
     if settings.keys() != known.keys():
         raise InputError(f"{path}: got the settings {', '.join(sorted(settings))}; expected {', '.join(known)}")
-    if faults := _misfits(tensors, names, settings["kernel"]):
+    if faults := _misfits(tensors, names, settings["kernel"], content.get("columns")):
         raise InputError(f"{path}: {'; '.join(faults)}. Save the model again")
     if not all(_is_step(step, tensors["X_train_"].shape[1]) for step in history):
         raise InputError(f"{path}: its history is not one of bandwidths and errors. Save the model again")
     x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
-    return Saved(settings, x, y, weight, bandwidth, names, history, ridge)
+    columns = _columns(path, content["columns"], x)
+    return Saved(
+        settings,
+        x,
+        y,
+        weight,
+        bandwidth,
+        names,
+        history,
+        content["ridge"],
+        columns,
+        content["dropped"],
+        content["target"],
+    )
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
@@ -113,28 +142,64 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
         raise InputError(f"{path}: truncated, damaged, or not a safetensors file ({error})") from error
 
 
-def _content(path: Path, metadata: dict[str, str]) -> tuple[dict[str, Any], list[str] | None, list[Any], float]:
-    """Settings, names of features, history, ridge. Version 1 knew no ridge, and its lines are without one."""
+def _content(path: Path, metadata: dict[str, str], known: dict[str, Any]) -> dict[str, Any]:
+    """All but the tensors. Version 1 knew no ridge, and its lines are without one; version 2 numbers alone."""
     try:
         content = json.loads(metadata.get(_KEY, "null"))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: its metadata are not JSON ({error}). Save the model again") from error
     try:
-        check_header(content, FORMAT, (1, VERSION), "fit again")
+        check_header(content, FORMAT, (1, 2, VERSION), "fit again")
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     settings, names, history = (content.get(name) for name in ("settings", "feature_names", "history"))
     if not (isinstance(settings, dict) and isinstance(names, list | None) and isinstance(history, list)):
         raise InputError(f"{path}: settings, feature_names or history are missing or not what they should be")
     if content["version"] == 1:
-        return settings | {"ridge": 0.0}, names, history, 0.0
-    ridge = content.get("ridge")
+        content |= {"ridge": 0.0, "settings": settings | {"ridge": 0.0}}
+    if content["version"] < VERSION:
+        later = {name: value for name, value in _LATER.items() if name in known}
+        content |= {"columns": [], "dropped": 0, "target": None, "settings": later | content["settings"]}
+    ridge, dropped = content.get("ridge"), content.get("dropped")
     if not isinstance(ridge, float) or not 0 <= ridge < math.inf:
         raise InputError(f"{path}: ridge: got {reprlib.repr(ridge)}; expected a number of at least 0")
-    return settings, names, history, ridge
+    if not isinstance(content.get("target"), str | None):
+        raise InputError(f"{path}: target: got {reprlib.repr(content['target'])}; expected a name, or none")
+    if not isinstance(dropped, int) or dropped < 0:
+        raise InputError(f"{path}: dropped: got {reprlib.repr(dropped)}; expected a number of rows")
+    return cast(dict[str, Any], content)
 
 
-def _misfits(tensors: dict[str, Array], names: list[str] | None, kernel: object) -> list[str]:
+def _columns(path: Path, saved: object, x: Array) -> tuple[Column, ...]:
+    """What the columns are, after a look at whether that is so."""
+    if saved == []:
+        return ()
+    try:
+        columns = tuple(
+            Column(each["kind"], tuple(each["levels"]), each["origin"]) for each in cast(list[dict[str, Any]], saved)
+        )
+        faults = [j for j, column in enumerate(columns) if not _is_column(column, x[:, j])]
+    except (TypeError, KeyError, IndexError, AttributeError):
+        columns, faults = (), [0]
+    if faults or len(columns) != x.shape[1]:
+        raise InputError(f"{path}: columns: got {reprlib.repr(saved)}; expected what each column of X_train_ is")
+    return columns
+
+
+def _is_column(column: Column, values: Array) -> bool:
+    if column.kind == "date":
+        try:
+            return not np.isnat(np.datetime64(column.origin))
+        except (TypeError, ValueError):
+            return False
+    places = np.arange(len(column.levels))
+    if column.kind == "number" or not column.coded:
+        return column.kind == "number"
+    levels = all(isinstance(level, str | int | float) for level in column.levels)
+    return levels and len(set(column.levels)) == len(places) > 0 and bool(np.isin(values, places).all())
+
+
+def _misfits(tensors: dict[str, Array], names: list[str] | None, kernel: object, columns: object) -> list[str]:
     """What is wrong with the tensors, or between them."""
     if faults := misfits(dict.fromkeys(_TENSORS, "a tensor"), dict.fromkeys(tensors, "a tensor")):
         return faults
@@ -154,8 +219,11 @@ def _misfits(tensors: dict[str, Array], names: list[str] | None, kernel: object)
             "sample_weight_: got negative numbers, or zeros alone; expected at least 0, and positive somewhere"
         )
     limits = np.finfo(x.dtype)
+    coded = np.zeros(size, bool)
+    if isinstance(columns, list) and len(columns) == size == len(bandwidth):
+        coded = np.array([isinstance(each, dict) and each.get("kind") in ("category", "ordered") for each in columns])
     fits = np.isinf(bandwidth) if kernel == "average" else (bandwidth >= limits.tiny) & (bandwidth <= limits.max)
-    if not (fits & (bandwidth > 0)).all():
+    if not np.where(coded, (bandwidth >= 0) & (bandwidth <= 1), fits & (bandwidth > 0)).all():
         faults.append(
             f"bandwidth_: got {reprlib.repr(bandwidth.tolist())}; expected positive and finite in {x.dtype}, or "
             "infinite for the kernel 'average'"

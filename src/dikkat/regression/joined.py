@@ -22,6 +22,9 @@ class Joined(NamedTuple):
             there no value is larger than it was given, so a large one elsewhere costs the small ones no digits; and
             what is common to all of them is gone.
         place: (n,) integers: where each row went; −1 for a row of weight 0.
+        feature: (d,) integers, ascending from 0: the feature that each coordinate is of. A number is one coordinate; a
+            category is several, which have one bandwidth (`dikkat.regression.coding`).
+        numbers: How many features are numbers; they come first, and only they have slopes.
     """
 
     x: Array
@@ -30,6 +33,13 @@ class Joined(NamedTuple):
     weight: Array
     origin: Array
     place: NDArray[np.intp]
+    feature: NDArray[np.intp]
+    numbers: int
+
+    @property
+    def features(self) -> int:
+        """How many there are."""
+        return int(self.feature[-1]) + 1
 
     def variance(self) -> float:
         """Of all values, the mean over the outputs."""
@@ -37,7 +47,7 @@ class Joined(NamedTuple):
         return float(np.average((about**2 + self.within).mean(1), weights=self.weight))
 
     def spread(self) -> Array:
-        """(d,), the features' standard deviations, float64; of a constant one exactly 0."""
+        """(d,), the coordinates' standard deviations, float64; of a constant one exactly 0."""
         x = self.x.astype(np.float64)
         unit = np.ptp(x, axis=0)
         about = (x - x[0]) / np.where(unit > 0, unit, 1)
@@ -48,11 +58,15 @@ class Joined(NamedTuple):
     def some(self, chosen: NDArray[np.intp]) -> "Joined":
         """Some of the places alone, without the rows that went there."""
         x, y, within, weight = (array[chosen] for array in self[:4])
-        return Joined(x, y, within, weight, self.origin, np.empty(0, np.intp))
+        return self._replace(x=x, y=y, within=within, weight=weight, place=np.empty(0, np.intp))
 
 
-def join(x: Array, y: Array, weight: Array) -> Joined:
-    """Rows x (n, d), values y (n, v) and weights (n,), at least one of them positive."""
+def join(
+    x: Array, y: Array, weight: Array, feature: NDArray[np.intp] | None = None, numbers: int | None = None
+) -> Joined:
+    """Rows x (n, d), values y (n, v) and weights (n,), at least one of them positive; all numbers by default."""
+    if feature is None:
+        feature = np.arange(x.shape[1])
     kept = np.flatnonzero(weight > 0)
     kept = kept[np.lexsort(x[kept].T[::-1])]
     ordered, values, counts = x[kept], y[kept].astype(np.float64), weight[kept].astype(np.float64)
@@ -71,7 +85,16 @@ def join(x: Array, y: Array, weight: Array) -> Joined:
     order = spatial_order(ordered[starts])
     place = np.full(len(x), -1, dtype=np.intp)
     place[kept] = np.argsort(order)[label]
-    return Joined(ordered[starts[order]], means[order] - origin, within[order], total[order], origin, place)
+    return Joined(
+        ordered[starts[order]],
+        means[order] - origin,
+        within[order],
+        total[order],
+        origin,
+        place,
+        feature,
+        len(feature) if numbers is None else numbers,
+    )
 
 
 def spatial_order(points: Array) -> NDArray[np.intp]:

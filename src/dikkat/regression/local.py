@@ -1,6 +1,6 @@
 r"""The local estimate, from the moments about a query.
 
-With $z = (1)$ for the constant order and $z = (1, \delta)$ for the linear one, it minimises
+With $z = (1)$ for the constant order and $z = (1, \delta)$ for the linear one, of the δ of numbers, it minimises
 $\sum_j w_j (y_j - z_j^\top\theta)^2 + \beta^\top \Lambda \beta$, with β the slopes in θ, and takes the first of θ: the
 line's height at the query, where δ = 0.
 
@@ -34,6 +34,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dikkat.regression.moments import LineMoments, Moments
 
@@ -86,17 +87,19 @@ def local_fit(found: Moments | LineMoments, ridge: Tensor) -> LocalFit:
 
     Args:
         found: The moments.
-        ridge: (d,), Λ S_0; the constant needs none.
+        ridge: (p,), Λ S_0 of the first p of d coordinates, which have slopes; the constant needs none.
     """
     if isinstance(found, Moments):
         return LocalFit(torch.ones_like(found.lse)[:, None], found.value[:, None])
-    centred = _centred(found)
+    centred = _centred(found, len(ridge))
     offset = centred.offset[..., None]
     solved = _solve(centred, torch.cat([centred.cross, offset], -1), ridge)
     slope, lean = solved[..., :-1], solved[..., -1]
     height = found.value - (slope * offset).sum(1)
     first = 1 + (centred.offset * lean).sum(1, keepdim=True)
-    return LocalFit(torch.cat([first, -lean], 1), torch.cat([height[:, None], slope], 1))
+    flat = found.spread.shape[1] - len(ridge)
+    row, theta = torch.cat([first, -lean], 1), torch.cat([height[:, None], slope], 1)
+    return LocalFit(pad(row, (0, flat)), pad(theta, (0, 0, 0, flat)))
 
 
 def noise_share(found: LineMoments, squared: LineMoments, ridge: Tensor) -> Tensor:
@@ -105,37 +108,38 @@ def noise_share(found: LineMoments, squared: LineMoments, ridge: Tensor) -> Tens
     Args:
         found: The moments under K.
         squared: Those under K².
-        ridge: (d,), Λ S_0.
+        ridge: (p,), Λ S_0.
 
     Returns:
         ‖l‖², (n,), with l the line's row of the smoother matrix.
     """
     share = (squared.lse - 2 * found.lse).exp()  # Σ_j w_j²
-    centred, about = _centred(found), _centred(squared)
+    centred, about = _centred(found, len(ridge)), _centred(squared, len(ridge))
     lean = _solve(centred, centred.offset[..., None], ridge)
     shift = (about.offset - centred.offset)[..., None]  # the mean of δ − o under w², and next that of its square
     spread = about.spread + shift @ shift.mT
     return share * (1 + (lean * (spread @ lean - 2 * shift)).sum((1, 2)))
 
 
-def _centred(found: LineMoments) -> _Centred:
-    offset = found.offset[..., None]
+def _centred(found: LineMoments, slopes: int) -> _Centred:
+    """Of the first coordinates, so many as have slopes."""
+    spread, offset = found.spread[:, :slopes, :slopes], found.offset[:, :slopes, None]
     return _Centred(
-        found.offset,
-        found.spread.diagonal(dim1=1, dim2=2),
-        found.spread - offset @ offset.mT,
-        found.cross - offset * found.value[:, None],
+        offset[..., 0],
+        spread.diagonal(dim1=1, dim2=2),
+        spread - offset @ offset.mT,
+        found.cross[:, :slopes] - offset * found.value[:, None],
         found.lse,
     )
 
 
 def ridge_of(amount: Tensor, spread: Tensor, bandwidth: Tensor) -> Tensor:
-    """Λ S_0, (d,).
+    """Λ S_0, (p,).
 
     Args:
         amount: ρ.
-        spread: (d,), the features' standard deviations over all rows.
-        bandwidth: (d,).
+        spread: (p,), the numbers' standard deviations over all rows.
+        bandwidth: (p,).
     """
     return amount / (1 + (bandwidth / spread).square())  # 0 of a constant feature, which has no slope
 

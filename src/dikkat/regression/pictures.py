@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
+    from dikkat.regression.columns import Column
     from dikkat.regression.diagnostics import Among, Curve
     from dikkat.regression.experiment import Experiment
     from dikkat.regression.joined import Array
@@ -26,6 +27,7 @@ _POINTS = 2_000  # most points drawn; more hide each other and make a large SVG
 _TICKS = 200  # most marks on the edge of a panel that show where the data are
 _LONGEST = 32  # most characters of a column's name
 _LEGEND = 10  # most lines with a colour and a name
+_NARROWEST = 1e-300  # bandwidth that has a logarithm
 _WIDEST = 10.0  # largest bandwidth drawn, over the feature's range
 
 
@@ -43,6 +45,7 @@ def draw_curve(curve: Curve, observed: Array, target: str) -> Figure:
     label = "data" if len(shown) == len(observed) else f"{len(shown):,} of {len(observed):,} data points"
     axes.plot(curve.data[shown], observed[shown], **_dots(len(shown)), label=label)
     _band(axes, curve)
+    _dates(axes, curve.column)
     _limit(axes, observed, curve.estimate)
     _name(axes, curve.name, target)
     axes.legend(frameon=False)
@@ -69,7 +72,9 @@ def draw_fit(predicted: Array, observed: Array, curves: Sequence[Curve], target:
     for axes, curve in zip(grid[1:panels], curves, strict=True):
         axes.sharey(grid[1])
         _band(axes, curve)
-        _mark(axes, curve.data)
+        _dates(axes, curve.column)
+        if not curve.column.coded:
+            _mark(axes, curve.data)
         _name(axes, curve.name, target)
     if curves:
         _limit(grid[1], observed, *(curve.estimate for curve in curves))
@@ -115,7 +120,7 @@ def draw_history(history: Sequence[Mapping[str, Any]], names: Sequence[str], ran
     left, right = figure.subplots(1, 2)
     left.plot([each["error"] for each in history], marker=".")
     _name(left, "epoch", "leave-one-out mean squared error")
-    paths = np.array([each["bandwidth"] for each in history])
+    paths = np.maximum([each["bandwidth"] for each in history], _NARROWEST)  # λ may be 0
     if several:  # in one unit; what is wider than the widest that is drawn makes hardly a difference any more
         paths = np.minimum(paths / np.where(ranges > 0, ranges, 1.0), _WIDEST)
     for path, name in zip(paths.T[:_LEGEND], names, strict=False):
@@ -184,7 +189,24 @@ def _draw_agreement(axes: Axes, predicted: Array, observed: Array, target: str) 
     _name(axes, f"{_short(target)}, predicted", f"{_short(target)}, observed")
 
 
+def _dates(axes: Axes, column: Column) -> None:
+    """Days as dates on the axis of a date."""
+    if column.kind == "date":
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+        axes.xaxis.set_major_locator(MaxNLocator(3))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: str(column.moment(value))[:10]))
+
+
 def _band(axes: Axes, curve: Curve) -> None:
+    if curve.column.coded:
+        names = [_short(str(level)) for level in curve.column.levels]
+        center, half = (curve.upper + curve.lower) / 2, (curve.upper - curve.lower) / 2
+        axes.errorbar(curve.at, center, half, fmt="none", color="C0", alpha=0.5, label="95 % band")
+        axes.plot(curve.at, curve.estimate, "o", color="C0", label="estimate")
+        axes.set_xticks(curve.at, names, rotation=30 if len(names) > 3 else 0)
+        _plain(axes.get_xticklabels())
+        return
     axes.fill_between(curve.at, curve.lower, curve.upper, color="C0", alpha=0.25, linewidth=0, label="95 % band")
     axes.plot(curve.at, curve.estimate, color="C0", linewidth=2, label="estimate")
 

@@ -26,7 +26,7 @@ class Smoother:
         joined: The training rows.
         profile: The kernel.
         degree: 0 for the constant order, 1 for the linear one.
-        bandwidth: (d,); infinite for the kernel "average".
+        bandwidth: (d,), one for each coordinate; infinite for the kernel "average".
         ridge: ρ of the linear order.
         tolerance: The share of a query's weight that may be left out.
         device: Where to compute.
@@ -82,12 +82,13 @@ class Smoother:
         return self._by_parts(query, self._wide, work)[0]
 
     def log_density(self, query: Array) -> Array:
-        """log Σ_j W_j K_j, with K such that its integral over the queries is 1, less log Σ_j W_j: (n,)."""
+        """log Σ_j W_j K_j, with K such that its integral over the numbers is 1, less log Σ_j W_j: (n,)."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             return (moments(part, self._points, self._window(part)).lse,)
 
-        scale = _log_constant(self.profile, len(self.bandwidth)) - np.log(self.bandwidth).sum()
+        sigma = self.bandwidth[: self.joined.numbers]
+        scale = _log_constant(self.profile, len(sigma)) - np.log(sigma).sum()
         mass = self._by_parts(query, self._points, work)[0]
         return np.asarray(mass - math.log(self.joined.weight.sum()) + scale)
 
@@ -162,8 +163,9 @@ class Smoother:
         return self.neighbors(query) > 0
 
     def _ridge(self, query: Tensor) -> Tensor:
+        sloped = slice(self.joined.numbers)
         amount, spread, bandwidth = (
-            torch.tensor(each).to(query) for each in (self.ridge, self._spread, self.bandwidth)
+            torch.tensor(each).to(query) for each in (self.ridge, self._spread[sloped], self.bandwidth[sloped])
         )
         return ridge_of(amount, spread, bandwidth)
 

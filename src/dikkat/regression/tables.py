@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import codecs
 import difflib
-import gzip
 import io
 import os
-import re
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dikkat.errors import InputError
+from dikkat.regression import dialects
+from dikkat.regression.dialects import DELIMITERS, Asked, Form, Text
 from dikkat.regression.joined import Array
 from dikkat.storage.files import write_whole
 
@@ -25,33 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Table", "write_columns"]
 
-_DELIMITERS = {".csv": ",;\t", ".tsv": "\t"}  # those allowed, the usual one first
-GUESSED = "cp1252"
-"""The encoding that nothing in a file confirms."""
-_WORDS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _PARQUET = ".parquet"
-_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _ENDINGS = ".csv, .tsv (either may be followed by .gz) and .parquet"
 _NAMED = 12  # most columns that a message lists
+_LEVELS = 50  # most different texts that are categories without being asked for
 _CELLS = 3  # most cells that a message lists
-
-
-class Form(NamedTuple):
-    """How a table of text is written.
-
-    Attributes:
-        delimiter: What stands between columns.
-        decimal: What stands before the decimals.
-        encoding: As Python calls it.
-    """
-
-    delimiter: str = ","
-    decimal: str = "."
-    encoding: str = "utf-8"
-
-    def __str__(self) -> str:
-        encoding = self.encoding.upper().removesuffix("-SIG")
-        return f"lines of {encoding} with {_WORDS[self.delimiter]} between the columns and the columns' names first"
 
 
 class Table:
@@ -61,7 +37,9 @@ class Table:
         path: The file.
         suffix: What kind it is: ".csv", ".tsv" or ".parquet".
         form: How it is written, where it is text; predictions are written alike.
-        columns: The columns, with the types that pyarrow finds.
+        columns: The columns as they came, with the types that pyarrow finds.
+        typed: The columns with the numbers and dates that it does not: those with something between their thousands,
+            and those whose day or month is first.
 
     Example:
         >>> import tempfile
@@ -81,15 +59,16 @@ class Table:
     suffix: str
     form: Form
     columns: pyarrow.Table
+    typed: pyarrow.Table
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], asked: Asked = Asked()) -> None:  # noqa: B008  # a constant
         """Read a file.
 
         Args:
-            path: A file of comma-, semicolon- or tab-separated values with the columns' names in its first line, or a
-                Parquet file; its name says which. Text is UTF-8, UTF-16 with a byte-order mark, or, where it is
-                neither, Windows-1252, as spreadsheets in Western Europe write it. Behind semicolons decimals may have
-                a comma.
+            path: A file of comma-, semicolon-, tab- or bar-separated values with the columns' names in its first line,
+                or a Parquet file; its name says which. Text is UTF-8, UTF-16, or, where it is neither, Windows-1252, as
+                spreadsheets in Western Europe write it. Space around names is left out.
+            asked: How text is written, as far as it is not to be found.
 
         Raises:
             InputError: The name ends otherwise, the file cannot be read as what it says, or has no rows.
@@ -97,7 +76,7 @@ class Table:
         """
         self.path = Path(path)
         self.suffix = _suffix(self.path)
-        self.form, self.columns = _read(self.path, self.suffix)
+        self.form, self.columns, self.typed, self._doubts = _read(self.path, self.suffix, asked)
         if not self.columns.num_rows:
             raise InputError(f"{self.path}: there are no rows in it; at least one is needed")
 
@@ -112,33 +91,62 @@ class Table:
 
     def numeric(self) -> list[str]:
         """The names of the columns that hold numbers, or yes and no, which count as 1 and 0."""
-        return [field.name for field in self.columns.schema if _holds_numbers(field.type)]
+        return [field.name for field in self.typed.schema if _holds_numbers(field.type)]
 
-    def others(self, *used: str) -> dict[str, str]:
-        """The columns that do not hold numbers, and what they hold instead.
+    def kind(self, name: str) -> str:
+        """What a column that was named holds: "number", "date", or "category"."""
+        self.check_once(name)
+        kind = self.typed.schema.field(name).type
+        return "number" if _holds_numbers(kind) else "date" if _holds_dates(kind) else "category"
+
+    def usable(self, *used: str) -> tuple[list[str], dict[str, str]]:
+        """The columns to predict from, and the others, with what they hold instead.
+
+        Those are numbers, dates, and texts that are categories: at most 50 different ones, each there twice on average.
 
         Args:
             used: Columns that have another use, which are not looked at.
 
         Raises:
-            InputError: One holds numbers but for some cells, which nobody would want to lose for those.
+            InputError: One holds numbers but for some cells, or dates that can be read in two ways, which nobody would
+                want to lose for that.
         """
-        found = {}
-        for name, column in zip(self.names, self.columns.columns, strict=True):
-            if name not in used and not _holds_numbers(column.type):
-                held = _Held.of(column)
-                if held.numbers:
-                    raise InputError(
-                        f"{self.path}: column {name!r} {held}; correct it, or name the columns to use with --feature"
-                    )
-                found[name] = str(held)
-        return found
+        found, others = [], {}
+        for place, name in enumerate(self.names):
+            if name in used:
+                continue
+            if fault := self._fault(place):
+                others[name] = fault
+            else:
+                found.append(name)
+        return found, others
 
-    def numbers(self, *names: str) -> NDArray[np.float64]:
+    def _fault(self, place: int) -> str:
+        """Why a column cannot be used without being asked for; nothing where it can."""
+        column, name = self.typed.column(place), self.names[place]
+        if not name:
+            return "has no name"
+        if column.null_count == len(column):
+            return "is empty"
+        if _holds_numbers(column.type) or _holds_dates(column.type):
+            return ""
+        held = _Held.of(column)
+        if held.numbers or place in self._doubts:
+            raise InputError(
+                f"{self.path}: column {name!r} {self._doubts.get(place, held)}; correct it, leave it out with "
+                "--without, or name the columns to use with --feature"
+            )
+        count, rows = len({value for _, value in held.cells}) if _holds_text(column.type) else 0, len(held.cells)
+        if not 1 < count <= min(_LEVELS, rows // 2):
+            return f"{held}, the same in all rows" if count == 1 else str(held)
+        return ""
+
+    def numbers(self, *names: str, missing: bool = False) -> NDArray[np.float64]:
         """Columns of finite numbers.
 
         Args:
             names: Which.
+            missing: Whether some may be missing, which are NaN.
 
         Returns:
             (rows, columns), in the order of the names.
@@ -146,13 +154,52 @@ class Table:
         Raises:
             InputError: A column is not there, is there twice, holds something else than numbers, or lacks some.
         """
-        return np.column_stack([self._column(name) for name in names])
+        return np.column_stack([self._column(name, missing) for name in names])
 
-    def frame(self, *names: str) -> pyarrow.Table:
-        """The same columns with their names, as a frame that scikit-learn takes."""
+    def frame(
+        self, kinds: Mapping[str, str], missing: bool = False, orders: Mapping[str, Sequence[str]] | None = None
+    ) -> pyarrow.Table:
+        """Columns with their names, as a frame that `NadarayaWatson` takes.
+
+        Args:
+            kinds: By name what each is taken as: "number", "date", or "category" or "ordered".
+            missing: Whether cells may be missing.
+            orders: Of ordered columns of text, the levels in their order.
+
+        Raises:
+            InputError: A column is not there, is there twice, holds something else, or lacks cells.
+        """
         import pyarrow
 
-        return pyarrow.table({name: self._column(name) for name in names})
+        def taken(name: str, kind: str) -> Any:
+            if kind == "number":
+                return pyarrow.array(self._column(name, missing))
+            self.check_once(name)
+            column = self.typed.column(self.names.index(name))
+            if kind == "date":
+                if not _holds_dates(column.type):
+                    raise InputError(f"{self.path}: column {name!r} {_Held.of(column)}; dates are needed")
+                found = column.cast(pyarrow.timestamp("us", getattr(column.type, "tz", None)), safe=False)
+            else:
+                found = _as_categories(column)
+            lost = np.flatnonzero(np.asarray(found.is_null()))
+            if len(lost) and not missing:
+                raise _lacking(self.path, name, lost, len(found), "missing")
+            if name in (orders or {}):
+                return self._ordered(name, found, list((orders or {})[name]))
+            return found
+
+        return pyarrow.table({name: taken(name, kind) for name, kind in kinds.items()})
+
+    def _ordered(self, name: str, column: Any, levels: list[str]) -> Any:
+        """As categories with these levels in this order."""
+        import pyarrow
+
+        cells = [None if cell is None else str(cell) for cell in column.to_pylist()]
+        if new := [cell for cell in cells if cell is not None and cell not in levels]:
+            raise InputError(f"{self.path}: column {name!r} holds {new[0]!r}; expected one of {', '.join(levels)}")
+        places = pyarrow.array([None if cell is None else levels.index(cell) for cell in cells], pyarrow.int32())
+        return pyarrow.DictionaryArray.from_arrays(places, levels, ordered=True)
 
     def check_new(self, names: Sequence[str]) -> None:
         """Whether columns of these names can be added.
@@ -187,22 +234,19 @@ class Table:
         self.check_new(list(more))
         write_whole(path, _encoded(path, _joined(self.columns, more), self.form))
 
-    def _column(self, name: str) -> NDArray[np.float64]:
+    def _column(self, name: str, lacking: bool = False) -> NDArray[np.float64]:
         import pyarrow
 
         self.check_once(name)
-        column = self.columns.column(name)
+        column = self.typed.column(name)
         if not _holds_numbers(column.type) and column.null_count < len(column):
             held = _Held.of(column)
             raise InputError(f"{self.path}: column {name!r} {held}; numbers are needed")
         # Not safe: integers past 2^53 are rounded, as in any computation with them.
         found = column.cast(pyarrow.float64(), safe=False).to_numpy()
-        missing = np.flatnonzero(~np.isfinite(found))
+        missing = np.flatnonzero(np.isinf(found) if lacking else ~np.isfinite(found))
         if len(missing):
-            raise InputError(
-                f"{self.path}: column {name!r} has {len(missing):,} of {len(found):,} values missing, NaN or infinite, "
-                f"the first in row {missing[0] + 1:,}; leave those rows out, fill them in, or choose other columns"
-            )
+            raise _lacking(self.path, name, missing, len(found), "missing, NaN or infinite")
         return np.asarray(found, np.float64)
 
     def check_once(self, name: str) -> None:
@@ -240,12 +284,12 @@ def write_columns(path: str | os.PathLike[str], columns: Mapping[str, Array]) ->
 
 def _suffix(path: Path) -> str:
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
-    if suffix in _DELIMITERS or (suffix == _PARQUET and path.suffix != ".gz"):
+    if suffix in DELIMITERS or (suffix == _PARQUET and path.suffix != ".gz"):
         return suffix
     raise InputError(f"{path}: got a name that does not say what kind of table it is; expected the ending {_ENDINGS}")
 
 
-def _read(path: Path, suffix: str) -> tuple[Form, pyarrow.Table]:
+def _read(path: Path, suffix: str, asked: Asked) -> Text:
     import pyarrow
     from pyarrow import parquet
 
@@ -255,67 +299,28 @@ def _read(path: Path, suffix: str) -> tuple[Form, pyarrow.Table]:
         content = None if path.is_dir() else path.read_bytes()
         try:
             if content is None:
-                return Form(), parquet.read_table(path, use_threads=False, pre_buffer=False)
-            return Form(), parquet.ParquetFile(pyarrow.BufferReader(content)).read(use_threads=False)
+                columns = parquet.read_table(path, use_threads=False, pre_buffer=False)
+            else:
+                columns = parquet.ParquetFile(pyarrow.BufferReader(content)).read(use_threads=False)
+            columns = columns.rename_columns([" ".join(name.split()) for name in columns.column_names])
+            return Text(Form(), columns, columns, {})
         except (pyarrow.ArrowInvalid, OSError) as error:  # OSError where it is damaged, without the file's name
             raise InputError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from error
-    encoding, text = _decoded(path)
-    form = Form(_delimiter(text, _DELIMITERS[suffix]), encoding=encoding)
-    try:
-        columns = _parsed(text, form)
-        if form.delimiter == ";":
-            comma = form._replace(decimal=",")
-            other = _parsed(text, comma)
-            if _count_numeric(other) > _count_numeric(columns):
-                return comma, other
-        return form, columns
-    except pyarrow.ArrowInvalid as error:
-        raise InputError(f"{path}: cannot be read as {form} ({error})") from error
+    return dialects.read(path, suffix, asked)
 
 
-def _decoded(path: Path) -> tuple[str, str]:
-    """A file's encoding and text."""
-    try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix.lower() == ".gz" else path.read_bytes()
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: damaged, or not compressed by gzip ({error})") from error
-    marked = next((encoding for mark, encoding in _MARKS.items() if data.startswith(mark)), None)
-    for encoding in [marked] if marked else ["utf-8", GUESSED]:
-        try:
-            text = data.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-        if "\0" not in text:
-            return encoding, text
-    raise InputError(
-        f"{path}: got letters in an encoding that is not known here; expected UTF-8, UTF-16 with a byte-order mark or "
-        "Windows-1252. Save it as UTF-8"
+def _lacking(path: Path, name: str, rows: NDArray[np.intp], count: int, what: str) -> InputError:
+    return InputError(
+        f"{path}: column {name!r} has {len(rows):,} of {count:,} values {what}, the first in row {rows[0] + 1:,}; "
+        "leave missing ones out with --missing drop, fill them in, or choose other columns"
     )
 
 
-def _delimiter(text: str, allowed: str) -> str:
-    """The first that the first line has as often as the second; the usual one if none does."""
-    lines = [re.sub('"[^"]*"', "", line) for line in text.lstrip().split("\n", 2)[:2]]
-    regular = (each for each in allowed if lines[0].count(each) and len({line.count(each) for line in lines}) == 1)
-    return next(regular, allowed[0])
+def _as_categories(column: Any) -> Any:
+    """Cells as they are; text that stands for nothing is missing."""
+    from pyarrow import string
 
-
-def _parsed(text: str, form: Form) -> pyarrow.Table:
-    import pyarrow
-    from pyarrow import csv
-
-    # Without Arrow's threads: an interpreter that ends while some still start may be aborted ("terminate called without
-    # an active exception"), and one that refuses a small table ends soon after it read it.
-    return csv.read_csv(
-        pyarrow.BufferReader(text.encode()),
-        read_options=csv.ReadOptions(use_threads=False),
-        parse_options=csv.ParseOptions(delimiter=form.delimiter),
-        convert_options=csv.ConvertOptions(decimal_point=form.decimal),
-    )
-
-
-def _count_numeric(columns: pyarrow.Table) -> int:
-    return sum(_holds_numbers(field.type) for field in columns.schema)
+    return dialects.known(column.cast(string())) if _holds_text(column.type) else column
 
 
 def _joined(columns: pyarrow.Table, more: Mapping[str, Array]) -> pyarrow.Table:
@@ -340,7 +345,7 @@ def _encoded(path: str | os.PathLike[str], columns: pyarrow.Table, form: Form) -
         if suffix == _PARQUET:
             parquet.write_table(columns, content)
             return content.getvalue()
-        allowed = _DELIMITERS[suffix]
+        allowed = DELIMITERS[suffix]
         options = csv.WriteOptions(delimiter=form.delimiter if form.delimiter in allowed else allowed[0])
         csv.write_csv(_with_decimals(columns, form.decimal), content, options)
         if form.encoding == "utf-8":
@@ -374,10 +379,17 @@ def _holds_numbers(kind: Any) -> bool:
     return any(test(kind) for test in tests)
 
 
+def _holds_dates(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_date(kind) or types.is_timestamp(kind))
+
+
 def _holds_text(kind: Any) -> bool:
     from pyarrow import types
 
-    return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_string_view))
+    tests = (types.is_string, types.is_large_string, types.is_string_view)
+    return any(test(kind.value_type if types.is_dictionary(kind) else kind) for test in tests)
 
 
 class _Held(NamedTuple):
@@ -395,6 +407,7 @@ class _Held(NamedTuple):
 
     @classmethod
     def of(cls, column: Any) -> _Held:
+        column = _as_categories(column)
         cells = [(row, value) for row, value in enumerate(column.to_pylist(), start=1) if value is not None]
         faults = [(row, value) for row, value in cells if not _reads_as_number(value)]
         return cls("text" if _holds_text(column.type) else str(column.type), cells, faults)

@@ -74,7 +74,7 @@ class Uncertainty:
         joined: The training rows.
         profile: The kernel.
         degree: 0 for the constant order, 1 for the linear one.
-        bandwidth: (d,), finite.
+        bandwidth: (d,), one for each coordinate, finite.
         ridge: ρ of the estimate, of the linear order.
         tolerance: The share of a query's weight that may be left out.
         device: Where to compute.
@@ -93,6 +93,7 @@ class Uncertainty:
         self.joined, self.profile, self.degree, self.ridge = joined, profile, degree, ridge
         self.tolerance, self.device = tolerance, device
         self.bandwidth, self.spread = self._wide(bandwidth), self._wide(joined.spread())
+        self._sloped = slice(joined.numbers)
 
     def deviation(self, query: Array) -> Array:
         """How far single values lie from the estimates, (n, v), of queries that have some in reach."""
@@ -110,14 +111,14 @@ class Uncertainty:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             own, seen = part.chunk(2, 1)
-            far = _unknown((seen - own) / self.bandwidth, self._ridge(1.0))
+            far = _unknown(((seen - own) / self.bandwidth)[:, self._sloped], self._ridge(1.0))
             return (self._deviation(seen, far.square().sum(1, keepdim=True)),)
 
         return self._by_parts(np.hstack([query, nearest]), work)[0]
 
     def band(self, query: Array) -> Band:
         """Of queries that have some in reach."""
-        narrow = 2.0 ** (-1 / self.joined.x.shape[1])
+        narrow = 2.0 ** (-1 / self.joined.features)
         ridge = self._ridge(narrow)
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
@@ -131,6 +132,16 @@ class Uncertainty:
             return fit.estimate, (noise * share).sqrt(), freedom
 
         return Band(*self._by_parts(query, work))
+
+    def noise(self, query: Array) -> Array:
+        """s², (n, v), about what queries look at; infinite where none is left to measure it by."""
+
+        def work(part: Tensor) -> tuple[Tensor, ...]:
+            found = moments(part, self._values, self._window(1.0), degree=1)
+            seen = found.offset * self.bandwidth  # of degree 1
+            return (self._errors(part + seen)[1],)
+
+        return self._by_parts(query, work)[0]
 
     def _deviation(self, place: Tensor, doubt: Tensor) -> Tensor:
         error, noise, _ = self._errors(place)
@@ -168,7 +179,8 @@ class Uncertainty:
         return trial.left, trial.kept[:, None]
 
     def _ridge(self, part: float) -> Tensor:
-        return ridge_of(torch.tensor(RIDGE, dtype=torch.float64), self.spread, self.bandwidth * part)
+        spread, bandwidth = self.spread[self._sloped], self.bandwidth[self._sloped] * part
+        return ridge_of(torch.tensor(RIDGE, dtype=torch.float64), spread, bandwidth)
 
     def _window(self, part: float, squared: bool = False) -> Window:
         return Window(self.profile, self.bandwidth * part, squared, self.tolerance)
@@ -187,11 +199,12 @@ class Uncertainty:
 
 def _open(found: LineMoments, fit: LocalFit, ridge: Tensor) -> Tensor:
     """b, (n, 1)."""
-    lean = fit.row[:, 1:] * (-found.lse[:, None]).clamp(max=-_GONE).exp() * ridge.sqrt()
+    slopes = len(ridge)
+    lean = fit.row[:, 1 : 1 + slopes] * (-found.lse[:, None]).clamp(max=-_GONE).exp() * ridge.sqrt()
     gone = (found.lse < _GONE)[:, None]
-    return torch.where(gone, _unknown(found.offset, ridge), lean).square().sum(1, keepdim=True)
+    return torch.where(gone, _unknown(found.offset[:, :slopes], ridge), lean).square().sum(1, keepdim=True)
 
 
 def _unknown(offset: Tensor, ridge: Tensor) -> Tensor:
-    """How far the slopes may lead where nothing is known of them but the ridge, (n, d)."""
+    """How far the slopes may lead where nothing is known of them but the ridge, (n, p)."""
     return torch.where(ridge > 0, offset / ridge.sqrt(), 0.0)

@@ -1,6 +1,7 @@
 """What an estimator may be set to, and what data it takes: refused before any work, in one sentence."""
 
 import math
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, Literal, cast, get_args
 
@@ -10,31 +11,44 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_array
 
 from dikkat.regression.bandwidth import Rule, Searched
+from dikkat.regression.coding import largest
+from dikkat.regression.columns import Column
 from dikkat.regression.joined import Array
 from dikkat.regression.moments import Profile
 
 Order = Literal["constant", "linear"]
 OutOfReach = Literal["nan", "nearest"]
+Missing = Literal["refuse", "drop"]
+
+
+_RULES = (*get_args(Rule), *get_args(Searched))
 
 
 def check_settings(
-    kernel: object, bandwidth: object, order: object, ridge: object, tolerance: object, out_of_reach: object
+    kernel: object,
+    bandwidth: object,
+    order: object,
+    ridge: object,
+    tolerance: object,
+    out_of_reach: object,
+    missing: object,
 ) -> None:
     """The settings that a file holds too: all but the device, which is the machine's own.
 
     Raises:
         ValueError: One that is not allowed.
     """
-    named = (("kernel", kernel, Profile), ("order", order, Order), ("out_of_reach", out_of_reach, OutOfReach))
+    named = (
+        ("kernel", kernel, Profile),
+        ("order", order, Order),
+        ("out_of_reach", out_of_reach, OutOfReach),
+        ("missing", missing, Missing),
+    )
     for name, given, names in named:
         if not isinstance(given, str) or given not in get_args(names):
             raise ValueError(f"{name}: got {given!r}; expected {_listed(get_args(names))}")
-    rules = (*get_args(Rule), *get_args(Searched))
-    if not (isinstance(bandwidth, str) and bandwidth in rules) and not _are_positive(bandwidth):
-        raise ValueError(
-            f"bandwidth: got {bandwidth!r}; expected a positive number in the units of X, one for each feature, or "
-            f"one of {_listed(rules)}"
-        )
+    if not (isinstance(bandwidth, str) and bandwidth in _RULES) and not _are_positive(bandwidth):
+        raise _not_positive(bandwidth)
     if not (isinstance(ridge, str) and ridge == "auto") and (
         isinstance(ridge, bool) or not isinstance(ridge, Real) or not 0 <= float(ridge) < math.inf
     ):
@@ -125,14 +139,52 @@ def check_size(name: str, numbers: Array, limit: float, dtype: np.dtype[Any]) ->
         )
 
 
+def checked_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
+    """The bandwidth, where it is numbers such that they fit the columns: σ, or of a category λ.
+
+    Raises:
+        ValueError: They do not.
+    """
+    if isinstance(bandwidth, str):
+        return bandwidth
+    coded = [column.coded for column in columns]
+    given = np.asarray(bandwidth, np.float64)
+    if any(coded) and given.shape != (len(coded),):
+        raise ValueError(
+            f"bandwidth: got shape {given.shape}; expected beside categories ({len(coded)},), one for each column: σ "
+            "of numbers, λ of categories"
+        )
+    numbers = given[~np.array(coded, bool)] if any(coded) else given
+    if not (numbers > 0).all():
+        raise _not_positive(bandwidth)
+    for number, column in zip(given, columns, strict=True) if any(coded) else ():
+        if column.coded and number > largest(column):
+            raise ValueError(
+                f"bandwidth: got {number} for a column of {len(column.levels)} categories; expected λ of at most "
+                f"{largest(column):.4g}, where it counts for nothing"
+            )
+    size = len(columns)
+    if columns and given.shape not in ((), (size,)):
+        raise ValueError(f"bandwidth: got shape {given.shape}; expected a number, or ({size},), one for each feature")
+    return np.full(size, given) if columns else bandwidth
+
+
+def _not_positive(bandwidth: object) -> ValueError:
+    return ValueError(
+        f"bandwidth: got {bandwidth!r}; expected a positive number in the units of X, one for each feature, or one of "
+        f"{_listed(_RULES)}"
+    )
+
+
 def _are_positive(bandwidth: object) -> bool:
+    """Whether they are; one of several may be 0, which a category's may."""
     if isinstance(bandwidth, bool | str):
         return False
     try:
         sigma = np.asarray(bandwidth, dtype=np.float64)
     except (TypeError, ValueError):
         return False
-    return bool(sigma.size and (np.isfinite(sigma) & (sigma > 0)).all())
+    return bool(sigma.size and (np.isfinite(sigma) & ((sigma > 0) | (sigma.ndim > 0) & (sigma == 0))).all())
 
 
 def _listed(names: tuple[str, ...]) -> str:

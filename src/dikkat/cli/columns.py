@@ -1,0 +1,162 @@
+"""Which columns of which tables `dikkat regress` is about, and what they are taken as."""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dikkat.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow  # type: ignore[import-untyped]
+
+    from dikkat.regression import NadarayaWatson
+    from dikkat.regression.dialects import Asked
+    from dikkat.regression.joined import Array
+    from dikkat.regression.tables import Table
+
+_NAMES = {"tab": "\t", "space": " ", "none": ""}  # letters that are hard to type
+
+
+def asked(text: Mapping[str, str | None]) -> "Asked":
+    """What the options say of how text is written."""
+    from dikkat.regression.dialects import Asked
+
+    letters = {name: None if given is None else _NAMES.get(given, given) for name, given in text.items()}
+    for name in ("delimiter", "decimal", "thousands"):
+        given = letters[name]
+        if given is not None and (len(given) > 1 or (not given and name != "thousands")):
+            raise InputError(f"--{name}: got {text[name]!r}; expected one letter")
+    if letters["decimal"] not in (None, ".", ","):
+        raise InputError(f"--decimal: got {text['decimal']!r}; expected . or ,")
+    for first, second in (("decimal", "thousands"), ("decimal", "delimiter")):
+        if letters[first] and letters[first] == letters[second] and first + second != "decimaldelimiter":
+            raise InputError(f"--{first} and --{second}: got {letters[first]!r} for both; expected different letters")
+    return Asked(**letters)
+
+
+@dataclass(frozen=True)
+class Data:
+    """The tables, and which columns of them are meant.
+
+    Attributes:
+        rows: The table to learn from.
+        asked: The table to predict.
+        target: The column to predict.
+        kinds: The columns to predict from, and what they are taken as: "number", "date", "category" or "ordered".
+        weights: The column of weights.
+        left_out: The other columns, and why.
+        orders: The levels of ordered columns of text.
+    """
+
+    rows: "Table"
+    asked: "Table"
+    target: str
+    kinds: dict[str, str]
+    weights: str | None
+    left_out: dict[str, str]
+    orders: dict[str, list[str]]
+
+    @property
+    def features(self) -> list[str]:
+        """The columns to predict from."""
+        return list(self.kinds)
+
+    @classmethod
+    def read(cls, table: Path, given: Mapping[str, Any], form: "Asked", settings: Mapping[str, Any]) -> "Data":
+        """Read the tables that the options name, and find out which columns are meant.
+
+        Raises:
+            InputError: A column is not there, is given twice, or cannot be what it is asked for as.
+        """
+        from dikkat.regression.tables import Table
+
+        rows, target, weights = Table(table, form), given["target"], given["weights"]
+        if target is None:
+            raise InputError(f"say with --target which column of {table} to predict: {_named(rows)}")
+        used = [target] if weights is None else [target, weights]
+        orders = dict(_orders(given["ordered"] or ()))
+        declared = {**dict.fromkeys(given["categorical"] or (), "category"), **dict.fromkeys(orders, "ordered")}
+        for name in (*used, *declared, *(given["without"] or ())):
+            rows.check_once(name)
+        features: list[str] = list(given["feature"] or ())
+        left_out: dict[str, str] = {}
+        if not features:
+            skipped = dict.fromkeys(given["without"] or (), "was to be left out")
+            features, left_out = rows.usable(*used, *skipped, *declared)
+            features = [name for name in rows.names if name in features or (name in declared and name not in skipped)]
+            left_out |= skipped
+            if settings.get("kernel", "gaussian") != "gaussian":
+                for name in [name for name in features if name not in declared and rows.kind(name) == "category"]:
+                    features.remove(name)
+                    left_out[name] = "holds text, and categories need the gaussian kernel"
+        elif lost := [name for name in declared if name not in features]:
+            raise InputError(f"column {lost[0]!r} is declared a category; expected --feature {lost[0]} too")
+        for name in features:
+            rows.check_once(name)
+        if not features:
+            raise InputError(f"{table}: there is no other column to predict {target!r} from{_reasons(left_out)}")
+        if twice := [name for name in [*used, *features] if [*used, *features].count(name) > 1]:
+            raise InputError(
+                f"column {twice[0]!r} is given twice: each can be one of --target, --weights and --feature"
+            )
+        predict = given["predict"]
+        kinds = {name: declared.get(name) or rows.kind(name) for name in features}
+        known = {name: levels for name, levels in orders.items() if levels}
+        return cls(rows, rows if predict is None else Table(predict, form), target, kinds, weights, left_out, known)
+
+    def frame(self, table: "Table", missing: bool) -> "pyarrow.Table":
+        """The features of a table, for `NadarayaWatson`."""
+        return table.frame(self.kinds, missing, self.orders)
+
+    def categories(self) -> dict[str, Any]:
+        """The settings that say which columns are categories."""
+        found = {
+            f"{setting}_features": [name for name, each in self.kinds.items() if each == kind] or None
+            for setting, kind in (("categorical", "category"), ("ordered", "ordered"))
+        }
+        return found if any(found.values()) else {}
+
+
+def _orders(given: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Columns with their levels in order; no levels where the numbers have one."""
+    for each in given:
+        name, sign, levels = each.partition("=")
+        found = [level.strip() for level in levels.split(",")] if sign else []
+        if sign and (len(found) < 2 or len(set(found)) < len(found) or not all(found)):
+            raise InputError(f"--ordered: got {each!r}; expected a column, or one with levels: size=low,high")
+        yield name.strip(), found
+
+
+def _named(rows: "Table") -> str:
+    """The columns that can be predicted; where there are none, why not."""
+    return ", ".join(rows.numeric()) or f"it has no column of numbers{_reasons(rows.usable()[1])}"
+
+
+def _reasons(left_out: Mapping[str, str]) -> str:
+    """Each column with what it holds."""
+    return "".join(f"; {name!r} {held}" for name, held in left_out.items())
+
+
+def added(target: str | None, *, std: bool, band: bool) -> list[str]:
+    """The columns of predictions and, as far as asked for, of deviations about them and of the band's ends."""
+    start = f"{target}_" if target else ""
+    return [f"{start}{name}" for name in ("predicted", *["std"] * std, *["lower", "upper"] * band)]
+
+
+def predicted(model: "NadarayaWatson", x: "pyarrow.Table", std: bool, level: float | None) -> "list[Array]":
+    """What stands in these columns."""
+    found = [*model.predict(x, return_std=True)] if std else [model.predict(x)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what was said of the predictions is true of the band
+        return found if level is None else [*found, *model.confidence_band(x, level)]
+
+
+def say_form(*tables: "Table") -> None:
+    """How text was written, where it is not the usual way, in a line a file."""
+    from dikkat.regression.dialects import Form
+
+    for each in {table.path: table for table in tables}.values():
+        if each.form != Form():
+            print(f"{each.path}: read as {each.form}")

@@ -1,0 +1,296 @@
+"""What the columns of X are, and how cells become numbers: of a category the place of its level, of a date its day."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dikkat.regression.joined import Array
+
+__all__ = ["Column", "encoded", "extended", "find"]
+
+Kind = Literal["number", "date", "category", "ordered"]
+Level = str | int | float | bool
+
+_DAY = 86_400_000_000  # microseconds
+_NAMED = 5  # most levels that a message lists
+_DTYPE = "from_dtype"
+
+
+class Column(NamedTuple):
+    """What one column of X is.
+
+    Attributes:
+        kind: "number"; "date", which counts as days since `origin`; "category"; or "ordered", a category whose levels
+            have an order.
+        levels: Of a category, its levels: texts, numbers, or yes and no; of an ordered one in their order.
+        origin: Of a date, the first one, as ISO 8601 has it.
+    """
+
+    kind: Kind = "number"
+    levels: tuple[Level, ...] = ()
+    origin: str = ""
+
+    @property
+    def coded(self) -> bool:
+        """Whether it is a category, ordered or not."""
+        return self.kind in ("category", "ordered")
+
+    def shown(self, value: float) -> str:
+        """The cell that a number stands for, as a person reads it."""
+        if self.coded:
+            return str(self.levels[round(value)])
+        if self.kind == "date":
+            return str(self.moment(value).astype("datetime64[m]")).removesuffix("T00:00")
+        return f"{value:.4g}"
+
+    def moment(self, value: float) -> np.datetime64:
+        """The moment that so many days stand for."""
+        return np.datetime64(self.origin, "us") + np.timedelta64(round(value * _DAY), "us")
+
+
+class _Cells(NamedTuple):
+    """One column of a frame or an array.
+
+    Attributes:
+        values: (n,): numbers, datetime64, or objects with None for a missing cell.
+        levels: What its type says that its levels are.
+        ordered: Whether its type says that they have an order.
+    """
+
+    values: NDArray[Any]
+    levels: tuple[Level, ...] | None = None
+    ordered: bool = False
+
+
+def find(X: Any, categorical: object, ordered: object, names: Sequence[str] | None) -> tuple[Column, ...]:
+    """What each column is; nothing where all are numbers.
+
+    Args:
+        X: (n, d), an array or a frame.
+        categorical: None, "from_dtype", or which columns: names, places or a mask.
+        ordered: Likewise.
+        names: Of the columns, if they have some.
+
+    Raises:
+        ValueError: A column is not there, is in both, or is ordered and nothing says how.
+    """
+    if hasattr(X, "tocsr"):
+        return ()  # sparse: refused where arrays are checked
+    X = X if _is_frame(X) else np.asarray(X, dtype=None if isinstance(X, np.ndarray) else object)
+    if len(X.shape) != 2:
+        return ()  # likewise
+    size = int(X.shape[1])
+    masks = [
+        _mask(name, given, size, names)
+        for name, given in (("categorical_features", categorical), ("ordered_features", ordered))
+    ]
+    if (masks[0] & masks[1]).any():
+        both = _called(int((masks[0] & masks[1]).argmax()), names)
+        raise ValueError(f"ordered_features: got {both}, which is in categorical_features too; expected it in one")
+    if not (_is_frame(X) or masks[0].any() or masks[1].any()):
+        return ()
+    found = []
+    for j in range(size):
+        cells = _cells(X, j)
+        typed = cells.levels is not None and not (masks[0][j] or masks[1][j])
+        if masks[1][j] or (typed and cells.ordered and _is_dtype(ordered)):
+            found.append(Column("ordered", _ordered_levels(cells, _called(j, names))))
+        elif masks[0][j] or (typed and _is_dtype(categorical)):
+            found.append(Column("category", _levels(cells.values, _called(j, names))))
+        elif cells.values.dtype.kind == "M":
+            known = cells.values[~np.isnat(cells.values)]
+            first = known.min() if len(known) else np.datetime64("1970-01-01")
+            found.append(Column("date", origin=str(first.astype("datetime64[us]"))))
+        else:
+            found.append(Column())
+    return () if all(each.kind == "number" for each in found) else tuple(found)
+
+
+def extended(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> tuple[Column, ...]:
+    """The same columns with the levels that X has beyond theirs; categories keep their places."""
+    found = []
+    for j, column in enumerate(columns):
+        if column.coded:
+            new = [level for level in _levels(_cells(X, j).values, _called(j, names)) if level not in column.levels]
+            if column.kind == "category":
+                column = column._replace(levels=(*column.levels, *new))
+            elif not any(isinstance(level, str) for level in (*column.levels, *new)):
+                column = column._replace(levels=tuple(sorted((*column.levels, *new), key=float)))
+        found.append(column)
+    return tuple(found)
+
+
+def recoded(x: Array, old: Sequence[Column], new: Sequence[Column]) -> Array:
+    """Rows as `encoded` made them for the old columns, for the new ones, which have more levels."""
+    x = x.copy()
+    for j, (before, after) in enumerate(zip(old, new, strict=True)):
+        if before.levels != after.levels:
+            x[:, j] = np.array([after.levels.index(level) for level in before.levels])[x[:, j].astype(int)]
+    return x
+
+
+def encoded(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> Array:
+    """X (n, d) as float64: NaN for a missing cell, −1 for a category that was not there.
+
+    A number between two ordered levels that are numbers has a place between theirs; beyond the last, the last one's.
+
+    Raises:
+        ValueError: A cell that its column cannot hold.
+    """
+    X = X if _is_frame(X) else np.asarray(X, dtype=None if isinstance(X, np.ndarray) else object)
+    return np.column_stack([_encode(_cells(X, j).values, each, _called(j, names)) for j, each in enumerate(columns)])
+
+
+def _encode(values: NDArray[Any], column: Column, called: str) -> Array:
+    if column.kind == "date":
+        if values.dtype.kind != "M":
+            raise ValueError(f"X: got {called} without dates; expected dates, as in fit")
+        days = (values - np.datetime64(column.origin, "us")).astype("timedelta64[us]")
+        return np.asarray(np.where(np.isnat(days), np.nan, days.astype(np.int64) / _DAY))
+    if not column.coded:
+        try:
+            return values.astype(np.float64)
+        except (TypeError, ValueError):
+            wrong = next(value for value in values.tolist() if not _is_number(value))
+            raise ValueError(
+                f"X: got {wrong!r} in {called}; expected numbers, or the column among the categorical_features"
+            ) from None
+    places = {level: float(place) for place, level in enumerate(column.levels)}
+    found = np.array([np.nan if _is_missing(value) else places.get(value, -1.0) for value in values.tolist()])
+    new = np.flatnonzero(found == -1)
+    if column.kind == "ordered" and len(new):
+        if any(isinstance(level, str) for level in column.levels) or not all(map(_is_number, values[new].tolist())):
+            raise ValueError(f"X: got {values[new[0]]!r} in {called}; expected one of {_listed(column.levels)}")
+        found[new] = np.interp(values[new].astype(np.float64), np.array(column.levels, float), list(places.values()))
+    return found
+
+
+def _levels(values: NDArray[Any], called: str) -> tuple[Level, ...]:
+    """Those that occur, sorted: numbers, and then texts."""
+    found = {value for value in values.tolist() if not _is_missing(value)}
+    if wrong := [value for value in found if not isinstance(value, str | int | float)]:
+        raise ValueError(f"X: got {wrong[0]!r} in {called}; expected texts or numbers as categories")
+    return tuple(sorted(found, key=lambda value: (isinstance(value, str), value)))
+
+
+def _ordered_levels(cells: _Cells, called: str) -> tuple[Level, ...]:
+    if cells.levels is not None:
+        return cells.levels
+    levels = _levels(cells.values, called)
+    if any(isinstance(level, str) for level in levels):
+        raise ValueError(
+            f"ordered_features: got {called}, which holds text ({_listed(levels)}) that has no order; expected "
+            "numbers, or a type with an order, such as pandas.CategoricalDtype(['low', 'high'], ordered=True)"
+        )
+    return levels
+
+
+def _cells(X: Any, j: int) -> _Cells:
+    if hasattr(X, "iloc"):
+        return _of_pandas(X.iloc[:, j])
+    if hasattr(X, "to_series"):
+        return _of_polars(X.to_series(j))
+    if hasattr(X, "column"):
+        return _of_arrow(X.column(j))
+    return _Cells(X[:, j])
+
+
+def _of_pandas(series: Any) -> _Cells:
+    kind = series.dtype
+    if getattr(kind, "kind", "") == "M":
+        return _Cells(series.to_numpy(dtype="datetime64[us]"))
+    if kind.__class__.__module__ == "numpy.dtypes" or isinstance(kind, np.dtype):
+        values = series.to_numpy()
+        return _Cells(values if values.dtype.kind in "biuf" else np.array(series.tolist(), object))
+    values = np.array(
+        [None if lost else value for value, lost in zip(series.tolist(), series.isna(), strict=True)], object
+    )
+    levels = getattr(kind, "categories", None)
+    return _Cells(values) if levels is None else _Cells(values, tuple(levels.tolist()), bool(kind.ordered))
+
+
+def _of_polars(series: Any) -> _Cells:
+    name = series.dtype.__class__.__name__
+    if series.dtype.is_temporal():
+        return _Cells(series.cast(_polars().Datetime("us")).to_numpy().astype("datetime64[us]"))
+    if name in ("Categorical", "Enum"):
+        known = series.dtype.categories if name == "Enum" else series.drop_nulls().unique().cast(_polars().String)
+        return _Cells(np.array(series.to_list(), object), tuple(known.to_list()))
+    return _Cells(series.to_numpy() if series.dtype.is_numeric() else np.array(series.to_list(), object))
+
+
+def _polars() -> Any:
+    import polars
+
+    return polars
+
+
+def _of_arrow(column: Any) -> _Cells:
+    from pyarrow import timestamp, types  # type: ignore[import-untyped]
+
+    if types.is_timestamp(column.type) or types.is_date(column.type):
+        moments = column.cast(timestamp("us", getattr(column.type, "tz", None)), safe=False)
+        return _Cells(moments.to_numpy().astype("datetime64[us]"))
+    if types.is_dictionary(column.type):
+        levels = column.unify_dictionaries().chunk(0).dictionary.to_pylist() if column.num_chunks else []
+        return _Cells(np.array(column.to_pylist(), object), tuple(levels), bool(column.type.ordered))
+    return _Cells(column.to_numpy() if types.is_floating(column.type) else np.array(column.to_pylist(), object))
+
+
+def _is_frame(X: Any) -> bool:
+    return any(hasattr(X, name) for name in ("iloc", "to_series", "column_names"))
+
+
+def _mask(name: str, given: object, size: int, names: Sequence[str] | None) -> NDArray[np.bool_]:
+    """(d,): which columns a setting names."""
+    mask = np.zeros(size, bool)
+    if given is None or _is_dtype(given):
+        return mask
+    asked = np.asarray(given, dtype=object)
+    if asked.ndim != 1:
+        raise ValueError(f"{name}: got {given!r}; expected 'from_dtype', None, or a list of names or places, or a mask")
+    if asked.size and all(isinstance(each, bool | np.bool_) for each in asked):
+        if len(asked) != size:
+            raise ValueError(f"{name}: got a mask of {len(asked)}; expected {size}, one for each column of X")
+        return asked.astype(bool)
+    for each in asked:
+        if isinstance(each, str):
+            if names is None or each not in names:
+                there = "no names" if names is None else _listed(list(names))
+                raise ValueError(f"{name}: got {each!r}; expected a column of X, which has {there}")
+            mask[list(names).index(each)] = True
+        elif isinstance(each, Integral) and -size <= int(each) < size:
+            mask[int(each)] = True
+        else:
+            raise ValueError(f"{name}: got {each!r}; expected a name, or a place below {size}, the columns of X")
+    return mask
+
+
+def _is_dtype(given: object) -> bool:
+    return isinstance(given, str) and given == _DTYPE
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or bool(value != value)
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(value)  # type: ignore[arg-type]  # what it is is what is asked
+    except (TypeError, ValueError):
+        return value is None
+    return True
+
+
+def _called(j: int, names: Sequence[str] | None) -> str:
+    return f"column {names[j]!r}" if names is not None else f"column {j}"
+
+
+def _listed(levels: Sequence[object]) -> str:
+    return ", ".join(reprlib.repr(level) for level in levels[:_NAMED]) + (", …" if len(levels) > _NAMED else "")

@@ -1,0 +1,76 @@
+"""Whether a column says anything of y: its cells exchanged among the rows, again and again."""
+
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils import check_random_state
+
+from dikkat.regression.diagnostics import leave_out
+from dikkat.regression.estimator import NadarayaWatson
+from dikkat.regression.joined import Array
+from dikkat.regression.rows import Rows
+from dikkat.regression.validation import check_count
+
+__all__ = ["Significance", "significance"]
+
+
+class Significance(NamedTuple):
+    """What came of permutations of each column.
+
+    Attributes:
+        p_value: (d,), the share of the permutations, the column as it is among them, that predict no worse.
+        error: The leave-one-out mean squared error with the columns as they are.
+        permuted: (d, n_permutations), with each column permuted.
+    """
+
+    p_value: Array
+    error: float
+    permuted: Array
+
+
+def significance(model: NadarayaWatson, n_permutations: int = 99, random_state: object = 0) -> Significance:
+    r"""Test for each column that y does not depend on it.
+
+    The cells of one column are exchanged among the rows at random, the bandwidth is found anew, and each row predicted
+    from the others. With B permutations, of which b have an error of at most that of the column as it is,
+
+    $$ p = (1 + b)/(1 + B) . $$
+
+    Since everything is chosen anew each time, a column that is independent of y and of the other columns has a p that
+    is at most α with probability at most α, however few rows there are. Where a column goes with others, exchanging it
+    breaks that up as well: then a small p may say that the columns belong together. Each permutation takes as long as a
+    fit, and there are B for each column.
+
+    Args:
+        model: Fitted, to one target.
+        n_permutations: B, at least 1.
+        random_state: Where the random numbers begin, as scikit-learn takes it.
+
+    Raises:
+        ValueError: A number of permutations that is none.
+
+    Source: Davison and Hinkley 1997, section 4.3; Racine, Hart and Li 2006 for kernel regression, by bootstrap.
+
+    Example:
+        >>> random = np.random.default_rng(0)
+        >>> x = random.uniform(0, 3, (60, 2))
+        >>> model = NadarayaWatson().fit(x, np.sin(2 * x[:, 0]) + 0.2 * random.normal(size=60))
+        >>> float(significance(model, n_permutations=19).p_value[0])
+        0.05
+    """
+    check_count("n_permutations", n_permutations)
+    random = check_random_state(random_state)
+    x, error = model.X_train_, leave_out(model).error
+    permuted = np.empty((x.shape[1], n_permutations))
+    known = np.flatnonzero(model.sample_weight_ > 0)
+    other = clone(model).set_params(kernel=model.kernel_, order=model.order_)
+    for j in range(x.shape[1]):
+        for b in range(n_permutations):
+            mixed = x.copy()
+            mixed[known, j] = x[random.permutation(known), j]
+            other._take(Rows(mixed, model.y_train_, model.sample_weight_, model.columns_, 0))
+            other._choose()
+            permuted[j, b] = leave_out(other).error
+    p_value = (1 + (permuted <= error * (1 + 1e-9)).sum(1)) / (1 + n_permutations)
+    return Significance(p_value, error, permuted)

@@ -1,0 +1,369 @@
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from mixed import estimate, leave_one_out, weights
+from scipy.optimize import minimize
+from sklearn.base import clone
+from sklearn.model_selection import cross_val_score
+
+from dikkat.regression import NadarayaWatson
+from dikkat.regression.coding import Coding
+from dikkat.regression.columns import Column
+from dikkat.regression.criterion import Criterion
+from dikkat.regression.diagnostics import hold_out, leave_out
+
+ROWS = 61
+KINDS, LEVELS = ["category", "number", "ordered", "category"], [3, None, 5, 2]
+BANDWIDTH = np.array([0.31, 0.4, 0.45, 0.2])
+MIXED = {"categorical_features": ["town", "pool"], "ordered_features": ["rooms"]}
+
+
+def _table(seed=0, rows=ROWS):
+    random = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "town": np.resize(["Lyon", "Bursa", "Ulm"], rows)[random.permutation(rows)],
+            "area": random.uniform(0, 3, rows),
+            "rooms": np.resize([1, 2, 3, 5, 9], rows)[random.permutation(rows)],
+            "pool": np.resize([True, False], rows)[random.permutation(rows)],
+        }
+    )
+    y = np.sin(2 * frame["area"]) + frame["town"].map({"Lyon": 0, "Bursa": 1, "Ulm": -1}) + 0.2 * frame["rooms"]
+    return frame, (y + 0.2 * random.normal(size=rows)).to_numpy()
+
+
+def _places(frame):
+    """As a person would number the levels."""
+    return np.column_stack(
+        [
+            frame["town"].map({"Bursa": 0, "Lyon": 1, "Ulm": 2}),
+            frame["area"],
+            frame["rooms"].map({1: 0, 2: 1, 3: 2, 5: 3, 9: 4}),
+            frame["pool"].astype(float),
+        ]
+    )
+
+
+@pytest.mark.parametrize("order", ["constant", "linear"])
+def test_predictions_by_the_formula(order):
+    frame, y = _table()
+    query, weight = _table(1, 7)[0], np.random.default_rng(2).integers(1, 4, ROWS)
+    model = NadarayaWatson(bandwidth=BANDWIDTH, order=order, ridge=0, **MIXED).fit(frame, y, weight)
+    x = _places(frame)
+    expected = [estimate(x, y, KINDS, LEVELS, BANDWIDTH, order, place, weight) for place in _places(query)]
+    np.testing.assert_allclose(model.predict(query), expected, rtol=1e-8)
+    np.testing.assert_array_equal(model.bandwidth_, BANDWIDTH)
+    shares = np.array([weight * weights(x, KINDS, LEVELS, BANDWIDTH, place) for place in _places(query)])
+    np.testing.assert_allclose(
+        model.attention_weights(query), shares / shares.sum(1, keepdims=True), rtol=1e-9, atol=1e-15
+    )
+    np.testing.assert_allclose(model.effective_neighbors(query).shape, (7,))
+    held = model.predict(query, return_std=True)[1]
+    assert (np.isfinite(held) & (held > 0)).all()
+
+
+@pytest.mark.parametrize("order", ["constant", "linear"])
+def test_the_error_and_its_gradient(order):
+    frame, y = _table()
+    model = NadarayaWatson(bandwidth=BANDWIDTH, order=order, ridge=0, **MIXED).fit(frame, y)
+    x = _places(frame)
+    expected = leave_one_out(x, y, KINDS, LEVELS, BANDWIDTH, order)
+    np.testing.assert_allclose(leave_out(model).error, expected, rtol=1e-7)
+    criterion = Criterion(model._joined(), "gaussian", int(order == "linear"), "cpu")
+    coding = model._coding()
+    t = np.log(coding.widths(BANDWIDTH))
+    slope, _ = criterion.gradient(criterion(t))
+    for c in range(4):
+        step = 1e-5 * np.eye(4)[c]
+        low, high = (
+            leave_one_out(x, y, KINDS, LEVELS, coding.bandwidths(np.exp(t + sign * step)), order) for sign in (-1, 1)
+        )
+        np.testing.assert_allclose(slope[c], (high - low) / 2e-5, rtol=1e-4, atol=1e-8)
+
+
+def test_the_search_finds_what_a_general_minimiser_finds():
+    frame, y = _table(3)
+    x, model = _places(frame), NadarayaWatson(**MIXED).fit(frame, y)
+
+    def error(t):  # λ between its ends, σ above 0
+        share = 1 / (1 + np.exp(-t))
+        bandwidth = np.array([2 / 3 * share[0], np.exp(t[1]), share[2], share[3] / 2])
+        return leave_one_out(x, y, KINDS, LEVELS, bandwidth, "constant")
+
+    found = min(
+        (minimize(error, start, method="L-BFGS-B") for start in ([-2, -1.5, 0, 0], [-2, -1.5, 0, 4])),
+        key=lambda each: each.fun,
+    )
+    assert model.history_[-1]["error"] <= found.fun * (1 + 1e-5)
+    assert model.history_[-1]["error"] == pytest.approx(
+        leave_one_out(x, y, KINDS, LEVELS, model.bandwidth_, "constant"), rel=1e-7
+    )
+
+
+def test_a_category_without_a_say_has_the_largest_lambda():
+    random = np.random.default_rng(0)
+    x = np.column_stack([random.integers(0, 4, 150), random.uniform(0, 3, 150), random.integers(0, 3, 150)])
+    y = np.sin(2 * x[:, 1]) + 0.3 * random.normal(size=150)
+    model = NadarayaWatson(categorical_features=[0], ordered_features=[2]).fit(x, y)
+    assert model.bandwidth_[[0, 2]].tolist() == [0.75, 1.0]
+    alone = NadarayaWatson(bandwidth=model.bandwidth_[1]).fit(x[:, 1:2], y)
+    np.testing.assert_allclose(model.predict(x), alone.predict(x[:, 1:2]), rtol=1e-9)
+
+
+def test_lambda_0_looks_at_the_same_category_alone():
+    x = np.array([[0, 0.0], [0, 1.0], [1, 0.0], [1, 2.0]])
+    model = NadarayaWatson(bandwidth=[0, 1.0], categorical_features=[0]).fit(x, [1.0, 2.0, 30.0, 40.0])
+    found = model.attention_weights([[1, 0.5]])
+    assert found[0, :2].tolist() == [0, 0]
+    assert model.bandwidth_.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("order", ["constant", "linear"])
+def test_categories_alone(order):
+    x, y = np.array([[0], [0], [1], [2], [2]]), np.array([1.0, 3.0, 5.0, 7.0, 8.0])
+    model = NadarayaWatson(bandwidth=[0.3], order=order, categorical_features=[0]).fit(x, y)
+    expected = [estimate(x, y, ["category"], [3], [0.3], "constant", place, np.ones(5)) for place in ([0], [1], [2])]
+    np.testing.assert_allclose(model.predict([[0], [1], [2]]), expected, rtol=1e-10)
+    lower, upper = model.confidence_band([[0], [1]])
+    assert (lower < upper).all()
+
+
+def _frames():
+    frame, y = _table()
+    frame["town"] = frame["town"].astype("category")
+    frame["rooms"] = pd.Categorical(frame["rooms"], ordered=True)
+    frame["pool"] = frame["pool"].astype("category")
+    town = pl.Series("town", frame["town"].astype(str).tolist(), dtype=pl.Categorical)
+    arrow = pa.table(
+        {
+            "town": pa.array(frame["town"].astype(str).tolist()).dictionary_encode(),
+            "area": frame["area"].to_numpy(),
+            "rooms": frame["rooms"].astype(int).to_numpy(),
+            "pool": frame["pool"].astype(bool).to_numpy(),
+        }
+    )
+    polars = pl.DataFrame(
+        [town, *(pl.Series(name, arrow.column(name).to_pylist()) for name in ("area", "rooms", "pool"))]
+    )
+    plain = frame.astype({"town": str, "rooms": int, "pool": bool})
+    some = {"categorical_features": ["pool"], "ordered_features": ["rooms"]}
+    return y, {
+        "pandas": (frame, {}),
+        "polars": (polars, {"categorical_features": [0, 3], "ordered_features": [2]}),
+        "arrow": (arrow, {"categorical_features": [0, 3], "ordered_features": [2]}),
+        "named": (plain, MIXED),
+        "mask": (plain, {"categorical_features": [True, False, False, True], "ordered_features": ["rooms"]}),
+        "array": (plain.to_numpy(dtype=object), {"categorical_features": [0, 3], "ordered_features": [-2]}),
+        "typed and named": (
+            frame.astype({"rooms": int, "pool": bool}),
+            {**some, "categorical_features": ["town", "pool"]},
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "arrow", "named", "mask", "array", "typed and named"])
+def test_the_same_rows_in_any_frame_and_any_way_of_saying(kind):
+    y, frames = _frames()
+    frame, settings = frames[kind]
+    reference, named = frames["named"]
+    expected = NadarayaWatson(bandwidth=BANDWIDTH, **named).fit(reference, y).predict(reference)
+    np.testing.assert_array_equal(
+        NadarayaWatson(bandwidth=BANDWIDTH, **settings).fit(frame, y).predict(frame), expected
+    )
+
+
+def test_types_say_what_columns_are():
+    y, frames = _frames()
+    model = NadarayaWatson(bandwidth=BANDWIDTH).fit(frames["pandas"][0], y)
+    assert [column.kind for column in model.columns_] == ["category", "number", "ordered", "category"]
+    assert model.columns_[2].levels == (1, 2, 3, 5, 9)
+    model = NadarayaWatson(bandwidth="scott").fit(frames["arrow"][0], y)
+    assert [column.kind for column in model.columns_] == ["category", "number", "number", "number"]
+    model = NadarayaWatson(bandwidth="scott", ordered_features=None).fit(frames["pandas"][0], y)
+    assert [column.kind for column in model.columns_] == ["category", "number", "category", "category"]
+
+
+def test_a_category_that_was_not_there_says_nothing():
+    frame, y = _table()
+    model = NadarayaWatson(bandwidth=BANDWIDTH, **MIXED).fit(frame, y)
+    query = frame.iloc[:3].assign(town="Izmir")
+    x, rest = _places(frame)[:, 1:], BANDWIDTH[1:]
+    expected = [estimate(x, y, KINDS[1:], LEVELS[1:], rest, "constant", place, np.ones(ROWS)) for place in x[:3]]
+    with pytest.warns(UserWarning, match="3 of 3 rows of X have a category in column 'town' that was not there in fit"):
+        found = model.predict(query)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_a_number_between_ordered_levels_has_a_place_between_them():
+    frame, y = _table()
+    model = NadarayaWatson(bandwidth=BANDWIDTH, **MIXED).fit(frame, y)
+    place = _places(frame)[0]
+    x = _places(frame)
+    for rooms, step in ((4, 2.5), (-7, 0), (99, 4)):
+        place[2] = step
+        expected = estimate(x, y, KINDS, LEVELS, BANDWIDTH, "constant", place, np.ones(ROWS))
+        np.testing.assert_allclose(model.predict(frame.iloc[:1].assign(rooms=rooms)), expected, rtol=1e-9)
+
+
+def test_rows_that_come_later_bring_levels():
+    frame, y = _table()
+    order = np.argsort(frame["rooms"].to_numpy() % 3, kind="stable")
+    frame, y = frame.iloc[order], y[order]
+    whole = NadarayaWatson(bandwidth=BANDWIDTH, **MIXED).fit(frame, y)
+    small = np.array([0.2, 0.4, 0.45, 0.2])
+    parts = NadarayaWatson(bandwidth=small, **MIXED).fit(frame[:20], y[:20]).set_params(bandwidth=BANDWIDTH)
+    parts.partial_fit(frame[20:], y[20:])
+    assert parts.columns_[2].levels == (1, 2, 3, 5, 9)
+    np.testing.assert_allclose(parts.predict(frame), whole.predict(frame), rtol=1e-10)
+
+
+def test_rules_of_thumb():
+    frame, y = _table()
+    model = NadarayaWatson(bandwidth="scott", **MIXED).fit(frame, y)
+    share = ROWS ** (-2 / 5)
+    expected = [2 * share / (1 + 2 * share), frame["area"].std() * ROWS ** (-1 / 5), share, share / (1 + share)]
+    np.testing.assert_allclose(model.bandwidth_, expected, rtol=0.1)
+    np.testing.assert_allclose(model.bandwidth_[[0, 2, 3]], np.array(expected)[[0, 2, 3]], rtol=1e-12)
+
+
+def test_density_times_probability():
+    frame, y = _table()
+    settings = {"bandwidth": BANDWIDTH[:2], "categorical_features": ["town"]}
+    model = NadarayaWatson(**settings).fit(frame[["town", "area"]], y)
+    x = _places(frame)
+    at = np.linspace(-3, 6, 901)
+    total = 0
+    for level, town in enumerate(["Bursa", "Lyon", "Ulm"]):
+        found = np.exp(model.log_density(pd.DataFrame({"town": town, "area": at})))
+        kernel = weights(x[:, [0, 1]], KINDS[:2], LEVELS[:2], BANDWIDTH[:2], [level, at[300]])
+        np.testing.assert_allclose(found[300], kernel.mean() / (BANDWIDTH[1] * np.sqrt(2 * np.pi)), rtol=1e-9)
+        total += found.sum() * (at[1] - at[0])
+    assert total == pytest.approx(1, abs=1e-6)
+    model = NadarayaWatson(bandwidth=BANDWIDTH, **MIXED).fit(frame, y)
+    with pytest.raises(ValueError, match="ordered_features: got some"):
+        model.log_density(frame)
+
+
+def test_files_know_the_columns(tmp_path):
+    frame, y = _table()
+    frame["day"] = pd.date_range("2020-02-27 06:00", periods=ROWS, freq="36h")
+    model = NadarayaWatson(bandwidth=[*BANDWIDTH, 30.0], **MIXED).fit(frame, y)
+    model.save(tmp_path / "m.safetensors")
+    loaded = NadarayaWatson.load(tmp_path / "m.safetensors")
+    np.testing.assert_array_equal(loaded.predict(frame), model.predict(frame))
+    assert loaded.columns_ == model.columns_
+    assert loaded.get_params() == {**model.get_params(), "bandwidth": [*BANDWIDTH, 30.0]}
+
+
+def test_dates_are_days():
+    days = pd.date_range("2021-03-01", periods=40, freq="12h")
+    y = np.sin(np.arange(40) / 9)
+    expected = NadarayaWatson(bandwidth=3.0).fit(np.arange(40)[:, None] / 2, y).predict([[1.25], [30.0]])
+    at = pd.to_datetime(["2021-03-02 06:00", "2021-03-31 00:00"])
+    for make in (
+        lambda days: pd.DataFrame({"day": days}),
+        lambda days: pd.DataFrame({"day": days.tz_localize("UTC").tz_convert("Asia/Tokyo")}),
+        lambda days: pl.DataFrame({"day": days.to_list()}),
+        lambda days: pa.table({"day": pa.array(days.to_list(), pa.timestamp("ms"))}),
+    ):
+        model = NadarayaWatson(bandwidth=3.0).fit(make(days), y)
+        np.testing.assert_allclose(model.predict(make(at)), expected, rtol=1e-12)
+        assert model.columns_[0] == Column("date", (), "2021-03-01T00:00:00.000000")
+    assert [model.columns_[0].shown(day) for day in (0, 31, 0.25)] == ["2021-03-01", "2021-04-01", "2021-03-01T06:00"]
+    with pytest.raises(ValueError, match="X: got column 'day' without dates; expected dates, as in fit"):
+        model.predict(pd.DataFrame({"day": [1.0]}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kernel": "epanechnikov", "bandwidth": 1.0}, "kernel: got 'epanechnikov' beside categories; expected"),
+        ({"bandwidth": 1.0}, r"bandwidth: got shape \(\); expected beside categories \(4,\)"),
+        ({"bandwidth": [0.9, 1, 0.5, 0.5]}, "got 0.9 for a column of 3 categories; expected λ of at most 0.6667"),
+        ({"bandwidth": [0.5, 0, 0.5, 0.5]}, r"bandwidth: got \[0.5, 0, 0.5, 0.5\]; expected a positive number"),
+        ({"categorical_features": ["twon"]}, "categorical_features: got 'twon'; expected a column of X"),
+        ({"categorical_features": [4]}, r"categorical_features: got 4; expected a name, or a place below 4"),
+        ({"categorical_features": [True]}, r"categorical_features: got a mask of 1; expected 4"),
+        ({"categorical_features": "town"}, "categorical_features: got 'town'; expected 'from_dtype'"),
+        ({"categorical_features": ["rooms"]}, "ordered_features: got column 'rooms', which is in cat"),
+        ({"ordered_features": ["town"]}, r"got column 'town', which holds text \('Bursa', 'Lyon'"),
+        ({"categorical_features": ["pool"]}, r"X: got '\w+' in column 'town'; expected numbers"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(settings, message):
+    frame, y = _table()
+    if settings.get("ordered_features") == ["town"]:
+        settings = {**settings, "categorical_features": None}
+    with pytest.raises(ValueError, match=message):
+        NadarayaWatson(**{**MIXED, **settings}).fit(frame, y)
+
+
+def test_an_order_that_was_declared_is_kept_and_others_are_refused():
+    size = pd.Categorical(["low", "high", "medium", "low"], ["low", "medium", "high"], ordered=True)
+    frame, y = pd.DataFrame({"size": size}), [1.0, 9.0, 5.0, 2.0]
+    model = NadarayaWatson(bandwidth=[0.5]).fit(frame, y)
+    found = model.predict(pd.DataFrame({"size": ["medium"]}))
+    np.testing.assert_allclose(found, (0.5 * 1 + 0.5 * 9 + 5 + 0.5 * 2) / 2.5)
+    with pytest.raises(ValueError, match="X: got 'huge' in column 'size'; expected one of 'low', 'medium', 'high'"):
+        model.predict(pd.DataFrame({"size": ["huge"]}))
+
+
+def test_folds_and_clones():
+    frame, y = _table()
+    model = NadarayaWatson(bandwidth="silverman", out_of_reach="nearest", **MIXED)
+    assert np.isfinite(cross_val_score(clone(model), frame, y, error_score="raise")).all()
+    held = hold_out(model.fit(frame, y))
+    assert 0 < held.r2 < 1
+
+
+def test_coding_there_and_back():
+    columns = (Column("category", tuple("abcd")), Column(), Column("ordered", (1, 2, 3)), Column("category", ("a",)))
+    coding = Coding(columns, 4)
+    for bandwidth in ([0.3, 7.0, 0.2, 0.0], [0, 1e-3, 0, 0], [0.75, 1e9, 1, 0]):
+        np.testing.assert_allclose(coding.bandwidths(coding.widths(np.array(bandwidth, float))), bandwidth, rtol=1e-12)
+    rows = coding.coordinates(np.array([[0, 5, 0, 0], [3, 5, 2, 0], [-1, 5, 1, 0.0]]))
+    between = ((rows[:, None] - rows) ** 2).sum(2)
+    assert rows.shape == (3, 1 + 3 + 2 + 1)
+    np.testing.assert_allclose(between[0, 1], 1 + 2, rtol=1e-14)
+    center = ((coding.coordinates(np.array([[k, 5, 1, 0] for k in range(4)], float)) - rows[2]) ** 2).sum(1)
+    np.testing.assert_allclose(center, 3 / 8, rtol=1e-14)
+
+
+# --- missing cells
+
+
+@pytest.mark.parametrize("kind", ["numbers", "mixed"])
+def test_rows_without_all_cells_are_left_out_and_counted(kind):
+    frame, y = _table()
+    settings = MIXED if kind == "mixed" else {}
+    frame = frame if kind == "mixed" else frame[["area", "rooms"]].astype(float)
+    bandwidth = BANDWIDTH if kind == "mixed" else [0.4, 1.0]
+    whole = NadarayaWatson(bandwidth=bandwidth, **settings).fit(frame[3:], y[3:])
+    holes, values = frame.copy(), y.copy()
+    holes.loc[0, "area"] = np.nan
+    if kind == "mixed":
+        holes.loc[1, "town"] = None
+    else:
+        holes.loc[1, "rooms"] = np.nan
+    values[2] = np.nan
+    model = NadarayaWatson(bandwidth=bandwidth, missing="drop", **settings).fit(holes, values)
+    assert model.n_dropped_ == 3
+    assert len(model.X_train_) == ROWS - 3
+    with pytest.warns(UserWarning, match="2 of 61 rows of X have missing cells and get NaN"):
+        found, deviation = model.predict(holes, return_std=True)
+    assert np.isnan(found[:2]).all()
+    assert np.isnan(deviation[:2]).all()
+    np.testing.assert_array_equal(found[2:], whole.predict(frame)[2:])
+    with pytest.warns(UserWarning, match="missing cells"):
+        lower, upper = model.confidence_band(holes)
+    assert np.isnan(lower[:2]).all()
+    assert np.isnan(upper[:2]).all()
+    assert (lower[2:] < upper[2:]).all()
+    with pytest.warns(UserWarning, match="missing cells"):
+        assert (model.attention_weights(holes)[:2] == 0).all()
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        NadarayaWatson(bandwidth=bandwidth, **settings).fit(holes, y)
+    with pytest.raises(ValueError, match="missing cells, in X or y, in each of 2 rows"):
+        NadarayaWatson(bandwidth=bandwidth, missing="drop", **settings).fit(holes[:2], y[:2])

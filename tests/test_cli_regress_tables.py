@@ -1,0 +1,196 @@
+"""`dikkat regress` on tables of more than numbers, and with a model that was saved."""
+
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dikkat.cli import main
+from dikkat.regression import NadarayaWatson
+
+SETTINGS = ["--target", "price", "--bandwidth", "0.2,60,0.4,90", "--folds", "0"]
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dikkat.show.save", lambda figure, path: (figure.draw_without_rendering(), path.touch()))
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["dikkat", "regress", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        captured = capsys.readouterr()
+        return stopped.value.code or 0, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def homes(tmp_path):
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "id": [f"home {i}" for i in range(60)],
+            "town": random.choice(["Köln", "Ulm", "Bern"], 60),
+            "area": random.uniform(30, 200, 60).round(1),
+            "size": random.choice(["low", "mid", "high"], 60),
+            "day": pd.to_datetime("2020-01-01") + pd.to_timedelta(random.integers(0, 300, 60), "D"),
+        }
+    )
+    frame["price"] = (3 * frame["area"] + 90 * (frame["town"] == "Ulm") + random.normal(0, 9, 60)).round(2)
+    frame.to_csv(tmp_path / "homes.csv", index=False)
+    return frame
+
+
+def model_of(homes, **settings):
+    order = pd.CategoricalDtype(["low", "mid", "high"], ordered=True)
+    x = homes[["town", "area", "size", "day"]].astype({"size": order})
+    bandwidth = [0.2, 60, 0.4, 90]
+    return NadarayaWatson(bandwidth=bandwidth, categorical_features=["town"], **settings).fit(x, homes["price"]), x
+
+
+def refused(result, message):
+    status, out, err = result
+    assert (status, out, err.count("\n")) == (2, "", 1), err
+    assert message in err
+
+
+def test_categories_dates_and_what_is_left_out(run, homes):
+    status, out, err = run("homes.csv", *SETTINGS, "--ordered", "size=low,mid,high", "--band", 0.9)
+    assert (status, err) == (0, "")
+    model, x = model_of(homes)
+    written = pd.read_csv("regression/predictions.csv")
+    np.testing.assert_allclose(written["price_predicted"], model.predict(x), rtol=1e-9)
+    lower, upper = model.confidence_band(x, 0.9)
+    np.testing.assert_allclose(written[["price_lower", "price_upper"]], np.column_stack([lower, upper]), rtol=1e-7)
+    first, last = homes["day"].min().date(), homes["day"].max().date()
+    assert f"day   {first}  {last}    90 days\n".split() in [line.split() for line in out.splitlines()]
+    assert "town: 3 categories, Bern, Köln, Ulm\n" in out
+    assert "size: 3 categories in this order, low, mid, high\n" in out
+    assert f"day: dates, which count as days since {first}\n" in out
+    assert "left out: id, which holds text ('home 0' in row 1)\n" in out
+
+
+def test_every_column_has_a_use_or_a_reason(run, homes):
+    homes = homes.assign(same="x", empty=None)[["town", "area", "price", "same", "empty", "id", "day"]]
+    homes.to_csv("homes.csv")
+    kernel = ["--kernel", "epanechnikov", "--bandwidth", 90, "--folds", 0]
+    status, out, _ = run("homes.csv", "--target", "price", "--without", "day", *kernel)
+    assert status == 0
+    reasons = {
+        "a column that": "has no name",
+        "same, which": "holds text ('x' in row 1), the same in all rows",
+        "empty, which": "is empty",
+        "id, which": "holds text ('home 0' in row 1)",
+        "day, which": "was to be left out",
+        "town, which": "holds text, and categories need the gaussian kernel",
+    }
+    assert {line for line in out.splitlines() if line.startswith("left out")} == {
+        f"left out: {name} {reason}" for name, reason in reasons.items()
+    }
+    refused(
+        run("homes.csv", "--target", "price", "--categorical", "town", *kernel), "kernel: got 'epanechnikov' beside"
+    )
+
+
+@pytest.mark.filterwarnings("default")  # as outside the tests
+def test_rows_that_lack_cells(run, homes):
+    holes = homes.copy()
+    holes.loc[3, "area"] = holes.loc[5, "price"] = np.nan
+    holes.loc[4, "town"] = None
+    holes.to_csv("homes.csv", index=False)
+    options = [*SETTINGS, "--ordered", "size=low,mid,high"]
+    refused(run("homes.csv", *options), "column 'town' has 1 of 60 values missing, the first in row 5; leave missing")
+    status, out, err = run("homes.csv", *options, "--missing", "drop")
+    assert (status, err) == (0, "dikkat: 2 of 60 rows of X have missing cells and get NaN\n")
+    assert "rows: 60, 3 left out for missing cells\n" in out
+    written = pd.read_csv("regression/predictions.csv")
+    model, x = model_of(homes.drop(index=[3, 4, 5]))
+    np.testing.assert_allclose(written["price_predicted"].drop(index=[3, 4, 5]), model.predict(x), rtol=1e-9)
+    assert written["price_predicted"].isna()[[3, 4]].all()
+    refused(run("homes.csv", *options, "--missing", "fill"), "--missing: got 'fill'; expected 'refuse', 'drop'")
+
+
+def test_a_saved_model_is_applied(run, homes, tmp_path):
+    assert run("homes.csv", *SETTINGS, "--ordered", "size=low,mid,high", "-o", "made")[0] == 0
+    new = homes[["day", "area", "size", "town"]][::-1].assign(note="?")
+    new.to_csv("new.csv", index=False, sep=";", decimal=",")
+    model, _ = model_of(homes)
+    status, out, err = run("new.csv", "--apply", "made/model.safetensors", "--std", "--band", 0.5, "-o", "out")
+    assert (status, err) == (0, "")
+    assert "not used: note\n" in out
+    assert "new.csv: read as UTF-8 with semicolons between the columns, decimal commas\n" in out
+    written = pd.read_csv("out/predictions.csv", sep=";", decimal=",")
+    assert list(written.columns[5:]) == ["price_predicted", "price_std", "price_lower", "price_upper"]
+    order = pd.CategoricalDtype(["low", "mid", "high"], ordered=True)
+    x = new[["town", "area", "size", "day"]].astype({"size": order})
+    np.testing.assert_allclose(written["price_predicted"], model.predict(x), rtol=1e-9)
+    np.testing.assert_allclose(written["price_std"], model.predict(x, return_std=True)[1], rtol=1e-7)
+    assert run("new.csv", "--apply", "made/model.safetensors", "-o", "plain")[0] == 0
+    assert list(pd.read_csv("plain/predictions.csv", sep=";").columns[5:]) == ["price_predicted"]
+
+
+@pytest.mark.filterwarnings("default")  # as outside the tests
+def test_what_cannot_be_applied(run, homes, tmp_path):
+    assert run("homes.csv", *SETTINGS, "--ordered", "size=low,mid,high", "-o", "made")[0] == 0
+    apply = ["--apply", "made/model.safetensors", "-o", "out"]
+    homes.drop(columns=["town", "area"]).to_csv("few.csv", index=False)
+    refused(run("few.csv", *apply), "few.csv: lacks the model's 'town', 'area'. There are: id, size, day, price")
+    homes.assign(size="huge").to_csv("huge.csv", index=False)
+    refused(run("huge.csv", *apply), "huge.csv: column 'size' holds 'huge'; expected one of low, mid, high")
+    homes.assign(day="soon").to_csv("soon.csv", index=False)
+    refused(run("soon.csv", *apply), "soon.csv: column 'day' holds text ('soon' in row 1); dates are needed")
+    homes.assign(price_predicted=1).to_csv("twice.csv", index=False)
+    refused(run("twice.csv", *apply), "there is a column 'price_predicted' already")
+    refused(run("homes.csv", *apply, "--kernel", "boxcar"), "--kernel is for a fit, and --apply takes a model as it is")
+    refused(
+        run("homes.csv", "--apply", "homes.csv", "-o", "out"), "homes.csv: truncated, damaged, or not a safetensors"
+    )
+    refused(run("--apply", "made/model.safetensors"), "--apply is for a table")
+    refused(run("homes.csv", *SETTINGS, "--std"), "--std is for --apply")
+    NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0]], [0.0, 1.0]).save("nameless.safetensors")
+    refused(
+        run("homes.csv", "--apply", "nameless.safetensors"), "nameless.safetensors: fitted to columns without names"
+    )
+    assert list((tmp_path / "out").iterdir()) == []
+    status, _, err = run("homes.csv", *apply)
+    assert (status, err) == (0, "")
+    homes.assign(town="Izmir").to_csv("new.csv", index=False)
+    status, _, err = run("new.csv", *apply)
+    assert status == 0
+    assert "60 of 60 rows of X have a category in column 'town' that was not there in fit" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--ordered", "size=low"], "--ordered: got 'size=low'; expected a column, or one with levels: size=low,high"),
+        (["--ordered", "size=low,mid"], "homes.csv: column 'size' holds 'high'; expected one of low, mid"),
+        (["--ordered", "size"], "--ordered: got column 'size', which holds text"),
+        (["--categorical", "twon"], "homes.csv: there is no column 'twon'; did you mean 'town'?"),
+        (["--without", "twon"], "homes.csv: there is no column 'twon'; did you mean 'town'?"),
+        (
+            ["--feature", "area", "--categorical", "town"],
+            "column 'town' is declared a category; expected --feature town",
+        ),
+        (["--band", "2"], "--band: got 2.0; expected a number between 0 and 1"),
+        (["--delimiter", "ab"], "--delimiter: got 'ab'; expected one letter"),
+        (["--decimal", ";"], "--decimal: got ';'; expected . or ,"),
+        (["--decimal", ",", "--thousands", ","], "--decimal and --thousands: got ',' for both"),
+        (["--encoding", "utf-99"], "homes.csv: --encoding: got 'utf-99'"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(run, homes, options, message):
+    refused(run("homes.csv", "--target", "price", *options), message)
+
+
+def test_a_search_says_how_far_it_is(homes, capsys, monkeypatch):
+    monkeypatch.setattr("dikkat.regression.progress._EVERY", 0.0)
+    x, y = homes[["area"]].to_numpy(), homes["price"]
+    quiet = NadarayaWatson(bandwidth="loo").fit(x, y)
+    assert capsys.readouterr().err == ""
+    loud = NadarayaWatson(bandwidth="loo", verbose=True).fit(x, y)
+    assert "finding the bandwidth: " in capsys.readouterr().err
+    assert loud.bandwidth_ == quiet.bandwidth_

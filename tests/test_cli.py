@@ -17,7 +17,8 @@ import sacrebleu
 import torch
 from safetensors.torch import load_file
 
-from dikkat.cli import lines, main, options, pictures
+from command import command_line
+from dikkat.cli import lines, options, pictures
 from dikkat.translation import (
     InputError,
     Search,
@@ -48,17 +49,7 @@ def model(tmp_path_factory):
 @pytest.fixture
 def run(monkeypatch, capsys):
     """Run the command line; returns (status, standard output, standard error)."""
-
-    def call(*arguments, stdin=None):
-        monkeypatch.setattr(sys, "argv", ["dikkat", *map(str, arguments)])
-        if stdin is not None:
-            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        captured = capsys.readouterr()
-        return stopped.value.code or 0, captured.out, captured.err
-
-    return call
+    return command_line(monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dikkat.cli import main
+from command import command_line
 from dikkat.translation.training.train import train
 from translation.conftest import PAIRS, TINY
 
@@ -26,15 +26,7 @@ def model(tmp_path_factory):
 @pytest.fixture
 def run(monkeypatch, capsys):
     """Run the command line; returns (status, standard output, standard error)."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["dikkat", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        captured = capsys.readouterr()
-        return stopped.value.code or 0, captured.out, captured.err
-
-    return call
+    return command_line(monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dikkat.cli import main
+from command import command_line
 from dikkat.regression import NadarayaWatson
 from dikkat.regression.diagnostics import hold_out
 
@@ -22,15 +22,7 @@ OTHERS |= {"tensorboard", "tensorflow", "keras", "jax", "mxnet", "pandas", "pola
 def run(monkeypatch, capsys, tmp_path):
     """Run `dikkat regress` in an empty folder; returns (status, standard output, standard error)."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["dikkat", "regress", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        captured = capsys.readouterr()
-        return stopped.value.code or 0, captured.out, captured.err
-
-    return call
+    return command_line(monkeypatch, capsys, "regress")
 
 
 @pytest.fixture

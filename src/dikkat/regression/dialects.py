@@ -123,9 +123,12 @@ def _best(path: Path, text: str, form: Form, asked: Asked) -> Text:
     found: list[tuple[int, Form, Any, Any]] = []
     for decimal in [asked.decimal] if asked.decimal else ".,".replace(asked.thousands or " ", ""):
         columns = _parsed(text, form.delimiter, decimal)
-        for group in ["", *_GROUPS[decimal]] if asked.thousands is None else [asked.thousands]:
+        plain = _count_numeric(columns) == columns.num_columns  # and no other reading has more numbers
+        for group in ["", *_GROUPS[decimal]] if asked.thousands is None and not plain else [asked.thousands or ""]:
             typed = _with_numbers(columns, decimal, group)
             found.append((_count_numeric(typed), form._replace(decimal=decimal, thousands=group), columns, typed))
+        if plain:
+            break
     # Beside commas between the columns one in a number is between thousands; else it is before decimals.
     found.sort(key=lambda each: (-each[0], bool(each[1].thousands) if form.delimiter != "," else False))
     _, best, columns, typed = found[0]

@@ -163,7 +163,7 @@ def set_to(name, value):
         (put(columns=3), "columns: got 3; expected what each"),
         (
             put(columns=[{"kind": "category", "levels": ["a"], "origin": ""}] * 3),
-            "expected what each column of X_train_",
+            "expected positive and finite",
         ),
         (put(dropped=-1), "dropped: got -1; expected a number of rows"),
         (put(target=3), "target: got 3; expected a name, or none"),

@@ -293,6 +293,8 @@ def _run(
         raise InputError("--folds: got 1; expected at least 2, or 0 for none")
     if (level := data["band"]) is not None and not 0 < level < 1:
         raise InputError(f"--band: got {level}; expected a number between 0 and 1, such as 0.95")
+    if settings.get("missing", "drop") not in ("refuse", "drop"):
+        raise InputError(f"--missing: got {settings['missing']!r}; expected 'refuse' or 'drop'")
     if data["apply"] is not None:
         return _apply(table, data, text, given, _made(output))
     if data["std"] is not None:

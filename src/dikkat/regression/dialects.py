@@ -27,7 +27,7 @@ _WORDS |= {"’": "apostrophes", " ": "spaces", "\u00a0": "spaces", "\u202f": "s
 _ENCODINGS = {"cp1252": "Windows-1252", "utf-8": "UTF-8", "utf-8-sig": "UTF-8"}
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _GROUPS = {".": ",'’ \u00a0\u202f", ",": ".'’ \u00a0\u202f"}  # between thousands, by what is before decimals
-_SEPARATOR = re.compile(r'^"?sep=(.)"?\r?\n')  # a first line that a spreadsheet reads, and no row
+_SEPARATOR = re.compile(r'^"?sep=(.)"?\n')  # a first line that a spreadsheet reads, and no row
 _DATE = r"^(\d{1,2})([./-])(\d{1,2})[./-]\d{4}( \d{1,2}:\d{2}(:\d{2})?)?$"
 _LOOKED = 1_000_000  # letters of a text in which numbers are looked at
 _TWICE = "holds dates that can be read in two ways"
@@ -102,12 +102,12 @@ def read(path: Path, suffix: str, asked: Asked) -> Text:
     import pyarrow
 
     encoding, guessed, text = _decoded(path, asked.encoding)
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     said = _SEPARATOR.match(text)
     text = text[said.end() :] if said else text
     delimiter = asked.delimiter or (said[1] if said else _delimiter(text, DELIMITERS[suffix]))
     form = Form(delimiter, asked.decimal or ".", encoding, asked.thousands or "", guessed)
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
     try:
         return _best(path, text, form, asked)
     except pyarrow.ArrowInvalid as error:
@@ -123,9 +123,12 @@ def _best(path: Path, text: str, form: Form, asked: Asked) -> Text:
     found: list[tuple[int, Form, Any, Any]] = []
     for decimal in [asked.decimal] if asked.decimal else ".,".replace(asked.thousands or " ", ""):
         columns = _parsed(text, form.delimiter, decimal)
-        for group in ["", *_GROUPS[decimal]] if asked.thousands is None else [asked.thousands]:
+        plain = _count_numeric(columns) == columns.num_columns  # and no other reading has more numbers
+        for group in ["", *_GROUPS[decimal]] if asked.thousands is None and not plain else [asked.thousands or ""]:
             typed = _with_numbers(columns, decimal, group)
             found.append((_count_numeric(typed), form._replace(decimal=decimal, thousands=group), columns, typed))
+        if plain:
+            break
     # Beside commas between the columns one in a number is between thousands; else it is before decimals.
     found.sort(key=lambda each: (-each[0], bool(each[1].thousands) if form.delimiter != "," else False))
     _, best, columns, typed = found[0]
@@ -194,7 +197,7 @@ def _bare_utf16(data: bytes) -> str | None:
 
 def _delimiter(text: str, allowed: str) -> str:
     """The first that the first line has as often as the second; the usual one if none does."""
-    lines = [re.sub('"[^"]*"', "", line) for line in text.lstrip().replace("\r", "\n").split("\n", 2)[:2]]
+    lines = [re.sub('"[^"]*"', "", line) for line in text.lstrip().split("\n", 2)[:2]]
     regular = (each for each in allowed if lines[0].count(each) and len({line.count(each) for line in lines}) == 1)
     return next(regular, allowed[0])
 

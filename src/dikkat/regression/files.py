@@ -219,7 +219,7 @@ def _misfits(tensors: dict[str, Array], names: list[str] | None, kernel: object,
             "sample_weight_: got negative numbers, or zeros alone; expected at least 0, and positive somewhere"
         )
     limits = np.finfo(x.dtype)
-    coded = np.zeros(size, bool)
+    coded = np.zeros(bandwidth.shape, bool)
     if isinstance(columns, list) and len(columns) == size == len(bandwidth):
         coded = np.array([isinstance(each, dict) and each.get("kind") in ("category", "ordered") for each in columns])
     fits = np.isinf(bandwidth) if kernel == "average" else (bandwidth >= limits.tiny) & (bandwidth <= limits.max)

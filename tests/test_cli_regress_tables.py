@@ -133,6 +133,44 @@ def test_a_saved_model_is_applied(run, homes, tmp_path):
 
 
 @pytest.mark.filterwarnings("default")  # as outside the tests
+def test_missing_cells_where_a_model_is_applied(run, homes):
+    assert run("homes.csv", *SETTINGS, "--ordered", "size=low,mid,high", "-o", "made")[0] == 0
+    whole = pd.read_csv("made/predictions.csv")["price_predicted"]
+    homes.loc[3, "area"], homes.loc[4, "town"] = np.nan, None
+    homes.to_csv("homes.csv", index=False)
+    apply = ["--apply", "made/model.safetensors", "-o", "out"]
+    refused(run("homes.csv", *apply), "has 1 of 60 values missing")
+    status, _, err = run("homes.csv", *apply, "--missing", "drop")
+    assert (status, err) == (0, "dikkat: 2 of 60 rows of X have missing cells and get NaN\n")
+    found = pd.read_csv("out/predictions.csv")["price_predicted"]
+    assert found.isna().tolist() == [i in (3, 4) for i in range(60)]
+    np.testing.assert_allclose(found.drop(index=[3, 4]), whole.drop(index=[3, 4]), rtol=1e-9)
+    refused(run("homes.csv", *apply, "--folds", 3), "--folds is for a fit, and --apply takes a model as it is")
+
+
+def test_a_column_that_is_named_is_what_it_holds_or_refused(run, homes, tmp_path):
+    homes["day"] = "01/02/2020"
+    homes["tags"] = [[1, 2]] * 60
+    homes.drop(columns="tags").to_csv("homes.csv", index=False)
+    homes.to_parquet("homes.parquet")
+    for table, name, message in (
+        ("homes.csv", "id", "column 'id' holds text ('home 0' in row 1); expected numbers, dates or few different"),
+        ("homes.csv", "day", "column 'day' holds dates that can be read in two ways ('01/02/2020')"),
+        ("homes.parquet", "tags", "column 'tags' holds list"),
+    ):
+        result = run(table, "--target", "price", "--feature", "area", "--feature", name)
+        refused(result, message)
+        assert (f"--categorical {name}" in result[2]) == (name != "tags")
+    options = ["--bandwidth", "scott", "--folds", 0, "--feature", "id", "--categorical", "id"]
+    assert run("homes.csv", "--target", "price", *options)[0] == 0
+    options = ["--feature", "tags", "--categorical", "tags"]
+    refused(
+        run("homes.parquet", "--target", "price", *options),
+        "got [1, 2] in column 'tags'; expected texts or numbers as categories",
+    )
+
+
+@pytest.mark.filterwarnings("default")  # as outside the tests
 def test_what_cannot_be_applied(run, homes, tmp_path):
     assert run("homes.csv", *SETTINGS, "--ordered", "size=low,mid,high", "-o", "made")[0] == 0
     apply = ["--apply", "made/model.safetensors", "-o", "out"]

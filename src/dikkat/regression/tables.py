@@ -121,6 +121,19 @@ class Table:
                 found.append(name)
         return found, others
 
+    def check_usable(self, name: str) -> None:
+        """Whether a column that is asked for can be used without a word on what it is to be taken as.
+
+        Raises:
+            InputError: It is none of those that `usable` finds.
+        """
+        self.check_once(name)
+        if fault := self._fault(self.names.index(name)):
+            named = f", or --categorical {name} too" if _holds_text(self.typed.schema.field(name).type) else ""
+            raise InputError(
+                f"{self.path}: column {name!r} {fault}; expected numbers, dates or few different texts{named}"
+            )
+
     def _fault(self, place: int) -> str:
         """Why a column cannot be used without being asked for; nothing where it can."""
         column, name = self.typed.column(place), self.names[place]
@@ -134,7 +147,7 @@ class Table:
         if held.numbers or place in self._doubts:
             raise InputError(
                 f"{self.path}: column {name!r} {self._doubts.get(place, held)}; correct it, leave it out with "
-                "--without, or name the columns to use with --feature"
+                f"--without, or take its cells as categories with --categorical {name}"
             )
         count, rows = len({value for _, value in held.cells}) if _holds_text(column.type) else 0, len(held.cells)
         if not 1 < count <= min(_LEVELS, rows // 2):

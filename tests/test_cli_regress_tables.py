@@ -232,3 +232,36 @@ def test_a_search_says_how_far_it_is(homes, capsys, monkeypatch):
     loud = NadarayaWatson(bandwidth="loo", verbose=True).fit(x, y)
     assert "finding the bandwidth: " in capsys.readouterr().err
     assert loud.bandwidth_ == quiet.bandwidth_
+
+
+@pytest.mark.filterwarnings("error")
+def test_texts_are_texts_where_all_look_like_numbers(run, homes):
+    codes = homes.assign(town=homes["town"].map({"Köln": "1", "Ulm": "2", "Bern": "A"}))[["town", "area", "price"]]
+    codes.to_csv("codes.csv", index=False)
+    new = codes[codes["town"] != "A"]
+    new.to_csv("new.csv", index=False)
+    options = ["--target", "price", "--categorical", "town", "--bandwidth", "0.2,60", "--folds", 0]
+    assert run("codes.csv", *options, "-o", "made")[0] == 0
+    expected = pd.read_csv("made/predictions.csv")["price_predicted"][new.index]
+    for name, asked in (
+        ("applied", ["new.csv", "--apply", "made/model.safetensors"]),
+        ("predicted", ["codes.csv", *options, "--predict", "new.csv"]),
+    ):
+        status, _, err = run(*asked, "-o", name)
+        assert (status, err) == (0, "")
+        np.testing.assert_allclose(pd.read_csv(f"{name}/predictions.csv")["price_predicted"], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("rule", "name"), [("aic", "exp(AICc − 1)"), ("gcv", "GCV")])
+def test_what_the_bandwidth_was_chosen_by_has_its_own_name(run, homes, monkeypatch, rule, name):
+    labels = []
+    monkeypatch.setattr(
+        "dikkat.show.save", lambda figure, path: labels.extend(axes.get_ylabel() for axes in figure.axes)
+    )
+    status, out, _ = run("homes.csv", "--target", "price", "--feature", "area", "--bandwidth", rule, "--folds", 0)
+    model = NadarayaWatson(bandwidth=rule).fit(homes[["area"]], homes["price"])
+    assert status == 0
+    assert f"{name}, by which the bandwidth was chosen: {model.history_[-1]['error']:.4g}\n" in out
+    assert "leaving each row out: root mean squared error" in out
+    assert name in labels
+    assert "leave-one-out mean squared error" not in labels

@@ -44,7 +44,12 @@ def apply(
         for name, column in zip(kinds, model.columns_, strict=False)
         if column.kind == "ordered" and isinstance(column.levels[0], str)
     }
-    x = rows.frame(kinds, model.missing == "drop", orders)
+    texts = [
+        name
+        for name, column in zip(kinds, model.columns_, strict=False)
+        if column.kind == "category" and all(isinstance(level, str) for level in column.levels)
+    ]
+    x = rows.frame(kinds, model.missing == "drop", orders, texts)
     try:
         with Working("predicting", None, len(rows) * len(model.X_train_)).shown():
             found = predicted(model, x, std, level)

@@ -115,7 +115,8 @@ class Data:
 
     def frame(self, table: "Table", missing: bool) -> "pyarrow.Table":
         """The features of a table, for `NadarayaWatson`."""
-        return table.frame(self.kinds, missing, self.orders)
+        texts = [name for name, kind in self.kinds.items() if kind == "category" and self.rows.holds_text(name)]
+        return table.frame(self.kinds, missing, self.orders, texts)
 
     def categories(self) -> dict[str, Any]:
         """The settings that say which columns are categories."""

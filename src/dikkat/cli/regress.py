@@ -31,6 +31,8 @@ _PICTURES, _ENDINGS = ("fit", "attention", "history"), (".png", ".svg")
 _POOLINGS = "average", "gaussian", "learned"  # the columns of the experiment's predictions
 _LEVELS = 5  # most categories that are named
 _FOLDS = 5  # unless said otherwise
+_CRITERIA = {"aic": "exp(AICc − 1)", "gcv": "GCV"}  # as `history_` has them, by rule; of others it is an error
+_CHOSEN = ", by which the bandwidth was chosen"
 _CURVES = 8  # most features with a curve; more would be too small to read
 _FAR = 1e3  # bandwidth over a feature's range at which all its values weigh alike
 _ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # the estimator's argument in the message of an error
@@ -389,8 +391,10 @@ def _describe(
         explained = "" if math.isnan(held_out.r2) else f"R² {held_out.r2:.3f}, "
         print(f"on rows held out: {explained}root mean squared error {math.sqrt(held_out.error):.4g}")
     if not math.isnan(left_out.error):
-        by = ", by which the bandwidth was chosen" if model.history_ else ""
+        by = _CHOSEN if model.history_ and model.bandwidth not in _CRITERIA else ""
         print(f"leaving each row out{by}: root mean squared error {math.sqrt(left_out.error):.4g}")
+    if model.history_ and model.bandwidth in _CRITERIA:
+        print(f"{_CRITERIA[str(model.bandwidth)]}{_CHOSEN}: {model.history_[-1]['error']:.4g}")
     print(f"effective degrees of freedom: {freedom:.1f}")
 
 
@@ -436,7 +440,8 @@ def _draw(model: "NadarayaWatson", data: Data, left_out: "LeftOut", output: Path
     among, order = diagnostics.among(model, model.X_train_[:, most]), names[most]
     _save(pictures.draw_attention(among, order), output / "attention")
     if model.history_:
-        _save(pictures.draw_history(model.history_, names, _units(model, ranges)), output / "history")
+        criterion = {"criterion": _CRITERIA[str(model.bandwidth)]} if model.bandwidth in _CRITERIA else {}
+        _save(pictures.draw_history(model.history_, names, _units(model, ranges), **criterion), output / "history")
 
 
 def _units(model: "NadarayaWatson", ranges: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -89,7 +89,7 @@ def _rows(share: Tensor, pull: Tensor, delta: Tensor, sigma: Tensor, ridge: Tens
         system = system + torch.diag_embed(torch.nn.functional.pad(added, (1, 0)))
         unit[:, 1:] = torch.diag(1 / sigma[:slopes])
     reached = torch.isfinite(system).all(2).all(1)
-    system = torch.where(reached[:, None, None], system, torch.eye(system.shape[1], dtype=system.dtype))
+    system = torch.where(reached[:, None, None], system, torch.eye(system.shape[1]).to(system))
     inverse = torch.linalg.inv(system)
     lever = pull * (design @ inverse[:, :1].mT)
     left = (unit - lever.mT @ design) @ inverse

@@ -197,6 +197,33 @@ def test_a_category_that_was_not_there_says_nothing():
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:.*that was not there in fit")
+@pytest.mark.parametrize("share", [0.31, 1e-4, 0.0])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_line_is_not_flatter_for_a_category_that_was_not_there(share, dtype):
+    random = np.random.default_rng(0)
+    x = np.column_stack([random.integers(0, 3, ROWS), random.uniform(0, 3, ROWS), random.integers(0, 2, ROWS)])
+    x, y = x.astype(dtype), (3 * x[:, 1]).astype(dtype)
+    settings = {"order": "linear", "ridge": 0.5}
+    model = NadarayaWatson(bandwidth=[share, 0.4, share], categorical_features=[0, 2], **settings).fit(x, y)
+    town = NadarayaWatson(bandwidth=[share, 0.4], categorical_features=[0], **settings).fit(x[:, :2], y)
+    pool = NadarayaWatson(bandwidth=[0.4, share], categorical_features=[1], **settings).fit(x[:, 1:], y)
+    alone = NadarayaWatson(bandwidth=0.4, **settings).fit(x[:, 1:2], y)
+    within = {"rtol": 1e-9 if dtype == np.float64 else 1e-3, "atol": 1e-9 if dtype == np.float64 else 1e-3}
+    for there, query, columns in (
+        (alone, [[7, 0.1, 7], [7, 2.9, 7]], [1]),
+        (town, [[1, 0.1, 7], [2, 2.9, 7]], [0, 1]),
+        (pool, [[7, 0.1, 1], [7, 2.9, 0]], [1, 2]),
+    ):
+        at = np.array(query, dtype)
+        np.testing.assert_allclose(model.predict(at), there.predict(at[:, columns]), **within)
+        slope = there.gradient(at[:, columns])[:, columns.index(1)]
+        np.testing.assert_allclose(model.gradient(at)[:, 1], slope, **within)
+    lower, upper = model.confidence_band(at)
+    _, deviation = model.predict(at, return_std=True)
+    assert np.isfinite([lower, upper, deviation]).all()
+
+
 def test_a_number_between_ordered_levels_has_a_place_between_them():
     frame, y = _table()
     model = NadarayaWatson(bandwidth=BANDWIDTH, **MIXED).fit(frame, y)

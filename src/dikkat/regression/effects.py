@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from dikkat.regression.joined import Array
-from dikkat.regression.local import ridge_of
+from dikkat.regression.local import lost_to_unseen, ridge_of
 from dikkat.regression.moments import Profile, parts
 from dikkat.regression.smoother import Smoother
 
@@ -45,6 +45,7 @@ def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
         at = torch.tensor(query[rows], dtype=torch.float64, device=smoother.device)
         delta = (key - at[:, None]) / sigma
         share, pull, lse = _weights(smoother.profile, delta, weight)
+        lse = lse + lost_to_unseen(joined, at, sigma)
         row = _rows(share, pull[..., :slopes] / sigma[:slopes], delta, sigma, ridge, lse, smoother.degree)
         found.append(((row.mT @ value).cpu(), (row.square() / weight[:, None]).sum(1).cpu()))
     slope, norm = (torch.cat(each).numpy() for each in zip(*found, strict=True))

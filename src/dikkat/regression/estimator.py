@@ -455,7 +455,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
     def _joined(self) -> Joined:
         coding, y = self._coding(), self.y_train_.reshape(len(self.y_train_), -1)
         x = coding.coordinates(self.X_train_)
-        return join(x, y, self.sample_weight_, coding.feature, coding.numbers)
+        return join(x, y, self.sample_weight_, coding.feature, coding.numbers, coding.center().astype(x.dtype))
 
     def _smooth(self, joined: Joined) -> None:
         """Build what answers, and is kept in no file, for the settings of now."""

@@ -257,7 +257,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
             1.0
         """
         query, missing = self._query(X)
-        predicted = self._answer(query, missing)
+        predicted = np.asarray(self._answer(query, missing))
         if self.missing == "drop":
             predicted, y, sample_weight = complete_pairs(predicted, y, sample_weight, missing)
         if lost := int(np.isnan(predicted).reshape(len(predicted), -1).any(1).sum()):

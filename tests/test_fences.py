@@ -102,7 +102,6 @@ def averages() -> None:
                 query, points, window, width, squared=False, tolerance=1e-6, degree=degree,
                 exclude=torch.randint(-1, 331, (67,)),
             )  # fmt: skip
-            moments_launch.squares(query, points, window, width, torch.randn(67, 1 + 3 * degree, 2), tolerance=1e-6)
         row, fit = torch.randn(67, 1 + 3 * degree), torch.randn(67, 1 + 3 * degree, 2)
         moments_launch.sensitivity(query, points, width, lse, row, fit, tolerance=1e-6, exclude=None)
 

@@ -211,3 +211,71 @@ def test_operands_that_lie_otherwise_are_read_as_they_lie(taken: list[bool]) -> 
                 torch.testing.assert_close(came, expected, rtol=1e-5, atol=1e-6)
                 torch.testing.assert_close(shown, weights, rtol=1e-5, atol=1e-6)
     assert any(taken[1:])
+
+
+HIDDEN: dict[str, tuple[Any, int, int, int]] = {
+    "few additive": (lambda: scores.Additive(64, 64, 64), 3, 256, 64),
+    "few gaussian": (lambda: scores.Gaussian(1.3, learnable=True), 4, 1024, 64),
+    "fused cosine": (scores.Cosine, 67, 131, 7),
+    "fused vector sum": (lambda: scores.VectorSum(7), 67, 131, 7),
+    "products": (lambda: scores.Bilinear(7, 7), 3, 5, 7),
+    "kernel": (lambda: scores.Additive(7, 7, 13), 67, 131, 7),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_hidden_nan_does_not_reach_the_gradients_of_a_projection(name: str, taken: list[bool]) -> None:
+    make, queries, keys, size = HIDDEN[name]
+    torch.manual_seed(0)
+    score, lens = make(), torch.tensor([keys - 3, keys - 2, keys - 2, keys - 3, keys - 2])
+    query, key, value = torch.randn(5, queries, size), torch.randn(5, keys, size), torch.randn(5, keys, 11)
+
+    def gradients() -> list[Tensor]:
+        leaves = [t.clone().requires_grad_() for t in (query, key, value)]
+        dikkat.attend(*leaves, score=score, valid_lens=lens).square().sum().backward()
+        found = [t.grad for t in (*leaves, *score.parameters())]
+        score.zero_grad()
+        return [t for t in found if t is not None]
+
+    gradients()
+    expected = gradients()
+    assert taken == [False, True]
+    key[:, keys - 2 :] = torch.nan
+    value[:, keys - 2 :] = torch.nan
+    for came, right in zip(gradients(), expected, strict=True):
+        torch.testing.assert_close(came, right, rtol=1e-4, atol=1e-5)
+
+
+def test_a_weight_of_another_type_is_not_read_as_the_plans(taken: list[bool]) -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 3, 7), torch.randn(2, 5, 7), torch.randn(2, 5, 11)
+    score = scores.Additive(7, 7, 13)
+    with torch.no_grad():
+        expected = dikkat.attend(query, key, value, score=score)
+        dikkat.attend(query, key, value, score=score)
+        for dtype in (torch.float64, torch.bfloat16):
+            score.w_v.to(dtype)
+            for _ in range(3):
+                came = dikkat.attend(query, key, value, score=score)
+                torch.testing.assert_close(came, expected, rtol=1e-2, atol=1e-2)
+    assert taken == [False, True, *[False] * 6]
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3)])
+def test_no_batch_element_has_no_length(shape: tuple[int, ...]) -> None:
+    x, lens = torch.randn(0, 3, 7), torch.empty(shape, dtype=torch.int64)
+    for _ in range(3):
+        assert dikkat.attend(x, x, x, score=scores.Dot(), valid_lens=lens).shape == (0, 3, 7)
+
+
+def test_negated_operands_have_gradients() -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 67, 64), torch.randn(2, 131, 64), torch.randn(2, 131, 64)
+    score = scores.Additive(64, 64, 64)
+    by: list[list[Tensor]] = []
+    for given in (value, torch._neg_view(-value)):
+        leaf = query.clone().requires_grad_()
+        dikkat.attend(leaf, key, given, score=score).square().sum().backward()
+        assert leaf.grad is not None
+        by.append([leaf.grad])
+    torch.testing.assert_close(*by)

@@ -61,6 +61,7 @@ def steps(name: str) -> dict[str, float]:
     score = SCORES[name]()
     query, key, value, lens = torch.randn(1, 1, 16), torch.randn(1, 8, 16), torch.randn(1, 8, 16), torch.tensor([5])
     both = ways(Case(name, 1, 1, 8, 16, lengths=True, weights=False, backward=False))
+    torch.testing.assert_close(both["dikkat"](), both["plain"](), rtol=1e-3, atol=1e-4)
     with torch.no_grad():
         for _ in range(2):
             dikkat.attend(query, key, value, score=score, valid_lens=lens)

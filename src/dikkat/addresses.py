@@ -84,6 +84,12 @@ def made(shape: Iterable[int], dtype: torch.dtype) -> tuple[Tensor, int]:
     return tensor, tensor.data_ptr()
 
 
+def made_as(like: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, int]:
+    """`made` with the type of a tensor on the CPU, where it is known that PyTorch makes tensors with memory."""
+    tensor = like.new_empty(shape)
+    return tensor, tensor.data_ptr()
+
+
 _CPU = torch.device("cpu")  # a name would be looked up at each call
 
 

@@ -87,6 +87,7 @@ def attend(
     plans = None if signature is None else _PLANS.get(signature)
     if plans is None:
         return None
+    given = key
     (query, key), weight = score.project(query, key), score.pair_weight()
     records = _records(query, key, weight, value)
     plan = plans.get(_projected_signature(query, key, weight, records))
@@ -100,6 +101,9 @@ def attend(
         if shortest < 1 or longest > keys:
             return None
         lens = None if shortest == keys else valid_lens
+    # A hidden key has a gradient of 0 here, and a projection would multiply it by the key.
+    if lens is not None and records and key is not given and not _is_finite(key):
+        return None
     found = plan.run(plan, _Operands(query, key, weight, value, records, shortest, longest, lens))
     if found is None:
         return None
@@ -117,6 +121,8 @@ def keep(
         return
     operands = (problem.query, problem.key, problem.value)
     if any(type(t) not in PLAIN or t.dtype != value.dtype or t.shape[:-2] != problem.lead for t in operands):
+        return
+    if problem.weight is not None and (not _is_plain(problem.weight) or problem.weight.dtype != value.dtype):
         return
     lens = problem.limits.lens
     with torch.inference_mode(False):
@@ -160,7 +166,8 @@ def _is_plain(tensor: Tensor) -> bool:
 
 def _projected_signature(query: Tensor, key: Tensor, weight: Tensor | None, records: bool) -> Hashable:
     """What a plan depends on beside: a score's own sizes, and whether gradients are recorded."""
-    return records, query.shape, key.shape, query.dtype, key.dtype, None if weight is None else weight.shape
+    own = None if weight is None else (type(weight), weight.shape, weight.dtype, weight.is_cpu)
+    return records, query.shape, key.shape, query.dtype, key.dtype, own
 
 
 def _records(*operands: Tensor | None) -> bool:
@@ -168,7 +175,9 @@ def _records(*operands: Tensor | None) -> bool:
 
 
 def _extremes(lens: Tensor) -> tuple[int, int]:
-    """The least and the largest number."""
+    """The least and the largest number; 0 where there is none."""
+    if not lens.numel():
+        return 0, 0
     if lens.ndim == 1 and lens.shape[0] <= 64:
         numbers = lens.tolist()
         return min(numbers), max(numbers)

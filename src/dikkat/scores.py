@@ -240,7 +240,7 @@ class Additive(Score):
         """
         w_v = self.w_v
         if is_plain(w_v):
-            return w_v.weight.squeeze(0)
+            return w_v.weight.select(0, 0)
         like = next(self.parameters())
         basis = torch.eye(1 + self.num_hiddens, self.num_hiddens, dtype=like.dtype, device=like.device)
         scores: Tensor = w_v(basis)[:, 0]

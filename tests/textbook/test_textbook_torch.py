@@ -187,7 +187,7 @@ def test_attention_says_which_arguments_it_takes():
 def test_what_is_hidden_has_no_effect(make, queries):
     attention, lens = make(), torch.tensor([2, 0])
     plain = [torch.randn(2, queries, 11), torch.randn(2, 5, 11), torch.randn(2, 5, 13)]
-    expected = attention(*plain, lens)
+    expected = attention(*(each.clone().requires_grad_() for each in plain), lens)
     behind = torch.arange(5) >= lens[:, None, None]
     given = [torch.where(lens[:, None, None] == 0, torch.nan, plain[0])]
     given += [torch.where(behind.mT, torch.nan, each) for each in plain[1:]]

@@ -15,6 +15,7 @@ from torch import nn
 
 from dikkat import scores
 from dikkat.cpu.search import run
+from dikkat.cpu.search.digest import Digest
 from dikkat.translation import InputError, Search, Settings, TranslationModel, beam_search, explain_search
 from dikkat.translation.decoding import compiled, standing
 from dikkat.translation.text.tokenizer import END, UNKNOWN
@@ -274,6 +275,7 @@ def test_a_model_that_is_as_it_was_is_not_looked_at_again(monkeypatch):
         patch.setattr(TranslationModel, "network_obstacles", None)  # whose class differs: looked at again
         with pytest.raises(TypeError):
             beam_search(model, SOURCES, WIDE)
+    beam_search(model, SOURCES, WIDE)
     monkeypatch.setattr(compiled, "keep", None)
     same(beam_search(model, SOURCES, WIDE), wanted, share=0)
 
@@ -435,3 +437,66 @@ def test_a_sentence_of_ten_thousand_tokens_beside_a_short_one():
     found = beam_search(model, sources, Search(2, max_length=3))
     assert found[1][0].weights.shape == (len(found[1][0].ids), 10_000)
     same(found, step_by_step(model, sources, Search(2, max_length=3)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [2**9, 2**11, 2**17, 2**20])
+def test_a_change_of_all_numbers_at_once_is_seen(dtype, size):
+    """Of all signs, of all exponents: each adds the same to every number."""
+    torch.manual_seed(0)
+    tensor = torch.randn(size // dtype.itemsize, dtype=dtype)
+    taken, seen = Digest([tensor]), set()
+    changes = (torch.Tensor.neg_, lambda t: t.mul_(2), lambda t: t.zero_(), lambda t: t.fill_(1), lambda t: t.fill_(2))
+    for change in (lambda t: t, *changes):
+        change(tensor)
+        seen.add(taken.taken())
+    assert len(seen) == 1 + len(changes)
+
+
+def test_weights_whose_signs_all_change_are_seen():
+    model = make(embedding_size=64, hidden_size=64)
+    before = beam_search(model, SOURCES, WIDE)
+    model.readout.weight.data.neg_()
+    found = beam_search(model, SOURCES, WIDE)
+    same(found, step_by_step(model))
+    assert [each.ids for group in found for each in group] != [each.ids for group in before for each in group]
+
+
+@pytest.mark.parametrize("score", ["additive", "none"])
+def test_memory_of_a_search_of_one_token_grows(score):
+    model, sources = make(score=score, ends=-9.0), [[5, 6]]
+    beam_search(model, sources, Search(2, max_length=1))
+    longer = Search(2, max_length=7)
+    same(beam_search(model, sources, longer), step_by_step(model, sources, longer))
+
+
+@pytest.mark.parametrize("token", [11, -1, 10**9])
+def test_a_token_that_the_model_does_not_have_is_refused(token):
+    with pytest.raises(InputError, match=rf"got token {token}; expected 0 to 10"):
+        beam_search(make(), [[5, 6], [7, token]])
+
+
+def test_threads_that_ask_first_at_once_pack_once(caplog):
+    model, ready = make(), threading.Barrier(4)
+
+    def ask():
+        ready.wait()
+        beam_search(model, SOURCES, WIDE)
+
+    with caplog.at_level("INFO", logger="dikkat"):
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sum("packed into panels" in each.message for each in caplog.records) == 1
+
+
+def test_panels_of_a_model_that_has_changed_go_when_it_is_seen():
+    model = make()
+    beam_search(model, SOURCES, WIDE)
+    kept = weakref.ref(next(iter(standing.standing_of(model).panels.values()))[1])
+    model.double()
+    assert standing.standing_of(model) is None
+    gc.collect()
+    assert kept() is None

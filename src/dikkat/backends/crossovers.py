@@ -1,7 +1,8 @@
 """Sizes at which one way to compute a call becomes quicker than another, as measured.
 
-`python -m benchmarks.attention.crossovers` times both ways of many shapes and finds these numbers on a machine; the
-defaults are between those for one thread and for two of an EPYC.
+`python -m benchmarks.attention.crossovers` times both ways of many shapes and finds `inner`, `inner_back`,
+`inner_masked_back` and `kernel_back` on a machine; the defaults are between those for one thread and for two of an
+EPYC. `rows`, `few_back` and `few_whole` are from some forty shapes of `benchmarks.attention.small`, timed both ways there.
 """
 
 import math

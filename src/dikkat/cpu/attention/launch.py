@@ -134,7 +134,7 @@ def _filled(tensor: Tensor, size: int) -> Tensor:
     """Pad the features with zeros up to a number of them; contiguous."""
     more = size - tensor.shape[-1]
     # Padding keeps the order of dimensions in memory where it takes that for channels last.
-    return (torch.nn.functional.pad(tensor, (0, more)) if more else tensor).contiguous()
+    return (torch.nn.functional.pad(tensor, (0, more)) if more else tensor.resolve_neg()).contiguous()
 
 
 def can_pack(pair: Pair, key: Tensor) -> bool:

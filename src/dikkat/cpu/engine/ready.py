@@ -57,11 +57,10 @@ class Ready:
                     return None
                 numbers[at] = found
         for at, shape, like in self._outputs:
-            output = like.new_empty(shape)
-            numbers[at] = output.data_ptr()
+            output, numbers[at] = addresses.made_as(like, shape)
             made.append(output)
         workers = 1 if call.alone else torch.get_num_threads()
-        _room, numbers[self._scratch] = call.room(workers if self._tasks > 1 else 1)
+        _room, numbers[self._scratch] = call.room(workers if self._tasks > 1 else 1)  # kept until the kernel is done
         memory = call.record.memory.from_buffer_copy(self._memory)
         address = ctypes.addressof(memory)
         numbers[self._counters] = address + call.record.counters

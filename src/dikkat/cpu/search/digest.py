@@ -1,7 +1,7 @@
 """Fingerprints of tensors at the speed at which memory is read: by their bits, so that no write goes unnoticed.
 
 PyTorch counts writes to a tensor, but not those of fused optimisers and through `.data`. A change of one number always
-changes the fingerprint; one of several leaves it alike with a probability of 2⁻³² at most, if nobody means it to.
+changes the fingerprint; one of several leaves it alike with a probability of about 2⁻³², if nobody means it to.
 """
 
 from collections.abc import Sequence
@@ -27,11 +27,13 @@ _ALONE = 1 << 19  # bytes in all up to which one thread is faster than several t
 _LANES, _VECTORS = 16, 4
 _BLOCK = 4 * _LANES * _VECTORS
 _FACTOR = 0x9E3779B1  # odd: so each bit of each number counts
+# Without a turn, high bits would reach none but higher ones, and all signs changed at once could add up to nothing.
+_TURN = 13
 
 
 @intrinsic
 def _mix(typingctx: Any, data: Any, blocks: Any, hashes: Any) -> Any:
-    """Of each of 64 columns of 32-bit numbers a polynomial in `_FACTOR`, at least one row of them."""
+    """A hash of each of 64 columns of 32-bit numbers: times `_FACTOR`, plus the next, turned. At least one row."""
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         vector = ir.VectorType(I32, _LANES)
@@ -45,13 +47,14 @@ def _mix(typingctx: Any, data: Any, blocks: Any, hashes: Any) -> Any:
         k = builder.phi(I64)
         k.add_incoming(I64(0), before)
         sums = [builder.phi(vector) for _ in range(_VECTORS)]
-        factor = ir.Constant(vector, [_FACTOR] * _LANES)
+        factor, turn, rest = (ir.Constant(vector, [n] * _LANES) for n in (_FACTOR, _TURN, 32 - _TURN))
         first = builder.mul(k, I64(_VECTORS))
         mixed = []
         for index, was in enumerate(sums):
             was.add_incoming(ir.Constant(vector, [index + 1] * _LANES), before)
             read = builder.load(builder.gep(data, [builder.add(first, I64(index))]), align=1)
-            mixed.append(builder.add(builder.mul(was, factor), read))
+            met = builder.add(builder.mul(was, factor), read)
+            mixed.append(builder.or_(builder.shl(met, turn), builder.lshr(met, rest)))
         for was, value in zip(sums, mixed, strict=True):
             was.add_incoming(value, loop)
         following = builder.add(k, I64(1))

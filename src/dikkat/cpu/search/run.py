@@ -106,7 +106,9 @@ def search(panels: Panels, sentences: Sequence[Sentence], beam: int, n_best: int
     found: list[list[Found]] = [[] for _ in sentences]
     for index, group in zip(order, run.found(), strict=True):
         found[index] = group
-    if run.nbytes <= _SMALL and len(panels.idle) < _IDLE:  # not after an error
+    if run.nbytes <= _SMALL:  # not after an error
+        if len(panels.idle) >= _IDLE:
+            panels.idle.pop(next(iter(tuple(panels.idle))), None)
         panels.idle[shape] = run
     return found
 
@@ -272,7 +274,7 @@ class Run:
         for name in _TABLES:
             call.new(name, steps, count, beam)
         for name, tensor in old.items():
-            if tensor is not None and len(tensor) > 1:
+            if tensor is not None:
                 call.kept[name][: len(tensor)] = tensor
         call.new("result_ids", count, self._n_best, steps)
         call.new("result_weights", count, self._n_best, steps if self._attends else 0, self._longest)

@@ -90,7 +90,7 @@ def _looked_at(model: Reads) -> Ready | list[str]:
     elif is_eager():
         return Ready(cast(Described, model), standing)
     if not (isinstance(model, Described) and isinstance(model, nn.Module)):
-        return [f"{type(model).__name__} does not say what it computes (network)"]
+        return [f"{type(model).__name__} is no torch.nn.Module that says what it computes (network)"]
     return model.network_obstacles() or Ready(model, standing or keep(model))
 
 
@@ -117,9 +117,13 @@ def translations(ready: Ready, sources: Sequence[Sequence[int]], wanted: Search)
         wanted: The search.
 
     Raises:
-        InputError: Weights that hold NaN, or scores that are not numbers.
+        InputError: A token that the model does not have, weights that hold NaN, or scores that are not numbers.
     """
     panels = panels_of(ready, int8=wanted.precision == "int8")
+    least, most, known = min(map(min, sources)), max(map(max, sources)), len(panels.tensors["source_table"])
+    if least < 0 or most >= known:
+        came = least if least < 0 else most
+        raise InputError(f"sources: got token {came}; expected 0 to {known - 1}, the model's source vocabulary")
     sentences = [
         # Without attention nobody could say which word to put in the place of an unknown one.
         Sentence(source, panels.attends and UNKNOWN in source, wanted.fewest(len(source)), wanted.most(len(source)))

@@ -8,7 +8,8 @@ the numbers in them, by a fingerprint of their bits (`cpu/search/digest.py`), wh
 from collections.abc import Callable
 from itertools import chain
 from operator import attrgetter, is_
-from typing import Any
+from threading import Lock
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -75,15 +76,22 @@ class Standing:
 def standing_of(model: object) -> Standing | None:
     """What is kept of a model that is as it was; None of any other."""
     found = getattr(model, "__dict__", {}).get(_KEY)
-    return found if found is not None and isinstance(model, nn.Module) and found.holds(model) else None
+    if found is None or not isinstance(model, nn.Module):
+        return None
+    if found.holds(model):
+        return cast(Standing, found)
+    vars(model).pop(_KEY, None)  # with its panels, which nobody will ask for
+    return None
 
 
 def keep(model: nn.Module) -> Standing:
     """Look at a model whose weights say what it computes, and keep what it is like."""
-    found = vars(model)[_KEY] = Standing(model)
+    with _lock:  # threads that look at it at once share what they find
+        found = vars(model)[_KEY] = standing_of(model) or Standing(model)
     return found
 
 
+_lock = Lock()
 _EVERYWHERE: tuple[dict[Any, Any], ...] = (
     nn.modules.module._global_forward_hooks,
     nn.modules.module._global_forward_pre_hooks,

@@ -614,3 +614,16 @@ def test_the_regression_tables_are_written_between_their_markers(tmp_path):
     assert "old" not in text
     assert text.startswith("before")
     assert text.endswith("after")
+
+
+def test_records_without_a_stage_have_no_part_in_the_tables_of_regression(tmp_path):
+    from benchmarks.regression import tables
+
+    environment = {**ENVIRONMENT, "torch_threads": 2}
+    for name, record in (("many", {"what": "predictions"}), ("agreement", {"stage": "agreement"})):
+        content = {"environment": environment, "results": [record]}
+        (tmp_path / f"regression-{name}-2026-01-02.json").write_text(json.dumps(content))
+    page = tmp_path / "page.md"
+    page.write_text("\n".join((*tables.MARKERS, "after")))
+    tables.update(page, tmp_path)
+    assert "| kernel regression | wanted | measured |" in page.read_text()

@@ -219,7 +219,11 @@ def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
         ([], "say with --target which column of homes.csv to predict: area, age, price, count"),
         (["--target", "prise"], "homes.csv: there is no column 'prise'; did you mean 'price'?"),
         (["--target", "town"], "homes.csv: column 'town' holds text ('Lyon' in row 1); numbers are needed"),
-        (["--target", "price", "--feature", "town", "--kernel", "boxcar"], "--kernel: got 'boxcar' beside categories"),
+        (
+            ["--target", "price", "--feature", "town"],
+            "column 'town' holds text ('Lyon' in row 1), the same in all rows",
+        ),
+        (["--target", "price", "--feature", "area", "--without", "area"], "both with --feature and with --without"),
         (["--target", "price", "--feature", "price"], "column 'price' is given twice"),
         (["--target", "price", "--weights", "area", "--feature", "area"], "column 'area' is given twice"),
         (["--target", "price", "--kernel", "gausian"], "--kernel: got 'gausian'; expected 'gaussian'"),
@@ -282,7 +286,9 @@ def test_a_cell_that_is_no_number_does_not_take_its_column_away(run, quick, home
     homes.loc[6, "area"] = "?"
     homes.to_csv("homes.csv", index=False)
     message = "homes.csv: column 'area' holds text in 1 of 41 cells ('?' in row 7); "
-    refused(run("homes.csv", "--target", "price"), message + "correct it, leave it out with --without, or name")
+    options = "correct it, leave it out with --without, or take its cells as categories with --categorical area"
+    refused(run("homes.csv", "--target", "price"), message + options)
+    refused(run("homes.csv", "--target", "price", "--feature", "area"), message + options)
     refused(run("homes.csv", "--target", "area", "--feature", "age"), message + "numbers are needed")
     refused(run("homes.csv", "--target", "area"), message + "numbers are needed")
     refused(run("homes.csv", "--target", "price", "--weights", "area"), message + "numbers are needed")

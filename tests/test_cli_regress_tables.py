@@ -133,6 +133,44 @@ def test_a_saved_model_is_applied(run, homes, tmp_path):
 
 
 @pytest.mark.filterwarnings("default")  # as outside the tests
+def test_missing_cells_where_a_model_is_applied(run, homes):
+    assert run("homes.csv", *SETTINGS, "--ordered", "size=low,mid,high", "-o", "made")[0] == 0
+    whole = pd.read_csv("made/predictions.csv")["price_predicted"]
+    homes.loc[3, "area"], homes.loc[4, "town"] = np.nan, None
+    homes.to_csv("homes.csv", index=False)
+    apply = ["--apply", "made/model.safetensors", "-o", "out"]
+    refused(run("homes.csv", *apply), "has 1 of 60 values missing")
+    status, _, err = run("homes.csv", *apply, "--missing", "drop")
+    assert (status, err) == (0, "dikkat: 2 of 60 rows of X have missing cells and get NaN\n")
+    found = pd.read_csv("out/predictions.csv")["price_predicted"]
+    assert found.isna().tolist() == [i in (3, 4) for i in range(60)]
+    np.testing.assert_allclose(found.drop(index=[3, 4]), whole.drop(index=[3, 4]), rtol=1e-9)
+    refused(run("homes.csv", *apply, "--folds", 3), "--folds is for a fit, and --apply takes a model as it is")
+
+
+def test_a_column_that_is_named_is_what_it_holds_or_refused(run, homes, tmp_path):
+    homes["day"] = "01/02/2020"
+    homes["tags"] = [[1, 2]] * 60
+    homes.drop(columns="tags").to_csv("homes.csv", index=False)
+    homes.to_parquet("homes.parquet")
+    for table, name, message in (
+        ("homes.csv", "id", "column 'id' holds text ('home 0' in row 1); expected numbers, dates or few different"),
+        ("homes.csv", "day", "column 'day' holds dates that can be read in two ways ('01/02/2020')"),
+        ("homes.parquet", "tags", "column 'tags' holds list"),
+    ):
+        result = run(table, "--target", "price", "--feature", "area", "--feature", name)
+        refused(result, message)
+        assert (f"--categorical {name}" in result[2]) == (name != "tags")
+    options = ["--bandwidth", "scott", "--folds", 0, "--feature", "id", "--categorical", "id"]
+    assert run("homes.csv", "--target", "price", *options)[0] == 0
+    options = ["--feature", "tags", "--categorical", "tags"]
+    refused(
+        run("homes.parquet", "--target", "price", *options),
+        "got [1, 2] in column 'tags'; expected texts or numbers as categories",
+    )
+
+
+@pytest.mark.filterwarnings("default")  # as outside the tests
 def test_what_cannot_be_applied(run, homes, tmp_path):
     assert run("homes.csv", *SETTINGS, "--ordered", "size=low,mid,high", "-o", "made")[0] == 0
     apply = ["--apply", "made/model.safetensors", "-o", "out"]
@@ -194,3 +232,36 @@ def test_a_search_says_how_far_it_is(homes, capsys, monkeypatch):
     loud = NadarayaWatson(bandwidth="loo", verbose=True).fit(x, y)
     assert "finding the bandwidth: " in capsys.readouterr().err
     assert loud.bandwidth_ == quiet.bandwidth_
+
+
+@pytest.mark.filterwarnings("error")
+def test_texts_are_texts_where_all_look_like_numbers(run, homes):
+    codes = homes.assign(town=homes["town"].map({"Köln": "1", "Ulm": "2", "Bern": "A"}))[["town", "area", "price"]]
+    codes.to_csv("codes.csv", index=False)
+    new = codes[codes["town"] != "A"]
+    new.to_csv("new.csv", index=False)
+    options = ["--target", "price", "--categorical", "town", "--bandwidth", "0.2,60", "--folds", 0]
+    assert run("codes.csv", *options, "-o", "made")[0] == 0
+    expected = pd.read_csv("made/predictions.csv")["price_predicted"][new.index]
+    for name, asked in (
+        ("applied", ["new.csv", "--apply", "made/model.safetensors"]),
+        ("predicted", ["codes.csv", *options, "--predict", "new.csv"]),
+    ):
+        status, _, err = run(*asked, "-o", name)
+        assert (status, err) == (0, "")
+        np.testing.assert_allclose(pd.read_csv(f"{name}/predictions.csv")["price_predicted"], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("rule", "name"), [("aic", "exp(AICc − 1)"), ("gcv", "GCV")])
+def test_what_the_bandwidth_was_chosen_by_has_its_own_name(run, homes, monkeypatch, rule, name):
+    labels = []
+    monkeypatch.setattr(
+        "dikkat.show.save", lambda figure, path: labels.extend(axes.get_ylabel() for axes in figure.axes)
+    )
+    status, out, _ = run("homes.csv", "--target", "price", "--feature", "area", "--bandwidth", rule, "--folds", 0)
+    model = NadarayaWatson(bandwidth=rule).fit(homes[["area"]], homes["price"])
+    assert status == 0
+    assert f"{name}, by which the bandwidth was chosen: {model.history_[-1]['error']:.4g}\n" in out
+    assert "leaving each row out: root mean squared error" in out
+    assert name in labels
+    assert "leave-one-out mean squared error" not in labels

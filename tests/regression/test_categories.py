@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 from mixed import estimate, leave_one_out, weights
 from scipy.optimize import minimize
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 
@@ -196,6 +197,33 @@ def test_a_category_that_was_not_there_says_nothing():
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:.*that was not there in fit")
+@pytest.mark.parametrize("share", [0.31, 1e-4, 0.0])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_line_is_not_flatter_for_a_category_that_was_not_there(share, dtype):
+    random = np.random.default_rng(0)
+    x = np.column_stack([random.integers(0, 3, ROWS), random.uniform(0, 3, ROWS), random.integers(0, 2, ROWS)])
+    x, y = x.astype(dtype), (3 * x[:, 1]).astype(dtype)
+    settings = {"order": "linear", "ridge": 0.5}
+    model = NadarayaWatson(bandwidth=[share, 0.4, share], categorical_features=[0, 2], **settings).fit(x, y)
+    town = NadarayaWatson(bandwidth=[share, 0.4], categorical_features=[0], **settings).fit(x[:, :2], y)
+    pool = NadarayaWatson(bandwidth=[0.4, share], categorical_features=[1], **settings).fit(x[:, 1:], y)
+    alone = NadarayaWatson(bandwidth=0.4, **settings).fit(x[:, 1:2], y)
+    within = {"rtol": 1e-9 if dtype == np.float64 else 1e-3, "atol": 1e-9 if dtype == np.float64 else 1e-3}
+    for there, query, columns in (
+        (alone, [[7, 0.1, 7], [7, 2.9, 7]], [1]),
+        (town, [[1, 0.1, 7], [2, 2.9, 7]], [0, 1]),
+        (pool, [[7, 0.1, 1], [7, 2.9, 0]], [1, 2]),
+    ):
+        at = np.array(query, dtype)
+        np.testing.assert_allclose(model.predict(at), there.predict(at[:, columns]), **within)
+        slope = there.gradient(at[:, columns])[:, columns.index(1)]
+        np.testing.assert_allclose(model.gradient(at)[:, 1], slope, **within)
+    lower, upper = model.confidence_band(at)
+    _, deviation = model.predict(at, return_std=True)
+    assert np.isfinite([lower, upper, deviation]).all()
+
+
 def test_a_number_between_ordered_levels_has_a_place_between_them():
     frame, y = _table()
     model = NadarayaWatson(bandwidth=BANDWIDTH, **MIXED).fit(frame, y)
@@ -310,6 +338,43 @@ def test_an_order_that_was_declared_is_kept_and_others_are_refused():
         model.predict(pd.DataFrame({"size": ["huge"]}))
 
 
+def test_levels_of_a_type_without_order_are_not_one():
+    cells = ["low", "high", "medium", "low"]
+    for frame in (
+        pd.DataFrame({"size": pd.Categorical(cells)}),
+        pl.DataFrame({"size": pl.Series(cells, dtype=pl.Categorical)}),
+        pa.table({"size": pa.array(cells).dictionary_encode()}),
+    ):
+        with pytest.raises(ValueError, match="ordered_features: got column 'size', which holds text"):
+            NadarayaWatson(bandwidth=[0.5], ordered_features=["size"]).fit(frame, [1.0, 9.0, 5.0, 2.0])
+    frame = pl.DataFrame({"size": pl.Series(cells, dtype=pl.Enum(["low", "medium", "high"]))})
+    model = NadarayaWatson(bandwidth=[0.5]).fit(frame, [1.0, 9.0, 5.0, 2.0])
+    assert model.columns_ == (Column("ordered", ("low", "medium", "high")),)
+
+
+def test_levels_are_texts_or_numbers():
+    area = np.arange(8.0)
+    for cells in (pd.cut(area, 3), pd.Categorical(pd.to_datetime("2020-01-01") + pd.to_timedelta(area, "D"))):
+        for ordered in (True, False):
+            frame = pd.DataFrame({"part": pd.Series(cells).cat.set_categories(cells.categories, ordered=ordered)})
+            with pytest.raises(ValueError, match="in column 'part'; expected texts or numbers as categories"):
+                NadarayaWatson(bandwidth=[0.5]).fit(frame, area)
+    with pytest.raises(ValueError, match=r"got \[1\] in column '0'; expected texts or numbers"):
+        NadarayaWatson(bandwidth=[0.5], categorical_features=[0]).fit(pa.table({"0": [[1], [2]]}), [1.0, 2.0])
+
+
+def test_rows_that_come_later_are_checked():
+    x, y = [["a", 1.0], ["b", 2.0], ["a", 3.0]], [1.0, 2.0, 3.0]
+    model = NadarayaWatson(bandwidth=[0.2, 1.0], categorical_features=[0]).fit(x, y)
+    whole = NadarayaWatson(bandwidth=[0.2, 1.0], categorical_features=[0]).fit([*x, *x], [*y, *y])
+    for few in ([["a"]], np.array([["a"]], object)):
+        with pytest.raises(ValueError, match="X has 1 features, but NadarayaWatson is expecting 2 features"):
+            model.partial_fit(few, [1.0])
+    with pytest.raises(TypeError, match="X: got a sparse matrix beside categories"):
+        model.partial_fit(csr_array(np.ones((2, 2))), [1.0, 2.0])
+    np.testing.assert_allclose(model.partial_fit(x, y).predict(x), whole.predict(x), rtol=1e-12)
+
+
 def test_folds_and_clones():
     frame, y = _table()
     model = NadarayaWatson(bandwidth="silverman", out_of_reach="nearest", **MIXED)
@@ -367,3 +432,19 @@ def test_rows_without_all_cells_are_left_out_and_counted(kind):
         NadarayaWatson(bandwidth=bandwidth, **settings).fit(holes, y)
     with pytest.raises(ValueError, match="missing cells, in X or y, in each of 2 rows"):
         NadarayaWatson(bandwidth=bandwidth, missing="drop", **settings).fit(holes[:2], y[:2])
+
+
+def test_rows_that_lack_cells_are_left_out_of_the_score():
+    frame, y = _table()
+    model = NadarayaWatson(bandwidth=BANDWIDTH, missing="drop", **MIXED).fit(frame, y)
+    weight = np.random.default_rng(1).uniform(0, 1, ROWS)
+    holes, values = frame.copy(), y.copy()
+    holes.loc[0, "area"], holes.loc[1, "town"], values[2] = np.nan, None, np.nan
+    with pytest.warns(UserWarning, match="2 of 61 rows of X have missing cells"):
+        found = [model.score(holes, values), model.score(holes, values, weight)]
+    assert found == [model.score(frame[3:], y[3:]), model.score(frame[3:], y[3:], weight[3:])]
+    with (
+        pytest.warns(UserWarning, match="missing cells"),
+        pytest.raises(ValueError, match="missing cells, in X or y, in each of 2 rows"),
+    ):
+        model.score(holes[:2], y[:2])

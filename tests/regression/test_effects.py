@@ -2,6 +2,7 @@ import dense
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.exceptions import NotFittedError
 
 from dikkat.regression import NadarayaWatson
 from dikkat.regression.significance import significance
@@ -109,3 +110,20 @@ def test_significance_by_permutation():
     np.testing.assert_allclose(found.permuted[0, 0], np.mean(np.square(errors)), rtol=1e-9)
     with pytest.raises(ValueError, match="n_permutations: got 0"):
         significance(model, n_permutations=0)
+
+
+def test_where_there_is_nothing_to_predict_no_column_is_significant():
+    model = NadarayaWatson(bandwidth=1.0).fit(np.ones((5, 2)), np.arange(5.0))
+    found = significance(model, n_permutations=9)
+    assert np.isnan(found.error)
+    assert found.p_value.tolist() == [1, 1]
+
+
+def test_what_has_no_significance():
+    x = np.arange(6.0)[:, None]
+    with pytest.raises(NotFittedError):
+        significance(NadarayaWatson(bandwidth=1.0))
+    with pytest.raises(ValueError, match="n_permutations: got None; expected a whole number"):
+        significance(NadarayaWatson(bandwidth=1.0).fit(x, x[:, 0]), n_permutations=None)
+    with pytest.raises(ValueError, match="model: got one of 2 targets; expected one target"):
+        significance(NadarayaWatson(bandwidth=1.0).fit(x, np.hstack([x, x])))

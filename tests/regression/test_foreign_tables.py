@@ -66,6 +66,9 @@ def test_the_right_numbers(tmp_path, kind):
 WRONG = {
     "1,234 between tabs": ("x\ty\n1,234\t2\n5,678\t3\n", "got numbers such as 1,234, which may be 1.234 or 1234"),
     "1.234 between semicolons": ("x;y\n1.234;2\n5.678;3\n", "--decimal . or --thousands ."),
+    "1.234 between tabs": ("x\ty\n1.234\t2\n5.678\t3\n", "got numbers such as 1.234, which may be 1.234 or 1234"),
+    "1.234 between bars": ("x|y\n1.234|2\n5.678|3\n", "--decimal . or --thousands ."),
+    "1,234 in quotes between commas": ('x,y\n"1,234",2\n"5,678",3\n', "which may be 1.234 or 1234"),
     "a question mark among numbers": ("x,y\n1,2\n?,3\n4,5\n", r"column 'x' holds text in 1 of 3 cells ('?' in row 2)"),
     "rows of different lengths": ("x,y\n1,2\n3\n4,5,6\n", "cannot be read as UTF-8 with commas between the columns"),
     "days and months that may be exchanged": ("x,y\n01/02/2020,2\n03/04/2020,3\n", "in two ways ('01/02/2020')"),
@@ -117,6 +120,25 @@ def test_what_a_person_says_counts(tmp_path, content, asked, expected):
             assert str(table.columns.column(name)[0]) == "č"
         else:
             assert table.numbers(name)[0, 0] == number
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ('x,y\n"0,567",2\n"0,123",3\n', [0.567, 2]),
+        ('x,y\n"1,234",2\n"0,567",3\n', [1.234, 2]),
+        ('x,y\n"1,234",2.5\n"5,678",3\n', [1234, 2.5]),
+        ('x,y\n"1,234",2\n"5,678,900",3\n', [1234, 2]),
+        ("x,y\n1.234,2\n5.678,3\n", [1.234, 2]),
+        ("x;y\n1.234;2,5\n5.678;3\n", [1234, 2.5]),
+        ("x\ty\n1.234\t2\n0.567\t3\n", [1.234, 2]),
+        ("x\ty\n1.234\t2\n5.67\t3\n", [1.234, 2]),
+        ("x|y\n1,234|2.5\n5,678|3\n", [1234, 2.5]),
+    ],
+)
+def test_what_other_numbers_say_of_a_mark(tmp_path, content, expected):
+    (tmp_path / "t.csv").write_text(content)
+    assert Table(tmp_path / "t.csv").numbers("x", "y")[0].tolist() == expected
 
 
 def test_what_is_no_number_stays_what_it_is(tmp_path):

@@ -194,6 +194,13 @@ def test_content_that_does_not_fit(tmp_path, change, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["columns", "target", "dropped", "ridge", "history", "settings"])
+def test_content_that_lacks_a_part(tmp_path, name):
+    path = model_file(tmp_path / "model", lambda content: content.pop(name) and None)
+    with pytest.raises(InputError, match=f"^{path}: .*{name}"):
+        NadarayaWatson.load(path)
+
+
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [

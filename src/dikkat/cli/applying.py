@@ -14,8 +14,12 @@ if TYPE_CHECKING:
     from dikkat.regression.tables import Table
 
 
-def apply(path: Path, table: Path, form: "Asked", std: bool, level: float | None, output: Path) -> None:
+def apply(
+    path: Path, table: Path, form: "Asked", std: bool, level: float | None, missing: str | None, output: Path
+) -> None:
     """Predict the rows of a table, and write it with the predictions, whole or not at all.
+
+    Rows that lack cells are what the model was made to take them as, unless `missing` says otherwise.
 
     Raises:
         InputError: The model or the table cannot be read, or the table lacks columns of the model.
@@ -25,6 +29,8 @@ def apply(path: Path, table: Path, form: "Asked", std: bool, level: float | None
     from dikkat.regression.tables import Table
 
     model, rows = NadarayaWatson.load(path), Table(table, form)
+    if missing is not None:
+        model.set_params(missing=missing)
     kinds = _kinds(path, model, rows)
     written = output / f"predictions{rows.suffix}"
     if written.resolve() == rows.path.resolve():
@@ -38,7 +44,12 @@ def apply(path: Path, table: Path, form: "Asked", std: bool, level: float | None
         for name, column in zip(kinds, model.columns_, strict=False)
         if column.kind == "ordered" and isinstance(column.levels[0], str)
     }
-    x = rows.frame(kinds, model.missing == "drop", orders)
+    texts = [
+        name
+        for name, column in zip(kinds, model.columns_, strict=False)
+        if column.kind == "category" and all(isinstance(level, str) for level in column.levels)
+    ]
+    x = rows.frame(kinds, model.missing == "drop", orders, texts)
     try:
         with Working("predicting", None, len(rows) * len(model.X_train_)).shown():
             found = predicted(model, x, std, level)

@@ -93,8 +93,15 @@ class Data:
                     left_out[name] = "holds text, and categories need the gaussian kernel"
         elif lost := [name for name in declared if name not in features]:
             raise InputError(f"column {lost[0]!r} is declared a category; expected --feature {lost[0]} too")
-        for name in features:
-            rows.check_once(name)
+        elif both := [name for name in features if name in (given["without"] or ())]:
+            raise InputError(
+                f"column {both[0]!r} is given both with --feature and with --without; leave out one of them"
+            )
+        else:
+            for name in features:
+                rows.check_once(name)
+                if name not in declared:
+                    rows.check_usable(name)
         if not features:
             raise InputError(f"{table}: there is no other column to predict {target!r} from{_reasons(left_out)}")
         if twice := [name for name in [*used, *features] if [*used, *features].count(name) > 1]:
@@ -108,7 +115,8 @@ class Data:
 
     def frame(self, table: "Table", missing: bool) -> "pyarrow.Table":
         """The features of a table, for `NadarayaWatson`."""
-        return table.frame(self.kinds, missing, self.orders)
+        texts = [name for name, kind in self.kinds.items() if kind == "category" and self.rows.holds_text(name)]
+        return table.frame(self.kinds, missing, self.orders, texts)
 
     def categories(self) -> dict[str, Any]:
         """The settings that say which columns are categories."""

@@ -30,6 +30,9 @@ MODEL, PREDICTIONS = "model.safetensors", "predictions"
 _PICTURES, _ENDINGS = ("fit", "attention", "history"), (".png", ".svg")
 _POOLINGS = "average", "gaussian", "learned"  # the columns of the experiment's predictions
 _LEVELS = 5  # most categories that are named
+_FOLDS = 5  # unless said otherwise
+_CRITERIA = {"aic": "exp(AICc − 1)", "gcv": "GCV"}  # as `history_` has them, by rule; of others it is an error
+_CHOSEN = ", by which the bandwidth was chosen"
 _CURVES = 8  # most features with a curve; more would be too small to read
 _FAR = 1e3  # bandwidth over a feature's range at which all its values weigh alike
 _ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # the estimator's argument in the message of an error
@@ -213,15 +216,16 @@ def regress(
         ),
     ] = False,
     folds: Annotated[
-        int,
+        int | None,
         typer.Option(
             help="In how many parts the rows are held out in turn, with all chosen anew from the others, to measure "
-            "how good predictions of new rows are. Each takes as long as a fit. 0: not measured.",
+            "how good predictions of new rows are. Each takes as long as a fit. 0: not measured. \\[default: 5]",
             metavar="N",
             rich_help_panel=_RESULT,
+            show_default=False,
             min=0,
         ),
-    ] = 5,
+    ] = None,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -258,6 +262,7 @@ def regress(
         "apply": apply,
         "band": band,
         "std": std or None,
+        "folds": folds,
     }
     text = {"delimiter": delimiter, "decimal": decimal, "thousands": thousands, "encoding": encoding}
     model = {
@@ -269,7 +274,7 @@ def regress(
         "out_of_reach": out_of_reach,
         "missing": missing,
     }
-    _run(table, data, text, model, folds, seed, output)
+    _run(table, data, text, model, seed, output)
 
 
 def _run(
@@ -277,7 +282,6 @@ def _run(
     data: dict[str, Any],
     text: dict[str, str | None],
     model: dict[str, Any],
-    folds: int,
     seed: int | None,
     output: Path,
 ) -> None:
@@ -289,6 +293,7 @@ def _run(
         raise InputError(f"{_option(given[0])} is for a table: give one, as in dikkat regress TABLE --target COLUMN")
     if table is None:
         return _experiment(seed or 0, _made(output))
+    folds = _FOLDS if data["folds"] is None else data["folds"]
     if folds == 1:
         raise InputError("--folds: got 1; expected at least 2, or 0 for none")
     if (level := data["band"]) is not None and not 0 < level < 1:
@@ -296,21 +301,26 @@ def _run(
     if settings.get("missing", "drop") not in ("refuse", "drop"):
         raise InputError(f"--missing: got {settings['missing']!r}; expected 'refuse' or 'drop'")
     if data["apply"] is not None:
-        return _apply(table, data, text, given, _made(output))
+        return _apply(table, data, text, settings, given, _made(output))
     if data["std"] is not None:
         raise InputError("--std is for --apply: without it, standard deviations are always written")
     return _regression(settings, Data.read(table, data, asked(text), settings), data["band"], folds, _made(output))
 
 
 def _apply(
-    table: Path, data: Mapping[str, Any], text: Mapping[str, str | None], given: Sequence[str], output: Path
+    table: Path,
+    data: Mapping[str, Any],
+    text: Mapping[str, str | None],
+    settings: Mapping[str, Any],
+    given: Sequence[str],
+    output: Path,
 ) -> None:
     from dikkat.cli.applying import apply
 
     allowed = {"apply", "band", "std", "missing", *text}
     if wrong := [name for name in given if name not in allowed]:
         raise InputError(f"{_option(wrong[0])} is for a fit, and --apply takes a model as it is: leave out one of them")
-    apply(data["apply"], table, asked(text), bool(data["std"]), data["band"], output)
+    apply(data["apply"], table, asked(text), bool(data["std"]), data["band"], settings.get("missing"), output)
 
 
 def _regression(settings: dict[str, Any], data: Data, level: float | None, folds: int, output: Path) -> None:
@@ -381,8 +391,10 @@ def _describe(
         explained = "" if math.isnan(held_out.r2) else f"R² {held_out.r2:.3f}, "
         print(f"on rows held out: {explained}root mean squared error {math.sqrt(held_out.error):.4g}")
     if not math.isnan(left_out.error):
-        by = ", by which the bandwidth was chosen" if model.history_ else ""
+        by = _CHOSEN if model.history_ and model.bandwidth not in _CRITERIA else ""
         print(f"leaving each row out{by}: root mean squared error {math.sqrt(left_out.error):.4g}")
+    if model.history_ and model.bandwidth in _CRITERIA:
+        print(f"{_CRITERIA[str(model.bandwidth)]}{_CHOSEN}: {model.history_[-1]['error']:.4g}")
     print(f"effective degrees of freedom: {freedom:.1f}")
 
 
@@ -428,7 +440,8 @@ def _draw(model: "NadarayaWatson", data: Data, left_out: "LeftOut", output: Path
     among, order = diagnostics.among(model, model.X_train_[:, most]), names[most]
     _save(pictures.draw_attention(among, order), output / "attention")
     if model.history_:
-        _save(pictures.draw_history(model.history_, names, _units(model, ranges)), output / "history")
+        criterion = {"criterion": _CRITERIA[str(model.bandwidth)]} if model.bandwidth in _CRITERIA else {}
+        _save(pictures.draw_history(model.history_, names, _units(model, ranges), **criterion), output / "history")
 
 
 def _units(model: "NadarayaWatson", ranges: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -12,7 +12,8 @@ these coordinates, all of one category with the bandwidth $\sigma = (2\beta)^{-1
 is that of numbers. λ = 0 is taken as $e^{-\beta}$ = 0 in float64, and the largest λ, (c − 1)/c or 1, as σ = 10⁶, where
 a category counts for nothing.
 
-A category that was not there is the centre of the simplex: as far from every row, so it says nothing. A number between
+A category that was not there is the centre of the simplex: as far from every row, so it says nothing of the shares; how
+far that is is given back to their sum (`dikkat.regression.local.without_unseen`). A number between
 two ordered levels lies on the edge between their corners, from which the weights of both follow by its share of the
 step.
 
@@ -58,6 +59,14 @@ class Coding:
         coded = self.order[self.numbers :]
         parts = [_points(column, x[:, j]) for j, column in zip(coded, self._columns, strict=True)]
         return np.hstack([x[:, self.order[: self.numbers]], *parts]).astype(x.dtype)
+
+    def center(self) -> Array:
+        """(coordinates,), where a category is that was not there; NaN of numbers and of categories with an order."""
+        parts = [np.full(self.numbers, np.nan)]
+        for column in self._columns:
+            place = _points(column, np.array([-1.0]))[0]
+            parts.append(place if column.kind == "category" else np.full_like(place, np.nan))
+        return np.concatenate(parts)
 
     def widths(self, bandwidth: Array) -> Array:
         """σ of each feature, in the order of the coordinates, from bandwidths (d,), of categories λ."""

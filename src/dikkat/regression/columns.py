@@ -82,7 +82,7 @@ def find(X: Any, categorical: object, ordered: object, names: Sequence[str] | No
     """
     if hasattr(X, "tocsr"):
         return ()  # sparse: refused where arrays are checked
-    X = X if _is_frame(X) else np.asarray(X, dtype=None if isinstance(X, np.ndarray) else object)
+    X = _indexed(X)
     if len(X.shape) != 2:
         return ()  # likewise
     size = int(X.shape[1])
@@ -114,7 +114,7 @@ def find(X: Any, categorical: object, ordered: object, names: Sequence[str] | No
 
 def extended(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> tuple[Column, ...]:
     """The same columns with the levels that X has beyond theirs; categories keep their places."""
-    found = []
+    X, found = _indexed(X), []
     for j, column in enumerate(columns):
         if column.coded:
             new = [level for level in _levels(_cells(X, j).values, _called(j, names)) if level not in column.levels]
@@ -143,7 +143,7 @@ def encoded(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> A
     Raises:
         ValueError: A cell that its column cannot hold.
     """
-    X = X if _is_frame(X) else np.asarray(X, dtype=None if isinstance(X, np.ndarray) else object)
+    X = _indexed(X)
     return np.column_stack([_encode(_cells(X, j).values, each, _called(j, names)) for j, each in enumerate(columns)])
 
 
@@ -173,15 +173,20 @@ def _encode(values: NDArray[Any], column: Column, called: str) -> Array:
 
 def _levels(values: NDArray[Any], called: str) -> tuple[Level, ...]:
     """Those that occur, sorted: numbers, and then texts."""
-    found = {value for value in values.tolist() if not _is_missing(value)}
-    if wrong := [value for value in found if not isinstance(value, str | int | float)]:
-        raise ValueError(f"X: got {wrong[0]!r} in {called}; expected texts or numbers as categories")
+    found = set(_checked([value for value in values.tolist() if not _is_missing(value)], called))
     return tuple(sorted(found, key=lambda value: (isinstance(value, str), value)))
 
 
+def _checked(levels: Sequence[Any], called: str) -> Sequence[Level]:
+    for level in levels:
+        if not isinstance(level, str | int | float):
+            raise ValueError(f"X: got {level!r} in {called}; expected texts or numbers as categories")
+    return levels
+
+
 def _ordered_levels(cells: _Cells, called: str) -> tuple[Level, ...]:
-    if cells.levels is not None:
-        return cells.levels
+    if cells.levels is not None and cells.ordered:
+        return tuple(_checked(cells.levels, called))
     levels = _levels(cells.values, called)
     if any(isinstance(level, str) for level in levels):
         raise ValueError(
@@ -221,7 +226,7 @@ def _of_polars(series: Any) -> _Cells:
         return _Cells(series.cast(_polars().Datetime("us")).to_numpy().astype("datetime64[us]"))
     if name in ("Categorical", "Enum"):
         known = series.dtype.categories if name == "Enum" else series.drop_nulls().unique().cast(_polars().String)
-        return _Cells(np.array(series.to_list(), object), tuple(known.to_list()))
+        return _Cells(np.array(series.to_list(), object), tuple(known.to_list()), name == "Enum")
     return _Cells(series.to_numpy() if series.dtype.is_numeric() else np.array(series.to_list(), object))
 
 
@@ -241,6 +246,13 @@ def _of_arrow(column: Any) -> _Cells:
         levels = column.unify_dictionaries().chunk(0).dictionary.to_pylist() if column.num_chunks else []
         return _Cells(np.array(column.to_pylist(), object), tuple(levels), bool(column.type.ordered))
     return _Cells(column.to_numpy() if types.is_floating(column.type) else np.array(column.to_pylist(), object))
+
+
+def _indexed(X: Any) -> Any:
+    """What has columns to take: a frame as it is, all else as an array."""
+    if hasattr(X, "tocsr"):
+        raise TypeError("X: got a sparse matrix beside categories or dates; expected an array or a frame")
+    return X if _is_frame(X) else np.asarray(X, dtype=None if isinstance(X, np.ndarray) else object)
 
 
 def _is_frame(X: Any) -> bool:
@@ -277,7 +289,7 @@ def _is_dtype(given: object) -> bool:
 
 
 def _is_missing(value: object) -> bool:
-    return value is None or bool(value != value)
+    return value is None or (not isinstance(value, np.ndarray) and bool(value != value))
 
 
 def _is_number(value: object) -> bool:

@@ -29,6 +29,7 @@ _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BO
 _GROUPS = {".": ",'’ \u00a0\u202f", ",": ".'’ \u00a0\u202f"}  # between thousands, by what is before decimals
 _SEPARATOR = re.compile(r'^"?sep=(.)"?\n')  # a first line that a spreadsheet reads, and no row
 _DATE = r"^(\d{1,2})([./-])(\d{1,2})[./-]\d{4}( \d{1,2}:\d{2}(:\d{2})?)?$"
+_DOUBTED = {",": ",", ";": "."}  # by what is between the columns, which of both marks may be either
 _LOOKED = 1_000_000  # letters of a text in which numbers are looked at
 _TWICE = "holds dates that can be read in two ways"
 
@@ -133,20 +134,23 @@ def _best(path: Path, text: str, form: Form, asked: Asked) -> Text:
     found.sort(key=lambda each: (-each[0], bool(each[1].thousands) if form.delimiter != "," else False))
     _, best, columns, typed = found[0]
     if asked.decimal is None and asked.thousands is None:
-        _check_clear(path, typed, text, best)
+        best_count = found[0][0]
+        _check_clear(path, text, best, [form for count, form, _, _ in found if count == best_count], typed)
     names = [" ".join(name.split()) for name in columns.column_names]
     columns, typed = columns.rename_columns(names), typed.rename_columns(names)
     typed, doubts = _with_dates(typed)
     return Text(best, columns, typed, doubts)
 
 
-def _check_clear(path: Path, typed: pyarrow.Table, text: str, form: Form) -> None:
+def _check_clear(path: Path, text: str, form: Form, as_good: list[Form], typed: pyarrow.Table) -> None:
     """Whether it is clear that a comma or a point stands before decimals, or that it does not."""
-    doubted = {";": ".", "\t": ",", "|": ","}.get(form.delimiter)
-    mark = form.thousands or form.decimal
-    if mark != doubted or not any(_is_floating(field.type) for field in typed.schema):
+    mark, tried = form.thousands or form.decimal, {each.decimal for each in as_good}
+    if mark not in _DOUBTED.get(form.delimiter, ".,") or not any(_is_floating(field.type) for field in typed.schema):
         return
-    cells = [cell.strip().strip('"') for line in text[:_LOOKED].split("\n")[1:] for cell in line.split(form.delimiter)]
+    if form.thousands and mark not in tried:
+        return  # other numbers say what stands before decimals
+    _, _, rows = text[:_LOOKED].partition("\n")
+    cells = [cell.strip('" ') for cell in re.findall(rf'"[^"\n]*"|[^{re.escape(form.delimiter)}"\n]+', rows)]
     marked = [cell for cell in cells if re.fullmatch(rf"[+-]?\d[\d{re.escape(mark)}]*", cell) and mark in cell]
     if marked and all(re.fullmatch(rf"[+-]?[1-9]\d?\d?{re.escape(mark)}\d\d\d", cell) for cell in marked):
         small, large = marked[0].replace(mark, "."), marked[0].replace(mark, "")
@@ -222,7 +226,7 @@ def _with_numbers(columns: pyarrow.Table, decimal: str, group: str) -> pyarrow.T
 
     if not group:
         return columns
-    digits = rf"\d{{1,3}}({re.escape(group)}\d{{3}})+|\d+"
+    digits = rf"[1-9]\d{{0,2}}({re.escape(group)}\d{{3}})+|\d+"
     pattern = rf"^[+-]?({digits})({re.escape(decimal)}\d+)?$"
     for place, field in enumerate(columns.schema):
         if field.type != string():

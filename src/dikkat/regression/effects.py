@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from dikkat.regression.joined import Array
-from dikkat.regression.local import ridge_of
+from dikkat.regression.local import lost_to_unseen, ridge_of
 from dikkat.regression.moments import Profile, parts
 from dikkat.regression.smoother import Smoother
 
@@ -45,6 +45,7 @@ def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
         at = torch.tensor(query[rows], dtype=torch.float64, device=smoother.device)
         delta = (key - at[:, None]) / sigma
         share, pull, lse = _weights(smoother.profile, delta, weight)
+        lse = lse + lost_to_unseen(joined, at, sigma)
         row = _rows(share, pull[..., :slopes] / sigma[:slopes], delta, sigma, ridge, lse, smoother.degree)
         found.append(((row.mT @ value).cpu(), (row.square() / weight[:, None]).sum(1).cpu()))
     slope, norm = (torch.cat(each).numpy() for each in zip(*found, strict=True))
@@ -89,7 +90,7 @@ def _rows(share: Tensor, pull: Tensor, delta: Tensor, sigma: Tensor, ridge: Tens
         system = system + torch.diag_embed(torch.nn.functional.pad(added, (1, 0)))
         unit[:, 1:] = torch.diag(1 / sigma[:slopes])
     reached = torch.isfinite(system).all(2).all(1)
-    system = torch.where(reached[:, None, None], system, torch.eye(system.shape[1], dtype=system.dtype))
+    system = torch.where(reached[:, None, None], system, torch.eye(system.shape[1]).to(system))
     inverse = torch.linalg.inv(system)
     lever = pull * (design @ inverse[:, :1].mT)
     left = (unit - lever.mT @ design) @ inverse

@@ -24,7 +24,7 @@ from dikkat.regression.joined import Array, Joined, join
 from dikkat.regression.looking import Looking
 from dikkat.regression.moments import Profile
 from dikkat.regression.progress import Working
-from dikkat.regression.rows import Rows, checked_query, checked_rows
+from dikkat.regression.rows import Rows, checked_query, checked_rows, complete_pairs
 from dikkat.regression.smoother import Smoother
 from dikkat.regression.validation import (
     Missing,
@@ -245,15 +245,21 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         Returns:
             1 for perfect predictions, 0 for those of the mean.
 
+        With `missing="drop"` rows that lack a cell of X or y are left out; `predict`'s warning counts those of X.
+
         Raises:
-            ValueError: As for `predict`; with `out_of_reach="nan"` rows that no training row reaches.
+            ValueError: As for `predict`; with `out_of_reach="nan"` rows that no training row reaches; no row that lacks
+                nothing.
 
         Example:
             >>> model = NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0]], [2.0, 4.0])
             >>> round(model.score([[0.5], [9.0], [-9.0]], [3.0, 4.0, 2.0]), 2)
             1.0
         """
-        predicted = self.predict(X)
+        query, missing = self._query(X)
+        predicted = np.asarray(self._answer(query, missing))
+        if self.missing == "drop":
+            predicted, y, sample_weight = complete_pairs(predicted, y, sample_weight, missing)
         if lost := int(np.isnan(predicted).reshape(len(predicted), -1).any(1).sum()):
             raise ValueError(
                 f"out_of_reach: got {self.out_of_reach!r}, and {lost} of {len(predicted)} rows of X have no training "
@@ -449,7 +455,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
     def _joined(self) -> Joined:
         coding, y = self._coding(), self.y_train_.reshape(len(self.y_train_), -1)
         x = coding.coordinates(self.X_train_)
-        return join(x, y, self.sample_weight_, coding.feature, coding.numbers)
+        return join(x, y, self.sample_weight_, coding.feature, coding.numbers, coding.center().astype(x.dtype))
 
     def _smooth(self, joined: Joined) -> None:
         """Build what answers, and is kept in no file, for the settings of now."""

@@ -114,7 +114,7 @@ def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
     if not all(_is_step(step, tensors["X_train_"].shape[1]) for step in history):
         raise InputError(f"{path}: its history is not one of bandwidths and errors. Save the model again")
     x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
-    columns = _columns(path, content["columns"], x)
+    columns = _columns(path, content.get("columns"), x)
     return Saved(
         settings,
         x,
@@ -163,8 +163,9 @@ def _content(path: Path, metadata: dict[str, str], known: dict[str, Any]) -> dic
     ridge, dropped = content.get("ridge"), content.get("dropped")
     if not isinstance(ridge, float) or not 0 <= ridge < math.inf:
         raise InputError(f"{path}: ridge: got {reprlib.repr(ridge)}; expected a number of at least 0")
-    if not isinstance(content.get("target"), str | None):
-        raise InputError(f"{path}: target: got {reprlib.repr(content['target'])}; expected a name, or none")
+    if not isinstance(content.get("target", 0), str | None):
+        got = reprlib.repr(content["target"]) if "target" in content else "nothing"
+        raise InputError(f"{path}: target: got {got}; expected a name, or none")
     if not isinstance(dropped, int) or dropped < 0:
         raise InputError(f"{path}: dropped: got {reprlib.repr(dropped)}; expected a number of rows")
     return cast(dict[str, Any], content)

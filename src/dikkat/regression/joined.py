@@ -25,6 +25,7 @@ class Joined(NamedTuple):
         feature: (d,) integers, ascending from 0: the feature that each coordinate is of. A number is one coordinate; a
             category is several, which have one bandwidth (`dikkat.regression.coding`).
         numbers: How many features are numbers; they come first, and only they have slopes.
+        center: (d,), where a category is that was not there; NaN of numbers and of categories with an order.
     """
 
     x: Array
@@ -35,6 +36,7 @@ class Joined(NamedTuple):
     place: NDArray[np.intp]
     feature: NDArray[np.intp]
     numbers: int
+    center: Array
 
     @property
     def features(self) -> int:
@@ -62,7 +64,12 @@ class Joined(NamedTuple):
 
 
 def join(
-    x: Array, y: Array, weight: Array, feature: NDArray[np.intp] | None = None, numbers: int | None = None
+    x: Array,
+    y: Array,
+    weight: Array,
+    feature: NDArray[np.intp] | None = None,
+    numbers: int | None = None,
+    center: Array | None = None,
 ) -> Joined:
     """Rows x (n, d), values y (n, v) and weights (n,), at least one of them positive; all numbers by default."""
     if feature is None:
@@ -94,6 +101,7 @@ def join(
         place,
         feature,
         len(feature) if numbers is None else numbers,
+        np.full(x.shape[1], np.nan, x.dtype) if center is None else center,
     )
 
 

@@ -30,16 +30,18 @@ polynomial regression.
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from dikkat.regression.joined import Joined
 from dikkat.regression.moments import LineMoments, Moments
 
 _LARGEST = 1e30  # a ridge that leaves nothing of a slope, and can be added and divided by in float32
 _LOG_LARGEST = math.log(_LARGEST)
+_Found = TypeVar("_Found", Moments, LineMoments, Moments | LineMoments)
 
 
 class LocalFit(NamedTuple):
@@ -100,6 +102,32 @@ def local_fit(found: Moments | LineMoments, ridge: Tensor) -> LocalFit:
     flat = found.spread.shape[1] - len(ridge)
     row, theta = torch.cat([first, -lean], 1), torch.cat([height[:, None], slope], 1)
     return LocalFit(pad(row, (0, flat)), pad(theta, (0, 0, 0, flat)))
+
+
+def without_unseen(found: _Found, joined: Joined, query: Tensor, bandwidth: Tensor, squared: bool = False) -> _Found:
+    r"""Moments with S_0 as it is without those columns of which a query has a category that was not there.
+
+    Such a category is at the same distance r from every row. That leaves the weights' shares as they are, but takes
+    $r^2/2\sigma^2$ from log S_0, which is added to it again: otherwise the ridge would take the slopes for it.
+
+    Args:
+        found: The moments about the queries.
+        joined: The rows.
+        query: (n, d).
+        bandwidth: (d,).
+        squared: Whether they are under K².
+    """
+    return found._replace(lse=found.lse + (1 + squared) * lost_to_unseen(joined, query, bandwidth))
+
+
+def lost_to_unseen(joined: Joined, query: Tensor, bandwidth: Tensor) -> Tensor:
+    """What categories that were not there take from log S_0, (n,)."""
+    center, lost = torch.tensor(joined.center).to(query), query.new_zeros(len(query))
+    for feature in range(joined.numbers, joined.features):
+        own = torch.tensor(joined.feature == feature, device=query.device)
+        far = (center[own] / bandwidth[own]).square().sum() / 2  # from 0, which is the first category
+        lost += torch.where((query[:, own] == center[own]).all(1), far, 0.0)
+    return lost
 
 
 def noise_share(found: LineMoments, squared: LineMoments, ridge: Tensor) -> Tensor:

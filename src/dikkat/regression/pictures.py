@@ -105,13 +105,19 @@ def draw_attention(found: Among, order: str) -> Figure:
     return figure
 
 
-def draw_history(history: Sequence[Mapping[str, Any]], names: Sequence[str], ranges: Array) -> Figure:
-    """The leave-one-out error and the bandwidths by epoch.
+def draw_history(
+    history: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    ranges: Array,
+    criterion: str = "leave-one-out mean squared error",
+) -> Figure:
+    """What the bandwidth is chosen by, and the bandwidths, by epoch.
 
     Args:
         history: The `history_` of an estimator: its first entry is the start, each other one a step that was taken.
         names: Of the features, in the order of the bandwidths.
         ranges: (d,), the range of each feature in the training rows.
+        criterion: What the errors of the history are.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -119,7 +125,7 @@ def draw_history(history: Sequence[Mapping[str, Any]], names: Sequence[str], ran
     figure = _figure(9.0 + 1.2 * several, 3.6)
     left, right = figure.subplots(1, 2)
     left.plot([each["error"] for each in history], marker=".")
-    _name(left, "epoch", "leave-one-out mean squared error")
+    _name(left, "epoch", criterion)
     paths = np.maximum([each["bandwidth"] for each in history], _NARROWEST)  # λ may be 0
     if several:  # in one unit; what is wider than the widest that is drawn makes hardly a difference any more
         paths = np.minimum(paths / np.where(ranges > 0, ranges, 1.0), _WIDEST)

@@ -45,7 +45,9 @@ def checked_rows(
     if before is None:
         columns = find(X, estimator.categorical_features, estimator.ordered_features, names)
     else:
-        columns = extended(X, before.columns, names) if before.columns else ()
+        if before.columns:
+            validate_data(estimator, X, skip_check_array=True, reset=False)  # as many columns, and the same ones
+        columns = extended(X, before.columns, names)
     coded = [each for each in columns if each.coded]
     if coded and estimator.kernel != "gaussian":
         raise ValueError(
@@ -137,6 +139,23 @@ def _complete(
     if not weight[known].any():
         raise ValueError("sample_weight: got zeros alone in rows without missing cells; expected a positive weight")
     return found, values, weight[known], int((~known).sum())
+
+
+def complete_pairs(
+    predicted: Array, y: ArrayLike, sample_weight: ArrayLike | None, missing: NDArray[np.bool_]
+) -> tuple[Array, Array, Array | None]:
+    """Predictions, what should have been predicted, and weights, without rows that lack a cell of X or y.
+
+    Raises:
+        ValueError: There is no other row, or y or the weights are not as many.
+    """
+    values = check_array(y, dtype=np.float64, ensure_2d=False, ensure_all_finite="allow-nan", input_name="y")
+    weight = None if sample_weight is None else np.asarray(sample_weight)
+    check_consistent_length(predicted, values, weight)
+    known = ~(missing | np.isnan(values).reshape(len(values), -1).any(1))
+    if not known.any():
+        raise ValueError(f"X: got missing cells, in X or y, in each of {len(known)} rows; expected one without")
+    return predicted[known], values[known], None if weight is None else weight[known]
 
 
 def _warn_of_new(X: ArrayLike, query: Array, columns: Sequence[Column], names: Sequence[str] | None) -> None:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.base import clone
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression.diagnostics import leave_out
 from dikkat.regression.estimator import NadarayaWatson
@@ -47,8 +48,12 @@ def significance(model: NadarayaWatson, n_permutations: int = 99, random_state: 
         n_permutations: B, at least 1.
         random_state: Where the random numbers begin, as scikit-learn takes it.
 
+    Returns:
+        Where no row can be predicted from others, since all are at one place, every p is 1.
+
     Raises:
-        ValueError: A number of permutations that is none.
+        NotFittedError: The model is not fitted.
+        ValueError: A number of permutations that is none; a model of several targets.
 
     Source: Davison and Hinkley 1997, section 4.3; Racine, Hart and Li 2006 for kernel regression, by bootstrap.
 
@@ -59,7 +64,12 @@ def significance(model: NadarayaWatson, n_permutations: int = 99, random_state: 
         >>> float(significance(model, n_permutations=19).p_value[0])
         0.05
     """
+    check_is_fitted(model)
+    if n_permutations is None:
+        raise ValueError("n_permutations: got None; expected a whole number of at least 1")
     check_count("n_permutations", n_permutations)
+    if model.n_outputs_ > 1:
+        raise ValueError(f"model: got one of {model.n_outputs_} targets; expected one target")
     random = check_random_state(random_state)
     x, error = model.X_train_, leave_out(model).error
     permuted = np.empty((x.shape[1], n_permutations))
@@ -72,5 +82,6 @@ def significance(model: NadarayaWatson, n_permutations: int = 99, random_state: 
             other._take(Rows(mixed, model.y_train_, model.sample_weight_, model.columns_, 0))
             other._choose()
             permuted[j, b] = leave_out(other).error
-    p_value = (1 + (permuted <= error * (1 + 1e-9)).sum(1)) / (1 + n_permutations)
+    no_worse = ~(permuted > error * (1 + 1e-9))  # NaN, where there is nothing to predict, is no better
+    p_value = (1 + no_worse.sum(1)) / (1 + n_permutations)
     return Significance(p_value, error, permuted)

@@ -12,7 +12,7 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from dikkat.regression.joined import Array, Joined
-from dikkat.regression.local import local_fit, ridge_of
+from dikkat.regression.local import local_fit, ridge_of, without_unseen
 from dikkat.regression.moments import Points, Profile, Window, moments, parts, weights
 from dikkat.regression.uncertainty import Band, Uncertainty
 
@@ -53,7 +53,9 @@ class Smoother:
         """The estimates (n, v) and who has one, (n,); computed in the dtype of the rows."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
-            found = moments(part, self._points, self._window(part), degree=self.degree)
+            window = self._window(part)
+            found = moments(part, self._points, window, degree=self.degree)
+            found = without_unseen(found, self.joined, part, window.bandwidth)
             return local_fit(found, self._ridge(part)).estimate, found.lse
 
         mean, lse = self._by_parts(query, self._points, work)

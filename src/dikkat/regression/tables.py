@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -99,6 +99,11 @@ class Table:
         kind = self.typed.schema.field(name).type
         return "number" if _holds_numbers(kind) else "date" if _holds_dates(kind) else "category"
 
+    def holds_text(self, name: str) -> bool:
+        """Whether a column holds text."""
+        self.check_once(name)
+        return _holds_text(self.typed.schema.field(name).type)
+
     def usable(self, *used: str) -> tuple[list[str], dict[str, str]]:
         """The columns to predict from, and the others, with what they hold instead.
 
@@ -121,6 +126,19 @@ class Table:
                 found.append(name)
         return found, others
 
+    def check_usable(self, name: str) -> None:
+        """Whether a column that is asked for can be used without a word on what it is to be taken as.
+
+        Raises:
+            InputError: It is none of those that `usable` finds.
+        """
+        self.check_once(name)
+        if fault := self._fault(self.names.index(name)):
+            named = f", or --categorical {name} too" if self.holds_text(name) else ""
+            raise InputError(
+                f"{self.path}: column {name!r} {fault}; expected numbers, dates or few different texts{named}"
+            )
+
     def _fault(self, place: int) -> str:
         """Why a column cannot be used without being asked for; nothing where it can."""
         column, name = self.typed.column(place), self.names[place]
@@ -134,7 +152,7 @@ class Table:
         if held.numbers or place in self._doubts:
             raise InputError(
                 f"{self.path}: column {name!r} {self._doubts.get(place, held)}; correct it, leave it out with "
-                "--without, or name the columns to use with --feature"
+                f"--without, or take its cells as categories with --categorical {name}"
             )
         count, rows = len({value for _, value in held.cells}) if _holds_text(column.type) else 0, len(held.cells)
         if not 1 < count <= min(_LEVELS, rows // 2):
@@ -157,7 +175,11 @@ class Table:
         return np.column_stack([self._column(name, missing) for name in names])
 
     def frame(
-        self, kinds: Mapping[str, str], missing: bool = False, orders: Mapping[str, Sequence[str]] | None = None
+        self,
+        kinds: Mapping[str, str],
+        missing: bool = False,
+        orders: Mapping[str, Sequence[str]] | None = None,
+        texts: Collection[str] = (),
     ) -> pyarrow.Table:
         """Columns with their names, as a frame that `NadarayaWatson` takes.
 
@@ -165,6 +187,7 @@ class Table:
             kinds: By name what each is taken as: "number", "date", or "category" or "ordered".
             missing: Whether cells may be missing.
             orders: Of ordered columns of text, the levels in their order.
+            texts: Categories that are texts, even if all that are here look like numbers.
 
         Raises:
             InputError: A column is not there, is there twice, holds something else, or lacks cells.
@@ -181,7 +204,8 @@ class Table:
                     raise InputError(f"{self.path}: column {name!r} {_Held.of(column)}; dates are needed")
                 found = column.cast(pyarrow.timestamp("us", getattr(column.type, "tz", None)), safe=False)
             else:
-                found = _as_categories(column)
+                is_other = name in texts and (_holds_numbers(column.type) or _holds_dates(column.type))
+                found = _as_categories(column.cast(pyarrow.string()) if is_other else column)
             lost = np.flatnonzero(np.asarray(found.is_null()))
             if len(lost) and not missing:
                 raise _lacking(self.path, name, lost, len(found), "missing")

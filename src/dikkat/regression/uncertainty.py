@@ -39,7 +39,7 @@ from torch import Tensor
 from dikkat.regression.bandwidth import RIDGE
 from dikkat.regression.criterion import Criterion
 from dikkat.regression.joined import Array, Joined
-from dikkat.regression.local import LocalFit, local_fit, noise_share, ridge_of
+from dikkat.regression.local import LocalFit, local_fit, noise_share, ridge_of, without_unseen
 from dikkat.regression.moments import LineMoments, Points, Profile, Window, moments, parts
 
 _WIDER = 2.0  # the bandwidth of errors over that of values
@@ -100,6 +100,7 @@ class Uncertainty:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             found = moments(part, self._values, self._window(1.0), degree=1)
+            found = without_unseen(found, self.joined, part, self.bandwidth)
             seen = found.offset * self.bandwidth
             ridge = self._ridge(1.0)
             return (self._deviation(part + seen, _open(found, local_fit(found, ridge), ridge)),)
@@ -123,7 +124,14 @@ class Uncertainty:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             found, squared = (
-                moments(part, self._values, self._window(narrow, squared), degree=1) for squared in (False, True)
+                without_unseen(
+                    moments(part, self._values, self._window(narrow, squared), degree=1),
+                    self.joined,
+                    part,
+                    self.bandwidth * narrow,
+                    squared,
+                )
+                for squared in (False, True)
             )
             fit = local_fit(found, ridge)
             seen = found.offset * self.bandwidth * narrow

@@ -97,11 +97,10 @@ class Data:
             raise InputError(
                 f"column {both[0]!r} is given both with --feature and with --without; leave out one of them"
             )
-        else:
-            for name in features:
-                rows.check_once(name)
-                if name not in declared:
-                    rows.check_usable(name)
+        for name in features:
+            rows.check_once(name)
+            if given["feature"] and name not in declared:
+                rows.check_usable(name)
         if not features:
             raise InputError(f"{table}: there is no other column to predict {target!r} from{_reasons(left_out)}")
         if twice := [name for name in [*used, *features] if [*used, *features].count(name) > 1]:

@@ -1,5 +1,6 @@
 """The short road: what takes it, and that it comes to the same bits as the long one."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -279,3 +280,29 @@ def test_negated_operands_have_gradients() -> None:
         assert leaf.grad is not None
         by.append([leaf.grad])
     torch.testing.assert_close(*by)
+
+
+def test_threads_share_a_plan_and_not_its_record(taken: list[bool]) -> None:
+    torch.manual_seed(0)
+    score, lens = scores.Additive(7, 7, 13), torch.tensor([2, 5])
+    given = [[torch.randn(2, length, 7) for length in (3, 5, 5)] for _ in range(4)]
+    with torch.no_grad():
+        right = [dikkat.attend(*each, score=score, valid_lens=lens, impl="reference") for each in given]
+        dikkat.attend(*given[0], score=score, valid_lens=lens)
+    wrong: list[int] = []
+
+    def ask(number: int) -> None:
+        with torch.no_grad():
+            for _ in range(500):
+                came = dikkat.attend(*given[number], score=score, valid_lens=lens)
+                if not torch.allclose(came, right[number], rtol=1e-5, atol=1e-6):
+                    wrong.append(number)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(taken) == 2001
+    assert all(taken[1:])

@@ -5,7 +5,8 @@ PEERS := .venv-peers/bin
 MXNET_PYTHON ?= $(shell command -v python3.11 || command -v python3)
 MXNET := .venv-mxnet/bin
 SOURCES := src tests benchmarks examples docs tools conftest.py
-INSTALL := -m pip install --quiet --disable-pip-version-check
+# Without bytecode of all that is installed: what is imported is compiled then.
+INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 # Threads that wait busily for work would take the cores from the other process's.
 WAITING := OMP_WAIT_POLICY=passive
 PYTEST := $(WAITING) $(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal
@@ -18,8 +19,11 @@ FAST_TESTS := tests/test_attention.py tests/test_masking.py tests/test_scores.py
 
 FENCED_TESTS := tests/test_fences.py tests/test_numba_calls.py tests/translation/test_ranking.py
 
-.PHONY: help demo test test-fast test-all test-fences test-triton test-keras test-keras2 test-mxnet test-pythons coverage check format install \
-  peers bench clean
+# What builds and tests the page of a translator; users need neither, since the built file lies in the package.
+WEB := web/node_modules/installed
+
+.PHONY: help demo test test-fast test-all test-fences test-triton test-keras test-keras2 test-mxnet test-pythons coverage \
+  check lint types site page format install web peers bench clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what there is.
@@ -30,7 +34,7 @@ demo: .venv/demo  ## Train a translator on the phrasebook, score it, and show wh
 
 install: .venv/tools  ## The environment of the commands: translation and regression.
 
-test: .venv/test  ## All tests of dikkat on PyTorch, with the examples of the docstrings, README and docs.
+test: .venv/test $(if $(shell command -v npm),$(WEB))  ## All tests of dikkat on PyTorch, with the examples of the docstrings, README and docs.
 	$(PYTEST)
 
 test-fast: .venv/test  ## The core's tests, in about a minute.
@@ -64,14 +68,30 @@ test-pythons:  ## The core's tests on each of $(PYTHONS) that is here, each in a
 	  $(WAITING) .venv-$$version/bin/python -m pytest -q --numprocesses=2 $(FAST_TESTS) || exit 1; done
 
 test-mxnet: .venv-mxnet/installed  ## MXNet, which wants Python 3.11 and an old NumPy, in an environment of its own.
-	$(MXNET)/python -m pytest -q tests/frameworks/in_mxnet src/dikkat/frameworks/mxnet src/dikkat/textbook/mxnet.py
+	$(WAITING) $(MXNET)/python -m pytest -q --numprocesses=2 --dist=worksteal tests/frameworks/in_mxnet src/dikkat/frameworks/mxnet src/dikkat/textbook/mxnet.py
 
-check: .venv/check  ## Linter, arrows, strict types, docs build.
+check: lint types site page  ## Linter, arrows, strict types, docs build; of the page its types, and that it is built.
+
+lint: .venv/check
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/lint-imports --config pyproject.toml
+
+types: .venv/check
 	$(BIN)/mypy
+
+site: .venv/check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # with --quiet, it would not count the warnings
+
+page: $(WEB)
+	npm --prefix web run --silent check
+
+web: $(WEB)  ## Build src/dikkat/show/living.js from web/src.
+	npm --prefix web run --silent build
+
+$(WEB): web/package.json web/package-lock.json
+	npm --prefix web ci --no-audit --no-fund --silent
+	touch $@
 
 format: .venv/check  ## Format the sources, and mend what the linter can.
 	$(BIN)/ruff check --fix $(SOURCES)
@@ -81,7 +101,7 @@ bench: .venv/frameworks peers demo .venv-mxnet/installed  ## Measure, and write 
 	for suite in attention regression translation frameworks; do $(BIN)/python -m benchmarks $$suite $(BENCH) || exit 1; done
 
 clean:  ## Remove the environments and everything made.
-	rm -rf .venv .venv-* site demo textbook-figures
+	rm -rf .venv .venv-* site demo textbook-figures web/node_modules
 
 # One environment, which grows: each stage adds its extra to the one before.
 .venv/python:
@@ -106,7 +126,7 @@ clean:  ## Remove the environments and everything made.
 	$(MXNET_PYTHON) src/dikkat/frameworks/mxnet/_require.py
 	$(MXNET_PYTHON) -m venv .venv-mxnet
 	$(MXNET)/python $(INSTALL) "$$(grep '^torch==' constraints-mxnet.txt)"
-	$(MXNET)/python $(INSTALL) -c constraints-mxnet.txt -e '.[mxnet,textbook]' pytest
+	$(MXNET)/python $(INSTALL) -c constraints-mxnet.txt -e '.[mxnet,textbook]' pytest pytest-xdist
 	touch $@
 
 peers: .venv-peers/installed  ## The environment of the benchmarks, with TensorFlow, JAX, KeOps, statsmodels and scikit-fda (3 GB).

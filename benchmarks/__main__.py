@@ -66,6 +66,14 @@ SUITES: dict[str, dict[str, Bench]] = {
     "regression": {
         "estimators": Bench("regression.estimators", "kernel regression beside its peers", venv=PEERS),
         "many": Bench("regression.many", "a million rows: bandwidths along one feature, predictions", ("--write",)),
+        "trust": Bench("regression.trust", "noise, bands' coverage, oscillation, broken refits, nested scores"),
+        "judgement": Bench("regression.judgement", "which order and criterion predict best", venv=PEERS),
+        "review": Bench("regression.review", "six methods over tables that nothing was tuned to", venv=PEERS),
+    },
+    "scale": {
+        "memory": Bench("scale.ranks", "memory of a rank of attention over four", ("memory", "--write")),
+        "time": Bench("scale.ranks", "two ranks of a thread beside one process of two", ("time", "--write")),
+        "partitions": Bench("scale.partitions", "regression over 10⁷ rows on two Dask workers", ("--write",)),
     },
     "translation": {
         "phrasebook": Bench("translation.phrasebook", "what `make demo` reaches, and its time"),
@@ -76,11 +84,17 @@ SUITES: dict[str, dict[str, Bench]] = {
             "one sentence: beside its rivals, its bound, int8, a new process, Ctrl-C, ONNX",
             ("--model", "{model}", "--data", "{corpus}", "--out", "{out}"),
         ),
+        "serving": Bench(
+            "translation.serving", "a server under load", ("--model", "{model}", "--data", "{corpus}", "--out", "{out}")
+        ),
         "speed-real": Bench(
             "translation.speed", "the same at a real size", ("--size", "real", "--data", "{corpus}")
         ),
         "waiting": Bench("translation.waiting", "the wait for the next batch of Multi30k", ("--data", "{corpus}")),
         "multi30k": Bench("translation.multi30k", "scores of a translator of Multi30k", ("{model}",)),
+        "page": Bench(
+            "translation.page", "a page: tokens, speed, waits", ("{model}", "--data", "{corpus}", "--write")
+        ),
         "large_corpus": Bench("translation.large_corpus", "memory and time of five million pairs"),
         "kills": Bench("translation.kills", "trainings that are killed and go on"),
         "hostile_models": Bench("translation.hostile_models", "damaged and hostile model folders"),

@@ -124,6 +124,7 @@ def test_every_option_of_the_model_reaches_it(run, quick, homes):
         "categorical_features": "from_dtype",
         "ordered_features": "from_dtype",
         "missing": "refuse",
+        "nested_score": False,
         "verbose": False,
     }
 
@@ -433,7 +434,7 @@ def test_help_fits_80_columns(run, monkeypatch):
     defaults = NadarayaWatson().get_params()
     words = " ".join(page.replace("│", " ").split())
     for name, default in defaults.items():
-        if name not in ("device", "categorical_features", "ordered_features", "verbose"):
+        if name not in ("device", "categorical_features", "ordered_features", "nested_score", "verbose"):
             shown = "0" if name == "tolerance" else default
             assert re.search(rf"--{name.replace('_', '-')} .*?\[default: {shown}\]", words)
 

@@ -1,6 +1,7 @@
 """`dikkat regress` on tables of more than numbers, and with a model that was saved."""
 
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,8 @@ import pytest
 
 from dikkat.cli import main
 from dikkat.regression import NadarayaWatson
+from dikkat.regression.diagnostics import hold_out
+from dikkat.regression.significance import significance
 
 SETTINGS = ["--target", "price", "--bandwidth", "0.2,60,0.4,90", "--folds", "0"]
 
@@ -171,6 +174,22 @@ def test_a_column_that_is_named_is_what_it_holds_or_refused(run, homes, tmp_path
 
 
 @pytest.mark.filterwarnings("default")  # as outside the tests
+def test_numbers_that_are_categories_may_be_texts_in_another_table(run, homes):
+    homes["town"] = homes["town"].map({"Köln": 50667, "Ulm": 89073, "Bern": 3000})
+    homes.to_csv("homes.csv", index=False)
+    settings = ["--target", "price", "--feature", "area", "--feature", "town", "--categorical", "town", "--folds", 0]
+    assert run("homes.csv", *settings, "--bandwidth", "60,0.2", "-o", "made")[0] == 0
+    expected = pd.read_csv("made/predictions.csv")["price_predicted"]
+    homes.astype({"town": object}).assign(town=[*homes["town"][:-1], "?"]).to_csv("new.csv", index=False)
+    status, _, err = run("new.csv", "--apply", "made/model.safetensors", "-o", "out")
+    assert (status, err.count("\n")) == (0, 1)
+    assert "1 of 60 rows of X have a category in column 'town' that was not there in fit" in err
+    found = pd.read_csv("out/predictions.csv")["price_predicted"]
+    np.testing.assert_allclose(found[:-1], expected[:-1], rtol=1e-9)
+    assert abs(found[59] - expected[59]) > 1e-3
+
+
+@pytest.mark.filterwarnings("default")  # as outside the tests
 def test_what_cannot_be_applied(run, homes, tmp_path):
     assert run("homes.csv", *SETTINGS, "--ordered", "size=low,mid,high", "-o", "made")[0] == 0
     apply = ["--apply", "made/model.safetensors", "-o", "out"]
@@ -232,6 +251,18 @@ def test_a_search_says_how_far_it_is(homes, capsys, monkeypatch):
     loud = NadarayaWatson(bandwidth="loo", verbose=True).fit(x, y)
     assert "finding the bandwidth: " in capsys.readouterr().err
     assert loud.bandwidth_ == quiet.bandwidth_
+    works: dict[str, Callable[[NadarayaWatson], object]] = {
+        "predicting": lambda model: model.predict(x),
+        "making the band": lambda model: model.confidence_band(x),
+        "holding out 3 folds": lambda model: hold_out(model, 3),
+        "permuting columns": lambda model: significance(model, 2),
+        "holding out 2 folds": lambda model: model.set_params(nested_score=2).fit(x, y),
+    }
+    for name, work in works.items():
+        work(quiet)
+        assert capsys.readouterr().err == ""
+        work(loud)
+        assert f"{name}: " in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("error")

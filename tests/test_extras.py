@@ -10,7 +10,12 @@ from dikkat import extras
 
 PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Distributions that are imported under another name.
-IMPORTED = {"pyyaml": "yaml", "scikit-learn": "sklearn", "huggingface-hub": "huggingface_hub"}
+IMPORTED = {
+    "pyyaml": "yaml",
+    "prometheus-client": "prometheus_client",
+    "scikit-learn": "sklearn",
+    "huggingface-hub": "huggingface_hub",
+}
 
 
 def packages(extra: str) -> set[str]:

@@ -10,6 +10,7 @@ from torch import Tensor
 import dikkat
 import kit
 from dikkat import scores
+from dikkat.cpu.attention import launch
 from dikkat.inspection import blocks
 from kit import QUERIES, RESTRICTIONS, over
 
@@ -56,10 +57,13 @@ def test_every_summary_is_within_the_budget(way: str, case: str, restriction: st
     seen = dikkat.inspect(made.query, made.key, **given, **EVERYTHING)
     largest = dikkat.inspect(made.query, made.key, **given, overview=(2, 3), pool="max").overview
     again = dikkat.inspect(made.query, made.key, **given, **EVERYTHING, lse=seen.lse)
+    pooled = dikkat.inspect(made.query, made.key, value=made.value, **given, **EVERYTHING)
+    assert pooled.output.dtype == dtype
+    kit.assert_within_budget("output", pooled.output, budget)
     wide = torch.promote_types(dtype, torch.float32)
     # Sums of n weights are off by as much as the sum of their errors.
     scale = budget.scale["weights"] * QUERIES
-    for found in (seen, again):
+    for found in (seen, again, pooled):
         came = found.tensors() | {"largest": largest}
         for name, right in sorted(exact.items()):  # the last are the largest weights
             error = (came[name].to(torch.float64) - right).abs().max()
@@ -85,10 +89,16 @@ def _check_order(found: dikkat.Inspection, weights: Tensor, slack: float) -> Non
 
 
 @pytest.mark.parametrize("case", ["scaled dot", "additive", "gaussian", "epanechnikov"])
-@pytest.mark.parametrize("known", [False, True])
-def test_many_tiles_and_tasks(case: str, known: bool) -> None:
-    """Sizes beyond a task's 32 rows and a tile's 128 keys, with everything that restricts."""
+@pytest.mark.parametrize("way", ["kept", "kept for few rows", "made again", "known"])
+@pytest.mark.parametrize("values", [0, 3, 19])
+def test_many_tiles_and_tasks(case: str, way: str, values: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes beyond a task's 32 rows and a tile's 128 keys, with everything that restricts.
+
+    Of 512 keys' shares those of 16 or more rows are kept.
+    """
     torch.manual_seed(3)
+    room = {"kept for few rows": 21 * 512 * 8, "made again": 15 * 512 * 8}
+    monkeypatch.setattr(launch, "_SHARES", room.get(way, launch._SHARES))
     n, m = 157, 401
     made = kit.CASES[case]
     query, key = (torch.randn(2, 3, length, size, dtype=torch.float64)
@@ -101,9 +111,10 @@ def test_many_tiles_and_tasks(case: str, known: bool) -> None:
         "key_bias": torch.randn(m, dtype=torch.float64),
     }
     dense = dikkat.attention_weights(query, key, score=score, impl="reference", **limits).detach()
-    lse = dikkat.inspect(query, key, score=score, impl="reference", **limits).lse if known else None
+    lse = dikkat.inspect(query, key, score=score, impl="reference", **limits).lse if way == "known" else None
+    value = torch.randn(2, 1, m, values, dtype=torch.float64) if values else None
     asked = {"top_k": 5, "sums": True, "entropy": True, "overview": (11, 13), "rows": [0, 150], "lse": lse}
-    seen = dikkat.inspect(query, key, score=score, impl="numba", **limits, **asked)
+    seen = dikkat.inspect(query, key, score=score, value=value, impl="numba", **limits, **asked)
     rows, cols = (torch.arange(n) * 11 // n, torch.arange(m) * 13 // m)
     by_row, by_col = ((torch.arange(size)[:, None] == cell).double() for size, cell in ((11, rows), (13, cols)))
     right = {
@@ -112,7 +123,8 @@ def test_many_tiles_and_tasks(case: str, known: bool) -> None:
         "top_weights": dense.sort(-1, descending=True).values[..., :5],
         "overview": by_row @ dense @ by_col.T / (by_row.sum(-1)[:, None] * by_col.sum(-1)),
         "rows": dense[..., [0, 150], :],
-    }
+    } | ({} if value is None else {"output": dense @ value})
+    assert (seen.output is None) == (value is None)
     for name, tensor in right.items():
         torch.testing.assert_close(
             getattr(seen, name), tensor, rtol=1e-10, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}"
@@ -160,6 +172,31 @@ def test_a_nan_stays_with_the_rows_that_see_it(impl: str) -> None:
     seen = dikkat.inspect(torch.ones(5, 3), key, score=scores.Dot(), causal=True, top_k=1, entropy=True, impl=impl)
     assert seen.entropy.isnan().tolist() == [False] * 3 + [True] * 2
     assert seen.top_weights[:, 0].isnan().tolist() == [False] * 3 + [True] * 2
+
+
+@pytest.mark.parametrize("impl", ["reference", "numba"])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_hidden_key_has_nothing_of_a_row_of_nan(impl: str, known: bool) -> None:
+    key, mask = torch.zeros(401, 3), torch.ones(5, 401, dtype=torch.bool)
+    key[3] = math.nan
+    mask[:, 3], mask[2], mask[2, :4] = False, False, True
+    given: dict[str, Any] = {"score": scores.Dot(), "mask": mask, "impl": impl}
+    lse = dikkat.inspect(torch.ones(5, 3), key, **given).lse if known else None
+    seen = dikkat.inspect(torch.ones(5, 3), key, **given, lse=lse, sums=True, overview=(1, 401))
+    for found in (seen.sums, seen.overview[0] * 5):
+        torch.testing.assert_close(found, torch.full((401,), 4 / 400).index_fill(0, torch.arange(4), math.nan),
+                                   equal_nan=True)  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [None, torch.ones(600, 1)])
+def test_scores_as_far_apart_as_numbers_go(value: torch.Tensor | None) -> None:
+    key = torch.full((600, 1), -2e38)
+    key[300], key[599] = 0.0, 2e38
+    seen = dikkat.inspect(torch.ones(1, 1), key, score=scores.Dot(), value=value, sums=True, entropy=True, argmax=True,
+                          impl="numba")  # fmt: skip
+    assert seen.entropy.tolist() == [0.0]
+    assert seen.argmax.tolist() == [599]
+    assert seen.sums.nonzero().tolist() == [[599]]
 
 
 def test_halves_under_autocast_and_in_inference_mode() -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import dikkat
 from dikkat import scores, watching
+from dikkat.cpu.attention import launch
 from dikkat.recurrent import AttentionalGRU
 
 EVERYTHING: dict[str, Any] = {"rows": [0, -1], "top_k": 2, "sums": True, "entropy": True, "argmax": True, "overview": 2}
@@ -105,6 +107,32 @@ def test_training_has_the_same_losses_and_gradients_and_weights_before_dropout()
         assert (one is None and other is None) or torch.equal(one, other)
     assert_tells(trace["own"], weights_of(model)["own"])
     assert float(trace["plain"].rows.sum(-1).sub(1).abs().max()) < 1e-5
+
+
+def test_in_inference_what_is_recorded_is_a_by_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    layer, x = dikkat.MultiHeadAttention(12, 3, score=scores.Additive(4, 4, 5)).eval(), torch.randn(2, 331, 12)
+    pooled, summarise = [], launch.summarise
+
+    def told(*arguments: Any, pools: bool = False) -> Any:
+        pooled.append(pools)
+        return summarise(*arguments, pools=pools)
+
+    monkeypatch.setattr(launch, "summarise", told)
+    with torch.no_grad():
+        before, weights = layer(x, x, x, LENS[:2] * 30), layer(x, x, x, LENS[:2] * 30, return_weights=True)[1]
+        for recorders in (1, 2):
+            with ExitStack() as stack:
+                traces = [stack.enter_context(dikkat.record(layer, **EVERYTHING)) for _ in range(recorders)]
+                torch.testing.assert_close(layer(x, x, x, LENS[:2] * 30), before, rtol=0, atol=0)
+            for trace in traces:
+                assert len(trace) == 1
+                assert trace[""].output is None
+                assert_tells(trace[""], weights)
+    assert pooled == [True, True, False]
+    with dikkat.record(layer, sums=True):
+        assert layer(x, x, x).requires_grad
+    assert pooled[3:] == [False]
 
 
 def test_compiled_models_run_as_written_and_compiled_ones_come_back() -> None:

@@ -147,14 +147,71 @@ def test_recorded_with_pytorchs_attention_too() -> None:
         with dikkat.record(made, top_k=3) as trace:
             made(**given)
         traces.append(trace)
+    assert traces[0].names == traces[1].names
     for name in traces[0].names:
         torch.testing.assert_close(traces[0][name].top_weights, traces[1][name].top_weights, rtol=1e-4, atol=1e-5)
 
 
-def test_eager_attention_is_said_not_to_be_seen() -> None:
-    made = model("gpt2", "eager")
-    with pytest.raises(ValueError, match="attn_implementation='eager'"), dikkat.record(made, sums=True):
-        made(**_inputs("gpt2", "none"))
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("training", [False, True])
+def test_eager_attention_is_recorded_too(kind: str, training: bool) -> None:
+    given, eager = _inputs(kind, "left"), model(kind, "eager").train(training)
+    torch.manual_seed(3)
+    right = eager(**given).logits
+    torch.manual_seed(3)
+    with dikkat.record(eager, sums=True, rows=[0, -1]) as trace:
+        assert torch.equal(eager(**given).logits, right)
+    weights = _weights(kind, eager.eval()(**given, output_attentions=True))
+    assert len(trace) == len(weights)
+    for name, (key, each) in zip(sorted(trace.names), sorted(weights.items()), strict=True):
+        assert key in name
+        if not training:
+            torch.testing.assert_close(trace[name].sums, each.sum(-2), rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(trace[name].rows, each[..., [0, -1], :], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(trace[name].sums.sum(-1), each.sum((-2, -1)), rtol=1e-5, atol=1e-5)  # no dropout
+
+
+def test_nested_recordings_both_see_eager_attention() -> None:
+    given, eager = _inputs("gpt2", "left"), model("gpt2", "eager").eval()
+    with dikkat.record(eager, sums=True) as outer, dikkat.record(eager, sums=True) as inner:
+        eager(**given)
+    assert len(outer) == len(inner) > 0
+    assert all(torch.equal(outer[name].sums, inner[name].sums) for name in inner.names)
+
+
+def test_sinks_are_no_keys() -> None:
+    config = transformers.GptOssConfig(
+        vocab_size=WORDS, hidden_size=16, intermediate_size=8, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=4, num_local_experts=2, num_experts_per_tok=1, max_position_embeddings=29,
+        attn_implementation="eager",
+    )  # fmt: skip
+    made = transformers.GptOssForCausalLM(config).eval()
+    with dikkat.record(made, sums=True) as trace:
+        found = made(input_ids=IDS, output_attentions=True)
+    assert len(trace) == 2
+    for name, weights in zip(sorted(trace.names), found.attentions, strict=True):
+        torch.testing.assert_close(trace[name].sums, weights.sum(-2), rtol=1e-5, atol=1e-5)
+
+
+def test_an_attention_that_is_not_seen_is_said_to_be_none() -> None:
+    def own(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *more: Any, **named: Any) -> Any:
+        weights = nn.functional.softmax(query @ key.mT, dim=-1)
+        return (weights @ value).transpose(1, 2).contiguous(), weights
+
+    transformers.AttentionInterface.register("own", own)
+    made = model("gpt2", "own")
+    with pytest.raises(ValueError, match=r"attn_implementation='dikkat', 'sdpa' or 'eager'.*GPT2Attention"):  # noqa: SIM117
+        with dikkat.record(made, sums=True):
+            made(**_inputs("gpt2", "none"))
+
+
+def test_a_softmax_of_ones_own_is_not_taken_for_attention() -> None:
+    class Gate(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.softmax(x, dim=-1)
+
+    with pytest.raises(ValueError, match="no attention was seen"), dikkat.record(Gate(), sums=True):
+        nn.functional.softmax(torch.zeros(3), dim=-1)
 
 
 @pytest.mark.parametrize("more", [{"softcap": 50.0}, {"s_aux": torch.zeros(2)}])

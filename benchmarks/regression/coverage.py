@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.regression.data import Array
 from dikkat.regression import NadarayaWatson
 
-_SIZES = (50, 200, 1000)
+SIZES = (50, 200, 1000)
 _NOISE = 0.5
 
 
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=200)
     repeats = parser.parse_args().repeats
     for order in ("constant", "linear"):
-        for size in _SIZES:
+        for size in SIZES:
             share = held(size, order, repeats)
             print(f"{order:9} n = {size:5}: mean {share.mean():.3f}, worst place {share.min():.3f}", flush=True)
 

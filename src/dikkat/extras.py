@@ -20,7 +20,9 @@ _EXTRAS = {
     "transformers": {"transformers", "safetensors"},
     "datasets": {"datasets"},
     "onnx": {"onnx", "onnxruntime"},
+    "serve": {"fastapi", "uvicorn", "prometheus_client", "limits"},
     "show": {"matplotlib"},
+    "dask": {"dask", "distributed"},
     "regression": {"sklearn", "scipy", "typer", "rich", "safetensors", "pyarrow", "matplotlib"},
 }
 

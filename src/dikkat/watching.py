@@ -11,17 +11,20 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from dikkat.problem import Problem
+    from dikkat.problem import Problem, Result
 
 
 class Watcher(Protocol):
     """Is told of every call of attention."""
 
+    def runs(self, name: str, problem: Problem) -> Result | None:
+        """The result of a call that the implementation of this name is to run, if it can be looked at on the way."""
+
     def saw(self, problem: Problem) -> None:
         """A call that was computed."""
 
     def saw_weights(self, weights: Tensor) -> None:
-        """The weights (..., n, m) of a call, before dropout, of one that computes all of them anyway."""
+        """The weights (..., n, m) of a call that computes all of them anyway, before dropout."""
 
 
 class _Thread(threading.local):

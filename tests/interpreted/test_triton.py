@@ -464,3 +464,57 @@ def test_tiles_of_their_own_size(
         Dense._fields, attended(*operands), exact, plain, scales(*operands), strict=True
     ):
         assert_as_good(name, came, true, near, scale)
+
+
+# --- what is told of the weights
+
+
+@pytest.mark.parametrize(
+    ("case", "restriction"),
+    [("additive", r) for r in ("none", "all", "causal", "mask a head", "lengths a query")]
+    + [(c, "all") for c in DISTANCES],
+    ids=str,
+)
+def test_summaries_are_within_the_error_budget(case: str, restriction: str) -> None:
+    made = single(case, restriction)
+    budget, plain = (
+        kit.expected(case, restriction, torch.float32),
+        kit.twin(kit.call(case, restriction).to(torch.float32))[2],
+    )
+    given = {"score": made.score, "impl": "triton", **made.restricted}
+    with kit.record() as ran:
+        seen = dikkat.inspect(made.query, made.key, **given, sums=True, entropy=True, argmax=True, top_k=1)
+        pooled = dikkat.inspect(made.query, made.key, value=made.value, **given, sums=True)
+    assert ran == ["triton"]  # of the output alone
+    kit.assert_within_budget("lse", seen.lse.cpu(), budget)
+    kit.assert_within_budget("output", pooled.output.detach().cpu(), budget)
+    exact, plain = budget.exact["weights"], plain.detach().double()
+    for found, of in (
+        (seen.sums, lambda w: w.sum(-2)),
+        (pooled.sums, lambda w: w.sum(-2)),
+        (seen.entropy, lambda w: torch.special.entr(w).sum(-1)),
+        (seen.top_weights[..., 0], lambda w: w.amax(-1)),
+    ):
+        assert_as_good(case, found.cpu(), of(exact), of(plain), budget.scale["weights"] * kit.QUERIES)
+    live = (exact > 0).any(-1)
+    assert torch.equal(seen.argmax.cpu() >= 0, live)
+    best = exact.gather(-1, seen.argmax.cpu().clamp(min=0)[..., None])[..., 0]
+    torch.testing.assert_close(best, exact.amax(-1), rtol=1e-5, atol=1e-6)
+
+
+def test_of_equal_weights_the_first_key_is_told() -> None:
+    query, key = torch.zeros(5, 3, device=DEVICE), torch.zeros(37, 3, device=DEVICE)
+    seen = dikkat.inspect(query, key, score=scores.Gaussian(1.0).to(DEVICE), argmax=True, entropy=True, impl="triton")
+    assert seen.argmax.tolist() == [0] * 5
+    torch.testing.assert_close(seen.entropy.cpu(), torch.full((5,), math.log(37)))
+
+
+def test_in_halves_and_with_more_than_there_are_kernels_for() -> None:
+    made = moved(kit.call("additive", "none", round_to=torch.float16).to(torch.float16))
+    asked: dict[str, Any] = {"sums": True, "entropy": True, "argmax": True}
+    one, more = (
+        dikkat.inspect(made.query, made.key, score=made.score, impl="triton", **asked, **extra)
+        for extra in ({}, {"overview": 2})
+    )
+    for name, tensor in one.tensors().items():
+        torch.testing.assert_close(tensor, more.tensors()[name], rtol=1e-4, atol=1e-5)

@@ -274,6 +274,50 @@ def test_density_times_probability():
         model.log_density(frame)
 
 
+@pytest.mark.filterwarnings("ignore:.*that was not there in fit")
+def test_a_category_that_was_not_there_has_no_density():
+    frame, y = _table()
+    settings = {"bandwidth": BANDWIDTH[:2], "categorical_features": ["town"]}
+    model = NadarayaWatson(**settings).fit(frame[["town", "area"]], y)
+    query = pd.DataFrame({"town": ["Ulm", "Izmir"], "area": [1.0, 1.0]})
+    assert np.isfinite(model.log_density(query)).tolist() == [True, False]
+    assert model.log_density(query)[1] == -np.inf
+    one = NadarayaWatson(**settings | {"bandwidth": [0.0, 0.4]}).fit(frame[["town", "area"]].assign(town="Ulm"), y)
+    numbers = NadarayaWatson(bandwidth=0.4).fit(frame[["area"]], y)
+    expected = [*numbers.log_density(query[["area"]])[:1], -np.inf]
+    np.testing.assert_allclose(one.log_density(query), expected, rtol=1e-9)
+    np.testing.assert_allclose(one.predict(query), numbers.predict(query[["area"]]), rtol=1e-9)
+
+
+@pytest.mark.parametrize("levels", [[3, 10, 20], ["3", "10", "20"], [3.0, 10.0, 20.0], ["3", "10", "c"]])
+def test_numbers_and_texts_of_them_are_the_same_category(levels):
+    """As a column is read of another file, where one cell is no number."""
+    frame, y = _table()
+    names = dict(zip(["Lyon", "Bursa", "Ulm"], levels, strict=True))
+    settings = {"bandwidth": BANDWIDTH[:2], "categorical_features": ["town"]}
+    frame = frame[["town", "area"]]
+    model = NadarayaWatson(**settings).fit(frame.assign(town=frame["town"].map(names)), y)
+    expected = NadarayaWatson(**settings).fit(frame, y).predict(frame)
+    texts = frame["town"].map({town: str(level).removesuffix(".0") for town, level in names.items()})
+    np.testing.assert_allclose(model.predict(frame.assign(town=texts)), expected, rtol=1e-12)
+    if levels[2] != "c":
+        for kind in (int, float):
+            found = model.predict(frame.assign(town=texts.astype(kind)))
+            np.testing.assert_allclose(found, expected, rtol=1e-12)
+        assert model.partial_fit(frame.assign(town=texts), y).columns_[0].levels == tuple(sorted(levels))
+
+
+def test_texts_that_are_one_number_are_told_apart():
+    frame, y = _table()
+    codes = frame["town"].map({"Lyon": "1", "Bursa": "01", "Ulm": "2"})
+    model = NadarayaWatson(bandwidth=[0.2, 0.4], categorical_features=[0]).fit(
+        pd.DataFrame({"a": codes, "b": frame["area"]}), y
+    )
+    assert model.columns_[0].levels == ("01", "1", "2")
+    with pytest.warns(UserWarning, match="1 of 2 rows of X have a category in column 'a' that was not there in fit"):
+        model.predict(pd.DataFrame({"a": [1, 2], "b": [0.0, 0.0]}))
+
+
 def test_files_know_the_columns(tmp_path):
     frame, y = _table()
     frame["day"] = pd.date_range("2020-02-27 06:00", periods=ROWS, freq="36h")

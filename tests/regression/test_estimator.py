@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import t as student
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
+from sklearn.dummy import DummyRegressor
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.neighbors import KernelDensity
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dikkat.regression import NadarayaWatson
+from dikkat.regression.diagnostics import hold_out
 
 ROWS, QUERIES, SIZE = 37, 11, 3
 SIGMA = np.array([1.7, 2.3, 3.1])
@@ -456,16 +458,70 @@ def test_score_is_r2():
     assert model.score(x, y, sample_weight=weight) == pytest.approx(expected)
 
 
-def test_score_says_what_is_out_of_reach():
-    x, y, query, _ = _data()
-    model = NadarayaWatson("boxcar", bandwidth=SIGMA, order="constant").fit(x, y)
-    far = np.vstack([x, query[:2] + 100])
-    with (
-        pytest.warns(UserWarning, match="in reach"),
-        pytest.raises(ValueError, match=r"^out_of_reach: got 'nan', and 2 of 39 rows .* boxcar .*; expected 'nearest'"),
-    ):
-        model.score(far, np.append(y, [0.0, 0.0]))
-    assert np.isfinite(model.set_params(out_of_reach="nearest").score(far, np.append(y, [0.0, 0.0])))
+def test_score_counts_what_is_out_of_reach_as_the_mean():
+    x, y, query, weight = _data()
+    model = NadarayaWatson("boxcar", bandwidth=SIGMA, order="constant").fit(x, y, weight)
+    far, right = np.vstack([x[weight > 0], query[:2] + 100]), np.append(y[weight > 0], [0.0, 3.0])
+    mean = np.average(y, weights=weight)
+    found = np.append(model.predict(x[weight > 0]), [mean, mean])
+    expected = 1 - np.square(right - found).sum() / np.square(right - right.mean()).sum()
+    with pytest.warns(UserWarning, match=f"2 of {len(far)} rows .* boxcar kernel and count as answered with the mean"):
+        assert model.score(far, right) == pytest.approx(expected, rel=1e-12)
+    with pytest.warns(UserWarning, match=f"2 of {len(far)} rows .* get NaN"):
+        assert np.isnan(model.predict(far)[-2:]).all()
+    nearest = model.set_params(out_of_reach="nearest").score(far, right)
+    assert np.isfinite(nearest)
+    assert nearest != pytest.approx(expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*in reach of the.*:UserWarning")
+def test_no_fold_fails_for_what_is_out_of_reach():
+    x, y, _, _ = _data()
+    settings = {"X": x, "y": y, "cv": 5, "error_score": "raise"}
+    nobody = cross_val_score(NadarayaWatson("epanechnikov", bandwidth=1e-6), **settings)
+    np.testing.assert_allclose(nobody, cross_val_score(DummyRegressor(), **settings), rtol=1e-12)
+
+
+@pytest.mark.parametrize("outputs", [(), (2,)])
+def test_nested_score_of_a_given_bandwidth_is_left_out_by_the_formula(outputs):
+    """Where each row is a fold."""
+    x, y, _, weight = _data(outputs)
+    there = np.flatnonzero(weight)
+    model = NadarayaWatson(bandwidth=SIGMA, nested_score=99).fit(x, y, weight)
+    left = []
+    for row in there:
+        others = there[there != row]
+        left.append(
+            y[row] - dense.predict("gaussian", "constant", x[[row]], x[others], y[others], SIGMA, weight[others])[0]
+        )
+    y, weight = y[there], weight[there]
+    variance = np.average(np.square(y - np.average(y, axis=0, weights=weight)), axis=0, weights=weight)
+    expected = 1 - np.average(np.square(left), axis=0, weights=weight) / variance
+    assert model.score_ == pytest.approx(expected.mean(), rel=1e-9)
+
+
+def test_nested_score_of_what_no_fold_reaches_is_that_of_its_mean():
+    x, y = np.arange(5.0)[:, None], np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+    model = NadarayaWatson("boxcar", bandwidth=0.5, nested_score=5).fit(x, y)
+    others = (y.sum() - y) / 4
+    assert model.score_ == pytest.approx(1 - np.square(y - others).mean() / y.var())
+
+
+def test_nested_score_is_asked_for(tmp_path):
+    x, y, _, _ = _data()
+    model = NadarayaWatson(nested_score=True).fit(x, y)
+    assert model.score_ == hold_out(model).r2 == hold_out(NadarayaWatson().fit(x, y), 5).r2
+    assert model.score_ < 1 - model.history_[-1]["error"] / y.var()
+    three = NadarayaWatson(nested_score=3).fit(x, y)
+    assert three.score_ == hold_out(model, 3).r2 != model.score_
+    model.save(tmp_path / "model")
+    assert not hasattr(NadarayaWatson.load(tmp_path / "model"), "score_")
+    assert pickle.loads(pickle.dumps(model)).score_ == model.score_
+    assert not hasattr(model.set_params(nested_score=False).partial_fit(x, y), "score_")
+    assert math.isnan(NadarayaWatson(nested_score=True).fit([[0.0], [0.0]], [1.0, 2.0]).score_)
+    for wrong in (1, -1, 2.5, "five", None):
+        with pytest.raises(ValueError, match=r"^nested_score: got .*; expected True, False, or a number of folds"):
+            NadarayaWatson(nested_score=wrong).fit(x, y)
 
 
 @pytest.mark.parametrize(

@@ -5,23 +5,51 @@ from typing import Annotated
 
 from dikkat.cli.app import Command, app, option
 from dikkat.cli.options import ModelArgument
+from dikkat.errors import InputError
 from dikkat.translation import Translator
 from dikkat.translation.formats import model_folder
 
 
-@app.command(cls=Command, epilog="Example:\n\ndikkat export my-model --onnx my-graphs")
+@app.command(
+    cls=Command,
+    epilog='Examples:\n\ndikkat export my-model --html translator.html --example "I am at home."\n\n'
+    "dikkat export my-model --onnx my-graphs",
+)
 def export(
     model: ModelArgument,
-    onnx: Annotated[Path, option("The folder to make. Graphs there are replaced.", "FOLDER", "--onnx")],
+    html: Annotated[
+        Path | None, option("The page to write: one file, which opens from a disk.", "FILE", "--html")
+    ] = None,
+    title: Annotated[str | None, option("The page's heading. \\[default: the model's name]", "TEXT")] = None,
+    example: Annotated[
+        list[str] | None,
+        option("A sentence for the page to begin with. May be given several times.", "SENTENCE", "--example"),
+    ] = None,
+    onnx: Annotated[
+        Path | None, option("The folder of graphs to make. Graphs there are replaced.", "FOLDER", "--onnx")
+    ] = None,
 ) -> None:
-    """Write a translator as two ONNX graphs, the encoder and a step of the decoder, for programs without PyTorch.
+    """Write a translator for where there is no Python: as one page for a browser, or as two ONNX graphs.
 
-    Before anything is written, ONNX Runtime has to compute what PyTorch does.
+    The page translates by itself, and shows what it looks at. Of the graphs, an encoder and a step of a decoder, ONNX
+    Runtime has to compute what PyTorch does before anything is written.
     """
+    if (html is None) == (onnx is None):
+        raise InputError("give --html FILE or --onnx FOLDER, and not both")
+    if html is None and (title or example):
+        raise InputError("--title and --example are of a page: give them with --html FILE")
+    translator = Translator.load(model)
+    if html is not None:
+        translator.export_html(html, title=title or model.resolve().name, examples=example or [])
+        print(f"{html}: a page of {html.stat().st_size / 1e6:.1f} MB, with the model inside")
+    if onnx is not None:
+        _write_graphs(translator, onnx)
+
+
+def _write_graphs(translator: Translator, folder: Path) -> None:
     from dikkat.translation.formats import onnx_folder
 
-    translator = Translator.load(model)
-    model_folder.check_writable(onnx, onnx_folder.FILES)
-    translator.export_onnx(onnx)
-    sizes = [(onnx / name).stat().st_size / 1e6 for name in (onnx_folder.ENCODER, onnx_folder.DECODER)]
-    print(f"{onnx}: an encoder of {sizes[0]:.1f} MB, a step of a decoder of {sizes[1]:.1f} MB, as PyTorch computes")
+    model_folder.check_writable(folder, onnx_folder.FILES)
+    translator.export_onnx(folder)
+    sizes = [(folder / name).stat().st_size / 1e6 for name in (onnx_folder.ENCODER, onnx_folder.DECODER)]
+    print(f"{folder}: an encoder of {sizes[0]:.1f} MB, a step of a decoder of {sizes[1]:.1f} MB, as PyTorch computes")

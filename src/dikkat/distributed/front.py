@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from dikkat import call
+from dikkat import call, watching
 from dikkat.backends import BACKENDS
 from dikkat.distributed.agreement import agree, described, fingerprint, refusing
 from dikkat.distributed.blocks import Shard
@@ -30,7 +30,7 @@ METHODS: tuple[str, ...] = get_args(Method)
 # What the ranks must bring alike, in the order in which they are told of it.
 _ALIKE = (
     "method", "order", "causal", "dropout", "score", "dtype", "heads", "query", "key", "value", "key_bias",
-    "valid_lens",
+    "valid_lens", "recorded",
 )  # fmt: skip
 
 
@@ -87,6 +87,9 @@ def attend(
     Positions in restrictions are those in the whole sequence: `valid_lens`, `exclude` and the columns of `mask` speak
     of all M keys, their rows are this rank's queries, and `key_bias` is of this rank's keys. All ranks make the same
     calls, forward and backward, in the same order.
+
+    `dikkat.record`, on all ranks or on none, tells each what its own queries look at among all M keys, whose features
+    are brought to every rank for it.
 
     Args:
         query: (..., n, d_q), this rank's queries ("ring"), or all of them ("reduce"). A `DTensor` over a mesh of one
@@ -191,6 +194,7 @@ def _described(
         "value": _shape(value),
         "key_bias": f"{_shape(bias[..., None])} {bias.dtype}" if isinstance(bias, Tensor) else None,
         "valid_lens": None if by_element is None else f"lengths of sum {fingerprint(by_element)}",
+        "recorded": bool(watching.watchers()),
     }
 
 
@@ -235,7 +239,43 @@ class _Call:
         learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
         agree(ranks, {"features": problem.key.shape[-1], "gradients": learns}, ("features", "gradients"), device)
         shard = Shard(problem, kernel, self.own_queries, self.queries, self.keys, limits, self._causal).bare()
-        return pooled(Layout(ranks, self.key_spans, self.travels), shard, *operands).to(problem.value.dtype)
+        output = pooled(Layout(ranks, self.key_spans, self.travels), shard, *operands).to(problem.value.dtype)
+        if watching.watchers():
+            with torch.no_grad():
+                self._tell(problem, limits, bias)
+        return output
+
+    def _tell(self, problem: Problem, limits: Restrictions, bias: Tensor | None) -> None:
+        """Tell those who watch of this rank's queries and all keys, which are brought here for it, without values."""
+        own, _ = self._positions(limits.device)
+        wholes = []
+        for side in [problem.key] if bias is None else [problem.key, bias[..., None]]:
+            room = side.new_zeros(*side.shape[:-2], self.keys, side.shape[-1], dtype=problem.dtype)
+            wholes.append(room.index_copy_(-2, own, side.to(problem.dtype)))
+        key, *biases = self.ranks.total(*wholes)
+        limits = replace(limits, lens=self._lens(limits, problem.lead), key_bias=biases[0][..., 0] if biases else None)
+        value = key.new_zeros(1).expand(*key.shape[:-1], 1)
+        whole = replace(problem, key=key, value=value, limits=limits, packed=None, dropout=0.0, seeds=None)
+        with refusing(self.ranks, limits.device):
+            for watcher in watching.watchers():
+                watcher.saw(whole)
+        agree(self.ranks, {}, (), limits.device)
+
+    def _positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Where in the sequence this rank's keys and queries lie."""
+        keys, queries = (
+            torch.cat([torch.arange(s.first, s.first + len(s), device=device) for s in side])
+            for side in (self.own_keys, self.own_queries)
+        )
+        return keys, queries
+
+    def _lens(self, limits: Restrictions, lead: torch.Size) -> Tensor | None:
+        """The lengths of this rank's queries, causality in them."""
+        if not self._causal:
+            return limits.lens
+        _, own = self._positions(limits.device)
+        reach = (own + 1 + self.keys - self.queries).clamp(0, self.keys).expand(*(1,) * len(lead), -1)
+        return reach if limits.lens is None else torch.minimum(limits.lens, reach)
 
     @property
     def _causal(self) -> bool:
@@ -268,20 +308,12 @@ class _Call:
 
     def _seen_and_live(self, limits: Restrictions, bias: Tensor | None, lead: torch.Size) -> tuple[Tensor, Tensor]:
         """Which of this rank's keys any query of any rank sees, and which of its queries see any key, with `lead`."""
-        device = limits.device
-        own_keys, own_queries = (
-            torch.cat([torch.arange(s.first, s.first + len(s), device=device) for s in side])
-            for side in (self.own_keys, self.own_queries)
-        )
-        hidden = torch.zeros((*lead, self.keys), device=device)
+        own_keys, _ = self._positions(limits.device)
+        hidden = torch.zeros((*lead, self.keys), device=limits.device)
         if bias is not None:
             hidden[..., own_keys] = (bias.detach() == -math.inf).to(hidden.dtype)
         (hidden,) = self.ranks.total(hidden)
-        lens = limits.lens
-        if self._causal:
-            reach = (own_queries + 1 + self.keys - self.queries).clamp(0, self.keys).expand(*(1,) * len(lead), -1)
-            lens = reach if lens is None else torch.minimum(lens, reach)
-        whole = replace(limits, lens=lens, key_bias=torch.where(hidden > 0, -math.inf, 0.0))
+        whole = replace(limits, lens=self._lens(limits, lead), key_bias=torch.where(hidden > 0, -math.inf, 0.0))
         seen, live = whole.seen_and_live()
         (count,) = self.ranks.total(seen.to(torch.int64).expand(*lead, -1))
         return count[..., own_keys] > 0, live.expand(*lead, -1)

@@ -1,13 +1,15 @@
 """The front door: weights and summaries of one call, on request."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from dikkat import call, watching
 from dikkat.backends import choose
-from dikkat.cpu.attention import launch
+from dikkat.cpu.attention import few, launch
+from dikkat.gpu.attention import launch as gpu_launch
 from dikkat.inspection.blocks import in_blocks, numbers_of_a_row, of_keys, of_rows, summarise
 from dikkat.inspection.request import Inspection, Overview, Pool, Request
 from dikkat.masking import check_dense
@@ -21,6 +23,7 @@ def inspect(
     key: Tensor,
     *,
     score: Score,
+    value: Tensor | None = None,
     valid_lens: Tensor | int | None = None,
     mask: Tensor | None = None,
     causal: bool = False,
@@ -50,13 +53,15 @@ def inspect(
         query: (..., n, d_q), floating point.
         key: (..., m, d_k), of the same dtype.
         score: The scoring function a.
+        value: (..., m, d_v): the output of `attend` is returned as well. In compiled code what is asked for, but for
+            `rows` and `tile`, is then a by-product of the same walk over the keys, and costs little beside it.
         valid_lens: (B,) or (B, n) integers in 0 ... m: key j takes part where j < valid_len.
         mask: Booleans that broadcast to (..., n, m); True takes part.
         causal: Query i sees keys j <= i + m − n.
         key_bias: (..., m), b, added to the scores; −∞ hides a key.
         exclude: (..., n) integers: one key index that a row must not see, −1 for none.
-        lse: (..., n), the call's log-sum-exp, which `dikkat.attention_state` and `inspect` return: with it the keys are
-            walked over once, and not twice.
+        lse: (..., n), the call's log-sum-exp, which `dikkat.attention_state` and `inspect` return: with it weights are
+            known at first sight, and a rectangle can be computed alone.
         rows: Which queries' weights to return, counted from 0, or from the end below 0.
         tile: Two slices, of queries and of keys: which rectangle of the weights to return.
         top_k: How many of each query's largest weights to return, from 1 to m.
@@ -93,20 +98,29 @@ def inspect(
     call.check_features("key", key)
     with torch.no_grad(), watching.watched_by():
         problem = call.problem(
-            query, key, key.new_zeros(*key.shape[:-1], 1), score, call.Wanted(wants_state=True, wants_weights=True),
+            query, key, _no_values(key, key.shape[:-2]) if value is None else value, score,
+            call.Wanted(wants_state=True, wants_weights=True),
             valid_lens=valid_lens, mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
         )  # fmt: skip
         if lse is not None:
             _check_lse(lse, problem)
-        return inspected(problem, request, lse, impl)
+        found = inspected(problem, request, lse, impl, pools=value is not None)
+    return found if value is None or found.output is None else replace(found, output=found.output.to(value.dtype))
 
 
-def inspected(problem: Problem, request: Request, lse: Tensor | None = None, impl: str = "auto") -> Inspection:
-    """What is asked for of a checked call that wants its state and its weights."""
+def inspected(
+    problem: Problem, request: Request, lse: Tensor | None = None, impl: str = "auto", *, pools: bool = False
+) -> Inspection:
+    """What is asked for of a checked call; and its output, if `pools`, in the dtype that was computed in."""
+    whole = replace(problem, wants_state=True, wants_weights=True)
+    problem = replace(whole, value=_no_values(problem.value, problem.lead))
     queries, keys, device = problem.limits.queries, problem.limits.keys, problem.query.device
     asked, corner = request.asked(queries, keys), request.corner(queries, keys)
     chosen = request.chosen(queries, device)
-    summary = Summary(lse) if lse is not None and asked == Asked() else _summary(problem, asked, lse, impl)
+    if lse is not None and asked == Asked() and not pools:
+        summary = Summary(lse)
+    else:
+        summary = _summary(problem, asked, lse, impl, whole if pools else None)
 
     def weights(rows: Tensor) -> Tensor:
         return _found(of_rows(problem, rows), impl)[1]
@@ -117,6 +131,13 @@ def inspected(problem: Problem, request: Request, lse: Tensor | None = None, imp
         None if chosen is None else in_blocks(weights, chosen, numbers_of_a_row(problem)),
         None if corner is None else _rectangle(problem, *corner, summary.lse, impl),
     )
+
+
+def is_by_product(name: str, problem: Problem) -> bool:
+    """Whether the implementation of a name would run a call as `launch.summarise` does, and nothing else is wanted."""
+    learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in problem.tensors().values())
+    wants_more = problem.wants_state or problem.wants_weights or problem.dropout
+    return name == "numba" and not learns and not wants_more and not few.fits(problem)
 
 
 def answer(summary: Summary, request: Request, rows: Tensor | None, tile: Tensor | None) -> Inspection:
@@ -132,6 +153,7 @@ def answer(summary: Summary, request: Request, rows: Tensor | None, tile: Tensor
         summary.entropy,
         keys[..., 0] if request.argmax and keys is not None else None,
         summary.cells,
+        summary.mean,
     )
 
 
@@ -144,17 +166,32 @@ def _check_lse(lse: Tensor, problem: Problem) -> None:
         raise TypeError(f"lse: got dtype {lse.dtype}; expected {problem.dtype}, as dikkat.attention_state returns it")
 
 
-def _summary(problem: Problem, asked: Asked, lse: Tensor | None, impl: str) -> Summary:
-    """The summaries, in compiled code where that runs and is worth it or was named."""
+def _no_values(like: Tensor, lead: torch.Size) -> Tensor:
+    """Values (..., m, 1) of a call whose weights alone are looked at."""
+    return like.new_zeros(1).expand(*lead, like.shape[-2], 1)
+
+
+def _summary(problem: Problem, asked: Asked, lse: Tensor | None, impl: str, whole: Problem | None) -> Summary:
+    """The summaries, in compiled code where that runs and is worth it or was named; and the mean of the whole call."""
     name = choose(problem).name if impl == "auto" else impl
     limits, on_cpu = problem.limits, not launch.obstacles(problem)
     some = limits.queries and limits.keys and problem.lead.numel()
     if some and on_cpu and (name == "numba" or (impl == "auto" and name != "reference")):
-        return launch.summarise(problem, asked, lse)
+        return launch.summarise(whole or problem, asked, lse, pools=whole is not None)
     each, device = numbers_of_a_row(problem), problem.query.device
-    return summarise(
+    if some and name == "triton" and gpu_launch.can_summarise(asked) and not gpu_launch.obstacles(problem):
+        return _with_mean(gpu_launch.summarise(problem, asked), whole, name)
+    found = summarise(
         lambda rows: _found(of_rows(problem, rows), name), limits.queries, limits.keys, each, asked, device
     )
+    return _with_mean(found, whole, name)
+
+
+def _with_mean(summary: Summary, whole: Problem | None, name: str) -> Summary:
+    """The summary with the mean of the whole call, if there is one, from an implementation of its own."""
+    if whole is None:
+        return summary
+    return summary._replace(mean=call.dispatch(replace(whole, wants_weights=False), name).mean)
 
 
 def _found(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:

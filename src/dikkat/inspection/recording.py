@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import torch
@@ -14,16 +15,19 @@ from torch.overrides import TorchFunctionMode
 
 from dikkat import watching
 from dikkat.inspection.captured import of_fused_function, of_multi_head_function, of_weights
-from dikkat.inspection.front import inspected
+from dikkat.inspection.front import inspected, is_by_product
 from dikkat.inspection.request import Inspection, Overview, Pool, Request
 from dikkat.inspection.trace import Trace
 from dikkat.masking import transformed
-from dikkat.problem import Problem
+from dikkat.problem import Problem, Result
 
 _CAPTURED: dict[Any, Callable[..., Inspection]] = {
     F.scaled_dot_product_attention: of_fused_function,
     F.multi_head_attention_forward: of_multi_head_function,
 }
+# In Hugging Face's models, the functions whose softmax makes the weights with `attn_implementation="eager"`.
+_MODES = frozenset({"__torch_function__", "handle_torch_function"})
+_EAGER = frozenset({"eager_attention_forward", "_upcast_and_reordered_attn"})
 
 
 @contextmanager
@@ -42,9 +46,9 @@ def record(
 
     What is seen: every call of `dikkat.attend` and its sisters, dikkat's layers and recurrences,
     `torch.nn.MultiheadAttention`, and `torch.nn.functional.scaled_dot_product_attention` inside any module; so too
-    Hugging Face's models with `attn_implementation="dikkat"` or `"sdpa"`, but not `"eager"`, which computes its weights
-    in operations of its own. Weights are those before dropout; they are summarised at once, moved to the CPU, and have
-    no gradient. Neither the model's results nor its gradients change, but for the rounding where PyTorch would have
+    Hugging Face's models with `attn_implementation="dikkat"`, `"sdpa"` or `"eager"`, but not with flash or flexible
+    attention. Weights are those before dropout; they are summarised at once, moved to the CPU, and have no gradient.
+    Neither the model's results nor its gradients change, but for the rounding where PyTorch would have
     taken a shortcut in evaluation.
 
     Nothing is patched or hooked: this thread is watched, and the module that called is found on its stack. So other
@@ -92,8 +96,9 @@ def record(
         kinds = sorted({type(module).__name__ for module in model.modules()})
         raise ValueError(
             f"model: got {type(model).__name__}, in which no attention was seen: it was not run here, or has none but "
-            "in operations of its own (as Hugging Face's models with attn_implementation='eager' have); expected a run "
-            "of a model with layers of dikkat, torch.nn.MultiheadAttention or scaled_dot_product_attention. "
+            "in operations of its own; expected a run of a model with layers of dikkat, torch.nn.MultiheadAttention or "
+            "scaled_dot_product_attention, or one of Hugging Face's that is loaded with attn_implementation='dikkat', "
+            "'sdpa' or 'eager'. "
             f"Its modules: {', '.join(kinds)}"
         )
 
@@ -106,26 +111,32 @@ class _Recorder:
         # By identity, and kept alive meanwhile; a compiled module stands for its original.
         self._names = {id(module): (name, module) for name, module in _named(model)}
 
+    def runs(self, name: str, problem: Problem) -> Result | None:
+        """A call of dikkat's of whose output what is asked for is a by-product."""
+        if not is_by_product(name, problem):
+            return None
+        found = self.add(lambda: inspected(problem, self._request, impl=name, pools=True))
+        return None if found is None or found.output is None else Result(found.output, None, None)
+
     def saw(self, problem: Problem) -> None:
         """A call of dikkat's."""
-        value = problem.key.new_zeros(1, dtype=problem.value.dtype).expand(*problem.key.shape[:-1], 1)
-        plain = replace(problem, value=value, dropout=0.0, seeds=None, wants_state=True, wants_weights=True)
+        plain = replace(problem, dropout=0.0, seeds=None)
         self.add(lambda: inspected(plain, self._request))
 
     def saw_weights(self, weights: Tensor) -> None:
-        """A recurrence's weights."""
+        """Weights that a recurrence, or a model's own operations, made."""
         self.add(lambda: of_weights(weights, self._request))
 
     def saw_function(self, function: Any, *arguments: Any, **named: Any) -> None:
         """A call of one of PyTorch's functions."""
         self.add(lambda: _CAPTURED[function](self._request, *arguments, **named))
 
-    def add(self, look: Callable[[], Inspection]) -> None:
-        """Look at a call of a module of the model."""
+    def add(self, look: Callable[[], Inspection]) -> Inspection | None:
+        """Look at a call, if it is of a module of the model."""
         name = self._caller()
         # In a backward, what a checkpoint computes has been seen before.
         if name is None or torch._C._current_graph_task_id() != -1:
-            return
+            return None
         if transformed():
             raise ValueError(
                 f"record: got a call of {name!r} under torch.func (vmap, grad ...), where tensors stand for many "
@@ -136,7 +147,8 @@ class _Recorder:
                 found = look()
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{error} (recording {name!r})") from error
-        self.trace.add(name, found)
+        self.trace.add(name, replace(found, output=None))
+        return found
 
     def _caller(self) -> str | None:
         """The innermost module of the model on the stack; None where there is none."""
@@ -165,12 +177,31 @@ class _Mode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
-        if func not in _CAPTURED or self._recorder not in watching.watchers():
+        if self._recorder not in watching.watchers():
+            return func(*args, **named)
+        if func is F.softmax:
+            result = func(*args, **named)
+            keys = _keys_of_eager_attention()
+            if keys is not None:  # beyond which there may be sinks
+                self._recorder.saw_weights(result[..., :keys])
+            return result
+        if func not in _CAPTURED:
             return func(*args, **named)
         # Where one of these functions calls the other, it is one call: the mode is off within.
         result = func(*args, **named)
         self._recorder.saw_function(func, *args, **named)
         return result
+
+
+def _keys_of_eager_attention() -> int | None:
+    """How many keys one of Hugging Face's own attentions has, if it is what has called `F.softmax`."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (frame.f_code is F.softmax.__code__ or frame.f_code.co_name in _MODES):
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_name not in _EAGER:
+        return None
+    key = frame.f_locals.get("key")
+    return key.shape[-2] if isinstance(key, Tensor) else None
 
 
 @contextmanager

@@ -19,7 +19,7 @@ class Inspection:
 
     Attributes:
         lse: (..., n), the log-sum-exp of each query's scores; −∞ where it sees no key. Another `inspect` of the same
-            call that is given it has half the work. None in the record of a recurrence, which has its weights alone.
+            call that is given it has less to do. None in the record of a recurrence, which has its weights alone.
         rows: (..., r, m), the weights of the chosen queries.
         tile: (..., r, c), the weights of the rectangle.
         top_weights: (..., n, k), the largest weights of each query, from the largest on.
@@ -28,6 +28,7 @@ class Inspection:
         entropy: (..., n), −Σ w log w in nats: 0 for one key alone, log m for all alike.
         argmax: (..., n) int64, the key with the largest weight, the first of equal ones; −1 where there is none.
         overview: (..., a, b), the map of weights pooled to so many cells.
+        output: (..., n, d_v), the weighted mean of the values, where `inspect` was given values.
     """
 
     lse: Tensor | None = None
@@ -39,6 +40,7 @@ class Inspection:
     entropy: Tensor | None = None
     argmax: Tensor | None = None
     overview: Tensor | None = None
+    output: Tensor | None = None
 
     def of_element(self, index: int) -> "Inspection":
         """One element of the first leading dimension."""

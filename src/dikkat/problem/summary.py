@@ -35,6 +35,7 @@ class Summary(NamedTuple):
         sums: (..., m).
         entropy: (..., n), in nats.
         cells: (..., rows, columns).
+        mean: (..., n, d_v), of the values.
     """
 
     lse: Tensor
@@ -43,6 +44,7 @@ class Summary(NamedTuple):
     sums: Tensor | None = None
     entropy: Tensor | None = None
     cells: Tensor | None = None
+    mean: Tensor | None = None
 
 
 def cell_edges(length: int, cells: int) -> list[int]:

@@ -2,29 +2,30 @@
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize_scalar
 
-from dikkat.regression.criterion import Criterion, Kind, Step, Trial
+from dikkat.regression.coding import NARROWEST, WIDEST
+from dikkat.regression.criterion import Criterion, Kind, Measure, Step, Trial
 from dikkat.regression.joined import Array, Joined
+from dikkat.regression.local import RIDGE
 from dikkat.regression.moments import Profile
+from dikkat.regression.partitions.criterion import PartitionedCriterion
+from dikkat.regression.partitions.places import Partitioned
 
 Rule = Literal["silverman", "scott"]
 Searched = Literal["loo", "loo-1se", "aic", "gcv"]
 Steps = list[tuple[Array, float]]
-
-RIDGE = 0.25
-"""ρ where nothing is searched for: about Seifert and Gasser's rule, half a bandwidth from the mean offset."""
+Places = Joined | Partitioned
 
 _PLACES = 1000  # size of the sample on which many starts are tried
 _STEPS = 60  # most steps of one descent
 _FINE = 1e-13  # relative gain in the error at which a descent stops: the bandwidth then has about six digits
 _ROUGH = 1e-5  # likewise, of a first descent on the sample
-_FAR = 1e6  # bandwidth over a feature's range at which the feature counts no more
 _HELD, _FOLDS = 400, 5  # places that are held out in turn, and in how many parts
 _EVENLY = np.log([0.01, 0.1, 1.0, 10.0, 100.0, 1e6])
 _WIDER = 20  # most steps of a tenth by which all bandwidths are made wider
@@ -48,7 +49,7 @@ class Chosen(NamedTuple):
 
 
 def choose(
-    joined: Joined,
+    joined: Places,
     asked: str | float | ArrayLike,
     ridge: str | float,
     profile: Profile,
@@ -60,7 +61,7 @@ def choose(
     Raises:
         ValueError: Numbers that are not as many as the features, or 0 or infinite in the dtype of the rows.
     """
-    size, limits = joined.features, np.finfo(joined.x.dtype)
+    size, limits = joined.features, np.finfo(joined.dtype)
     amount = 0.0 if degree == 0 else RIDGE if isinstance(ridge, str) else float(ridge)
     if profile == "average":
         return Chosen(np.full(size, np.inf), amount, [])
@@ -80,7 +81,7 @@ def choose(
     return Chosen(np.full(size, given), amount, [])
 
 
-def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> Array:
+def rule_of_thumb(joined: Places, rule: Rule, profile: Profile = "gaussian") -> Array:
     r"""One bandwidth a feature, from its spread and the number of rows alone.
 
     $$ \sigma_c = k\, a\, s_c\, n^{-1/(d + 4)}, \qquad a = \Big(\frac{4}{d + 2}\Big)^{1/(d + 4)} $$
@@ -108,13 +109,13 @@ def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> 
     """
     size = joined.numbers
     factor = _radius(profile, size) * ((4 / (size + 2)) ** (1 / (size + 4)) if rule == "silverman" else 1.0)
-    count = max(1.0, float(joined.weight.sum()))
-    spread = np.array([_spread(column.astype(np.float64), joined.weight) for column in joined.x.T[:size]])
+    count = max(1.0, joined.total)
+    spread = np.array(joined.numeric(_spread))
     found = _beyond(joined)
     found[:size] = np.where(spread > 0, factor * spread * count ** (-1 / (size + 4)), found[:size])
     if count > 1:
         found[size:] = np.where(_varies(joined)[size:], math.sqrt((size + 4) / (4 * math.log(count))), found[size:])
-    return _within_dtype(found, joined.x)
+    return _within_dtype(found, joined.dtype)
 
 
 def _radius(profile: Profile, size: int) -> float:
@@ -128,17 +129,17 @@ def _radius(profile: Profile, size: int) -> float:
     return math.sqrt(squares[profile])
 
 
-def _beyond(joined: Joined) -> Array:
+def _beyond(joined: Places) -> Array:
     """How wide the kernel is along each constant feature, so that another number there changes nothing either."""
     firsts = np.searchsorted(joined.feature, np.arange(joined.features))
-    wide: Array = _FAR * np.abs(joined.x[0, firsts].astype(np.float64)).clip(1.0, 1e300)
+    wide: Array = WIDEST * np.abs(joined.first[firsts]).clip(1.0, 1e300)
     return wide
 
 
-def _varies(joined: Joined) -> NDArray[np.bool_]:
+def _varies(joined: Places) -> NDArray[np.bool_]:
     """Of each feature, whether it does."""
     found = np.zeros(joined.features, bool)
-    np.logical_or.at(found, joined.feature, (joined.x != joined.x[0]).any(0))
+    np.logical_or.at(found, joined.feature, joined.varies())
     return found
 
 
@@ -158,15 +159,15 @@ def _spread(column: Array, weight: Array) -> float:
     return float((min(deviation, quartiles) if quartiles > 0 else deviation) * (high - low))
 
 
-def _within_dtype(bandwidth: Array, x: Array) -> Array:
+def _within_dtype(bandwidth: Array, dtype: np.dtype[Any]) -> Array:
     """Neither 0 nor infinite in the dtype of the rows."""
-    limits = np.finfo(x.dtype)
+    limits = np.finfo(dtype)
     clipped: Array = np.clip(bandwidth, float(limits.tiny), float(limits.max))
     return clipped
 
 
 def search(
-    joined: Joined,
+    joined: Places,
     profile: Profile,
     degree: int,
     device: torch.device,
@@ -200,18 +201,19 @@ def search(
         The bandwidths, the ridge and the steps over all places. No steps where there is nothing to choose by: all rows
         at one place, or all values equal.
     """
-    if len(joined.x) == 1 or joined.variance() == 0:
+    whole_variance = joined.variance()
+    if joined.places == 1 or whole_variance == 0:
         return Chosen(rule_of_thumb(joined, "silverman", profile), RIDGE if ridge is None else ridge, [])
     # In a unit in which the squares of slopes of squares are numbers; as a power of 2 it changes no digit.
-    unit = 2.0 ** round(math.log2(joined.variance()) / 2)
-    joined = joined._replace(y=joined.y / unit, within=joined.within / unit**2)
-    count, size = len(joined.x), joined.features
-    chosen = _sample(count, degree, joined.x.shape[1])
-    kind = cast(Kind, by.removesuffix("-1se"))
-    whole = part = Criterion(joined, profile, degree, device, ridge, kind)
+    unit = 2.0 ** round(math.log2(whole_variance) / 2)
+    joined = joined.in_unit(unit)
+    count, size = joined.places, joined.features
+    chosen = _sample(count, degree, len(joined.feature))
+    how: Any = (profile, degree, device, ridge, cast(Kind, by.removesuffix("-1se")))
+    whole: Measure[Any]
+    whole = part = Criterion(joined.ranked(chosen), *how)
     if len(chosen) < count:
-        by_coordinates = np.lexsort(joined.x.T[::-1])
-        part = Criterion(joined.some(np.sort(by_coordinates[chosen])), profile, degree, device, ridge, kind)
+        whole = Criterion(joined, *how) if isinstance(joined, Joined) else PartitionedCriterion(joined, *how)
     rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(joined)
     if ridge is None:
         rule, box = np.append(rule, math.log(RIDGE)), box.with_ridge()
@@ -220,14 +222,16 @@ def search(
     found = descend(part, whole, rule, grow, box)
     if by == "loo-1se":
         few = part is whole and len(rule) > 1  # over many rows some bandwidths more or less cost nothing
-        alike = _alike(whole, rule, box) if few else None
-        if alike is not None and _predicts_as_well(whole, rule, box, descend):
+        alike = _alike(part, rule, box) if few else None
+        if alike is not None and _predicts_as_well(part, rule, box, descend):
             found.append(alike.step())
         else:
             found.append(_simplest(whole, whole(found[-1].t), alike, box))
-    if kind == "loo":  # the others count the degrees of freedom themselves
+    if whole.kind == "loo":  # the others count the degrees of freedom themselves
         found += _wide_enough(whole, whole(found[-1].t), box)
-    steps = [(_within_dtype(np.exp(step.t[:size]), joined.x), (step.error + whole.rest) * unit**2) for step in found]
+    steps = [
+        (_within_dtype(np.exp(step.t[:size]), joined.dtype), (step.error + whole.rest) * unit**2) for step in found
+    ]
     return Chosen(steps[-1][0], float(np.exp(found[-1].t[-1])) if ridge is None else ridge, steps)
 
 
@@ -264,17 +268,22 @@ class _Box(NamedTuple):
         return np.clip(t, self.low, self.high)
 
 
-def _box(joined: Joined) -> _Box:
+def _box(joined: Places) -> _Box:
     """A constant feature stays where it counts for nothing."""
     limits = np.tile(_beyond(joined), (3, 1))
-    for c, column in enumerate(joined.x.T[: joined.numbers]):
-        values = np.unique(column.astype(np.float64))
-        if len(values) > 1:
-            limits[:, c] = np.diff(values).min() / 50, 3 * np.ptp(values), _FAR * np.ptp(values)
+    for c, (gap, width) in enumerate(joined.numeric(_gap_and_range)):
+        if width > 0:
+            limits[:, c] = NARROWEST * gap, 3 * width, WIDEST * width
     coded = _varies(joined) & (np.arange(joined.features) >= joined.numbers)
-    limits[:, coded] = np.array([[1 / 50], [3], [_FAR]])  # two categories, or two neighbours in order, are 1 apart
-    low, far, high = np.log(_within_dtype(limits, joined.x))
+    limits[:, coded] = np.array([[NARROWEST], [3], [WIDEST]])  # two categories, or two neighbours in order, are 1 apart
+    low, far, high = np.log(_within_dtype(limits, joined.dtype))
     return _Box(low, far, high, np.ones_like(low))
+
+
+def _gap_and_range(column: Array, weight: Array) -> tuple[float, float]:
+    """Of the different values, the least difference of neighbours and the largest of all."""
+    values = np.unique(column)
+    return (float(np.diff(values).min()), float(np.ptp(values))) if len(values) > 1 else (0.0, 0.0)
 
 
 def _alike(criterion: Criterion, rule: Array, box: _Box) -> Trial:
@@ -312,16 +321,17 @@ def _predicts_as_well(criterion: Criterion, rule: Array, box: _Box, descend: Cal
     return bool(errors[1] <= errors[0])
 
 
-def _simplest(criterion: Criterion, best: Trial, alike: Trial | None, box: _Box) -> Step:
+def _simplest(criterion: Measure[Any], best: Trial, alike: Trial | None, box: _Box) -> Step:
     """The step with the fewest features, and then the widest bandwidths, that is hardly worse than the best."""
     is_near = _near(criterion, best)
 
     def without(trial: Trial, c: int) -> Trial:
         t = trial.t.copy()
         t[c] = box.high[c]
-        return criterion(t)
+        tried: Trial = criterion(t)
+        return tried
 
-    chosen = alike if alike is not None and is_near(alike) else best
+    chosen: Trial = alike if alike is not None and is_near(alike) else best
     there = np.flatnonzero(best.t < box.far) if chosen is best else np.empty(0, int)
     costs = [without(best, c).error for c in there.tolist()] if len(there) > 1 else []
     for c in there[np.argsort(costs)].tolist():
@@ -336,7 +346,7 @@ def _simplest(criterion: Criterion, best: Trial, alike: Trial | None, box: _Box)
     return chosen.step()
 
 
-def _wide_enough(criterion: Criterion, best: Trial, box: _Box) -> list[Step]:
+def _wide_enough(criterion: Measure[Any], best: Trial, box: _Box) -> list[Step]:
     """A step more, if the last leaves too few rows a say; of several features, if wider bandwidths are hardly worse."""
     is_near, last, alone = _near(criterion, best), best, box.width.sum() == 1
     while criterion.freedom(last) > _FREEDOM:
@@ -347,13 +357,12 @@ def _wide_enough(criterion: Criterion, best: Trial, box: _Box) -> list[Step]:
     return [] if last is best else [last.step()]
 
 
-def _near(criterion: Criterion, best: Trial) -> Callable[[Trial], bool]:
+def _near(criterion: Measure[Any], best: Trial) -> Callable[[Trial], bool]:
     """Whether an error is larger than the best by at most the standard error of the difference."""
-    least = criterion.losses(best)
 
     def is_near(trial: Trial) -> bool:
-        more = criterion.losses(trial) - least
-        return float(more.mean()) <= float(more.std()) / math.sqrt(len(more))
+        more = criterion.excess(trial, best)
+        return more.mean <= more.deviation / math.sqrt(more.number)
 
     return is_near
 
@@ -366,7 +375,7 @@ class _Path(NamedTuple):
     curve: Array
 
 
-def _by_gradient(part: Criterion, whole: Criterion, rule: Array, grow: Array, box: _Box) -> list[Step]:
+def _by_gradient(part: Criterion, whole: Measure[Any], rule: Array, grow: Array, box: _Box) -> list[Step]:
     """For the Gaussian kernel, which is smooth."""
     rough = _rough(part, rule + grow, box)
     if part is whole:
@@ -394,7 +403,7 @@ def _starts(part: Criterion, rule: Array, box: _Box) -> list[Trial]:
     """
     grid = [part(box.clip(rule + step * box.width)) for step in np.linspace(-3.5, 3.5, 11)]
     ordered = sorted(grid, key=_error)
-    starts = [part(box.clip(rule)), *ordered[:2]]
+    starts: list[Trial] = [part(box.clip(rule)), *ordered[:2]]
     if len(rule) > 1:
         best = ordered[0]
         nothing = part(np.maximum(best.t, box.far))
@@ -433,7 +442,7 @@ def _last_error(path: _Path) -> float:
     return path.last.error
 
 
-def _descend(criterion: Criterion, start: Trial, box: _Box, tolerance: float, curve: Array | None = None) -> _Path:
+def _descend(criterion: Measure[Any], start: Trial, box: _Box, tolerance: float, curve: Array | None = None) -> _Path:
     """Quasi-Newton steps (BFGS) in a box, until the next one promises less than a share of the error.
 
     By hand, since SciPy's L-BFGS-B in its place looks at 2.3 times as many pairs of rows on curves of 2,500 points in 1
@@ -474,10 +483,10 @@ def _newton(t: Array, slope: Array, curve: Array, box: _Box) -> Array:
     return box.clip(np.where(leaving, box.high, t + step)) - t
 
 
-def _downhill(criterion: Criterion, trial: Trial, step: Array, gain: float) -> Trial | None:
+def _downhill(criterion: Measure[Any], trial: Trial, step: Array, gain: float) -> Trial | None:
     """The first point back along a step where the error falls in proportion to what the slope promises."""
     for _ in range(10):
-        following = criterion(trial.t + step)
+        following: Trial = criterion(trial.t + step)
         rise = following.error - trial.error
         if rise <= -1e-4 * gain + 1e-15 * trial.error:
             return following
@@ -496,7 +505,7 @@ def _updated(curve: Array, step: Array, change: Array) -> Array:
     return curve - np.outer(along, along) / bend + np.outer(change, change) / float(step @ change)
 
 
-def _by_lines(part: Criterion, whole: Criterion, rule: Array, grow: Array, box: _Box) -> list[Step]:
+def _by_lines(part: Criterion, whole: Measure[Any], rule: Array, grow: Array, box: _Box) -> list[Step]:
     """For a kernel that ends somewhere: in the Gaussian kernel's proportions, and then along each feature."""
     size = int(box.width.sum())
     smooth = rule if len(rule) == 1 else _rough(part.smooth(), rule + grow, box)[0].last.t - grow
@@ -514,7 +523,7 @@ def _by_lines(part: Criterion, whole: Criterion, rule: Array, grow: Array, box: 
     return [start, final] if final.error < start.error else [start]
 
 
-def _along(criterion: Criterion, start: Step, direction: Array, box: _Box, steps: Array) -> Step:
+def _along(criterion: Measure[Any], start: Step, direction: Array, box: _Box, steps: Array) -> Step:
     """The best point of a line: of a grid, and then by golden sections and parabolas in the best cells of it."""
     seen = [start]
 

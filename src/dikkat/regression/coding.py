@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from dikkat.regression.columns import Column
 from dikkat.regression.joined import Array
 
-_WIDEST, _NARROWEST = 1e6, 1 / 50  # σ at which a category counts for nothing, and at which no other one counts
+WIDEST, NARROWEST = 1e6, 1 / 50
+"""σ over the distance of two categories at which they count alike, and at which the other one does not count."""
 
 
 class Coding:
@@ -77,7 +78,7 @@ class Coding:
                 if column.kind == "category":
                     least = np.divide(least, (count - 1) * (1 - least)) if count > 1 else 1.0
                 beta = -np.log(least)
-                sigma[place] = np.clip(np.divide(1, np.sqrt(2 * abs(max(beta, 0.0)))), _NARROWEST, _WIDEST)
+                sigma[place] = np.clip(np.divide(1, np.sqrt(2 * abs(max(beta, 0.0)))), NARROWEST, WIDEST)
         return sigma
 
     def bandwidths(self, widths: Array) -> Array:
@@ -85,7 +86,7 @@ class Coding:
         found = np.array(widths, np.float64)
         for place, column in enumerate(self._columns, start=self.numbers):
             weight, others = np.exp(-1 / (2 * found[place] ** 2)), len(column.levels) - 1
-            if found[place] >= _WIDEST * (1 - 1e-9):
+            if found[place] >= WIDEST * (1 - 1e-9):
                 found[place] = largest(column)
             else:
                 found[place] = others * weight / (1 + others * weight) if column.kind == "category" else weight
@@ -106,6 +107,6 @@ def _points(column: Column, places: Array) -> Array:
         return np.asarray(np.clip(places[:, None] - np.arange(count), 0.0, 1.0))
     corners = np.zeros((count + 1, count))
     corners[1:] = np.linalg.cholesky((np.eye(count) + 1) / 2)  # whose products are those of a simplex about its first
-    center = corners[: len(column.levels)].mean(0)
+    center = corners[: len(column.levels)].mean(0) if len(column.levels) > 1 else corners[1]  # unlike the only one
     found: Array = np.vstack([corners, center])[places.astype(np.intp)]
     return found

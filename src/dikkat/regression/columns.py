@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
+from collections import Counter
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Literal, NamedTuple
@@ -117,7 +119,8 @@ def extended(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> 
     X, found = _indexed(X), []
     for j, column in enumerate(columns):
         if column.coded:
-            new = [level for level in _levels(_cells(X, j).values, _called(j, names)) if level not in column.levels]
+            known = _Places(column.levels)
+            new = [level for level in _levels(_cells(X, j).values, _called(j, names)) if known.of(level) is None]
             if column.kind == "category":
                 column = column._replace(levels=(*column.levels, *new))
             elif not any(isinstance(level, str) for level in (*column.levels, *new)):
@@ -161,14 +164,45 @@ def _encode(values: NDArray[Any], column: Column, called: str) -> Array:
             raise ValueError(
                 f"X: got {wrong!r} in {called}; expected numbers, or the column among the categorical_features"
             ) from None
-    places = {level: float(place) for place, level in enumerate(column.levels)}
-    found = np.array([np.nan if _is_missing(value) else places.get(value, -1.0) for value in values.tolist()])
+    places = _Places(column.levels)
+    found = np.array([math.nan if _is_missing(each) else places.of(each, -1) for each in values.tolist()], np.float64)
     new = np.flatnonzero(found == -1)
     if column.kind == "ordered" and len(new):
         if any(isinstance(level, str) for level in column.levels) or not all(map(_is_number, values[new].tolist())):
             raise ValueError(f"X: got {values[new[0]]!r} in {called}; expected one of {_listed(column.levels)}")
-        found[new] = np.interp(values[new].astype(np.float64), np.array(column.levels, float), list(places.values()))
+        levels = np.array(column.levels, np.float64)
+        found[new] = np.interp(values[new].astype(np.float64), levels, np.arange(len(levels)))
     return found
+
+
+class _Places:
+    """Of each level its place.
+
+    A column of numbers is one of text in another file as soon as one cell is no number. So where no level is equal, one
+    is taken that is written alike, 1 for "1", if there is but one.
+
+    Args:
+        levels: In their order.
+    """
+
+    def __init__(self, levels: Sequence[Level]) -> None:
+        self._exact = {level: place for place, level in enumerate(levels)}
+        alike = [_alike(level) for level in levels]
+        counts = Counter(alike)
+        self._alike = {each: place for place, each in enumerate(alike) if counts[each] == 1}
+
+    def of(self, level: Level, new: int | None = None) -> int | None:
+        """Its place, or `new`, of one that is not there."""
+        found = self._exact.get(level)
+        return found if found is not None else self._alike.get(_alike(level), new)
+
+
+def _alike(level: Level) -> float | str:
+    """The number that a level is or is written as, or its text."""
+    try:
+        return float(level)
+    except (TypeError, ValueError, OverflowError):
+        return str(level)
 
 
 def _levels(values: NDArray[Any], called: str) -> tuple[Level, ...]:

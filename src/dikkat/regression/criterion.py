@@ -21,13 +21,14 @@ Source: Craven and Wahba 1979; Hurvich, Simonoff and Tsai 1998.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
-from dikkat.regression.joined import Array, Joined
+from dikkat.regression.joined import Array, Joined, Whole
 from dikkat.regression.local import local_fit, ridge_of
 from dikkat.regression.moments import Points, Profile, Window, moments, parts, sensitivity
 
@@ -51,7 +52,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Trial(Step):
-    """A step with what the gradient there needs, for each of n places.
+    """A step with what the gradient there needs."""
+
+    def step(self) -> Step:
+        """This step without that: a path has many steps."""
+        return Step(self.t, self.error)
+
+
+@dataclass(frozen=True)
+class Fits(Trial):
+    """A trial of n places at hand.
 
     Attributes:
         left: (n, v), what is left of the values.
@@ -67,15 +77,126 @@ class Trial(Step):
     theta: torch.Tensor
     kept: torch.Tensor
 
-    def step(self) -> Step:
-        """This step without what the gradient needs: a path has many steps."""
-        return Step(self.t, self.error)
+
+_Trial = TypeVar("_Trial", bound=Trial)
 
 
-class Criterion:
+class Spread(NamedTuple):
+    """Of numbers: how many, their mean, and the sum of the squares about it, which merge."""
+
+    number: int
+    mean: float
+    squares: float
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation."""
+        return math.sqrt(self.squares / self.number)
+
+    @classmethod
+    def of(cls, numbers: Array) -> "Spread":
+        """Of so many numbers, at least one."""
+        mean = float(numbers.mean())
+        return cls(len(numbers), mean, float(np.square(numbers - mean).sum()))
+
+    def merged(self, other: "Spread") -> "Spread":
+        """Of both sets of numbers."""
+        number = self.number + other.number
+        apart, share = other.mean - self.mean, other.number / number
+        squares = self.squares + other.squares + self.number * share * apart**2
+        return Spread(number, self.mean + share * apart, squares)
+
+
+class Measure(ABC, Generic[_Trial]):
     """The criterion as a function of t = log σ, and its gradient where K is smooth.
 
     With `ridge` None the last of t is log ρ.
+
+    Args:
+        whole: What is known of all places.
+        profile: A kernel with a bandwidth.
+        degree: 0 for the constant order, 1 for the linear one.
+        device: Where to compute.
+        ridge: ρ; None where it is searched for.
+        kind: Which criterion.
+    """
+
+    def __init__(
+        self,
+        whole: Whole,
+        profile: Profile,
+        degree: int,
+        device: torch.device,
+        ridge: float | None = 0.0,
+        kind: Kind = "loo",
+    ) -> None:
+        self.whole, self.profile, self.degree, self.device, self.ridge = whole, profile, degree, device, ridge
+        self.kind = kind
+        self.variance = whole.variance
+        self.rest = whole.within if kind == "loo" else 0.0
+        """What is to be added to an error for the whole criterion."""
+        self.spread = torch.tensor(whole.spread, device=device)[: whole.numbers]
+
+    @abstractmethod
+    def __call__(self, t: Array) -> _Trial:
+        """The error at one t."""
+
+    @abstractmethod
+    def gradient(self, trial: _Trial) -> tuple[Array, Array]:
+        """Of the error with respect to t, and Gauss and Newton's guess at its second derivatives, a matrix."""
+
+    @abstractmethod
+    def sums(self, trial: _Trial) -> Array:
+        """(3,): of the places the mean squared errors, those of the residuals, and ν; they add."""
+
+    @abstractmethod
+    def excess(self, trial: _Trial, best: _Trial) -> Spread:
+        """By how much each place's part of the mean squared error, in units of the mean, is more than in another."""
+
+    def error(self, sums: Array) -> float:
+        """The criterion, or the part of it that depends on t, from the sums over all places."""
+        squares, residual, freedom = sums.tolist()
+        if self.kind == "loo":
+            return float(squares)
+        residual += self.whole.within
+        count = self.whole.weight
+        free = 1 - freedom / count - (2 / count if self.kind == "aic" else 0.0)
+        if free <= 0 or residual <= 0:
+            return math.inf
+        if self.kind == "gcv":
+            return float(residual / free**2)
+        return float(residual * math.exp(min((1 + freedom / count) / free - 1, 600.0)))
+
+    def freedom(self, trial: _Trial) -> float:
+        """ν over the number of rows, of which there is at least one at each place."""
+        return float(self.sums(trial)[2]) / max(self.whole.places, self.whole.weight)
+
+    def _differences(self, trial: _Trial) -> tuple[Array, Array]:
+        slope = np.array([self(trial.t + step).error - trial.error for step in _DIFFERENCE * np.eye(len(trial.t))])
+        return slope / _DIFFERENCE, self.variance * np.eye(len(trial.t))
+
+    def ridge_at(self, t: Array) -> torch.Tensor:
+        """Λ S_0 at t, of the features that are numbers."""
+        amount, slopes = math.exp(t[-1]) if self.ridge is None else self.ridge, len(self.spread)
+        return ridge_of(torch.tensor(amount, dtype=torch.float64), self.spread, self.window(t).bandwidth[:slopes])
+
+    def window(self, t: Array) -> Window:
+        """The kernel at t."""
+        bandwidth = torch.tensor(np.exp(t[self.whole.feature]), dtype=torch.float64, device=self.device)
+        return Window(self.profile, bandwidth, tolerance=float(np.finfo(np.float64).eps))
+
+
+class Criterion(Measure[Fits]):
+    """The criterion over places that are at hand, which see each other alone.
+
+    Args:
+        joined: The places.
+        profile: As for `Measure`, and what follows.
+        degree: Likewise.
+        device: Likewise.
+        ridge: Likewise.
+        kind: Likewise.
+        whole: What is known of all places, of which these are a part; None where they are all.
     """
 
     def __init__(
@@ -86,60 +207,50 @@ class Criterion:
         device: torch.device,
         ridge: float | None = 0.0,
         kind: Kind = "loo",
+        whole: Whole | None = None,
     ) -> None:
-        self.kind = kind
-        self.joined, self.profile, self.degree, self.device, self.ridge = joined, profile, degree, device, ridge
-        self.spread = torch.tensor(joined.spread(), device=device)[: joined.numbers]
-        self._feature = torch.from_numpy(joined.feature).to(device)
-        self.variance = joined.variance()
-        self.within = float(np.average(joined.within.mean(1), weights=joined.weight))
-        self.rest = self.within if kind == "loo" else 0.0
-        """What is to be added to an error for the whole criterion."""
+        super().__init__(joined.whole() if whole is None else whole, profile, degree, device, ridge, kind)
+        self.joined = joined
         self.points = Points(
             *(torch.tensor(each, dtype=torch.float64, device=device) for each in (joined.x, joined.y, joined.weight))
         )
         value, weight = self.points.value, self.points.weight[:, None]
-        total = weight.sum()
+        total = self.whole.weight
         self.share = weight / (total * value.shape[1])
         rest = total - weight
-        self.others = torch.where(rest > 0, ((weight * value).sum(0) - weight * value) / rest, 0.0)
+        every = torch.tensor(self.whole.value, device=device)
+        self.others = torch.where(rest > 0, (every - weight * value) / rest, 0.0)
 
-    def __call__(self, t: Array) -> Trial:
+    def __call__(self, t: Array) -> Fits:
         """The error at one t."""
-        window, places = self._window(t), torch.arange(len(self.points.key), device=self.device)
-        ridge = self._ridge(t, window)
+        window, places = self.window(t), torch.arange(len(self.points.key), device=self.device)
+        ridge = self.ridge_at(t)
         pieces = [
             self._fit(places[part], window, ridge) for part in parts(len(places), self.points.columns(self.degree))
         ]
-        lse, row, theta = (torch.cat(piece) for piece in zip(*pieces, strict=True))
+        trial = self.fits(t, *(torch.cat(piece) for piece in zip(*pieces, strict=True)))
+        return replace(trial, error=self.error(self.sums(trial)))
+
+    def fits(self, t: Array, lse: torch.Tensor, row: torch.Tensor, theta: torch.Tensor) -> Fits:
+        """What local fits at the places come to; its error is still to be said."""
         left = theta[:, 0] - self.points.value
         lost = ~(torch.isfinite(left).all(1, keepdim=True) & torch.isfinite(lse)[:, None])
         left = torch.where(lost, self.others - self.points.value, left)
         own = self.points.weight * row[:, 0] * (-lse).exp()
         kept = (1 / (1 + own)).nan_to_num(0.0)
-        return Trial(t, self._error(left, kept), left, lse, row, theta, kept)
+        return Fits(t, math.nan, left, lse, row, theta, kept)
 
-    def _error(self, left: torch.Tensor, kept: torch.Tensor) -> float:
-        if self.kind == "loo":
-            return float((self.share * left.square()).sum())
-        residual = float((self.share * (kept[:, None] * left).square()).sum()) + self.within
-        count = float(self.points.weight.sum())
-        freedom = float((1 - kept).sum()) / count
-        free = 1 - freedom - (2 / count if self.kind == "aic" else 0.0)
-        if free <= 0 or residual <= 0:
-            return math.inf
-        if self.kind == "gcv":
-            return residual / free**2
-        return residual * math.exp(min((1 + freedom) / free - 1, 600.0))
-
-    def freedom(self, trial: Trial) -> float:
-        """ν over the number of rows, of which there is at least one at each place."""
-        return float((1 - trial.kept).sum()) / max(len(trial.kept), float(self.points.weight.sum()))
-
-    def losses(self, trial: Trial) -> Array:
-        """(n,): each place's part of the mean squared error, in units of the mean."""
-        found: Array = (len(trial.left) * self.share * trial.left.square()).sum(1).cpu().numpy()
+    def sums(self, trial: Fits) -> Array:
+        """(3,): of the places the mean squared errors, those of the residuals, and ν; they add."""
+        residual = trial.kept[:, None] * trial.left
+        squares = [(self.share * each.square()).sum() for each in (trial.left, residual)]
+        found: Array = torch.stack([*squares, (1 - trial.kept).sum()]).cpu().numpy()
         return found
+
+    def excess(self, trial: Fits, best: Fits) -> Spread:
+        """By how much each place's part of the mean squared error, in units of the mean, is more than in another."""
+        losses = [(self.whole.places * self.share * each.left.square()).sum(1) for each in (trial, best)]
+        return Spread.of((losses[0] - losses[1]).cpu().numpy())
 
     def _fit(
         self, places: torch.Tensor, window: Window, ridge: torch.Tensor
@@ -149,11 +260,11 @@ class Criterion:
         fit = local_fit(found, ridge)
         return found.lse, fit.row, fit.theta
 
-    def gradient(self, trial: Trial) -> tuple[Array, Array]:
+    def gradient(self, trial: Fits) -> tuple[Array, Array]:
         """Of the error with respect to t, and Gauss and Newton's guess at its second derivatives, a matrix."""
         if self.kind != "loo":
             return self._differences(trial)
-        key, window = self.points.key, self._window(trial.t)
+        key, window = self.points.key, self.window(trial.t)
         change = sensitivity(
             key,
             self.points,
@@ -163,10 +274,15 @@ class Criterion:
             trial.theta,
             exclude=torch.arange(len(key), device=self.device),
         )
-        summed = change.new_zeros(len(key), self.joined.features, change.shape[2])
-        change = summed.index_add_(1, self._feature, change)  # of coordinates that have one bandwidth
+        return self.slopes(trial, change)
+
+    def slopes(self, trial: Fits, change: torch.Tensor) -> tuple[Array, Array]:
+        """The same from how the estimates at the places change with each coordinate's log σ; both add."""
+        summed = change.new_zeros(len(change), self.whole.features, change.shape[2])
+        feature = torch.from_numpy(self.whole.feature).to(self.device)
+        change = summed.index_add_(1, feature, change)  # of coordinates that have one bandwidth
         if self.degree:
-            change = self._with_ridge(change, trial, window)
+            change = self._with_ridge(change, trial)
         change = torch.where(torch.isfinite(change), change, 0.0)
         weighted = change * self.share[:, None]
         slope = 2 * torch.einsum("gcv,gv->c", weighted, trial.left)
@@ -186,30 +302,17 @@ class Criterion:
         query, value, weight = (
             torch.tensor(each, dtype=torch.float64, device=self.device) for each in (held.x, held.y, held.weight)
         )
-        window = self._window(t)
-        found = moments(query, self.points, window, degree=self.degree)
-        estimate = local_fit(found, self._ridge(t, window)).estimate
+        found = moments(query, self.points, self.window(t), degree=self.degree)
+        estimate = local_fit(found, self.ridge_at(t)).estimate
         mean = (self.points.weight[:, None] * self.points.value).sum(0) / self.points.weight.sum()
         reached = torch.isfinite(estimate).all(1, keepdim=True) & torch.isfinite(found.lse)[:, None]
         return float((weight[:, None] * (torch.where(reached, estimate, mean) - value).square()).sum())
 
-    def _differences(self, trial: Trial) -> tuple[Array, Array]:
-        slope = np.array([self(trial.t + step).error - trial.error for step in _DIFFERENCE * np.eye(len(trial.t))])
-        return slope / _DIFFERENCE, self.variance * np.eye(len(trial.t))
-
-    def _with_ridge(self, change: torch.Tensor, trial: Trial, window: Window) -> torch.Tensor:
+    def _with_ridge(self, change: torch.Tensor, trial: Fits) -> torch.Tensor:
         """How the estimates change with t where the ridge does too: by less of what it holds back."""
         slopes = len(self.spread)
         held = trial.row[:, 1 : 1 + slopes, None] * trial.theta[:, 1 : 1 + slopes]
-        held = held * (self._ridge(trial.t, window) * (-trial.lse[:, None]).exp())[..., None]
-        share = 1 / (1 + (window.bandwidth[:slopes] / self.spread).square())
+        held = held * (self.ridge_at(trial.t) * (-trial.lse[:, None]).exp())[..., None]
+        share = 1 / (1 + (self.window(trial.t).bandwidth[:slopes] / self.spread).square())
         change = torch.cat([change[:, :slopes] - 2 * share[:, None] * held, change[:, slopes:]], 1)
         return change if self.ridge is not None else torch.cat([change, -held.sum(1, keepdim=True)], 1)
-
-    def _ridge(self, t: Array, window: Window) -> torch.Tensor:
-        amount = math.exp(t[-1]) if self.ridge is None else self.ridge
-        return ridge_of(torch.tensor(amount, dtype=torch.float64), self.spread, window.bandwidth[: len(self.spread)])
-
-    def _window(self, t: Array) -> Window:
-        bandwidth = torch.tensor(np.exp(t[self.joined.feature]), dtype=torch.float64, device=self.device)
-        return Window(self.profile, bandwidth, tolerance=float(np.finfo(np.float64).eps))

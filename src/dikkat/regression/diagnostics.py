@@ -3,36 +3,25 @@
 import math
 import warnings
 from dataclasses import dataclass
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression.columns import Column
 from dikkat.regression.criterion import Criterion
 from dikkat.regression.estimator import NadarayaWatson
+from dikkat.regression.held_out import FOLDS, LeftOut, judged, nothing
 from dikkat.regression.joined import Array
-from dikkat.regression.rows import Rows
+from dikkat.regression.partitions.places import at_hand
 
 __all__ = ["Among", "Curve", "LeftOut", "along", "among", "hold_out", "leave_out", "reach"]
 
 _STEPS = 201  # query points along a feature
 _GROUPS = 200  # most groups of points in the picture of attention
 _WEIGHTS = 2**24  # most weights held at once
-
-
-class LeftOut(NamedTuple):
-    """Each training row predicted from the others; those at its own place are left out with it.
-
-    Attributes:
-        predicted: (n,), NaN for a row of weight 0.
-        error: The mean squared error; NaN where all rows are at one place.
-        r2: The share of the variance that these predictions explain, at most 1; NaN where there is no variance.
-    """
-
-    predicted: Array
-    error: float
-    r2: float
 
 
 @dataclass(frozen=True)
@@ -71,15 +60,15 @@ class Among(NamedTuple):
 
 
 def leave_out(model: NadarayaWatson) -> LeftOut:
-    """Predict each training row from the others.
+    """Predict each training row from the others; those at its own place are left out with it.
 
     Args:
         model: Fitted, to one target.
     """
-    y, weight, joined = model.y_train_, model.sample_weight_, model._joined()
-    predicted = np.full(len(y), np.nan)
+    y, weight, joined = model.y_train_, model.sample_weight_, at_hand(model._joined())
     if len(joined.x) == 1:
-        return LeftOut(predicted, math.nan, math.nan)
+        return nothing(y)
+    predicted = np.full(len(y), np.nan)
     criterion = Criterion(
         joined, model.kernel_, int(model.order_ == "linear"), torch.device(model.device), model.ridge_
     )
@@ -88,44 +77,28 @@ def leave_out(model: NadarayaWatson) -> LeftOut:
     left = criterion(np.log(np.where(np.isinf(sigma), 1.0, sigma))).left[:, 0].cpu().numpy()
     known = joined.place >= 0
     predicted[known] = (left + joined.y[:, 0] + joined.origin)[joined.place[known]]
-    error = float(np.average((y - predicted)[known] ** 2, weights=weight[known]))
-    variance = joined.variance()
-    return LeftOut(predicted, error, 1 - error / variance if variance > 0 else math.nan)
+    return judged(predicted, y, weight, joined)
 
 
-def hold_out(model: NadarayaWatson, folds: int = 5) -> LeftOut:
+def hold_out(model: NadarayaWatson, folds: int = FOLDS) -> LeftOut:
     """Predict each training row by a model of the rows in the other folds, for which everything is chosen anew.
 
     That is the accuracy to expect on new rows: the bandwidth has not seen the rows that it is judged by, as it has in
-    `leave_out`. Rows at one place are held out together. Each fold takes as long as a fit.
+    `leave_out`. Rows at one place are held out together. A row that no row of the other folds reaches counts as
+    answered with their mean. Each fold takes as long as a fit.
 
     Args:
-        model: Fitted, to one target.
-        folds: How many; of fewer places each is a fold.
+        model: Fitted.
+        folds: How many, at least 2; of fewer places each is a fold.
 
     Returns:
-        As `leave_out`; R² is 0 for predictions as good as the mean of all rows.
+        R² is 0 for predictions as good as the mean of all rows.
     """
-    x, y, weight = model.X_train_, model.y_train_, model.sample_weight_
-    joined = model._joined()
-    places, known = len(joined.x), joined.place >= 0
-    predicted = np.full(len(y), np.nan)
-    if places == 1:
-        return LeftOut(predicted, math.nan, math.nan)
-    by_coordinates = np.lexsort(joined.x.T[::-1])
-    fold = np.empty(places, int)  # at random, and the same whatever the order of the rows
-    fold[by_coordinates] = np.random.default_rng(0).permutation(places) % min(folds, places)
-    of_row = np.where(known, fold[joined.place], -1)
-    settings = {**model.get_params(), "kernel": model.kernel_, "order": model.order_, "out_of_reach": "nearest"}
-    for each in range(min(folds, places)):
-        out, rest = of_row == each, known & (of_row != each)
-        other = NadarayaWatson(**{name: settings[name] for name in NadarayaWatson().get_params()})
-        other._take(Rows(x[rest], y[rest], weight[rest], model.columns_, 0))
-        other._choose()
-        predicted[out] = other._answer(*other._at(x[out]))
-    error = float(np.average((y - predicted)[known] ** 2, weights=weight[known]))
-    variance = joined.variance()
-    return LeftOut(predicted, error, 1 - error / variance if variance > 0 else math.nan)
+    check_is_fitted(model)
+    if isinstance(folds, bool) or not isinstance(folds, Integral) or folds < 2:
+        raise ValueError(f"folds: got {folds!r}; expected a whole number, at least 2")
+    with model._bar(f"holding out {folds} folds"):
+        return model._hold_out(folds)
 
 
 def reach(model: NadarayaWatson) -> Array:

@@ -22,11 +22,9 @@ import torch
 from torch import Tensor
 
 from dikkat.regression.joined import Array
-from dikkat.regression.local import lost_to_unseen, ridge_of
+from dikkat.regression.local import LARGEST, is_far, least_of, lost_to_unseen, ridge_at, ridge_of
 from dikkat.regression.moments import Profile, parts
 from dikkat.regression.smoother import Smoother
-
-_LARGEST = 1e30  # a ridge that leaves nothing of a slope
 
 
 def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
@@ -83,10 +81,9 @@ def _rows(share: Tensor, pull: Tensor, delta: Tensor, sigma: Tensor, ridge: Tens
     system = design.mT @ (share[..., None] * design)
     unit = torch.zeros(slopes, design.shape[2], dtype=share.dtype, device=share.device)
     if degree:
-        far = lse < math.log(torch.finfo(lse.dtype).tiny)
         second = system.diagonal(dim1=1, dim2=2)[:, 1:]
-        added = (ridge * (-lse[:, None]).exp()).clamp(max=_LARGEST) + 1e-10 * second
-        added = torch.where(far[:, None] | (second == 0), _LARGEST, added)
+        added = ridge_at(ridge, lse).clamp(max=LARGEST) + least_of(lse.dtype) * second
+        added = torch.where(is_far(lse)[:, None] | (second == 0), LARGEST, added)
         system = system + torch.diag_embed(torch.nn.functional.pad(added, (1, 0)))
         unit[:, 1:] = torch.diag(1 / sigma[:slopes])
     reached = torch.isfinite(system).all(2).all(1)

@@ -1,13 +1,44 @@
 """Training rows with the rows at the same place joined, so that a repeated row and a weight of two are the same."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
+_T = TypeVar("_T")
 
 _FEW = 64  # points, which are near each other anyway
+
+
+class Whole(NamedTuple):
+    """What a search has to know of all places together.
+
+    Attributes:
+        places: How many there are.
+        weight: The sum of their weights.
+        value: (v,), the weighted sum of y.
+        within: The weighted mean of what values vary about their place's mean, over the outputs as well.
+        variance: Of all values, the mean over the outputs.
+        spread: (d,), the coordinates' standard deviations; of a constant one exactly 0.
+        feature: (d,) integers, the feature that each coordinate is of.
+        numbers: How many features are numbers.
+    """
+
+    places: int
+    weight: float
+    value: Array
+    within: float
+    variance: float
+    spread: Array
+    feature: NDArray[np.intp]
+    numbers: int
+
+    @property
+    def features(self) -> int:
+        """How many there are."""
+        return int(self.feature[-1]) + 1
 
 
 class Joined(NamedTuple):
@@ -43,10 +74,69 @@ class Joined(NamedTuple):
         """How many there are."""
         return int(self.feature[-1]) + 1
 
+    @property
+    def places(self) -> int:
+        """How many there are."""
+        return len(self.x)
+
+    @property
+    def total(self) -> float:
+        """The sum of the weights."""
+        return float(self.weight.sum())
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of the coordinates."""
+        return self.x.dtype
+
+    @property
+    def first(self) -> Array:
+        """(d,): a place, which is the only one along a coordinate that is constant."""
+        return np.asarray(self.x[0], np.float64)
+
+    def varies(self) -> NDArray[np.bool_]:
+        """(d,), of each coordinate whether it does."""
+        return np.asarray((self.x != self.x[0]).any(0))
+
+    def numeric(self, look: Callable[[Array, Array], _T]) -> list[_T]:
+        """What a function makes of each feature that is a number: of its values in float64, and the weights."""
+        return [look(column.astype(np.float64), self.weight) for column in self.x.T[: self.numbers]]
+
+    def in_unit(self, unit: float) -> "Joined":
+        """With values in another unit."""
+        return self._replace(y=self.y / unit, within=self.within / unit**2)
+
+    def ranked(self, ranks: NDArray[np.intp]) -> "Joined":
+        """The places that have these ranks by their coordinates."""
+        return self.some(np.sort(np.lexsort(self.x.T[::-1])[ranks]))
+
+    def whole(self) -> Whole:
+        """What a search has to know of all places together."""
+        return Whole(
+            self.places,
+            self.total,
+            self.weight @ self.y,
+            float(np.average(self.within.mean(1), weights=self.weight)),
+            self.variance(),
+            self.spread(),
+            self.feature,
+            self.numbers,
+        )
+
+    def mean(self) -> Array:
+        """(v,), of all values."""
+        found: Array = self.origin + np.average(self.y, axis=0, weights=self.weight)
+        return found
+
     def variance(self) -> float:
         """Of all values, the mean over the outputs."""
+        return float(self.variances().mean())
+
+    def variances(self) -> Array:
+        """(v,), of all values."""
         about = self.y - np.average(self.y, axis=0, weights=self.weight)
-        return float(np.average((about**2 + self.within).mean(1), weights=self.weight))
+        found: Array = np.average(about**2 + self.within, axis=0, weights=self.weight)
+        return found
 
     def spread(self) -> Array:
         """(d,), the coordinates' standard deviations, float64; of a constant one exactly 0."""

@@ -36,12 +36,36 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dikkat.regression.joined import Joined
-from dikkat.regression.moments import LineMoments, Moments
+from dikkat.regression.joined import Array, Joined
+from dikkat.regression.moments import LineMoments, Moments, Profile
 
-_LARGEST = 1e30  # a ridge that leaves nothing of a slope, and can be added and divided by in float32
-_LOG_LARGEST = math.log(_LARGEST)
+RIDGE = 0.25
+"""ρ where nothing is searched for: about Seifert and Gasser's rule, half a bandwidth from the mean offset."""
+LARGEST = 1e30
+"""A ridge that leaves nothing of a slope, and can be added and divided by in float32."""
 _Found = TypeVar("_Found", Moments, LineMoments, Moments | LineMoments)
+
+
+class Setting(NamedTuple):
+    """What is fitted, and to what.
+
+    Attributes:
+        joined: The training rows.
+        profile: The kernel.
+        degree: 0 for the constant order, 1 for the linear one.
+        bandwidth: (d,), one for each coordinate; infinite for the kernel "average".
+        ridge: ρ of the linear order.
+        tolerance: The share of a query's weight that may be left out.
+        device: Where to compute.
+    """
+
+    joined: Joined
+    profile: Profile
+    degree: int
+    bandwidth: Array
+    ridge: float
+    tolerance: float
+    device: torch.device
 
 
 class LocalFit(NamedTuple):
@@ -81,7 +105,7 @@ class _Centred(NamedTuple):
     @property
     def far(self) -> Tensor:
         """(n,), whether all weights are 0 in the dtype."""
-        return self.lse < math.log(torch.finfo(self.lse.dtype).tiny)
+        return is_far(self.lse)
 
 
 def local_fit(found: Moments | LineMoments, ridge: Tensor) -> LocalFit:
@@ -126,8 +150,21 @@ def lost_to_unseen(joined: Joined, query: Tensor, bandwidth: Tensor) -> Tensor:
     for feature in range(joined.numbers, joined.features):
         own = torch.tensor(joined.feature == feature, device=query.device)
         far = (center[own] / bandwidth[own]).square().sum() / 2  # from 0, which is the first category
-        lost += torch.where((query[:, own] == center[own]).all(1), far, 0.0)
+        lost += torch.where(_at_center(query, center, own), far, 0.0)
     return lost
+
+
+def has_unseen(joined: Joined, query: Tensor) -> Tensor:
+    """Whether queries have a category that was not there, (n,)."""
+    center, found = torch.tensor(joined.center).to(query), query.new_zeros(len(query), dtype=torch.bool)
+    for feature in range(joined.numbers, joined.features):
+        found |= _at_center(query, center, torch.tensor(joined.feature == feature, device=query.device))
+    return found
+
+
+def _at_center(query: Tensor, center: Tensor, own: Tensor) -> Tensor:
+    """Of a column with these coordinates, (n,)."""
+    return (query[:, own] == center[own]).all(1)
 
 
 def noise_share(found: LineMoments, squared: LineMoments, ridge: Tensor) -> Tensor:
@@ -161,6 +198,21 @@ def _centred(found: LineMoments, slopes: int) -> _Centred:
     )
 
 
+def is_far(lse: Tensor) -> Tensor:
+    """Whether all weights are 0 in the dtype: there no slope is seen."""
+    return lse < math.log(torch.finfo(lse.dtype).tiny)
+
+
+def least_of(dtype: torch.dtype) -> float:
+    """ε, the second ridge."""
+    return 1e-10 if dtype == torch.float64 else 1e-5
+
+
+def ridge_at(ridge: Tensor, lse: Tensor) -> Tensor:
+    """Λ (n, p) from Λ S_0 (p,) and log S_0 (n,)."""
+    return ridge * (-lse[:, None]).clamp(max=math.log(LARGEST)).exp()
+
+
 def ridge_of(amount: Tensor, spread: Tensor, bandwidth: Tensor) -> Tensor:
     """Λ S_0, (p,).
 
@@ -177,9 +229,8 @@ def _solve(centred: _Centred, right: Tensor, ridge: Tensor) -> Tensor:
     rounding = 32 * torch.finfo(right.dtype).eps * centred.second  # of a difference of squares, which S is
     flat = centred.spread.diagonal(dim1=1, dim2=2) <= rounding
     size = centred.second.masked_fill(flat, math.inf).sqrt()[..., None]
-    least = 1e-10 if right.dtype == torch.float64 else 1e-5
-    added = (ridge * (-centred.lse[:, None]).clamp(max=_LOG_LARGEST).exp()) / size[..., 0].square()
-    system = centred.spread / size / size.mT + torch.diag_embed(least + added.clamp(max=_LARGEST))
+    added = ridge_at(ridge, centred.lse) / size[..., 0].square()
+    system = centred.spread / size / size.mT + torch.diag_embed(least_of(right.dtype) + added.clamp(max=LARGEST))
     if system.shape[1] == 1:  # a call of LAPACK's for each query takes longer than all else
         return (right / size / system / size).masked_fill(centred.far[:, None, None], 0.0)
     factor = torch.linalg.cholesky_ex(system).L

@@ -181,7 +181,8 @@ class Looking:
             X: (n, d).
 
         Returns:
-            (n,); −∞ where no row reaches, NaN where a cell is missing.
+            (n,); −∞ where no row reaches and of a category that was not there in `fit`, which has no probability; NaN
+            where a cell is missing.
 
         Raises:
             ValueError: As for `predict`; the kernel "average", which has no integral; ordered features.

@@ -142,15 +142,24 @@ def moments(
         degree: 0 or 1.
         exclude: (n,) integers, the place in `points` that a query must not see, or −1 for none.
     """
+    return unpacked(state(query, points, window, degree=degree, exclude=exclude), query.shape[1], degree)
+
+
+def state(query: Tensor, points: Points, window: Window, *, degree: int = 0, exclude: Tensor | None = None) -> State:
+    """The same as a state, which merges with those over other keys: the moments in one row a query, and lse."""
     if points.tiles is not None:
-        state = State(*_in_order(_averages, query, {"exclude": exclude}, points=points, window=window, degree=degree))
-    elif degree or (window.squared and window.profile not in ("gaussian", "boxcar")):
-        state = _features(query, points, window, degree, exclude)
-    else:
-        state = _attended(query, points, window, exclude)
+        settings = {"points": points, "tiles": points.tiles, "window": window}
+        return State(*_in_order(_averages, query, {"exclude": exclude}, **settings, degree=degree))
+    if degree or (window.squared and window.profile not in ("gaussian", "boxcar")):
+        return _features(query, points, window, degree, exclude)
+    return _attended(query, points, window, exclude)
+
+
+def unpacked(state: State, size: int, degree: int) -> Moments | LineMoments:
+    """The moments that a state holds, of so many features."""
     if not degree:
         return Moments(state.lse, state.mean)
-    size, values = points.key.shape[1], points.value.shape[1]
+    values = (state.mean.shape[1] - size - size * size) // (1 + size)
     value, offset, spread, cross = state.mean.split([values, size, size * size, size * values], 1)
     return LineMoments(state.lse, value, offset, spread.unflatten(1, (size, size)), cross.unflatten(1, (size, values)))
 
@@ -179,7 +188,7 @@ def sensitivity(
     """
     if points.tiles is not None:
         by_query = {"lse": lse, "row": row, "fit": fit, "exclude": exclude}
-        (found,) = _in_order(_sensitivity, query, by_query, points=points, window=window)
+        (found,) = _in_order(_sensitivity, query, by_query, points=points, tiles=points.tiles, window=window)
         return found
     found = query.new_zeros(len(query), points.key.shape[1], points.value.shape[1])
     lse = lse.masked_fill(lse == -_INF, 0.0)
@@ -200,15 +209,14 @@ def weights(query: Tensor, points: Points, window: Window) -> Tensor:
 
 
 def _averages(
-    query: Tensor, *, exclude: Tensor | None, points: Points, window: Window, degree: int
+    query: Tensor, *, exclude: Tensor | None, points: Points, tiles: moments_launch.Tiles, window: Window, degree: int
 ) -> tuple[Tensor, Tensor]:
     """Of ordered queries, from a sweep where it serves; and where one leaves open, or does not, pair by pair."""
 
     def by_pairs(query: Tensor, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
-        assert points.tiles is not None
         return moments_launch.moments(
             query,
-            points.tiles,
+            tiles,
             window.profile,
             window.bandwidth,
             squared=window.squared,
@@ -236,15 +244,15 @@ def _sensitivity(
     fit: Tensor,
     exclude: Tensor | None,
     points: Points,
+    tiles: moments_launch.Tiles,
     window: Window,
 ) -> Tensor:
     """Likewise."""
 
     def by_pairs(chosen: Tensor) -> Tensor:
-        assert points.tiles is not None
         return moments_launch.sensitivity(
             query[chosen],
-            points.tiles,
+            tiles,
             window.bandwidth,
             lse[chosen],
             row[chosen],

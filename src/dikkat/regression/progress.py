@@ -5,9 +5,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
 from dikkat.cpu.moments import launch as moments_launch
 
 _EVERY = 30.0  # seconds between lines, where there is no terminal for a bar
@@ -25,6 +22,10 @@ class Working:
     def __init__(self, name: str, total: int | None, once: int) -> None:
         self._name, self._total, self._once, self._done = name, total, once, 0
         self._begin = self._said = time.monotonic()
+        # Here, since most fits show nothing.
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
         console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[text]}"))
         clock = TimeElapsedColumn() if total is None else TimeRemainingColumn()

@@ -164,7 +164,7 @@ def _warn_of_new(X: ArrayLike, query: Array, columns: Sequence[Column], names: S
             name = repr(names[j]) if names is not None else str(j)
             warnings.warn(
                 f"{new.sum()} of {len(query)} rows of X have a category in column {name} that was not there in fit; "
-                "the column says nothing of them",
+                "it is equally far from every row",
                 UserWarning,
                 stacklevel=5,
             )

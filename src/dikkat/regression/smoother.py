@@ -11,8 +11,8 @@ from scipy.sparse import csr_array
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from dikkat.regression.joined import Array, Joined
-from dikkat.regression.local import local_fit, ridge_of, without_unseen
+from dikkat.regression.joined import Array
+from dikkat.regression.local import Setting, has_unseen, local_fit, ridge_of, without_unseen
 from dikkat.regression.moments import Points, Profile, Window, moments, parts, weights
 from dikkat.regression.uncertainty import Band, Uncertainty
 
@@ -23,31 +23,16 @@ class Smoother:
     """What every answer is computed from.
 
     Args:
-        joined: The training rows.
-        profile: The kernel.
-        degree: 0 for the constant order, 1 for the linear one.
-        bandwidth: (d,), one for each coordinate; infinite for the kernel "average".
-        ridge: ρ of the linear order.
-        tolerance: The share of a query's weight that may be left out.
-        device: Where to compute.
+        setting: What is fitted, and to what.
     """
 
-    def __init__(
-        self,
-        joined: Joined,
-        profile: Profile,
-        degree: int,
-        bandwidth: Array,
-        ridge: float,
-        tolerance: float,
-        device: torch.device,
-    ) -> None:
-        self.joined, self.profile, self.degree = joined, profile, degree
-        self.ridge, self.tolerance, self.device = ridge, tolerance, device
-        self._spread = joined.spread()
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self.joined, self.profile, self.degree, bandwidth, self.ridge, self.tolerance, self.device = setting
+        self._spread = self.joined.spread()
         # The average's line needs some unit.
-        self.bandwidth = np.where(self._spread > 0, self._spread, 1.0) if profile == "average" else bandwidth
-        self._points = self._points_of(joined.y, torch.from_numpy(joined.x).dtype)
+        self.bandwidth = np.where(self._spread > 0, self._spread, 1.0) if self.profile == "average" else bandwidth
+        self._points = self._points_of(self.joined.y, torch.from_numpy(self.joined.x).dtype)
 
     def estimate(self, query: Array) -> tuple[Array, NDArray[np.bool_]]:
         """The estimates (n, v) and who has one, (n,); computed in the dtype of the rows."""
@@ -87,7 +72,8 @@ class Smoother:
         """log Σ_j W_j K_j, with K such that its integral over the numbers is 1, less log Σ_j W_j: (n,)."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
-            return (moments(part, self._points, self._window(part)).lse,)
+            found = moments(part, self._points, self._window(part)).lse
+            return (found.masked_fill(has_unseen(self.joined, part), -math.inf),)
 
         sigma = self.bandwidth[: self.joined.numbers]
         scale = _log_constant(self.profile, len(sigma)) - np.log(sigma).sum()
@@ -97,9 +83,7 @@ class Smoother:
     @cached_property
     def uncertainty(self) -> Uncertainty:
         """What deviations and bands are made of; the rows' own errors are found when it is first asked."""
-        return Uncertainty(
-            self.joined, self.profile, self.degree, self.bandwidth, self.ridge, self.tolerance, self.device
-        )
+        return Uncertainty(self._setting._replace(bandwidth=self.bandwidth))
 
     def trace(self) -> float:
         """Of the smoother matrix over the training rows; in float64."""

@@ -36,11 +36,10 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-from dikkat.regression.bandwidth import RIDGE
 from dikkat.regression.criterion import Criterion
-from dikkat.regression.joined import Array, Joined
-from dikkat.regression.local import LocalFit, local_fit, noise_share, ridge_of, without_unseen
-from dikkat.regression.moments import LineMoments, Points, Profile, Window, moments, parts
+from dikkat.regression.joined import Array
+from dikkat.regression.local import RIDGE, LocalFit, Setting, local_fit, noise_share, ridge_of, without_unseen
+from dikkat.regression.moments import LineMoments, Points, Window, moments, parts
 
 _WIDER = 2.0  # the bandwidth of errors over that of values
 _ALONE = 1e-5  # least degrees of freedom in a row; with less, the fit has as many numbers as points
@@ -71,29 +70,13 @@ class Uncertainty:
     """What deviations and bands of a smoother are made of; in float64.
 
     Args:
-        joined: The training rows.
-        profile: The kernel.
-        degree: 0 for the constant order, 1 for the linear one.
-        bandwidth: (d,), one for each coordinate, finite.
-        ridge: ρ of the estimate, of the linear order.
-        tolerance: The share of a query's weight that may be left out.
-        device: Where to compute.
+        setting: What is fitted, and to what, with a finite bandwidth.
     """
 
-    def __init__(
-        self,
-        joined: Joined,
-        profile: Profile,
-        degree: int,
-        bandwidth: Array,
-        ridge: float,
-        tolerance: float,
-        device: torch.device,
-    ) -> None:
-        self.joined, self.profile, self.degree, self.ridge = joined, profile, degree, ridge
-        self.tolerance, self.device = tolerance, device
-        self.bandwidth, self.spread = self._wide(bandwidth), self._wide(joined.spread())
-        self._sloped = slice(joined.numbers)
+    def __init__(self, setting: Setting) -> None:
+        self.joined, self.profile, self.degree, bandwidth, self.ridge, self.tolerance, self.device = setting
+        self.bandwidth, self.spread = self._wide(bandwidth), self._wide(self.joined.spread())
+        self._sloped = slice(self.joined.numbers)
 
     def deviation(self, query: Array) -> Array:
         """How far single values lie from the estimates, (n, v), of queries that have some in reach."""

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_array
 from dikkat.regression.bandwidth import Rule, Searched
 from dikkat.regression.coding import largest
 from dikkat.regression.columns import Column
+from dikkat.regression.held_out import FOLDS
 from dikkat.regression.joined import Array
 from dikkat.regression.moments import Profile
 
@@ -71,6 +72,19 @@ def check_device(device: object) -> None:
         raise ValueError(f"device: got {device!r}; expected 'cpu', 'cuda' or a numbered one, such as 'cuda:1'")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device: got {device!r}, and PyTorch sees no such device here; expected 'cpu'")
+
+
+def checked_folds(given: object) -> int:
+    """How many folds, where it is yes, no, or a number of them; 0 for none.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if isinstance(given, bool | np.bool_):
+        return FOLDS if given else 0
+    if not isinstance(given, Integral) or given < 0 or given == 1:
+        raise ValueError(f"nested_score: got {given!r}; expected True, False, or a number of folds, at least 2")
+    return int(given)
 
 
 def check_count(name: str, given: object) -> None:

@@ -1,15 +1,15 @@
 """One self-contained page with pictures of what the calls of attention of a model looked at."""
 
 import base64
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from dikkat.show.document import document, escaped, part
 from dikkat.show.heatmaps import heatmaps, rendered
-from dikkat.show.page import content_hash, escaped, part
 from dikkat.show.summaries import entropies, key_sums
 from dikkat.storage.files import write_whole
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 Call = tuple[str, Mapping[str, Tensor]]
 
-_PANELS, _COLUMNS = 16, 4  # heads that are shown at most, and side by side
+_PANELS, _COLUMNS = 16, (4, 3, 5)  # heads that are shown at most, and side by side, as leaves the fewest places free
+_WIDE = 600  # pixels, beyond which a narrow window scrolls a picture rather than to make it too small to be read
 _CALLS = 100  # that are shown at most
 _MAPS = {"overview": "The map, pooled", "rows": "The chosen queries, in the order in which they were asked for"}
 
@@ -34,16 +35,12 @@ def save_calls(path: Path, calls: Sequence[Call], *, title: str) -> None:
     Raises:
         OSError: The system could not write; an existing file is left as it was.
     """
-    style = part("page.css") + part("calls.css")
     articles = [_overall(calls), *(_article(name, tensors) for name, tensors in calls[:_CALLS])]
     shown = f", the first {_CALLS} of which are shown" if len(calls) > _CALLS else ""
-    page = Template(part("calls.html")).substitute(
-        title=escaped(title),
-        count="1 call of attention" if len(calls) == 1 else f"{len(calls)} calls of attention{shown}",
-        calls="\n".join(filter(None, articles)),
-        style=style,
-        style_hash=content_hash(style),
-    )
+    count = "1 call of attention" if len(calls) == 1 else f"{len(calls)} calls of attention{shown}"
+    body = "<main>\n" + "\n".join(filter(None, articles)) + "\n</main>"
+    style = part("page.css") + part("calls.css")
+    page = document(title, count, body, style=style, policy="img-src data:")
     write_whole(path, page)
 
 
@@ -98,19 +95,26 @@ def _titles(count: int) -> list[str]:
 
 
 def _maps(panels: Tensor, extent: tuple[int, int] | None) -> "Figure":
-    """A panel for each head, four in a row; what stays free in the last row is blank."""
+    """A panel for each head, some in a row; what stays free in the last row is left out."""
     count = len(panels)
-    columns = min(count, _COLUMNS)
+    columns = count if count <= _COLUMNS[0] else min(_COLUMNS, key=lambda each: -count % each)
     rows = -(-count // columns)
     grid = panels.new_full((rows * columns, *panels.shape[1:]), float("nan"))
     grid[:count] = panels
     titles = [*_titles(count), *[""] * (rows * columns - count)]
-    return heatmaps(grid.unflatten(0, (rows, columns)), titles=titles, extent=extent)
+    figure = heatmaps(grid.unflatten(0, (rows, columns)), titles=titles, extent=extent)
+    for above, free in zip(figure.axes[count - columns : (rows - 1) * columns], figure.axes[count:], strict=False):
+        free.set_visible(False)
+        above.tick_params(labelbottom=True)
+    return figure
 
 
 def _picture(figure: "Figure", caption: str) -> str:
-    data = base64.b64encode(rendered(figure, ".png", dpi=110)).decode()
+    image = rendered(figure, ".png", dpi=110, margin=0.1)
+    width, height = struct.unpack(">II", image[16:24])
+    kind, data = "wide" if width > _WIDE else "", base64.b64encode(image).decode()
     return (
-        f'<figure><img src="data:image/png;base64,{data}" alt="{escaped(caption)}">'
+        f'<figure><div class="picture"><img class="{kind}" width="{width}" height="{height}" '
+        f'src="data:image/png;base64,{data}" alt="{escaped(caption)}"></div>'
         f"<figcaption>{escaped(caption)}</figcaption></figure>"
     )

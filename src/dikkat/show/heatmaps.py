@@ -10,7 +10,7 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,15 +186,16 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     write_whole(path, rendered(figure, ending))
 
 
-def rendered(figure: Figure, ending: str, dpi: int = 200) -> bytes:
-    """The bytes of an image, ".png" or ".svg", the same every time."""
+def rendered(figure: Figure, ending: str, dpi: int = 200, *, margin: float | None = None) -> bytes:
+    """The bytes of an image, ".png" or ".svg", the same every time; cut to a margin in inches, if one is given."""
     from matplotlib import rc_context
 
     content = io.BytesIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "dikkat"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)  # heatmaps has warned, in one line
         drawn = copy.deepcopy(figure)  # drawing moves the layout by a hair; the caller's figure stays as it is
-        drawn.savefig(content, format=ending[1:], dpi=dpi, metadata=_METADATA[ending])
+        cut: dict[str, Any] = {} if margin is None else {"bbox_inches": "tight", "pad_inches": margin}
+        drawn.savefig(content, format=ending[1:], dpi=dpi, metadata=_METADATA[ending], **cut)
     return content.getvalue()
 
 

@@ -1,13 +1,8 @@
 """One self-contained page of translated sentences that shows, word by word, what the model looked at."""
 
-import base64
-import hashlib
-import html
-import json
 import os
 import re
 from collections.abc import Sequence
-from importlib import resources
 from string import Template
 from typing import Protocol
 
@@ -15,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dikkat.show.arrays import Weights, as_array
+from dikkat.show.document import content_hash, document, encodable, escaped, json_in_html, part
 from dikkat.storage.files import write_whole
 
 __all__ = ["Aligned", "page", "save_page"]
 
 _PER_UNIT = 1000  # weights are stored in thousandths; page.js divides
+_HINT = '<span class="hint" hidden> · point at a word to see what it looked at, click to keep it</span>'
 _SLACK = 0.01  # how far beyond 1 the rounding of low precision may carry the sum of a row
 
 
@@ -107,16 +104,17 @@ def page(
         records.append(_record(translation, f"translations[{index}]"))
         score = None if numbers is None else f"{escaped(score_name)} <b>{numbers[index]}</b>"
         articles.append(_article(index + 1, translation, score, source_language, target_language))
-    style, script = part("page.css"), part("page.js")
-    return Template(part("page.html")).substitute(
-        title=escaped(title),
-        count="1 sentence" if len(articles) == 1 else f"{len(articles)} sentences",
-        sentences="\n".join(articles),
-        data=_json_in_html(records),
-        style=style,
-        style_hash=content_hash(style),
-        script=script,
-        script_hash=content_hash(script),
+    script = part("page.js")
+    body = Template(part("page.html")).substitute(
+        sentences="\n".join(articles), data=json_in_html(records), script=script
+    )
+    count = "1 sentence" if len(articles) == 1 else f"{len(articles)} sentences"
+    return document(
+        title,
+        f'<span id="count">{count}</span>{_HINT}',
+        body,
+        style=part("page.css"),
+        policy=f"script-src '{content_hash(script)}'",
     )
 
 
@@ -200,7 +198,7 @@ def _tokens(translation: Aligned, attribute: str, name: str) -> list[str]:
     tokens = _attribute(translation, attribute, name)
     if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
         raise TypeError(f"{name}.{attribute}: got {tokens!r}; expected a list of strings")
-    return [_encodable(token) for token in tokens]
+    return [encodable(token) for token in tokens]
 
 
 def _check_weights(weights: NDArray[np.float64], shape: tuple[int, int], name: str) -> None:
@@ -241,29 +239,3 @@ def _paragraph(text: object, name: str, classes: str, language: str) -> str:
     if not isinstance(text, str):
         raise TypeError(f"{name}: got {type(text).__name__}; expected str")
     return f'<p class="{classes}" dir="auto" lang="{language}">{escaped(text)}</p>'
-
-
-def _encodable(text: str) -> str:
-    """The text with what no HTML page can hold (half of a surrogate pair, NUL) replaced."""
-    return re.sub("[\ud800-\udfff\0]", "\N{REPLACEMENT CHARACTER}", text)
-
-
-def escaped(text: str) -> str:
-    """A text as HTML holds it."""
-    return html.escape(_encodable(text), quote=True)
-
-
-def _json_in_html(records: Sequence[object]) -> str:
-    """JSON that no HTML parser can take for the end of its script element."""
-    text = json.dumps(records, ensure_ascii=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def part(name: str) -> str:
-    """A file of the page's parts."""
-    return resources.files("dikkat.show").joinpath(name).read_text(encoding="utf-8")
-
-
-def content_hash(text: str) -> str:
-    """The hash by which the page's own policy knows its style and its script, and refuses any other."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["entropies", "key_sums"]
 
 _MOST_NAMED = 60  # keys whose tokens are written under the axis
+_USUAL = 10  # colours of lines
 
 
 def key_sums(
@@ -64,7 +65,7 @@ def key_sums(
     figure = figure_class()(figsize=figsize, layout="constrained")
     axes = figure.subplots()
     for index, line in enumerate(lines):
-        axes.plot(line, linewidth=1, label=None if labels is None else labels[index])
+        axes.plot(line, linewidth=1, color=_color(index, len(lines)), label=None if labels is None else labels[index])
     axes.set_xlim(-0.5, max(count - 0.5, 0.5))
     axes.set_ylim(bottom=min(0.0, float(np.nanmin(lines, initial=0.0))))
     axes.set_xlabel(xlabel)
@@ -78,6 +79,15 @@ def key_sums(
             loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, frameon=False, ncols=1 + (len(lines) - 1) // 8
         )
     return figure
+
+
+def _color(index: int, lines: int) -> Any:
+    """A line's own colour: one of matplotlib's usual ones, of which there are ten, or of as many from blue to red."""
+    if lines <= _USUAL:
+        return f"C{index}"
+    from matplotlib import colormaps
+
+    return colormaps["turbo"](0.05 + 0.9 * index / (lines - 1))
 
 
 def entropies(

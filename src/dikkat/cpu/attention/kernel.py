@@ -144,7 +144,7 @@ def _average_rows(
 
 
 @inlined
-def _average(
+def average(
     call: Call, b: int, rows: int, j0: int, blocks: int, width: int, scores: Pointer, weights: Pointer,
     mean: Pointer, zero: Any,
 ) -> None:  # fmt: skip
@@ -175,7 +175,8 @@ def _average(
 
 
 @inlined
-def _rescale(mean: Pointer, count: int, factor: float, zero: Any) -> None:
+def rescale(mean: Pointer, count: int, factor: float, zero: Any) -> None:
+    """Multiply so many numbers by a factor."""
     by = full(factor, zero)
     for c in range(0, count, lanes_of(zero)):
         store(mean, c, load(mean, c) * by)
@@ -231,13 +232,13 @@ def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                     if peaks[i] > before > -np.inf:
                         shrink = math.exp(before - peaks[i])
                         sums[i] *= shrink
-                        _rescale(at(mean, i * call.value_stride), call.value_stride, shrink, zero)
+                        rescale(at(mean, i * call.value_stride), call.value_stride, shrink, zero)
                     sums[i] += added
                 if call.seeds != 0:
                     _drop_tile(call, b, i0, rows, j0, blocks * lanes, width, weights, work.kept, zero)
-                _average(call, b, rows, j0, blocks, width, scores, weights, mean, zero)
+                average(call, b, rows, j0, blocks, width, scores, weights, mean, zero)
             for i in range(rows):
-                _finish_row(call, b * call.queries + i0 + i, at(mean, i * call.value_stride), peaks[i], sums[i], zero)
+                finish_row(call, b * call.queries + i0 + i, at(mean, i * call.value_stride), peaks[i], sums[i], zero)
             if call.weights == 0:
                 continue
             for j0 in range(0, reach, width):
@@ -253,7 +254,7 @@ def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
 
 
 @inlined
-def _finish_row(call: Call, row: int, mean: Pointer, peak: float, whole: float, zero: Any) -> None:
+def finish_row(call: Call, row: int, mean: Pointer, peak: float, whole: float, zero: Any) -> None:
     """Write a row's mean, peak and total: 0, −∞ and 0 where no key was visible."""
     lanes = lanes_of(zero)
     out = at(pointer(call.mean, zero), row * call.values)
@@ -262,7 +263,7 @@ def _finish_row(call: Call, row: int, mean: Pointer, peak: float, whole: float, 
         for c in range(call.values):
             out[c] = by * total(load(mean, c * lanes))
     else:
-        _rescale(mean, call.value_stride, by, zero)
+        rescale(mean, call.value_stride, by, zero)
         copy(mean, out, call.values, zero)
     pointer(call.peak, zero)[row], pointer(call.total, zero)[row] = peak, whole
 

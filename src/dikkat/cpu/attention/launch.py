@@ -29,6 +29,8 @@ _OWN = {_NAMES.get(name, name): own for name, own in OWN_DIMENSIONS.items()}
 _ROWS = 32
 # Sums that a task of the backward keeps: rows times features, each a vector.
 _SUMS = 4096
+# Bytes of shares that a worker keeps at most until their rows' totals are known, and the fewest rows of a task then.
+_SHARES, _FEWEST = 2**23, 16
 
 
 def obstacles(problem: Problem) -> list[str]:
@@ -122,6 +124,19 @@ class _Call(Call):
         self.run(packing.pack, owners * blocks)
         return packed
 
+    def means(self) -> Tensor:
+        """Make room for the means of the values, which with the keys are laid out as a forward reads them."""
+        fields, problem = self.fields, self.problem
+        size = fields["values"]
+        fields["exact"] = must_exclude(problem)
+        narrow = size < self.lanes // 2
+        stride = size * self.lanes if narrow else up(size, self.lanes)
+        fields["narrow"], fields["value_stride"] = narrow, stride
+        self.pack(values=narrow)
+        if not narrow and stride != size:
+            self.point("value", _filled(problem.value, stride))
+        return self.new("mean", *problem.lead, fields["queries"], size)
+
 
 def _shared(problem: Problem) -> Iterator[tuple[str, Tensor]]:
     """The operands that batch elements may share, by the names that the record has for them."""
@@ -179,18 +194,10 @@ def _forward(problem: Problem) -> Output:
 
     call = _Call.of(problem)
     fields, lead, limits = call.fields, problem.lead, problem.limits
-    size = fields["values"]
-    fields["exact"] = must_exclude(problem)
-    narrow = size < call.lanes // 2
-    stride = size * call.lanes if narrow else up(size, call.lanes)
-    fields["narrow"], fields["value_stride"] = narrow, stride
-    call.pack(values=narrow)
-    if not narrow and stride != size:
-        call.point("value", _filled(problem.value, stride))
     rows = min(_ROWS, max(1, limits.queries))
     parts = -(-limits.queries // rows)
     fields["rows"], fields["parts"] = rows, parts
-    mean = call.new("mean", *lead, limits.queries, size)
+    mean = call.means()
     peak, whole = (call.new(name, *lead, limits.queries) for name in ("peak", "total"))
     if problem.wants_weights:
         weights = call.zeros("weights", *lead, limits.queries, limits.keys)
@@ -199,7 +206,8 @@ def _forward(problem: Problem) -> Output:
     width = TILE * call.lanes
     call.run(
         kernel.forward, call.batch * parts, scores=rows * width, weights=rows * width, kept=width,
-        weight=fields["padded"], query=rows * fields["padded"], mean=rows * stride, peaks=rows, sums=rows, limits=rows,
+        weight=fields["padded"], query=rows * fields["padded"], mean=rows * fields["value_stride"], peaks=rows,
+        sums=rows, limits=rows,
     )  # fmt: skip
     return Output(mean, peak, whole, weights)
 
@@ -304,13 +312,14 @@ def _blocked_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | 
 run = operator("numba", _forward, _backward)
 
 
-def summarise(problem: Problem, asked: Asked, lse: Tensor | None = None) -> Summary:
-    """What is asked for of the weights, of which no more than a tile is ever there.
+def summarise(problem: Problem, asked: Asked, lse: Tensor | None = None, *, pools: bool = False) -> Summary:
+    """What is asked for of the weights, of which no more than those of a few rows are ever there.
 
     Args:
-        problem: The call; its values are not looked at.
+        problem: The call.
         asked: Which summaries.
-        lse: (..., n), each row's log-sum-exp, where it is known: that saves one of two walks over the keys.
+        lse: (..., n), each row's log-sum-exp, where it is known: no shares are kept then until it is.
+        pools: Whether for the mean of the values too, without dropout; else they are not looked at.
 
     Returns:
         The summaries, without gradients.
@@ -320,28 +329,39 @@ def summarise(problem: Problem, asked: Asked, lse: Tensor | None = None) -> Summ
     problem = problem.wide()
     call, lead, limits = _Call.of(problem), problem.lead, problem.limits
     fields, queries, keys = call.fields, limits.queries, limits.keys
-    call.pack(values=False)
-    rows = min(_ROWS, max(1, queries))
-    # Every task has its own sums over all keys: no more tasks than keep the threads busy.
-    parts = max(1, min(-(-queries // rows), -(-4 * torch.get_num_threads() // max(1, call.batch))))
-    tasks = call.batch * parts if queries else 0
-    fields |= {"parts": parts, "part_rows": -(-queries // parts), "rows": rows, "top": asked.top}
-    fields |= {"known": lse is not None, "walks": asked != Asked()}
+    width, by_task = TILE * call.lanes, asked.sums or asked.cells is not None
+    tiles, rows, keeps = -(-keys // width), min(_ROWS, max(1, queries)), False
+    if by_task and lse is None:
+        fit = _SHARES // max(1, tiles * width * problem.dtype.itemsize)
+        keeps = fit >= min(rows, _FEWEST)
+        rows = min(rows, fit) if keeps else rows
+    parts = -(-queries // rows)
+    if by_task:  # every task has its own sums: no more tasks than keep the threads busy
+        parts = max(1, min(parts, -(-4 * torch.get_num_threads() // max(1, call.batch))))
+    tasks = call.batch * parts
+    fields |= {"parts": parts, "rows": rows, "top": asked.top, "known": lse is not None, "keeps": keeps}
+    mean = None
+    if pools:
+        mean = call.means()
+    else:
+        call.pack(values=False)
     if lse is None:
         peak, whole = (call.new(name, *lead, queries) for name in ("peak", "total"))
     else:
-        peak = call.point("peak", lse.to(problem.dtype).expand(*lead, queries).contiguous())
-        whole = call.point("total", (peak != -math.inf).to(problem.dtype))
+        peak = call.point("peak", lse.to(problem.dtype).expand(*lead, queries).clone().contiguous())
+        # 1, but 0 in a row without keys, and NaN in one that is not finite.
+        whole = call.point("total", torch.where(peak == -math.inf, 0.0, peak - peak + 1))
     top_weights, top_keys = (call.new(name, *lead, queries, asked.top) for name in ("top_weights", "top_keys"))
     entropy = call.new("entropy", *lead, queries) if asked.entropy else None
     sums = call.zeros("key_sums_of_task", tasks, keys) if asked.sums else None
     cells = call.zeros("cells_of_task", tasks, *asked.cells) if asked.cells else None
     fields["cell_rows"], fields["cell_cols"] = asked.cells or (0, 0)
     fields["by_largest"] = asked.by_largest
-    width, top = TILE * call.lanes, rows * asked.top
+    kept, top = tiles if keeps else 1, rows * asked.top
     call.run(
-        summaries.summarise, tasks, scores=rows * width, weights=rows * width, kept=width, weight=fields["padded"],
-        query=rows * fields["padded"], mean=rows, peaks=rows, sums=rows, limits=rows, top_scores=top, top_places=top,
+        summaries.summarise, tasks, scores=rows * width, weights=kept * rows * width, kept=width,
+        weight=fields["padded"], query=rows * fields["padded"], mean=rows * fields["value_stride"], peaks=rows,
+        sums=rows, drifts=rows, factors=rows, limits=rows, top_scores=top, top_places=top, tile_peaks=kept * rows,
     )  # fmt: skip
 
     def joined(by_task: Tensor | None) -> Tensor | None:
@@ -363,4 +383,5 @@ def summarise(problem: Problem, asked: Asked, lse: Tensor | None = None) -> Summ
         joined(sums),
         entropy,
         pooled,
+        mean,
     )

@@ -23,13 +23,13 @@ CALL = Record(
     whole=" ".join(f"{name}_step" for name in _SHARED)
     + """
         parts part_rows rows group profile queries keys features padded values value_stride blocks bias_stride
-        causal lens_row mask_row mask_col exclude_row dropout exact narrow partial key_owners known walks top cell_rows
+        causal lens_row mask_row mask_col exclude_row dropout exact narrow partial key_owners known keeps top cell_rows
         cell_cols by_largest
     """,
     real="kept_scale scale limit highest",
     regions="""
         scores weights by_score in_fast dropped upstream kept weight weight_sums query query_peak query_sums
-        query_exact mean peaks sums totals drifts factors score_sums value_sums key_sums top_scores
+        query_exact mean peaks sums totals drifts factors score_sums value_sums key_sums top_scores tile_peaks
     """,
     integer_regions="limits astray sharp exact_rows top_places",
 )

@@ -1,9 +1,16 @@
-"""Summaries of the weights in tiles, for the three pair functions, compiled by Numba: no row of weights is kept.
+"""Summaries of the weights in tiles, for the three pair functions, compiled by Numba: the map is never there.
 
-A task is some successive rows of one batch element. Unless each row's log-sum-exp is known, a first walk over the tiles
-of keys finds its peak and total; a second one makes each tile's weights, and takes from them what is asked for: each
-row's entropy and largest weights, and, over all rows of the task, the sums by key and by cell of a coarse map. Those
-sums are in float64: tens of thousands of rows are added up.
+A task is every so manieth group of rows of one batch element, so that all tasks have as much to do where later rows see
+more keys. One walk over the tiles of keys finds each row's peak and total, unless its log-sum-exp is known, its largest
+scores and what its entropy is made of; and, where values are given, their mean: all that is then the forward, and the
+rest its by-products. A running peak p that grows to p' shrinks what was found by e^(p − p'), and
+
+    Σ e^(s − p') (s − p') = e^(p − p') (Σ e^(s − p) (s − p) + (p − p') Σ e^(s − p)).
+
+Sums over rows, by key and by cell of a coarse map, want each row's final total. Where the shares e^(score − peak so
+far) of a group's rows with all keys fit into the scratch, they are kept, and what has become of each row's factor is
+multiplied at the end; else a second walk makes the scores once more. These sums are in float64 from one group of rows
+to the next: tens of thousands of rows are added up.
 """
 
 import math
@@ -12,28 +19,80 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from dikkat.cpu.attention.kernel import base_of, by_total, normalise
+from dikkat.cpu.attention.kernel import average, base_of, by_total, finish_row, rescale
 from dikkat.cpu.attention.packing import pack_rows, pack_weight
 from dikkat.cpu.attention.record import CALL, TILE
 from dikkat.cpu.attention.scores import tile_scores
 from dikkat.cpu.attention.visibility import limits_of, owner
 from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import exp
-from dikkat.cpu.engine.memory import Call, Work, workplace_of
-from dikkat.cpu.engine.vectors import Pointer, at, claim, full, lanes_of, load, pointer, some, store, total, where
+from dikkat.cpu.engine.memory import Call, Work, clear, workplace_of
+from dikkat.cpu.engine.vectors import (
+    Pointer,
+    at,
+    claim,
+    full,
+    lanes_of,
+    largest,
+    load,
+    maximum,
+    pointer,
+    some,
+    spread,
+    store,
+    total,
+    where,
+)
 
 
 @inlined
-def _weigh(scores: Pointer, weights: Pointer, blocks: int, peak: float, whole: float, zero: Any) -> float:
-    """Write a row's weights in a tile; return Σ weight · (score − peak), of which the entropy is made."""
-    lanes, hidden, nothing = lanes_of(zero), full(-np.inf, zero), full(0, zero)
-    base, by, acc = full(base_of(peak, zero), zero), full(by_total(whole, zero), zero), full(0, zero)
+def _largest_of(scores: Pointer, blocks: int, zero: Any) -> float:
+    """The largest of a row's scores in a tile."""
+    top = load(scores, 0)
+    for block in range(1, blocks):
+        top = maximum(load(scores, block * lanes_of(zero)), top)
+    return largest(top)
+
+
+@inlined
+def _share(scores: Pointer, shares: Pointer, blocks: int, peak: float, zero: Any) -> float:
+    """Write a row's shares e^(score − peak) in a tile; return their sum."""
+    lanes, base, acc = lanes_of(zero), full(base_of(peak, zero), zero), full(0, zero)
     for block in range(blocks):
-        score = load(scores, block * lanes)
-        share = where(score == hidden, nothing, exp(score - base) * by)
-        store(weights, block * lanes, share)
-        acc += where(score == hidden, nothing, share * (score - base))
+        share = exp(load(scores, block * lanes) - base)
+        store(shares, block * lanes, share)
+        acc += share
     return total(acc)
+
+
+@inlined
+def _share_and_drift(
+    scores: Pointer, shares: Pointer, blocks: int, peak: float, lowest: float, zero: Any
+) -> tuple[float, float]:
+    """Likewise; and Σ share · (score − peak), to which a hidden key adds 0 times the lowest number."""
+    lanes, base, acc = lanes_of(zero), full(base_of(peak, zero), zero), full(0, zero)
+    least, drift = full(lowest, zero), full(0, zero)
+    for block in range(blocks):
+        away = load(scores, block * lanes) - base
+        share = exp(away)
+        store(shares, block * lanes, share)
+        acc += share
+        drift += share * maximum(away, least)
+    return total(acc), total(drift)
+
+
+@inlined
+def _weigh(scores: Pointer, weights: Pointer, blocks: int, peak: float, by: float, zero: Any) -> float:
+    """Write a row's weights by · e^(score − peak) in a tile; return Σ weight · (score − peak)."""
+    lanes, hidden, nothing = lanes_of(zero), full(-np.inf, zero), full(0, zero)
+    base, factor, drift = full(base_of(peak, zero), zero), full(by, zero), full(0, zero)
+    for block in range(blocks):
+        away = load(scores, block * lanes) - base
+        seen = away != hidden  # in a row of NaN, too, a hidden key weighs nothing
+        weight = where(seen, exp(away) * factor, nothing)
+        store(weights, block * lanes, weight)
+        drift += weight * where(seen, away, nothing)
+    return total(drift)
 
 
 @inlined
@@ -54,21 +113,35 @@ def _keep_largest(scores: Pointer, blocks: int, j0: int, top: int, kept: Pointer
 
 
 @inlined
-def _add_to_keys(call: Call, task: int, rows: int, j0: int, blocks: int, width: int, work: Work, zero: Any) -> None:
-    """Add a tile's weights to the sums of its keys."""
-    lanes = lanes_of(zero)
-    for block in range(blocks):
-        acc = load(work.weights, block * lanes)
-        for i in range(1, rows):
-            acc += load(work.weights, i * width + block * lanes)
-        store(work.kept, block * lanes, acc)
-    sums = at(pointer(call.key_sums_of_task, np.float64(0)), task * call.keys + j0)
+def _add_to_keys(
+    call: Call, task: int, rows: int, j0: int, blocks: int, width: int, shares: Pointer, work: Work, zero: Any
+) -> None:
+    """Add a tile's weights to the sums of its keys, four rows at a time."""
+    lanes, factors, sums = lanes_of(zero), work.factors, work.kept
+    clear(sums, blocks * lanes, zero)
+    i = 0
+    while i < rows:
+        r0, f0 = at(shares, i * width), spread(factors, i)
+        if i + 4 > rows:
+            for place in range(0, blocks * lanes, lanes):
+                store(sums, place, load(sums, place) + f0 * load(r0, place))
+            i += 1
+            continue
+        r1, r2, r3 = at(r0, width), at(r0, 2 * width), at(r0, 3 * width)
+        f1, f2, f3 = spread(factors, i + 1), spread(factors, i + 2), spread(factors, i + 3)
+        for place in range(0, blocks * lanes, lanes):
+            two, others = f0 * load(r0, place) + f1 * load(r1, place), f2 * load(r2, place) + f3 * load(r3, place)
+            store(sums, place, load(sums, place) + (two + others))
+        i += 4
+    whole = at(pointer(call.key_sums_of_task, np.float64(0)), task * call.keys + j0)
     for j in range(min(blocks * lanes, call.keys - j0)):
-        sums[j] += work.kept[j]
+        whole[j] += sums[j]
 
 
 @inlined
-def _add_to_cells(call: Call, task: int, i: int, j0: int, count: int, weights: Pointer, zero: Any) -> None:
+def _add_to_cells(
+    call: Call, task: int, i: int, j0: int, count: int, shares: Pointer, factor: float, zero: Any
+) -> None:
     """Add a row's weights in a tile to the cells of the map, or put the largest there."""
     keys, cols = call.keys, call.cell_cols
     row = task * call.cell_rows + i * call.cell_rows // call.queries
@@ -80,21 +153,97 @@ def _add_to_cells(call: Call, task: int, i: int, j0: int, count: int, weights: P
         acc = zero
         if call.by_largest:
             for k in range(j, stop):
-                acc = max(acc, weights[k - j0])
-            cells[col] = max(cells[col], acc)
+                acc = max(acc, shares[k - j0])
+            cells[col] = max(cells[col], acc * factor)
         else:
             for k in range(j, stop):
-                acc += weights[k - j0]
-            cells[col] += acc
+                acc += shares[k - j0]
+            cells[col] += acc * factor
         j = stop
 
 
 @inlined
-def _finish_row(call: Call, row: int, i: int, peak: float, whole: float, mean: float, work: Work, zero: Any) -> None:
-    """Write a row's entropy, and its largest weights."""
-    if call.entropy != 0:
-        pointer(call.entropy, zero)[row] = math.log(whole) - mean if whole != 0 else zero
+def _add_tile(
+    call: Call, task: int, i0: int, rows: int, j0: int, blocks: int, width: int, shares: Pointer, work: Work, zero: Any
+) -> None:
+    """Add a tile's weights, its shares times each row's factor, to the sums over rows."""
+    if call.cells_of_task != 0:
+        for i in range(rows):
+            own, factor = at(shares, i * width), work.factors[i]
+            _add_to_cells(call, task, i0 + i, j0, blocks * lanes_of(zero), own, factor, zero)
+    if call.key_sums_of_task != 0:
+        _add_to_keys(call, task, rows, j0, blocks, width, shares, work, zero)
+
+
+@inlined
+def _begin_row(call: Call, row: int, i: int, work: Work, zero: Any) -> None:
+    """A row of which nothing is known but, perhaps, its log-sum-exp."""
+    work.peaks[i], work.sums[i], work.drifts[i], work.factors[i] = -np.inf, zero, zero, 1.0
+    if call.known:
+        work.peaks[i], work.sums[i] = pointer(call.peak, zero)[row], pointer(call.total, zero)[row]
+    for place in range(i * call.top, (i + 1) * call.top):
+        work.top_scores[place], work.top_places[place] = -np.inf, -1
+
+
+@inlined
+def _grow(call: Call, i: int, higher: float, work: Work, zero: Any) -> None:
+    """Raise a row's peak: what was found shrinks."""
+    before = work.peaks[i]
+    work.peaks[i] = higher
+    if higher > before > -np.inf:
+        away = before - higher
+        shrink = math.exp(away)
+        # Where that is 0, a difference of scores times a total could be too large a number.
+        work.drifts[i] = shrink * (work.drifts[i] + away * work.sums[i]) if shrink > 0 else zero
+        work.sums[i] *= shrink
+        if call.mean != 0:
+            rescale(at(work.mean, i * call.value_stride), call.value_stride, shrink, zero)
+
+
+@inlined
+def _add_to_row(
+    call: Call, i: int, j0: int, blocks: int, scores: Pointer, shares: Pointer, lowest: float, work: Work, zero: Any
+) -> None:
+    """Write a row's shares in a tile; grow its peak and total, and what its entropy and largest weights are made of."""
+    highest = _largest_of(scores, blocks, zero)
+    if call.known:
+        work.drifts[i] += _weigh(scores, shares, blocks, work.peaks[i], by_total(work.sums[i], zero), zero)
+    else:
+        _grow(call, i, max(work.peaks[i], highest), work, zero)
+        if call.entropy != 0:
+            added, drift = _share_and_drift(scores, shares, blocks, work.peaks[i], lowest, zero)
+            work.drifts[i] += drift
+        else:
+            added = _share(scores, shares, blocks, work.peaks[i], zero)
+        work.sums[i] += added
+    if call.top != 0 and highest > work.top_scores[(i + 1) * call.top - 1]:
+        kept, places = at(work.top_scores, i * call.top), at(work.top_places, i * call.top)
+        _keep_largest(scores, blocks, j0, call.top, kept, places, zero)
+
+
+@inlined
+def _settle(call: Call, tile: int, rows: int, work: Work, zero: Any) -> None:
+    """The factors that turn the kept shares of a tile into weights."""
+    for i in range(rows):
+        then, factor = work.tile_peaks[tile * call.rows + i], zero
+        if then > -np.inf:
+            factor = math.exp(then - work.peaks[i]) * by_total(work.sums[i], zero)
+        work.factors[i] = factor
+
+
+@inlined
+def _finish_row(call: Call, row: int, i: int, work: Work, zero: Any) -> None:
+    """Write what was found of a row."""
+    peak, whole = work.peaks[i], work.sums[i]
     base, by = base_of(peak, zero), by_total(whole, zero)
+    if call.mean != 0:
+        finish_row(call, row, at(work.mean, i * call.value_stride), peak, whole, zero)
+    elif not call.known:
+        pointer(call.peak, zero)[row], pointer(call.total, zero)[row] = peak, whole
+    if call.entropy != 0:
+        pointer(call.entropy, zero)[row] = zero
+        if whole != 0:
+            pointer(call.entropy, zero)[row] = math.log(whole) - work.drifts[i] * by
     for place in range(call.top):
         score = work.top_scores[i * call.top + place]
         share = by * zero  # NaN in a row of NaN
@@ -109,70 +258,67 @@ _workplace = workplace_of(CALL)
 
 @Kernel
 def summarise(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
-    """Compute each row's peak and total unless they are known, and what else is asked for."""
-    layout = CALL.dtype
+    """Compute each row's peak and total unless they are known, its mean if that is wanted, and what is asked for."""
+    layout, lowest = CALL.dtype, np.finfo(type(zero)).min
 
     def summarise(record: Any) -> None:
         call = carray(record, 1, layout)[0]
         lanes = lanes_of(zero)
         width, work = TILE * lanes, _workplace(call, zero)
-        scores, weights, peaks, sums, means = work.scores, work.weights, work.peaks, work.sums, work.mean
+        scores, size = work.scores, call.rows * width
+        adds = call.key_sums_of_task != 0 or call.cells_of_task != 0
         packed_weight, power, constant = -1, 1.0, zero
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
-            b, first = task // call.parts, (task % call.parts) * call.part_rows
+            b, first = task // call.parts, (task % call.parts) * call.rows
             if additive is not None and owner(call.weight_step, call.weight_table, b) != packed_weight:
                 packed_weight = owner(call.weight_step, call.weight_table, b)
                 power, constant = pack_weight(call, packed_weight, work.weight, zero)
-            end = min(first + call.part_rows, call.queries)
-            for i0 in range(first, end, call.rows):
-                rows, row = min(call.rows, end - i0), b * call.queries + i0
+            for i0 in range(first, call.queries, call.parts * call.rows):
+                rows, row = min(call.rows, call.queries - i0), b * call.queries + i0
                 pack_rows(call, b, i0, rows, work.query, zero, additive, distance)
                 reach = limits_of(call, b, i0, rows, work.limits)
-                out_peak, out_total = at(pointer(call.peak, zero), row), at(pointer(call.total, zero), row)
                 for i in range(rows):
-                    peaks[i], sums[i], means[i] = -np.inf, zero, zero
-                    if call.known:
-                        peaks[i], sums[i] = out_peak[i], out_total[i]
-                    for place in range(i * call.top, (i + 1) * call.top):
-                        work.top_scores[place], work.top_places[place] = -np.inf, -1
-                if not call.known:
-                    for j0 in range(0, reach, width):
-                        blocks = min(TILE, (reach - j0 + lanes - 1) // lanes)
-                        tile_scores(
-                            call, work, b, i0, rows, j0, blocks, width, power, constant, zero, inner, additive, distance
-                        )
-                        for i in range(rows):
-                            before = peaks[i]
-                            peaks[i], added = normalise(
-                                at(scores, i * width), at(weights, i * width), blocks, before, zero
-                            )
-                            if peaks[i] > before > -np.inf:
-                                sums[i] *= math.exp(before - peaks[i])
-                            sums[i] += added
-                    for i in range(rows):
-                        out_peak[i], out_total[i] = peaks[i], sums[i]
-                if not call.walks:
-                    continue
+                    _begin_row(call, row + i, i, work, zero)
+                if call.mean != 0:
+                    clear(work.mean, rows * call.value_stride, zero)
                 for j0 in range(0, reach, width):
-                    blocks = min(TILE, (reach - j0 + lanes - 1) // lanes)
-                    if call.known or reach > width:  # else the one tile's scores are there
-                        tile_scores(
-                            call, work, b, i0, rows, j0, blocks, width, power, constant, zero, inner, additive, distance
-                        )
+                    blocks, tile = min(TILE, (reach - j0 + lanes - 1) // lanes), j0 // width
+                    shares = at(work.weights, tile * size * call.keeps)
+                    tile_scores(
+                        call, work, b, i0, rows, j0, blocks, width, power, constant, zero, inner, additive, distance
+                    )
                     for i in range(rows):
-                        own = at(weights, i * width)
-                        means[i] += _weigh(at(scores, i * width), own, blocks, peaks[i], sums[i], zero)
-                        if call.top != 0:
-                            kept, places = at(work.top_scores, i * call.top), at(work.top_places, i * call.top)
-                            _keep_largest(at(scores, i * width), blocks, j0, call.top, kept, places, zero)
-                        if call.cells_of_task != 0:
-                            _add_to_cells(call, task, i0 + i, j0, blocks * lanes, own, zero)
-                    if call.key_sums_of_task != 0:
-                        _add_to_keys(call, task, rows, j0, blocks, width, work, zero)
+                        _add_to_row(
+                            call, i, j0, blocks, at(scores, i * width), at(shares, i * width), lowest, work, zero
+                        )
+                        if call.keeps:
+                            work.tile_peaks[tile * call.rows + i] = work.peaks[i]
+                    if call.mean != 0:
+                        average(call, b, rows, j0, blocks, width, scores, shares, work.mean, zero)
+                    if adds and call.known:
+                        _add_tile(call, task, i0, rows, j0, blocks, width, shares, work, zero)
+                if adds and not call.known:
+                    kept = call.keeps != 0
+                    for i in range(rows):  # 0 · NaN is NaN: a hidden key must not have a row's NaN
+                        kept = kept and work.sums[i] == work.sums[i]
+                    for j0 in range(0, reach, width):
+                        blocks, tile = min(TILE, (reach - j0 + lanes - 1) // lanes), j0 // width
+                        shares = at(work.weights, tile * size * call.keeps)
+                        if kept:
+                            _settle(call, tile, rows, work, zero)
+                        else:
+                            tile_scores(
+                                call, work, b, i0, rows, j0, blocks, width, power, constant, zero, inner, additive,
+                                distance,
+                            )  # fmt: skip
+                            for i in range(rows):
+                                by, own = by_total(work.sums[i], zero), at(shares, i * width)
+                                _weigh(at(scores, i * width), own, blocks, work.peaks[i], by, zero)
+                        _add_tile(call, task, i0, rows, j0, blocks, width, shares, work, zero)
                 for i in range(rows):
-                    _finish_row(call, row + i, i, peaks[i], sums[i], means[i], work, zero)
+                    _finish_row(call, row + i, i, work, zero)
 
     return summarise

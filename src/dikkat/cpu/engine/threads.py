@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from dikkat import stopping
+
 # Seconds between two looks for Ctrl-C in a long call.
 PART = 0.2
 
@@ -135,6 +137,7 @@ def by_parts(job: Callable[[int, int], None], tasks: int, first: int) -> Iterato
         elif seconds > PART:
             size = max(size // 2, torch.get_num_threads())
         done = end
+        stopping.look()
         yield done
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dikkat import stopping
 from dikkat.cpu.engine.record import Call, up
 from dikkat.cpu.scoring import RANGES
 from dikkat.cpu.search.network import Panels
@@ -284,7 +285,7 @@ class Run:
         self._tables["control"][place // 8] = number
 
     def go(self) -> None:
-        """Search, in parts of about `_PART` seconds: Python hears of Ctrl-C between two of them."""
+        """Search, in parts of about `_PART` seconds: between two of them it may be interrupted or stopped."""
         from dikkat.cpu.search import phases
 
         call, budget = self._call, _FIRST
@@ -299,6 +300,7 @@ class Run:
                 raise UnknownScoresError
             if status == DONE:
                 return
+            stopping.look()
             if status == FULL:
                 self._go_on()
             elif seconds < _PART / 2:

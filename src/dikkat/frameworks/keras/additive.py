@@ -52,7 +52,9 @@ def _in_jax(forward: Callable[..., Tensor], tangent: Callable[..., Tensor]) -> C
     def _(tensors: Parts, directions: Parts) -> tuple[Tensor, Tensor]:
         return function(*tensors), tangent(*tensors, *directions)
 
-    return function
+    # Called outside a program, JAX would compile the loop within anew at every call; this way, once a shape.
+    compiled: Callable[..., Tensor] = jax.jit(function)
+    return compiled
 
 
 def _in_torch(

@@ -44,12 +44,17 @@ def readable(tensor: Any) -> bool:
     if backend == "tensorflow":
         return hasattr(tensor, "numpy") and "CPU" in tensor.device
     if backend == "jax":
-        import jax
-
-        return not isinstance(tensor, jax.core.Tracer) and all(each.platform == "cpu" for each in tensor.devices())
+        return is_array(tensor) and all(each.platform == "cpu" for each in tensor.devices())
     from dikkat.masking import can_read_values
 
     return can_read_values(tensor)
+
+
+def is_array(tensor: Any) -> bool:
+    """Whether a tensor of JAX's has its numbers, and does not stand for them in a program or under a transform."""
+    import jax
+
+    return not isinstance(tensor, jax.core.Tracer)
 
 
 def kind(tensor: Any) -> str:

@@ -8,7 +8,7 @@ from keras import ops
 
 from dikkat.frameworks.contract.checks import same
 from dikkat.frameworks.contract.recurrent import check_lengths
-from dikkat.frameworks.keras.backend import kind, readable, shape_of
+from dikkat.frameworks.keras.backend import is_array, kind, readable, shape_of
 
 Tensors = tuple[Any, ...]
 
@@ -27,8 +27,11 @@ def scan(
     Returns:
         What is carried out of the last step; and of each emitted one, all steps', (T, ...).
     """
-    if keras.backend.backend() == "tensorflow":
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
         return _tensorflow(step, carry, inputs, emitted)
+    if backend == "jax" and len(inputs[0]) and all(is_array(each) for each in (*carry, *inputs)):
+        return _one_by_one(step, carry, inputs, emitted)
 
     def both(carry: Tensors, row: Tensors) -> tuple[Tensors, Tensors]:
         after = step(carry, row)
@@ -36,6 +39,17 @@ def scan(
 
     last, steps = ops.scan(both, carry, inputs)
     return last, steps
+
+
+def _one_by_one(
+    step: Callable[[Tensors, Tensors], Tensors], carry: Tensors, inputs: Tensors, emitted: int
+) -> tuple[Tensors, Tensors]:
+    """Outside a program, JAX would compile the loop anew at every call, for longer than its steps take."""
+    found = []
+    for row in zip(*(ops.unstack(each) for each in inputs), strict=True):
+        carry = step(carry, row)
+        found.append(carry[:emitted])
+    return carry, tuple(ops.stack(steps) for steps in zip(*found, strict=True))
 
 
 def _tensorflow(

@@ -12,7 +12,7 @@ from dikkat.gpu.attention.pairs import at, profile_slope, score_tile
 
 
 @triton.jit
-def _limit(limits, element, sizes, rows, n, m, shift, CAUSAL: tl.constexpr):
+def limit_of(limits, element, sizes, rows, n, m, shift, CAUSAL: tl.constexpr):
     """Row i sees keys below limit_i, as lengths and causality have it."""
     limit = tl.where(rows < n, m, 0)
     if CAUSAL:
@@ -24,7 +24,7 @@ def _limit(limits, element, sizes, rows, n, m, shift, CAUSAL: tl.constexpr):
 
 
 @triton.jit
-def _restrict(score, limits, element, sizes, rows, cols, limit, n, m):
+def restrict(score, limits, element, sizes, rows, cols, limit, n, m):
     """The scores with their bias, −∞ where hidden; and who sees whom."""
     inside_rows, inside_cols = tl.minimum(rows, n - 1).to(tl.int64), tl.minimum(cols, m - 1).to(tl.int64)
     visible = cols[None, :] < limit[:, None]
@@ -82,7 +82,7 @@ def attend(
     element = tl.program_id(0).to(tl.int64) // blocks
     row_block = tl.program_id(0) % blocks
     rows, features_out = row_block * BM + tl.arange(0, BM), tl.program_id(1) * BD + tl.arange(0, BD)
-    limit = _limit(limits, element, sizes, rows, n, m, shift, CAUSAL)
+    limit = limit_of(limits, element, sizes, rows, n, m, shift, CAUSAL)
     values = at(value, element, sizes) + features_out[None, :].to(tl.int64) * value.col
 
     peak = tl.full([BM], float("-inf"), tl.float32)
@@ -91,7 +91,7 @@ def attend(
     for key_block in range(0, tl.cdiv(tl.max(limit, 0), BN)):
         cols = key_block * BN + tl.arange(0, BN)
         score, _made = score_tile(scored, element, sizes, row_block, key_block, n, m, features, PROFILE, BM, BN, W)
-        score, visible = _restrict(score, limits, element, sizes, rows, cols, limit, n, m)
+        score, visible = restrict(score, limits, element, sizes, rows, cols, limit, n, m)
         higher = tl.maximum(peak, tl.max(score, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)
         share = tl.where(visible, tl.exp(score - base[:, None]), 0.0)
@@ -135,13 +135,13 @@ def weigh(
     rows, cols = row_block * BM + tl.arange(0, BM), key_block * BN + tl.arange(0, BN)
     inside = (rows < n)[:, None] & (cols < m)[None, :]
     pairs = (local * n + rows)[:, None] * m + cols[None, :]
-    limit = _limit(limits, element, sizes, rows, n, m, shift, CAUSAL)
+    limit = limit_of(limits, element, sizes, rows, n, m, shift, CAUSAL)
     share = tl.zeros([BM, BN], tl.float32)
     found = tl.zeros([BM, BN], tl.float32)
     bias = tl.zeros([BN], tl.float32)
     if tl.max(limit, 0) > key_block * BN:
         score, square = score_tile(scored, element, sizes, row_block, key_block, n, m, features, PROFILE, BM, BN, W)
-        score, visible = _restrict(score, limits, element, sizes, rows, cols, limit, n, m)
+        score, visible = restrict(score, limits, element, sizes, rows, cols, limit, n, m)
         inside_rows = tl.minimum(rows, n - 1).to(tl.int64)
         peak = tl.load(at(peaks, element, sizes) + inside_rows * peaks.row)
         base = tl.where(peak == float("-inf"), 0.0, peak)

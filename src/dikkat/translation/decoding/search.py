@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from dikkat import stopping
 from dikkat.errors import InputError
 from dikkat.translation.decoding import compiled
 from dikkat.translation.decoding.beams import Beams, Hypothesis, Samples
@@ -102,6 +103,7 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
 def _searched(readers: Readers, beams: "Beams") -> list[list[Hypothesis]]:
     previous = torch.full((len(beams.sources),), BEGIN, device=readers.device)
     while len(previous):
+        stopping.look()
         found = beams.extend(*readers.step(previous))
         previous = found.tokens.to(readers.device)
         if not found.stay:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dikkat.errors import InputError
+from dikkat.storage.files import write_whole
 from dikkat.translation.data.corpus import MAX_CHARACTERS
 from dikkat.translation.decoding.beams import Hypothesis
 from dikkat.translation.decoding.options import DEFAULT, Search
@@ -179,10 +180,11 @@ class Translates:
         for batch in _batches([len(each.ids) for each in encoded], batch_size):
             hypotheses = beam_search(self._models(), [encoded[index].ids for index in batch], search)
             for index, best in zip(batch, hypotheses, strict=True):
-                found[index] = [self._translation(sentences[index], encoded[index], each) for each in best]
+                found[index] = [self.as_translation(sentences[index], encoded[index], each) for each in best]
         return found
 
-    def _translation(self, sentence: str, encoded: Encoded, found: Hypothesis) -> Translation:
+    def as_translation(self, sentence: str, encoded: Encoded, found: Hypothesis) -> Translation:
+        """What a search found for a sentence, as a user has it."""
         copied = _copied_words(encoded, found)
         labels = self.target_tokenizer.labels(found.ids)
         return Translation(
@@ -345,6 +347,50 @@ class Translator(Translates):
 
         onnx_folder.write(folder, self.model, self.settings, self.source_tokenizer, self.target_tokenizer)
 
+    def export_html(self, path: str | Path, *, title: str = "Translator", examples: Sequence[str] = ()) -> None:
+        """Write the model as one HTML file, whole or not at all: weights in int8, and a decoder in the page itself.
+
+        The page asks nothing of a network, and translates as `Search(precision="int8")` does.
+
+        Args:
+            path: The file; its folder must exist.
+            title: The heading.
+            examples: Sentences to begin with, the first of which is translated when the page opens.
+
+        Raises:
+            InputError: A model that the page's decoder cannot compute: one with coverage, with another score than
+                additive, dot, scaled_dot, bilinear and none, or with layers of one's own.
+            OSError: The system could not write; an older file is as it was.
+
+        Example:
+            >>> import tempfile
+            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
+            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
+            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
+            >>> settings = Settings(embedding_size=4, hidden_size=4)
+            >>> model = TranslationModel(settings, len(english), len(french))
+            >>> translator = Translator(model, settings, english, french)
+            >>> path = Path(tempfile.mkdtemp()) / "translator.html"
+            >>> translator.export_html(path, examples=["Go."])
+            >>> path.read_text(encoding="utf-8").startswith("<!doctype html>")
+            True
+        """
+        write_whole(path, self.as_html(title=title, examples=examples))
+
+    def as_html(self, *, title: str = "Translator", examples: Sequence[str] = ()) -> str:
+        """The page of `export_html`, as text.
+
+        Args:
+            title: The heading.
+            examples: Sentences to begin with.
+
+        Raises:
+            InputError: As in `export_html`.
+        """
+        from dikkat.translation.formats import living_page
+
+        return living_page.made(self.model, self._contents(), title=title, examples=examples, where=Path(title))
+
     def _contents(self) -> model_folder.Contents:
         weights = dict(self.model.state_dict())
         return model_folder.Contents(weights, self.settings, self.source_tokenizer, self.target_tokenizer, self.origin)
@@ -389,7 +435,7 @@ def _empty(sentence: str) -> Translation:
 
 def _windows(sentences: Iterable[str], size: int) -> Iterator[list[str]]:
     """Lists of so many sentences. Those before an error come before the error."""
-    checked = (_check(sentence, f"sentences[{index}]") for index, sentence in enumerate(sentences))
+    checked = (check_sentence(sentence, f"sentences[{index}]") for index, sentence in enumerate(sentences))
     while True:
         window: list[str] = []
         try:
@@ -414,7 +460,17 @@ def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
         start += size
 
 
-def _check(sentence: str, name: str) -> str:
+def check_sentence(sentence: str, name: str) -> str:
+    """A sentence that can be translated.
+
+    Args:
+        sentence: What a caller gave.
+        name: Of it, for messages.
+
+    Raises:
+        InputError: It is too long, or not Unicode.
+        TypeError: It is not a string.
+    """
     if not isinstance(sentence, str):
         raise TypeError(f"{name}: got {type(sentence).__name__}; expected a string")
     if not sentence.isascii() and any("\ud800" <= each <= "\udfff" for each in sentence):  # as from a command line
@@ -427,7 +483,7 @@ def _check(sentence: str, name: str) -> str:
 def _check_pair(pair: tuple[str, str], index: int) -> tuple[str, str]:
     if isinstance(pair, str) or len(pair) != 2:
         raise TypeError(f"pairs[{index}]: got {pair!r}; expected a sentence and its translation")
-    source, target = (_check(sentence, f"pairs[{index}][{side}]") for side, sentence in enumerate(pair))
+    source, target = (check_sentence(sentence, f"pairs[{index}][{side}]") for side, sentence in enumerate(pair))
     return source, target
 
 

@@ -125,36 +125,46 @@ def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None
         OSError: The system could not write; the message says that nothing was saved, and an older model is untouched.
     """
     folder = absolute(Path(folder))
-    expected = _skeleton(contents.settings, contents.source, contents.target).state_dict()
-    weights = {
-        name: tensor.detach().to("cpu", expected[name].dtype if name in expected else tensor.dtype).contiguous()
-        for name, tensor in contents.tensors.items()
-    }
-    _check_names(expected, weights, folder)
-    if int8:
-        _refuse([f"{name}: got values that are not finite" for name in weights if not _finite(weights[name])], folder)
-        weights = _in_int8(weights)
+    files = content(contents, int8=int8, where=folder)
     recover(folder)
     check_replaceable(folder)
     try:
-        _write(folder, contents._replace(tensors=weights), _QUANTIZED if int8 else VERSION)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        write_folder(folder, files, replace=True)
     except OSError as error:
         older = "; the older model there is as it was" if folder.exists() else ""
         raise OSError(error.errno, f"the model was not saved: {error.strerror}{older}", str(folder)) from error
 
 
-def _write(folder: Path, contents: Contents, version: int) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    settings = {**header(FORMAT, version), "settings": contents.settings.to_dict()}
+def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:
+    """The files of a model folder by their names.
+
+    Args:
+        contents: What they hold.
+        int8: Whether matrices are int8, with a scale for each row.
+        where: What errors name.
+
+    Raises:
+        ModelFolderError: The weights are not of these settings.
+    """
+    expected = _skeleton(contents.settings, contents.source, contents.target).state_dict()
+    weights = {
+        name: tensor.detach().to("cpu", expected[name].dtype if name in expected else tensor.dtype).contiguous()
+        for name, tensor in contents.tensors.items()
+    }
+    _check_names(expected, weights, where)
+    if int8:
+        _refuse([f"{name}: got values that are not finite" for name in weights if not _finite(weights[name])], where)
+        weights = _in_int8(weights)
+    settings = {**header(FORMAT, _QUANTIZED if int8 else VERSION), "settings": contents.settings.to_dict()}
     if contents.origin is not None:
         settings["origin"] = contents.origin.to_dict()
-    files = {
-        WEIGHTS: dump_tensors(dict(contents.tensors), metadata={"format": "pt"}),
+    return {
+        WEIGHTS: dump_tensors(weights, metadata={"format": "pt"}),
         SETTINGS: (json.dumps(settings, indent=2) + "\n").encode(),
         SOURCE: contents.source.to_json().encode(),
         TARGET: contents.target.to_json().encode(),
     }
-    write_folder(folder, files, replace=True)
 
 
 def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tokenizer, Origin | None]:

@@ -3,6 +3,7 @@
 import math
 import os
 import time
+from contextlib import nullcontext
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import kit
-from dikkat import MultiHeadAttention
+from dikkat import MultiHeadAttention, record
 from dikkat.distributed import RankError, attend, blocks, passing, positions
 from dikkat.scores import Additive, Dot, Gaussian, ScaledDot
 
@@ -120,6 +121,49 @@ def heads(rank: int, world: int) -> dict[str, dict[str, Tensor]]:
     return found
 
 
+def recorded(rank: int, world: int) -> dict[str, list[dict[str, Tensor]]]:
+    """What each rank's own queries look at: of a layer of heads, and of a call in zigzag with every restriction."""
+    found: dict[str, list[dict[str, Tensor]]] = {}
+    for method in ("ring", "reduce"):
+        layer, tensors, lens = heads_case(method)
+        n, m = positions(11, rank, world), positions(13, rank, world)
+        rows = n if method == "ring" else torch.arange(11)
+        with record(nn.ModuleDict({"layer": layer}), rows=range(len(rows)), sums=True) as trace:
+            out = layer(tensors[0][:, rows], tensors[1][:, m], tensors[2][:, m], lens, causal=True)
+            out.sum().backward()
+        assert trace.names == ["layer"]
+        found[method] = _gathered({"positions": rows, **trace["layer"].tensors()})
+    for method in ("zigzag", "reduce"):
+        tensors, restricted, rows = split(restricted_case(), rank, world, method)
+        layer = Attending(restricted_case().score, method="reduce" if method == "reduce" else "ring", **restricted)
+        with record(layer, rows=range(len(rows)), sums=True) as trace:
+            layer(**tensors)
+        found[f"{method}, all"] = _gathered({"positions": rows, **trace[""].tensors()})
+    return found
+
+
+def restricted_case() -> kit.Call:
+    return kit.call("additive", "all")
+
+
+class Attending(nn.Module):
+    """A module that attends over a group."""
+
+    def __init__(self, score: nn.Module, **options: Any) -> None:
+        super().__init__()
+        self.score, self.options = score, options
+
+    def forward(self, **tensors: Tensor) -> Tensor:
+        return attend(**tensors, score=self.score, **self.options)
+
+
+def _gathered(found: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    """What every rank found, on every rank."""
+    all_of_them: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(all_of_them, found)
+    return all_of_them
+
+
 def heads_case(method: str, alone: bool = False) -> tuple[MultiHeadAttention, list[Tensor], Tensor]:
     torch.manual_seed(7)
     group = None if alone else dist.group.WORLD
@@ -162,6 +206,9 @@ def refused(rank: int, world: int) -> dict[str, str]:
         with pytest.raises((RankError, ValueError)) as caught:
             attend(query, key, key, **{"score": ScaledDot(), **more})
         found[name] = str(caught.value)
+    with pytest.raises(RankError) as caught, record(nn.Identity(), sums=True) if last else nullcontext():
+        attend(x, x, x, score=ScaledDot())
+    found["recorded"] = str(caught.value)
     dist.barrier()
     if world == 2:
         if rank == 0:
@@ -204,7 +251,8 @@ def all_calls(rank: int, world: int, folder: Path) -> None:
             results[index] = run(made, rank, world, method, impl="chunked")
     for case, restriction, method in COMPILED:
         results[case, restriction] = run(kit.call(case, restriction), rank, world, method)
-    for name, case in {"dtensor": dtensors, "heads": heads, "hidden": hidden, "refused": refused}.items():
+    more = {"dtensor": dtensors, "heads": heads, "hidden": hidden, "recorded": recorded, "refused": refused}
+    for name, case in more.items():
         results[name] = case(rank, world)
     if rank == 0:
         torch.save(results, folder / f"results-{world}.pt")

@@ -11,8 +11,8 @@ from dikkat.distributed import attend, positions
 from dikkat.distributed.order import ORDERS
 from dikkat.scores import Dot
 from dikkat.storage.locks import locked
-from distributed.cases import CALLS, COMPILED, heads_case, hidden_case
-from distributed.ring import run_ranks
+from ranks.cases import CALLS, COMPILED, heads_case, hidden_case, restricted_case
+from ranks.ring import run_ranks
 
 
 @pytest.fixture(scope="module", params=[2, 4])
@@ -23,7 +23,7 @@ def results(request, tmp_path_factory):
     folder.mkdir(exist_ok=True)
     with locked(folder / "lock", wait=True):
         if not (folder / "done").exists():
-            for rank, done in enumerate(run_ranks(request.param, folder, "distributed.cases:all_calls")):
+            for rank, done in enumerate(run_ranks(request.param, folder, "ranks.cases:all_calls")):
                 assert done.returncode == 0, f"rank {rank}: {done.stderr[-3000:]}"
             (folder / "done").touch()
     left = {path.stem: path.read_text() for path in folder.glob("rank-*.txt")}
@@ -68,6 +68,23 @@ def test_heads(results):
             torch.testing.assert_close(found[name], exact.detach(), rtol=1e-12, atol=1e-12, msg=f"{method}: {name}")
 
 
+def test_each_rank_records_what_its_own_queries_look_at(results):
+    layer, tensors, lens = heads_case("ring", alone=True)
+    _, of_heads = layer(*tensors, lens, causal=True, return_weights=True)
+    _, _, of_call, *_ = kit.twin(restricted_case())
+    right = {"ring": of_heads, "reduce": of_heads}
+    right |= {"zigzag, all": of_call, "reduce, all": of_call}
+    assert results["recorded"].keys() == right.keys()
+    for name, weights in right.items():
+        for rank, seen in enumerate(results["recorded"][name]):
+            own = weights[..., seen["positions"], :].detach()
+            where = f"{name}, rank {rank}"
+            torch.testing.assert_close(seen["rows"], own, rtol=1e-10, atol=1e-12, msg=where)
+            torch.testing.assert_close(seen["sums"], own.sum(-2), rtol=1e-10, atol=1e-12, msg=where)
+            if not name.startswith("reduce"):
+                assert len(seen["positions"]) < weights.shape[-2]
+
+
 def test_what_nobody_sees_has_no_effect(results):
     made = hidden_case(0.0)
     out, *_ = kit.twin(made)
@@ -92,6 +109,7 @@ def test_ranks_that_disagree_are_told(results):
         "one rank's mistake": rf"group: rank {last} refuses its call: query, key, value: got shapes",
         "one rank's lengths": rf"group: rank {last} refuses its call: valid_lens: got 100; expected 0 to {keys}",
         "gradients": rf"gradients: got True on rank {last} and False on rank 0",
+        "recorded": rf"recorded: got True on rank {last} and False on rank 0",
     }.items():
         assert re.match(text, found[name]), found[name]
     if "late" in found:

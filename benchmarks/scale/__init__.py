@@ -1,0 +1,1 @@
+"""Many processes: what they cost, and what they need, beside one."""

@@ -1,0 +1,150 @@
+"""`dikkat serve` under load: 200 clients on loopback, each with one request after the other.
+
+    python -m benchmarks.translation.serving --model FOLDER --data FOLDER [--seconds 60] [--clients 200]
+
+The server is a process of its own; the clients are connections of this one, and share its cores. First batches are of
+one sentence, then as large as a server makes them. Memory is looked at when the clients have begun and when they end.
+"""
+
+import argparse
+import asyncio
+import collections
+import gzip
+import json
+import multiprocessing
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.kit.report import RESULTS, write
+
+_PORT = 8765
+
+
+def serve(model: str, batch: int, ready: Any) -> None:
+    """The server, in a process of its own."""
+    import uvicorn
+
+    from dikkat.serving import Limits, create_app
+    from dikkat.translation import Translator
+
+    translator = Translator.load(model)
+    translator.translate(["a"])
+    app = create_app({"model": translator}, limits=Limits(batch=batch))
+    config = uvicorn.Config(app, port=_PORT, log_level="warning", access_log=False)
+    ready.set()
+    uvicorn.Server(config).run()
+
+
+class Clients:
+    """Connections that ask until time is up."""
+
+    def __init__(self, sentences: list[str], beam: int) -> None:
+        self._bodies = [json.dumps({"text": each, "beam": beam}).encode() for each in sentences]
+        self.statuses: collections.Counter[str] = collections.Counter()
+        self.seconds: list[float] = []
+        self._next = 0
+
+    async def one(self, end: float) -> None:
+        """A client."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", _PORT)
+        while time.perf_counter() < end:
+            body = self._bodies[self._next % len(self._bodies)]
+            self._next += 1
+            began = time.perf_counter()
+            head = b"POST /api/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            try:
+                answer = await reader.readuntil(b"\r\n\r\n")
+                length = next(
+                    int(line.split(b":")[1])
+                    for line in answer.split(b"\r\n")
+                    if line.lower().startswith(b"content-length")
+                )
+                await reader.readexactly(length)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                self.statuses["lost"] += 1
+                return
+            status = answer[9:12].decode()
+            self.statuses[status] += 1
+            if status == "200":
+                self.seconds.append(time.perf_counter() - began)
+            else:
+                await asyncio.sleep(1)
+        writer.close()
+
+
+def memory(process: Any) -> int:
+    """Bytes of a process."""
+    fields = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in fields if line.startswith("VmRSS"))
+
+
+def measured(model: str, sentences: list[str], batch: int, count: int, seconds: float, beam: int) -> dict[str, Any]:
+    """Answers of a server by status, their times, and its memory."""
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    process = context.Process(target=serve, args=(model, batch, ready), daemon=True)
+    process.start()
+    ready.wait()
+
+    async def run(clients: Clients, seconds: float) -> None:
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", _PORT)
+                writer.close()
+                break
+            except ConnectionError:
+                await asyncio.sleep(0.1)
+        end = time.perf_counter() + seconds
+        await asyncio.gather(*(clients.one(end) for _ in range(count)))
+
+    try:
+        asyncio.run(run(Clients(sentences, beam), seconds / 10))
+        before, clients = memory(process), Clients(sentences, beam)
+        began = time.perf_counter()
+        asyncio.run(run(clients, seconds))
+        took = time.perf_counter() - began
+        after = memory(process)
+    finally:
+        process.terminate()
+        process.join()
+    times = sorted(clients.seconds)
+    return {
+        "batch": batch,
+        "beam": beam,
+        "clients": count,
+        "seconds": took,
+        "statuses": dict(clients.statuses),
+        "sentences_per_second": len(times) / took,
+        "answer_seconds": {"median": statistics.median(times), "p99": times[int(0.99 * len(times))], "max": times[-1]},
+        "memory_bytes": {"after_a_tenth": before, "at_the_end": after},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--model", required=True, help="a model folder")
+    parser.add_argument("--data", type=Path, required=True, help="folder with val.en.gz")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the record")
+    given = parser.parse_args()
+    with gzip.open(given.data / "val.en.gz", "rt", encoding="utf-8") as lines:
+        sentences = [line.strip() for line in lines][:1000]
+    found = [
+        measured(given.model, sentences, 1, given.clients, given.seconds / 3, given.beam),
+        measured(given.model, sentences, 64, given.clients, given.seconds, given.beam),
+    ]
+    for each in found:
+        print(json.dumps(each))
+    times = found[1]["sentences_per_second"] / found[0]["sentences_per_second"]
+    print(f"together {times:.2f} times as fast as one by one")
+    record = {"loads": found, "together": times}
+    print(write(f"serving-beam-{given.beam}", record, "fastapi", "uvicorn", folder=given.out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""`dikkat serve`."""
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dikkat.cli.app import Command, app, option
+from dikkat.errors import InputError
+from dikkat.extras import needing
+
+_LIMITS = "Limits"
+_SETTINGS = "DIKKAT_SERVE"
+"""The environment variable that tells the processes of several workers what to serve."""
+
+
+@app.command(
+    cls=Command,
+    epilog="Examples:\n\ndikkat serve my-model\n\n"
+    "dikkat serve english-french english-german --port 8080 --rate 20/second",
+)
+def serve(
+    models: Annotated[list[Path], typer.Argument(help="Model folders that `dikkat train` made.", show_default=False)],
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0: all of this machine's.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen at.", min=0, max=65535, metavar="N")] = 8000,
+    name: Annotated[
+        list[str] | None,
+        option("A name by which others address this machine, with --host. May be given several times.", "HOST"),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        option("A page that may use the server from a browser, https://example.org. \\[default: none]", "ORIGIN"),
+    ] = None,
+    rate: Annotated[
+        str | None,
+        option("Requests of one address, such as 20/second. \\[default: any number]", "RATE", panel=_LIMITS),
+    ] = None,
+    queue: Annotated[
+        int, typer.Option(help="Sentences that may wait.", min=1, metavar="N", rich_help_panel=_LIMITS)
+    ] = 1024,
+    seconds: Annotated[
+        float,
+        typer.Option(help="After which work on a request is stopped.", metavar="NUMBER", rich_help_panel=_LIMITS),
+    ] = 30.0,
+    workers: Annotated[
+        int, typer.Option(help="Processes, each with the models and a queue of its own.", min=1, metavar="N")
+    ] = 1,
+) -> None:
+    """Serve translators over HTTP: a page for people, a JSON API for programs. Ctrl-C ends it."""
+    with needing("serve"):
+        import uvicorn
+
+        from dikkat.serving import Limits
+        from dikkat.translation import Translator
+
+    limits = {"rate": rate, "queue": queue, "seconds": seconds}
+    Limits(**limits)  # type: ignore[arg-type]  # what is wrong with them is said here, and not by a worker
+    any_name = host in ("0.0.0.0", "::") and not name
+    names = [f"[{each}]" if ":" in each and each[0] != "[" else each for each in (host, *(name or []))]
+    if odd := [each for each in names if "*" in each]:
+        raise InputError(f"--name: got {odd[0]}; expected the name of a host")
+    hosts = ["*"] if any_name else ["localhost", "127.0.0.1", "[::1]", *names]
+    named: dict[str, str] = {}
+    for folder in models:
+        called = folder.resolve().name
+        if called in named:
+            raise InputError(f"models: got two of the name {called}; expected names that differ: rename a folder")
+        named[called] = str(folder)
+    _check_free(host, port)
+    settings = {"models": named, "limits": limits, "hosts": hosts, "origins": allow_origin or []}
+    target: Any = "dikkat.cli.serve:application"
+    if workers == 1:
+        target = _made(settings)
+    else:
+        for folder in models:  # what is wrong with one is said here, and not by every worker
+            Translator.load(folder)
+        os.environ[_SETTINGS] = json.dumps(settings)
+    uvicorn.run(
+        target, host=host, port=port, workers=workers, factory=workers > 1, log_level="info", access_log=False,
+        server_header=False, proxy_headers=False, timeout_graceful_shutdown=int(seconds) + 1,
+    )  # fmt: skip
+
+
+def _check_free(host: str, port: int) -> None:
+    """Whether the port is free, before models are loaded."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise InputError(f"{host}:{port}: {error.strerror or error}; choose another --port or --host") from None
+
+
+def application() -> Any:
+    """The ASGI application that the environment describes: one for each worker."""
+    return _made(json.loads(os.environ[_SETTINGS]))
+
+
+def _made(settings: dict[str, Any]) -> Any:
+    from dikkat.serving import Limits, create_app
+    from dikkat.translation import Translator
+
+    translators = {name: Translator.load(folder) for name, folder in settings["models"].items()}
+    limits = Limits(**settings["limits"])
+    return create_app(translators, limits=limits, hosts=settings["hosts"], origins=settings["origins"])

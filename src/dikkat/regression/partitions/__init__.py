@@ -1,0 +1,1 @@
+"""Kernel regression over rows that lie in the partitions of Dask collections."""

@@ -1,0 +1,415 @@
+"""The JSON API. `GET /api/openapi.json` describes it to programs, docs/serving.md to people."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from fastapi.sse import format_sse_event
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import Receive, Scope, Send
+
+from dikkat import __version__
+from dikkat.errors import InputError
+from dikkat.serving.guards import PAGE_POLICY, Guards, busy
+from dikkat.serving.limits import Limits
+from dikkat.serving.messages import (
+    AttentionRequest,
+    BatchRequest,
+    BatchResponse,
+    Found,
+    Health,
+    ModelInfo,
+    Problem,
+    SteerRequest,
+    SteerResponse,
+    StreamRequest,
+    Taken,
+    TranslateRequest,
+    TranslateResponse,
+)
+from dikkat.serving.metrics import Metrics
+from dikkat.serving.queue import BusyError, Queue
+from dikkat.stopping import StoppedError, stopping
+from dikkat.translation import Translation, Translator
+from dikkat.translation.decoding.steering import Steering, Step, steps, translation
+from dikkat.translation.decoding.translator import check_sentence
+from dikkat.translation.text.tokenizer import END
+
+T = TypeVar("T")
+_STREAM = "text/event-stream"
+_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {_STREAM: {}}, "description": "Events `step`, and `end`"}}
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Problem, "description": "A body that cannot be read"},
+    413: {"model": Problem, "description": "More than the server takes at once"},
+    404: {"model": Problem, "description": "No such model"},
+    422: {"model": Problem, "description": "A request that cannot be answered"},
+    429: {"model": Problem, "description": "Too many requests; Retry-After says when to try again"},
+    503: {"model": Problem, "description": "The work took too long, and was stopped"},
+}
+
+
+class _GoneError(Exception):
+    """The client has left."""
+
+
+def create_app(
+    translators: Mapping[str, Translator],
+    *,
+    limits: Limits | None = None,
+    hosts: Iterable[str] = ("localhost", "127.0.0.1", "[::1]"),
+    origins: Iterable[str] = (),
+) -> FastAPI:
+    """An ASGI application that serves translators.
+
+    Args:
+        translators: By name; requests that name none are for the first.
+        limits: What it takes on; None: what `Limits` says.
+        hosts: Names by which it may be addressed; `"*"`: any. A page of somebody else's, whose name is made to mean
+            this machine, is so kept out.
+        origins: Pages that may use it from a browser, beside its own, such as `https://example.org`.
+
+    Raises:
+        InputError: No translator.
+
+    Example:
+        >>> from fastapi.testclient import TestClient
+        >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
+        >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
+        >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
+        >>> settings = Settings(embedding_size=4, hidden_size=4)
+        >>> model = TranslationModel(settings, len(english), len(french))
+        >>> app = create_app({"small": Translator(model, settings, english, french)})
+        >>> with TestClient(app, base_url="http://localhost") as client:
+        ...     found = client.post("/api/translate", json={"text": "Go."}).json()
+        >>> found["translations"][0]["source_tokens"]
+        ['Go', '.']
+    """
+    if not translators:
+        raise InputError("translators: got none; expected at least one")
+    limits = limits or Limits()
+    served = Served(dict(translators), limits)
+    app = FastAPI(
+        title="dikkat", version=__version__, description="Translators with attention that can be seen and steered.",
+        openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=served.life,
+    )  # fmt: skip
+    for error, answer in _ANSWERS.items():
+        app.add_exception_handler(error, answer)
+    served.add_to(app)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    paths = frozenset(getattr(route, "path", "") for route in app.routes)
+    app.add_middleware(Guards, limits=limits, metrics=served.metrics, paths=paths)
+    if allowed := list(origins):  # around the guards, so that a page can read their answers too
+        app.add_middleware(
+            CORSMiddleware, allow_origins=allowed, allow_methods=["GET", "POST"], allow_headers=["*"],
+            expose_headers=["Retry-After"],
+        )  # fmt: skip
+    return app
+
+
+class Served:
+    """The translators, and what answers for them."""
+
+    def __init__(self, translators: dict[str, Translator], limits: Limits) -> None:
+        self._translators, self._limits, self.metrics = translators, limits, Metrics()
+        self._walks = 0
+        self._pages: dict[str, bytes] = {}
+        self._working: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def life(self, _: FastAPI) -> AsyncIterator[None]:
+        """From the start of the server to its end."""
+        self._threads = ThreadPoolExecutor(1, "dikkat-steps")
+        self._queue = Queue(self._limits, self.metrics)
+        self._working = working = asyncio.create_task(self._queue.run())
+        try:
+            yield
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+            self._threads.shutdown(wait=False)
+
+    def _check_working(self) -> None:
+        if self._working is None or self._working.done():
+            raise HTTPException(503, "the server does not translate any more: its log says why; start it again")
+
+    def add_to(self, app: FastAPI) -> None:
+        """The paths."""
+        post, get = app.post, app.get
+        post("/api/translate", response_model=TranslateResponse, responses=_PROBLEMS)(self.translate)
+        post("/api/batch", response_model=BatchResponse, responses=_PROBLEMS)(self.batch)
+        post("/api/stream", response_class=StreamingResponse, responses=_EVENTS | _PROBLEMS)(self.stream)
+        post("/api/steer", response_model=SteerResponse, responses=_PROBLEMS)(self.steer)
+        post("/api/attention", response_model=SteerResponse, responses=_PROBLEMS)(self.attention)
+        get("/", response_class=HTMLResponse, responses={404: _PROBLEMS[404]})(self.page)
+        get("/api/models", response_model=list[ModelInfo])(self.models)
+        get("/api/health", response_model=Health)(self.health)
+        get("/metrics", response_class=Response)(self.counts)
+
+    async def translate(self, asked: TranslateRequest, request: Request) -> Response:
+        """Translate a sentence."""
+        found = await self._translated(asked, [asked.text], request)
+        return await _aside(lambda: _answers(found, asked)[0])
+
+    async def batch(self, asked: BatchRequest, request: Request) -> Response:
+        """Translate sentences."""
+        if len(asked.texts) > self._limits.sentences:
+            raise InputError(f"texts: got {len(asked.texts)} sentences; expected at most {self._limits.sentences}")
+        found = await self._translated(asked, asked.texts, request)
+        return await _aside(lambda: BatchResponse(results=_answers(found, asked)))
+
+    async def _translated(
+        self, asked: TranslateRequest | BatchRequest, texts: list[str], request: Request
+    ) -> list[list[Translation]]:
+        self._check_working()
+        translator = self._translator(asked.model)
+        for text in texts:
+            self._check(text, "text")
+        cells = sum(len(text) ** 2 for text in texts) * asked.n_best
+        most = self._limits.cells * (1 if asked.attention else 8)
+        if cells > most:
+            raise InputError(
+                f"text: got {cells:,} as the sum of squared characters times n_best; expected at most {most:,}: send "
+                "shorter texts, or fewer at once, or ask for fewer translations"
+            )
+        if asked.beam > self._limits.beam:
+            raise InputError(f"beam: got {asked.beam}; expected at most {self._limits.beam}")
+        return await _while_there(request, self._queue.translate(translator, asked.search(), texts))
+
+    async def steer(self, asked: SteerRequest, request: Request) -> Response:
+        """Translate a sentence greedily, with words and attention weights of the reader's own."""
+        pins: dict[int, dict[int, float]] = {}
+        for pin in asked.pins:
+            pins.setdefault(pin.step, {})[pin.position] = pin.weight
+        steering = Steering({word.step: word.token for word in asked.words}, pins)
+        return await self._steered(asked.model, asked.text, steering, asked.likeliest, request)
+
+    async def attention(self, asked: AttentionRequest, request: Request) -> Response:
+        """Where the model looks while it is told to write a given translation."""
+        self._check(asked.translation, "translation")
+        tokens = self._translator(asked.model).target_tokenizer.numbers([asked.translation])[0]
+        steering = Steering(dict(enumerate([*tokens, END])))
+        return await self._steered(asked.model, asked.text, steering, 0, request)
+
+    async def _steered(
+        self, name: str | None, text: str, steering: Steering, likeliest: int, request: Request
+    ) -> Response:
+        translator = self._translator(name)
+        with self._begun(translator, text, steering, likeliest) as walk:
+
+            async def gathered() -> list[Step]:
+                return [step async for step in self._walked(walk)]
+
+            taken = await _while_there(request, gathered())
+        return await _aside(
+            lambda: SteerResponse(
+                translation=Found.of(translation(translator, text, taken), attention=True),
+                steps=[_told(index, step, translator) for index, step in enumerate(taken)],
+            )
+        )
+
+    async def stream(self, asked: StreamRequest) -> StreamingResponse:
+        """Translate a sentence greedily: an event `step` for each token, and `end` with all of it, or `error`."""
+        translator = self._translator(asked.model)
+        walk = self._begun(translator, asked.text, Steering(), asked.likeliest)
+        return _Stream(self._events(translator, asked.text, walk), walk)
+
+    async def _events(self, translator: Translator, text: str, walk: "_Walk") -> AsyncIterator[bytes]:
+        taken: list[Step] = []
+        try:
+            async for step in self._walked(walk):
+                yield _event("step", _told(len(taken), step, translator))
+                taken.append(step)
+        except (InputError, TimeoutError) as error:  # the answer has begun, and its status is sent
+            yield _event("error", Problem(error=str(error) or _TOO_LONG))
+        else:
+            yield _event("end", Found.of(translation(translator, text, taken), attention=True))
+
+    def _begun(self, translator: Translator, text: str, steering: Steering, likeliest: int) -> "_Walk":
+        """Steps that may be taken; what is wrong with them is said before the first."""
+        self._check(text, "text")
+        if self._walks >= self._limits.streams:
+            raise BusyError(1)
+        walk = _Walk(steps(translator, text, steering, likeliest=likeliest), self._left)
+        self._walks += 1
+        return walk
+
+    def _left(self) -> None:
+        self._walks -= 1
+
+    async def _walked(self, walk: "_Walk") -> AsyncIterator[Step]:
+        """Steps, each computed aside when it is asked for, until time is up."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._limits.seconds
+        while True:
+            computing = loop.run_in_executor(self._threads, walk.next)
+            step = await asyncio.wait_for(computing, max(0.001, end - loop.time()))
+            if step is None:
+                return
+            yield step
+
+    async def page(self, model: str | None = None) -> HTMLResponse:
+        """A page that translates by itself, as `dikkat export --html` writes it."""
+        translator = self._translator(model)
+        name = next(name for name, each in self._translators.items() if each is translator)
+        if name not in self._pages:
+            try:
+                self._pages[name] = await asyncio.to_thread(lambda: translator.as_html(title=name).encode())
+            except InputError as error:
+                raise HTTPException(404, str(error)) from error
+        return HTMLResponse(self._pages[name], headers={"Content-Security-Policy": PAGE_POLICY})
+
+    async def models(self) -> list[ModelInfo]:
+        """The models that are served; the first is that of requests that name none."""
+        return [
+            ModelInfo(
+                name=name,
+                cell=each.settings.cell,
+                score=each.settings.score,
+                hidden_size=each.settings.hidden_size,
+                source_tokens=len(each.source_tokenizer),
+                target_tokens=len(each.target_tokenizer),
+            )
+            for name, each in self._translators.items()
+        ]
+
+    async def health(self) -> Health:
+        """Whether the server can work."""
+        self._check_working()
+        return Health(status="ok")
+
+    async def counts(self) -> Response:
+        """What Prometheus reads."""
+        return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    def _translator(self, name: str | None) -> Translator:
+        if name is None:
+            return next(iter(self._translators.values()))
+        if name not in self._translators:
+            raise HTTPException(404, f"model: got {name!r}; expected one of {', '.join(self._translators)}")
+        return self._translators[name]
+
+    def _check(self, text: str, name: str) -> None:
+        if len(text) > self._limits.characters:
+            raise InputError(
+                f"{name}: got {len(text):,} characters; expected at most {self._limits.characters:,}. Split it"
+            )
+        check_sentence(text, name)
+
+
+class _Walk:
+    """Steps of a translation, which have a place among those that are followed until they are left."""
+
+    def __init__(self, taken: Iterator[Step], left: Callable[[], None]) -> None:
+        self._steps, self._tell, self._is_left = taken, left, False
+
+    def __enter__(self) -> "_Walk":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_left:
+            self._is_left = True
+            self._tell()
+
+    def next(self) -> Step | None:
+        """The next step; None behind the last."""
+        with stopping(lambda: self._is_left):
+            return next(self._steps, None)
+
+
+class _Stream(StreamingResponse):
+    """Events of a walk, which is left however the answer ends."""
+
+    def __init__(self, events: AsyncIterator[bytes], walk: _Walk) -> None:
+        super().__init__(events, media_type=_STREAM)
+        self._walk = walk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI has it."""
+        with self._walk:
+            await super().__call__(scope, receive, send)
+
+
+def _answers(found: list[list[Translation]], asked: TranslateRequest | BatchRequest) -> list[TranslateResponse]:
+    return [
+        TranslateResponse(translations=[Found.of(each, attention=asked.attention) for each in best]) for best in found
+    ]
+
+
+async def _aside(answer: Callable[[], BaseModel]) -> Response:
+    """An answer as JSON, made on another thread: of many weights that takes a while."""
+    text = await asyncio.to_thread(lambda: answer().model_dump_json())
+    return Response(text, media_type="application/json")
+
+
+def _told(index: int, step: Step, translator: Translator) -> Taken:
+    return Taken.of(
+        index, step, translator.target_tokenizer.labels([step.token, *(token for token, _ in step.likeliest)])
+    )
+
+
+def _event(kind: str, data: BaseModel) -> bytes:
+    return format_sse_event(event=kind, data_str=data.model_dump_json())
+
+
+async def _while_there(request: Request, work: Awaitable[T]) -> T:
+    """The result of some work, which is given up if the client leaves."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise _GoneError
+        return working.result()
+    finally:
+        leaving.cancel()
+        working.cancel()
+
+
+# --- errors
+
+_TOO_LONG = "the work took too long, and was stopped; send a shorter text, or try again later"
+
+
+async def _invalid(_: Request, error: Any) -> JSONResponse:
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
+    return JSONResponse({"error": f"{place}: {first['msg']}"}, 422)
+
+
+async def _refused(_: Request, error: Any) -> JSONResponse:
+    return JSONResponse({"error": str(error)}, 422)
+
+
+async def _known(_: Request, error: Any) -> JSONResponse:
+    return JSONResponse({"error": str(error.detail)}, error.status_code, headers=error.headers)
+
+
+async def _busy(_: Request, error: Any) -> JSONResponse:
+    return busy("the server is busy", error.seconds)
+
+
+async def _late(_: Request, __: Any) -> JSONResponse:
+    return JSONResponse({"error": _TOO_LONG}, 503)
+
+
+async def _left(_: Request, __: Any) -> Response:
+    return Response(status_code=499)  # which nobody reads
+
+
+_ANSWERS: dict[type[Exception], Callable[..., Any]] = {
+    RequestValidationError: _invalid,
+    InputError: _refused,
+    HTTPException: _known,
+    BusyError: _busy,
+    TimeoutError: _late,
+    StoppedError: _late,
+    _GoneError: _left,
+}

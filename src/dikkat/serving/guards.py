@@ -1,0 +1,140 @@
+"""What stands before the application: limits on bodies and rates, headers that keep browsers out of trouble, counts."""
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+
+import limits as rates
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dikkat.serving.limits import Limits
+from dikkat.serving.metrics import Metrics
+
+_LOG = logging.getLogger("dikkat")
+# Of a body that is too large, how many bytes are read all the same, and for how long.
+_REST, _REST_SECONDS = 2**24, 2.0
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+# Of the page, which says itself, by their hashes, what may run in it.
+PAGE_POLICY = "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+
+
+class Guards:
+    """An ASGI application around another.
+
+    Args:
+        app: The other.
+        limits: What it takes on.
+        metrics: Where to count.
+        paths: Those that there are; all others are counted as one.
+    """
+
+    def __init__(self, app: ASGIApp, *, limits: Limits, metrics: Metrics, paths: frozenset[str]) -> None:
+        self._app, self._limits, self._metrics, self._paths = app, limits, metrics, paths
+        self._rate = None if limits.rate is None else rates.parse(limits.rate)
+        # Of windows that move, the store in memory would keep every address for ever.
+        self._window = rates.strategies.FixedWindowRateLimiter(rates.storage.MemoryStorage())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI has it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, path = time.perf_counter(), scope["path"] if scope["path"] in self._paths else "other"
+        status = 0
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            await self._guarded(scope, receive, answer)
+        except ClientDisconnect:
+            pass
+        except Exception:
+            _LOG.exception("a request failed")
+            if status:
+                raise
+            await JSONResponse({"error": "the server failed; its log says why"}, 500)(scope, receive, answer)
+        finally:
+            self._metrics.requests.labels(path, status or "gone").inc()
+            self._metrics.seconds.labels(path).observe(time.perf_counter() - began)
+
+    async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        client = (scope.get("client") or ("",))[0]
+        if self._rate is not None and not self._window.hit(self._rate, client):
+            reset = self._window.get_window_stats(self._rate, client).reset_time
+            seconds = max(1, math.ceil(reset - time.time()))
+            await busy(f"got more than {self._limits.rate}", seconds)(scope, receive, send)
+            return
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                body = await self._body(scope, receive)
+        except TimeoutError:
+            problem = "body: it did not come in time; send all of it at once"
+            await JSONResponse({"error": problem}, 408, {"Connection": "close"})(scope, receive, send)
+            return
+        if body is None:
+            # Some of the rest is read, or the connection would be reset before the client has read the answer.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_REST_SECONDS):
+                    await _drop(receive)
+            problem = f"body: got more than {self._limits.body:,} bytes; expected at most so many. Send less at once"
+            await JSONResponse({"error": problem}, 413, {"Connection": "close"})(scope, receive, send)
+            return
+        given = False
+
+        async def again() -> Message:
+            nonlocal given
+            if given:
+                return await receive()  # waits until the client leaves
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self._app(scope, again, send)
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+        """All of it; None where it is too large, of which no more than the limit is read."""
+        length = dict(scope["headers"]).get(b"content-length", b"")
+        if length.isdigit() and int(length) > self._limits.body:
+            return None
+        parts = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            parts += message.get("body", b"")
+            if len(parts) > self._limits.body:
+                return None
+            if not message.get("more_body"):
+                return bytes(parts)
+
+
+async def _drop(receive: Receive) -> None:
+    """Read what a client sends, up to `_REST` bytes."""
+    read = 0
+    while read < _REST:
+        message = await receive()
+        read += len(message.get("body", b""))
+        if message["type"] == "http.disconnect" or not message.get("more_body"):
+            return
+
+
+def busy(why: str, seconds: int) -> JSONResponse:
+    """The answer to one request too many."""
+    return JSONResponse({"error": f"{why}; try again in {seconds} s"}, 429, {"Retry-After": str(seconds)})

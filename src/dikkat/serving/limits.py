@@ -1,0 +1,64 @@
+"""What a server takes on, and what it refuses."""
+
+import math
+from dataclasses import dataclass
+
+import limits as rates
+
+from dikkat.errors import InputError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server takes on. What goes beyond is refused at once, with a status that says why.
+
+    Attributes:
+        body: Bytes of a request; more: 413.
+        characters: Of a sentence; more: 422.
+        sentences: Of a request; more: 422.
+        cells: Attention weights of an answer, counted as if every character were a token; more: 422. Where they are not
+            asked for, eight times as many.
+        beam: Hypotheses of a sentence that go on; more: 422.
+        queue: Sentences that wait for their turn; more: 429.
+        streams: Translations that are followed step by step at once; more: 429.
+        rate: Requests of one address, `"20/second"`, `"600/minute"`; more: 429. None: any number.
+        seconds: Until the work on a request is stopped: 503.
+        batch: Sentences that are translated together.
+
+    Raises:
+        InputError: A number below 1, or a rate that is none.
+
+    Example:
+        >>> Limits(rate="often")
+        Traceback (most recent call last):
+            ...
+        dikkat.errors.InputError: rate: got 'often'; expected a number of requests and a time, such as 20/second
+    """
+
+    body: int = 2**20
+    characters: int = 2_000
+    sentences: int = 256
+    cells: int = 2**22
+    beam: int = 16
+    queue: int = 1_024
+    streams: int = 16
+    rate: str | None = None
+    seconds: float = 30.0
+    batch: int = 64
+
+    def __post_init__(self) -> None:
+        """Check every number."""
+        for name in ("body", "characters", "sentences", "cells", "beam", "queue", "streams", "batch"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}: got {getattr(self, name)}; expected at least 1")
+        if not (0 < self.seconds < math.inf):
+            raise InputError(f"seconds: got {self.seconds}; expected a positive number")
+        if self.rate is not None:
+            try:
+                parsed = rates.parse_many(self.rate)
+            except ValueError:
+                parsed = []
+            if len(parsed) != 1 or parsed[0].amount < 1:
+                raise InputError(
+                    f"rate: got {self.rate!r}; expected a number of requests and a time, such as 20/second"
+                )

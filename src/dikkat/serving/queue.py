@@ -1,0 +1,144 @@
+"""Sentences of many requests, translated together: what comes while one batch runs makes the next."""
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from dikkat.serving.limits import Limits
+from dikkat.serving.metrics import Metrics
+from dikkat.stopping import stopping
+from dikkat.translation import Search, Translation, Translator
+
+
+class BusyError(Exception):
+    """Too much is waiting.
+
+    Args:
+        seconds: After which it may be otherwise.
+    """
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"the server is busy; try again in {seconds} s")
+        self.seconds = seconds
+
+
+@dataclass(eq=False)
+class _Job:
+    """Sentences of a request."""
+
+    translator: Translator
+    search: Search
+    texts: Sequence[str]
+    result: "asyncio.Future[list[list[Translation]]]"
+
+    def goes_with(self, other: "_Job") -> bool:
+        return self.translator is other.translator and self.search == other.search
+
+
+class Queue:
+    """The requests that wait, and the one thread that translates: a search uses all cores by itself.
+
+    Args:
+        limits: How much may wait, and how long.
+        metrics: Where to count.
+    """
+
+    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+        self._limits, self._metrics = limits, metrics
+        self._jobs: deque[_Job] = deque()
+        self._came = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, "dikkat-serving")
+        self._pace = 0.05  # seconds a sentence, lately
+        metrics.waiting.set_function(self._waiting)
+
+    async def translate(self, translator: Translator, search: Search, texts: Sequence[str]) -> list[list[Translation]]:
+        """The translations of each sentence, once they had their turn.
+
+        Raises:
+            BusyError: Too many wait.
+            TimeoutError: They took too long.
+            InputError: They cannot be translated.
+        """
+        if not texts:
+            return []
+        waiting, size = self._waiting(), self._limits.batch
+        late = waiting * self._pace > self._limits.seconds / 2
+        if waiting and (late or waiting + len(texts) > self._limits.queue):
+            raise BusyError(max(1, math.ceil(waiting * self._pace)))
+        loop = asyncio.get_running_loop()
+        parts = [texts[start : start + size] for start in range(0, len(texts), size)]
+        jobs = [_Job(translator, search, part, loop.create_future()) for part in parts]
+        self._jobs.extend(jobs)
+        self._came.set()
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                return [best for job in jobs for best in await job.result]
+        finally:  # where the waiting is given up, the futures are cancelled, which `run` sees
+            for job in jobs:
+                job.result.cancel()
+
+    async def run(self) -> None:
+        """Translate batch after batch, until cancelled."""
+        loop, batch = asyncio.get_running_loop(), list[_Job]()
+        try:
+            while True:
+                await self._came.wait()
+                batch = self._next()
+                if not batch:
+                    self._came.clear()
+                    continue
+                began = time.perf_counter()
+                found: list[list[Translation]] | BaseException
+                try:
+                    found = await loop.run_in_executor(self._thread, _translated, batch)
+                except Exception as error:  # theirs, whose requests these are
+                    found = error
+                count = sum(len(job.texts) for job in batch)
+                self._pace += (((time.perf_counter() - began) / count) - self._pace) / 8
+                self._metrics.batch.observe(count)
+                _give(batch, found)
+        finally:
+            for job in (*batch, *self._jobs):
+                job.result.cancel()
+            self._thread.shutdown(wait=False)
+
+    def _waiting(self) -> int:
+        return sum(len(job.texts) for job in self._jobs if not job.result.done())
+
+    def _next(self) -> list[_Job]:
+        """The first that is still wanted, and what goes with it."""
+        batch: list[_Job] = []
+        room, others = self._limits.batch, deque[_Job]()
+        while self._jobs and room > 0:
+            job = self._jobs.popleft()
+            if job.result.done():
+                continue
+            if batch and not (batch[0].goes_with(job) and len(job.texts) <= room):
+                others.append(job)
+                continue
+            batch.append(job)
+            room -= len(job.texts)
+        self._jobs.extendleft(reversed(others))
+        return batch
+
+
+def _translated(batch: Sequence[_Job]) -> list[list[Translation]]:
+    first = batch[0]
+    with stopping(lambda: all(job.result.done() for job in batch)):
+        lines = [text for job in batch for text in job.texts]
+        return list(first.translator.translate_n_best(lines, search=first.search))
+
+
+def _give(batch: Sequence[_Job], found: list[list[Translation]] | BaseException) -> None:
+    at = 0
+    for job in batch:
+        if not job.result.done():
+            if isinstance(found, BaseException):
+                job.result.set_exception(found)
+            else:
+                job.result.set_result(found[at : at + len(job.texts)])
+        at += len(job.texts)

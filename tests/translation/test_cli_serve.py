@@ -1,0 +1,87 @@
+"""`dikkat serve` as a process, and clients that come and go."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+
+from command import command_line
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, translator):
+    path = tmp_path_factory.mktemp("models") / "small"
+    translator.save(path)
+    return path
+
+
+@pytest.fixture
+def dikkat(monkeypatch, capsys):
+    return command_line(monkeypatch, capsys, "serve")
+
+
+@contextlib.contextmanager
+def served(*arguments):
+    """A server of its own, and its address."""
+    command = [sys.executable, "-m", "dikkat", "serve", *map(str, arguments), "--port", "0"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        for line in process.stderr:
+            if found := re.search(r"running on (http://\S+)", line):
+                break
+        yield process, found[1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_it_answers_and_ends_when_it_is_asked_to(folder):
+    with served(folder) as (process, address):
+        assert address.startswith("http://127.0.0.1:")
+        answer = httpx.post(f"{address}/api/translate", json={"text": "I lost."}, timeout=60).json()
+        assert answer["translations"][0]["target"] == "J'ai perdu."
+        (model,) = httpx.get(f"{address}/api/models").json()
+        assert model["name"] == "small"
+
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as left:  # a client that leaves in the middle
+            body = b'{"text": "' + b"the man " * 200 + b'", "beam": 16}'
+            left.sendall(b"POST /api/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+            left.sendall(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        deadline = time.monotonic() + 20
+        while 'status="499"' not in (counted := httpx.get(f"{address}/metrics").text) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert 'dikkat_requests_total{path="/api/translate",status="499"} 1.0' in counted
+        assert httpx.post(f"{address}/api/translate", json={"text": "Go."}, timeout=60).status_code == 200
+
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) in (0, 130, -signal.SIGINT)
+
+
+def test_a_port_in_use(dikkat, folder):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, out, err = dikkat(folder, "--port", port)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert f"127.0.0.1:{port}" in err
+    assert "in use" in err
+
+
+def test_models_that_cannot_be_served(dikkat, folder, tmp_path):
+    status, _, err = dikkat(tmp_path / "nothing")
+    assert status == 2
+    assert err.count("\n") == 1
+    (tmp_path / "small").mkdir()
+    status, _, err = dikkat(folder, tmp_path / "small")
+    assert (status, "two of the name small" in err) == (2, True)
+    assert dikkat(folder, "--rate", "often")[0] == 2
+    assert dikkat(folder, "--seconds", "0")[0] == 2

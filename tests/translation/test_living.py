@@ -1,0 +1,318 @@
+"""The page of a translator: its decoder in JavaScript against Python's search, and what it refuses."""
+
+import base64
+import gzip
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import unicodedata
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from command import command_line
+from dikkat.show.living import bundle
+from dikkat.translation import InputError, Search, Settings, Tokenizer, TranslationModel, Translator
+from dikkat.translation.phrasebook import pairs
+
+_ROOT = Path(__file__).parents[2]
+_NODE = shutil.which("node")
+needs_node = pytest.mark.skipif(_NODE is None, reason="no node here, which runs the page's decoder")
+_CASES = {
+    "gru": ("word", {}),
+    "lstm": ("bpe", {"cell": "lstm", "num_layers": 2, "hidden_size": 34, "score": "scaled_dot"}),
+    "untied": ("word", {"score": "bilinear", "bidirectional": False, "tied_embeddings": "none"}),
+    "dot": ("bpe", {"score": "dot", "num_layers": 2}),
+    "no attention": ("word", {"score": "none"}),
+}
+NASTY = [
+    "L'homme aujourd’hui, isn't 3.5 ... <eos> <unk>",
+    "İSTANBUL ΣΑΣ ſtraße",
+    "e\u0301te\u0301 \u200b\u200d\ufeff \u0085 \u001c x",
+    "שלום 你好 😀 👩‍👩‍👧",
+    "jusqu'ici L'AMI QU'IL",
+    '"quoted" (text) « guillemets »',
+    "   ",
+]
+
+
+def untrained(kind, changes):
+    torch.manual_seed(11)
+    corpus = pairs()[:400]
+    source, target = (
+        Tokenizer.train([pair[side] for pair in corpus], kind, min_freq=1, vocabulary_size=500) for side in (0, 1)
+    )
+    settings = Settings(**{"embedding_size": 20, "hidden_size": 26, "tokenizer": kind, **changes})
+    model = TranslationModel(settings, len(source), len(target)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2)  # so that scores lie apart
+    return Translator(model, settings, source, target)
+
+
+def in_node(page, asked):
+    command = [_NODE, str(_ROOT / "web" / "test" / "translate.mjs"), str(page)]
+    found = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=True, timeout=120)
+    return json.loads(found.stdout)
+
+
+@pytest.fixture
+def page(translator, tmp_path):
+    translator.export_html(tmp_path / "page.html", title="A & B")
+    return tmp_path / "page.html"
+
+
+# --- the same translations
+
+
+def compare(translator, path, sentences, beam, n_best, plain, others=0):
+    """Hold the page against Python: all but so many sentences have the same translations, with the same numbers."""
+    search = Search(beam=beam, n_best=n_best, precision="int8")
+    expected = list(translator.translate_n_best(sentences, search=search))
+    options = {"beam": beam, "best": n_best}
+    found = in_node(path, [{"text": text, "options": options, "plain": plain} for text in sentences])
+    differing = []
+    for text, group, each in zip(sentences, expected, found, strict=True):
+        assert each.get("error") is None, each
+        assert each["kind"] == ("js" if plain else "wasm")
+        assert each["source"]["ids"] == translator.source_tokenizer.encode(text).ids
+        if not each["source"]["ids"]:
+            assert each["best"] == []
+            continue
+        if [one["target"] for one in each["best"]] != [one.target for one in group]:
+            differing.append((text, [one["target"] for one in each["best"]], [one.target for one in group]))
+            continue
+        assert [one["tokens"] for one in each["best"]] == [one.target_tokens for one in group]
+        assert [one["finished"] for one in each["best"]] == [one.finished for one in group]
+        for one, other in zip(each["best"], group, strict=True):
+            assert one["score"] == pytest.approx(other.score, abs=1e-3, rel=1e-3)
+            weights = np.array(one["weights"])[: len(other.weights)]
+            # Where the last bit of a state tips one of its int8 numbers over, weights differ by about a hundredth part.
+            np.testing.assert_allclose(weights, other.weights.numpy(), atol=1e-2)
+    assert len(differing) <= others, differing
+
+
+@needs_node
+@pytest.mark.parametrize("plain", [False, True], ids=["wasm", "js"])
+def test_it_translates_as_python_does(translator, page, plain):
+    sentences = ["Go.", "I lost.", "The man is calm.", "Zanzibar sees Marie.", "Where is Zanzibar?", *NASTY]
+    compare(translator, page, sentences, 1, 1, plain)
+    compare(translator, page, sentences, 5, 3, plain)
+
+
+@needs_node
+@pytest.mark.parametrize("name", _CASES)
+def test_every_network_that_can_be_exported_is_computed(name, tmp_path):
+    translator = untrained(*_CASES[name])
+    translator.export_html(tmp_path / "page.html")
+    sentences = [source for source, _ in pairs()[400:430]] + NASTY
+    # Untrained, it finds many continuations nearly alike, between which a last bit decides.
+    compare(translator, tmp_path / "page.html", sentences, 1, 1, False, others=1)
+    compare(translator, tmp_path / "page.html", sentences, 4, 2, False, others=4)
+
+
+@needs_node
+def test_pieces_are_those_of_the_sentence(page, translator):
+    # Of decomposed letters the library's own offsets are those of the composed text.
+    sentences = [text for text in ("Où est l'homme ?", *NASTY) if unicodedata.is_normalized("NFC", text)]
+    assert len(sentences) == len(NASTY)
+    for text, each in zip(sentences, in_node(page, [{"text": text} for text in sentences]), strict=True):
+        assert each["source"]["pieces"] == translator.source_tokenizer.encode(text).pieces
+
+
+# --- what a reader changes
+
+
+@pytest.fixture(scope="module")
+def reference():
+    spec = importlib.util.spec_from_file_location("reference_decoder", _ROOT / "docs" / "reference_decoder.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pinning(reference, step, weights):
+    """The reference decoder, which looks elsewhere at one step: these weights, and the rest shared by the others."""
+
+    class Pinned(reference.Decoder):
+        steps = 0
+
+        def attend(self, state, keys, values):
+            self.steps += 1
+            if self.steps - 1 != step:
+                return super().attend(state, keys, values)
+            query = self.times("decoder.score.W_q.weight", state)
+            scores = np.tanh(query + keys) @ self.weights["decoder.score.w_v.weight"][0]
+            shares = np.exp(scores - scores.max())
+            for place in weights:
+                shares[place] = 0
+            shares *= (1 - sum(weights.values())) / shares.sum()
+            for place, weight in weights.items():
+                shares[place] = weight
+            return (shares / shares.sum()) @ values
+
+    return Pinned
+
+
+@needs_node
+@pytest.mark.parametrize(("step", "pins"), [(0, {3: 0.9}), (2, {0: 0.5, 4: 0.25}), (1, {2: 1.0}), (1, {2: 0.0})])
+def test_pinned_weights_are_what_is_averaged(reference, tmp_path, step, pins):
+    translator = untrained("word", {})
+    translator.export_html(tmp_path / "page.html")
+    translator.save(tmp_path / "model", int8=True)
+    text = "She knows the old man."
+    ids = translator.source_tokenizer.encode(text).ids
+    assert len(ids) == 6
+    expected, score = pinning(reference, step, pins)(tmp_path / "model").translate(ids)
+    assert (expected, score) != reference.Decoder(tmp_path / "model").translate(ids)
+    chosen = {"pins": [[step, list(pins.items())]]}
+    (found,) = in_node(tmp_path / "page.html", [{"text": text, "options": {"beam": 1, "best": 1}, "chosen": chosen}])
+    (best,) = found["best"]
+    assert best["ids"] == expected
+    assert best["score"] == pytest.approx(score, abs=1e-3)
+    assert sum(best["weights"][step]) == pytest.approx(1)
+    for place, weight in pins.items():
+        assert best["weights"][step][place] == pytest.approx(weight)
+
+
+@needs_node
+def test_a_chosen_word_stays_and_the_rest_goes_on_from_it(translator, page):
+    end = 3
+    word = translator.target_tokenizer.encode("Elle").ids[0]
+    asked = {"text": "He's calm.", "options": {"beam": 3, "best": 1}}
+    free, chosen, ended = in_node(
+        page, [asked, {**asked, "chosen": {"tokens": [word]}}, {**asked, "chosen": {"tokens": [word, end]}}]
+    )
+    assert free["best"][0]["target"] == "Il est calme."
+    assert chosen["best"][0]["ids"][0] == word
+    assert chosen["best"][0]["target"].startswith("Elle")
+    assert chosen["best"][0]["ids"] != free["best"][0]["ids"]
+    assert chosen["best"][0]["score"] < free["best"][0]["score"]
+    assert ended["best"][0]["ids"] == [word]
+    assert ended["best"][0]["finished"]
+
+
+@needs_node
+@pytest.mark.parametrize(
+    ("chosen", "reason"),
+    [
+        ({"pins": [[0, [[1, -0.1]]]]}, "weight-range"),
+        ({"pins": [[0, [[1, 1.01]]]]}, "weight-range"),
+        ({"pins": [[0, [[1, None]]]]}, "weight-number"),
+        ({"pins": [[0, [[0, 0.7], [1, 0.4]]]]}, "weight-sum"),
+        ({"pins": [[0, [[9, 0.4]]]]}, "weight-place"),
+        ({"pins": [[99, [[0, 0.4]]]]}, "step-place"),
+        ({"tokens": [5] * 60}, "step-place"),
+        ({"tokens": [0]}, "token-place"),
+        ({"tokens": [3, 5]}, "token-place"),
+        ({"tokens": [10_000]}, "token-place"),
+        ({"tokens": [None]}, "token-place"),
+    ],
+)
+def test_changes_that_cannot_be_are_refused(page, chosen, reason):
+    (found,) = in_node(page, [{"text": "Go.", "chosen": chosen}])
+    assert found["error"] == reason
+
+
+@needs_node
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("x" * 1_000_000, "too-long"),
+        ("half \ud83d", "half-character"),
+        ("\x00\x07 \x1b[31m", None),
+        ("x" * 10_000, None),
+    ],
+)
+def test_any_text_is_translated_or_refused(page, text, reason):
+    (found,) = in_node(page, [{"text": text, "options": {"beam": 1, "best": 1, "light": True}}])
+    assert found.get("error") == reason
+
+
+# --- the file
+
+
+class Scripts(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.content, self.inside = {}, None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        if tag == "script":
+            self.inside = dict(attributes).get("id", "program")
+            self.content[self.inside] = ""
+
+    def handle_data(self, data):
+        if self.inside:
+            self.content[self.inside] += data
+
+    def handle_endtag(self, tag):
+        if tag == "script":
+            self.inside = None
+
+
+def test_a_page_is_one_file_that_asks_nothing_of_a_network(translator, tmp_path):
+    path = tmp_path / "page.html"
+    examples = ["</script><script>alert(1)</script>", "<!-- <script>", "\u2028 😀"]
+    translator.export_html(path, title="<script>alert(1)</script> $model", examples=examples)
+    text = path.read_text(encoding="utf-8")
+    found = Scripts(text).content
+    assert list(found) == ["dikkat-examples", "dikkat-model", "program"]
+    assert json.loads(found["dikkat-examples"]) == examples
+    assert "<title>&lt;script&gt;alert(1)&lt;/script&gt; $model</title>" in text
+    assert "default-src 'none'" in text
+    assert not re.search(r"\b(?:src|href)\s*=\s*[\"']?(?:https?:)?//", text.replace(found["program"], ""))
+    translator.export_html(path, title="<script>alert(1)</script> $model", examples=examples)
+    assert path.read_text(encoding="utf-8") == text
+
+
+@needs_node
+@pytest.mark.parametrize("damage", ["letter", "cut", "nonsense", "empty", "not base64", "another file"])
+def test_a_damaged_model_is_told(page, damage):
+    text = page.read_text(encoding="utf-8")
+    model = Scripts(text).content["dikkat-model"]
+    middle = len(model) // 2
+    other = {
+        "letter": model[:middle] + ("A" if model[middle] != "A" else "B") + model[middle + 1 :],
+        "cut": model[: middle // 4 * 4],
+        "nonsense": "AAAA" * 50,
+        "empty": "",
+        "not base64": "é!",
+        "another file": base64.b64encode(gzip.compress(bundle({"a": b"1"}))).decode(),
+    }[damage]
+    page.write_text(text.replace(model, other), encoding="utf-8")
+    (found,) = in_node(page, [{"text": "Go."}])
+    assert found["error"] == "damaged"
+
+
+def test_models_that_the_page_cannot_compute_are_refused(tmp_path):
+    for changes, message in (({"coverage": True}, "coverage"), ({"score": "cosine"}, "its score is cosine")):
+        with pytest.raises(InputError, match=message):
+            untrained("word", changes).export_html(tmp_path / "page.html")
+    hooked = untrained("word", {})
+    hooked.model.bridge.register_forward_hook(lambda *given: None)
+    with pytest.raises(InputError, match="bridge"):
+        hooked.export_html(tmp_path / "page.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command(translator, tmp_path, capsys, monkeypatch):
+    translator.save(tmp_path / "model")
+    page = tmp_path / "page.html"
+    run = command_line(monkeypatch, capsys, "export", str(tmp_path / "model"))
+    status, said, _ = run("--html", page, "--example", "Go.")
+    assert status == 0
+    assert "with the model inside" in said
+    assert "<title>model</title>" in page.read_text(encoding="utf-8")
+    graphs = tmp_path / "graphs"
+    for wrong in ([], ["--html", page, "--onnx", graphs], ["--onnx", graphs, "--title", "x"]):
+        status, _, said = run(*wrong)
+        assert status == 2
+        assert "--html" in said
+    assert not graphs.exists()

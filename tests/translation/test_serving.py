@@ -1,0 +1,313 @@
+"""The server's API, against the library's own answers."""
+
+import asyncio
+import json
+import math
+import threading
+
+import httpx
+import pytest
+import torch
+from fastapi.testclient import TestClient
+
+from dikkat.serving import Limits, create_app
+from dikkat.stopping import look
+from dikkat.translation import InputError, Search, Translator
+from dikkat.translation.decoding.steering import Steering, steps
+from dikkat.translation.text.tokenizer import END
+
+SENTENCES = ["Where is the man?", "", "She sees Marie.", "I lost."]
+
+
+def opened(translator: Translator, **more) -> TestClient:
+    return TestClient(create_app({"small": translator}, **more), base_url="http://localhost")
+
+
+@pytest.fixture(scope="module")
+def client(translator):
+    with opened(translator) as client:
+        yield client
+
+
+def told(answer: httpx.Response, status: int) -> str:
+    """The one line of an error."""
+    assert answer.status_code == status, answer.text
+    assert list(answer.json()) == ["error"]
+    return answer.json()["error"]
+
+
+@pytest.mark.parametrize("options", [{}, {"beam": 1}, {"beam": 3, "n_best": 2, "length_penalty": 0.5}])
+def test_translations_are_the_library_s(client, translator, options):
+    for sentence in SENTENCES:
+        answer = client.post("/api/translate", json={"text": sentence, "attention": True, **options}).json()
+        (wanted,) = translator.translate_n_best([sentence], search=Search(**options))
+        assert len(answer["translations"]) == len(wanted)
+        for found, expected in zip(answer["translations"], wanted, strict=True):
+            assert found["target"] == expected.target
+            assert found["source_tokens"] == expected.source_tokens
+            assert found["target_tokens"] == expected.target_tokens
+            assert found["finished"] is expected.finished
+            assert found["score"] == pytest.approx(expected.score, abs=1e-4)
+            torch.testing.assert_close(
+                torch.tensor(found["attention"]).reshape(expected.weights.shape), expected.weights, atol=1e-5, rtol=0
+            )
+
+
+def test_a_batch_in_its_order_without_weights_that_nobody_asked_for(client, translator):
+    answer = client.post("/api/batch", json={"texts": SENTENCES, "precision": "int8"}).json()
+    targets = [each["translations"][0]["target"] for each in answer["results"]]
+    assert targets == [each.target for each in translator.translate(SENTENCES, search=Search(precision="int8"))]
+    assert {each["translations"][0]["attention"] for each in answer["results"]} == {None}
+    assert client.post("/api/batch", json={"texts": []}).json() == {"results": []}
+
+
+def events(text: str) -> list[tuple[str, dict]]:
+    """Of a stream of server-sent events."""
+    blocks = [dict(line.split(": ", 1) for line in block.split("\n")) for block in text.strip().split("\n\n")]
+    return [(block["event"], json.loads(block["data"])) for block in blocks]
+
+
+def test_a_stream_has_an_event_a_step_and_then_the_whole(client, translator):
+    answer = client.post("/api/stream", json={"text": "She sees Marie.", "likeliest": 2})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    *found, (kind, whole) = events(answer.text)
+    taken = list(steps(translator, "She sees Marie."))
+    assert [event for event, _ in found] == ["step"] * len(taken)
+    assert [(each["step"], each["token"]) for _, each in found] == [(i, step.token) for i, step in enumerate(taken)]
+    assert [len(each["likeliest"]) for _, each in found] == [2] * len(taken)
+    assert found[0][1]["label"] == found[0][1]["likeliest"][0]["label"] == "elle"
+    assert kind == "end"
+    assert whole["target"] == "Elle voit Marie."
+
+
+def test_steered_words_and_weights(client, translator):
+    steering = Steering(words={1: 7}, pins={0: {2: 0.5, 0: 0.25}})
+    wanted = list(steps(translator, "She sees Marie.", steering))
+    asked = {
+        "text": "She sees Marie.",
+        "words": [{"step": 1, "token": 7}],
+        "pins": [{"step": 0, "position": 2, "weight": 0.5}, {"step": 0, "position": 0, "weight": 0.25}],
+    }
+    answer = client.post("/api/steer", json=asked).json()
+    assert [step["token"] for step in answer["steps"]] == [step.token for step in wanted]
+    assert answer["steps"][0]["attention"][2] == 0.5
+    assert answer["translation"]["score"] == pytest.approx(sum(step.log_probability for step in wanted), abs=1e-4)
+
+
+def test_attention_of_a_given_translation(client, translator):
+    answer = client.post("/api/attention", json={"text": "I lost.", "translation": "Elle voit Marie."}).json()
+    tokens = translator.target_tokenizer.numbers(["Elle voit Marie."])[0]
+    assert [step["token"] for step in answer["steps"]] == [*tokens, END]
+    (score,) = translator.score([("I lost.", "Elle voit Marie.")])
+    assert answer["translation"]["score"] == pytest.approx(score, abs=1e-4)
+    assert answer["translation"]["target"] == "Elle voit Marie."
+
+
+def test_what_there_is(client, translator):
+    (model,) = client.get("/api/models").json()
+    assert (model["name"], model["source_tokens"]) == ("small", len(translator.source_tokenizer))
+    assert client.get("/api/health").json() == {"status": "ok"}
+    assert client.post("/api/translate", json={"text": "Go.", "model": "small"}).status_code == 200
+    assert "/api/steer" in client.get("/api/openapi.json").json()["paths"]
+    counted = client.get("/metrics").text
+    assert 'dikkat_requests_total{path="/api/health",status="200"}' in counted
+    assert "dikkat_batch_sentences_bucket" in counted
+
+
+def test_the_page_of_a_model(client, translator):
+    answer = client.get("/")
+    assert answer.text == translator.as_html(title="small")
+    assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+    assert client.get("/", params={"model": "small"}).text == answer.text
+    assert told(client.get("/", params={"model": "big"}), 404) == "model: got 'big'; expected one of small"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "what"),
+    [
+        ("translate", {}, "text: Field required"),
+        ("translate", {"text": 7}, "text: "),
+        ("translate", {"text": "Go.", "colour": "red"}, "body: got 'colour'; expected model, beam"),
+        ("translate", {"text": "Go.", "beam": 0}, "beam: "),
+        ("translate", {"text": "Go.", "beam": 17}, "beam: got 17; expected at most 16"),
+        ("translate", {"text": "Go.", "beam": 2, "n_best": 3}, "n_best: got 3; expected a whole number from 1 to 2"),
+        ("translate", {"text": "Go.", "beam": "5"}, "beam: "),
+        ("translate", {"text": "Go.", "precision": "float8"}, "precision: "),
+        ("translate", {"text": "\ud800"}, "text: "),
+        ("translate", {"text": "go " * 1_000}, "text: got 3,000 characters; expected at most 2,000"),
+        ("batch", {"texts": ["a"] * 257}, "texts: got 257 sentences; expected at most 256"),
+        ("batch", {"texts": "Go."}, "texts: "),
+        ("stream", {"text": " "}, "sentence: got one without tokens"),
+        ("stream", {"text": "Go.", "likeliest": -1}, "likeliest: "),
+        ("steer", {"text": "Go.", "pins": [{"step": 0, "position": 0, "weight": -0.5}]}, "pins.0.weight: "),
+        ("steer", {"text": "Go.", "pins": [{"step": 0, "position": 0, "weight": 1.5}]}, "pins.0.weight: "),
+        ("steer", {"text": "Go.", "pins": [{"step": 0, "position": 2, "weight": 0.5}]}, "pins: got position 2"),
+        ("steer", {"text": "Go.", "words": [{"step": 0, "token": 10**6}]}, "words: got token 1000000"),
+        ("steer", {"text": "Go.", "words": [{"step": 0.5, "token": 4}]}, "words.0.step: "),
+        ("attention", {"text": "", "translation": "Va !"}, "sentence: got one without tokens"),
+    ],
+)
+def test_a_request_that_cannot_be_answered_is_told_why(client, path, body, what):
+    answer = client.post(f"/api/{path}", content=json.dumps(body), headers={"Content-Type": "application/json"})
+    assert told(answer, 422).startswith(what)
+
+
+@pytest.mark.parametrize("body", ["", "{", "[]", "null", '"text"', "\x00", '{"text": "a"', "1e999"])
+def test_a_body_that_is_no_request(client, body):
+    assert told(client.post("/api/translate", content=body, headers={"Content-Type": "application/json"}), 422)
+
+
+def test_a_body_that_is_too_deep(client):
+    deep = "[" * 50_000
+    assert told(client.post("/api/translate", content=deep, headers={"Content-Type": "application/json"}), 400)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_json_has_not(client, number):
+    for body in (
+        f'{{"text": "Go.", "length_penalty": {number}}}',
+        f'{{"text": "Go.", "pins": [{{"step": 0, "position": 0, "weight": {number}}}]}}',
+    ):
+        path = "steer" if "pins" in body else "translate"
+        answer = client.post(f"/api/{path}", content=body, headers={"Content-Type": "application/json"})
+        assert told(answer, 422)
+
+
+def test_models_paths_and_methods_that_there_are_not(client):
+    assert told(client.post("/api/translate", json={"text": "Go.", "model": "big"}), 404) == (
+        "model: got 'big'; expected one of small"
+    )
+    assert told(client.get("/api/nothing"), 404)
+    assert told(client.get("/api/translate"), 405)
+
+
+def test_bodies_that_are_too_large(translator):
+    with opened(translator, limits=Limits(body=99)) as client:
+        assert told(client.post("/api/translate", json={"text": "x" * 99}), 413).startswith(
+            "body: got more than 99 bytes"
+        )
+        in_parts = client.post("/api/translate", content=iter([b'{"text":', b'"' + b"x" * 99 + b'"}']))
+        assert told(in_parts, 413).startswith("body: got more than 99 bytes")
+        assert client.post("/api/translate", json={"text": "Go."}).status_code == 200
+
+
+def test_a_rate_that_is_too_high(translator):
+    with opened(translator, limits=Limits(rate="3/minute")) as client:
+        assert [client.get("/api/health").status_code for _ in range(4)] == [200, 200, 200, 429]
+        answer = client.get("/api/health")
+        assert told(answer, 429).startswith("got more than 3/minute")
+        assert 1 <= int(answer.headers["Retry-After"]) <= 60
+
+
+class Slow:
+    """A translator that takes its time, and says whether it was stopped."""
+
+    def __init__(self, translator: Translator) -> None:
+        self._translator, self.batches, self.stopped = translator, [], threading.Event()
+        self.go_on = threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(self._translator, name)
+
+    def translate_n_best(self, lines, *, search):
+        self.batches.append(len(lines))
+        try:
+            while not self.go_on.wait(0.005):
+                look()
+        except BaseException:
+            self.stopped.set()
+            raise
+        return self._translator.translate_n_best(lines, search=search)
+
+
+def test_work_that_takes_too_long_is_stopped(translator):
+    slow = Slow(translator)
+    with opened(slow, limits=Limits(seconds=1.0)) as client:
+        assert told(client.post("/api/translate", json={"text": "Go."}), 503).startswith("the work took too long")
+        assert slow.stopped.wait(10)
+        slow.go_on.set()
+        assert client.post("/api/translate", json={"text": "Go."}).status_code == 200
+
+
+async def _asked_at_once(app, slow, texts, beams=(5,)):
+    """Requests side by side; the others come when the first one is at work."""
+    transport = httpx.ASGITransport(app=app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+    ):
+
+        async def ask(index, text):
+            while index and not slow.batches:
+                await asyncio.sleep(0.005)
+            return await client.post("/api/translate", json={"text": text, "beam": beams[index % len(beams)]})
+
+        return await asyncio.gather(*(ask(index, text) for index, text in enumerate(texts)))
+
+
+def test_what_comes_while_a_batch_runs_makes_the_next(translator):
+    slow = Slow(translator)
+    threading.Timer(1.0, slow.go_on.set).start()
+    texts = [f"She sees the man {number}." for number in range(9)]
+    answers = asyncio.run(_asked_at_once(create_app({"small": slow}), slow, texts))
+    assert slow.batches == [1, 8]
+    found = [answer.json()["translations"][0]["target"] for answer in answers]
+    assert found == [each.target for each in translator.translate(texts)]
+
+
+def test_a_batch_has_one_search(translator):
+    slow = Slow(translator)
+    threading.Timer(1.0, slow.go_on.set).start()
+    texts = [f"She sees the man {number}." for number in range(7)]
+    asyncio.run(_asked_at_once(create_app({"small": slow}), slow, texts, beams=(1, 4)))
+    assert sorted(slow.batches) == [1, 3, 3]
+
+
+def test_a_queue_that_is_full(translator):
+    slow = Slow(translator)
+    threading.Timer(1.0, slow.go_on.set).start()
+    app = create_app({"small": slow}, limits=Limits(queue=4))
+    answers = asyncio.run(_asked_at_once(app, slow, ["Go."] * 9))
+    assert sorted(answer.status_code for answer in answers) == [200] * 5 + [429] * 4
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert "try again in" in told(refused, 429)
+    assert int(refused.headers["Retry-After"]) >= 1
+
+
+def test_headers_keep_browsers_out_of_trouble(client):
+    for answer in (client.get("/api/health"), client.post("/api/translate", json={})):
+        assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert "Access-Control-Allow-Origin" not in answer.headers
+    assert client.get("/api/health", headers={"Host": "evil.example"}).status_code == 400
+
+
+def test_other_pages_may_use_it_only_where_that_is_allowed(translator):
+    page = {"Origin": "https://example.org"}
+    with opened(translator) as client:
+        assert "Access-Control-Allow-Origin" not in client.get("/api/health", headers=page).headers
+    with opened(translator, origins=["https://example.org"]) as client:
+        answer = client.get("/api/health", headers=page)
+        assert answer.headers["Access-Control-Allow-Origin"] == "https://example.org"
+        assert (
+            "Access-Control-Allow-Origin" not in client.get("/api/health", headers={"Origin": "https://e.org"}).headers
+        )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"queue": 0}, "queue: got 0"),
+        ({"seconds": math.inf}, "seconds: got inf"),
+        ({"seconds": math.nan}, "seconds: got nan"),
+        ({"rate": "often"}, "rate: got 'often'"),
+    ],
+)
+def test_limits_that_are_none(wrong, what):
+    with pytest.raises(InputError, match=what):
+        Limits(**wrong)
+
+
+def test_there_is_something_to_serve():
+    with pytest.raises(InputError, match="translators: got none"):
+        create_app({})

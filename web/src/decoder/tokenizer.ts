@@ -1,0 +1,244 @@
+/** Text to token numbers and back, as `dikkat.translation.text.tokenizer` and `.orthography` do it. */
+
+export const PAD = 0;
+export const UNKNOWN = 1;
+export const BEGIN = 2;
+export const END = 3;
+
+export interface Encoded {
+  readonly ids: number[];
+  /** The same pieces of the sentence as its reader knows them. */
+  readonly pieces: string[];
+}
+
+interface Stored {
+  model: { type: string; vocab: Record<string, number>; merges?: (string | [string, string])[] };
+  decoder: { decoders?: Step[] };
+}
+
+interface Step {
+  type: string;
+  pattern?: { Regex?: string; String?: string };
+  content?: string;
+}
+
+// What white space is, which JavaScript's own \s says differently.
+const SPACE = "\\t-\\r \\u0085\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
+const LETTER = "[\\p{L}\\p{M}]";
+// Without regard to case, of which ſ is one of s.
+const ELIDED =
+  `(?<!${LETTER})(?:[cdjlmnstſCDJLMNST]|[qQ][uU]|[jJ][uU][sſS][qQ][uU]|[lL][oO][rR][sſS][qQ][uU]|` +
+  `[pP][uU][iI][sſS][qQ][uU]|[qQ][uU][oO][iI][qQ][uU])'(?=${LETTER})`;
+const WORDS = new RegExp(
+  `${ELIDED}|${LETTER}+(?:['-](?:${LETTER}|\\p{N})+)*|\\p{N}+(?:[.,:]\\p{N}+)*|\\.{2,}|[^${SPACE}]`, "gu",
+);
+const BYTE_PIECES = new RegExp(
+  ` ?${ELIDED}| ?${LETTER}+| ?\\p{N}| ?[^${SPACE}\\p{L}\\p{M}\\p{N}]+|[${SPACE}]+`, "gu",
+);
+const SPACES = new RegExp(`[${SPACE}]+`, "gu");
+
+export abstract class Tokenizer {
+  protected readonly numbers: Map<string, number>;
+  protected readonly tokens: string[];
+
+  protected constructor(stored: Stored) {
+    this.numbers = new Map(Object.entries(stored.model.vocab));
+    this.tokens = [];
+    for (const [token, number] of this.numbers) this.tokens[number] = token;
+  }
+
+  static from(json: string): Tokenizer {
+    const stored = JSON.parse(json) as Stored;
+    return stored.model.type === "BPE" ? new BytePairs(stored) : new Words(stored);
+  }
+
+  get size(): number {
+    return this.tokens.length;
+  }
+
+  abstract encode(sentence: string): Encoded;
+  /** Text as a person would write it; `replace` has a word to stand in the place of a token, or null. */
+  abstract decode(ids: readonly number[], replace?: readonly (string | null)[]): string;
+  /** Each token as a label for a picture. */
+  abstract label(id: number): string;
+}
+
+// --- whole words
+
+class Words extends Tokenizer {
+  private readonly steps: ((text: string) => string)[];
+
+  constructor(stored: Stored) {
+    super(stored);
+    this.steps = orthography(stored.decoder.decoders ?? []);
+  }
+
+  encode(sentence: string): Encoded {
+    const written = sentence.normalize("NFC");
+    // Letter by letter, as the library does it: a capital sigma at the end of a word becomes σ, not ς.
+    let lower = "";
+    const places: number[] = [];
+    let place = 0;
+    for (const letter of written) {
+      const small = letter === "’" ? "'" : letter.toLowerCase();
+      for (let k = 0; k < small.length; k++) places.push(place);
+      lower += small;
+      place += letter.length;
+    }
+    places.push(place);
+    const ids: number[] = [];
+    const pieces: string[] = [];
+    for (const found of lower.matchAll(WORDS)) {
+      const [word] = found;
+      ids.push(this.numbers.get(word) ?? UNKNOWN);
+      pieces.push(written.slice(places[found.index]!, places[found.index + word.length]!));
+    }
+    return { ids, pieces };
+  }
+
+  decode(ids: readonly number[], replace: readonly (string | null)[] = []): string {
+    let text = "";
+    ids.forEach((id, k) => {
+      const word = replace[k] ?? null;
+      if (word !== null) text += ` ${word}`;
+      else if (id !== PAD && id !== BEGIN && id !== END) text += ` ${this.tokens[id]}`;
+    });
+    for (const step of this.steps) text = step(text);
+    return text.replace(/" ([^"]+) "/g, '"$1"');
+  }
+
+  label(id: number): string {
+    return this.tokens[id]!;
+  }
+}
+
+const FRAMES = {
+  inside: ["(?<=[ ])", "(?=[ ]|$)"],
+  start: ['(?:(?<=\\A[ ])|(?<=\\A[ ][\\"«“(][ ])|(?<=[ ][.!?][ ]))', ""],
+  before: ["[ ](?=", "(?:[ ]|$))"],
+  after: ["(?<=[ ]", ")[ ]"],
+} as const;
+const START = '(?:(?<=^ )|(?<=^ ["«“(] )|(?<= [.!?] ))';
+
+const escaped = (text: string): string => text.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&");
+
+/** The text of a pattern in a frame; null: of another frame. */
+function framed(pattern: string, frame: keyof typeof FRAMES): string | null {
+  const [before, after] = FRAMES[frame];
+  if (!pattern.startsWith(before) || !pattern.endsWith(after)) return null;
+  return pattern.slice(before.length, pattern.length - after.length).replace(/\\(.)/gsu, "$1");
+}
+
+/** How a language is written, from the decoding steps that Python's `orthography.learn` stored. */
+function orthography(steps: readonly Step[]): ((text: string) => string)[] {
+  const inside = new Map<string, string>();
+  const rest: ((text: string) => string)[] = [];
+  for (const step of steps.slice(2, -2)) {
+    const pattern = step.pattern?.Regex ?? "";
+    const content = step.content ?? "";
+    const found = (["start", "inside", "before", "after"] as const)
+      .map((frame) => [frame, framed(pattern, frame)] as const)
+      .find(([, text]) => text !== null);
+    if (!found) continue;
+    const [frame, text] = found as [keyof typeof FRAMES, string];
+    if (frame === "inside") {
+      inside.set(text, content); // of which none makes the text of another
+      continue;
+    }
+    const own = {
+      start: `${START}${escaped(text)}`,
+      before: ` (?=${escaped(text)}(?: |$))`,
+      after: `(?<= ${escaped(text)}) `,
+    }[frame];
+    const matching = new RegExp(own, "gu");
+    rest.push((whole) => whole.replace(matching, () => content));
+  }
+  return [
+    (text) => text.replace(/(?<= )[^ ]+(?= |$)/gu, (word) => inside.get(word) ?? word),
+    ...rest,
+    (text) => text.replace(/(?<=[\p{L}\p{M}]') (?=[\p{L}\p{M}])/gu, ""),
+    (text) => (text.startsWith(" ") ? text.slice(1) : text),
+  ];
+}
+
+// --- parts of words
+
+/** The 256 bytes as the letters by which byte-level vocabularies write them. */
+function byteLetters(): string[] {
+  const letters: string[] = [];
+  let more = 256;
+  for (let byte = 0; byte < 256; byte++) {
+    const plain = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || (byte >= 174 && byte <= 255);
+    letters.push(String.fromCodePoint(plain ? byte : more++));
+  }
+  return letters;
+}
+
+const LETTERS = byteLetters();
+const BYTES = new Map(LETTERS.map((letter, byte) => [letter, byte]));
+
+class BytePairs extends Tokenizer {
+  private readonly ranks = new Map<string, number>();
+  private readonly known = new Map<string, number[]>();
+
+  constructor(stored: Stored) {
+    super(stored);
+    (stored.model.merges ?? []).forEach((merge, rank) => {
+      this.ranks.set(typeof merge === "string" ? merge : merge.join(" "), rank);
+    });
+  }
+
+  encode(sentence: string): Encoded {
+    const text = sentence.normalize("NFC").replace(SPACES, " ").replace(/^ | $/g, "");
+    const ids: number[] = [];
+    if (text) for (const [piece] of ` ${text}`.matchAll(BYTE_PIECES)) ids.push(...this.parts(piece));
+    return { ids, pieces: ids.map((id) => this.label(id)) };
+  }
+
+  decode(ids: readonly number[]): string {
+    const text = this.text(ids.filter((id) => id !== PAD && id !== BEGIN && id !== END));
+    return text.startsWith(" ") ? text.slice(1) : text;
+  }
+
+  label(id: number): string {
+    const text = this.text([id]);
+    if (text.startsWith(" ")) return text.slice(1) || "␣";
+    return !text || /^[\p{L}\p{N}]/u.test(text) ? `·${text}` : text;
+  }
+
+  private text(ids: readonly number[]): string {
+    const bytes: number[] = [];
+    for (const id of ids) {
+      const token = this.tokens[id]!;
+      const own = [...token].map((letter) => BYTES.get(letter));
+      if (own.includes(undefined)) bytes.push(...new TextEncoder().encode(token));
+      else bytes.push(...(own as number[]));
+    }
+    return new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(bytes));
+  }
+
+  private parts(piece: string): number[] {
+    const before = this.known.get(piece);
+    if (before) return before;
+    let parts = Array.from(new TextEncoder().encode(piece), (byte) => LETTERS[byte]!);
+    for (;;) {
+      let best = Infinity;
+      for (let i = 0; i + 1 < parts.length; i++) {
+        best = Math.min(best, this.ranks.get(`${parts[i]} ${parts[i + 1]}`) ?? Infinity);
+      }
+      if (best === Infinity) break;
+      const merged: string[] = [];
+      for (let i = 0; i < parts.length; i++) {
+        const pair = i + 1 < parts.length ? `${parts[i]} ${parts[i + 1]}` : "";
+        if (this.ranks.get(pair) === best) {
+          merged.push(parts[i]! + parts[i + 1]!);
+          i++;
+        } else merged.push(parts[i]!);
+      }
+      parts = merged;
+    }
+    const ids = parts.map((part) => this.numbers.get(part) ?? UNKNOWN);
+    if (this.known.size < 10_000) this.known.set(piece, ids);
+    return ids;
+  }
+}

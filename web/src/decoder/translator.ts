@@ -1,0 +1,118 @@
+/** Sentences in, translations out: a model that a page carries, with its tokenizers. */
+import { Network, type Settings } from "./network";
+import { Refusal } from "./refusal";
+import { NOTHING, opened, searching, type Chosen, type Hypothesis, type Opened, type Options } from "./search";
+import { readBundle, readTensors, unpacked } from "./tensors";
+import { Tokenizer, UNKNOWN, type Encoded } from "./tokenizer";
+
+export const LONGEST = 10_000;
+
+export interface Translation {
+  readonly source: string;
+  readonly sourceTokens: string[];
+  readonly sourceIds: number[];
+  readonly target: string;
+  readonly targetTokens: string[];
+  readonly ids: number[];
+  readonly score: number;
+  readonly finished: boolean;
+  /** What each step did; made when first asked for. */
+  readonly steps: Opened[];
+}
+
+export const DEFAULT: Options = { beam: 5, best: 1, penalty: 1, chosen: NOTHING };
+
+export class Translator {
+  constructor(
+    readonly network: Network,
+    readonly source: Tokenizer,
+    readonly target: Tokenizer,
+  ) {}
+
+  /** From the files of a model folder by their names. */
+  static from(files: ReadonlyMap<string, Uint8Array>, plain = false): Translator {
+    try {
+      const text = (name: string): string => new TextDecoder().decode(files.get(name));
+      const { settings } = JSON.parse(text("settings.json")) as { settings: Settings };
+      const network = new Network(settings, readTensors(files.get("model.safetensors")!), plain);
+      const [source, target] = ["source", "target"].map((side) => Tokenizer.from(text(`${side}.tokenizer.json`)));
+      return new Translator(network, source!, target!);
+    } catch (error) {
+      throw error instanceof Refusal ? error : new Refusal("damaged", String(error));
+    }
+  }
+
+  /** From what a page carries. */
+  static async unpack(base64: string, plain = false): Promise<Translator> {
+    const bytes = await unpacked(base64);
+    let files;
+    try {
+      files = readBundle(bytes);
+    } catch (error) {
+      throw error instanceof Refusal ? error : new Refusal("damaged", String(error));
+    }
+    return Translator.from(files, plain);
+  }
+
+  /** The pieces of a sentence, checked. */
+  encode(sentence: string): Encoded {
+    if ([...sentence].length > LONGEST) throw new Refusal("too-long", String([...sentence].length));
+    if (/\p{Surrogate}/u.test(sentence)) throw new Refusal("half-character");
+    return this.source.encode(sentence);
+  }
+
+  /** Search, token by token: yields what gives the text so far, and returns the translations, best first. */
+  *translating(sentence: string, options: Options = DEFAULT): Generator<() => string, Translation[]> {
+    const encoded = this.encode(sentence);
+    if (!encoded.ids.length) return [];
+    const search = searching(this.network, encoded.ids, options);
+    let found = search.next();
+    while (!found.done) {
+      const ids = found.value;
+      yield () => this.target.decode(ids);
+      found = search.next();
+    }
+    const { memory, first, hypotheses } = found.value;
+    return hypotheses.map((each) => {
+      let steps: Opened[] | undefined;
+      const open = (): Opened[] => (steps ??= opened(this.network, memory, first, each, options.chosen.pins));
+      return this.translation(sentence, encoded, each, open);
+    });
+  }
+
+  /** All at once. */
+  translate(sentence: string, options: Options = DEFAULT): Translation[] {
+    const going = this.translating(sentence, options);
+    let found = going.next();
+    while (!found.done) found = going.next();
+    return found.value;
+  }
+
+  private translation(sentence: string, encoded: Encoded, found: Hypothesis, open: () => Opened[]): Translation {
+    const copied = found.ids.map((id, index) => (id === UNKNOWN ? copiedWord(encoded, open()[index]!.weights) : null));
+    return {
+      source: sentence,
+      sourceTokens: encoded.pieces,
+      sourceIds: encoded.ids,
+      target: this.target.decode(found.ids, copied),
+      targetTokens: found.ids.map((id, index) => copied[index] ?? this.target.label(id)),
+      ids: found.ids,
+      score: found.total,
+      finished: found.finished,
+      get steps() {
+        return open();
+      },
+    };
+  }
+}
+
+/** Of the words that the model does not know, the one at which it looked most. */
+function copiedWord(encoded: Encoded, weights: Float64Array): string | null {
+  let best = -1;
+  encoded.ids.forEach((id, place) => {
+    if (id === UNKNOWN && (best < 0 || weights[place]! > weights[best]!)) best = place;
+  });
+  return best < 0 ? null : encoded.pieces[best]!;
+}
+
+export { NOTHING, type Chosen, type Options };

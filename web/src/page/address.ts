@@ -1,0 +1,68 @@
+/** What is seen, as the part of the address behind the #: a link shows the same. */
+import { LONGEST } from "../decoder/translator";
+import type { Steering } from "./steering";
+import { LANGUAGES, type Language } from "./strings";
+
+export interface View {
+  readonly room: "translate" | "playground";
+  readonly text: string;
+  readonly beam: number;
+  readonly best: number;
+  readonly chosen: Steering;
+  /** The step that is opened; −1: none. */
+  readonly step: number;
+  /** Which of the translations is shown. */
+  readonly shown: number;
+  readonly language: Language | null;
+  readonly theme: "auto" | "light" | "dark";
+}
+
+export const BEAMS = [1, 2, 3, 4, 5, 8, 10] as const;
+export const BESTS = [1, 3, 5] as const;
+
+export function written(view: View): string {
+  const parts = new URLSearchParams();
+  if (view.room !== "translate") parts.set("room", view.room);
+  if (view.text && view.text.length <= LONGEST) parts.set("text", view.text); // what is longer is refused anyway
+  if (view.beam !== 5) parts.set("beam", String(view.beam));
+  if (view.best !== 1) parts.set("best", String(view.best));
+  if (view.chosen.tokens.length) parts.set("words", view.chosen.tokens.map((token, step) => `${token}${view.chosen.picked.has(step) ? "!" : ""}`).join("."));
+  const pins = [...view.chosen.pins].flatMap(([step, each]) =>
+    [...each].map(([place, weight]) => `${step}-${place}-${+weight.toFixed(4)}`));
+  if (pins.length) parts.set("pins", pins.join(".."));
+  if (view.step > 0) parts.set("step", String(view.step));
+  if (view.shown) parts.set("shown", String(view.shown));
+  if (view.language) parts.set("lang", view.language);
+  if (view.theme !== "auto") parts.set("theme", view.theme);
+  return parts.toString();
+}
+
+const oneOf = <T>(value: unknown, allowed: readonly T[], otherwise: T): T =>
+  allowed.includes(value as T) ? (value as T) : otherwise;
+
+/** What an address says; whatever it says wrongly is as if it had not been said, or is refused by the search. */
+export function read(hash: string): View {
+  const parts = new URLSearchParams(hash.replace(/^#/, ""));
+  const pins = new Map<number, Map<number, number>>();
+  for (const each of (parts.get("pins") ?? "").split("..").filter(Boolean)) {
+    const found = /^(\d+)-(\d+)-(.*)$/.exec(each);
+    const [step, place, weight] = found ? found.slice(1).map(Number) : [0, 0, NaN];
+    pins.set(step!, (pins.get(step!) ?? new Map<number, number>()).set(place!, weight!));
+  }
+  const words = (parts.get("words") ?? "").split(".").filter(Boolean);
+  return {
+    room: oneOf(parts.get("room"), ["translate", "playground"] as const, "translate"),
+    text: parts.get("text") ?? "",
+    beam: oneOf(Number(parts.get("beam") ?? 5), BEAMS, 5),
+    best: oneOf(Number(parts.get("best") ?? 1), BESTS, 1),
+    chosen: {
+      tokens: words.map((word) => Number(word.replace("!", ""))),
+      picked: new Set(words.flatMap((word, step) => (word.endsWith("!") ? [step] : []))),
+      pins,
+    },
+    step: Math.max(0, Math.trunc(Number(parts.get("step") ?? 0)) || 0),
+    shown: Math.max(0, Math.trunc(Number(parts.get("shown") ?? 0)) || 0),
+    language: oneOf(parts.get("lang"), Object.keys(LANGUAGES) as Language[], null as never) ?? null,
+    theme: oneOf(parts.get("theme"), ["auto", "light", "dark"] as const, "auto"),
+  };
+}

@@ -1,0 +1,56 @@
+/** Elements in one expression each. */
+
+type Child = Node | string | null | false;
+type Attributes = Record<string, string | number | boolean | null | undefined | ((event: never) => void)>;
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function filled<E extends Element>(element: E, attributes: Attributes, children: Child[]): E {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (typeof value === "function") element.addEventListener(name, value as EventListener);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.filter((child): child is Node | string => child !== null && child !== false));
+  return element;
+}
+
+/** An HTML element; attributes that are functions are listeners. */
+export function h<K extends keyof HTMLElementTagNameMap>(
+  name: K, attributes: Attributes = {}, ...children: Child[]
+): HTMLElementTagNameMap[K] {
+  return filled(document.createElement(name), attributes, children);
+}
+
+/** An SVG element, likewise. */
+export function s<K extends keyof SVGElementTagNameMap>(
+  name: K, attributes: Attributes = {}, ...children: Child[]
+): SVGElementTagNameMap[K] {
+  return filled(document.createElementNS(SVG, name), attributes, children);
+}
+
+let canvas: CanvasRenderingContext2D | null = null;
+
+/** How wide a text is on the screen, in CSS pixels. */
+export function widthOf(text: string, size: number, weight = 400): number {
+  canvas ??= document.createElement("canvas").getContext("2d");
+  if (!canvas) return text.length * size * 0.6;
+  canvas.font = `${weight} ${size}px ${getComputedStyle(document.body).fontFamily}`;
+  return canvas.measureText(text).width;
+}
+
+/** A text of at most so many pixels. */
+export function shortened(text: string, most: number, size: number): string {
+  if (widthOf(text, size) <= most) return text;
+  const letters = [...text];
+  while (letters.length > 1 && widthOf(`${letters.join("")}…`, size) > most) letters.pop();
+  return `${letters.join("")}…`;
+}
+
+/** Whether a text is written from right to left, by its first letter that says so. */
+export const isRightToLeft = (text: string): boolean =>
+  /^[^\p{L}]*[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u.test(text);
+
+/** What a page can show of any text: no control characters, and no character that has no width. */
+export const visible = (text: string): string =>
+  text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (letter) => `⟨${letter.codePointAt(0)!.toString(16).toUpperCase()}⟩`);

@@ -1,0 +1,358 @@
+/** The translator's room: what is typed, its translations, their pictures, and what a reader changes in them. */
+import { Refusal } from "../decoder/refusal";
+import { LONGEST, type Translation, type Translator } from "../decoder/translator";
+import { NOWHERE, type Aligned, type Picture, type Spot } from "../pictures/aligned";
+import { links } from "../pictures/links";
+import { map, said } from "../pictures/map";
+import { table } from "../pictures/table";
+import { BEAMS, BESTS, type View } from "./address";
+import { h, visible } from "./dom";
+import { savePng, saveSvg, saveText } from "./save";
+import { FREE, History, isFree, pick, pin } from "./steering";
+import { StepPanel } from "./step";
+import { number, percent, t, type Phrase } from "./strings";
+
+const FIRST = 80; // milliseconds of a search before what has formed is shown: most are done by then, and painting takes time
+const SLICE = 24; // … and between two looks at what the reader does
+const WAIT = 90; // milliseconds after a key before a search begins
+const HELD = 4 * LONGEST; // letters that the field takes in
+const DRAWN = 6_000; // cells of a map that are drawn
+
+type Own = Pick<View, "text" | "beam" | "best" | "chosen" | "step" | "shown">;
+
+export class Room {
+  readonly element = h("main", { id: "room" });
+  private readonly history = new History();
+  private readonly text: HTMLTextAreaElement;
+  private readonly result = h("p", { class: "result", dir: "auto", "aria-live": "polite" });
+  private readonly facts = h("p", { class: "facts" });
+  private readonly others = h("ol", { class: "others", hidden: true });
+  private readonly trouble = h("p", { class: "trouble", role: "alert", hidden: true });
+  private readonly changes = h("section", { class: "changes", hidden: true, "aria-label": t("changes") });
+  private readonly readout = h("p", { class: "readout", role: "status" });
+  private readonly pictures = h("div", { class: "pictures", hidden: true });
+  private readonly panel: StepPanel;
+  private found: Translation[] = [];
+  private free = ""; // the translation before anything was changed
+  private drawn: Picture[] = [];
+  private turn = 0;
+  private waiting = 0;
+  private room = 0;
+  private own: Own;
+
+  constructor(private readonly translator: Translator, view: Own, examples: readonly string[], private readonly changed: (own: Own) => void) {
+    this.own = view;
+    this.history.clear(view.chosen);
+    this.text = h("textarea", {
+      id: "text", rows: 3, dir: "auto", placeholder: t("placeholder"), spellcheck: "false", autocomplete: "off",
+      input: () => this.typed(this.text.value),
+      beforeinput: (event: InputEvent) => {
+        const more = event.data ?? event.dataTransfer?.getData("text/plain") ?? "";
+        if (this.text.value.length + more.length <= HELD) return;
+        // It would be refused anyway, and a browser takes many seconds to lay out a megabyte.
+        event.preventDefault();
+        this.complain(t("too-long", this.text.value.length + more.length));
+      },
+    });
+    this.text.value = view.text.slice(0, HELD);
+    this.panel = new StepPanel(translator, {
+      go: (step) => this.open(step),
+      pin: (step, place, weight, live) => this.steer(pin(this.history.now, this.best.ids, step, place, weight), step, live),
+      pick: (step, token) => this.steer(pick(this.history.now, this.best.ids, step, token), step),
+      look: (place) => this.look(place === null ? NOWHERE : { target: this.own.step, source: place }),
+      refuse: (phrase) => this.complain(t(phrase)),
+    });
+    const choose = (label: Phrase, values: readonly number[], name: "beam" | "best", say: (value: number) => string): HTMLElement =>
+      h("label", {}, h("span", {}, t(label)), h("select", {
+        change: (event: Event) => {
+          this.own = { ...this.own, [name]: Number((event.target as HTMLSelectElement).value), shown: 0 };
+          void this.run();
+        },
+      }, ...values.map((value) => h("option", { value, selected: value === this.own[name] }, say(value)))));
+    this.element.append(
+      h("section", { class: "card desk" },
+        h("div", { class: "half" },
+          h("label", { for: "text", class: "title" }, t("source")), this.text,
+          examples.length ? h("p", { class: "examples" }, h("span", { class: "quiet" }, t("examples")), ...examples.map((each) =>
+            h("button", { type: "button", class: "chip", dir: "auto", click: () => this.use(each) }, visible(each)))) : null),
+        h("div", { class: "half" }, h("h2", { class: "title" }, t("target")), this.result, this.others, this.trouble, this.facts),
+        h("footer", {},
+          choose("search", BEAMS, "beam", (beam) => (beam === 1 ? t("greedy") : t("beam", beam))),
+          choose("alternatives", BESTS, "best", (best) => (best === 1 ? t("the-best") : t("n-best", best))),
+          h("button", { type: "button", class: "plain", click: () => this.saveJson() }, t("save-json")),
+          h("button", { type: "button", class: "plain", click: (event: Event) => void this.copyLink(event.currentTarget as HTMLElement) }, t("link"))),
+      ),
+      this.changes, this.pictures,
+    );
+    new ResizeObserver(() => {
+      const room = this.pictures.clientWidth;
+      if (room && room !== this.room) this.draw();
+    }).observe(this.pictures);
+    void this.run();
+  }
+
+  private get best(): Translation {
+    return this.found[this.own.shown]!;
+  }
+
+  private use(text: string): void {
+    this.text.value = text;
+    this.typed(text);
+  }
+
+  private typed(text: string): void {
+    this.own = { ...this.own, text, step: 0, shown: 0 };
+    this.history.clear();
+    clearTimeout(this.waiting);
+    this.waiting = window.setTimeout(() => void this.run(), WAIT);
+  }
+
+  private steer(next: History["now"], step: number, live = false): void {
+    this.history.push(next, live);
+    this.own = { ...this.own, step, shown: 0 };
+    void this.run(live);
+  }
+
+  // --- searching
+
+  /** @param live whether this is on the way to something; browsers let an address change two hundred times in ten seconds */
+  private async run(live = false): Promise<void> {
+    const mine = ++this.turn;
+    clearTimeout(this.waiting);
+    const chosen = this.history.now;
+    this.own = { ...this.own, chosen };
+    if (!live) this.changed(this.own);
+    this.complain("");
+    const options = { beam: this.own.beam, best: Math.min(this.own.best, this.own.beam), penalty: 1, chosen };
+    const started = performance.now();
+    try {
+      const going = this.translator.translating(this.own.text, options);
+      let found = going.next();
+      for (let since = started + FIRST - SLICE; !found.done; found = going.next()) {
+        if (performance.now() - since < SLICE) continue;
+        this.result.textContent = found.value();
+        this.result.classList.add("forming");
+        await new Promise((resolve) => setTimeout(resolve));
+        if (mine !== this.turn) return;
+        since = performance.now();
+      }
+      this.found = found.value;
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error;
+      const steered = !isFree(chosen);
+      this.complain(t(error.reason, error.detail));
+      if (steered && this.found.length && this.history.canUndo) {
+        // What cannot be is taken back; what was shown stays.
+        this.history.undo();
+        this.own = { ...this.own, chosen: this.history.now };
+        this.changed(this.own);
+        this.show();
+        return;
+      }
+      this.found = [];
+    }
+    if (isFree(chosen)) this.free = this.found[0]?.target ?? "";
+    this.show(performance.now() - started);
+  }
+
+  private complain(what: string): void {
+    this.trouble.textContent = what;
+    this.trouble.hidden = !what;
+  }
+
+  // --- showing
+
+  private show(milliseconds: number | null = null): void {
+    const { found } = this;
+    this.own = { ...this.own, shown: Math.min(this.own.shown, Math.max(0, found.length - 1)) };
+    this.result.classList.remove("forming");
+    this.result.classList.toggle("quiet", !found.length);
+    this.result.textContent = found.length ? this.best.target : this.trouble.hidden ? t("nothing") : "";
+    this.others.hidden = found.length < 2;
+    this.result.hidden = found.length > 1;
+    this.others.replaceChildren(...found.map((each, k) => h("li", {}, h("button", {
+      type: "button", "aria-pressed": String(k === this.own.shown), click: () => this.choose(k),
+    }, h("span", { dir: "auto" }, each.target || "—"), h("span", { class: "quiet" }, number(each.score))))));
+    const facts = found.length
+      ? [`${t("score")} ${number(this.best.score)}`, ...(this.best.finished ? [] : [t("cut")]), ...(milliseconds === null ? [] : [t("speed", Math.round(milliseconds))])]
+      : [];
+    this.facts.textContent = facts.join(" · ");
+    this.showChanges();
+    if (found.length) this.own = { ...this.own, step: Math.min(this.own.step, Math.max(0, this.best.steps.length - 1)) };
+    this.pictures.hidden = !found.length;
+    this.draw();
+  }
+
+  private choose(shown: number): void {
+    this.own = { ...this.own, shown, step: 0 };
+    this.changed(this.own);
+    this.show();
+    this.others.querySelectorAll("button")[shown]?.focus();
+  }
+
+  private showChanges(): void {
+    const { now } = this.history;
+    const button = (phrase: Phrase, able: boolean, act: () => void): HTMLButtonElement =>
+      h("button", { type: "button", class: "plain", disabled: !able, click: () => {
+        act();
+        void this.run();
+      } }, t(phrase));
+    const list: string[] = [];
+    if (this.found.length) {
+      const { sourceTokens, targetTokens } = this.best;
+      const steps = [...new Set([...now.pins.keys(), ...now.picked])].sort((a, b) => a - b);
+      for (const step of steps) {
+        for (const [place, weight] of now.pins.get(step) ?? []) {
+          list.push(t("change-pin", step + 1, visible(sourceTokens[place] ?? "?"), percent(weight, weight * 1000 % 10 ? 1 : 0)));
+        }
+        if (now.picked.has(step)) list.push(t("change-word", step + 1, visible(targetTokens[step] ?? t("end"))));
+      }
+    }
+    const had = this.changes.contains(document.activeElement) ? document.activeElement!.textContent : null;
+    this.changes.hidden = isFree(now) && !this.history.canRedo && !this.history.canUndo;
+    this.changes.replaceChildren(
+      h("h2", {}, t("changes")),
+      h("ul", {}, ...list.map((each) => h("li", { dir: "auto" }, each))),
+      ...(!isFree(now) && this.free && this.free !== this.best?.target ? [h("p", { class: "quiet", dir: "auto" }, t("was", this.free))] : []),
+      h("div", { class: "tools" },
+        button("undo", this.history.canUndo, () => this.history.undo()),
+        button("redo", this.history.canRedo, () => this.history.redo()),
+        button("clear", !isFree(now), () => this.history.push(FREE))),
+    );
+    if (had !== null) {
+      // The keyboard stays where it was, or goes to what can still be pressed.
+      const able = [...this.changes.querySelectorAll<HTMLButtonElement>("button:not(:disabled)")];
+      (able.find((each) => each.textContent === had) ?? able[0])?.focus();
+    }
+  }
+
+  private aligned(): Aligned {
+    const { sourceTokens, targetTokens, steps } = this.best;
+    const { now } = this.history;
+    return {
+      source: sourceTokens, target: targetTokens,
+      weights: targetTokens.map((_, k) => steps[k]!.weights),
+      changed: new Set([...now.pins.keys(), ...now.picked]),
+    };
+  }
+
+  private draw(): void {
+    this.drawn = [];
+    if (!this.found.length) return;
+    const given = this.aligned();
+    const focus = this.focused();
+    this.room = this.pictures.clientWidth;
+    const listeners = { look: (spot: Spot) => this.look(spot), open: (spot: Spot) => this.opened(spot) };
+    const cells = given.source.length * given.target.length;
+    const rows = given.target.map((word, k) => [visible(word), ...[...given.weights[k]!].map((each) => percent(each, 1))]);
+    const inside = Math.max(220, this.room - 2 * padding());
+    let cards: HTMLElement[] = [];
+    if (!this.translator.network.attends) cards = [h("section", { class: "card" }, h("p", { class: "help" }, t("no-attention")))];
+    else if (cells > DRAWN) cards = [h("section", { class: "card" }, h("p", { class: "help" }, t("too-large", given.target.length, given.source.length)))];
+    else if (cells) {
+      const [first, second] = [links(given, inside, listeners), map(given, Math.min(inside, 620), listeners)];
+      this.drawn = [first, second];
+      const twin = (): HTMLElement => table(t("map"), ["", ...given.source.map(visible)], rows);
+      cards = [this.card("links", first, twin, "links"), this.card("map", second, twin, "map")];
+    }
+    const { steps } = this.best;
+    this.panel.show(this.best, this.own.step, this.history.now.pins.get(this.own.step) ?? new Map());
+    const kept = this.panel.element.parentElement === this.pictures;
+    // The panel stays in its place, so that what is being dragged in it goes on.
+    this.pictures.querySelectorAll(":scope > :not(.step)").forEach((each) => each.remove());
+    if (!kept) this.pictures.append(this.panel.element);
+    this.panel.element.hidden = !steps.length;
+    if (cards[0]) this.pictures.prepend(cards[0], this.readout);
+    if (cards[1]) this.pictures.append(cards[1]);
+    this.look(NOWHERE);
+    if (focus) this.refocus(focus);
+  }
+
+  /** Which picture has the keyboard, to give it back when it is drawn anew. */
+  private focused(): string | null {
+    const active = document.activeElement;
+    if (!active || !this.pictures.contains(active)) return null;
+    if (active.closest(".map")) return "svg.map";
+    const words = [...this.pictures.querySelectorAll(".links .written")];
+    return words.includes(active) ? `.links .written:nth-of-type(${words.indexOf(active) + 1})` : null;
+  }
+
+  private refocus(where: string): void {
+    if (where === "svg.map") this.pictures.querySelector<SVGElement>(where)?.focus();
+    else [...this.pictures.querySelectorAll<SVGElement>(".links .written")][this.own.step]?.focus();
+  }
+
+  private card(phrase: "links" | "map", picture: Picture, twin: () => HTMLElement, name: string): HTMLElement {
+    const body = h("div", { class: "scroll picture" }, picture.element);
+    const other = h("div", { hidden: true });
+    const toggle = h("button", { type: "button", class: "plain", "aria-expanded": "false", click: () => {
+      const wanted = other.hidden;
+      if (wanted && !other.childElementCount) other.append(twin());
+      other.hidden = !wanted;
+      body.hidden = wanted;
+      toggle.setAttribute("aria-expanded", String(wanted));
+      toggle.textContent = t(wanted ? "picture" : "table");
+    } }, t("table"));
+    const file = `dikkat-${name}`;
+    return h("section", { class: `card ${name}-card` },
+      h("header", {}, h("h2", {}, t(phrase)), h("div", { class: "tools" }, toggle,
+        h("button", { type: "button", class: "plain", click: () => saveSvg(picture.element, file) }, "SVG"),
+        h("button", { type: "button", class: "plain", click: () => void savePng(picture.element, file) }, "PNG"))),
+      h("p", { class: "help" }, t(`${phrase}-help`)), body, other);
+  }
+
+  private look(spot: Spot): void {
+    const there = this.found.length && this.own.step < this.best.targetTokens.length ? this.own.step : null;
+    for (const picture of this.drawn) picture.stress(spot, there);
+    this.readout.textContent = this.found.length ? said(this.aligned(), spot) : "";
+  }
+
+  private opened(spot: Spot): void {
+    if (spot.target !== null) this.open(spot.target);
+    if (spot.target !== null && spot.source !== null) {
+      this.panel.element.querySelector<HTMLInputElement>(`[data-place="${spot.source}"] input[type=range]`)?.focus();
+    }
+  }
+
+  private open(step: number): void {
+    this.own = { ...this.own, step };
+    this.changed(this.own);
+    this.panel.show(this.best, step, this.history.now.pins.get(step) ?? new Map());
+    this.look(NOWHERE);
+  }
+
+  // --- saving
+
+  private saveJson(): void {
+    const { now } = this.history;
+    const content = {
+      format: "dikkat page", version: 1, source: this.own.text,
+      changes: {
+        words: [...now.picked].map((step) => ({ step, token: now.tokens[step] })),
+        weights: [...now.pins].flatMap(([step, each]) => [...each].map(([place, weight]) => ({ step, place, weight }))),
+      },
+      translations: this.found.map((each) => ({
+        target: each.target, score: each.score, finished: each.finished, source_tokens: each.sourceTokens, target_tokens: each.targetTokens,
+        weights: each.ids.map((_, k) => [...each.steps[k]!.weights]),
+      })),
+    };
+    saveText(JSON.stringify(content, null, 1), "dikkat.json", "application/json");
+  }
+
+  private async copyLink(button: HTMLElement): Promise<void> {
+    try {
+      await navigator.clipboard.writeText(location.href);
+    } catch {
+      return; // the address bar has it too
+    }
+    const before = button.textContent;
+    button.textContent = t("copied");
+    setTimeout(() => (button.textContent = before), 1500);
+  }
+}
+
+/** The space inside a card, on each side. */
+function padding(): number {
+  const probe = document.querySelector(".card");
+  return probe ? Number.parseFloat(getComputedStyle(probe).paddingLeft) : 20;
+}

@@ -1,0 +1,59 @@
+/** Pictures and numbers as files: SVG and PNG of what is drawn, JSON of what it shows. */
+
+const STYLED = [
+  "fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "opacity", "font-family", "font-size",
+  "font-weight", "text-anchor", "dominant-baseline", "visibility",
+];
+
+/** A drawing that stands alone: every element with the style that it has on the screen. */
+export function standalone(drawing: SVGSVGElement): string {
+  const copy = drawing.cloneNode(true) as SVGSVGElement;
+  const own = [...drawing.querySelectorAll("*")];
+  [...copy.querySelectorAll("*")].forEach((element, k) => {
+    const style = getComputedStyle(own[k]!);
+    for (const name of STYLED) element.setAttribute(name, style.getPropertyValue(name));
+    for (const name of ["class", "tabindex", "role", "aria-label", "aria-pressed"]) element.removeAttribute(name);
+  });
+  const { width, height } = drawing.viewBox.baseVal;
+  const paper = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+  paper.setAttribute("width", "100%");
+  paper.setAttribute("height", "100%");
+  paper.setAttribute("fill", getComputedStyle(document.body).getPropertyValue("background-color"));
+  copy.prepend(paper);
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  copy.setAttribute("width", String(width));
+  copy.setAttribute("height", String(height));
+  for (const name of ["class", "tabindex", "role", "style"]) copy.removeAttribute(name);
+  return new XMLSerializer().serializeToString(copy);
+}
+
+export function download(content: Blob, name: string): void {
+  const place = URL.createObjectURL(content);
+  const link = document.createElement("a");
+  link.href = place;
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(place), 10_000);
+}
+
+export const saveText = (text: string, name: string, type: string): void => download(new Blob([text], { type }), name);
+
+export const saveSvg = (drawing: SVGSVGElement, name: string): void =>
+  saveText(standalone(drawing), `${name}.svg`, "image/svg+xml");
+
+/** The drawing at twice its size. */
+export async function savePng(drawing: SVGSVGElement, name: string): Promise<void> {
+  const { width, height } = drawing.viewBox.baseVal;
+  const scale = Math.min(2, 8000 / Math.max(width, height));
+  const place = URL.createObjectURL(new Blob([standalone(drawing)], { type: "image/svg+xml" }));
+  const image = new Image();
+  image.src = place;
+  await image.decode();
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.ceil(width * scale);
+  canvas.height = Math.ceil(height * scale);
+  canvas.getContext("2d")!.drawImage(image, 0, 0, canvas.width, canvas.height);
+  URL.revokeObjectURL(place);
+  const blob = await new Promise<Blob | null>((resolve) => canvas.toBlob(resolve, "image/png"));
+  if (blob) download(blob, `${name}.png`);
+}

@@ -1,0 +1,188 @@
+/** A step opened up: where it looks, what it could write, and what happens inside. */
+import type { Opened } from "../decoder/search";
+import { END, UNKNOWN } from "../decoder/tokenizer";
+import type { Translation, Translator } from "../decoder/translator";
+import { strip } from "../pictures/strip";
+import { table } from "../pictures/table";
+import { h, visible } from "./dom";
+import { number, percent, t, type Phrase } from "./strings";
+
+const ROWS = 60; // words of a long sentence that are shown: those that it looks at most
+
+export interface StepListeners {
+  readonly go: (step: number) => void;
+  /** `live`: while it is being dragged. */
+  readonly pin: (step: number, place: number, weight: number | null, live: boolean) => void;
+  readonly pick: (step: number, token: number) => void;
+  readonly look: (place: number | null) => void;
+  readonly refuse: (phrase: Phrase) => void;
+}
+
+interface Row {
+  readonly element: HTMLElement;
+  readonly score: HTMLElement;
+  readonly slider: HTMLInputElement;
+  readonly typed: HTMLInputElement;
+  readonly free: HTMLButtonElement;
+}
+
+export class StepPanel {
+  readonly element = h("section", { class: "card step", "aria-labelledby": "step-title" });
+  private readonly title = h("h2", { id: "step-title" });
+  private readonly back: HTMLButtonElement;
+  private readonly forth: HTMLButtonElement;
+  private readonly rows = h("div", { class: "weights" });
+  private readonly choices = h("ol", { class: "choices" });
+  private readonly vectors = h("div", { class: "vectors" });
+  private readonly shown = new Map<number, Row>();
+  private of: readonly string[] = [];
+  private translation: Translation | null = null;
+  private step = 0;
+
+  constructor(private readonly translator: Translator, private readonly listeners: StepListeners) {
+    const turn = (phrase: Phrase, by: number, sign: string): HTMLButtonElement =>
+      h("button", { type: "button", class: "icon", "aria-label": t(phrase), title: t(phrase), click: () => listeners.go(this.step + by) }, sign);
+    this.back = turn("before", -1, "‹");
+    this.forth = turn("after", 1, "›");
+    this.element.append(
+      h("header", {}, this.title, h("div", { class: "tools" }, this.back, this.forth)),
+      h(
+        "div",
+        { class: "halves" },
+        h("div", {}, h("h3", {}, t("where")), h("p", { class: "help" }, t(translator.network.attends ? "where-help" : "no-attention")), this.rows),
+        h("div", {}, h("h3", {}, t("likely")), h("p", { class: "help" }, t("likely-help")), this.choices),
+      ),
+      h("details", {}, h("summary", {}, t("inside")), h("p", { class: "help" }, t("inside-help")), this.vectors),
+    );
+    this.element.querySelector("details")!.addEventListener("toggle", () => this.drawVectors());
+  }
+
+  show(translation: Translation, step: number, pins: ReadonlyMap<number, number>): void {
+    this.translation = translation;
+    this.step = step;
+    const { steps, targetTokens } = translation;
+    const word = targetTokens[step] === undefined ? t("end") : `“${visible(targetTokens[step]!)}”`;
+    this.title.replaceChildren(`${t("step", step + 1, steps.length)}: `, h("span", { dir: "auto", class: "term" }, word));
+    this.back.disabled = step === 0;
+    this.forth.disabled = step + 1 >= steps.length;
+    const opened = steps[step]!;
+    if (this.translator.network.attends) this.showWeights(translation, opened, pins);
+    this.showChoices(opened);
+    this.drawVectors();
+  }
+
+  private showWeights(translation: Translation, { scores, weights }: Opened, pins: ReadonlyMap<number, number>): void {
+    const places = [...weights.keys()].sort((a, b) => weights[b]! - weights[a]!).slice(0, ROWS).concat([...pins.keys()]);
+    const wanted = [...new Set(places)].filter((place) => place < weights.length).sort((a, b) => a - b);
+    if (this.of !== translation.sourceTokens || wanted.some((place) => !this.shown.has(place))) {
+      // While one is dragged its row has to stay: rows are made anew only for another sentence.
+      const same = this.of.length === translation.sourceTokens.length && this.of.every((each, k) => each === translation.sourceTokens[k]);
+      if (!same || wanted.some((place) => !this.shown.has(place))) {
+        this.shown.clear();
+        for (const place of wanted) this.shown.set(place, this.row(visible(translation.sourceTokens[place]!), place));
+        this.rows.replaceChildren(this.head(), ...[...this.shown.values()].map((row) => row.element));
+      }
+      this.of = translation.sourceTokens;
+    }
+    const low = Math.min(...scores);
+    const span = Math.max(...scores) - low || 1;
+    for (const [place, row] of this.shown) {
+      const weight = weights[place]!;
+      row.score.textContent = number(scores[place]!);
+      row.score.style.setProperty("--share", String((scores[place]! - low) / span));
+      row.element.style.setProperty("--share", String(weight));
+      row.element.classList.toggle("pinned", pins.has(place));
+      row.free.hidden = !pins.has(place);
+      const active = document.activeElement;
+      if (active !== row.slider) row.slider.value = String(Math.round(weight * 1000) / 10);
+      row.slider.setAttribute("aria-valuetext", percent(weight, 1));
+      if (active !== row.typed) row.typed.value = number(weight * 100, 1);
+    }
+  }
+
+  private head(): HTMLElement {
+    return h("div", { class: "weight-row head", "aria-hidden": "true" },
+      h("span", {}, t("word")), h("span", {}, t("score-before")), h("span", {}, t("weight")), h("span", {}, "%"));
+  }
+
+  private row(word: string, place: number): Row {
+    const { listeners } = this;
+    const score = h("span", { class: "score-bar" });
+    const slider = h("input", { type: "range", min: 0, max: 100, step: 0.5, "aria-label": t("weight-of", word) });
+    const typed = h("input", { type: "text", inputmode: "decimal", class: "number", autocomplete: "off", "aria-label": t("percent-of", word) });
+    const free = h("button", { type: "button", class: "icon small", "aria-label": t("unpin", word), title: t("unpin", word), click: () => {
+      slider.focus(); // the button itself goes away
+      listeners.pin(this.step, place, null, false);
+    } }, "×");
+    const dragged = (live: boolean) => (): void => {
+      // A slider goes no further than what the other pins leave.
+      const taken = [...this.shown].filter(([each, row]) => each !== place && row.element.classList.contains("pinned"))
+        .reduce((sum, [, row]) => sum + Number(row.slider.value), 0);
+      const most = Math.max(0, 100 - taken);
+      if (Number(slider.value) > most) slider.value = String(most);
+      listeners.pin(this.step, place, Math.min(Number(slider.value), most) / 100, live);
+    };
+    slider.addEventListener("input", dragged(true));
+    slider.addEventListener("change", dragged(false));
+    typed.addEventListener("change", () => {
+      const written = typed.value.trim().replace(",", ".").replace(/^%|%$/g, "");
+      const weight = written === "" ? NaN : Number(written) / 100;
+      if (!Number.isFinite(weight)) listeners.refuse("weight-number");
+      else if (weight < 0 || weight > 1) listeners.refuse("weight-range");
+      else {
+        typed.value = number(weight * 100, 1);
+        return listeners.pin(this.step, place, weight, false);
+      }
+      const own = this.translation?.steps[this.step]?.weights[place] ?? 0;
+      typed.value = number(own * 100, 1);
+    });
+    const element = h(
+      "div",
+      { class: "weight-row", "data-place": place, pointerenter: () => listeners.look(place), pointerleave: () => listeners.look(null) },
+      h("span", { class: "term", dir: "auto" }, word), score, slider,
+      h("span", { class: "typed" }, typed, free),
+    );
+    return { element, score, slider, typed, free };
+  }
+
+  private showChoices({ likely, token, gain }: Opened): void {
+    const all = likely.some((each) => each.token === token) ? likely : [...likely, { token, gain }];
+    const focused = this.choices.contains(document.activeElement);
+    this.choices.replaceChildren(...all.map((each) => {
+      const share = Math.exp(each.gain);
+      const own = each.token === token;
+      const button = h(
+        "button",
+        { type: "button", class: "choice", "aria-pressed": String(own), click: () => own || this.listeners.pick(this.step, each.token) },
+        h("span", { class: "term", dir: "auto" }, this.label(each.token)),
+        h("span", { class: "share" }, share < 0.0005 ? `< ${percent(0.001, 1)}` : percent(share, share < 0.0995 ? 1 : 0)),
+      );
+      button.style.setProperty("--share", String(share));
+      return h("li", {}, button);
+    }));
+    if (focused) this.choices.querySelector<HTMLButtonElement>("[aria-pressed=true]")?.focus();
+  }
+
+  private label(token: number): string {
+    if (token === END) return `⏎ ${t("end")}`;
+    return token === UNKNOWN ? "?" : visible(this.translator.target.label(token));
+  }
+
+  private drawVectors(): void {
+    const opened = this.translation?.steps[this.step];
+    if (!opened || !this.element.querySelector("details")!.open) return;
+    const gates = Object.entries(opened.gates) as [Phrase, Float32Array][];
+    const vectors: [Phrase, Float32Array][] = [
+      ...(this.translator.network.attends ? [["query", opened.query] as [Phrase, Float32Array]] : []),
+      ["context", opened.context], ...gates, ["state", opened.state.hidden.at(-1)!],
+    ];
+    const mean = (vector: Float32Array): number => vector.reduce((a, b) => a + b, 0) / vector.length;
+    this.vectors.replaceChildren(
+      ...vectors.map(([name, vector]) =>
+        h("figure", {}, h("figcaption", {}, h("span", {}, t(name)), h("span", { class: "quiet" }, t("mean", number(mean(vector))))), strip(vector, t(name)))),
+      h("details", { class: "twin" }, h("summary", {}, t("table")),
+        table(t("inside"), [t("vector"), t("least"), t("average"), t("most")],
+          vectors.map(([name, vector]) => [t(name), ...[Math.min(...vector), mean(vector), Math.max(...vector)].map((each) => number(each, 3))]))),
+    );
+  }
+}

@@ -1,0 +1,243 @@
+/** All that the page says, in each of its languages. */
+
+export const LANGUAGES = { en: "English", tr: "Türkçe", zh: "中文" } as const;
+export type Language = keyof typeof LANGUAGES;
+
+/** One row a phrase: English, Turkish, Chinese. `{}` is a place for a value. */
+const TABLE = {
+  translate: ["Translator", "Çevirmen", "翻译"],
+  playground: ["Playground", "Deneme alanı", "实验台"],
+  language: ["Language", "Dil", "语言"],
+  theme: ["Appearance", "Görünüm", "外观"],
+  "theme-auto": ["As the system", "Sistemdeki gibi", "跟随系统"],
+  "theme-light": ["Light", "Açık", "浅色"],
+  "theme-dark": ["Dark", "Koyu", "深色"],
+  source: ["Your text", "Metniniz", "原文"],
+  placeholder: ["Type a sentence …", "Bir cümle yazın …", "输入一个句子……"],
+  target: ["Translation", "Çeviri", "译文"],
+  examples: ["Try", "Deneyin", "试一试"],
+  search: ["Search", "Arama", "搜索"],
+  greedy: ["greedy", "açgözlü", "贪心"],
+  beam: ["beam {}", "ışın {}", "束宽 {}"],
+  alternatives: ["Show", "Göster", "显示"],
+  "the-best": ["the best", "en iyisini", "最佳译文"],
+  "n-best": ["the {} best", "en iyi {} tanesini", "前 {} 个"],
+  score: ["log-probability", "log-olasılık", "对数概率"],
+  speed: ["{} ms", "{} ms", "{} 毫秒"],
+  cut: ["cut at the longest length", "en uzun boyda kesildi", "已达最大长度而截断"],
+  nothing: ["Nothing to translate yet.", "Henüz çevrilecek bir şey yok.", "还没有可翻译的内容。"],
+  loading: ["Unpacking the model …", "Model açılıyor …", "正在载入模型……"],
+  links: ["Where each word looks", "Her sözcük nereye bakıyor", "每个词看向哪里"],
+  "links-help": [
+    "Point at a word, or go from word to word with the arrow keys. Click, or press Enter, to open its step.",
+    "Bir sözcüğün üzerine gelin ya da ok tuşlarıyla gezinin. Adımını açmak için tıklayın ya da Enter’a basın.",
+    "指向一个词，或用方向键逐词移动；单击或按回车键展开该步。",
+  ],
+  map: ["All weights", "Bütün ağırlıklar", "全部权重"],
+  "map-help": [
+    "Rows are what was written, columns what was read. Arrow keys move from cell to cell.",
+    "Satırlar yazılanlar, sütunlar okunanlardır. Ok tuşları hücreden hücreye geçer.",
+    "行是写出的词，列是读入的词；方向键在格子间移动。",
+  ],
+  table: ["Table", "Tablo", "表格"],
+  picture: ["Picture", "Resim", "图"],
+  "too-large": [
+    "{} × {} words are too many to draw here; each step can still be opened below.",
+    "{} × {} sözcük burada çizilemeyecek kadar çok; adımlar yine de aşağıda açılabilir.",
+    "{} × {} 个词太多，无法在此绘制；下面仍可展开每一步。",
+  ],
+  "no-attention": [
+    "This model has no attention: it saw the whole sentence as one vector, and looked nowhere.",
+    "Bu modelde dikkat yok: cümlenin tümünü tek bir vektör olarak gördü, hiçbir yere bakmadı.",
+    "该模型没有注意力：它把整个句子看作一个向量，没有看向任何词。",
+  ],
+  looked: ["“{}” looked at “{}”: {}", "“{}”, “{}” sözcüğüne baktı: {}", "“{}”看向“{}”：{}"],
+  "token-label": ["{}, looks most at {}, {}", "{}, en çok {} sözcüğüne bakıyor, {}", "{}，最关注{}，{}"],
+  "source-label": ["{}, a word that was read", "{}, okunan bir sözcük", "{}，读入的词"],
+  step: ["Step {} of {}", "Adım {} / {}", "第 {} 步，共 {} 步"],
+  end: ["end", "son", "结束"],
+  before: ["Previous step", "Önceki adım", "上一步"],
+  after: ["Next step", "Sonraki adım", "下一步"],
+  where: ["Where it looks", "Nereye bakıyor", "看向哪里"],
+  "where-help": [
+    "Drag a weight, or type one: it is pinned, the others share what is left, and the sentence is written anew from here.",
+    "Bir ağırlığı sürükleyin ya da yazın: sabitlenir, kalanı ötekiler paylaşır ve cümle buradan yeniden yazılır.",
+    "拖动或输入一个权重：它被固定，其余词分享剩下的权重，句子从这里重新写出。",
+  ],
+  word: ["word", "sözcük", "词"],
+  "score-before": ["score", "puan", "得分"],
+  weight: ["weight", "ağırlık", "权重"],
+  "weight-of": ["Weight of {}", "{} ağırlığı", "“{}”的权重"],
+  "percent-of": ["Weight of {}, in percent", "{} ağırlığı, yüzde", "“{}”的权重（百分比）"],
+  unpin: ["Let go of {}", "{} serbest bırak", "取消固定“{}”"],
+  likely: ["What it could write", "Ne yazabilir", "可能写出的词"],
+  "likely-help": [
+    "Choose another word: what stood before stays, and the rest is written anew.",
+    "Başka bir sözcük seçin: öncekiler kalır, gerisi yeniden yazılır.",
+    "另选一个词：前面的保留，后面的重新写出。",
+  ],
+  inside: ["Inside the step", "Adımın içi", "这一步的内部"],
+  "inside-help": [
+    "Each strip is a vector, from its first number to its last: teal above 0, orange below.",
+    "Her şerit bir vektördür, ilk sayısından sonuncusuna: camgöbeği 0’ın üstü, turuncu altı.",
+    "每条色带是一个向量，从第一个数到最后一个数：青色大于 0，橙色小于 0。",
+  ],
+  query: ["Query: what it asks for", "Sorgu: ne arıyor", "查询：它在找什么"],
+  context: ["Context: the weighted average", "Bağlam: ağırlıklı ortalama", "上下文：加权平均"],
+  reset: ["Reset gate", "Sıfırlama kapısı", "重置门"],
+  update: ["Update gate: how much is kept", "Güncelleme kapısı: ne kadarı kalıyor", "更新门：保留多少"],
+  candidate: ["Candidate: what would be new", "Aday: yeni olacak olan", "候选：新的内容"],
+  input: ["Input gate", "Giriş kapısı", "输入门"],
+  forget: ["Forget gate", "Unutma kapısı", "遗忘门"],
+  output: ["Output gate", "Çıkış kapısı", "输出门"],
+  state: ["State after the step", "Adımdan sonraki durum", "这一步之后的状态"],
+  mean: ["mean {}", "ortalama {}", "均值 {}"],
+  vector: ["vector", "vektör", "向量"],
+  least: ["least", "en küçük", "最小"],
+  average: ["mean", "ortalama", "均值"],
+  most: ["most", "en büyük", "最大"],
+  changes: ["Changed by you", "Sizin değiştirdikleriniz", "您的改动"],
+  "change-pin": ["step {}: {} at {}", "adım {}: {} = {}", "第 {} 步：{} = {}"],
+  "change-word": ["step {}: “{}” chosen", "adım {}: “{}” seçildi", "第 {} 步：选了“{}”"],
+  was: ["without them: {}", "bunlar olmadan: {}", "未改动时：{}"],
+  undo: ["Undo", "Geri al", "撤销"],
+  redo: ["Redo", "Yinele", "重做"],
+  clear: ["Start over", "Baştan", "全部还原"],
+  "save-json": ["Everything as JSON", "Hepsi JSON olarak", "全部导出为 JSON"],
+  link: ["Copy a link", "Bağlantıyı kopyala", "复制链接"],
+  copied: ["Copied", "Kopyalandı", "已复制"],
+  about: [
+    "This page holds the whole model and asks nothing of any network. Nothing that you type leaves it.",
+    "Bu sayfa modelin tümünü içerir ve hiçbir ağa bağlanmaz. Yazdıklarınız buradan çıkmaz.",
+    "本页面包含整个模型，不访问任何网络；您输入的内容不会离开这里。",
+  ],
+  // The playground
+  "regression": ["Attention is kernel regression", "Dikkat, çekirdek bağlanımıdır", "注意力就是核回归"],
+  "regression-help": [
+    "A query on the line looks at the points nearby; their weighted average is the prediction. Drag the points, the query and the bandwidth.",
+    "Doğru üzerindeki sorgu yakındaki noktalara bakar; ağırlıklı ortalamaları tahmindir. Noktaları, sorguyu ve bant genişliğini sürükleyin.",
+    "直线上的查询看向附近的点，它们的加权平均就是预测。可拖动各点、查询和带宽。",
+  ],
+  kernel: ["Kernel", "Çekirdek", "核"],
+  gaussian: ["Gaussian", "Gauss", "高斯"],
+  epanechnikov: ["Epanechnikov", "Epanechnikov", "Epanechnikov"],
+  triangular: ["triangular", "üçgen", "三角"],
+  boxcar: ["boxcar", "kutu", "矩形"],
+  bandwidth: ["Bandwidth σ", "Bant genişliği σ", "带宽 σ"],
+  "query-at": ["Query x", "Sorgu x", "查询 x"],
+  prediction: ["Prediction", "Tahmin", "预测"],
+  "out-of-reach": ["no point within reach", "erimde nokta yok", "范围内没有点"],
+  point: ["Point {}", "Nokta {}", "点 {}"],
+  "scores-title": ["Three ways to compare", "Üç karşılaştırma yolu", "三种比较方式"],
+  "scores-help": [
+    "Keys and queries are points in the plane; each row of a matrix is one query’s softmax over the keys. Drag a point, or move it with the arrow keys.",
+    "Anahtarlar ve sorgular düzlemde noktalardır; matrisin her satırı bir sorgunun anahtarlar üzerindeki softmax’ıdır. Bir noktayı sürükleyin ya da ok tuşlarıyla oynatın.",
+    "键和查询是平面上的点；矩阵的每一行是一个查询对各键的 softmax。可拖动点，或用方向键移动。",
+  ],
+  dot: ["Dot product", "İç çarpım", "点积"],
+  additive: ["Additive", "Toplamsal", "加性"],
+  "gaussian-score": ["Gaussian", "Gauss", "高斯"],
+  key: ["Key {}", "Anahtar {}", "键 {}"],
+  "query-n": ["Query {}", "Sorgu {}", "查询 {}"],
+  "softmax-title": ["Softmax that knows where a sentence ends", "Cümlenin nerede bittiğini bilen softmax", "知道句子在哪里结束的 softmax"],
+  "softmax-help": [
+    "Each row is a sentence; behind its length there is padding, which gets no weight at all. Drag the lengths: with 0, all weights are 0.",
+    "Her satır bir cümledir; uzunluğundan sonrası dolgudur ve hiç ağırlık almaz. Uzunlukları sürükleyin: 0 ise bütün ağırlıklar 0’dır.",
+    "每一行是一个句子，其长度之后是填充，不会得到任何权重。拖动长度：为 0 时所有权重都是 0。",
+  ],
+  "length-of": ["Length of sentence {}", "{}. cümlenin uzunluğu", "第 {} 句的长度"],
+  sentence: ["Sentence {}", "Cümle {}", "第 {} 句"],
+  "scores-before": ["Scores", "Puanlar", "得分"],
+  "weights-after": ["Weights", "Ağırlıklar", "权重"],
+  padding: ["padding", "dolgu", "填充"],
+  shuffle: ["Other numbers", "Başka sayılar", "换一组数"],
+  // What cannot be used
+  "too-long": [
+    "That text has {} characters; at most 10,000 can be translated at once. Split it.",
+    "Bu metin {} karakter; bir kerede en çok 10.000 karakter çevrilebilir. Bölün.",
+    "文本有 {} 个字符，一次最多翻译 10,000 个，请拆分。",
+  ],
+  "half-character": [
+    "That text has half a character in it (a lone surrogate). Type or paste it again.",
+    "Bu metinde yarım bir karakter var. Yeniden yazın ya da yapıştırın.",
+    "文本中含有半个字符（孤立代理项），请重新输入或粘贴。",
+  ],
+  "no-model": [
+    "This page carries no model that it could run: {}. Export it again. The playground works.",
+    "Bu sayfada çalıştırılabilecek bir model yok: {}. Yeniden dışa aktarın. Deneme alanı çalışır.",
+    "本页面没有可以运行的模型：{}。请重新导出；实验台仍可使用。",
+  ],
+  damaged: [
+    "The model in this file is damaged ({}). Copy or export the file again. The playground works.",
+    "Bu dosyadaki model bozuk ({}). Dosyayı yeniden kopyalayın ya da dışa aktarın. Deneme alanı çalışır.",
+    "此文件中的模型已损坏（{}）。请重新复制或导出该文件；实验台仍可使用。",
+  ],
+  "old-browser": [
+    "This browser is too old to unpack the model ({}). Use one of 2023 or later.",
+    "Bu tarayıcı modeli açmak için çok eski ({}). 2023 ya da sonrasını kullanın.",
+    "浏览器版本过旧，无法解开模型（{}）。请使用 2023 年或更新的版本。",
+  ],
+  "not-numbers": [
+    "The model’s scores are not numbers: its weights are damaged, or its training diverged.",
+    "Modelin puanları sayı değil: ağırlıkları bozuk ya da eğitimi ıraksamış.",
+    "模型的得分不是数：权重已损坏，或训练发散。",
+  ],
+  "weight-number": ["A weight has to be a number.", "Ağırlık bir sayı olmalı.", "权重必须是数。"],
+  "weight-range": [
+    "A weight is from 0 to 100 %.", "Ağırlık %0 ile %100 arasındadır.", "权重在 0 到 100 % 之间。",
+  ],
+  "weight-sum": [
+    "The pinned weights of a step add up to at most 100 %. Let go of another one first.",
+    "Bir adımın sabitlenen ağırlıklarının toplamı en çok %100’dür. Önce bir başkasını serbest bırakın.",
+    "一步中固定的权重之和最多为 100 %。请先取消固定另一个。",
+  ],
+  "weight-place": [
+    "There is no word {} in this sentence that could have a weight.",
+    "Bu cümlede ağırlık alabilecek {}. sözcük yok.",
+    "句子中没有第 {} 个词，无法设置权重。",
+  ],
+  "step-place": [
+    "The change at step {} is beyond the end of the translation.",
+    "{}. adımdaki değişiklik çevirinin sonundan sonra.",
+    "第 {} 步的改动超出了译文的末尾。",
+  ],
+  "token-place": [
+    "A chosen word is not one that this model can write there ({}).",
+    "Seçilen sözcük bu modelin orada yazabileceği bir sözcük değil ({}).",
+    "所选的词不是该模型能在此处写出的（{}）。",
+  ],
+} satisfies Record<string, [string, string, string]>;
+
+export type Phrase = keyof typeof TABLE;
+
+const COLUMNS: Record<Language, number> = { en: 0, tr: 1, zh: 2 };
+
+let language: Language = "en";
+
+export function speak(wanted: Language): void {
+  language = wanted;
+}
+
+export const spoken = (): Language => language;
+
+/** A phrase in the reader's language, with values in its places. */
+export function t(phrase: Phrase, ...values: (string | number)[]): string {
+  let at = 0;
+  return TABLE[phrase][COLUMNS[language]]!.replace(/\{\}/g, () => String(values[at++] ?? ""));
+}
+
+/** A number as the reader's language writes it. */
+export const number = (value: number, digits = 2): string =>
+  value.toLocaleString(language, { minimumFractionDigits: digits, maximumFractionDigits: digits });
+
+export const percent = (share: number, digits = 0): string =>
+  share.toLocaleString(language, { style: "percent", minimumFractionDigits: digits, maximumFractionDigits: digits });
+
+/** The language of the reader's system, where the page has it. */
+export function preferred(languages: readonly string[]): Language {
+  for (const each of languages) {
+    const own = each.slice(0, 2).toLowerCase();
+    if (own in LANGUAGES) return own as Language;
+  }
+  return "en";
+}

@@ -1,0 +1,108 @@
+/** All weights as a map: rows are what was written, columns what was read. */
+import { s, shortened, visible, widthOf } from "../page/dom";
+import { percent, t } from "../page/strings";
+import { NOWHERE, type Aligned, type Listeners, type Picture, type Spot } from "./aligned";
+
+const SIZE = 13;
+const LABEL = 120; // most pixels of a label
+
+/** @param room how wide the picture should be, in pixels; a long sentence takes more, and scrolls */
+export function map(given: Aligned, room: number, listeners: Listeners): Picture {
+  const { weights, changed } = given;
+  const [source, target] = [given.source, given.target].map((words) => words.map((each) => shortened(visible(each), LABEL, SIZE)));
+  const left = Math.max(...target!.map((each) => widthOf(each, SIZE)), 20) + 14;
+  const longest = Math.max(...source!.map((each) => widthOf(each, SIZE)), 10);
+  const cell = Math.max(22, Math.min(44, (room - left - 8) / Math.max(1, source!.length)));
+  const upright = longest <= cell - 4;
+  const top = upright ? SIZE + 14 : longest * 0.71 + 22;
+  // Behind the last column a label that leans needs room.
+  const width = left + cell * source!.length + (upright ? 4 : Math.max(8, widthOf(source!.at(-1) ?? "", SIZE) * 0.71 - cell / 2 + 12));
+  const height = top + cell * target!.length + 4;
+  const cells = weights.map((row, i) =>
+    [...row].map((weight, j) =>
+      s("rect", {
+        x: left + j * cell + 1, y: top + i * cell + 1, width: cell - 2, height: cell - 2, rx: 3, class: "cell",
+        "fill-opacity": weight.toFixed(3), "data-at": `${i} ${j}`,
+      })));
+  const ring = s("rect", { width: cell - 1, height: cell - 1, rx: 4, class: "ring", visibility: "hidden" });
+  const band = s("rect", { x: 1, width: width - 2, height: cell, rx: 5, class: "band", visibility: "hidden" });
+  const rows = target!.map((word, i) =>
+    s("text", { x: left - 8, y: top + (i + 0.5) * cell, "text-anchor": "end", "dominant-baseline": "central", "font-size": SIZE, class: changed.has(i) ? "label changed" : "label" }, word));
+  const columns = source!.map((word, j) => {
+    const x = left + (j + 0.5) * cell;
+    return upright
+      ? s("text", { x, y: top - 8, "text-anchor": "middle", "font-size": SIZE, class: "label" }, word)
+      : s("text", { x, y: top - 8, transform: `rotate(-45 ${x} ${top - 8})`, "font-size": SIZE, class: "label" }, word);
+  });
+  const drawn = s(
+    "svg",
+    {
+      viewBox: `0 0 ${Math.ceil(width)} ${Math.ceil(height)}`, width: Math.ceil(width), height: Math.ceil(height),
+      class: "map", tabindex: 0, role: "application", "aria-label": `${t("map")}. ${t("map-help")}`,
+    },
+    band,
+    s("g", { class: "grid" }, ...cells.flat().map((each) => {
+      const back = each.cloneNode() as SVGRectElement;
+      back.setAttribute("class", "empty");
+      back.setAttribute("fill-opacity", "1");
+      return back;
+    })),
+    s("g", { class: "cells" }, ...cells.flat()),
+    ...rows, ...columns, ring,
+  );
+
+  let at: { i: number; j: number } | null = null;
+  const spotOf = (event: Event): Spot => {
+    const own = (event.target as Element).getAttribute("data-at")?.split(" ").map(Number);
+    return own ? { target: own[0]!, source: own[1]! } : NOWHERE;
+  };
+  drawn.addEventListener("pointermove", (event) => listeners.look(spotOf(event)));
+  drawn.addEventListener("pointerleave", () => listeners.look(NOWHERE));
+  drawn.addEventListener("click", (event) => {
+    const spot = spotOf(event);
+    if (spot.target !== null) listeners.open(spot);
+  });
+  drawn.addEventListener("focus", () => {
+    at ??= { i: 0, j: 0 };
+    listeners.look({ target: at.i, source: at.j });
+  });
+  drawn.addEventListener("blur", () => listeners.look(NOWHERE));
+  drawn.addEventListener("keydown", (event) => {
+    const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] ?? [0, 0];
+    at ??= { i: 0, j: 0 };
+    if (event.key === "Enter" || event.key === " ") listeners.open({ target: at.i, source: at.j });
+    else if (down || right) {
+      at = {
+        i: Math.min(Math.max(at.i + down!, 0), target!.length - 1),
+        j: Math.min(Math.max(at.j + right!, 0), source!.length - 1),
+      };
+      listeners.look({ target: at.i, source: at.j });
+    } else return;
+    event.preventDefault();
+  });
+
+  function stress(spot: Spot, opened: number | null): void {
+    const both = spot.target !== null && spot.source !== null;
+    ring.setAttribute("visibility", both ? "visible" : "hidden");
+    if (both) {
+      at = { i: spot.target!, j: spot.source! };
+      ring.setAttribute("x", String(left + spot.source! * cell + 0.5));
+      ring.setAttribute("y", String(top + spot.target! * cell + 0.5));
+    }
+    const row = spot.target ?? opened;
+    const there = row !== null && row < target!.length;
+    band.setAttribute("visibility", there ? "visible" : "hidden");
+    if (there) band.setAttribute("y", String(top + row * cell));
+    rows.forEach((element, i) => element.classList.toggle("strong", i === row));
+    columns.forEach((element, j) => element.classList.toggle("strong", j === spot.source));
+  }
+
+  return { element: drawn, stress };
+}
+
+/** What a pair's weight is, in words. */
+export function said(given: Aligned, spot: Spot): string {
+  if (spot.target === null || spot.source === null) return "";
+  const weight = given.weights[spot.target]?.[spot.source] ?? 0;
+  return t("looked", visible(given.target[spot.target] ?? ""), visible(given.source[spot.source] ?? ""), percent(weight, 1));
+}

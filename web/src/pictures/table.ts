@@ -1,0 +1,17 @@
+/** The table twin of a picture, for who reads with a screen reader, or wants the numbers. */
+import { h } from "../page/dom";
+
+export function table(caption: string, head: readonly string[], rows: readonly (readonly string[])[]): HTMLElement {
+  return h(
+    "div",
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+    h(
+      "table",
+      {},
+      h("caption", { class: "unseen" }, caption),
+      h("thead", {}, h("tr", {}, ...head.map((each, k) => (k || each ? h("th", { scope: "col", dir: "auto" }, each) : h("td"))))),
+      h("tbody", {}, ...rows.map(([first, ...rest]) =>
+        h("tr", {}, h("th", { scope: "row", dir: "auto" }, first!), ...rest.map((each) => h("td", {}, each))))),
+    ),
+  );
+}

@@ -1,0 +1,400 @@
+// A page in a real browser, with the network cut off, as a reader uses it: pointer, finger, keyboard.
+//   node browser.mjs PAGE DAMAGED-PAGE CHROMIUM [NAME …]      prints {name: null, or what went wrong}
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { pathToFileURL } from "node:url";
+import { chromium } from "playwright-core";
+import axe from "axe-core";
+
+const [path, damaged, executablePath, ...only] = process.argv.slice(2);
+const address = pathToFileURL(path).href;
+const args = [
+  "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+  "--disable-component-update", "--disable-sync",
+];
+const browser = await chromium.launch({ executablePath, args });
+const LANGUAGES = ["en", "tr", "zh"];
+
+/** A fresh page; whatever it complains of, or asks of a network, is an error in the end. */
+async function opened(hash = "", options = {}, from = address) {
+  const context = await browser.newContext({
+    offline: true, viewport: { width: 1200, height: 900 }, locale: "en-US", acceptDownloads: true, ...options,
+  });
+  context.setDefaultTimeout(4000);
+  const page = await context.newPage();
+  const wrong = [];
+  page.on("console", (message) => ["error", "warning"].includes(message.type()) && wrong.push(message.text()));
+  page.on("pageerror", (error) => wrong.push(String(error)));
+  page.on("request", (request) => /^(file|blob|data):/.test(request.url()) || wrong.push(`asks for ${request.url()}`));
+  await page.goto(`${from}${hash}`);
+  await page.locator("main section, main .trouble").first().waitFor();
+  return {
+    page,
+    close: async () => {
+      await context.close();
+      assert.deepEqual(wrong, []);
+    },
+  };
+}
+
+const translationOf = (page) => page.locator(".result");
+const says = async (place, text) => {
+  await place.page().waitForFunction(([each, wanted]) => each.textContent === wanted, [await place.elementHandle(), text]);
+};
+const type = async (page, text) => page.locator("#text").fill(text);
+const word = (page, k) => page.locator(".links .written").nth(k);
+const weight = (page, k) => page.locator(".weight-row[data-place]").nth(k).locator("input.number");
+const button = (page, name) => page.getByRole("button", { name, exact: true });
+
+const scenarios = {
+  async "it translates the first example, and what is typed"() {
+    const { page, close } = await opened();
+    await says(translationOf(page), "L'homme est calme.");
+    await page.locator("#text").click();
+    await page.keyboard.press("Control+A");
+    await page.keyboard.type("I lost.", { delay: 5 });
+    await says(translationOf(page), "J'ai perdu.");
+    assert.equal(await page.locator(".links .written").count(), 4);
+    assert.equal(await page.locator(".map .cell").count(), 4 * 3);
+    await page.getByRole("button", { name: "Go." }).click();
+    await says(translationOf(page), "Va !");
+    assert.match(await page.locator(".facts").textContent(), /log-probability -?\d/);
+    await close();
+  },
+
+  async "several translations stand with their scores, and each is shown when it is chosen"() {
+    const { page, close } = await opened("#text=I lost.");
+    await page.locator("select").nth(3).selectOption("3");
+    await page.locator(".others button").nth(2).waitFor();
+    const scores = (await page.locator(".others .quiet").allTextContents()).map(Number);
+    assert.equal(await page.locator(".others button").first().locator("span").first().textContent(), "J'ai perdu.");
+    assert.ok(scores.every((each) => each < 0));
+    await page.locator(".others button").nth(1).click();
+    assert.equal(await page.locator(".others button").nth(1).getAttribute("aria-pressed"), "true");
+    assert.match(page.url(), /shown=1/);
+    await page.locator("select").nth(2).selectOption("1");
+    await says(translationOf(page), "J'ai perdu.");
+    assert.match(page.url(), /beam=1/);
+    await close();
+  },
+
+  async "the pointer shows a word's links and a cell's weight"() {
+    const { page, close } = await opened("#text=The man is calm.");
+    await word(page, 2).hover();
+    const strong = await page.locator(".links .link.strong").count();
+    assert.ok(strong >= 1 && strong <= 5);
+    await page.locator(".map .empty").nth(7).hover();
+    await page.waitForFunction(() => /looked at .*%/.test(document.querySelector(".readout").textContent));
+    assert.equal(await page.locator(".map .ring").getAttribute("visibility"), "visible");
+    await page.mouse.move(2, 2);
+    await says(page.locator(".readout"), "");
+    await close();
+  },
+
+  async "a finger opens a step"() {
+    const { page, close } = await opened("#text=The man is calm.", { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true });
+    await word(page, 2).tap();
+    await page.waitForFunction(() => document.querySelector("#step-title").textContent.startsWith("Step 3 of 6"));
+    await page.locator(".choice").nth(1).tap();
+    await page.locator(".changes li").waitFor();
+    await close();
+  },
+
+  async "the keyboard alone reaches words, cells, weights, choices and undo"() {
+    const { page, close } = await opened("#text=The man is calm.");
+    await page.locator("#text").focus();
+    const reach = async (matching) => {
+      for (let k = 0; k < 40; k++) {
+        await page.keyboard.press("Tab");
+        if (await page.evaluate((each) => document.activeElement.matches(each), matching)) return;
+      }
+      assert.fail(`${matching} is out of reach`);
+    };
+    await reach(".links .written");
+    await page.keyboard.press("ArrowRight");
+    await page.keyboard.press("ArrowRight");
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => document.querySelector("#step-title").textContent.startsWith("Step 3"));
+    await page.keyboard.press("ArrowUp");
+    assert.ok(await page.evaluate(() => document.activeElement.matches(".links .read")));
+    await page.keyboard.press("ArrowDown");
+    await reach(".weight-row input[type=range]");
+    const before = await page.evaluate(() => document.activeElement.value);
+    await page.keyboard.press("ArrowRight");
+    await page.locator(".changes li").waitFor();
+    assert.ok(Number(await page.evaluate(() => document.activeElement.value)) > Number(before));
+    await reach(".choice");
+    await page.keyboard.press("ArrowDown");
+    await reach("svg.map");
+    await page.keyboard.press("ArrowRight");
+    assert.match(await page.locator(".readout").textContent(), /looked at/);
+    await page.keyboard.press("Enter");
+    assert.ok(await page.evaluate(() => document.activeElement.matches('[data-place="1"] input[type=range]')));
+    await button(page, "Undo").focus();
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => !document.querySelector(".changes li"));
+    assert.equal(await page.evaluate(() => document.activeElement.textContent), "Redo");
+    await close();
+  },
+
+  async "a weight is pinned, the rest written anew, undone, redone, and in the address"() {
+    const { page, close } = await opened("#text=The man is calm.&step=2");
+    await says(translationOf(page), "L'homme est calme.");
+    await weight(page, 0).fill("90");
+    await weight(page, 0).press("Enter");
+    await page.locator(".changes li").waitFor();
+    assert.equal(await page.locator(".changes li").textContent(), "step 3: The at 90%");
+    assert.equal(await weight(page, 0).inputValue(), "90.0");
+    const others = await Promise.all([1, 2, 3, 4].map(async (k) => Number(await weight(page, k).inputValue())));
+    assert.ok(Math.abs(others.reduce((a, b) => a + b) - 10) < 0.3);
+    assert.match(page.url(), /pins=2-0-0\.9/);
+    const address = page.url();
+    const steered = await translationOf(page).textContent();
+    await button(page, "Undo").click();
+    await says(translationOf(page), "L'homme est calme.");
+    assert.doesNotMatch(page.url(), /pins/);
+    await button(page, "Redo").click();
+    await says(translationOf(page), steered);
+    await button(page, "Let go of The").click();
+    await says(translationOf(page), "L'homme est calme.");
+    await close();
+    const again = await opened(new URL(address).hash);
+    await says(translationOf(again.page), steered);
+    assert.equal(await again.page.locator(".changes li").count(), 1);
+    assert.equal(await weight(again.page, 0).inputValue(), "90.0");
+    await again.close();
+  },
+
+  async "a weight is dragged, with the text following, and one undo takes it back"() {
+    const { page, close } = await opened("#text=The man is calm.&step=2");
+    await page.locator("#step-title").waitFor();
+    const slider = page.locator(".weight-row[data-place] input[type=range]").nth(4);
+    await slider.scrollIntoViewIfNeeded();
+    const box = await slider.boundingBox();
+    const y = box.y + box.height / 2;
+    await page.mouse.move(box.x + 8 + Number(await slider.inputValue()) / 100 * (box.width - 16), y);
+    await page.mouse.down();
+    for (const share of [0.3, 0.6, 0.95]) {
+      await page.mouse.move(box.x + box.width * share, y, { steps: 3 });
+      await page.waitForFunction((least) => Number(document.querySelectorAll(".weight-row[data-place] input.number")[4].value) > least, share * 100 - 12);
+    }
+    await page.mouse.up();
+    assert.equal(await page.locator(".changes li").count(), 1);
+    assert.match(page.url(), /pins=2-4-0\.9/);
+    await button(page, "Undo").click();
+    await says(translationOf(page), "L'homme est calme.");
+    assert.ok(await button(page, "Undo").isDisabled());
+    await close();
+  },
+
+  async "another word is chosen, and the sentence goes on from it"() {
+    const { page, close } = await opened("#text=The man is calm.");
+    await page.locator("#step-title").waitFor();
+    const other = page.locator(".choice").nth(1);
+    const chosen = await other.locator(".term").textContent();
+    await other.click();
+    await page.locator(".changes li").waitFor();
+    assert.equal(await page.locator(".links .written text").first().textContent(), chosen);
+    assert.equal(await page.locator('.choice[aria-pressed="true"] .term').textContent(), chosen);
+    assert.match(await page.locator(".changes p").textContent(), /without them: L'homme est calme\./);
+    await button(page, "Start over").click();
+    await says(translationOf(page), "L'homme est calme.");
+    await close();
+  },
+
+  async "weights that cannot be are refused, and stay as they were"() {
+    const { page, close } = await opened("#text=The man is calm.");
+    await page.locator("#step-title").waitFor();
+    const before = await weight(page, 1).inputValue();
+    for (const [typed, message] of [["-5", "from 0 to 100"], ["150", "from 0 to 100"], ["NaN", "has to be a number"], ["", "has to be a number"], ["1e999", "has to be a number"]]) {
+      await weight(page, 1).fill(typed);
+      await weight(page, 1).press("Enter");
+      assert.match(await page.locator(".trouble").textContent(), new RegExp(message), typed);
+      assert.equal(await weight(page, 1).inputValue(), before);
+    }
+    await weight(page, 0).fill("70");
+    await weight(page, 0).press("Enter");
+    await page.locator(".changes li").waitFor();
+    await weight(page, 1).fill("40");
+    await weight(page, 1).press("Enter");
+    await page.waitForFunction(() => /add up to at most/.test(document.querySelector(".trouble").textContent));
+    assert.equal(await page.locator(".changes li").count(), 1);
+    await close();
+    for (const [pins, message] of [["0-9-0.5", "no word 10"], ["0-0--1", "from 0 to 100"], ["0-0-x", "a number"], ["77-0-0.5", "beyond the end"]]) {
+      const hostile = await opened(`#text=Go.&pins=${pins}`);
+      await hostile.page.waitForFunction((wanted) => document.querySelector(".trouble").textContent.includes(wanted), message);
+      await hostile.close();
+    }
+  },
+
+  async "any text is shown as text"() {
+    const { page, close } = await opened();
+    for (const text of ["<script>document.title='x'</script><img src=x onerror=alert(1)>", "\u0001\u0007 \u200b\u202e x", "שלום עולם", "你好 😀", "&amp; ' \""]) {
+      await type(page, text);
+      await page.waitForFunction((wanted) => new URLSearchParams(location.hash.slice(1)).get("text") === wanted, text);
+      await page.locator(".links .word").first().waitFor();
+      assert.equal(await page.locator("main script, main img").count(), 0);
+    }
+    await type(page, "שלום עולם");
+    await page.waitForFunction(() => document.querySelectorAll(".links .read").length === 2);
+    const [first, second] = await page.locator(".links .read rect").evaluateAll((all) => all.map((each) => each.x.baseVal.value));
+    assert.ok(first > second, "what is written from the right begins at the right");
+    await page.evaluate(() => {
+      const text = document.getElementById("text");
+      text.value = "half \ud83d";
+      text.dispatchEvent(new Event("input"));
+    });
+    await page.waitForFunction(() => /half a character/.test(document.querySelector(".trouble").textContent));
+    await page.keyboard.insertText("word ".repeat(200_000));
+    await page.waitForFunction(() => /10000\d\d characters; at most 10,000/.test(document.querySelector(".trouble").textContent));
+    await type(page, "word ".repeat(2_100));
+    await page.waitForFunction(() => /at most 10,000/.test(document.querySelector(".trouble").textContent));
+    await type(page, "");
+    await says(translationOf(page), "Nothing to translate yet.");
+    assert.ok(await page.locator(".pictures").isHidden());
+    await close();
+  },
+
+  async "pictures and numbers are saved"() {
+    const { page, close } = await opened("#text=I lost.");
+    const saved = async (place) => {
+      const [download] = await Promise.all([page.waitForEvent("download"), place.click()]);
+      return [download.suggestedFilename(), await readFile(await download.path())];
+    };
+    for (const card of [".links-card", ".map-card"]) {
+      const [name, svg] = await saved(page.locator(card).getByRole("button", { name: "SVG" }));
+      assert.match(name, /\.svg$/);
+      assert.match(svg.toString(), /^<svg [^>]*xmlns="http:\/\/www.w3.org\/2000\/svg"[\s\S]*perdu[\s\S]*<\/svg>$/);
+      assert.doesNotMatch(svg.toString(), /var\(|class=/);
+      const [, png] = await saved(page.locator(card).getByRole("button", { name: "PNG" }));
+      assert.deepEqual([...png.subarray(0, 4)], [137, 80, 78, 71]);
+    }
+    const [name, json] = await saved(button(page, "Everything as JSON"));
+    assert.equal(name, "dikkat.json");
+    const content = JSON.parse(json);
+    assert.equal(content.translations[0].target, "J'ai perdu.");
+    assert.deepEqual(content.translations[0].source_tokens, ["I", "lost", "."]);
+    for (const row of content.translations[0].weights) assert.ok(Math.abs(row.reduce((a, b) => a + b) - 1) < 1e-6);
+    await close();
+  },
+
+  async "every picture has a table twin"() {
+    const { page, close } = await opened("#text=I lost.");
+    for (const card of [".links-card", ".map-card"]) {
+      await page.locator(card).getByRole("button", { name: "Table" }).click();
+      assert.equal(await page.locator(`${card} tbody tr`).count(), 4);
+      assert.equal(await page.locator(`${card} tbody tr`).first().locator("td").count(), 3);
+    }
+    await page.locator(".step summary").first().click();
+    await page.locator(".step .twin summary").click();
+    assert.equal(await page.locator(".step .twin tbody tr").count(), 6);
+    assert.equal(await page.locator(".step .strip").count(), 6);
+    await close();
+  },
+
+  async "three languages, the reader's first"() {
+    for (const [locale, title] of [["tr-TR", "Çeviri"], ["zh-CN", "译文"], ["fi-FI", "Translation"]]) {
+      const { page, close } = await opened("#text=I lost.", { locale });
+      assert.equal(await page.locator("h2.title").textContent(), title);
+      await close();
+    }
+    const { page, close } = await opened("#text=I lost.&step=1");
+    await page.locator("#language").focus();
+    await page.locator("#language").selectOption("zh");
+    assert.equal(await page.locator("html").getAttribute("lang"), "zh");
+    await says(translationOf(page), "J'ai perdu.");
+    assert.match(page.url(), /lang=zh/);
+    assert.match(await page.locator("#step-title").textContent(), /第 2 步/);
+    assert.equal(await page.evaluate(() => document.activeElement.id), "language");
+    await close();
+  },
+
+  async "nothing is wider than a phone of 320 pixels"() {
+    for (const lang of LANGUAGES) {
+      for (const room of ["translate", "playground"]) {
+        const { page, close } = await opened(`#text=Where is the man, and is she calm?&lang=${lang}&room=${room}&pins=0-0-0.5`, { viewport: { width: 320, height: 640 } });
+        for (const details of await page.locator("details").all()) await details.evaluate((each) => (each.open = true));
+        assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= 320, `${lang} ${room}`);
+        await close();
+      }
+    }
+  },
+
+  async "axe finds nothing serious, in light and dark"() {
+    for (const theme of ["light", "dark"]) {
+      for (const room of ["translate", "playground"]) {
+        const { page, close } = await opened(`#text=I lost.&theme=${theme}&room=${room}&pins=1-0-0.5&best=3`);
+        for (const details of await page.locator("details").all()) await details.evaluate((each) => (each.open = true));
+        await page.waitForTimeout(250); // until what fades has faded
+        await page.evaluate(axe.source);
+        const { violations } = await page.evaluate(() => window.axe.run());
+        const serious = violations.filter(({ impact }) => ["serious", "critical"].includes(impact));
+        assert.deepEqual(serious.map(({ id, nodes }) => `${theme} ${room} ${id}: ${nodes[0].html} ${nodes[0].failureSummary}`), []);
+        await close();
+      }
+    }
+  },
+
+  async "dark and light, as chosen or as the system has it"() {
+    const paper = (page) => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+    const { page, close } = await opened("", { colorScheme: "dark" });
+    const dark = await paper(page);
+    await page.locator("#theme").selectOption("light");
+    assert.notEqual(await paper(page), dark);
+    assert.match(page.url(), /theme=light/);
+    await close();
+  },
+
+  async "a damaged model is told, and the playground works"() {
+    const { page, close } = await opened("", {}, pathToFileURL(damaged).href);
+    assert.match(await page.locator(".trouble").textContent(), /damaged/);
+    await page.locator("#to-playground").click();
+    assert.match(await page.locator(".answer").textContent(), /Prediction: \d/);
+    await close();
+  },
+
+  async "the lessons follow the pointer and the keyboard"() {
+    const { page, close } = await opened("#room=playground");
+    const answer = page.locator(".answer");
+    const before = await answer.textContent();
+    const point = page.locator(".point").nth(4);
+    const box = await point.boundingBox();
+    await page.mouse.move(box.x + box.width / 2, box.y + box.height / 2);
+    await page.mouse.down();
+    await page.mouse.move(box.x + box.width / 2, box.y + 90, { steps: 3 });
+    await page.mouse.up();
+    const dragged = await answer.textContent();
+    assert.notEqual(dragged, before);
+    await page.keyboard.press("ArrowUp");
+    assert.notEqual(await answer.textContent(), dragged);
+    await page.locator("main select").selectOption("boxcar");
+    await page.locator(".range input").nth(1).fill("0.05");
+    await page.locator(".query.handle").first().focus();
+    for (let k = 0; k < 4; k++) await page.keyboard.press("ArrowRight");
+    assert.equal(await answer.textContent(), "Prediction: no point within reach");
+    const matrices = () => page.locator(".matrices .value").allTextContents();
+    const first = await matrices();
+    await page.locator(".spot").first().focus();
+    await page.keyboard.press("Shift+ArrowLeft");
+    assert.notDeepEqual(await matrices(), first);
+    await page.getByLabel("Length of sentence 2").fill("0");
+    const row = (await page.locator(".pair .matrix").nth(1).locator(".value").allTextContents()).slice(6, 12);
+    assert.deepEqual(row, Array(6).fill("–"));
+    await page.getByLabel("Length of sentence 2").fill("1");
+    assert.equal((await page.locator(".pair .matrix").nth(1).locator(".value").allTextContents())[6], "1.00");
+    await close();
+  },
+};
+
+const found = {};
+for (const [name, scenario] of Object.entries(scenarios)) {
+  if (only.length && !only.includes(name)) continue;
+  try {
+    await scenario();
+    found[name] = null;
+  } catch (error) {
+    found[name] = error.stack ?? String(error);
+  }
+}
+await browser.close();
+process.stdout.write(JSON.stringify(found));

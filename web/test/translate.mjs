@@ -1,0 +1,35 @@
+// Translates what comes in on standard input with the model of a page, for the tests: JSON in, JSON out.
+//   node translate.mjs PAGE < [{"text": …, "options": {…}, "plain": false}, …]
+import { readFile } from "node:fs/promises";
+import { text } from "node:stream/consumers";
+import { fileURLToPath } from "node:url";
+
+const built = fileURLToPath(new URL("../../src/dikkat/show/living.js", import.meta.url));
+const { Translator, DEFAULT, NOTHING } = await import(built);
+const page = await readFile(process.argv[2], "utf8");
+const model = /<script id="dikkat-model"[^>]*>([^<]*)</.exec(page)[1];
+const asked = JSON.parse(await text(process.stdin));
+const translators = {};
+const found = [];
+for (const { text, options = {}, plain = false, chosen } of asked) {
+  try {
+    const translator = (translators[plain] ??= await Translator.unpack(model, plain));
+    const pins = new Map((chosen?.pins ?? []).map(([step, each]) => [step, new Map(each)]));
+    const own = { ...DEFAULT, ...options, chosen: chosen ? { tokens: chosen.tokens ?? [], pins } : NOTHING };
+    const started = performance.now();
+    const best = translator.translate(text, own);
+    const seconds = (performance.now() - started) / 1000;
+    found.push({
+      seconds,
+      kind: translator.network.arithmetic.kind,
+      source: translator.encode(text),
+      best: best.map((each) => ({
+        ids: each.ids, target: each.target, score: each.score, finished: each.finished,
+        tokens: each.targetTokens, weights: options.light ? [] : each.steps.map((step) => [...step.weights]),
+      })),
+    });
+  } catch (error) {
+    found.push({ error: error.reason ?? String(error), detail: error.detail ?? error.stack });
+  }
+}
+process.stdout.write(JSON.stringify(found));

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import re
 import threading
 
 import httpx
@@ -230,9 +231,10 @@ def test_work_that_takes_too_long_is_stopped(translator):
 
 
 async def _asked_at_once(app, slow, texts, beams=(5,)):
-    """Requests side by side; the others come when the first one is at work."""
+    """Requests side by side: the others come when the first is at work, which goes on when all have come."""
     transport = httpx.ASGITransport(app=app)
     async with (
+        asyncio.timeout(60),
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
     ):
@@ -242,12 +244,19 @@ async def _asked_at_once(app, slow, texts, beams=(5,)):
                 await asyncio.sleep(0.005)
             return await client.post("/api/translate", json={"text": text, "beam": beams[index % len(beams)]})
 
-        return await asyncio.gather(*(ask(index, text) for index, text in enumerate(texts)))
+        async def waiting():
+            counts = (await client.get("/metrics")).text
+            return float(re.search(r"^dikkat_waiting_sentences (.+)$", counts, re.M)[1])
+
+        asked = [asyncio.create_task(ask(index, text)) for index, text in enumerate(texts)]
+        while await waiting() + sum(each.done() for each in asked) < len(texts) - 1 or not slow.batches:
+            await asyncio.sleep(0.005)
+        slow.go_on.set()
+        return await asyncio.gather(*asked)
 
 
 def test_what_comes_while_a_batch_runs_makes_the_next(translator):
     slow = Slow(translator)
-    threading.Timer(1.0, slow.go_on.set).start()
     texts = [f"She sees the man {number}." for number in range(9)]
     answers = asyncio.run(_asked_at_once(create_app({"small": slow}), slow, texts))
     assert slow.batches == [1, 8]
@@ -257,7 +266,6 @@ def test_what_comes_while_a_batch_runs_makes_the_next(translator):
 
 def test_a_batch_has_one_search(translator):
     slow = Slow(translator)
-    threading.Timer(1.0, slow.go_on.set).start()
     texts = [f"She sees the man {number}." for number in range(7)]
     asyncio.run(_asked_at_once(create_app({"small": slow}), slow, texts, beams=(1, 4)))
     assert sorted(slow.batches) == [1, 3, 3]
@@ -265,7 +273,6 @@ def test_a_batch_has_one_search(translator):
 
 def test_a_queue_that_is_full(translator):
     slow = Slow(translator)
-    threading.Timer(1.0, slow.go_on.set).start()
     app = create_app({"small": slow}, limits=Limits(queue=4))
     answers = asyncio.run(_asked_at_once(app, slow, ["Go."] * 9))
     assert sorted(answer.status_code for answer in answers) == [200] * 5 + [429] * 4

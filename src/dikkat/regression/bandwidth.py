@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
@@ -219,11 +220,11 @@ def search(
         rule, box = np.append(rule, math.log(RIDGE)), box.with_ridge()
     descend = _by_gradient if profile == "gaussian" else _by_lines
     grow = np.log(count / len(chosen)) / (4 + size) * box.width
-    found = descend(part, whole, rule, grow, box)
+    found = descend(part, whole, rule, grow, box, _starts)
     if by == "loo-1se":
         few = part is whole and len(rule) > 1  # over many rows some bandwidths more or less cost nothing
         alike = _alike(part, rule, box) if few else None
-        if alike is not None and _predicts_as_well(part, rule, box, descend):
+        if alike is not None and _predicts_as_well(part, found[-1].t, rule, box, descend):
             found.append(alike.step())
         else:
             found.append(_simplest(whole, whole(found[-1].t), alike, box))
@@ -299,10 +300,13 @@ def _alike(criterion: Criterion, rule: Array, box: _Box) -> Trial:
     return min((trial(step, amount) for step in np.linspace(-2.0, 5.0, 15) for amount in amounts), key=_error)
 
 
-def _predicts_as_well(criterion: Criterion, rule: Array, box: _Box, descend: Callable[..., list[Step]]) -> bool:
+def _predicts_as_well(
+    criterion: Criterion, best: Array, rule: Array, box: _Box, descend: "_Descent"
+) -> bool:
     """Whether bandwidths that are alike predict held-out places as well as those with one for each feature.
 
-    On few rows the least of an error over many bandwidths is no measure of theirs.
+    On few rows the least of an error over many bandwidths is no measure of theirs. Each fold's descent begins where
+    the one over all places ended, and where bandwidths that are alike are best.
     """
     joined = criterion.joined
     order = np.lexsort(joined.x.T[::-1])
@@ -315,8 +319,10 @@ def _predicts_as_well(criterion: Criterion, rule: Array, box: _Box, descend: Cal
         inner = criterion.of(joined.some(np.sort(order[~out])))
         if inner.variance == 0:
             continue
-        own = _simplest(inner, inner(descend(inner, inner, rule, 0 * box.width, box)[-1].t), None, box)
-        for place, step in enumerate((own, _alike(inner, rule, box))):
+        alike = _alike(inner, rule, box)
+        starts = partial(_from, [best, alike.t], criterion.profile)
+        own = _simplest(inner, inner(descend(inner, inner, rule, 0 * box.width, box, starts)[-1].t), None, box)
+        for place, step in enumerate((own, alike)):
             errors[place] += inner.error_at(joined.some(order[out]), step.t)
     return bool(errors[1] <= errors[0])
 
@@ -367,6 +373,10 @@ def _near(criterion: Measure[Any], best: Trial) -> Callable[[Trial], bool]:
     return is_near
 
 
+_Starts = Callable[[Criterion, Array, _Box], list[Trial]]
+_Descent = Callable[[Criterion, Measure[Any], Array, Array, _Box, _Starts], list[Step]]
+
+
 class _Path(NamedTuple):
     """The accepted steps of a descent, where it is now, and what it learned of the second derivatives, (d, d)."""
 
@@ -375,9 +385,11 @@ class _Path(NamedTuple):
     curve: Array
 
 
-def _by_gradient(part: Criterion, whole: Measure[Any], rule: Array, grow: Array, box: _Box) -> list[Step]:
+def _by_gradient(
+    part: Criterion, whole: Measure[Any], rule: Array, grow: Array, box: _Box, starts: "_Starts"
+) -> list[Step]:
     """For the Gaussian kernel, which is smooth."""
-    rough = _rough(part, rule + grow, box)
+    rough = _rough(part, starts(part, rule + grow, box), box)
     if part is whole:
         fine = [_descend(whole, path.last, box, _FINE, path.curve) for path in rough[:2]]
         start, end = min(zip(rough, fine, strict=False), key=lambda pair: _last_error(pair[1]))
@@ -387,10 +399,10 @@ def _by_gradient(part: Criterion, whole: Measure[Any], rule: Array, grow: Array,
     return _descend(whole, first, box, _FINE, curve * np.exp(-4 * grow.max())).steps
 
 
-def _rough(part: Criterion, rule: Array, box: _Box) -> list[_Path]:
+def _rough(part: Criterion, starts: list[Trial], box: _Box) -> list[_Path]:
     """Where descents from the starts come to, the lowest first."""
     distinct: list[_Path] = []
-    for path in sorted((_descend(part, start, box, _ROUGH) for start in _starts(part, rule, box)), key=_last_error):
+    for path in sorted((_descend(part, start, box, _ROUGH) for start in starts), key=_last_error):
         if all(np.abs(path.last.t - other.last.t).max() > 0.1 for other in distinct):
             distinct.append(path)
     return distinct
@@ -415,6 +427,13 @@ def _starts(part: Criterion, rule: Array, box: _Box) -> list[Trial]:
             starts.append(trial)
         starts.append(_from_one(part, rule, box, best))
     return starts
+
+
+def _from(known: list[Array], profile: Profile, part: Criterion, rule: Array, box: _Box) -> list[Trial]:
+    """What was found before, with a kernel that may end, in place of starts that the rule of thumb leads to."""
+    size = int(box.width.sum())
+    wider = math.log(_radius(part.profile, size) / _radius(profile, size)) * box.width
+    return [part(box.clip(t + wider)) for t in known]
 
 
 def _from_one(part: Criterion, rule: Array, box: _Box, best: Trial) -> Trial:
@@ -454,7 +473,7 @@ def _descend(criterion: Measure[Any], start: Trial, box: _Box, tolerance: float,
     """
     trial, steps = start, [start.step()]
     slope, guess = criterion.gradient(start)
-    if not np.isfinite(guess).all():  # an error so large that its square is none: nothing leads on from there
+    if not (np.isfinite(slope).all() and np.isfinite(guess).all()):  # an error without end: nothing leads on from there
         return _Path(steps, trial, np.eye(len(slope)))
     if curve is None:
         curve = guess + (1e-3 * np.trace(guess) + 1e-9 * criterion.variance) * np.eye(len(slope))
@@ -466,9 +485,11 @@ def _descend(criterion: Measure[Any], start: Trial, box: _Box, tolerance: float,
         following = _downhill(criterion, trial, step, gain)
         if following is None or np.array_equal(following.t, trial.t):
             break
-        after, _ = criterion.gradient(following)
-        curve = _updated(curve, following.t - trial.t, after - slope)
         steps.append(following.step())
+        after, _ = criterion.gradient(following)
+        if not np.isfinite(after).all():
+            return _Path(steps, following, curve)
+        curve = _updated(curve, following.t - trial.t, after - slope)
         trial, slope = following, after
     return _Path(steps, trial, curve)
 
@@ -505,10 +526,15 @@ def _updated(curve: Array, step: Array, change: Array) -> Array:
     return curve - np.outer(along, along) / bend + np.outer(change, change) / float(step @ change)
 
 
-def _by_lines(part: Criterion, whole: Measure[Any], rule: Array, grow: Array, box: _Box) -> list[Step]:
+def _by_lines(
+    part: Criterion, whole: Measure[Any], rule: Array, grow: Array, box: _Box, starts: "_Starts"
+) -> list[Step]:
     """For a kernel that ends somewhere: in the Gaussian kernel's proportions, and then along each feature."""
     size = int(box.width.sum())
-    smooth = rule if len(rule) == 1 else _rough(part.smooth(), rule + grow, box)[0].last.t - grow
+    smooth = rule
+    if len(rule) > 1:
+        gaussian = part.smooth()
+        smooth = _rough(gaussian, starts(gaussian, rule + grow, box), box)[0].last.t - grow
     shape = smooth + math.log(_radius(part.profile, size)) * box.width
     together = box.width
     # Every point reaches every other.

@@ -224,7 +224,7 @@ def search(
     if by == "loo-1se":
         few = part is whole and len(rule) > 1  # over many rows some bandwidths more or less cost nothing
         alike = _alike(part, rule, box) if few else None
-        if alike is not None and _predicts_as_well(part, found[-1].t, rule, box, descend):
+        if alike is not None and _predicts_as_well(part, rule, box, descend):
             found.append(alike.step())
         else:
             found.append(_simplest(whole, whole(found[-1].t), alike, box))
@@ -300,13 +300,11 @@ def _alike(criterion: Criterion, rule: Array, box: _Box) -> Trial:
     return min((trial(step, amount) for step in np.linspace(-2.0, 5.0, 15) for amount in amounts), key=_error)
 
 
-def _predicts_as_well(
-    criterion: Criterion, best: Array, rule: Array, box: _Box, descend: "_Descent"
-) -> bool:
+def _predicts_as_well(criterion: Criterion, rule: Array, box: _Box, descend: "_Descent") -> bool:
     """Whether bandwidths that are alike predict held-out places as well as those with one for each feature.
 
-    On few rows the least of an error over many bandwidths is no measure of theirs. Each fold's descent begins where
-    the one over all places ended, and where bandwidths that are alike are best.
+    On few rows the least of an error over many bandwidths is no measure of theirs. Each fold is searched without what
+    was found over all places, which knows its held-out ones; to be quick, from the best bandwidths that are alike.
     """
     joined = criterion.joined
     order = np.lexsort(joined.x.T[::-1])
@@ -320,7 +318,7 @@ def _predicts_as_well(
         if inner.variance == 0:
             continue
         alike = _alike(inner, rule, box)
-        starts = partial(_from, [best, alike.t], criterion.profile)
+        starts = partial(_from, alike.t, criterion.profile)
         own = _simplest(inner, inner(descend(inner, inner, rule, 0 * box.width, box, starts)[-1].t), None, box)
         for place, step in enumerate((own, alike)):
             errors[place] += inner.error_at(joined.some(order[out]), step.t)
@@ -417,23 +415,28 @@ def _starts(part: Criterion, rule: Array, box: _Box) -> list[Trial]:
     ordered = sorted(grid, key=_error)
     starts: list[Trial] = [part(box.clip(rule)), *ordered[:2]]
     if len(rule) > 1:
-        best = ordered[0]
-        nothing = part(np.maximum(best.t, box.far))
-        for trial, other in ((best, box.far), (nothing, best.t)):
-            for c in range(len(rule))[::-1]:  # the slopes first, if they are searched for
-                changed = trial.t.copy()
-                changed[c] = other[c]
-                trial = min(trial, part(changed), key=_error)
-            starts.append(trial)
-        starts.append(_from_one(part, rule, box, best))
+        starts += [*_with_some(part, ordered[0], box), _from_one(part, rule, box, ordered[0])]
     return starts
 
 
-def _from(known: list[Array], profile: Profile, part: Criterion, rule: Array, box: _Box) -> list[Trial]:
-    """What was found before, with a kernel that may end, in place of starts that the rule of thumb leads to."""
+def _from(known: Array, profile: Profile, part: Criterion, rule: Array, box: _Box) -> list[Trial]:
+    """What was found with a kernel, and such with only some of the features."""
     size = int(box.width.sum())
     wider = math.log(_radius(part.profile, size) / _radius(profile, size)) * box.width
-    return [part(box.clip(t + wider)) for t in known]
+    best = part(box.clip(known + wider))
+    return [best, *_with_some(part, best, box)]
+
+
+def _with_some(part: Criterion, best: Trial, box: _Box) -> list[Trial]:
+    """Without the features that count for little, left out one by one, and with those that count, taken in likewise."""
+    found = []
+    for trial, other in ((best, box.far), (part(np.maximum(best.t, box.far)), best.t)):
+        for c in range(len(best.t))[::-1]:  # the slopes first, if they are searched for
+            changed = trial.t.copy()
+            changed[c] = other[c]
+            trial = min(trial, part(changed), key=_error)
+        found.append(trial)
+    return found
 
 
 def _from_one(part: Criterion, rule: Array, box: _Box, best: Trial) -> Trial:

@@ -162,7 +162,7 @@ def regress(
             "How far the kernel reaches, in the units of the features: a number, or one for each feature with commas "
             "between; loo, that with the least error when each row is predicted from the others; loo-1se, the "
             "simplest that is hardly worse; aic or gcv, likewise by the residuals and degrees of freedom; or silverman "
-            "or scott, a rule of thumb, at once. \\[default: loo]",
+            "or scott, a rule of thumb, at once. \\[default: loo-1se]",
             "NUMBERS",
             panel=_MODEL,
             completes=("loo", "loo-1se", "aic", "gcv", "silverman", "scott"),

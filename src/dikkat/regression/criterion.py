@@ -35,7 +35,7 @@ from dikkat.regression.moments import Points, Profile, Window, moments, parts, s
 Kind = Literal["loo", "gcv", "aic"]
 
 _DIFFERENCE = 1e-4  # of t, by which criteria without a derivative are differentiated
-_HOPELESS = 50.0  # logarithm from which AIC's penalty counts as infinite: squares of its slopes are numbers below it
+_HOPELESS = 1e20  # variances from which a criterion counts as infinite: squares of its slopes are numbers below it
 
 
 @dataclass(frozen=True)
@@ -165,9 +165,10 @@ class Measure(ABC, Generic[_Trial]):
         if free <= 0 or residual <= 0:
             return math.inf
         if self.kind == "gcv":
-            return float(residual / free**2)
-        penalty = (1 + freedom / count) / free - 1
-        return float(residual * math.exp(penalty)) if penalty < _HOPELESS else math.inf
+            found = residual / free**2
+        else:
+            found = residual * math.exp(min((1 + freedom / count) / free - 1, 600.0))
+        return float(found) if found < _HOPELESS * self.variance else math.inf
 
     def freedom(self, trial: _Trial) -> float:
         """ν over the number of rows, of which there is at least one at each place."""

@@ -133,7 +133,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         self,
         kernel: Profile = "gaussian",
         *,
-        bandwidth: float | ArrayLike | Literal["silverman", "scott", "loo", "loo-1se", "aic", "gcv"] = "loo",
+        bandwidth: float | ArrayLike | Literal["silverman", "scott", "loo", "loo-1se", "aic", "gcv"] = "loo-1se",
         order: Order = "constant",
         ridge: float | Literal["auto"] = "auto",
         tolerance: float = 0.0,

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dikkat.translation.training.results import TrainingError, TrainingProcessError
 
-# What a process may keep the others waiting. The longest that one does by itself is to translate what is judged by BLEU.
+# How long a process may keep the others waiting. What one does alone, to translate for BLEU, takes less.
 _TIMEOUT = timedelta(minutes=10)
 
 
@@ -89,8 +89,8 @@ class Group:
                 raise
             raise TrainingProcessError(
                 f"process {self.rank} of 0 to {self.world - 1} has lost the others: one of them has ended, or did not "
-                f"answer for {_TIMEOUT.seconds // 60} minutes; its own last message, or torchrun's, says why. Start all "
-                "of them again, with resume"
+                f"answer for {_TIMEOUT.seconds // 60} minutes; its own last message, or torchrun's, says why. Start "
+                "all of them again, with resume"
             ) from error
 
     def parallel(self, module: nn.Module) -> nn.Module:

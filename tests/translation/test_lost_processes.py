@@ -19,8 +19,9 @@ from translation.conftest import PAIRS, TINY
 # Seven pairs, three a batch, in four processes: in no batch has each of them a row, and in the last one has only one.
 SETTINGS = dataclasses.replace(TINY, epochs=4, batch_size=3, accumulate=2, average=2, checkpoint_steps=1, patience=40)
 RANDOM = dataclasses.replace(SETTINGS, dropout=0.2, attention_dropout=0.1)
-STEPS = 8  # two an epoch
-KILLED = 2  # which process, in its sixth step
+JUDGED = [("I lost the man.", "J'ai perdu l'homme."), ("She's calm.", "Elle est calme."), ("Go home.", "Va chez toi.")]
+# Which process is killed after step 5, or asked to stop after step 4: two steps are an epoch.
+KILLED = 2
 
 # Each process: its words are what it is to do, one after another.
 PROGRAM = """
@@ -34,9 +35,9 @@ from translation.test_lost_processes import KILLED, PAIRS, SETTINGS
 
 rank, step = int(os.environ["RANK"]), Loop._take_step
 
-def in_sixth_step(act):
+def after(steps, act):
     def looking(self, *more):
-        if self.state.step == 5 and rank == KILLED:
+        if self.state.step == steps and rank == KILLED:
             act()
         return step(self, *more)
     return looking
@@ -53,9 +54,9 @@ for word in sys.argv[1:]:
     what, place, *words = word.split(",")
     Loop._take_step = step
     if what == "killed":
-        Loop._take_step = in_sixth_step(lambda: os.kill(os.getpid(), signal.SIGKILL))
+        Loop._take_step = after(5, lambda: os.kill(os.getpid(), signal.SIGKILL))
     if what == "asked":
-        Loop._take_step = in_sixth_step(lambda: signal.raise_signal(signal.SIGTERM))
+        Loop._take_step = after(4, lambda: signal.raise_signal(signal.SIGTERM))
         assert train(SETTINGS, PAIRS[:7], PAIRS, folder=place, progress=False).interrupted
     elif what == "resumed":
         train(SETTINGS, PAIRS[:7], PAIRS, folder=place, resume=True, progress=False).translator.save(words[0])
@@ -93,11 +94,11 @@ def run(folder, world, *words):
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory):
-    """A training left in peace, one stopped in its sixth step, one killed in it; and what the processes said."""
+    """A training left in peace, one stopped within its third epoch, one killed there; and what the processes said."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("four")
     (folder / "pairs.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in PAIRS[:7]), encoding="utf-8")
-    (folder / "judged.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in PAIRS), encoding="utf-8")
+    (folder / "judged.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in JUDGED), encoding="utf-8")
     settings = [f"--{name.replace('_', '-')}={value}" for name, value in _given().items()]
     corpora = [f"--corpus={folder / 'pairs.tsv'}", f"--validation={folder / 'judged.tsv'}"]
     options = ",".join([*corpora, *settings])

@@ -127,7 +127,7 @@ class Pieces:
             if path.exists():
                 self._check(path, json.loads(json.dumps(plan)))
             else:
-                write_whole(path, json.dumps(plan, ensure_ascii=False, indent=1))
+                _write(path, json.dumps(plan, ensure_ascii=False, indent=1))
 
     def translate(self, shard: Shard, translate: Callable[[Piece], Iterator[str]]) -> Iterator[int]:
         """Translate a shard's pieces, but for those that are done, and yield how many lines each has.
@@ -248,12 +248,7 @@ class Pieces:
             raise RuntimeError(f"{len(texts)} translations of {len(piece.raw)} lines")
         content = "".join(texts).encode()
         head = json.dumps(self._said(piece, content), ensure_ascii=False)
-        path = self._path(piece)
-        try:
-            write_whole(path, f"{head}\n".encode() + content)
-        except OSError as error:
-            what = f"{error.strerror}; the pieces that are done are kept: start this shard again when that is mended"
-            raise OSError(error.errno, what, str(path)) from error
+        _write(self._path(piece), f"{head}\n".encode() + content)
 
     def _read(self, piece: Piece) -> bytes:
         """A piece that is done, checked against its own sums, and against the source as it is now."""
@@ -272,6 +267,15 @@ class Pieces:
                 "another folder"
             )
         return content
+
+
+def _write(path: Path, content: bytes | str) -> None:
+    """Write a file; a fault, such as a full disk, of which the system itself may not say where, names it."""
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        what = f"{error.strerror}; the pieces that are done are kept: start again when that is mended"
+        raise OSError(error.errno, what, str(path)) from error
 
 
 def _difference(before: Any, now: Any) -> str:

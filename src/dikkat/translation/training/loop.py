@@ -366,7 +366,9 @@ class Loop:
 
         A process that was not there before, or is on another kind of device, keeps the numbers it began with.
         """
-        own = {name: states[self.group.rank : self.group.rank + 1] for name, states in (self._random or {}).items()}
+        rank, random = self.group.rank, self._random or {}
+        # Copies: PyTorch crashes on a state that begins within another tensor's memory.
+        own = {name: states[rank : rank + 1].clone() for name, states in random.items()}
         for state in own.get("cpu", ()):
             torch.set_rng_state(state)
         for state in own.get("cuda", ()) if self.group.device.type == "cuda" else ():

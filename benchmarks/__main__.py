@@ -74,6 +74,7 @@ SUITES: dict[str, dict[str, Bench]] = {
         "memory": Bench("scale.ranks", "memory of a rank of attention over four", ("memory", "--write")),
         "time": Bench("scale.ranks", "two ranks of a thread beside one process of two", ("time", "--write")),
         "partitions": Bench("scale.partitions", "regression over 10⁷ rows on two Dask workers", ("--write",)),
+        "shards": Bench("scale.shards", "10⁶ lines translated by workers that are killed", ("--write",)),
     },
     "translation": {
         "phrasebook": Bench("translation.phrasebook", "what `make demo` reaches, and its time"),

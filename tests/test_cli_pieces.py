@@ -1,5 +1,8 @@
 """`dikkat translate --pieces`: shards, workers, and joining what they have done."""
 
+import errno
+import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,6 +11,7 @@ import pytest
 import torch
 
 from command import command_line
+from dikkat.storage.locks import locked
 from dikkat.translation.training.train import train
 from translation.conftest import PAIRS, TINY
 
@@ -107,3 +111,38 @@ def test_pieces_that_cannot_be(run, model, options, said, tmp_path, monkeypatch)
     assert status == 2
     assert said in error
     assert len(error.strip().splitlines()) == 1
+
+
+def test_faults_are_a_line_that_says_what_to_do(run, model, letters, tmp_path, monkeypatch):
+    """A full disk, another process at the shard, a model that has changed since, an empty file."""
+    folder, mine = tmp_path / "pieces", tmp_path / "model"
+    shutil.copytree(model, mine)
+    pieces = ["translate", mine, "--file", letters, "--pieces", folder]
+    with monkeypatch.context() as patch:
+        patch.setattr("dikkat.translation.decoding.shards.write_whole", _full)
+        status, _, error = run(*pieces, "--shard", "1/2")  # the plan, which is the first to be written
+    assert (status, len(error.splitlines())) == (2, 1)
+    assert "plan.json: No space left on device; the pieces that are done are kept: start again when" in error
+    assert run(*pieces, "--shard", "2/2")[0] == 0  # of the one piece that there is, nothing
+    with monkeypatch.context() as patch:
+        patch.setattr("dikkat.translation.decoding.shards.write_whole", _full)
+        status, _, error = run(*pieces)
+    assert (status, len(error.splitlines())) == (2, 1)
+    assert "letters.en.000000000.piece: No space left on device; the pieces that are done are kept" in error
+    with locked(folder / "locks" / "1-of-1", wait=False):
+        status, _, error = run(*pieces)
+    assert (status, len(error.splitlines())) == (2, 1)
+    assert f"shard: 1/1 is being translated by process {os.getpid()} on " in error
+    (mine / "note.txt").write_text("another")
+    status, _, error = run(*pieces)
+    assert (status, len(error.splitlines())) == (2, 1)
+    assert "got made by models ['" in error
+    assert "expected as it was begun: give the same model and options, or another folder" in error
+    (tmp_path / "nothing").write_text("")
+    empty = ["translate", mine, "--file", tmp_path / "nothing", "--pieces", tmp_path / "none"]
+    assert run(*empty)[0] == 0
+    assert run(*empty, "--collect") == (0, "", "")
+
+
+def _full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")

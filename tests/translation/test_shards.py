@@ -185,3 +185,92 @@ def test_a_process_that_is_killed_again_and_again(tmp_path):
         subprocess.run([*command, shard], env=environment, check=True, stdout=subprocess.PIPE)
     assert joined(pieces(source)) == "".join(f"{number} LINE {number}\n" for number in range(1, 200))
     assert not list((tmp_path / "pieces").glob(".*.part"))
+
+
+def test_a_full_disk_says_where_and_what_is_kept(source, monkeypatch):
+    work = pieces(source)
+    next(work.translate(Shard(1, 1), upper))
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")  # as the system says it: without a name
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "fsync", full)
+        with pytest.raises(OSError, match=r"No space left on device; the pieces that are done are kept: .*0001\.piece"):
+            list(work.translate(Shard(1, 1), upper))
+    assert {path.name for path in work.folder.iterdir()} == {"letters.en.000000000.piece", "plan.json", "locks"}
+
+
+def test_nothing_is_handed_out_before_all_is_checked(source):
+    work = pieces(source)
+    list(work.translate(Shard(1, 1), upper))
+    last = work.folder / "letters.en.000000004.piece"
+    last.write_bytes(last.read_bytes()[:-3])
+    with pytest.raises(InputError, match=r"letters\.en\.000000004\.piece: the piece is damaged"):
+        next(work.collect())
+    last.unlink()
+    with pytest.raises(InputError, match=r"1 piece is missing, the first with lines 21 to 23 of letters\.en"):
+        next(work.collect())
+
+
+@pytest.mark.parametrize("text", ["", "one", "one\n", "\n", "one\n\n", "one\r\ntwo"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_texts_that_are_short_or_end_without_an_end(tmp_path, text, count):
+    source = tmp_path / "letters.en"
+    source.write_bytes(text.encode())
+    for number in range(1, count + 1):
+        list(Pieces(source, tmp_path / "pieces", 1, {}).translate(Shard(number, count), upper))
+    lines = text.replace("\r", "").removesuffix("\n").split("\n") if text else []
+    expected = "".join(f"{number} {line.upper()}\n" for number, line in enumerate(lines, start=1))
+    assert joined(Pieces(source, tmp_path / "pieces", 1, {})) == expected
+
+
+def test_files_come_in_the_order_of_their_names_characters(tmp_path):
+    """Neither case nor numbers nor an alphabet's own order count: machines differ in those."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    names = ["B", "a", "part-10", "part-2", "z", "\u00e9"]  # as their characters' numbers rise
+    for name in reversed(names):
+        (folder / name).write_text(f"{name}\n", encoding="utf-8")
+    (folder / ".hidden").write_text("no\n", encoding="utf-8")
+    (folder / "empty").write_text("", encoding="utf-8")
+    work = Pieces(folder, tmp_path / "pieces", 5, {})
+    list(work.translate(Shard(1, 1), upper))
+    assert joined(work) == "".join(f"1 {name.upper()}\n" for name in names)
+
+
+def test_folders_that_cannot_be_translated(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / ".git").mkdir()
+    with pytest.raises(InputError, match=r"texts: got a folder without files; expected files of sentences"):
+        Pieces(folder, tmp_path / "pieces", 5, {})
+    (folder / "a.txt").write_text("one\n", encoding="utf-8")
+    (folder / "old").mkdir()
+    with pytest.raises(InputError, match=r"old: got a folder within the folder of files; expected files alone"):
+        Pieces(folder, tmp_path / "pieces", 5, {})
+
+
+def test_files_that_come_or_go_are_named(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / name).write_text("one\n", encoding="utf-8")
+    Pieces(folder, tmp_path / "pieces", 5, {})
+    (folder / "c").write_text("one\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"^c: the file is another than when"):
+        Pieces(folder, tmp_path / "pieces", 5, {})
+    (folder / "c").unlink()
+    (folder / "b").rename(folder / "a.old")
+    with pytest.raises(InputError, match=r"^a\.old: the file is another than when"):
+        Pieces(folder, tmp_path / "pieces", 5, {})
+
+
+def test_two_processes_with_shards_that_overlap(source):
+    """Of three shards and of two: what both translate is the same, and stands once."""
+    first = pieces(source).translate(Shard(1, 3), upper)
+    second = pieces(source).translate(Shard(1, 2), upper)
+    assert [next(first), next(second)] == [5, 5]
+    for rest in (first, second, pieces(source).translate(Shard(2, 2), upper)):
+        list(rest)
+    assert joined(pieces(source)) == EXPECTED

@@ -51,6 +51,7 @@ with needing("translation"):
         TrainingDivergedError,
         TrainingError,
         TrainingMemoryError,
+        TrainingProcessError,
         TrainingStorageError,
     )
 
@@ -83,6 +84,7 @@ __all__ = [
     "TrainingError",
     "TrainingFolderError",
     "TrainingMemoryError",
+    "TrainingProcessError",
     "TrainingStorageError",
     "Translates",
     "Translation",

@@ -101,7 +101,8 @@ class Pieces:
     """A translation in pieces.
 
     Args:
-        source: A file of sentences, or a folder of such files.
+        source: A file of sentences, or a folder of such files, taken in the order of their names' characters. Names
+            that begin with a dot do not count.
         folder: Where the pieces are written.
         size: Lines of a piece.
         made_by: What makes the translations: model and options. Pieces made by something else are not joined with them.
@@ -126,7 +127,7 @@ class Pieces:
             if path.exists():
                 self._check(path, json.loads(json.dumps(plan)))
             else:
-                write_whole(path, json.dumps(plan, ensure_ascii=False, indent=1))
+                _write(path, json.dumps(plan, ensure_ascii=False, indent=1))
 
     def translate(self, shard: Shard, translate: Callable[[Piece], Iterator[str]]) -> Iterator[int]:
         """Translate a shard's pieces, but for those that are done, and yield how many lines each has.
@@ -159,16 +160,22 @@ class Pieces:
     def collect(self) -> Iterator[bytes]:
         """What was translated, piece by piece, in the order of the lines, and of the files' names.
 
+        All of it is checked before the first piece comes.
+
         Raises:
             InputError: A piece is missing, or damaged, or the source has changed.
         """
-        missing = [piece for piece in self._pieces(Shard(1, 1)) if not self._path(piece).exists()]
+        missing, first = 0, ""
+        for piece in self._pieces(Shard(1, 1)):  # all of them, before anything is handed out
+            if self._path(piece).exists():
+                self._read(piece)
+            else:
+                missing += 1
+                first = first or f"{piece.first:,} to {piece.first + len(piece.raw) - 1:,} of {piece.name}"
         if missing:
-            first = missing[0]
             raise InputError(
-                f"{self.folder}: {len(missing):,} pieces are missing, the first with lines {first.first:,} to "
-                f"{first.first + len(first.raw) - 1:,} of {first.name}; translate the shards that are not "
-                "done once more: what is done is kept"
+                f"{self.folder}: {missing:,} {'piece is' if missing == 1 else 'pieces are'} missing, the first with "
+                f"lines {first}; translate the shards that are not done once more: what is done is kept"
             )
         remove_leftovers(self.folder)
         for piece in self._pieces(Shard(1, 1)):
@@ -178,7 +185,10 @@ class Pieces:
     def _sources(self) -> list[Path]:
         if not self.source.is_dir():
             return [self.source]
-        return sorted(path for path in self.source.iterdir() if path.is_file() and not path.name.startswith("."))
+        found = sorted(self.source.iterdir(), key=lambda path: path.name)  # the same order on every system
+        if folder := next((path for path in found if path.is_dir() and not path.name.startswith(".")), None):
+            raise InputError(f"{folder}: got a folder within the folder of files; expected files alone")
+        return [path for path in found if path.is_file() and not path.name.startswith(".")]
 
     def _files(self) -> dict[str, list[Any]]:
         """The files by name, each with its size and a sum over its beginning and end."""
@@ -238,7 +248,7 @@ class Pieces:
             raise RuntimeError(f"{len(texts)} translations of {len(piece.raw)} lines")
         content = "".join(texts).encode()
         head = json.dumps(self._said(piece, content), ensure_ascii=False)
-        write_whole(self._path(piece), f"{head}\n".encode() + content)
+        _write(self._path(piece), f"{head}\n".encode() + content)
 
     def _read(self, piece: Piece) -> bytes:
         """A piece that is done, checked against its own sums, and against the source as it is now."""
@@ -257,6 +267,15 @@ class Pieces:
                 "another folder"
             )
         return content
+
+
+def _write(path: Path, content: bytes | str) -> None:
+    """Write a file; a fault, such as a full disk, of which the system itself may not say where, names it."""
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        what = f"{error.strerror}; the pieces that are done are kept: start again when that is mended"
+        raise OSError(error.errno, what, str(path)) from error
 
 
 def _difference(before: Any, now: Any) -> str:

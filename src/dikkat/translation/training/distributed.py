@@ -2,13 +2,20 @@
 
 import atexit
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+from dikkat.translation.training.results import TrainingError, TrainingProcessError
+
+# How long a process may keep the others waiting. What one does alone, to translate for BLEU, takes less.
+_TIMEOUT = timedelta(minutes=10)
 
 
 class Processes(NamedTuple):
@@ -64,8 +71,27 @@ class Group:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         if self.world > 1 and not dist.is_initialized():  # a second training goes on with the connections of the first
-            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
+            with self.connected():
+                dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", timeout=_TIMEOUT)
             atexit.register(dist.destroy_process_group)
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Within, a connection that breaks is an error that says what happened.
+
+        Raises:
+            TrainingProcessError: Another process has ended, or did not answer in time.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if self.world == 1 or isinstance(error, TrainingError) or not _is_of_connection(error):
+                raise
+            raise TrainingProcessError(
+                f"process {self.rank} of 0 to {self.world - 1} has lost the others: one of them has ended, or did not "
+                f"answer for {_TIMEOUT.seconds // 60} minutes; its own last message, or torchrun's, says why. Start "
+                "all of them again, with resume"
+            ) from error
 
     def parallel(self, module: nn.Module) -> nn.Module:
         """The module, with gradients that are the mean of all processes' when `backward` ends."""
@@ -112,3 +138,8 @@ class Group:
         """Wait for all processes to come to this place."""
         if self.world > 1:
             dist.barrier()
+
+
+def _is_of_connection(error: RuntimeError) -> bool:
+    # Gloo's errors are plain RuntimeErrors, which name its files; those of NCCL and of the store have a type.
+    return isinstance(error, dist.DistError) or "gloo" in str(error)

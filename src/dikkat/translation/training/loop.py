@@ -71,6 +71,7 @@ class Loop:
 
     Raises:
         CorpusError: The processes have different corpora or settings.
+        TrainingProcessError: One of them has ended.
     """
 
     def __init__(
@@ -95,10 +96,11 @@ class Loop:
         self._shown: float | None = None
         self._random: dict[str, Tensor] | None = None
         self._late = False
-        # Before the processes become one model's, whose shapes would have to be the same.
-        _check_agreement(group, [fingerprint, self.settings.to_dict()])
         self._module = _Loss(self.model.to(group.device).train())
-        self._parallel = group.parallel(self._module)
+        with group.connected():
+            # Before the processes become one model's, whose shapes would have to be the same.
+            _check_agreement(group, [fingerprint, self.settings.to_dict()])
+            self._parallel = group.parallel(self._module)
         self._optimizer = torch.optim.Adam(self.model.parameters(), lr=self.settings.learning_rate, fused=True)
 
     def restore(self, path: Path) -> None:
@@ -117,11 +119,6 @@ class Loop:
             )
         _check_fingerprint(checkpoint["fingerprint"], self.fingerprint, f"{folder}")
         self._random = checkpoint["random"]
-        if (processes := len(self._random["cpu"])) != self.group.world:
-            raise TrainingFolderError(
-                f"{folder}: the training ran in {processes} processes, and this is one of {self.group.world}. Go on "
-                "with as many"
-            )
         self.state = TrainingState.from_dict(checkpoint["course"])
         limit = self.settings.max_minutes
         self._late = limit is not None and self.state.elapsed >= 60 * limit
@@ -132,8 +129,8 @@ class Loop:
         self._module.load_state_dict(tensors)
         self._optimizer.load_state_dict(checkpoint["optimizer_states"][0])
         # The oldest checkpoints do not have the number.
-        remark = go_on_with(checkpoint.get("threads", torch.get_num_threads()))
-        if remark is not None and self.group.rank == 0:
+        remarks = [go_on_with(checkpoint.get("threads", torch.get_num_threads())), self._other_processes()]
+        for remark in filter(None, remarks if self.group.rank == 0 else ()):
             warnings.warn(remark, UserWarning, stacklevel=2)
 
     def run(self, callbacks: Sequence[Callback], interrupts: Interrupts) -> None:
@@ -148,7 +145,8 @@ class Loop:
         """
         self._callbacks = callbacks
         try:
-            self._run(interrupts)
+            with self.group.connected():
+                self._run(interrupts)
         except (RuntimeError, MemoryError) as error:
             if self._batch is None or not _lacks_memory(error):
                 raise
@@ -364,11 +362,30 @@ class Loop:
             ) from error
 
     def _restore_random(self) -> None:
-        """Right before the first step, so that nothing in between can have used them."""
-        if self._random is not None:
-            torch.set_rng_state(self._random["cpu"][self.group.rank])
-            if self.group.device.type == "cuda":
-                torch.cuda.set_rng_state(self._random["cuda"][self.group.rank], self.group.device)
+        """Right before the first step, so that nothing in between can have used them.
+
+        A process that was not there before, or is on another kind of device, keeps the numbers it began with.
+        """
+        rank, random = self.group.rank, self._random or {}
+        # Copies: PyTorch crashes on a state that begins within another tensor's memory.
+        own = {name: states[rank : rank + 1].clone() for name, states in random.items()}
+        for state in own.get("cpu", ()):
+            torch.set_rng_state(state)
+        for state in own.get("cuda", ()) if self.group.device.type == "cuda" else ():
+            torch.cuda.set_rng_state(state, self.group.device)
+
+    def _other_processes(self) -> str | None:
+        """What follows where there are more or fewer processes than before; None where there are as many."""
+        before = 0 if self._random is None else len(self._random["cpu"])
+        if before == self.group.world:
+            return None
+        names = ("dropout", "attention_dropout", "word_dropout")
+        drawn = [name for name in names if getattr(self.settings, name)]
+        return (
+            f"the training ran in {before} processes and goes on in {self.group.world}, so that its weights may differ "
+            "from those of a training that was never stopped "
+            + (f"by other random numbers of {' and '.join(drawn)}" if drawn else "by rounding")
+        )
 
     def _call(self, hook: str, *values: Any) -> None:
         for callback in self._callbacks:

@@ -53,3 +53,7 @@ class TrainingMemoryError(TrainingError):
 
 class TrainingStorageError(TrainingError):
     """A checkpoint could not be written, for want of space for instance; the one before it is intact."""
+
+
+class TrainingProcessError(TrainingError):
+    """Another of the processes that train together has ended; the newest checkpoint is intact."""

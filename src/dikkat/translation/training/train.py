@@ -64,7 +64,9 @@ def train(
     Ctrl-C, and the signal to end, stop the training after the step at work, with a checkpoint; the second time at once.
 
     Started by `torchrun` in several processes, on one machine or more, they train together: each has its share of every
-    batch. All must see the same corpora and the same folder. The first one alone writes.
+    batch. All must see the same corpora and the same folder. The first one alone writes. As many that go on come to
+    the same bits; more or fewer come to the same weights to rounding where nothing is dropped at random, and a warning
+    says so.
 
     Args:
         settings: The model's and the training's.
@@ -92,8 +94,9 @@ def train(
             `resume`), or none or a different one (with it); the message names what differs.
         TrainingDivergedError: The loss, a gradient or a weight became NaN or infinite; the message names the step.
         TrainingMemoryError: A batch needs more memory than there is; the message says how large it is.
-        TrainingStorageError: A checkpoint could not be written. These three have the best translator so far, if
-            there is one, as `error.training.translator`.
+        TrainingStorageError: A checkpoint could not be written.
+        TrainingProcessError: Another of the processes that train together has ended. These four have the best
+            translator so far, if there is one, as `error.training.translator`.
         KeyboardInterrupt: Ctrl-C before the first validation was over, without a folder.
     """
     if validation is None or not _any(validation):

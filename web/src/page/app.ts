@@ -68,7 +68,7 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
     if (view.room === "playground") return playground();
     if (trouble) return h("main", { id: "room" }, h("p", { class: "card trouble", role: "alert" }, t(trouble.reason, trouble.detail)));
     if (!translator) return h("main", { id: "room" }, h("p", { class: "card quiet", role: "status" }, t("loading")));
-    return new Room(translator, view, start.examples, { changed: note }).element;
+    return new Room(translator, view, start.examples, { changed: note, linked: true }).element;
   };
 
   window.addEventListener("hashchange", () => {

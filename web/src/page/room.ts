@@ -24,6 +24,8 @@ type Own = Pick<View, "text" | "beam" | "best" | "chosen" | "step" | "shown">;
 export interface RoomListeners {
   /** What is seen became another. */
   readonly changed: (own: Own) => void;
+  /** Whether the address of the page says what is seen, so that a link to it can be copied. */
+  readonly linked: boolean;
   /** A translation is shown; null: none. */
   readonly shown?: (translation: Translation | null) => void;
 }
@@ -88,7 +90,7 @@ export class Room {
           choose("search", BEAMS, "beam", (beam) => (beam === 1 ? t("greedy") : t("beam", beam))),
           choose("alternatives", BESTS, "best", (best) => (best === 1 ? t("the-best") : t("n-best", best))),
           h("button", { type: "button", class: "plain", click: () => this.saveJson() }, t("save-json")),
-          h("button", { type: "button", class: "plain", click: (event: Event) => void this.copyLink(event.currentTarget as HTMLElement) }, t("link"))),
+          listeners.linked && h("button", { type: "button", class: "plain", click: (event: Event) => void this.copyLink(event.currentTarget as HTMLElement) }, t("link"))),
       ),
       this.changes, this.pictures,
     );
@@ -380,5 +382,5 @@ export class Room {
 /** The space inside a card, on each side. */
 function padding(room: HTMLElement): number {
   const probe = room.querySelector(".card");
-  return probe ? Number.parseFloat(getComputedStyle(probe).paddingLeft) : 20;
+  return (probe && Number.parseFloat(getComputedStyle(probe).paddingLeft)) || 20; // it has no style until it is in a page
 }

@@ -63,6 +63,7 @@ function translate(model: Model, place: HTMLElement): Cleanup {
   const translator = Translator.from(readBundle(bytesOf(model.get("model"))));
   let text = model.get("text");
   const room = new Room(translator, { ...read(model.get("address")), text }, model.get("examples"), {
+    linked: false,
     changed: (own) => {
       text = own.text;
       model.set("text", text);

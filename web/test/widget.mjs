@@ -139,14 +139,14 @@ const scenarios = {
     assert.deepEqual(await shade(), Array(2).fill("rgb(255, 255, 255)"));
     const point = () => page.evaluate(() => {
       const canvas = document.querySelectorAll(".dikkat")[1].shadowRoot.querySelector("canvas");
-      return [...canvas.getContext("2d").getImageData(canvas.width - 20, canvas.height - 20, 1, 1).data].join();
+      return canvas.toDataURL();
     });
     const light = await point();
     await page.evaluate(() => document.body.classList.add("dark"));
     await page.waitForFunction(() => getComputedStyle(document.querySelector(".dikkat").shadowRoot.querySelector(".card")).backgroundColor === "rgb(24, 29, 29)");
     await page.waitForFunction((before) => {
       const canvas = document.querySelectorAll(".dikkat")[1].shadowRoot.querySelector("canvas");
-      return [...canvas.getContext("2d").getImageData(canvas.width - 20, canvas.height - 20, 1, 1).data].join() !== before;
+      return canvas.toDataURL() !== before;
     }, light);
     await close();
   },
@@ -180,7 +180,6 @@ const scenarios = {
     const [x, y] = [box.x + 150, box.y + 200];
     await page.mouse.move(x, y);
     for (let k = 0; k < 30; k++) await page.mouse.wheel(0, -300);
-    await page.waitForFunction(() => /^\d+ × \d+: [\d.]+$/.test(document.querySelector(".dikkat").shadowRoot.querySelector(".cell-readout").textContent) || true);
     await page.mouse.move(x + 1, y);
     const at = async () => /^(\d+) × (\d+): (.*)$/.exec(await readout(page).textContent()).slice(1);
     const [row, column, shown] = await at();
@@ -226,7 +225,7 @@ const scenarios = {
     const tiles = cell(named.page).locator(".tiles").nth(1);
     await tiles.locator("summary").click();
     assert.deepEqual(await tiles.locator("thead th").allTextContents(), ["one", "two", "<b>three</b>"]);
-    assert.deepEqual(await tiles.locator("tbody tr").nth(1).locator("th, td").allTextContents(), ["you", "0.125", "no number", "1e-7".replace("1e-7", "1E-7")]);
+    assert.deepEqual(await tiles.locator("tbody tr").nth(1).locator("th, td").allTextContents(), ["you", "0.125", "no number", "1E-7"]);
     await tiles.locator(".window").focus();
     await press(named.page, "ArrowRight");
     assert.equal(await tiles.locator(".cell-readout").textContent(), "me × two: 0.5");

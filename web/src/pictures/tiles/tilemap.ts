@@ -84,6 +84,11 @@ export class TileMap {
     new ResizeObserver(() => this.resize()).observe(this.window);
   }
 
+  /** Whether all numbers are known, and what is seen is as sharp as it can be. */
+  get settled(): boolean {
+    return this.pyramid.complete && !this.frame;
+  }
+
   /** Show what is to be seen about a cell, as if a pointer were on it; null: nothing. */
   stress(row: number | null, column: number | null): void {
     this.look(row === null || column === null ? null : { row, column, tall: 1, wide: 1 });

@@ -1,6 +1,6 @@
-"""A map of 10,000 × 10,000 weights in headless Chromium, which draws without a GPU: frames a second while it is dragged.
+"""A map of 10,000 × 10,000 weights in headless Chromium, drawn without a GPU: frames a second while it is dragged.
 
-    python -m benchmarks.translation.maps [--side 10000] [--write]
+python -m benchmarks.translation.maps [--side 10000] [--write]
 """
 
 import argparse

@@ -186,7 +186,9 @@ def draw_heatmaps(
     query_pitch = _pitch(_panel_height(size, rows, key_labels), query_count, query_labels, turn=False)
     for index, axes in enumerate(grid.flat):
         row, column = divmod(index, columns)
-        image = _draw(axes, panels[index], _scale(panels), cmap or "Reds", extent or panels[index].shape, in_one_size=ragged)
+        image = _draw(
+            axes, panels[index], _scale(panels), cmap or "Reds", extent or panels[index].shape, in_one_size=ragged
+        )
         _label_axis(axes.xaxis, key_labels[index] if key_labels else None, key_pitch, families)
         _label_axis(axes.yaxis, query_labels[index] if query_labels else None, query_pitch, families)
         if row == rows - 1:

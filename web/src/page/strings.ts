@@ -250,6 +250,12 @@ export const precise = (value: number): string =>
     ? value.toLocaleString(language, { notation: "scientific", maximumSignificantDigits: 4 })
     : value.toLocaleString(language, { maximumSignificantDigits: 4 });
 
+/** A number as short as it goes into a cell. */
+export const brief = (value: number): string =>
+  value === 0 || (Math.abs(value) >= 0.001 && Math.abs(value) < 100)
+    ? value.toLocaleString(language, { maximumFractionDigits: Math.abs(value) < 1 ? 3 : 1 })
+    : value.toExponential(0);
+
 /** The language of the reader's system, where the page has it. */
 export function preferred(languages: readonly string[]): Language {
   for (const each of languages) {

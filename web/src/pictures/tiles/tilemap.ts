@@ -1,6 +1,6 @@
 /** A map of any size, on a canvas: all of it at first, down to single cells. Pointer, fingers, wheel and keyboard move it. */
 import { h, shortened, widthOf } from "../../page/dom";
-import { precise, t } from "../../page/strings";
+import { brief, number, precise, t } from "../../page/strings";
 import { table } from "../table";
 import { nameOf, pace, type Axis } from "./axes";
 import { Painter } from "./painter";
@@ -14,8 +14,9 @@ const WRITTEN = 46; // … and have their numbers in them
 const TURN = 1.0015; // growth for a pixel of the wheel
 const STEP = 1.5; // … and for a press of + or a button
 const CLICK = 5; // pixels that a pointer may stray while it clicks
+const POINTED = 3; // pixels of the smallest thing that a pointer can be put on
 const WORK = 10; // milliseconds of a frame for numbers that are not known yet
-const TWIN = 16; // most rows, and columns, of the table
+const TWIN = 24; // most rows, and columns, of the table
 
 export interface Mapped {
   readonly matrix: Matrix;
@@ -77,7 +78,7 @@ export class TileMap {
     this.details = h("details", { toggle: () => this.tabulate() }, h("summary", {}, t("in-view")), this.twin);
     this.element = h("div", { class: "tiles" },
       h("div", { class: "above" },
-        h("p", { class: "quiet" }, `${rows.title} ↓ ${rows.extent.toLocaleString()} · ${columns.title} → ${columns.extent.toLocaleString()}`),
+        h("p", { class: "quiet" }, `${rows.title} ↓ ${number(rows.extent, 0)} · ${columns.title} → ${number(columns.extent, 0)}`),
         h("div", { class: "tools" }, this.buttons.out, this.buttons.in, this.buttons.whole)),
       this.window, this.readout, this.probe, this.details);
     this.listen();
@@ -159,14 +160,14 @@ export class TileMap {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const { view } = this;
     const block = this.at ?? this.blockAt(0, 0)!;
-    const step = this.step;
+    const [tall, wide] = this.steps;
     const middle = [(block.column + block.wide / 2 - view.x) * view.scaleX, (block.row + block.tall / 2 - view.y) * view.scaleY] as const;
     const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] ?? [0, 0];
     if (down || right) {
       const far = event.shiftKey ? 10 : 1;
-      const to = (start: number, by: number, count: number): number =>
+      const to = (start: number, by: number, step: number, count: number): number =>
         Math.floor(Math.min(Math.max(start + by * far * step, 0), count - 1) / step) * step;
-      const next = this.block(to(block.row, down!, view.rows), to(block.column, right!, view.columns));
+      const next = this.block(to(block.row, down!, tall, view.rows), to(block.column, right!, wide, view.columns));
       view.reveal(next.row, next.column, next.tall, next.wide);
       this.look(next);
     } else if (event.key === "+" || event.key === "=") view.zoom(STEP, ...middle);
@@ -185,16 +186,16 @@ export class TileMap {
     return [event.clientX - box.left - this.left, event.clientY - box.top - this.top];
   }
 
-  /** So many cells, along each side, are looked at as one: 1, unless they are too small for a pointer. */
-  private get step(): number {
-    const scale = Math.min(this.view.scaleX, this.view.scaleY);
-    return scale >= 3 ? 1 : 2 ** Math.ceil(Math.log2(3 / scale));
+  /** So many cells, down and along, are looked at as one: 1, unless they are too small for a pointer. */
+  private get steps(): readonly [number, number] {
+    const step = (scale: number): number => 2 ** Math.max(0, Math.ceil(Math.log2(POINTED / scale)));
+    return [step(this.view.scaleY), step(this.view.scaleX)];
   }
 
   private block(row: number, column: number): Block {
-    const { step, view } = this;
-    const [top, left] = [row - (row % step), column - (column % step)];
-    return { row: top, column: left, tall: Math.min(step, view.rows - top), wide: Math.min(step, view.columns - left) };
+    const { steps: [tall, wide], view } = this;
+    const [top, left] = [row - (row % tall), column - (column % wide)];
+    return { row: top, column: left, tall: Math.min(tall, view.rows - top), wide: Math.min(wide, view.columns - left) };
   }
 
   private blockAt(left: number, top: number): Block | null {
@@ -321,7 +322,7 @@ export class TileMap {
         context.globalAlpha = 1;
         if (!written) continue;
         context.fillStyle = this.colour("ink");
-        context.fillText(value.toPrecision(2), x + scaleX / 2, y + scaleY / 2);
+        context.fillText(brief(value), x + scaleX / 2, y + scaleY / 2);
       }
     }
   }

@@ -37,15 +37,9 @@ const largest = (i, j, tall, wide) => {
 const precise = (number) => number.toLocaleString("en", { maximumSignificantDigits: 4 });
 const readout = (page, k = 0) => cell(page, k).locator(".cell-readout").first();
 const canvas = (page, k = 0) => cell(page, k).locator("canvas").first();
-/** Until frames bring nothing new: the pyramid is known, and every tile is sharp. */
-const still = async (page) => {
-  await page.waitForFunction(async () => {
-    const canvas = document.querySelector(".dikkat").shadowRoot.querySelector("canvas");
-    const frame = () => new Promise((resolve) => requestAnimationFrame(() => resolve(canvas.toDataURL())));
-    const seen = [await frame(), await frame(), await frame()];
-    return seen[0] === seen[1] && seen[1] === seen[2];
-  });
-};
+/** Until all numbers are known, and every tile is sharp. */
+const still = (page) => cell(page).locator('.window[aria-busy="false"]').first().waitFor();
+const isDisabled = (page, name) => cell(page).locator(`button:disabled[aria-label="${name}"]`).first().waitFor();
 const press = async (page, key, times = 1) => {
   for (let k = 0; k < times; k++) await page.keyboard.press(key);
 };
@@ -169,7 +163,7 @@ const scenarios = {
     await press(page, "Home");
     assert.match(await readout(page).textContent(), /^\d+–\d+ × \d+–\d+: at most/);
     await press(page, "-");
-    assert.ok(await cell(page).getByRole("button", { name: "Make smaller" }).isDisabled());
+    await isDisabled(page, "Make smaller");
     await close();
   },
 
@@ -180,6 +174,7 @@ const scenarios = {
     const [x, y] = [box.x + 150, box.y + 200];
     await page.mouse.move(x, y);
     for (let k = 0; k < 30; k++) await page.mouse.wheel(0, -300);
+    await isDisabled(page, "Enlarge");
     await page.mouse.move(x + 1, y);
     const at = async () => /^(\d+) × (\d+): (.*)$/.exec(await readout(page).textContent()).slice(1);
     const [row, column, shown] = await at();
@@ -198,6 +193,41 @@ const scenarios = {
     await close();
   },
 
+  async "a cell has the colour of its number, from tiles and one by one"() {
+    const { page, close } = await opened(["counted"]);
+    await still(page);
+    const { x, y, width } = await canvas(page).boundingBox();
+    const [well, glow] = [[241, 243, 241], [69, 193, 189]];
+    await page.mouse.move(x + 300, y + 300);
+    for (const turns of [5, 2, 30]) { // cells of 8, of 21 and of 64 pixels or so
+      for (let k = 0; k < turns; k++) await page.mouse.wheel(0, -450);
+      if (turns === 30) await isDisabled(page, "Enlarge");
+      await page.mouse.move(x + 301, y + 301);
+      await still(page);
+      await page.mouse.move(x + width + 5, y - 5);
+      await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
+      const points = Array.from({ length: 60 }, (_, k) => [90 + 13 * k, 60 + 7 * k]);
+      const drawn = await canvas(page).evaluate((each, all) => {
+        const copy = new OffscreenCanvas(each.width, each.height).getContext("2d", { willReadFrequently: true });
+        copy.drawImage(each, 0, 0);
+        return all.map(([px, py]) => [...copy.getImageData(px - 1, py - 1, 3, 3).data].filter((_, k) => k % 4 < 3));
+      }, points);
+      let compared = 0;
+      for (const [k, [px, py]] of points.entries()) {
+        const near = drawn[k];
+        if (near.some((each, at) => each !== near[at % 3])) continue; // an edge, or a letter
+        await page.mouse.move(x + px, y + py);
+        const found = /^(\d+) × (\d+): [\d.E-]+$/.exec(await readout(page).textContent());
+        if (!found) continue;
+        const share = value(+found[1], +found[2]);
+        for (const side of [0, 1, 2]) assert.ok(Math.abs(near[side] - (well[side] + (glow[side] - well[side]) * share)) <= 2, `${found[0]} is ${near.slice(0, 3)}`);
+        compared++;
+      }
+      assert.ok(compared >= 20, `${compared} cells`);
+    }
+    await close();
+  },
+
   async "two fingers enlarge a map"() {
     const { page, close } = await opened(["counted"], { hasTouch: true, viewport: { width: 400, height: 800 } });
     await still(page);
@@ -207,7 +237,7 @@ const scenarios = {
     await touch("touchStart", [150, 150], [170, 170]);
     for (let k = 1; k <= 6; k++) await touch("touchMove", [150 - 12 * k, 150 - 12 * k], [170 + 12 * k, 170 + 12 * k]);
     await touch("touchEnd");
-    assert.ok(await cell(page).getByRole("button", { name: "Show all" }).isEnabled());
+    await cell(page).locator('button:enabled[aria-label="Show all"]').waitFor();
     await close();
   },
 

@@ -41,6 +41,8 @@ interface Block {
 export class TileMap {
   readonly element: HTMLElement;
   readonly view: View;
+  /** Whether all numbers are known, and what is seen is as sharp as it can be. */
+  settled = false;
   private readonly pyramid: Pyramid;
   private readonly painter: Painter;
   private readonly canvas = h("canvas");
@@ -74,7 +76,7 @@ export class TileMap {
     this.buttons = {
       out: button("−", "zoom-out", middle(1 / STEP)), in: button("+", "zoom-in", middle(STEP)), whole: button("⤢", "whole", () => this.view.home()),
     };
-    this.window = h("div", { class: "window", tabindex: 0, role: "application", "aria-label": `${label}. ${t("tiles-help")}` }, this.canvas);
+    this.window = h("div", { class: "window", tabindex: 0, role: "application", "aria-busy": "true", "aria-label": `${label}. ${t("tiles-help")}` }, this.canvas);
     this.details = h("details", { toggle: () => this.tabulate() }, h("summary", {}, t("in-view")), this.twin);
     this.element = h("div", { class: "tiles" },
       h("div", { class: "above" },
@@ -83,11 +85,6 @@ export class TileMap {
       this.window, this.readout, this.probe, this.details);
     this.listen();
     new ResizeObserver(() => this.resize()).observe(this.window);
-  }
-
-  /** Whether all numbers are known, and what is seen is as sharp as it can be. */
-  get settled(): boolean {
-    return this.pyramid.complete && !this.frame;
   }
 
   /** Show what is to be seen about a cell, as if a pointer were on it; null: nothing. */
@@ -276,7 +273,9 @@ export class TileMap {
     this.canvas.classList.toggle("held", this.pointers.size > 0);
     this.buttons.in.disabled = view.nearest;
     this.buttons.out.disabled = this.buttons.whole.disabled = view.whole;
-    if (unknown || !done) this.changed();
+    this.settled = !unknown && done;
+    this.window.setAttribute("aria-busy", String(!this.settled));
+    if (!this.settled) this.changed();
     clearTimeout(this.later);
     this.later = window.setTimeout(() => this.tabulate(), 250);
   }

@@ -6,9 +6,7 @@ export { Refusal } from "./decoder/refusal";
 export { DEFAULT, NOTHING, Translator, type Translation } from "./decoder/translator";
 export { predicted } from "./lessons/regression";
 export { mount } from "./page/app";
-export { Pyramid, largest, rangeOf } from "./pictures/tiles/pyramid";
 export { TileMap } from "./pictures/tiles/tilemap";
-export { View } from "./pictures/tiles/view";
 
 export default { render };
 

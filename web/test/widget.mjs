@@ -199,7 +199,7 @@ const scenarios = {
     const { x, y, width } = await canvas(page).boundingBox();
     const [well, glow] = [[241, 243, 241], [69, 193, 189]];
     await page.mouse.move(x + 300, y + 300);
-    for (const turns of [5, 2, 30]) { // cells of 8, of 21 and of 64 pixels or so
+    for (const turns of [4, 2, 30]) { // cells of 8, of 30 and of 64 pixels or so: the first are tiles
       for (let k = 0; k < turns; k++) await page.mouse.wheel(0, -450);
       if (turns === 30) await isDisabled(page, "Enlarge");
       await page.mouse.move(x + 301, y + 301);

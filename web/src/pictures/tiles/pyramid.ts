@@ -82,14 +82,3 @@ export class Pyramid {
     return largest(this.levels[k]!, row / span, column / span, Math.ceil(tall / span), Math.ceil(wide / span));
   }
 }
-
-/** The least and the largest number of a matrix, as far as they are finite; 0 belongs to it. */
-export function rangeOf(values: ArrayLike<number>): readonly [number, number] {
-  let [low, high] = [0, -Infinity];
-  for (let k = 0; k < values.length; k++) {
-    const value = values[k]!;
-    if (value < low && value > -Infinity) low = value;
-    if (value > high && value < Infinity) high = value;
-  }
-  return [low, high > low ? high : low + 1];
-}

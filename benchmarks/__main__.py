@@ -96,6 +96,7 @@ SUITES: dict[str, dict[str, Bench]] = {
         "page": Bench(
             "translation.page", "a page: tokens, speed, waits", ("{model}", "--data", "{corpus}", "--write")
         ),
+        "maps": Bench("translation.maps", "a map of 10,000 × 10,000: frames a second", ("--write",)),
         "large_corpus": Bench("translation.large_corpus", "memory and time of five million pairs"),
         "kills": Bench("translation.kills", "trainings that are killed and go on"),
         "hostile_models": Bench("translation.hostile_models", "damaged and hostile model folders"),

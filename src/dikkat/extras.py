@@ -22,6 +22,7 @@ _EXTRAS = {
     "onnx": {"onnx", "onnxruntime"},
     "serve": {"fastapi", "uvicorn", "prometheus_client", "limits"},
     "show": {"matplotlib"},
+    "notebook": {"anywidget"},
     "dask": {"dask", "distributed"},
     "regression": {"sklearn", "scipy", "typer", "rich", "safetensors", "pyarrow", "matplotlib"},
 }

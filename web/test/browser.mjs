@@ -255,6 +255,24 @@ const scenarios = {
     await close();
   },
 
+  async "a map of very many words is moved, read and opened with the keyboard"() {
+    // Sixty words that are kept, of a text of 150: too many for lines.
+    const { page, close } = await opened(`#text=${"Go ".repeat(150)}&words=${Array(60).fill(7).join(".")}!`);
+    const area = page.locator(".map-card .tiles .window");
+    await area.waitFor();
+    assert.equal(await page.locator(".links").count(), 0);
+    await area.focus();
+    for (let k = 0; k < 12; k++) await page.keyboard.press("+");
+    for (const key of ["ArrowDown", "ArrowDown", "ArrowRight"]) await page.keyboard.press(key);
+    const [, word, weight] = /^(.+) × go: ([\d.E-]+)$/i.exec(await page.locator(".cell-readout").textContent());
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => document.querySelector("#step-title").textContent.startsWith("Step 3 of"));
+    assert.ok((await page.locator("#step-title").textContent()).includes(word));
+    const own = Number(await page.locator('.weight-row[data-place="1"] input.number').inputValue());
+    assert.ok(Math.abs(own - 100 * Number(weight)) <= 0.051, `${own} beside ${weight}`);
+    await close();
+  },
+
   async "pictures and numbers are saved"() {
     const { page, close } = await opened("#text=I lost.");
     const saved = async (place) => {

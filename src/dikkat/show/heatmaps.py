@@ -10,13 +10,14 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dikkat.extras import needing
 from dikkat.show.arrays import Weights, as_array
+from dikkat.show.document import encodable
 from dikkat.show.fonts import families_for
 from dikkat.storage.files import write_whole
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
+
+    from dikkat.show.notebook import MapsWidget
 
 __all__ = ["heatmaps", "save"]
 
@@ -46,6 +49,36 @@ class _Pitch(NamedTuple):
     rotation: int
 
 
+@overload
+def heatmaps(
+    weights: Weights,
+    *,
+    queries: Tokens | None = ...,
+    keys: Tokens | None = ...,
+    xlabel: str = ...,
+    ylabel: str = ...,
+    titles: Sequence[str] | None = ...,
+    figsize: tuple[float, float] | None = ...,
+    cmap: str | None = ...,
+    extent: tuple[int, int] | None = ...,
+    interactive: Literal[False] = ...,
+) -> Figure: ...
+
+
+@overload
+def heatmaps(
+    weights: Weights,
+    *,
+    queries: Tokens | None = ...,
+    keys: Tokens | None = ...,
+    xlabel: str = ...,
+    ylabel: str = ...,
+    titles: Sequence[str] | None = ...,
+    extent: tuple[int, int] | None = ...,
+    interactive: Literal[True],
+) -> MapsWidget: ...
+
+
 def heatmaps(
     weights: Weights,
     *,
@@ -55,9 +88,10 @@ def heatmaps(
     ylabel: str = "Queries",
     titles: Sequence[str] | None = None,
     figsize: tuple[float, float] | None = None,
-    cmap: str = "Reds",
+    cmap: str | None = None,
     extent: tuple[int, int] | None = None,
-) -> Figure:
+    interactive: bool = False,
+) -> Figure | MapsWidget:
     """Draw a grid of attention weights, one colour scale for all, on a figure of its own.
 
     Every panel uses the scale from 0 (or the lowest weight, if it is negative) to the highest finite weight of all
@@ -75,17 +109,20 @@ def heatmaps(
         ylabel: What the queries are; stands left of the leftmost panels.
         titles: One for each column, above the top panels; or one for each panel, in reading order.
         figsize: Width and height in inches; by default, what the panels and their labels need.
-        cmap: The name of a matplotlib colour map.
+        cmap: The name of a matplotlib colour map; by default, "Reds".
         extent: For overviews, whose cells stand for many weights: how many queries and keys the map has that they were
             pooled from. The axes count those, and the panels have that map's proportions.
+        interactive: Whether to make a widget for a notebook instead, to move about in: maps of any size, from all of
+            it down to single cells with their numbers, in float32. It takes the room and the colours of the notebook,
+            so that it has neither `figsize` nor `cmap`.
 
     Returns:
-        A `matplotlib.figure.Figure`; `save` writes it to a file.
+        A `matplotlib.figure.Figure`, which `save` writes to a file; or a `dikkat.show.notebook.MapsWidget`.
 
     Raises:
-        ValueError: A shape or a number of labels does not fit.
+        ValueError: A shape or a number of labels does not fit, or a widget is to have a size or a colour map.
         TypeError: The weights are not real numbers, or tokens are not lists of strings.
-        ModuleNotFoundError: matplotlib is not installed.
+        ModuleNotFoundError: matplotlib, or for a widget anywidget, is not installed.
 
     Example:
         >>> import numpy as np
@@ -93,6 +130,11 @@ def heatmaps(
         >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
         ['le', 'chat']
     """
+    if interactive:
+        if figsize is not None or cmap is not None:
+            given = f"figsize={figsize!r}" if figsize is not None else f"cmap={cmap!r}"
+            raise ValueError(f"interactive: got True beside {given}; expected neither figsize nor cmap: leave it out")
+        return _widget(weights, queries, keys, xlabel, ylabel, titles, extent)
     return draw_heatmaps(
         figure_class(),
         weights,
@@ -117,7 +159,7 @@ def draw_heatmaps(
     ylabel: str,
     titles: Sequence[str] | None,
     figsize: tuple[float, float] | None,
-    cmap: str,
+    cmap: str | None,
     extent: tuple[int, int] | None = None,
 ) -> Figure:
     """Draw what `heatmaps` does on the figure that `new_figure(figsize=..., layout=...)` makes, such as pyplot's."""
@@ -144,7 +186,9 @@ def draw_heatmaps(
     query_pitch = _pitch(_panel_height(size, rows, key_labels), query_count, query_labels, turn=False)
     for index, axes in enumerate(grid.flat):
         row, column = divmod(index, columns)
-        image = _draw(axes, panels[index], _scale(panels), cmap, extent or panels[index].shape, in_one_size=ragged)
+        image = _draw(
+            axes, panels[index], _scale(panels), cmap or "Reds", extent or panels[index].shape, in_one_size=ragged
+        )
         _label_axis(axes.xaxis, key_labels[index] if key_labels else None, key_pitch, families)
         _label_axis(axes.yaxis, query_labels[index] if query_labels else None, query_pitch, families)
         if row == rows - 1:
@@ -157,6 +201,42 @@ def draw_heatmaps(
     if ragged:
         _line_up(figure, list(grid.flat), None if figsize else _unit(rows, query_count, key_counts, labelled=True))
     return figure
+
+
+def _widget(
+    weights: Weights,
+    queries: Tokens | None,
+    keys: Tokens | None,
+    xlabel: str,
+    ylabel: str,
+    titles: Sequence[str] | None,
+    extent: tuple[int, int] | None,
+) -> MapsWidget:
+    """What `heatmaps` draws, as a widget."""
+    with needing("notebook"):
+        from dikkat.show.notebook import maps_widget
+    rows = _as_panels(weights)
+    panels = [panel for row in rows for panel in row]
+    columns = len(rows[0])
+    if extent is not None:
+        _check_extent(extent, panels, labelled=queries is not None or keys is not None)
+    query_labels = _labels_per_panel(queries, [panel.shape[0] for panel in panels], "queries")
+    key_labels = _labels_per_panel(keys, [panel.shape[1] for panel in panels], "keys")
+    _check_titles(titles, len(rows), columns)
+    named = [*(titles or ()), *[""] * len(panels)][: len(panels)]
+    described = [
+        {
+            "title": encodable(title),
+            "shape": panel.shape,
+            "extent": extent or panel.shape,
+            "queries": query_labels and query_labels[index],
+            "keys": key_labels and key_labels[index],
+            "xlabel": encodable(xlabel),
+            "ylabel": encodable(ylabel),
+        }
+        for index, (title, panel) in enumerate(zip(named, panels, strict=True))
+    ]
+    return maps_widget(panels, described, across=columns, scale=_scale(panels))
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:

@@ -3,7 +3,7 @@ import { Refusal } from "../decoder/refusal";
 import { Translator } from "../decoder/translator";
 import { playground } from "../lessons/playground";
 import { read, written, type View } from "./address";
-import { h } from "./dom";
+import { h, writeAs } from "./dom";
 import { Room } from "./room";
 import { LANGUAGES, preferred, speak, spoken, t, type Language, type Phrase } from "./strings";
 
@@ -68,7 +68,7 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
     if (view.room === "playground") return playground();
     if (trouble) return h("main", { id: "room" }, h("p", { class: "card trouble", role: "alert" }, t(trouble.reason, trouble.detail)));
     if (!translator) return h("main", { id: "room" }, h("p", { class: "card quiet", role: "status" }, t("loading")));
-    return new Room(translator, view, start.examples, note).element;
+    return new Room(translator, view, start.examples, { changed: note, linked: true }).element;
   };
 
   window.addEventListener("hashchange", () => {
@@ -76,6 +76,7 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
     view = read(location.hash);
     draw();
   });
+  writeAs(place);
   draw();
   try {
     if (!start.model.trim()) throw new Refusal("no-model", "0");

@@ -29,13 +29,32 @@ export function s<K extends keyof SVGElementTagNameMap>(
   return filled(document.createElementNS(SVG, name), attributes, children);
 }
 
+/** What has the keyboard in the document, or in the shadow, of an element. */
+export const activeIn = (element: Element): Element | null => (element.getRootNode() as Document | ShadowRoot).activeElement ?? null;
+
+/** The colour behind an element: its own, or that of the nearest around it that has one. */
+export function backgroundOf(element: Element): string {
+  for (let each: Element | null = element; each; each = each.parentElement ?? (each.getRootNode() as ShadowRoot).host ?? null) {
+    const colour = getComputedStyle(each).backgroundColor;
+    if (!/^transparent$|, 0\)$/.test(colour)) return colour;
+  }
+  return "rgb(255, 255, 255)";
+}
+
+let family = "sans-serif";
+
+/** Measure letters as an element writes them. */
+export function writeAs(element: Element): void {
+  family = getComputedStyle(element).fontFamily;
+}
+
 let canvas: CanvasRenderingContext2D | null = null;
 
 /** How wide a text is on the screen, in CSS pixels. */
 export function widthOf(text: string, size: number, weight = 400): number {
   canvas ??= document.createElement("canvas").getContext("2d");
   if (!canvas) return text.length * size * 0.6;
-  canvas.font = `${weight} ${size}px ${getComputedStyle(document.body).fontFamily}`;
+  canvas.font = `${weight} ${size}px ${family}`;
   return canvas.measureText(text).width;
 }
 

@@ -5,8 +5,9 @@ import { NOWHERE, type Aligned, type Picture, type Spot } from "../pictures/alig
 import { links } from "../pictures/links";
 import { map, said } from "../pictures/map";
 import { table } from "../pictures/table";
+import { TileMap } from "../pictures/tiles/tilemap";
 import { BEAMS, BESTS, type View } from "./address";
-import { h, visible } from "./dom";
+import { activeIn, h, visible } from "./dom";
 import { savePng, saveSvg, saveText } from "./save";
 import { FREE, History, isFree, pick, pin } from "./steering";
 import { StepPanel } from "./step";
@@ -16,9 +17,18 @@ const FIRST = 80; // milliseconds of a search before what has formed is shown: m
 const SLICE = 24; // … and between two looks at what the reader does
 const WAIT = 90; // milliseconds after a key before a search begins
 const HELD = 4 * LONGEST; // letters that the field takes in
-const DRAWN = 6_000; // cells of a map that are drawn
+const DRAWN = 6_000; // cells that are drawn one by one, with lines between the words; larger maps are tiles
 
 type Own = Pick<View, "text" | "beam" | "best" | "chosen" | "step" | "shown">;
+
+export interface RoomListeners {
+  /** What is seen became another. */
+  readonly changed: (own: Own) => void;
+  /** Whether the address of the page says what is seen, so that a link to it can be copied. */
+  readonly linked: boolean;
+  /** A translation is shown; null: none. */
+  readonly shown?: (translation: Translation | null) => void;
+}
 
 export class Room {
   readonly element = h("main", { id: "room" });
@@ -34,13 +44,13 @@ export class Room {
   private readonly panel: StepPanel;
   private found: Translation[] = [];
   private free = ""; // the translation before anything was changed
-  private drawn: Picture[] = [];
+  private drawn: Pick<Picture, "stress">[] = [];
   private turn = 0;
   private waiting = 0;
   private room = 0;
   private own: Own;
 
-  constructor(private readonly translator: Translator, view: Own, examples: readonly string[], private readonly changed: (own: Own) => void) {
+  constructor(private readonly translator: Translator, view: Own, examples: readonly string[], private readonly listeners: RoomListeners) {
     this.own = view;
     this.history.clear(view.chosen);
     this.text = h("textarea", {
@@ -80,7 +90,7 @@ export class Room {
           choose("search", BEAMS, "beam", (beam) => (beam === 1 ? t("greedy") : t("beam", beam))),
           choose("alternatives", BESTS, "best", (best) => (best === 1 ? t("the-best") : t("n-best", best))),
           h("button", { type: "button", class: "plain", click: () => this.saveJson() }, t("save-json")),
-          h("button", { type: "button", class: "plain", click: (event: Event) => void this.copyLink(event.currentTarget as HTMLElement) }, t("link"))),
+          listeners.linked && h("button", { type: "button", class: "plain", click: (event: Event) => void this.copyLink(event.currentTarget as HTMLElement) }, t("link"))),
       ),
       this.changes, this.pictures,
     );
@@ -95,7 +105,8 @@ export class Room {
     return this.found[this.own.shown]!;
   }
 
-  private use(text: string): void {
+  /** Type a text. */
+  use(text: string): void {
     this.text.value = text;
     this.typed(text);
   }
@@ -121,7 +132,7 @@ export class Room {
     clearTimeout(this.waiting);
     const chosen = this.history.now;
     this.own = { ...this.own, chosen };
-    if (!live) this.changed(this.own);
+    if (!live) this.listeners.changed(this.own);
     this.complain("");
     const options = { beam: this.own.beam, best: Math.min(this.own.best, this.own.beam), penalty: 1, chosen };
     const started = performance.now();
@@ -145,7 +156,7 @@ export class Room {
         // What cannot be is taken back; what was shown stays.
         this.history.undo();
         this.own = { ...this.own, chosen: this.history.now };
-        this.changed(this.own);
+        this.listeners.changed(this.own);
         this.show();
         return;
       }
@@ -180,12 +191,13 @@ export class Room {
     this.showChanges();
     if (found.length) this.own = { ...this.own, step: Math.min(this.own.step, Math.max(0, this.best.steps.length - 1)) };
     this.pictures.hidden = !found.length;
+    this.listeners.shown?.(found.length ? this.best : null);
     this.draw();
   }
 
   private choose(shown: number): void {
     this.own = { ...this.own, shown, step: 0 };
-    this.changed(this.own);
+    this.listeners.changed(this.own);
     this.show();
     this.others.querySelectorAll("button")[shown]?.focus();
   }
@@ -208,7 +220,7 @@ export class Room {
         if (now.picked.has(step)) list.push(t("change-word", step + 1, visible(targetTokens[step] ?? t("end"))));
       }
     }
-    const had = this.changes.contains(document.activeElement) ? document.activeElement!.textContent : null;
+    const had = this.changes.contains(activeIn(this.changes)) ? activeIn(this.changes)!.textContent : null;
     this.changes.hidden = isFree(now) && !this.history.canRedo && !this.history.canUndo;
     this.changes.replaceChildren(
       h("h2", {}, t("changes")),
@@ -245,10 +257,10 @@ export class Room {
     const listeners = { look: (spot: Spot) => this.look(spot), open: (spot: Spot) => this.opened(spot) };
     const cells = given.source.length * given.target.length;
     const rows = given.target.map((word, k) => [visible(word), ...[...given.weights[k]!].map((each) => percent(each, 1))]);
-    const inside = Math.max(220, this.room - 2 * padding());
+    const inside = Math.max(220, this.room - 2 * padding(this.element));
     let cards: HTMLElement[] = [];
     if (!this.translator.network.attends) cards = [h("section", { class: "card" }, h("p", { class: "help" }, t("no-attention")))];
-    else if (cells > DRAWN) cards = [h("section", { class: "card" }, h("p", { class: "help" }, t("too-large", given.target.length, given.source.length)))];
+    else if (cells > DRAWN) cards = [this.large(given)];
     else if (cells) {
       const [first, second] = [links(given, inside, listeners), map(given, Math.min(inside, 620), listeners)];
       this.drawn = [first, second];
@@ -270,7 +282,7 @@ export class Room {
 
   /** Which picture has the keyboard, to give it back when it is drawn anew. */
   private focused(): string | null {
-    const active = document.activeElement;
+    const active = activeIn(this.pictures);
     if (!active || !this.pictures.contains(active)) return null;
     if (active.closest(".map")) return "svg.map";
     const words = [...this.pictures.querySelectorAll(".links .written")];
@@ -301,6 +313,22 @@ export class Room {
       h("p", { class: "help" }, t(`${phrase}-help`)), body, other);
   }
 
+  /** A map of more words than can be drawn one by one. */
+  private large(given: Aligned): HTMLElement {
+    const [rows, columns] = [given.target.length, given.source.length];
+    const values = new Float32Array(rows * columns);
+    given.weights.forEach((row, k) => values.set(row, k * columns));
+    const tiles = new TileMap({
+      matrix: { rows, columns, values }, range: [0, 1], label: t("map"),
+      rows: { title: t("target"), count: rows, extent: rows, tokens: given.target },
+      columns: { title: t("source"), count: columns, extent: columns, tokens: given.source },
+      open: (target, source) => this.opened({ target, source }),
+    });
+    this.drawn = [{ stress: (spot) => tiles.stress(spot.target, spot.source) }];
+    return h("section", { class: "card map-card" }, h("header", {}, h("h2", {}, t("map"))),
+      h("p", { class: "help" }, t("too-long-for-links", rows, columns)), h("p", { class: "help" }, t("tiles-help")), tiles.element);
+  }
+
   private look(spot: Spot): void {
     const there = this.found.length && this.own.step < this.best.targetTokens.length ? this.own.step : null;
     for (const picture of this.drawn) picture.stress(spot, there);
@@ -316,7 +344,7 @@ export class Room {
 
   private open(step: number): void {
     this.own = { ...this.own, step };
-    this.changed(this.own);
+    this.listeners.changed(this.own);
     this.panel.show(this.best, step, this.history.now.pins.get(step) ?? new Map());
     this.look(NOWHERE);
   }
@@ -352,7 +380,7 @@ export class Room {
 }
 
 /** The space inside a card, on each side. */
-function padding(): number {
-  const probe = document.querySelector(".card");
-  return probe ? Number.parseFloat(getComputedStyle(probe).paddingLeft) : 20;
+function padding(room: HTMLElement): number {
+  const probe = room.querySelector(".card");
+  return (probe && Number.parseFloat(getComputedStyle(probe).paddingLeft)) || 20; // it has no style until it is in a page
 }

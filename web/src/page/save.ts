@@ -1,4 +1,5 @@
 /** Pictures and numbers as files: SVG and PNG of what is drawn, JSON of what it shows. */
+import { backgroundOf } from "./dom";
 
 const STYLED = [
   "fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "opacity", "font-family", "font-size",
@@ -18,7 +19,7 @@ export function standalone(drawing: SVGSVGElement): string {
   const paper = document.createElementNS("http://www.w3.org/2000/svg", "rect");
   paper.setAttribute("width", "100%");
   paper.setAttribute("height", "100%");
-  paper.setAttribute("fill", getComputedStyle(document.body).getPropertyValue("background-color"));
+  paper.setAttribute("fill", backgroundOf(drawing));
   copy.prepend(paper);
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
   copy.setAttribute("width", String(width));

@@ -4,7 +4,7 @@ import { END, UNKNOWN } from "../decoder/tokenizer";
 import type { Translation, Translator } from "../decoder/translator";
 import { strip } from "../pictures/strip";
 import { table } from "../pictures/table";
-import { h, visible } from "./dom";
+import { activeIn, h, visible } from "./dom";
 import { number, percent, t, type Phrase } from "./strings";
 
 const ROWS = 60; // words of a long sentence that are shown: those that it looks at most
@@ -93,7 +93,7 @@ export class StepPanel {
       row.element.style.setProperty("--share", String(weight));
       row.element.classList.toggle("pinned", pins.has(place));
       row.free.hidden = !pins.has(place);
-      const active = document.activeElement;
+      const active = activeIn(this.element);
       if (active !== row.slider) row.slider.value = String(Math.round(weight * 1000) / 10);
       row.slider.setAttribute("aria-valuetext", percent(weight, 1));
       if (active !== row.typed) row.typed.value = number(weight * 100, 1);
@@ -147,7 +147,7 @@ export class StepPanel {
 
   private showChoices({ likely, token, gain }: Opened): void {
     const all = likely.some((each) => each.token === token) ? likely : [...likely, { token, gain }];
-    const focused = this.choices.contains(document.activeElement);
+    const focused = this.choices.contains(activeIn(this.choices));
     this.choices.replaceChildren(...all.map((each) => {
       const share = Math.exp(each.gain);
       const own = each.token === token;

@@ -41,11 +41,22 @@ const TABLE = {
   ],
   table: ["Table", "Tablo", "表格"],
   picture: ["Picture", "Resim", "图"],
-  "too-large": [
-    "{} × {} words are too many to draw here; each step can still be opened below.",
-    "{} × {} sözcük burada çizilemeyecek kadar çok; adımlar yine de aşağıda açılabilir.",
-    "{} × {} 个词太多，无法在此绘制；下面仍可展开每一步。",
+  "too-long-for-links": [
+    "{} × {} words: too many for lines between them; the map has all weights.",
+    "{} × {} sözcük: aralarına çizgi çekilemeyecek kadar çok; haritada bütün ağırlıklar var.",
+    "{} × {} 个词：太多，无法逐一连线；热图中有全部权重。",
   ],
+  "tiles-help": [
+    "Drag to move; turn the wheel, pinch, or press + and − to enlarge; Home shows all. Arrow keys go from cell to cell. Where cells are small, each point has the colour of the largest weight in it.",
+    "Kaydırmak için sürükleyin; büyütmek için tekerleği çevirin, iki parmakla açın ya da + ve − tuşlarına basın; Home tümünü gösterir. Ok tuşları hücreden hücreye geçer. Hücreler küçükken her nokta içindeki en büyük ağırlığın rengindedir.",
+    "拖动可平移；滚轮、双指或 + − 键可缩放；Home 键显示全部；方向键在格子间移动。格子很小时，每个点取其中最大权重的颜色。",
+  ],
+  "zoom-in": ["Enlarge", "Büyüt", "放大"],
+  "zoom-out": ["Make smaller", "Küçült", "缩小"],
+  whole: ["Show all", "Tümünü göster", "显示全部"],
+  "in-view": ["What is in view, as a table", "Görünen bölüm, tablo olarak", "当前可见部分的表格"],
+  "at-most": ["at most {}", "en çok {}", "最大 {}"],
+  blank: ["no number", "sayı yok", "无数值"],
   "no-attention": [
     "This model has no attention: it saw the whole sentence as one vector, and looked nowhere.",
     "Bu modelde dikkat yok: cümlenin tümünü tek bir vektör olarak gördü, hiçbir yere bakmadı.",
@@ -232,6 +243,18 @@ export const number = (value: number, digits = 2): string =>
 
 export const percent = (share: number, digits = 0): string =>
   share.toLocaleString(language, { style: "percent", minimumFractionDigits: digits, maximumFractionDigits: digits });
+
+/** A number of any size to four digits. */
+export const precise = (value: number): string =>
+  value !== 0 && Math.abs(value) < 1e-4
+    ? value.toLocaleString(language, { notation: "scientific", maximumSignificantDigits: 4 })
+    : value.toLocaleString(language, { maximumSignificantDigits: 4 });
+
+/** A number as short as it goes into a cell. */
+export const brief = (value: number): string =>
+  value === 0 || (Math.abs(value) >= 0.001 && Math.abs(value) < 100)
+    ? value.toLocaleString(language, { maximumFractionDigits: Math.abs(value) < 1 ? 3 : 1 })
+    : value.toExponential(0);
 
 /** The language of the reader's system, where the page has it. */
 export function preferred(languages: readonly string[]): Language {

@@ -4,11 +4,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from dikkat.errors import InputError
+from dikkat.extras import needing
 from dikkat.storage.files import write_whole
 from dikkat.translation.data.corpus import MAX_CHARACTERS
 from dikkat.translation.decoding.beams import Hypothesis
@@ -20,6 +22,9 @@ from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import UNKNOWN, Encoded, Tokenizer
+
+if TYPE_CHECKING:
+    from dikkat.show.notebook import TranslatorWidget
 
 _WINDOW = 16  # batches: enough that sentences of similar lengths meet, few enough that output begins soon
 _LENGTH = 100  # source tokens: sentences that are longer come fewer at once, so that memory stays bounded
@@ -390,6 +395,39 @@ class Translator(Translates):
         from dikkat.translation.formats import living_page
 
         return living_page.made(self.model, self._contents(), title=title, examples=examples, where=Path(title))
+
+    def widget(self, text: str = "", *, examples: Sequence[str] = ()) -> "TranslatorWidget":
+        """The page of `export_html` in a cell of a notebook, between Python and a reader.
+
+        The model goes to the reader's browser once, in int8, and translates there: without a running kernel too.
+
+        Args:
+            text: What it begins with.
+            examples: Sentences to choose from.
+
+        Returns:
+            A widget, which shows itself as the value of a cell. `widget.text` is what is typed, and may be set;
+            `widget.translation` is what is shown for it; both can be observed.
+
+        Raises:
+            InputError: As in `export_html`.
+            ModuleNotFoundError: anywidget is not installed.
+
+        Example:
+            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
+            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
+            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
+            >>> settings = Settings(embedding_size=4, hidden_size=4)
+            >>> model = TranslationModel(settings, len(english), len(french))
+            >>> Translator(model, settings, english, french).widget("Go.").text
+            'Go.'
+        """
+        from dikkat.translation.formats import living_page
+
+        with needing("notebook"):
+            from dikkat.show.notebook import TranslatorWidget
+        model = living_page.bundled(self.model, self._contents(), where=Path("widget"))
+        return TranslatorWidget(model=model, text=text, examples=list(examples))
 
     def _contents(self) -> model_folder.Contents:
         weights = dict(self.model.state_dict())

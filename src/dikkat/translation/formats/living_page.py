@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dikkat.errors import InputError
-from dikkat.show.living import SCORES, living_page
+from dikkat.show.living import SCORES, bundle, living_page
 from dikkat.translation.formats import model_folder
 from dikkat.translation.network.model import TranslationModel
 
@@ -42,3 +42,18 @@ def made(
     """
     check(model, contents)
     return living_page(model_folder.content(contents, int8=True, where=where), title=title, examples=examples)
+
+
+def bundled(model: TranslationModel, contents: model_folder.Contents, *, where: Path) -> bytes:
+    """A translator as a widget carries it: the bundle of `dikkat.show.living`.
+
+    Args:
+        model: The network.
+        contents: What its model folder would hold.
+        where: What it is made for, for messages.
+
+    Raises:
+        InputError: A model that the page's decoder cannot compute.
+    """
+    check(model, contents)
+    return bundle(model_folder.content(contents, int8=True, where=where))

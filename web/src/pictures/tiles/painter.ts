@@ -1,0 +1,121 @@
+/** Tiles of a matrix at every step of enlargement, made when they are first seen and kept for a while. */
+import { largest, spanOf, type Pyramid } from "./pyramid";
+import type { View } from "./view";
+
+const SIDE = 256; // pixels of a tile
+const KEPT = 192; // tiles: 48 MiB
+const PATIENCE = 8; // milliseconds of a frame for making tiles; the others are shown from coarser ones until later
+
+export interface Colours {
+  /** Of a weight of 0, and of the largest: red, green, blue. */
+  readonly well: readonly [number, number, number];
+  readonly glow: readonly [number, number, number];
+}
+
+export class Painter {
+  private readonly tiles = new Map<string, HTMLCanvasElement>();
+  private readonly palette = new Uint32Array(256);
+
+  constructor(private readonly pyramid: Pyramid, private readonly range: readonly [number, number]) {}
+
+  /** Other colours, or other numbers: every tile is made anew. */
+  reset(colours: Colours): void {
+    this.tiles.clear();
+    for (let k = 0; k < 256; k++) {
+      const [red, green, blue] = colours.well.map((from, side) => Math.round(from + ((colours.glow[side]! - from) * k) / 255));
+      this.palette[k] = (255 << 24) | (blue! << 16) | (green! << 8) | red!; // as bytes: red, green, blue, opacity
+    }
+  }
+
+  /** Forget what was made of numbers that were not known yet. */
+  forget(): void {
+    this.tiles.clear();
+  }
+
+  /** Draw what a view shows. Returns whether all of it is as sharp as it can be. */
+  paint(context: CanvasRenderingContext2D, view: View): boolean {
+    const until = performance.now() + PATIENCE;
+    const { step, seen } = view;
+    const cells = SIDE * step;
+    let sharp = true;
+    // Of cells smaller than a pixel neighbours run together; larger ones have edges.
+    context.imageSmoothingEnabled = view.scaleX < 1;
+    for (let down = Math.floor(seen.top / cells); down * cells < seen.bottom; down++) {
+      for (let along = Math.floor(seen.left / cells); along * cells < seen.right; along++) {
+        const hurry = performance.now() > until;
+        if (!this.draw(context, view, step, down, along, hurry)) sharp = false;
+      }
+    }
+    return sharp;
+  }
+
+  private draw(context: CanvasRenderingContext2D, view: View, step: number, down: number, along: number, hurry: boolean): boolean {
+    const own = hurry ? this.kept(step, down, along) : this.tile(step, down, along);
+    const [left, top] = [along * SIDE * step, down * SIDE * step];
+    if (own) {
+      place(context, view, own, 0, 0, own.width, own.height, left, top, own.width * step, own.height * step);
+      return true;
+    }
+    for (let coarser = 2; step * coarser < Math.max(view.rows, view.columns); coarser *= 2) {
+      const found = this.kept(step * coarser, Math.floor(down / coarser), Math.floor(along / coarser));
+      if (!found) continue;
+      const part = SIDE / coarser;
+      const [x, y] = [(along % coarser) * part, (down % coarser) * part];
+      const [wide, tall] = [Math.min(part, found.width - x), Math.min(part, found.height - y)];
+      if (wide > 0 && tall > 0) place(context, view, found, x, y, wide, tall, left, top, wide * step * coarser, tall * step * coarser);
+      break;
+    }
+    return false;
+  }
+
+  private kept(step: number, down: number, along: number): HTMLCanvasElement | undefined {
+    return this.tiles.get(`${step} ${down} ${along}`);
+  }
+
+  private tile(step: number, down: number, along: number): HTMLCanvasElement {
+    const name = `${step} ${down} ${along}`;
+    const made = this.tiles.get(name) ?? this.made(step, down, along);
+    this.tiles.delete(name); // the one that was used last stands last
+    this.tiles.set(name, made);
+    if (this.tiles.size > KEPT) this.tiles.delete(this.tiles.keys().next().value!);
+    return made;
+  }
+
+  private made(step: number, down: number, along: number): HTMLCanvasElement {
+    const level = Math.min(Math.floor(Math.log2(step) / 2), this.pyramid.levels.length - 1);
+    const matrix = this.pyramid.levels[level]!;
+    const span = step / spanOf(level); // 1 or 2: cells of the level for one point
+    const [top, left] = [down * SIDE * span, along * SIDE * span];
+    const wide = Math.min(SIDE, Math.ceil((matrix.columns - left) / span));
+    const tall = Math.min(SIDE, Math.ceil((matrix.rows - top) / span));
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [wide, tall];
+    const context = canvas.getContext("2d")!;
+    const image = context.createImageData(wide, tall);
+    const points = new Uint32Array(image.data.buffer);
+    const [low, high] = this.range;
+    const scale = 255 / (high - low);
+    for (let i = 0, at = 0; i < tall; i++) {
+      for (let j = 0; j < wide; j++, at++) {
+        const [row, column] = [top + i * span, left + j * span];
+        const value = span === 1 ? matrix.values[row * matrix.columns + column]! : largest(matrix, row, column, span, span);
+        if (Number.isFinite(value)) points[at] = this.palette[Math.max(0, Math.min(255, Math.round((value - low) * scale)))]!;
+      }
+    }
+    context.putImageData(image, 0, 0);
+    return canvas;
+  }
+}
+
+/** A part of a tile, where its cells are. */
+function place(
+  context: CanvasRenderingContext2D, view: View, tile: HTMLCanvasElement,
+  x: number, y: number, wide: number, tall: number, column: number, row: number, columns: number, rows: number,
+): void {
+  const left = (column - view.x) * view.scaleX;
+  const top = (row - view.y) * view.scaleY;
+  const right = left + Math.min(columns, view.columns - column) * view.scaleX;
+  const bottom = top + Math.min(rows, view.rows - row) * view.scaleY;
+  const [used, deep] = [(wide * Math.min(columns, view.columns - column)) / columns, (tall * Math.min(rows, view.rows - row)) / rows];
+  context.drawImage(tile, x, y, used, deep, left, top, right - left, bottom - top);
+}

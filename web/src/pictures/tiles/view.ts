@@ -1,0 +1,109 @@
+/** What part of a matrix a window shows, and how it is moved: no drawing here. */
+
+const LARGEST = 64; // pixels of a cell's side, at most
+const OBLONG = 4; // sides whose lengths differ by more than this are each fitted by itself
+
+const between = (low: number, value: number, high: number): number => Math.max(low, Math.min(value, high));
+
+export class View {
+  /** The cell in the upper left corner, with its fraction. */
+  x = 0;
+  y = 0;
+  private zoomed = 1; // 1: all is seen
+  private wide = 1;
+  private tall = 1;
+  private fit: readonly [number, number] = [1, 1]; // pixels of a cell, along and down, where all is seen
+
+  constructor(readonly rows: number, readonly columns: number) {}
+
+  /** How tall a window of such a width is best. */
+  height(wide: number, most: number): number {
+    const oblong = Math.max(this.rows / this.columns, this.columns / this.rows) > OBLONG;
+    const tall = this.rows * Math.min(LARGEST, oblong ? wide / OBLONG / this.rows : wide / this.columns);
+    return Math.round(between(Math.min(this.rows * LARGEST, 60), tall, most));
+  }
+
+  /** Take a size, in pixels; what was whole stays whole. */
+  resize(wide: number, tall: number): void {
+    const oblong = Math.max(this.rows / this.columns, this.columns / this.rows) > OBLONG;
+    const [along, down] = [Math.min(wide / this.columns, LARGEST), Math.min(tall / this.rows, LARGEST)];
+    [this.wide, this.tall] = [wide, tall];
+    this.fit = oblong ? [along, down] : [Math.min(along, down), Math.min(along, down)];
+    this.settle();
+  }
+
+  /** Pixels of a cell, along and down. */
+  get scaleX(): number {
+    return Math.min(this.fit[0] * this.zoomed, LARGEST);
+  }
+
+  get scaleY(): number {
+    return Math.min(this.fit[1] * this.zoomed, LARGEST);
+  }
+
+  get whole(): boolean {
+    return this.zoomed === 1;
+  }
+
+  get nearest(): boolean {
+    return this.zoomed >= this.most;
+  }
+
+  private get most(): number {
+    return Math.max(1, LARGEST / Math.min(...this.fit));
+  }
+
+  home(): void {
+    [this.x, this.y, this.zoomed] = [0, 0, 1];
+  }
+
+  /** By pixels. */
+  pan(right: number, down: number): void {
+    this.x -= right / this.scaleX;
+    this.y -= down / this.scaleY;
+    this.settle();
+  }
+
+  /** Grow by a factor about a place in the window, which stays where it is. */
+  zoom(factor: number, left: number, top: number): void {
+    const [x, y] = [this.x + left / this.scaleX, this.y + top / this.scaleY];
+    this.zoomed = between(1, this.zoomed * factor, this.most);
+    this.x = x - left / this.scaleX;
+    this.y = y - top / this.scaleY;
+    this.settle();
+  }
+
+  /** Move as little as need be for a block of cells to be seen. */
+  reveal(row: number, column: number, tall: number, wide: number): void {
+    this.x = between(column + wide - this.wide / this.scaleX, this.x, column);
+    this.y = between(row + tall - this.tall / this.scaleY, this.y, row);
+    this.settle();
+  }
+
+  /** Nothing beyond the matrix is shown; what is smaller than the window stands in its upper left corner. */
+  private settle(): void {
+    this.zoomed = between(1, this.zoomed, this.most);
+    this.x = Math.max(0, Math.min(this.x, this.columns - this.wide / this.scaleX));
+    this.y = Math.max(0, Math.min(this.y, this.rows - this.tall / this.scaleY));
+  }
+
+  /** The cell at a place of the window, or null beyond the matrix. */
+  at(left: number, top: number): readonly [row: number, column: number] | null {
+    const [row, column] = [Math.floor(this.y + top / this.scaleY), Math.floor(this.x + left / this.scaleX)];
+    const inside = left >= 0 && top >= 0 && row < this.rows && column < this.columns;
+    return inside ? [row, column] : null;
+  }
+
+  /** How many cells, along each side, are one point of the picture: a power of 2. */
+  get step(): number {
+    return 2 ** Math.max(0, Math.floor(Math.log2(1 / Math.max(this.scaleX, this.scaleY)) + 1e-9));
+  }
+
+  /** The cells that are seen, ends excluded. */
+  get seen(): { top: number; bottom: number; left: number; right: number } {
+    return {
+      top: Math.floor(this.y), bottom: Math.min(this.rows, Math.ceil(this.y + this.tall / this.scaleY - 1e-6)),
+      left: Math.floor(this.x), right: Math.min(this.columns, Math.ceil(this.x + this.wide / this.scaleX - 1e-6)),
+    };
+  }
+}

@@ -1,0 +1,59 @@
+// A page that shows widgets as anywidget does, in a real browser: what the tests of notebooks stand on.
+import { chromium } from "playwright-core";
+
+export const args = [
+  "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+  "--disable-component-update", "--disable-sync",
+];
+
+/** Open a browser. */
+export const launch = (executablePath) => chromium.launch({ executablePath, args });
+
+/**
+ * A fresh page with a cell for each state; `window.models` are the cells' models, `window.leave` what takes them away.
+ * @param states what Python sent for each widget; bytes as {base64}
+ */
+export async function notebook(browser, states, options = {}, style = "") {
+  const context = await browser.newContext({ offline: true, viewport: { width: 1000, height: 900 }, locale: "en-US", ...options });
+  context.setDefaultTimeout(30_000);
+  const page = await context.newPage();
+  const wrong = [];
+  page.on("console", (message) => ["error", "warning"].includes(message.type()) && wrong.push(message.text()));
+  page.on("pageerror", (error) => wrong.push(String(error)));
+  await page.setContent(`<!doctype html><html lang="en"><head><title>notebook</title><style>${style}</style></head><body><main></main></body></html>`);
+  await page.evaluate(async (all) => {
+    window.models = [];
+    window.leave = [];
+    for (const state of all) {
+      const values = new Map(Object.entries(state).map(([name, value]) => {
+        if (value === null || value.base64 === undefined) return [name, value];
+        const text = atob(value.base64);
+        const bytes = new Uint8Array(text.length + 3); // as parts of a message lie: anywhere in it
+        for (let i = 0; i < text.length; i++) bytes[i + 3] = text.charCodeAt(i);
+        return [name, new DataView(bytes.buffer, 3)];
+      }));
+      const listeners = [];
+      const model = {
+        saved: 0,
+        get: (name) => values.get(name),
+        set: (name, value) => {
+          const other = values.get(name) !== value;
+          values.set(name, value);
+          if (other) for (const [event, act] of [...listeners]) if (event === `change:${name}`) act();
+        },
+        save_changes: () => (model.saved += 1),
+        on: (event, act) => listeners.push([event, act]),
+        off: (event, act) => listeners.splice(listeners.findIndex((each) => each[0] === event && each[1] === act), 1),
+        listeners,
+      };
+      const place = URL.createObjectURL(new Blob([state._esm], { type: "text/javascript" }));
+      const { default: widget } = await import(place);
+      URL.revokeObjectURL(place);
+      const el = document.createElement("div");
+      document.querySelector("main").append(el);
+      window.models.push(model);
+      window.leave.push(await widget.render({ model, el, experimental: {} }));
+    }
+  }, states);
+  return { page, wrong, close: () => context.close() };
+}

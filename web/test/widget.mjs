@@ -1,0 +1,293 @@
+// Widgets in a real browser, shown as anywidget shows them: what a reader of a notebook does.
+//   node widget.mjs STATES CHROMIUM [NAME …]      prints {name: null, or what went wrong}
+// STATES: JSON of what Python sends for a `translator`, and for maps: `counted` (1,013 × 757 numbers ((31 i + 17 j) mod 1009) / 1009,
+// of which the one at 500, 300 is not a number) and `named` (two of 2 × 3 words).
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import axe from "axe-core";
+import { launch, notebook } from "./notebook.mjs";
+
+const [path, executablePath, ...only] = process.argv.slice(2);
+const states = JSON.parse(await readFile(path, "utf8"));
+const browser = await launch(executablePath);
+
+const opened = async (names, options, style) => {
+  const { page, wrong, close } = await notebook(browser, names.map((each) => ({ ...states[each.of ?? each], ...each.with })), options, style);
+  return {
+    page,
+    close: async () => {
+      await close();
+      assert.deepEqual(wrong, []);
+    },
+  };
+};
+const cell = (page, k = 0) => page.locator(".dikkat").nth(k);
+const says = async (place, text) => {
+  await place.page().waitForFunction(([each, wanted]) => each.textContent === wanted, [await place.elementHandle(), text]);
+};
+const trait = (page, name, k = 0) => page.evaluate(([at, of]) => window.models[at].get(of), [k, name]);
+const value = (i, j) => Math.fround(((31 * i + 17 * j) % 1009) / 1009);
+const largest = (i, j, tall, wide) => {
+  let most = 0;
+  for (let row = i; row < Math.min(i + tall, 1013); row++) {
+    for (let column = j; column < Math.min(j + wide, 757); column++) if (row !== 500 || column !== 300) most = Math.max(most, value(row, column));
+  }
+  return most;
+};
+const precise = (number) => number.toLocaleString("en", { maximumSignificantDigits: 4 });
+const readout = (page, k = 0) => cell(page, k).locator(".cell-readout").first();
+const canvas = (page, k = 0) => cell(page, k).locator("canvas").first();
+/** Until all numbers are known, and every tile is sharp. */
+const still = (page) => cell(page).locator('.window[aria-busy="false"]').first().waitFor();
+const isDisabled = (page, name) => cell(page).locator(`button:disabled[aria-label="${name}"]`).first().waitFor();
+const press = async (page, key, times = 1) => {
+  for (let k = 0; k < times; k++) await page.keyboard.press(key);
+};
+
+const scenarios = {
+  async "a translator tells Python what it shows, and follows what Python sets"() {
+    const { page, close } = await opened(["translator"]);
+    await says(cell(page).locator(".result"), "L'homme est calme.");
+    await page.waitForFunction(() => window.models[0].get("translation") === "L'homme est calme.");
+    await page.evaluate(() => window.models[0].set("text", "I lost."));
+    await says(cell(page).locator(".result"), "J'ai perdu.");
+    assert.equal(await cell(page).locator("textarea").inputValue(), "I lost.");
+    await cell(page).locator("textarea").fill("Go.");
+    await page.waitForFunction(() => window.models[0].get("translation") === "Va !");
+    assert.equal(await trait(page, "text"), "Go.");
+    assert.ok(await page.evaluate(() => window.models[0].saved) > 0);
+    await close();
+  },
+
+  async "what a reader changes is kept, and is there again"() {
+    const { page, close } = await opened(["translator"]);
+    const weight = cell(page).locator(".weight-row[data-place] input.number").first();
+    await weight.fill("90");
+    await weight.press("Enter");
+    await cell(page).locator(".changes li").waitFor();
+    const address = await trait(page, "address");
+    assert.match(address, /pins=0-0-0\.9/);
+    await close();
+    const again = await opened([{ of: "translator", with: { address } }]);
+    await says(cell(again.page).locator(".changes li"), "step 1: The at 90%");
+    await again.close();
+  },
+
+  async "the keyboard keeps its place inside the cell"() {
+    const { page, close } = await opened(["translator"]);
+    await cell(page).locator(".links .written").nth(0).focus();
+    await press(page, "ArrowRight", 2);
+    await page.keyboard.press("Enter");
+    const shadow = (act) => page.evaluate(act);
+    await page.waitForFunction(() => document.querySelector(".dikkat").shadowRoot.querySelector("#step-title").textContent.startsWith("Step 3"));
+    assert.ok(await shadow(() => document.querySelector(".dikkat").shadowRoot.activeElement.matches(".links .written")));
+    await cell(page).locator(".choice").nth(1).focus();
+    await page.keyboard.press("Enter");
+    await cell(page).locator(".changes li").waitFor();
+    await page.waitForFunction(() => document.querySelector(".dikkat").shadowRoot.activeElement?.matches(".choice[aria-pressed=true]"));
+    await close();
+  },
+
+  async "two cells stand beside each other, and nothing of them is outside"() {
+    const { page, close } = await opened(["translator", "translator", "named"], {}, "button { letter-spacing: 9px } p { color: rgb(255, 0, 0) }");
+    await says(cell(page, 0).locator(".result"), "L'homme est calme.");
+    await cell(page, 1).locator("textarea").fill("I lost.");
+    await says(cell(page, 1).locator(".result"), "J'ai perdu.");
+    assert.equal(await cell(page, 0).locator(".result").textContent(), "L'homme est calme.");
+    const outside = await page.evaluate(() => {
+      const inside = document.querySelector(".dikkat").shadowRoot;
+      document.body.append(Object.assign(document.createElement("button"), { textContent: "x" }));
+      return {
+        ids: document.querySelectorAll("[id]").length, styles: document.querySelectorAll("style").length + document.adoptedStyleSheets.length,
+        round: getComputedStyle(document.querySelector("button")).borderRadius,
+        spaced: getComputedStyle(inside.querySelector("button")).letterSpacing, red: getComputedStyle(inside.querySelector("p")).color,
+      };
+    });
+    assert.equal(outside.ids, 0);
+    assert.equal(outside.styles, 1);
+    assert.equal(outside.round, "0px");
+    assert.equal(outside.spaced, "normal");
+    assert.notEqual(outside.red, "rgb(255, 0, 0)");
+    await close();
+  },
+
+  async "taken away, it listens no more"() {
+    const { page, close } = await opened(["translator"]);
+    assert.ok(await page.evaluate(() => window.models[0].listeners.length) > 0);
+    assert.equal(await page.evaluate(() => {
+      window.leave[0]();
+      return window.models[0].listeners.length;
+    }), 0);
+    await close();
+  },
+
+  async "a damaged model is told"() {
+    const { page, close } = await opened([{ of: "translator", with: { model: { base64: "AAAA" } } }]);
+    assert.match(await cell(page).locator(".trouble").textContent(), /damaged/);
+    await close();
+  },
+
+  async "it is dark where the notebook is, and follows"() {
+    const { page, close } = await opened(["translator", "named"], {}, "body.dark { background: rgb(17, 17, 17) }");
+    const shade = () => page.evaluate(() => [...document.querySelectorAll(".dikkat")].map((each) => getComputedStyle(each.shadowRoot.querySelector(".card")).backgroundColor));
+    assert.deepEqual(await shade(), Array(2).fill("rgb(255, 255, 255)"));
+    const point = () => page.evaluate(() => {
+      const canvas = document.querySelectorAll(".dikkat")[1].shadowRoot.querySelector("canvas");
+      return canvas.toDataURL();
+    });
+    const light = await point();
+    await page.evaluate(() => document.body.classList.add("dark"));
+    await page.waitForFunction(() => getComputedStyle(document.querySelector(".dikkat").shadowRoot.querySelector(".card")).backgroundColor === "rgb(24, 29, 29)");
+    await page.waitForFunction((before) => {
+      const canvas = document.querySelectorAll(".dikkat")[1].shadowRoot.querySelector("canvas");
+      return canvas.toDataURL() !== before;
+    }, light);
+    await close();
+  },
+
+  async "a map is read with the keyboard, from all of it to single cells"() {
+    const { page, close } = await opened(["counted"]);
+    await still(page);
+    await cell(page).locator(".window").focus();
+    await press(page, "ArrowDown");
+    await press(page, "ArrowRight");
+    const found = /^(\d+)–(\d+) × (\d+)–(\d+): at most (.*)$/.exec(await readout(page).textContent());
+    const [top, bottom, left, right] = found.slice(1, 5).map(Number);
+    assert.ok(top > 0 && bottom > top && left > 0 && right > left);
+    assert.equal(found[5], precise(largest(top, left, bottom - top + 1, right - left + 1)));
+    await press(page, "+", 12);
+    assert.equal(await readout(page).textContent(), `${top} × ${left}: ${precise(value(top, left))}`);
+    await press(page, "ArrowRight", 3);
+    await press(page, "Shift+ArrowDown");
+    assert.equal(await readout(page).textContent(), `${top + 10} × ${left + 3}: ${precise(value(top + 10, left + 3))}`);
+    await press(page, "Home");
+    assert.match(await readout(page).textContent(), /^\d+–\d+ × \d+–\d+: at most/);
+    await press(page, "-");
+    await isDisabled(page, "Make smaller");
+    await close();
+  },
+
+  async "a map is moved with pointer and wheel, and reads what is under the pointer"() {
+    const { page, close } = await opened(["counted"]);
+    await still(page);
+    const box = await canvas(page).boundingBox();
+    const [x, y] = [box.x + 150, box.y + 200];
+    await page.mouse.move(x, y);
+    for (let k = 0; k < 30; k++) await page.mouse.wheel(0, -300);
+    await isDisabled(page, "Enlarge");
+    await page.mouse.move(x + 1, y);
+    const at = async () => /^(\d+) × (\d+): (.*)$/.exec(await readout(page).textContent()).slice(1);
+    const [row, column, shown] = await at();
+    assert.equal(shown, precise(value(+row, +column)));
+    await page.mouse.down();
+    await page.mouse.move(x + 1 - 128, y - 64, { steps: 4 });
+    await page.mouse.up();
+    await page.mouse.move(x + 2, y);
+    const [below, beside, other] = await at();
+    assert.deepEqual([+below, +beside], [+row + 1, +column + 2]); // cells of 64 pixels
+    assert.equal(other, precise(value(+below, +beside)));
+    await cell(page).getByRole("button", { name: "Show all" }).click();
+    await still(page);
+    await page.mouse.move(x, y);
+    assert.match(await readout(page).textContent(), /at most/);
+    await close();
+  },
+
+  async "a cell has the colour of its number, from tiles and one by one"() {
+    const { page, close } = await opened(["counted"]);
+    await still(page);
+    const { x, y, width } = await canvas(page).boundingBox();
+    const [well, glow] = [[241, 243, 241], [69, 193, 189]];
+    await page.mouse.move(x + 300, y + 300);
+    for (const turns of [4, 2, 30]) { // cells of 8, of 30 and of 64 pixels or so: the first are tiles
+      for (let k = 0; k < turns; k++) await page.mouse.wheel(0, -450);
+      if (turns === 30) await isDisabled(page, "Enlarge");
+      await page.mouse.move(x + 301, y + 301);
+      await still(page);
+      await page.mouse.move(x + width + 5, y - 5);
+      await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
+      const points = Array.from({ length: 60 }, (_, k) => [90 + 13 * k, 60 + 7 * k]);
+      const drawn = await canvas(page).evaluate((each, all) => {
+        const copy = new OffscreenCanvas(each.width, each.height).getContext("2d", { willReadFrequently: true });
+        copy.drawImage(each, 0, 0);
+        return all.map(([px, py]) => [...copy.getImageData(px - 1, py - 1, 3, 3).data].filter((_, k) => k % 4 < 3));
+      }, points);
+      let compared = 0;
+      for (const [k, [px, py]] of points.entries()) {
+        const near = drawn[k];
+        if (near.some((each, at) => each !== near[at % 3])) continue; // an edge, or a letter
+        await page.mouse.move(x + px, y + py);
+        const found = /^(\d+) × (\d+): [\d.E-]+$/.exec(await readout(page).textContent());
+        if (!found) continue;
+        const share = value(+found[1], +found[2]);
+        for (const side of [0, 1, 2]) assert.ok(Math.abs(near[side] - (well[side] + (glow[side] - well[side]) * share)) <= 2, `${found[0]} is ${near.slice(0, 3)}`);
+        compared++;
+      }
+      assert.ok(compared >= 20, `${compared} cells`);
+    }
+    await close();
+  },
+
+  async "two fingers enlarge a map"() {
+    const { page, close } = await opened(["counted"], { hasTouch: true, viewport: { width: 400, height: 800 } });
+    await still(page);
+    const { x, y } = await canvas(page).boundingBox();
+    const fingers = await page.context().newCDPSession(page);
+    const touch = (type, ...points) => fingers.send("Input.dispatchTouchEvent", { type, touchPoints: points.map(([dx, dy], id) => ({ x: x + dx, y: y + dy, id })) });
+    await touch("touchStart", [150, 150], [170, 170]);
+    for (let k = 1; k <= 6; k++) await touch("touchMove", [150 - 12 * k, 150 - 12 * k], [170 + 12 * k, 170 + 12 * k]);
+    await touch("touchEnd");
+    await cell(page).locator('button:enabled[aria-label="Show all"]').waitFor();
+    await close();
+  },
+
+  async "what is in view is a table, and what is no number says so"() {
+    const { page, close } = await opened(["counted"]);
+    await still(page);
+    await cell(page).locator("summary").click();
+    const rows = cell(page).locator("tbody tr");
+    await rows.first().waitFor();
+    assert.equal(await rows.count(), 16);
+    assert.equal(await rows.nth(3).locator("th").textContent(), "192–255");
+    assert.equal(await rows.nth(3).locator("td").nth(2).textContent(), precise(largest(192, 128, 64, 64)));
+    await close();
+    const named = await opened(["named"]);
+    const tiles = cell(named.page).locator(".tiles").nth(1);
+    await tiles.locator("summary").click();
+    assert.deepEqual(await tiles.locator("thead th").allTextContents(), ["one", "two", "<b>three</b>"]);
+    assert.deepEqual(await tiles.locator("tbody tr").nth(1).locator("th, td").allTextContents(), ["you", "0.125", "no number", "1E-7"]);
+    await tiles.locator(".window").focus();
+    await press(named.page, "ArrowRight");
+    assert.equal(await tiles.locator(".cell-readout").textContent(), "me × two: 0.5");
+    await named.close();
+  },
+
+  async "nothing is wider than a phone, and axe finds nothing serious, in light and dark"() {
+    for (const style of ["", "body { background: #111; color: #eee }"]) {
+      const { page, close } = await opened(["translator", "counted", "named"], { viewport: { width: 320, height: 640 } }, style);
+      for (const details of await page.locator("details").all()) await details.evaluate((each) => (each.open = true));
+      await cell(page, 1).locator("tbody tr").first().waitFor();
+      assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= 320);
+      await page.evaluate(() => Promise.all(document.querySelector(".dikkat").shadowRoot.getAnimations().map((each) => each.finished)));
+      await page.evaluate(axe.source);
+      // A notebook has headings of its own; duplicates of ids in different shadows are not duplicates.
+      const { violations } = await page.evaluate(() => window.axe.run({ include: [["main"]] }, { rules: { "page-has-heading-one": { enabled: false } } }));
+      const serious = violations.filter((each) => ["serious", "critical"].includes(each.impact));
+      assert.deepEqual(serious.map((each) => [each.id, each.nodes[0].html]), []);
+      await close();
+    }
+  },
+};
+
+const found = {};
+for (const [name, scenario] of Object.entries(scenarios)) {
+  if (only.length && !only.includes(name)) continue;
+  try {
+    await scenario();
+    found[name] = null;
+  } catch (error) {
+    found[name] = error.stack ?? String(error);
+  }
+}
+await browser.close();
+process.stdout.write(JSON.stringify(found));

@@ -139,6 +139,32 @@ def test_the_gradient_is_that_of_differences(degree, ridge, size, outputs):
         assert slope[c] == pytest.approx(expected, rel=1e-6, abs=1e-8)
 
 
+@pytest.mark.parametrize("ridge", [0.7, None])
+def test_the_gradient_where_a_row_is_far_from_all_others(ridge):
+    x, y = _waves(23, 3)
+    x[5] += 25  # log S_0 is about −300
+    criterion = Criterion(_joined(x, y), "gaussian", 1, CPU, ridge)
+    t = np.append(np.log([1.1, 2.3, 3.1]), [math.log(0.9)] * (ridge is None))
+    slope, _ = criterion.gradient(criterion(t))
+    for c, step in enumerate(1e-5 * np.eye(len(t))):
+        expected = (criterion(t + step).error - criterion(t - step).error) / 2e-5
+        assert slope[c] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["gcv", "aic"])
+def test_a_criterion_without_end_ends_no_search(kind):
+    x, y = _waves(23, 3)
+    criterion = Criterion(_joined(x, y), "gaussian", 0, CPU, kind=kind)
+    low, high = -9.0, 0.0
+    for _ in range(60):  # to where it becomes infinite, as nearly every row has a place of its own
+        middle = (low + high) / 2
+        low, high = (low, middle) if math.isfinite(criterion(np.full(3, middle)).error) else (middle, high)
+    box = bandwidth._box(criterion.joined)
+    for step in np.geomspace(1e-14, 1e-2, 25):
+        path = bandwidth._descend(criterion, criterion(np.full(3, high + step)), box, 1e-5)
+        assert np.isfinite(path.last.t).all()
+
+
 def test_in_parts_it_is_the_same(monkeypatch):
     x, y, weight = _with_repeats(2, 3)
     criterion, t = Criterion(join(x, y, weight), "gaussian", 1, CPU), np.log([1.1, 2.3])

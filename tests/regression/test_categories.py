@@ -86,7 +86,7 @@ def test_the_error_and_its_gradient(order):
 
 def test_the_search_finds_what_a_general_minimiser_finds():
     frame, y = _table(3)
-    x, model = _places(frame), NadarayaWatson(**MIXED).fit(frame, y)
+    x, model = _places(frame), NadarayaWatson(bandwidth="loo", **MIXED).fit(frame, y)
 
     def error(t):  # λ between its ends, σ above 0
         share = 1 / (1 + np.exp(-t))

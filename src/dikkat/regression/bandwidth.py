@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize_scalar
 
 from dikkat.regression.coding import NARROWEST, WIDEST
-from dikkat.regression.criterion import Criterion, Kind, Measure, Step, Trial
+from dikkat.regression.criterion import HOPELESS, Criterion, Kind, Measure, Step, Trial
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import RIDGE
 from dikkat.regression.moments import Profile
@@ -476,7 +476,8 @@ def _descend(criterion: Measure[Any], start: Trial, box: _Box, tolerance: float,
     """
     trial, steps = start, [start.step()]
     slope, guess = criterion.gradient(start)
-    if not (np.isfinite(slope).all() and np.isfinite(guess).all()):  # an error without end: nothing leads on from there
+    hopeless = not start.error < HOPELESS * criterion.variance
+    if hopeless or not (np.isfinite(slope).all() and np.isfinite(guess).all()):  # nothing leads on from there
         return _Path(steps, trial, np.eye(len(slope)))
     if curve is None:
         curve = guess + (1e-3 * np.trace(guess) + 1e-9 * criterion.variance) * np.eye(len(slope))

@@ -29,13 +29,13 @@ import numpy as np
 import torch
 
 from dikkat.regression.joined import Array, Joined, Whole
-from dikkat.regression.local import local_fit, ridge_of
+from dikkat.regression.local import local_fit, ridge_at, ridge_of
 from dikkat.regression.moments import Points, Profile, Window, moments, parts, sensitivity
 
 Kind = Literal["loo", "gcv", "aic"]
 
 _DIFFERENCE = 1e-4  # of t, by which criteria without a derivative are differentiated
-_HOPELESS = 1e20  # variances from which a criterion counts as infinite: squares of its slopes are numbers below it
+HOPELESS = 1e20  # variances, from which an error is as good as infinite; below, squares of its slopes are numbers
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Measure(ABC, Generic[_Trial]):
             found = residual / free**2
         else:
             found = residual * math.exp(min((1 + freedom / count) / free - 1, 600.0))
-        return float(found) if found < _HOPELESS * self.variance else math.inf
+        return float(found) if found < HOPELESS * self.variance else math.inf
 
     def freedom(self, trial: _Trial) -> float:
         """ν over the number of rows, of which there is at least one at each place."""
@@ -315,7 +315,7 @@ class Criterion(Measure[Fits]):
         """How the estimates change with t where the ridge does too: by less of what it holds back."""
         slopes = len(self.spread)
         held = trial.row[:, 1 : 1 + slopes, None] * trial.theta[:, 1 : 1 + slopes]
-        held = held * (self.ridge_at(trial.t) * (-trial.lse[:, None]).exp())[..., None]
+        held = held * ridge_at(self.ridge_at(trial.t), trial.lse)[..., None]
         share = 1 / (1 + (self.window(trial.t).bandwidth[:slopes] / self.spread).square())
         change = torch.cat([change[:, :slopes] - 2 * share[:, None] * held, change[:, slopes:]], 1)
         return change if self.ridge is not None else torch.cat([change, -held.sum(1, keepdim=True)], 1)

@@ -35,7 +35,10 @@ CALLS = [
     )
 ]
 # What is compiled, where "auto" takes it: the calls above are plain PyTorch's, which starts quicker.
-COMPILED = [("additive", "all", "zigzag"), ("additive", "lengths", "reduce"), ("gaussian, learned", "bias", "ring")]
+COMPILED = [
+    ("additive", "all", "zigzag"), ("additive", "lengths", "reduce"), ("gaussian, learned", "bias", "ring"),
+    ("scaled dot", "none", "ring"), ("bilinear", "causal", "zigzag"), ("dot", "lengths", "reduce"),
+]  # fmt: skip
 
 
 def split(made: kit.Call, rank: int, world: int, method: str) -> tuple[dict[str, Tensor], dict[str, Any], Tensor]:

@@ -5,8 +5,11 @@
 
 `memory`: forward and backward of self-attention over so many positions, on one process with all threads,
 and on ranks with a thread each. A process's memory is how much its peak grew over what it was after a small call of the
-same kind, so that libraries and compiled kernels do not count; beside it stands what its operands, output and their
-gradients take. `time`: the same work in one process with two threads and on two ranks with one each, three times in turns.
+same kind, so that libraries and compiled kernels do not count. Beside it stands what query, key, value, output and the
+gradient of each take, and the same with what the score projects, which is an operand too and has a gradient: query and
+key with additive scores, the query alone with scaled dot products. `time`: the same work in one process with two
+threads and on two ranks with one each, three times in turns; and the processor time of both, which says what the ranks
+do beyond the one process also where something else takes a share of the processors.
 Every output is compared with the one process's.
 """
 
@@ -40,6 +43,7 @@ _SCORES: dict[str, Callable[[], Score]] = {
     "additive": lambda: Additive(SIZE, SIZE, SIZE),
     "scaled dot": ScaledDot,
 }
+_PROJECTED = {"additive": 2, "scaled dot": 1}  # of query and key
 _WAYS = {"forward": False, "forward and backward": True}
 _WITHIN = 1e-4  # largest difference from one process's output, float32
 
@@ -60,7 +64,7 @@ def call(score: Score, tensors: list[torch.Tensor], method: str, back: bool = Tr
     with torch.set_grad_enabled(back):
         out = compute(*tensors, score=score)
     if back:
-        out.square().sum().backward()
+        out.backward(torch.ones_like(out))
     return out.detach()
 
 
@@ -108,15 +112,16 @@ def child(what: str, name: str, length: int, rounds: int, rank: int, world: int,
         dist.destroy_process_group()
 
 
-def timed(work: Callable[[], Any], world: int) -> float:
-    """Seconds until every rank has done its work."""
+def timed(work: Callable[[], Any], world: int) -> tuple[float, float]:
+    """Seconds until every rank has done its work, and those that this process's threads computed for."""
     if world > 1:
         dist.barrier()
-    begin = time.perf_counter()
+    begin, computed = time.perf_counter(), time.process_time()
     work()
+    computed = time.process_time() - computed
     if world > 1:
         dist.barrier()
-    return time.perf_counter() - begin
+    return time.perf_counter() - begin, computed
 
 
 def sequence_lean(length: int, rank: int, world: int) -> list[torch.Tensor]:
@@ -164,6 +169,7 @@ def memory(length: int, world: int, scores: list[str]) -> list[dict[str, Any]]:
             ranks = run("memory", name, length, 1, world, Path(folder))
             one = run("memory", name, length, 1, 1, Path(folder))
         operands = 8 * length * SIZE * 4  # query, key, value, output and a gradient each
+        projected = operands * (4 + _PROJECTED[name]) // 4
         largest = max(each["bytes"] for each in ranks)
         found.append(
             {
@@ -172,9 +178,11 @@ def memory(length: int, world: int, scores: list[str]) -> list[dict[str, Any]]:
                 "length": length,
                 "ranks": world,
                 "operands_and_gradients_bytes": operands,
+                "with_projections_bytes": projected,
                 "one_process_bytes": one[0]["bytes"],
                 "rank_bytes": largest,
-                "rank_over_quarter_of_operands": largest * world / operands,
+                "rank_over_share_of_operands": largest * world / operands,
+                "rank_over_share_with_projections": largest * world / projected,
                 "rank_over_share_of_one_process": largest * world / one[0]["bytes"],
                 "seconds": {"ranks": max(each["seconds"] for each in ranks), "one": one[0]["seconds"]},
             }
@@ -186,28 +194,24 @@ def memory(length: int, world: int, scores: list[str]) -> list[dict[str, Any]]:
 def times(length: int, rounds: int, scores: list[str]) -> list[dict[str, Any]]:
     found = []
     for name in scores:
-        ranks: dict[str, list[float]] = {way: [] for way in _WAYS}
-        one: dict[str, list[float]] = {way: [] for way in _WAYS}
+        ranks: dict[str, list[list[float]]] = {way: [] for way in _WAYS}
+        one: dict[str, list[list[float]]] = {way: [] for way in _WAYS}
         for _ in range(TURNS):
             with tempfile.TemporaryDirectory() as folder:
                 both = run("time", name, length, rounds, 2, Path(folder))
                 alone = run("time", name, length, rounds, 1, Path(folder))
                 off = compared(Path(folder), 2)
             for way in _WAYS:
-                ranks[way] += [max(pair) for pair in zip(*(each[way] for each in both), strict=True)]
+                for (a, a_computed), (b, b_computed) in zip(*(each[way] for each in both), strict=True):
+                    ranks[way].append([max(a, b), a_computed + b_computed])
                 one[way] += alone[0][way]
         for way in _WAYS:
-            found.append(
-                {
-                    "what": f"two ranks of one thread beside one process of two, {way}",
-                    "score": name,
-                    "length": length,
-                    "ranks": spread(ranks[way]),
-                    "one": spread(one[way]),
-                    "ratio": statistics.median(ranks[way]) / statistics.median(one[way]),
-                    "off": off,
-                }
-            )
+            made: dict[str, Any] = {"score": name, "length": length, "off": off}
+            for number, what in enumerate(("time", "processor time")):
+                two, single = ([sample[number] for sample in samples[way]] for samples in (ranks, one))
+                ratio = statistics.median(two) / statistics.median(single)
+                made[what] = {"ranks": spread(two), "one": spread(single), "ratio": ratio}
+            found.append({"what": f"two ranks of one thread beside one process of two, {way}", **made})
             print(json.dumps(found[-1]), flush=True)
     return found
 
@@ -226,8 +230,10 @@ def main() -> None:
     given = parser.parse_args()
     scores, results = given.score or list(_SCORES), []
     for length in given.length or ([65_536] if given.what == "memory" else [2048, 8192]):
-        memorised = given.what == "memory"
-        results += memory(length, given.ranks, scores) if memorised else times(length, given.rounds, scores)
+        if given.what == "memory":
+            results += memory(length, given.ranks, scores)
+        else:
+            results += times(length, given.rounds, scores)
     if given.write:
         print(write(f"scale-{given.what}", results))
 

@@ -1,4 +1,4 @@
-"""Blocks of inner products by PyTorch's fused kernel, joined and differentiated as a rank does, against plain float64."""
+"""Blocks of inner products by PyTorch's fused kernel, joined and differentiated as a rank does, against float64."""
 
 import pytest
 import torch

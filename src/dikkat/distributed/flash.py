@@ -7,7 +7,6 @@ log-sum-exp over all keys of the call as readily as those over its own.
 import math
 
 import torch
-from torch import Tensor
 
 from dikkat.backends.sdpa import fold, unfold, width
 from dikkat.problem import Problem

@@ -21,7 +21,7 @@ from dikkat.distributed.dtensor import is_sharded, to_local
 from dikkat.distributed.order import Order, check_order, spans
 from dikkat.distributed.passing import Layout, pooled
 from dikkat.distributed.ranks import Ranks
-from dikkat.masking import Restrictions, restrict
+from dikkat.masking import Restrictions, largest, restrict
 from dikkat.problem import Problem
 from dikkat.problem.operator import Kernel, Operator
 from dikkat.scores import Score
@@ -182,7 +182,7 @@ def _described(
     return {
         "n": query.shape[-2],
         "m": key.shape[-2],
-        "finite": all(bool(t.isfinite().all()) for t in (query, key, value)),
+        "finite": all(largest(t) < math.inf for t in (query, key, value)),
         "method": "ring" if method == "auto" else method,
         "order": order,
         "causal": bool(options.get("causal", False)),

@@ -99,10 +99,10 @@ def are_harmless(query: Tensor, key: Tensor, value: Tensor) -> bool:
     if not can_read_values(query, key, value):
         return False
     most = torch.finfo(torch.promote_types(query.dtype, torch.float32)).max
-    return _largest(value) < _INF and _largest(query) * _largest(key) * query.shape[-1] < most
+    return largest(value) < _INF and largest(query) * largest(key) * query.shape[-1] < most
 
 
-def _largest(tensor: Tensor) -> float:
+def largest(tensor: Tensor) -> float:
     """The largest absolute value; ∞ where something is NaN."""
     if not tensor.numel():
         return 0.0

@@ -35,7 +35,10 @@ CALLS = [
     )
 ]
 # What is compiled, where "auto" takes it: the calls above are plain PyTorch's, which starts quicker.
-COMPILED = [("additive", "all", "zigzag"), ("additive", "lengths", "reduce"), ("gaussian, learned", "bias", "ring")]
+COMPILED = [
+    ("additive", "all", "zigzag"), ("additive", "lengths", "reduce"), ("gaussian, learned", "bias", "ring"),
+    ("scaled dot", "none", "ring"), ("bilinear", "causal", "zigzag"), ("dot", "lengths", "reduce"),
+]  # fmt: skip
 
 
 def split(made: kit.Call, rank: int, world: int, method: str) -> tuple[dict[str, Tensor], dict[str, Any], Tensor]:
@@ -95,6 +98,26 @@ def dtensors(rank: int, world: int) -> dict[str, dict[str, Tensor]]:
         grads = torch.autograd.grad(out, list(leaves.values()), distribute_tensor(kit.upstream_of(out), mesh, [placed]))
         parts = dict(zip(["output", *leaves], [out, *grads], strict=True))
         found[str(placed)] = {name: tensor.full_tensor().detach() for name, tensor in parts.items()}
+    return found
+
+
+def uneven(rank: int, world: int) -> dict[str, dict[str, Tensor]]:
+    """The first rank has no key, and the last one all but one."""
+    found = {}
+    for method in ("ring", "reduce"):
+        made = kit.call("scaled dot", "none")
+        start, stop = [*[0] * (world - 1), 1, kit.KEYS][rank : rank + 2]
+        rows = torch.arange(kit.QUERIES) if method == "reduce" else positions(kit.QUERIES, rank, world)
+        sides = made.query[..., rows, :], made.key[..., start:stop, :], made.value[..., start:stop, :]
+        out = attend(*sides, score=made.score, method=method)
+        shape = (*out.shape[:-2], kit.QUERIES, out.shape[-1])
+        grads = kit.gradients(made, out, kit.upstream_of(torch.empty(shape))[..., rows, :])
+        whole = torch.zeros(shape, dtype=out.dtype)
+        whole[..., rows, :] = out.detach()
+        for name, tensor in {"output": whole, **grads}.items():
+            if method == "ring" or name in ("key", "value"):
+                dist.all_reduce(tensor)
+        found[method] = {"output": whole, **grads}
     return found
 
 
@@ -221,7 +244,11 @@ def refused(rank: int, world: int) -> dict[str, str]:
 
 
 def leaves_midway(rank: int, world: int, folder: Path) -> None:
-    """Rank 2 goes while it works on rank 1's first piece, and has more to send; the others say so, each in a file."""
+    """Rank 2 goes while it works on rank 1's first piece, and has more to send; the others say so, each in a file.
+
+    Of those who are left the last one goes while the others wait for its state.
+    """
+    left = dist.new_group([0, 1, 3])
     x = torch.zeros(1, 4 * world, 5)
     worked, calls = blocks.Shard.pool, iter(range(1000))
 
@@ -237,7 +264,13 @@ def leaves_midway(rank: int, world: int, folder: Path) -> None:
             attend(x[:, :4], x[:, :4], x[:, :4], score=Dot())
         except RankError as error:
             (folder / f"rank-{rank}.txt").write_text(str(error))
-    os._exit(0)  # the group is broken: there is nothing to tidy up
+        if rank == 3:  # the last of those who are left goes while the others wait for its state
+            patch.setattr(blocks.Shard, "pool", lambda *_: os._exit(0))
+        try:
+            attend(x[:, :4], x[:, :4], x[:, :4], score=Dot(), group=left, method="reduce")
+        except RankError as error:
+            (folder / f"rank-{rank}-reduce.txt").write_text(str(error))
+    os._exit(0)  # the groups are broken: there is nothing to tidy up
 
 
 def all_calls(rank: int, world: int, folder: Path) -> None:
@@ -251,7 +284,14 @@ def all_calls(rank: int, world: int, folder: Path) -> None:
             results[index] = run(made, rank, world, method, impl="chunked")
     for case, restriction, method in COMPILED:
         results[case, restriction] = run(kit.call(case, restriction), rank, world, method)
-    more = {"dtensor": dtensors, "heads": heads, "hidden": hidden, "recorded": recorded, "refused": refused}
+    more = {
+        "uneven": uneven,
+        "dtensor": dtensors,
+        "heads": heads,
+        "hidden": hidden,
+        "recorded": recorded,
+        "refused": refused,
+    }
     for name, case in more.items():
         results[name] = case(rank, world)
     if rank == 0:

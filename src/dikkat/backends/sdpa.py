@@ -96,7 +96,7 @@ def _is_seen_to_do_harm(problem: Problem) -> bool:
 def _refused_by_cuda(masked: _Masked) -> list[str]:
     """Why PyTorch itself refuses these shapes on this device."""
     problem, kind = masked.problem, masked.problem.narrow_dtype
-    size = _size(problem.query, problem.value.shape[-1])
+    size = width(problem.query, problem.value.shape[-1])
     query, key, value = (
         problem.query.new_empty((*_four(t, problem.lead).shape[:3], size), dtype=kind)
         for t in (problem.query, problem.key, problem.value)
@@ -133,14 +133,12 @@ def fused(
         dropout: A probability.
     """
     values = value.shape[-1]
-    size = _size(query, values)
+    size = width(query, values)
     out = scaled_dot_product_attention(
-        _padded(query, size, lead), _padded(key, size, lead), _padded(value, size, lead),
+        fold(query, size, lead), fold(key, size, lead), fold(value, size, lead),
         attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=1.0,
     )  # fmt: skip
-    if size != values:
-        out = out[..., :values]
-    return out.squeeze(1) if len(lead) == 1 else out if len(lead) == 2 else out.reshape(*lead, *out.shape[-2:])
+    return unfold(out, values, lead)
 
 
 @contextmanager
@@ -158,7 +156,7 @@ def _pinned() -> Iterator[None]:
         yield
 
 
-def _size(query: Tensor, values: int) -> int:
+def width(query: Tensor, values: int) -> int:
     """The CPU kernel wants one number of features for all three; CUDA's want a multiple of 8."""
     most = max(query.shape[-1], values)
     return -(-most // 8) * 8 if query.is_cuda else max(1, most)
@@ -214,7 +212,7 @@ def _masked(problem: Problem) -> _Masked:
     return _Masked(problem, _four(full, lead), empty)
 
 
-def _padded(tensor: Tensor, size: int, lead: torch.Size) -> Tensor:
+def fold(tensor: Tensor, size: int, lead: torch.Size) -> Tensor:
     """(B, H, length, size), with the features of a row side by side, as PyTorch's fast paths have it."""
     more = size - tensor.shape[-1]
     if more:  # without which `pad` would copy too
@@ -224,6 +222,13 @@ def _padded(tensor: Tensor, size: int, lead: torch.Size) -> Tensor:
     if tensor.shape[:-2] != lead:
         tensor = tensor.expand(*lead, *tensor.shape[-2:])
     return _four(tensor, lead)
+
+
+def unfold(out: Tensor, values: int, lead: torch.Size) -> Tensor:
+    """The reverse of `fold`, for what has so many features."""
+    if out.shape[-1] != values:
+        out = out[..., :values]
+    return out.squeeze(1) if len(lead) == 1 else out if len(lead) == 2 else out.reshape(*lead, *out.shape[-2:])
 
 
 def _four(tensor: Tensor, lead: torch.Size) -> Tensor:

@@ -10,7 +10,7 @@ from dikkat.distributed.order import Span, runs
 from dikkat.masking import Restrictions, can_read_values
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds
-from dikkat.problem.operator import Gradients, Operator, Output
+from dikkat.problem.operator import Gradients, Kernel, Output
 from dikkat.state import Pooled, join
 
 _INF = float("inf")
@@ -50,7 +50,7 @@ class Shard:
     """
 
     problem: Problem
-    kernel: Operator
+    kernel: Kernel
     spans: list[Span]
     queries: int
     keys: int

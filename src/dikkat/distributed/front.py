@@ -14,15 +14,16 @@ from torch.autograd.function import once_differentiable
 
 from dikkat import call, watching
 from dikkat.backends import BACKENDS
+from dikkat.distributed import flash
 from dikkat.distributed.agreement import agree, described, fingerprint, refusing
 from dikkat.distributed.blocks import Shard
 from dikkat.distributed.dtensor import is_sharded, to_local
 from dikkat.distributed.order import Order, check_order, spans
 from dikkat.distributed.passing import Layout, pooled
 from dikkat.distributed.ranks import Ranks
-from dikkat.masking import Restrictions, restrict
+from dikkat.masking import Restrictions, largest, restrict
 from dikkat.problem import Problem
-from dikkat.problem.operator import Operator
+from dikkat.problem.operator import Kernel, Operator
 from dikkat.scores import Score
 
 Method = Literal["auto", "ring", "reduce"]
@@ -181,7 +182,7 @@ def _described(
     return {
         "n": query.shape[-2],
         "m": key.shape[-2],
-        "finite": all(bool(t.isfinite().all()) for t in (query, key, value)),
+        "finite": all(largest(t) < math.inf for t in (query, key, value)),
         "method": "ring" if method == "auto" else method,
         "order": order,
         "causal": bool(options.get("causal", False)),
@@ -324,15 +325,16 @@ def _kernels() -> dict[str, Operator]:
     return {name: backend.kernel for name, backend in BACKENDS.items() if backend.kernel is not None}
 
 
-def _kernel(problem: Problem, impl: str) -> Operator:
-    """What computes this rank's blocks: on a CPU matrix products for `inner` scores, and else what is compiled."""
-    fused = "triton" if problem.query.is_cuda else "numba"
-    first = "chunked" if problem.pair == "inner" and not problem.query.is_cuda else fused
+def _kernel(problem: Problem, impl: str) -> Kernel:
+    """What computes this rank's blocks: what is compiled, and before it PyTorch's fused kernel where that serves."""
+    compiled = "triton" if problem.query.is_cuda else "numba"
     reasons: list[str] = []
-    for name in [first, "chunked"] if impl == "auto" else [impl]:
+    for name in [compiled, "chunked"] if impl == "auto" else [impl]:
         reasons = BACKENDS[name].examine(problem).reasons
         if not reasons:
-            return _kernels()[name]
+            found = _kernels()[name]
+            kernel = Kernel(found.forward, found.backward)
+            return flash.before(kernel) if impl == "auto" and flash.knows(problem) else kernel
     raise ValueError(f"impl: got {impl!r}, which cannot run this call: {'; '.join(reasons)}; expected 'auto'")
 
 

@@ -17,7 +17,7 @@ from dikkat.state import Pooled, join
 
 # A rank's keys travel in so many pieces, so that what is on its way is small beside what lies there; and in fewer where
 # a piece would have less than so many bytes, which a message costs anyway.
-_PIECES, _LEAST = 16, 2**16
+_PIECES, _LEAST = 32, 2**18
 _KEYS, _GRADIENTS = 1, 2
 
 
@@ -117,7 +117,7 @@ class _Pieces:
         tensors = self._tensors(own)
         rows = max(sum(map(len, spans)) for spans in layout.spans)
         each = sum(t.shape[:-2].numel() * t.shape[-1] * t.element_size() for t in tensors)
-        self.count = max(1, min(_PIECES, rows * each // _LEAST))
+        self.count = max(1, min(_PIECES, rows, rows * each // _LEAST))
         pieces = product(range(layout.ranks.world), range(self.count))
         self.rows = max(sum(map(len, self.spans(rank, index))) for rank, index in pieces)
 

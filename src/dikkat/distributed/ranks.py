@@ -133,7 +133,10 @@ class Going:
         self._ranks, self._peers, self._works = ranks, peers, works
 
     def arrive(self, timeout: timedelta | None = None) -> None:
-        """Wait until all have been sent and received.
+        """Wait until all have been sent and received, or have failed.
+
+        Also where one has failed, the others are waited for: this rank may go then, and what another still waits for
+        must not go with it.
 
         Args:
             timeout: How long each may take; None is the ranks' time-out.
@@ -143,13 +146,16 @@ class Going:
         """
         timeout = timeout or self._ranks.timeout
         named = len(self._works) == len(self._peers)  # NCCL has one work for all
+        lost: RankError | None = None
         for index, work in enumerate(self._works):
             try:
                 if isinstance(work, RuntimeError):
                     raise work
                 work.wait() if timeout is None else work.wait(timeout)
             except RuntimeError as error:
-                raise self._ranks.lost(self._peers[index : index + 1] if named else (), error) from None
+                lost = lost or self._ranks.lost(self._peers[index : index + 1] if named else (), error)
+        if lost:
+            raise lost
 
 
 class Message:

@@ -106,6 +106,18 @@ def _schema(returned: int, *more: str) -> str:
     return f"({', '.join(taken)}) -> ({', '.join(['Tensor'] * returned)})"
 
 
+class Kernel(NamedTuple):
+    """What computes a problem in one dtype (`Problem.wide`), outside autograd and autocast.
+
+    Attributes:
+        forward: Of the problem.
+        backward: Of the problem, its output, which may be over more keys than the problem's, and its gradient.
+    """
+
+    forward: Forward
+    backward: Backward
+
+
 @dataclass(frozen=True)
 class Operator:
     """A kernel as a PyTorch operator, and as the two plain functions that it is made of.

@@ -156,14 +156,14 @@ class Served:
     async def translate(self, asked: TranslateRequest, request: Request) -> Response:
         """Translate a sentence."""
         found = await self._translated(asked, [asked.text], request)
-        return await _aside(lambda: _answers(found, asked)[0])
+        return await _answer(lambda: _answers(found, asked)[0], aside=asked.attention)
 
     async def batch(self, asked: BatchRequest, request: Request) -> Response:
         """Translate sentences."""
         if len(asked.texts) > self._limits.sentences:
             raise InputError(f"texts: got {len(asked.texts)} sentences; expected at most {self._limits.sentences}")
         found = await self._translated(asked, asked.texts, request)
-        return await _aside(lambda: BatchResponse(results=_answers(found, asked)))
+        return await _answer(lambda: BatchResponse(results=_answers(found, asked)), aside=asked.attention)
 
     async def _translated(
         self, asked: TranslateRequest | BatchRequest, texts: list[str], request: Request
@@ -208,11 +208,12 @@ class Served:
                 return [step async for step in self._walked(walk)]
 
             taken = await _while_there(request, gathered())
-        return await _aside(
+        return await _answer(
             lambda: SteerResponse(
                 translation=Found.of(translation(translator, text, taken), attention=True),
                 steps=[_told(index, step, translator) for index, step in enumerate(taken)],
-            )
+            ),
+            aside=True,
         )
 
     async def stream(self, asked: StreamRequest) -> StreamingResponse:
@@ -343,9 +344,9 @@ def _answers(found: list[list[Translation]], asked: TranslateRequest | BatchRequ
     ]
 
 
-async def _aside(answer: Callable[[], BaseModel]) -> Response:
-    """An answer as JSON, made on another thread: of many weights that takes a while."""
-    text = await asyncio.to_thread(lambda: answer().model_dump_json())
+async def _answer(answer: Callable[[], BaseModel], *, aside: bool) -> Response:
+    """An answer as JSON. Aside, on another thread: of many weights that takes a while, of texts less than going there."""
+    text = await asyncio.to_thread(lambda: answer().model_dump_json()) if aside else answer().model_dump_json()
     return Response(text, media_type="application/json")
 
 

@@ -315,7 +315,9 @@ def test_a_name_that_is_not_the_server_s(translator):
     with opened(translator, hosts=["localhost", "[::1]", "Translate.example"]) as client:
         for host in ("evil.example", "evil.example:80", "", "localhost.evil.example", "[::2]:80"):
             message = told(client.get("/api/health", headers={"Host": host}), 400)
-            assert message.startswith(f"Host: got {host.removesuffix(':80')!r}; expected one of localhost, [::1], translate")
+            assert message.startswith(
+                f"Host: got {host.removesuffix(':80')!r}; expected one of localhost, [::1], translate"
+            )
         for host in ("localhost", "LOCALHOST:8000", "[::1]", "[::1]:8000", "translate.example"):
             assert client.get("/api/health", headers={"Host": host}).status_code == 200
     with opened(translator, hosts=["*"]) as client:

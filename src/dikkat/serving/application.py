@@ -345,7 +345,7 @@ def _answers(found: list[list[Translation]], asked: TranslateRequest | BatchRequ
 
 
 async def _answer(answer: Callable[[], BaseModel], *, aside: bool) -> Response:
-    """An answer as JSON. Aside, on another thread: of many weights that takes a while, of texts less than going there."""
+    """An answer as JSON; aside, on another thread, where it has many weights: texts take less time than going there."""
     text = await asyncio.to_thread(lambda: answer().model_dump_json()) if aside else answer().model_dump_json()
     return Response(text, media_type="application/json")
 

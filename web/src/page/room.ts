@@ -181,6 +181,8 @@ export class Room {
     if (found.length) this.own = { ...this.own, step: Math.min(this.own.step, Math.max(0, this.best.steps.length - 1)) };
     this.pictures.hidden = !found.length;
     this.draw();
+    // What changed may have pushed it out of sight.
+    this.pictures.querySelector(":focus-visible")?.scrollIntoView({ block: "nearest" });
   }
 
   private choose(shown: number): void {

@@ -1,6 +1,7 @@
 """The server's API, against the library's own answers."""
 
 import asyncio
+import gzip
 import json
 import math
 import re
@@ -121,6 +122,28 @@ def test_the_page_of_a_model(client, translator):
     assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
     assert client.get("/", params={"model": "small"}).text == answer.text
     assert told(client.get("/", params={"model": "big"}), 404) == "model: got 'big'; expected one of small"
+
+
+@pytest.mark.parametrize(
+    ("accepted", "packed"),
+    [("gzip, br", True), ("*", True), ("br, gzip;q=0.5", True), ("gzip;q=0, *", False), ("br", False), ("", False)],
+)
+def test_the_page_is_sent_packed_to_whom_takes_it(client, translator, accepted, packed):
+    with client.stream("GET", "/", headers={"Accept-Encoding": accepted}) as answer:
+        assert answer.headers.get("Content-Encoding") == ("gzip" if packed else None)
+        sent = b"".join(answer.iter_raw())
+    assert len(sent) == int(answer.headers["Content-Length"])
+    assert (gzip.decompress(sent) if packed else sent).decode() == translator.as_html(title="small")
+    assert answer.headers["Vary"] == "Accept-Encoding"
+
+
+def test_the_page_is_not_sent_again_to_whom_has_it(client):
+    whole = client.get("/")
+    for known in (whole.headers["ETag"], f'"other", {whole.headers["ETag"]}', "*"):
+        answer = client.get("/", headers={"If-None-Match": known})
+        assert (answer.status_code, answer.content) == (304, b"")
+        assert answer.headers["Content-Security-Policy"] == whole.headers["Content-Security-Policy"]
+    assert client.get("/", headers={"If-None-Match": '"other"'}).text == whole.text
 
 
 @pytest.mark.parametrize(
@@ -286,7 +309,19 @@ def test_headers_keep_browsers_out_of_trouble(client):
         assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert "Access-Control-Allow-Origin" not in answer.headers
-    assert client.get("/api/health", headers={"Host": "evil.example"}).status_code == 400
+
+
+def test_a_name_that_is_not_the_server_s(translator):
+    with opened(translator, hosts=["localhost", "[::1]", "Translate.example"]) as client:
+        for host in ("evil.example", "evil.example:80", "", "localhost.evil.example", "[::2]:80"):
+            message = told(client.get("/api/health", headers={"Host": host}), 400)
+            assert message.startswith(
+                f"Host: got {host.removesuffix(':80')!r}; expected one of localhost, [::1], translate"
+            )
+        for host in ("localhost", "LOCALHOST:8000", "[::1]", "[::1]:8000", "translate.example"):
+            assert client.get("/api/health", headers={"Host": host}).status_code == 200
+    with opened(translator, hosts=["*"]) as client:
+        assert client.get("/api/health", headers={"Host": "evil.example"}).status_code == 200
 
 
 def test_other_pages_may_use_it_only_where_that_is_allowed(translator):

@@ -137,6 +137,43 @@ const scenarios = {
     await close();
   },
 
+  async "the keyboard stays where it was: a slider in sight, a button that can be pressed, the language, an export"() {
+    const { page, close } = await opened("#text=The man is calm.", { viewport: { width: 1200, height: 420 } });
+    const active = (read) => page.evaluate(read);
+    const reach = async (matching) => {
+      for (let k = 0; k < 60; k++) {
+        await page.keyboard.press("Tab");
+        if (await page.evaluate((each) => document.activeElement.matches(each), matching)) return;
+      }
+      assert.fail(`${matching} is out of reach`);
+    };
+    await reach("#language");
+    await page.keyboard.press("ArrowDown");
+    await page.waitForFunction(() => document.documentElement.lang === "tr");
+    assert.equal(await active(() => document.activeElement.id), "language");
+    await page.keyboard.press("ArrowUp");
+    await page.waitForFunction(() => document.documentElement.lang === "en");
+    await reach(".step .icon");
+    for (let k = 0; k < 6; k++) await page.keyboard.press("Enter");
+    assert.equal(await active(() => document.activeElement.getAttribute("aria-label")), "Previous step");
+    for (let k = 0; k < 6; k++) await page.keyboard.press("Enter");
+    assert.equal(await active(() => document.activeElement.getAttribute("aria-label")), "Next step");
+    await reach(".weight-row input[type=range]");
+    await page.keyboard.press("ArrowRight");
+    await page.locator(".changes li").waitFor();
+    const inSight = () => {
+      const { top, bottom } = document.activeElement.getBoundingClientRect();
+      return document.activeElement.matches("input[type=range]") && top >= 0 && bottom <= innerHeight;
+    };
+    await page.waitForFunction(inSight);
+    await page.evaluate(() => document.querySelector("#text").focus());
+    await reach("footer .plain");
+    const [saved] = await Promise.all([page.waitForEvent("download"), page.keyboard.press("Enter")]);
+    assert.equal(saved.suggestedFilename(), "dikkat.json");
+    assert.equal(await active(() => document.activeElement.textContent), "Everything as JSON");
+    await close();
+  },
+
   async "a weight is pinned, the rest written anew, undone, redone, and in the address"() {
     const { page, close } = await opened("#text=The man is calm.&step=2");
     await says(translationOf(page), "L'homme est calme.");

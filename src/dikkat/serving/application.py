@@ -14,12 +14,11 @@ from fastapi.sse import format_sse_event
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import Receive, Scope, Send
 
 from dikkat import __version__
 from dikkat.errors import InputError
-from dikkat.serving.guards import PAGE_POLICY, Guards, busy
+from dikkat.serving.guards import Guards, busy
 from dikkat.serving.limits import Limits
 from dikkat.serving.messages import (
     AttentionRequest,
@@ -37,6 +36,7 @@ from dikkat.serving.messages import (
     TranslateResponse,
 )
 from dikkat.serving.metrics import Metrics
+from dikkat.serving.page import Page
 from dikkat.serving.queue import BusyError, Queue
 from dikkat.stopping import StoppedError, stopping
 from dikkat.translation import Translation, Translator
@@ -104,9 +104,8 @@ def create_app(
     for error, answer in _ANSWERS.items():
         app.add_exception_handler(error, answer)
     served.add_to(app)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
     paths = frozenset(getattr(route, "path", "") for route in app.routes)
-    app.add_middleware(Guards, limits=limits, metrics=served.metrics, paths=paths)
+    app.add_middleware(Guards, limits=limits, metrics=served.metrics, paths=paths, hosts=hosts)
     if allowed := list(origins):  # around the guards, so that a page can read their answers too
         app.add_middleware(
             CORSMiddleware, allow_origins=allowed, allow_methods=["GET", "POST"], allow_headers=["*"],
@@ -121,7 +120,7 @@ class Served:
     def __init__(self, translators: dict[str, Translator], limits: Limits) -> None:
         self._translators, self._limits, self.metrics = translators, limits, Metrics()
         self._walks = 0
-        self._pages: dict[str, bytes] = {}
+        self._pages: dict[str, Page] = {}
         self._working: asyncio.Task[None] | None = None
 
     @asynccontextmanager
@@ -157,14 +156,14 @@ class Served:
     async def translate(self, asked: TranslateRequest, request: Request) -> Response:
         """Translate a sentence."""
         found = await self._translated(asked, [asked.text], request)
-        return await _aside(lambda: _answers(found, asked)[0])
+        return await _answer(lambda: _answers(found, asked)[0], aside=asked.attention)
 
     async def batch(self, asked: BatchRequest, request: Request) -> Response:
         """Translate sentences."""
         if len(asked.texts) > self._limits.sentences:
             raise InputError(f"texts: got {len(asked.texts)} sentences; expected at most {self._limits.sentences}")
         found = await self._translated(asked, asked.texts, request)
-        return await _aside(lambda: BatchResponse(results=_answers(found, asked)))
+        return await _answer(lambda: BatchResponse(results=_answers(found, asked)), aside=asked.attention)
 
     async def _translated(
         self, asked: TranslateRequest | BatchRequest, texts: list[str], request: Request
@@ -209,11 +208,12 @@ class Served:
                 return [step async for step in self._walked(walk)]
 
             taken = await _while_there(request, gathered())
-        return await _aside(
+        return await _answer(
             lambda: SteerResponse(
                 translation=Found.of(translation(translator, text, taken), attention=True),
                 steps=[_told(index, step, translator) for index, step in enumerate(taken)],
-            )
+            ),
+            aside=True,
         )
 
     async def stream(self, asked: StreamRequest) -> StreamingResponse:
@@ -256,16 +256,16 @@ class Served:
                 return
             yield step
 
-    async def page(self, model: str | None = None) -> HTMLResponse:
+    async def page(self, request: Request, model: str | None = None) -> Response:
         """A page that translates by itself, as `dikkat export --html` writes it."""
         translator = self._translator(model)
         name = next(name for name, each in self._translators.items() if each is translator)
         if name not in self._pages:
             try:
-                self._pages[name] = await asyncio.to_thread(lambda: translator.as_html(title=name).encode())
+                self._pages[name] = await asyncio.to_thread(lambda: Page(translator.as_html(title=name)))
             except InputError as error:
                 raise HTTPException(404, str(error)) from error
-        return HTMLResponse(self._pages[name], headers={"Content-Security-Policy": PAGE_POLICY})
+        return self._pages[name].answer(request.headers)
 
     async def models(self) -> list[ModelInfo]:
         """The models that are served; the first is that of requests that name none."""
@@ -344,9 +344,9 @@ def _answers(found: list[list[Translation]], asked: TranslateRequest | BatchRequ
     ]
 
 
-async def _aside(answer: Callable[[], BaseModel]) -> Response:
-    """An answer as JSON, made on another thread: of many weights that takes a while."""
-    text = await asyncio.to_thread(lambda: answer().model_dump_json())
+async def _answer(answer: Callable[[], BaseModel], *, aside: bool) -> Response:
+    """An answer as JSON; aside, on another thread, where it has many weights: texts take less time than going there."""
+    text = await asyncio.to_thread(lambda: answer().model_dump_json()) if aside else answer().model_dump_json()
     return Response(text, media_type="application/json")
 
 

@@ -5,9 +5,10 @@ import contextlib
 import logging
 import math
 import time
+from collections.abc import Iterable
 
 import limits as rates
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -37,10 +38,14 @@ class Guards:
         limits: What it takes on.
         metrics: Where to count.
         paths: Those that there are; all others are counted as one.
+        hosts: Names by which the server may be addressed; `"*"`: any.
     """
 
-    def __init__(self, app: ASGIApp, *, limits: Limits, metrics: Metrics, paths: frozenset[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, limits: Limits, metrics: Metrics, paths: frozenset[str], hosts: Iterable[str]
+    ) -> None:
         self._app, self._limits, self._metrics, self._paths = app, limits, metrics, paths
+        self._hosts = [host.lower() for host in hosts]
         self._rate = None if limits.rate is None else rates.parse(limits.rate)
         # Of windows that move, the store in memory would keep every address for ever.
         self._window = rates.strategies.FixedWindowRateLimiter(rates.storage.MemoryStorage())
@@ -97,6 +102,11 @@ class Guards:
             problem = f"body: got more than {self._limits.body:,} bytes; expected at most so many. Send less at once"
             await JSONResponse({"error": problem}, 413, {"Connection": "close"})(scope, receive, send)
             return
+        host = _name(Headers(scope=scope).get("host", ""))
+        if "*" not in self._hosts and host not in self._hosts:
+            problem = f"Host: got {host[:80]!r}; expected one of {', '.join(self._hosts)}: use such a name"
+            await JSONResponse({"error": problem}, 400)(scope, receive, send)
+            return
         given = False
 
         async def again() -> Message:
@@ -123,6 +133,12 @@ class Guards:
                 return None
             if not message.get("more_body"):
                 return bytes(parts)
+
+
+def _name(host: str) -> str:
+    """Of a `Host` header, without the port."""
+    name, colon, port = host.lower().rpartition(":")
+    return name if colon and port.isdigit() else host.lower()
 
 
 async def _drop(receive: Receive) -> None:

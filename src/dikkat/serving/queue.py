@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -50,7 +51,9 @@ class Queue:
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self._limits, self._metrics = limits, metrics
         self._jobs: deque[_Job] = deque()
-        self._came = asyncio.Event()
+        self._came = threading.Condition()  # guards the jobs
+        self._batch: list[_Job] = []  # that is being translated
+        self._closed = False
         self._thread = ThreadPoolExecutor(1, "dikkat-serving")
         self._pace = 0.05  # seconds a sentence, lately
         metrics.waiting.set_function(self._waiting)
@@ -72,8 +75,9 @@ class Queue:
         loop = asyncio.get_running_loop()
         parts = [texts[start : start + size] for start in range(0, len(texts), size)]
         jobs = [_Job(translator, search, part, loop.create_future()) for part in parts]
-        self._jobs.extend(jobs)
-        self._came.set()
+        with self._came:
+            self._jobs.extend(jobs)
+            self._came.notify()
         try:
             async with asyncio.timeout(self._limits.seconds):
                 return [best for job in jobs for best in await job.result]
@@ -83,34 +87,52 @@ class Queue:
 
     async def run(self) -> None:
         """Translate batch after batch, until cancelled."""
-        loop, batch = asyncio.get_running_loop(), list[_Job]()
+        loop = asyncio.get_running_loop()
         try:
-            while True:
-                await self._came.wait()
-                batch = self._next()
-                if not batch:
-                    self._came.clear()
-                    continue
-                began = time.perf_counter()
-                found: list[list[Translation]] | BaseException
-                try:
-                    found = await loop.run_in_executor(self._thread, _translated, batch)
-                except Exception as error:  # theirs, whose requests these are
-                    found = error
-                count = sum(len(job.texts) for job in batch)
-                self._pace += (((time.perf_counter() - began) / count) - self._pace) / 8
-                self._metrics.batch.observe(count)
-                _give(batch, found)
+            await loop.run_in_executor(self._thread, self._work, loop)
         finally:
-            for job in (*batch, *self._jobs):
+            with self._came:
+                self._closed = True
+                self._came.notify()
+                left = [*self._batch, *self._jobs]
+            for job in left:
                 job.result.cancel()
             self._thread.shutdown(wait=False)
 
+    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        """On a thread of its own, which takes the next batch itself: the loop may be busy with answers and requests."""
+        while batch := self._next():
+            began = time.perf_counter()
+            found: list[list[Translation]] | BaseException
+            try:
+                found = _translated(batch)
+            except Exception as error:  # theirs, whose requests these are
+                found = error
+            if self._closed:  # and the loop too, perhaps
+                return
+            loop.call_soon_threadsafe(self._done, batch, found, time.perf_counter() - began)
+
+    def _done(self, batch: Sequence[_Job], found: list[list[Translation]] | BaseException, seconds: float) -> None:
+        count = sum(len(job.texts) for job in batch)
+        self._pace += (seconds / count - self._pace) / 8
+        self._metrics.batch.observe(count)
+        _give(batch, found)
+
     def _waiting(self) -> int:
-        return sum(len(job.texts) for job in self._jobs if not job.result.done())
+        with self._came:
+            return sum(len(job.texts) for job in self._jobs if not job.result.done())
 
     def _next(self) -> list[_Job]:
-        """The first that is still wanted, and what goes with it."""
+        """The first that is still wanted, and what goes with it, once there is one; none where the queue is closed."""
+        with self._came:
+            self._batch = []
+            while not self._closed and not self._batch:
+                self._batch = self._taken()
+                if not self._batch:
+                    self._came.wait()
+            return [] if self._closed else self._batch
+
+    def _taken(self) -> list[_Job]:
         batch: list[_Job] = []
         room, others = self._limits.batch, deque[_Job]()
         while self._jobs and room > 0:

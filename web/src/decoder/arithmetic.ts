@@ -1,20 +1,26 @@
-/** Matrices in int8 times vectors, as docs/int8.md says; in WebAssembly where there is some, otherwise in typed arrays. */
-import product from "./product.wat";
+/** Matrices in int8 times vectors, as docs/int8.md says, and the functions that a step applies to what comes out. */
+import { machine, type Machine } from "./kernels";
 
-/** A matrix in memory: for each of its inputs a block of rows, padded to a multiple of 16 columns. */
+/**
+ * A matrix in memory: for each of its inputs a block. Rows are padded to a multiple of 4, columns to one of 16, and of
+ * four rows 16 numbers each stand side by side.
+ */
 export interface Matrix {
   readonly rows: number;
   readonly scales: number;
   readonly blocks: readonly { at: number; width: number; padded: number }[];
 }
 
-type Product = (
-  weights: number, scales: number, rows: number, width: number, vector: number, worth: number, out: number,
-) => void;
+/** Vectors that a reader's words are compared with: e^{2k}, row after row. */
+export interface Exponentials {
+  readonly places: number;
+  readonly numbers: Float64Array<ArrayBuffer>;
+}
 
-const PAGE = 1 << 16;
+/** Vectors that are multiplied at once. */
+const TOGETHER = 16;
 
-export const padded = (width: number): number => Math.ceil(width / 16) * 16;
+const up = (count: number, to: number): number => Math.ceil(count / to) * to;
 
 // To add and take away 1.5·2²³ in float32 rounds what is small against it to a whole number, of two the even one.
 const WHOLE = 12582912;
@@ -25,125 +31,184 @@ export const toEven = (x: number): number => f32(f32(x) + WHOLE) - WHOLE;
 
 /** The bytes that a matrix takes. */
 export function room(rows: number, widths: readonly number[]): number {
-  return rows * widths.reduce((sum, width) => sum + padded(width), 0) + 4 * rows + 64;
+  return up(rows, 4) * (widths.reduce((sum, width) => sum + up(width, 16), 0) + 4) + 64;
 }
 
 export class Arithmetic {
-  readonly kind: "wasm" | "js";
-  private readonly bytes: Int8Array;
-  private readonly floats: Float32Array;
-  private readonly halves: Int16Array;
-  private readonly product: Product;
-  private readonly vector: number;
+  private readonly machine: Machine;
+  private bytes!: Int8Array<ArrayBuffer>;
+  private halves!: Int16Array<ArrayBuffer>;
+  private floats!: Float32Array<ArrayBuffer>;
+  private doubles!: Float64Array<ArrayBuffer>;
+  private readonly vectors = 0;
+  private readonly worths: number;
   private readonly out: number;
   private free: number;
+  private held: Exponentials | null = null;
 
   /**
    * @param size bytes of all matrices, by `room`
    * @param widest the largest number of rows or columns
    * @param plain whether to leave WebAssembly out
    */
-  constructor(size: number, widest: number, plain = false) {
-    const scratch = padded(widest) * 6 + 128;
-    const memory = plain ? null : instance(Math.ceil((size + scratch) / PAGE) + 1);
-    const buffer = memory?.buffer ?? new ArrayBuffer(Math.ceil((size + scratch) / 64) * 64);
+  constructor(size: number, private readonly widest: number, plain = false) {
+    this.machine = machine(plain);
+    this.worths = up(widest, 16) * 2 * TOGETHER;
+    this.out = this.worths + 4 * TOGETHER;
+    this.free = up(this.out + up(widest, 4) * 4 * TOGETHER, 64);
+    this.grow(this.free + size);
+  }
+
+  get kind(): "wasm" | "js" {
+    return this.machine.kind;
+  }
+
+  private grow(size: number): void {
+    this.machine.grow(size);
+    const buffer = this.machine.buffer();
+    if (this.bytes?.buffer === buffer) return;
     this.bytes = new Int8Array(buffer);
-    this.floats = new Float32Array(buffer);
     this.halves = new Int16Array(buffer);
-    this.vector = 0;
-    this.out = padded(widest) * 2;
-    this.free = Math.ceil(scratch / 64) * 64;
-    this.kind = memory ? "wasm" : "js";
-    this.product = memory?.product ?? this.inTypedArrays;
+    this.floats = new Float32Array(buffer);
+    this.doubles = new Float64Array(buffer);
   }
 
   /** Take a matrix in: its numbers row after row, its rows' scales, and how wide each of its inputs is. */
   matrix(numbers: Int8Array, scales: Float32Array, widths: readonly number[]): Matrix {
     const rows = scales.length;
     const columns = widths.reduce((a, b) => a + b, 0);
+    const { bytes } = this;
     let first = 0;
     const blocks = widths.map((width) => {
-      const block = { at: this.free, width, padded: padded(width) };
+      const block = { at: this.free, width, padded: up(width, 16) };
       for (let row = 0; row < rows; row++) {
-        const start = row * columns + first;
-        this.bytes.set(numbers.subarray(start, start + width), block.at + row * block.padded);
+        const from = row * columns + first;
+        const to = place(block, row);
+        for (let c = 0; c < width; c++) bytes[to + (c >> 4) * 64 + (c & 15)] = numbers[from + c]!;
       }
-      this.free += rows * block.padded;
+      this.free += up(rows, 4) * block.padded;
       first += width;
       return block;
     });
-    const at = Math.ceil(this.free / 4) * 4;
+    const at = up(this.free, 16);
     this.floats.set(scales, at / 4);
-    this.free = at + 4 * rows;
+    this.free = at + 4 * up(rows, 4);
     return { rows, scales: at, blocks };
   }
 
-  /** bias + the matrix times its inputs, each of which is quantised by itself. */
-  times(matrix: Matrix, inputs: readonly Float32Array[], bias: Float32Array | null): Float32Array {
-    const out = this.floats.subarray(this.out / 4, this.out / 4 + matrix.rows);
-    if (bias) out.set(bias);
-    else out.fill(0);
-    matrix.blocks.forEach(({ at, padded }, k) => {
-      const worth = this.quantize(inputs[k]!, padded);
-      this.product(at, matrix.scales, matrix.rows, padded, this.vector, worth, this.out);
-    });
-    return out.slice();
+  /** Of each group of inputs: bias + the matrix times its inputs, each of which is quantised by itself. */
+  times(matrix: Matrix, groups: readonly (readonly Float32Array[])[], bias: Float32Array | null): Float32Array<ArrayBuffer>[] {
+    const found: Float32Array<ArrayBuffer>[] = [];
+    const rows = up(matrix.rows, 4);
+    for (let first = 0; first < groups.length; first += TOGETHER) {
+      const own = groups.slice(first, first + TOGETHER);
+      const from = this.out / 4;
+      own.forEach((_, v) => {
+        if (bias) this.floats.set(bias, from + v * rows);
+        else this.floats.fill(0, from + v * rows, from + v * rows + matrix.rows);
+      });
+      matrix.blocks.forEach(({ at, padded }, k) => {
+        own.forEach((inputs, v) => {
+          this.floats[this.worths / 4 + v] = this.quantize(inputs[k]!, this.vectors / 2 + v * padded, padded);
+        });
+        const { vectors, worths, out } = this;
+        this.machine.kernels.product(at, matrix.scales, rows, padded, vectors, worths, own.length, out, 4 * rows);
+      });
+      own.forEach((_, v) => found.push(this.floats.slice(from + v * rows, from + v * rows + matrix.rows)));
+    }
+    return found;
   }
 
   /** A row of a matrix of one block, times a number. */
-  row(matrix: Matrix, row: number, by: number): Float32Array {
-    const { at, width, padded } = matrix.blocks[0]!;
-    const scale = Math.fround(this.floats[matrix.scales / 4 + row]! * Math.fround(by));
-    return Float32Array.from(this.bytes.subarray(at + row * padded, at + row * padded + width), (q) => q * scale);
+  row(matrix: Matrix, row: number, by: number): Float32Array<ArrayBuffer> {
+    const block = matrix.blocks[0]!;
+    const scale = f32(this.floats[matrix.scales / 4 + row]! * f32(by));
+    const found = new Float32Array(block.width);
+    const from = place(block, row);
+    for (let c = 0; c < found.length; c++) found[c] = this.bytes[from + (c >> 4) * 64 + (c & 15)]! * scale;
+    return found;
   }
 
   /** Write a vector as whole numbers, of which the largest is 127, and return what 1 of these is worth. */
-  private quantize(x: Float32Array, padded: number): number {
-    const at = this.vector / 2;
+  private quantize(x: Float32Array, at: number, padded: number): number {
     const whole = this.halves;
     let most = 0;
     for (let i = 0; i < x.length; i++) {
       const size = Math.abs(x[i]!);
       if (size > most) most = size;
     }
-    const by = most === 0 ? 0 : Math.fround(127 / most);
-    for (let i = 0; i < x.length; i++) whole[at + i] = toEven(Math.fround(x[i]! * by));
+    const by = most === 0 ? 0 : f32(127 / most);
+    for (let i = 0; i < x.length; i++) whole[at + i] = toEven(f32(x[i]! * by));
     whole.fill(0, at + x.length, at + padded);
-    return Math.fround(most / 127);
+    return f32(most / 127);
   }
 
-  private readonly inTypedArrays: Product = (weights, scales, rows, width, vector, worth, out) => {
-    const { bytes, halves, floats } = this;
-    const v = vector / 2;
-    for (let r = 0; r < rows; r++) {
-      const start = weights + r * width;
-      let a = 0;
-      let b = 0;
-      for (let c = 0; c < width; c += 2) {
-        a += bytes[start + c]! * halves[v + c]!;
-        b += bytes[start + c + 1]! * halves[v + c + 1]!;
-      }
-      floats[out / 4 + r] = floats[out / 4 + r]! + (a + b) * Math.fround(worth * floats[scales / 4 + r]!);
+  /** 1 / (1 + e^{−x}), in place. */
+  sigmoids(x: Float32Array): void {
+    this.inParts(x, (at, count) => this.machine.kernels.sigmoids(at, count));
+  }
+
+  /** tanh x, in place. */
+  tanhs(x: Float32Array): void {
+    this.inParts(x, (at, count) => this.machine.kernels.tanhs(at, count));
+  }
+
+  private inParts(x: Float32Array, act: (at: number, count: number) => void): void {
+    for (let first = 0; first < x.length; first += this.widest) {
+      const part = x.subarray(first, first + this.widest);
+      this.floats.set(part, this.out / 4);
+      act(this.out, up(part.length, 4));
+      part.set(this.floats.subarray(this.out / 4, this.out / 4 + part.length));
     }
-  };
+  }
+
+  /** log Σ e^x, of which the largest x is known. */
+  logSum(x: Float32Array, most: number): number {
+    const from = this.out / 4;
+    this.floats.set(x, from);
+    this.floats.fill(-Infinity, from + x.length, from + up(x.length, 4));
+    return most + Math.log(this.machine.kernels.sumOfExponentials(this.out, up(x.length, 4), most));
+  }
+
+  /** e^{2k} of vectors, which are all as long, neither 0 nor infinite, so that no product of two is 0·∞. */
+  exponentials(vectors: readonly Float32Array[]): Exponentials {
+    const width = up(vectors[0]?.length ?? 0, 2);
+    const numbers = new Float64Array(width * vectors.length).fill(1);
+    vectors.forEach((vector, place) => {
+      for (let k = 0; k < vector.length; k++) {
+        numbers[place * width + k] = Math.exp(2 * Math.min(Math.max(vector[k]!, -300), 300));
+      }
+    });
+    return { places: vectors.length, numbers };
+  }
+
+  /** Of each place Σ v·tanh(q + k), by exponentials that were computed once for each, not for each pair. */
+  additive(keys: Exponentials, query: Exponentials, v: Float32Array): Float64Array<ArrayBuffer> {
+    const width = query.numbers.length;
+    const start = up(this.free, 16) / 8;
+    const [own, out, first] = [start, start + 2 * width, start + 2 * width + up(keys.places, 2)];
+    if (this.held !== keys) {
+      this.grow(8 * (first + keys.numbers.length));
+      this.doubles.set(keys.numbers, first);
+      this.held = keys;
+    }
+    this.doubles.set(query.numbers, own);
+    this.doubles.fill(0, own + width, own + 2 * width);
+    this.doubles.set(v, own + width);
+    this.machine.kernels.additive(8 * first, keys.places, width, 8 * own, 8 * (own + width), 8 * out);
+    return this.doubles.slice(out, out + keys.places);
+  }
 }
+
+/** Where a row of a block begins. */
+const place = ({ at, padded }: { at: number; padded: number }, row: number): number =>
+  at + (row >> 2) * 4 * padded + (row & 3) * 16;
 
 /** What a vector becomes by that rounding. */
 export function rounded(x: Float32Array): Float32Array {
   let most = 0;
   for (const each of x) most = Math.max(most, Math.abs(each));
-  const by = most === 0 ? 0 : Math.fround(127 / most);
-  const worth = Math.fround(most / 127);
-  return x.map((each) => toEven(Math.fround(each * by)) * worth);
-}
-
-function instance(pages: number): { buffer: ArrayBuffer; product: Product } | null {
-  try {
-    const memory = new WebAssembly.Memory({ initial: pages });
-    const code = Uint8Array.from(atob(product), (each) => each.charCodeAt(0));
-    const { exports } = new WebAssembly.Instance(new WebAssembly.Module(code), { arithmetic: { memory } });
-    return { buffer: memory.buffer, product: exports["product"] as Product };
-  } catch {
-    return null; // an old browser, or a policy that allows none
-  }
+  const by = most === 0 ? 0 : f32(127 / most);
+  const worth = f32(most / 127);
+  return x.map((each) => toEven(f32(each * by)) * worth);
 }

@@ -1,5 +1,5 @@
 /** The network of a model folder: encoder, attention, decoder, readout, as docs/reference_decoder.py has it. */
-import { Arithmetic, room, rounded, type Matrix } from "./arithmetic";
+import { Arithmetic, room, rounded, type Exponentials, type Matrix } from "./arithmetic";
 import { Refusal } from "./refusal";
 import type { Tensor } from "./tensors";
 
@@ -19,13 +19,20 @@ export interface Memory {
   readonly size: number;
   readonly values: readonly Float32Array[];
   readonly keys: readonly Float32Array[];
-  /** e^{2k} of additive keys. */
-  readonly exponentials: readonly Float64Array[];
+  /** Of additive keys. */
+  readonly exponentials: Exponentials | null;
 }
 
 export interface State {
   readonly hidden: readonly Float32Array[];
   readonly cell: readonly Float32Array[];
+}
+
+/** A layer's state and content (of a GRU the same), and its gates. */
+interface Turned {
+  readonly state: Float32Array;
+  readonly content: Float32Array;
+  readonly gates: Gates;
 }
 
 /** Where a step looks: weights that a reader has fixed, by the source's places. */
@@ -49,8 +56,8 @@ export type Gates = Readonly<Record<string, Float32Array>>;
 
 const ATTENDING = ["additive", "dot", "scaled_dot", "bilinear"];
 
-const sigmoid = (x: number): number => 1 / (1 + Math.exp(-x));
-const f32 = Math.fround;
+/** Words of a sentence that are read at once, before a caller can do something else. */
+const TOGETHER = 64;
 
 interface Cell {
   given: Matrix;
@@ -137,9 +144,15 @@ export class Network {
     };
   }
 
-  private times(name: string, ...inputs: Float32Array[]): Float32Array {
+  /** A layer of each group of inputs. */
+  private times(name: string, groups: readonly (readonly Float32Array[])[]): Float32Array<ArrayBuffer>[] {
     const bias = name.endsWith(".weight") ? this.vectors.get(name.replace(/weight$/, "bias")) : undefined;
-    return this.arithmetic.times(this.matrixOf(name), inputs, bias ?? null);
+    return this.arithmetic.times(this.matrixOf(name), groups, bias ?? null);
+  }
+
+  private tanhs(vectors: Float32Array<ArrayBuffer>[]): Float32Array<ArrayBuffer>[] {
+    for (const each of vectors) this.arithmetic.tanhs(each);
+    return vectors;
   }
 
   private embedding(name: string, token: number): Float32Array {
@@ -148,9 +161,9 @@ export class Network {
 
   // --- reading
 
-  /** Read a sentence, position by position, so that a caller can do something else between. */
+  /** Read a sentence, part by part, so that a caller can do something else between. */
   *reading(source: readonly number[]): Generator<void, { memory: Memory; state: State }> {
-    let below = source.map((token) => this.embedding(this.sourceName, token));
+    let below: Float32Array[] = source.map((token) => this.embedding(this.sourceName, token));
     const ends: Float32Array[] = [];
     const endCells: Float32Array[] = [];
     for (const directions of this.encoderCells) {
@@ -159,12 +172,17 @@ export class Network {
       const lastCells: Float32Array[] = [];
       for (const [direction, cell] of directions.entries()) {
         const size = this.settings.hidden_size / directions.length;
-        let state = new Float32Array(size);
-        let content = new Float32Array(size);
+        let state: Float32Array = new Float32Array(size);
+        let content = state;
         const found: Float32Array[] = [];
-        for (const x of direction ? [...below].reverse() : below) {
-          ({ state, content } = this.turn(cell, [x], state, content));
-          found.push(state);
+        const inputs = direction ? [...below].reverse() : below;
+        for (let first = 0; first < inputs.length; first += TOGETHER) {
+          const part = inputs.slice(first, first + TOGETHER).map((x) => [x]);
+          for (const given of this.arithmetic.times(cell.given, part, cell.givenBias)) {
+            const [own] = this.arithmetic.times(cell.own, [[state]], cell.ownBias);
+            ({ state, content } = this.turned(given, own!, state, content));
+            found.push(state);
+          }
           yield;
         }
         sides.push(direction ? found.reverse() : found);
@@ -176,103 +194,99 @@ export class Network {
       endCells.push(joined(lastCells));
     }
     const values = this.attends ? below : [ends.at(-1)!];
-    const hidden = ends.map((end) => this.times("bridge.weight", end).map(Math.tanh));
-    const cell = this.lstm ? endCells.map((end) => this.times("cell_bridge.weight", end)) : [];
-    const keys = this.attends ? values.map((value) => this.key(value)) : [];
-    const exponentials = this.settings.score === "additive" ? keys.map(exponentialsOf) : [];
+    const hidden = this.tanhs(this.times("bridge.weight", ends.map((end) => [end])));
+    const cell = this.lstm ? this.times("cell_bridge.weight", endCells.map((end) => [end])) : [];
+    const keys = this.attends ? this.keysOf(values) : [];
+    const exponentials = this.settings.score === "additive" ? this.arithmetic.exponentials(keys) : null;
     return { memory: { size: source.length, values, keys, exponentials }, state: { hidden, cell } };
   }
 
-  private key(value: Float32Array): Float32Array {
-    return this.settings.score === "additive" ? this.times("decoder.score.W_k.weight", value) : rounded(value);
+  private keysOf(values: readonly Float32Array[]): readonly Float32Array[] {
+    if (this.settings.score !== "additive") return values.map(rounded);
+    return this.times("decoder.score.W_k.weight", values.map((value) => [value]));
   }
 
-  /** One step of a GRU or an LSTM. */
-  private turn(
-    cell: Cell, inputs: Float32Array[], state: Float32Array, content: Float32Array,
-  ): { state: Float32Array<ArrayBuffer>; content: Float32Array<ArrayBuffer>; gates: Gates } {
-    const given = this.arithmetic.times(cell.given, inputs, cell.givenBias);
-    const own = this.arithmetic.times(cell.own, [state], cell.ownBias);
+  /** One step of a GRU or an LSTM, from what was made of its inputs and of its own state. */
+  private turned(given: Float32Array, own: Float32Array, state: Float32Array, content: Float32Array): Turned {
     const h = state.length;
+    const gate = (at: number): Float32Array<ArrayBuffer> => {
+      const sums = new Float32Array(h);
+      for (let k = 0; k < h; k++) sums[k] = given[at * h + k]! + own[at * h + k]!;
+      return sums;
+    };
+    const { arithmetic } = this;
     const next = new Float32Array(h);
-    const [one, two, three, four] = [0, 1, 2, 3].map(() => new Float32Array(h)) as [
-      Float32Array, Float32Array, Float32Array, Float32Array,
-    ];
     if (this.lstm) {
+      const [input, forget, candidate, output] = [gate(0), gate(1), gate(2), gate(3)];
+      for (const each of [input, forget, output]) arithmetic.sigmoids(each);
+      arithmetic.tanhs(candidate);
       const after = new Float32Array(h);
-      for (let k = 0; k < h; k++) {
-        one[k] = sigmoid(given[k]! + own[k]!);
-        two[k] = sigmoid(given[h + k]! + own[h + k]!);
-        three[k] = Math.tanh(given[2 * h + k]! + own[2 * h + k]!);
-        four[k] = sigmoid(given[3 * h + k]! + own[3 * h + k]!);
-        after[k] = two[k]! * content[k]! + one[k]! * three[k]!;
-        next[k] = four[k]! * Math.tanh(after[k]!);
-      }
-      return { state: next, content: after, gates: { input: one, forget: two, candidate: three, output: four } };
+      for (let k = 0; k < h; k++) after[k] = forget[k]! * content[k]! + input[k]! * candidate[k]!;
+      next.set(after);
+      arithmetic.tanhs(next);
+      for (let k = 0; k < h; k++) next[k] = output[k]! * next[k]!;
+      return { state: next, content: after, gates: { input, forget, candidate, output } };
     }
-    for (let k = 0; k < h; k++) {
-      one[k] = sigmoid(f32(given[k]! + own[k]!));
-      two[k] = sigmoid(f32(given[h + k]! + own[h + k]!));
-      three[k] = Math.tanh(given[2 * h + k]! + one[k]! * own[2 * h + k]!);
-      next[k] = three[k]! + two[k]! * (state[k]! - three[k]!);
-    }
-    return { state: next, content: next, gates: { reset: one, update: two, candidate: three } };
+    const [reset, update] = [gate(0), gate(1)];
+    arithmetic.sigmoids(reset);
+    arithmetic.sigmoids(update);
+    const candidate = new Float32Array(h);
+    for (let k = 0; k < h; k++) candidate[k] = given[2 * h + k]! + reset[k]! * own[2 * h + k]!;
+    arithmetic.tanhs(candidate);
+    for (let k = 0; k < h; k++) next[k] = candidate[k]! + update[k]! * (state[k]! - candidate[k]!);
+    return { state: next, content: next, gates: { reset, update, candidate } };
   }
 
   // --- writing
 
-  /** A step: where the decoder looks, its new state, and the readout. */
-  step(token: number, memory: Memory, before: State, pins: Pins | null = null): Step {
-    const embedded = this.embedding("target_embedding.weight", token);
-    const { query, scores } = this.compared(before.hidden.at(-1)!, memory);
-    const own = softmax(scores);
-    const weights = pins?.size ? pinned(own, pins) : own;
-    const context = this.average(weights, memory);
-    const hidden: Float32Array[] = [];
-    const cell: Float32Array[] = [];
-    let inputs = [embedded, context];
-    let gates: Gates = {};
-    this.decoderCells.forEach((each, layer) => {
-      const old = before.hidden[layer]!;
-      const turned = this.turn(each, inputs, old, this.lstm ? before.cell[layer]! : old);
-      hidden.push(turned.state);
-      if (this.lstm) cell.push(turned.content);
-      gates = turned.gates;
-      inputs = [turned.state];
+  /** Of each token that came last, with the state before it: where the decoder looks, its new state, and the readout. */
+  steps(tokens: readonly number[], memory: Memory, before: readonly State[], pins: Pins | null = null): Step[] {
+    const embedded = tokens.map((token) => this.embedding("target_embedding.weight", token));
+    const looks = this.compared(before.map((state) => state.hidden.at(-1)!), memory).map(({ query, scores }) => {
+      const own = softmax(scores);
+      const weights = pins?.size ? pinned(own, pins) : own;
+      return { query, scores, own, weights, context: this.average(weights, memory) };
     });
-    const readout = this.times("readout.weight", hidden.at(-1)!, context, embedded).map(Math.tanh);
-    return { query, scores, own, weights, context, gates, state: { hidden, cell }, readout };
-  }
-
-  /** Scores of all tokens, unnormalised. */
-  tokenScores(readout: Float32Array): Float32Array {
-    return this.arithmetic.times(this.matrixOf(this.outputName), [readout], this.vectorOf("output_bias"));
-  }
-
-  private compared(state: Float32Array, memory: Memory): { query: Float32Array; scores: Float64Array } {
-    const { score } = this.settings;
-    const scores = new Float64Array(memory.size);
-    if (score === "none") return { query: state, scores };
-    if (score === "additive") {
-      const query = this.times("decoder.score.W_q.weight", state);
-      const exps = exponentialsOf(query);
-      const v = this.scoreWeight;
-      memory.exponentials.forEach((keys, place) => {
-        let sum = 0;
-        // tanh(q + k) = 1 − 2/(1 + e^{2q}·e^{2k}): the exponentials are computed once for each, not for each pair.
-        for (let k = 0; k < v.length; k++) sum += v[k]! * (1 - 2 / (1 + exps[k]! * keys[k]!));
-        scores[place] = sum;
+    const states = before.map(() => ({ hidden: [] as Float32Array[], cell: [] as Float32Array[] }));
+    let gates: Gates[] = [];
+    let inputs: Float32Array[][] = embedded.map((each, row) => [each, looks[row]!.context]);
+    this.decoderCells.forEach((cell, layer) => {
+      const given = this.arithmetic.times(cell.given, inputs, cell.givenBias);
+      const own = this.arithmetic.times(cell.own, before.map((state) => [state.hidden[layer]!]), cell.ownBias);
+      const turned = before.map((state, row) => {
+        const old = state.hidden[layer]!;
+        return this.turned(given[row]!, own[row]!, old, this.lstm ? state.cell[layer]! : old);
       });
-      return { query, scores };
-    }
-    const query = score === "bilinear" ? this.times("decoder.score.W_q.weight", state) : rounded(state);
-    const by = score === "scaled_dot" ? Math.sqrt(state.length) : 1;
-    memory.keys.forEach((key, place) => {
-      let sum = 0;
-      for (let k = 0; k < key.length; k++) sum += key[k]! * query[k]!;
-      scores[place] = sum / by;
+      turned.forEach(({ state, content }, row) => {
+        states[row]!.hidden.push(state);
+        if (this.lstm) states[row]!.cell.push(content);
+      });
+      gates = turned.map((each) => each.gates);
+      inputs = turned.map(({ state }) => [state]);
     });
-    return { query, scores };
+    const read = looks.map(({ context }, row) => [inputs[row]![0]!, context, embedded[row]!]);
+    const readouts = this.tanhs(this.times("readout.weight", read));
+    return looks.map((look, row) => ({ ...look, gates: gates[row]!, state: states[row]!, readout: readouts[row]! }));
+  }
+
+  /** Of each readout the scores of all tokens, unnormalised. */
+  tokenScores(readouts: readonly Float32Array[]): Float32Array[] {
+    return this.arithmetic.times(this.matrixOf(this.outputName), readouts.map((each) => [each]), this.vectorOf("output_bias"));
+  }
+
+  /** The query of each state, and the scores of all places. */
+  private compared(states: readonly Float32Array[], memory: Memory): { query: Float32Array; scores: Float64Array }[] {
+    const { score } = this.settings;
+    if (score === "none") return states.map((query) => ({ query, scores: new Float64Array(memory.size) }));
+    const queries = score === "dot" || score === "scaled_dot"
+      ? states.map(rounded) : this.times("decoder.score.W_q.weight", states.map((state) => [state]));
+    if (memory.exponentials) {
+      const { arithmetic, scoreWeight } = this;
+      const keys = memory.exponentials;
+      return queries.map((query) => ({ query, scores: arithmetic.additive(keys, arithmetic.exponentials([query]), scoreWeight) }));
+    }
+    const by = score === "scaled_dot" ? Math.sqrt(this.settings.hidden_size) : 1;
+    return queries.map((query) => ({ query, scores: Float64Array.from(memory.keys, (key) => dot(key, query) / by) }));
   }
 
   private average(weights: Float64Array, memory: Memory): Float32Array {
@@ -282,8 +296,14 @@ export class Network {
       const weight = weights[place]!;
       if (weight) for (let k = 0; k < sum.length; k++) sum[k] = sum[k]! + weight * value[k]!;
     });
-    return Float32Array.from(sum);
+    return new Float32Array(sum);
   }
+}
+
+function dot(a: Float32Array, b: Float32Array): number {
+  let sum = 0;
+  for (let k = 0; k < a.length; k++) sum += a[k]! * b[k]!;
+  return sum;
 }
 
 function joined(parts: readonly Float32Array[]): Float32Array<ArrayBuffer> {
@@ -294,11 +314,6 @@ function joined(parts: readonly Float32Array[]): Float32Array<ArrayBuffer> {
     at += part.length;
   }
   return all;
-}
-
-/** e^{2x}, neither 0 nor infinite, so that no product of two is 0·∞. */
-function exponentialsOf(x: Float32Array): Float64Array {
-  return Float64Array.from(x, (each) => Math.exp(2 * Math.min(Math.max(each, -300), 300)));
 }
 
 export function softmax(scores: ArrayLike<number>): Float64Array {

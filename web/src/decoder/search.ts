@@ -25,13 +25,14 @@ export interface Hypothesis {
   /** Log-probability of the tokens and, where it is finished, the end. */
   readonly total: number;
   readonly finished: boolean;
+  /** What was done for each token and, where it is finished, the end. */
+  readonly steps: readonly Step[];
 }
 
-/** What a search found, best first, and what its steps begin with. */
-export interface Found {
+/** A sentence, read: what a decoder looks at and begins with. */
+export interface Read {
   readonly memory: Memory;
-  readonly first: State;
-  readonly hypotheses: Hypothesis[];
+  readonly state: State;
 }
 
 /** Most target tokens for a source of so many. */
@@ -45,25 +46,28 @@ interface Place {
   readonly ids: number[];
   readonly total: number;
   readonly state: State;
+  readonly steps: readonly Step[];
 }
 
 interface Candidate {
   readonly total: number;
   readonly token: number;
   readonly from: Place;
-  readonly state: State;
+  readonly step: Step;
 }
 
-/** The greatest scores of a row less its log-sum-exp, of equal ones the lowest token first. */
-export function likeliest(
-  scores: Float32Array, count: number, allowed: (token: number) => boolean,
-): { token: number; gain: number }[] {
-  const found: { token: number; gain: number }[] = [];
-  let most = -Infinity;
+interface Continuation {
+  readonly token: number;
+  /** Log-probability. */
+  readonly gain: number;
+}
+
+/** The greatest scores, of equal ones the lowest token first, less the logarithm of the sum of all e^score. */
+function likeliest(network: Network, scores: Float32Array, count: number, allowed: (token: number) => boolean): Continuation[] {
+  const found: Continuation[] = [];
   let least = -Infinity;
   for (let token = 0; token < scores.length; token++) {
     const score = scores[token]!;
-    if (score > most) most = score;
     if (!(score > least) || (token <= END && !allowed(token))) continue;
     let k = found.length;
     while (k > 0 && found[k - 1]!.gain < score) k--;
@@ -71,41 +75,29 @@ export function likeliest(
     if (found.length > count) found.pop();
     if (found.length === count) least = found[count - 1]!.gain;
   }
-  const sum = logSum(scores, most);
+  let most = found[0]?.gain ?? -Infinity;
+  for (let token = 0; token <= END; token++) most = Math.max(most, scores[token]!);
+  const sum = network.arithmetic.logSum(scores, most);
   return found.map(({ token, gain }) => ({ token, gain: gain - sum }));
 }
 
-function logSum(scores: Float32Array, most: number): number {
-  let sum = 0;
-  for (let i = 0; i < scores.length; i++) sum += Math.exp(scores[i]! - most);
-  return most + Math.log(sum);
-}
-
-function gainOf(scores: Float32Array, token: number): number {
+function gainOf(network: Network, scores: Float32Array, token: number): number {
   let most = -Infinity;
   for (let i = 0; i < scores.length; i++) most = Math.max(most, scores[i]!);
-  return scores[token]! - logSum(scores, most);
+  return scores[token]! - network.arithmetic.logSum(scores, most);
 }
 
 /**
- * Search, and yield the best beginning so far after each step (and nothing yet while the sentence is being read).
- * What is returned comes best first: finished ones, then those that the limit cut.
+ * Search in a sentence that was read, and yield the best beginning so far after each step. What is returned comes best
+ * first: finished ones, then those that the limit cut.
  */
 export function* searching(
-  network: Network, source: readonly number[], options: Options,
-): Generator<readonly number[], Found> {
+  network: Network, source: readonly number[], { memory, state: first }: Read, options: Options,
+): Generator<readonly number[], Hypothesis[]> {
   const { chosen, penalty } = options;
-  check(network, source, chosen);
-  const reading = network.reading(source);
-  let read = reading.next();
-  while (!read.done) {
-    yield [];
-    read = reading.next();
-  }
-  const { memory, state: first } = read.value;
   const limit = limitOf(source.length);
   const copies = network.attends && source.includes(UNKNOWN);
-  let living: Place[] = [{ ids: [], total: 0, state: first }];
+  let living: Place[] = [{ ids: [], total: 0, state: first, steps: [] }];
   let places = options.beam;
   const ended: { hypothesis: Hypothesis; score: number }[] = [];
   const best: number[] = []; // scores of the ended, as many as are wanted
@@ -113,41 +105,44 @@ export function* searching(
     const forced = chosen.tokens[step];
     const pins = chosen.pins.get(step) ?? null;
     const candidates: Candidate[] = [];
-    for (const from of living) {
-      const { state, readout } = network.step(from.ids.at(-1) ?? BEGIN, memory, from.state, pins);
-      const scores = network.tokenScores(readout);
+    const last = living.map(({ ids }) => ids.at(-1) ?? BEGIN);
+    const taken = network.steps(last, memory, living.map(({ state }) => state), pins);
+    const scores = network.tokenScores(taken.map(({ readout }) => readout));
+    const allowed = (token: number): boolean => (token === UNKNOWN && copies) || (token === END && step > 0);
+    for (const [row, from] of living.entries()) {
       const found = forced === undefined
-        ? likeliest(scores, options.beam, (token) => (token === UNKNOWN && copies) || (token === END && step > 0))
-        : [{ token: forced, gain: gainOf(scores, forced) }];
+        ? likeliest(network, scores[row]!, options.beam, allowed)
+        : [{ token: forced, gain: gainOf(network, scores[row]!, forced) }];
       if (!found.length || !Number.isFinite(found[0]!.gain)) throw new Refusal("not-numbers");
       for (const { token, gain } of found) {
         const total = from.total + gain;
         if (candidates.length === options.beam && !(total > candidates[options.beam - 1]!.total)) break;
         let k = candidates.length;
         while (k > 0 && candidates[k - 1]!.total < total) k--;
-        candidates.splice(k, 0, { total, token, from, state });
+        candidates.splice(k, 0, { total, token, from, step: taken[row]! });
         if (candidates.length > options.beam) candidates.pop();
       }
     }
     const going: Place[] = [];
     const length = step + 1;
     let used = 0;
-    for (const { total, token, from, state } of candidates.slice(0, places)) {
+    for (const { total, token, from, step: done } of candidates.slice(0, places)) {
+      const steps = [...from.steps, done];
       if (token === END) {
         used++;
         const score = normalised(total, length, penalty);
-        ended.push({ hypothesis: { ids: from.ids, total, finished: true }, score });
+        ended.push({ hypothesis: { ids: from.ids, total, finished: true, steps }, score });
         best.push(score);
         best.sort((a, b) => b - a);
-      } else going.push({ ids: [...from.ids, token], total, state });
+      } else going.push({ ids: [...from.ids, token], total, state: done.state, steps });
     }
     places -= used;
     if (length === limit) {
       // Those that the limit cuts stand behind all that are finished.
-      const cut = going.map(({ ids, total }) => ({
-        hypothesis: { ids, total, finished: false }, score: normalised(total, length, penalty),
+      const cut = going.map(({ ids, total, steps }) => ({
+        hypothesis: { ids, total, finished: false, steps }, score: normalised(total, length, penalty),
       }));
-      return { memory, first, hypotheses: [...ranked(ended), ...ranked(cut)].slice(0, options.best) };
+      return [...ranked(ended), ...ranked(cut)].slice(0, options.best);
     }
     // A log-probability only falls: could one that goes on still become one of the best?
     const hope = going.length ? normalised(going[0]!.total, limit, penalty) : -Infinity;
@@ -155,14 +150,15 @@ export function* searching(
     living = going;
     if (living.length) yield living[0]!.ids;
   }
-  return { memory, first, hypotheses: ranked(ended).slice(0, options.best) };
+  return ranked(ended).slice(0, options.best);
 }
 
 /** The best first; of equal ones the one that was out first. */
 const ranked = (found: { hypothesis: Hypothesis; score: number }[]): Hypothesis[] =>
   [...found].sort((a, b) => b.score - a.score).map(({ hypothesis }) => hypothesis);
 
-function check(network: Network, source: readonly number[], { tokens, pins }: Chosen): void {
+/** Whether a reader's choices are some that can be. */
+export function check(network: Network, source: readonly number[], { tokens, pins }: Chosen): void {
   const limit = limitOf(source.length);
   if (tokens.length >= limit) throw new Refusal("step-place", String(tokens.length));
   tokens.forEach((token, step) => {
@@ -179,22 +175,27 @@ function check(network: Network, source: readonly number[], { tokens, pins }: Ch
 export interface Opened extends Step {
   readonly token: number;
   readonly gain: number;
-  readonly likely: { token: number; gain: number }[];
+  readonly likely: Continuation[];
 }
 
-/** Everything that the steps of a hypothesis did, its end's included. */
-export function opened(
-  network: Network, memory: Memory, first: State, found: Hypothesis, pins: ReadonlyMap<number, Pins>, count = 8,
-): Opened[] {
-  let state = first;
-  let before = BEGIN;
-  const written = found.finished ? [...found.ids, END] : found.ids;
-  return written.map((token, index) => {
-    const step = network.step(before, memory, state, pins.get(index) ?? null);
-    const scores = network.tokenScores(step.readout);
-    const likely = likeliest(scores, count, (each) => each === END && index > 0);
-    ({ state } = step);
-    before = token;
-    return { ...step, token, gain: gainOf(scores, token), likely };
+/** Everything that the steps of a hypothesis did, its end's included; what else could have come is computed when it is asked for. */
+export function opened(network: Network, { ids, steps }: Hypothesis, count = 8): Opened[] {
+  return steps.map((step, index) => {
+    const token = ids[index] ?? END;
+    let known: { gain: number; likely: Continuation[] } | undefined;
+    const looked = (): { gain: number; likely: Continuation[] } => {
+      const [scores] = network.tokenScores([step.readout]);
+      const likely = likeliest(network, scores!, count, (each) => each === END && index > 0);
+      return { gain: gainOf(network, scores!, token), likely };
+    };
+    return {
+      ...step, token,
+      get gain() {
+        return (known ??= looked()).gain;
+      },
+      get likely() {
+        return (known ??= looked()).likely;
+      },
+    };
   });
 }

@@ -1,7 +1,7 @@
 /** Sentences in, translations out: a model that a page carries, with its tokenizers. */
 import { Network, type Settings } from "./network";
 import { Refusal } from "./refusal";
-import { NOTHING, opened, searching, type Chosen, type Hypothesis, type Opened, type Options } from "./search";
+import { check, NOTHING, opened, searching, type Chosen, type Hypothesis, type Opened, type Options, type Read } from "./search";
 import { readBundle, readTensors, unpacked } from "./tensors";
 import { Tokenizer, UNKNOWN, type Encoded } from "./tokenizer";
 
@@ -23,6 +23,9 @@ export interface Translation {
 export const DEFAULT: Options = { beam: 5, best: 1, penalty: 1, chosen: NOTHING };
 
 export class Translator {
+  /** The sentence that was read last: a reader who steers its translation need not wait for it again. */
+  private last: { readonly ids: string; readonly read: Read } | null = null;
+
   constructor(
     readonly network: Network,
     readonly source: Tokenizer,
@@ -65,19 +68,29 @@ export class Translator {
   *translating(sentence: string, options: Options = DEFAULT): Generator<() => string, Translation[]> {
     const encoded = this.encode(sentence);
     if (!encoded.ids.length) return [];
-    const search = searching(this.network, encoded.ids, options);
+    check(this.network, encoded.ids, options.chosen);
+    const read = yield* this.reading(encoded.ids);
+    const search = searching(this.network, encoded.ids, read, options);
     let found = search.next();
     while (!found.done) {
       const ids = found.value;
       yield () => this.target.decode(ids);
       found = search.next();
     }
-    const { memory, first, hypotheses } = found.value;
-    return hypotheses.map((each) => {
-      let steps: Opened[] | undefined;
-      const open = (): Opened[] => (steps ??= opened(this.network, memory, first, each, options.chosen.pins));
-      return this.translation(sentence, encoded, each, open);
-    });
+    return found.value.map((each) => this.translation(sentence, encoded, each));
+  }
+
+  private *reading(ids: readonly number[]): Generator<() => string, Read> {
+    const own = ids.join();
+    if (this.last?.ids === own) return this.last.read;
+    const reading = this.network.reading(ids);
+    let found = reading.next();
+    while (!found.done) {
+      yield () => "";
+      found = reading.next();
+    }
+    this.last = { ids: own, read: found.value };
+    return found.value;
   }
 
   /** All at once. */
@@ -88,8 +101,10 @@ export class Translator {
     return found.value;
   }
 
-  private translation(sentence: string, encoded: Encoded, found: Hypothesis, open: () => Opened[]): Translation {
-    const copied = found.ids.map((id, index) => (id === UNKNOWN ? copiedWord(encoded, open()[index]!.weights) : null));
+  private translation(sentence: string, encoded: Encoded, found: Hypothesis): Translation {
+    const copied = found.ids.map((id, index) => (id === UNKNOWN ? copiedWord(encoded, found.steps[index]!.weights) : null));
+    const { network } = this;
+    let steps: Opened[] | undefined;
     return {
       source: sentence,
       sourceTokens: encoded.pieces,
@@ -100,7 +115,7 @@ export class Translator {
       score: found.total,
       finished: found.finished,
       get steps() {
-        return open();
+        return (steps ??= opened(network, found));
       },
     };
   }

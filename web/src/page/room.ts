@@ -193,6 +193,8 @@ export class Room {
     this.pictures.hidden = !found.length;
     this.listeners.shown?.(found.length ? this.best : null);
     this.draw();
+    // What changed may have pushed it out of sight.
+    this.pictures.querySelector(":focus-visible")?.scrollIntoView({ block: "nearest" });
   }
 
   private choose(shown: number): void {

@@ -1,0 +1,103 @@
+/** The loops in which a translator spends its time: in WebAssembly where there is some, otherwise in typed arrays. */
+import code from "./kernels.wat";
+
+/** What works on memory; all numbers are addresses in bytes or counts, and kernels.wat says what each does. */
+export interface Kernels {
+  product(
+    weights: number, scales: number, rows: number, width: number,
+    vectors: number, worths: number, count: number, out: number, stride: number,
+  ): void;
+  sumOfExponentials(at: number, count: number, most: number): number;
+  sigmoids(at: number, count: number): void;
+  tanhs(at: number, count: number): void;
+  additive(keys: number, places: number, width: number, query: number, v: number, out: number): void;
+}
+
+/** Memory, and what works on it; it grows, and with it the buffer becomes another. */
+export interface Machine {
+  readonly kind: "wasm" | "js";
+  readonly kernels: Kernels;
+  readonly buffer: () => ArrayBuffer;
+  /** So many bytes, at least. */
+  readonly grow: (bytes: number) => void;
+}
+
+const PAGE = 1 << 16;
+
+/** @param plain whether to leave WebAssembly out */
+export function machine(plain: boolean): Machine {
+  return (plain ? null : inWebAssembly()) ?? inTypedArrays();
+}
+
+function inWebAssembly(): Machine | null {
+  try {
+    const memory = new WebAssembly.Memory({ initial: 1 });
+    const bytes = Uint8Array.from(atob(code), (each) => each.charCodeAt(0));
+    const { exports } = new WebAssembly.Instance(new WebAssembly.Module(bytes), { arithmetic: { memory } });
+    return {
+      kind: "wasm",
+      kernels: exports as unknown as Kernels,
+      buffer: () => memory.buffer,
+      grow: (size) => void memory.grow(Math.max(0, Math.ceil((size - memory.buffer.byteLength) / PAGE))),
+    };
+  } catch {
+    return null; // an old browser, or a policy that allows none
+  }
+}
+
+function inTypedArrays(): Machine {
+  let buffer = new ArrayBuffer(PAGE);
+  let [bytes, halves, floats, doubles] = views(buffer);
+  const kernels: Kernels = {
+    product(weights, scales, rows, width, vectors, worths, count, out, stride) {
+      for (let r = 0; r < rows; r++) {
+        const first = weights + (r >> 2) * 4 * width + (r & 3) * 16;
+        for (let v = 0; v < count; v++) {
+          const at = vectors / 2 + v * width;
+          let sum = 0;
+          for (let c = 0; c < width; c += 16) {
+            for (let k = 0; k < 16; k++) sum += bytes[first + 4 * c + k]! * halves[at + c + k]!;
+          }
+          const to = (out + v * stride) / 4 + r;
+          floats[to] = floats[to]! + sum * Math.fround(floats[worths / 4 + v]! * floats[scales / 4 + r]!);
+        }
+      }
+    },
+    sumOfExponentials(at, count, most) {
+      let sum = 0;
+      for (let k = at / 4; k < at / 4 + count; k++) sum += Math.exp(floats[k]! - most);
+      return sum;
+    },
+    sigmoids(at, count) {
+      for (let k = at / 4; k < at / 4 + count; k++) floats[k] = 1 / (1 + Math.exp(-floats[k]!));
+    },
+    tanhs(at, count) {
+      for (let k = at / 4; k < at / 4 + count; k++) floats[k] = Math.tanh(floats[k]!);
+    },
+    additive(keys, places, width, query, v, out) {
+      for (let place = 0; place < places; place++) {
+        let sum = 0;
+        for (let k = 0; k < width; k++) {
+          const w = doubles[v / 8 + k]!;
+          sum += w - (2 * w) / (1 + doubles[query / 8 + k]! * doubles[keys / 8 + place * width + k]!);
+        }
+        doubles[out / 8 + place] = sum;
+      }
+    },
+  };
+  return {
+    kind: "js",
+    kernels,
+    buffer: () => buffer,
+    grow: (size) => {
+      if (size <= buffer.byteLength) return;
+      const before = bytes;
+      buffer = new ArrayBuffer(Math.ceil(size / PAGE) * PAGE);
+      [bytes, halves, floats, doubles] = views(buffer);
+      bytes.set(before);
+    },
+  };
+}
+
+const views = (buffer: ArrayBuffer): [Int8Array, Int16Array, Float32Array, Float64Array] =>
+  [new Int8Array(buffer), new Int16Array(buffer), new Float32Array(buffer), new Float64Array(buffer)];

@@ -136,9 +136,9 @@ def _friedman(number: int, noise: float) -> Callable[[], Data]:
 
 
 def diabetes() -> Data:
-    from sklearn.datasets import loaddiabetes
+    from sklearn.datasets import load_diabetes
 
-    return Data(*loaddiabetes(return_X_y=True))
+    return Data(*load_diabetes(return_X_y=True))
 
 
 def bundled(name: str, target: str, *columns: str) -> Callable[[], Data]:

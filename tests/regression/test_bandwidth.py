@@ -396,11 +396,12 @@ def test_no_bandwidth_of_a_grid_has_a_lower_criterion(by):
 
 @pytest.mark.parametrize(("waves", "size"), [(60, 3), (40, 5)])
 @pytest.mark.parametrize("seed", range(5))
-def test_an_oscillation_in_one_of_several_features_is_found(waves, size, seed):
+@pytest.mark.parametrize("by", ["loo", "loo-1se"])
+def test_an_oscillation_in_one_of_several_features_is_found(waves, size, seed, by):
     random = np.random.default_rng(seed)
     x = random.uniform(0, 1, (300, size))
     y = np.sin(waves * x[:, 0]) + 0.3 * random.normal(size=300)
-    model = NadarayaWatson(bandwidth="loo").fit(x, y)
+    model = NadarayaWatson(bandwidth=by).fit(x, y)
     assert model.bandwidth_[0] < 0.02
     assert 1 - model.history_[-1]["error"] / y.var() > 0.7
 

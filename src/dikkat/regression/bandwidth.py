@@ -420,11 +420,11 @@ def _starts(part: Criterion, rule: Array, box: _Box) -> list[Trial]:
 
 
 def _from(known: Array, profile: Profile, part: Criterion, rule: Array, box: _Box) -> list[Trial]:
-    """What was found with a kernel, and such with only some of the features."""
+    """What was found with a kernel, such with only some of the features, and from the one that alone says most."""
     size = int(box.width.sum())
     wider = math.log(_radius(part.profile, size) / _radius(profile, size)) * box.width
     best = part(box.clip(known + wider))
-    return [best, *_with_some(part, best, box)]
+    return [best, *_with_some(part, best, box), _from_one(part, rule, box, best)]
 
 
 def _with_some(part: Criterion, best: Trial, box: _Box) -> list[Trial]:

@@ -122,13 +122,13 @@ def test_faults_are_a_line_that_says_what_to_do(run, model, letters, tmp_path, m
         patch.setattr("dikkat.translation.decoding.shards.write_whole", _full)
         status, _, error = run(*pieces, "--shard", "1/2")  # the plan, which is the first to be written
     assert (status, len(error.splitlines())) == (2, 1)
-    assert "plan.json: No space left on device; the pieces that are done are kept: start again when" in error
+    assert "plan.json: No space left on device; pieces that are done are kept: start again when" in error
     assert run(*pieces, "--shard", "2/2")[0] == 0  # of the one piece that there is, nothing
     with monkeypatch.context() as patch:
         patch.setattr("dikkat.translation.decoding.shards.write_whole", _full)
         status, _, error = run(*pieces)
     assert (status, len(error.splitlines())) == (2, 1)
-    assert "letters.en.000000000.piece: No space left on device; the pieces that are done are kept" in error
+    assert "letters.en.000000000.piece: No space left on device; pieces that are done are kept" in error
     with locked(folder / "locks" / "1-of-1", wait=False):
         status, _, error = run(*pieces)
     assert (status, len(error.splitlines())) == (2, 1)

@@ -131,6 +131,8 @@ def by_shards(words: list[str], pieces: Path, total: int, kills: int, chance: ra
                 waiting.insert(0, shard)
             elif process.returncode:
                 raise RuntimeError(f"shard {shard} ended with status {process.returncode}")
+    if len(killer.killed) != kills:
+        raise SystemExit(f"only {len(killer.killed)} of {kills} were killed: give more lines")
     return {"starts": starts, "killed": killer.killed}
 
 
@@ -143,10 +145,13 @@ def by_workers(words: list[str], pieces: Path, total: int) -> dict[str, Any]:
             done = sum(1 for _ in pieces.glob("*.piece"))
             if killed is None and done >= total // 3:
                 children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-                subprocess.run(["kill", "-KILL", children[0]], check=True)
-                killed = done
+                if children:
+                    subprocess.run(["kill", "-KILL", children[0]], check=True)
+                    killed = done
     if process.returncode:
         raise RuntimeError(f"--workers ended with status {process.returncode}")
+    if killed is None:
+        raise SystemExit("nothing was killed: give more lines")
     return {"pieces_done_at_the_kill": killed}
 
 

@@ -68,12 +68,28 @@ def test_blocks_join_and_share_their_gradients(lead, dtype, within):
         torch.testing.assert_close(found.double(), exact, rtol=within, atol=within)
 
 
+def largest(query, key):
+    """Keys with which no score can be larger than 2⁹, and one nearly may."""
+    return key * 2.0**9 / (query.norm(dim=-1).max() * key.norm(dim=-1).max())
+
+
+def test_scores_at_the_bound_leave_enough_digits():
+    query, key, value = made(LEADS["none"], torch.float32)
+    key = 0.999 * largest(query, key)
+    shard = shard_of(query, key, value, flash.before(Kernel(refuse, refuse)))
+    upstream = torch.randn(QUERIES, VALUES)
+    for found, exact in zip(by_blocks(shard, 4, upstream), exactly(query, key, value, upstream), strict=True):
+        torch.testing.assert_close(found.double(), exact, rtol=0, atol=3e-4 * max(1.0, float(exact.abs().max())))
+
+
 @pytest.mark.parametrize("broken", ["large", "infinite", "hidden"])
 def test_blocks_that_it_does_not_serve_are_left_to_the_other_kernel(broken):
-    """A score of 2²⁴ leaves a log-sum-exp no digit for the number of keys; what is not finite is told apart there."""
+    """Large scores leave a log-sum-exp few digits for the number of keys; what is not finite is told apart there."""
     query, key, value = (t[..., :1, :] if broken == "hidden" else t for t in made(LEADS["none"], torch.float32))
-    if broken != "hidden":
-        key[2, 1] = 2.0**24 if broken == "large" else torch.inf
+    if broken == "large":
+        key = 1.01 * largest(query, key)
+    elif broken == "infinite":
+        key[2, 1] = torch.inf
     asked = []
 
     def other(problem: Problem) -> Output:

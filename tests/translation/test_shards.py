@@ -196,7 +196,7 @@ def test_a_full_disk_says_where_and_what_is_kept(source, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(files.os, "fsync", full)
-        with pytest.raises(OSError, match=r"No space left on device; the pieces that are done are kept: .*0001\.piece"):
+        with pytest.raises(OSError, match=r"No space left on device; pieces that are done are kept: .*0001\.piece"):
             list(work.translate(Shard(1, 1), upper))
     assert {path.name for path in work.folder.iterdir()} == {"letters.en.000000000.piece", "plan.json", "locks"}
 
@@ -248,6 +248,10 @@ def test_folders_that_cannot_be_translated(tmp_path):
     (folder / "a.txt").write_text("one\n", encoding="utf-8")
     (folder / "old").mkdir()
     with pytest.raises(InputError, match=r"old: got a folder within the folder of files; expected files alone"):
+        Pieces(folder, tmp_path / "pieces", 5, {})
+    (folder / "old").rmdir()
+    (folder / "b.txt").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=r"b\.txt: got a name that leads to no file; expected files alone"):
         Pieces(folder, tmp_path / "pieces", 5, {})
 
 

@@ -7,22 +7,25 @@ log-sum-exp over all keys of the call as readily as those over its own.
 import math
 
 import torch
+from torch.backends.cuda import flash_sdp_enabled
 
 from dikkat.backends.sdpa import fold, unfold, width
 from dikkat.problem import Problem
 from dikkat.problem.operator import Gradients, Kernel, Output
 from dikkat.state import log_sum_exp
 
-_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+# They are PyTorch's own: where a version has them no longer, another kernel takes their place.
+_forward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+_backward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
 # The largest score that any pair may have: a log-sum-exp in float32 is then rounded by 2⁻¹⁵ at most, and the weights
 # made from it by as much of themselves.
-_SCORE = 2.0**10
+_SCORE = 2.0**9
 
 
 def knows(problem: Problem) -> bool:
     """Whether it serves blocks of a call."""
-    return problem.pair == "inner" and problem.query.is_cpu and not problem.dropout
+    there = _forward is not None and _backward is not None and flash_sdp_enabled()
+    return there and problem.pair == "inner" and problem.query.is_cpu and not problem.dropout
 
 
 def before(kernel: Kernel) -> Kernel:

@@ -384,7 +384,7 @@ class _Path(NamedTuple):
 
 
 def _by_gradient(
-    part: Criterion, whole: Measure[Any], rule: Array, grow: Array, box: _Box, starts: "_Starts"
+    part: Criterion, whole: Measure[Any], rule: Array, grow: Array, box: _Box, starts: _Starts
 ) -> list[Step]:
     """For the Gaussian kernel, which is smooth."""
     rough = _rough(part, starts(part, rule + grow, box), box)
@@ -530,9 +530,7 @@ def _updated(curve: Array, step: Array, change: Array) -> Array:
     return curve - np.outer(along, along) / bend + np.outer(change, change) / float(step @ change)
 
 
-def _by_lines(
-    part: Criterion, whole: Measure[Any], rule: Array, grow: Array, box: _Box, starts: "_Starts"
-) -> list[Step]:
+def _by_lines(part: Criterion, whole: Measure[Any], rule: Array, grow: Array, box: _Box, starts: _Starts) -> list[Step]:
     """For a kernel that ends somewhere: in the Gaussian kernel's proportions, and then along each feature."""
     size = int(box.width.sum())
     smooth = rule

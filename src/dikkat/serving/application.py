@@ -46,6 +46,7 @@ from dikkat.translation.text.tokenizer import END
 
 T = TypeVar("T")
 _STREAM = "text/event-stream"
+_AT_ONCE = 64  # translations that are written in less time than it takes to hand them to another thread
 _EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {_STREAM: {}}, "description": "Events `step`, and `end`"}}
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "A body that cannot be read"},
@@ -163,7 +164,8 @@ class Served:
         if len(asked.texts) > self._limits.sentences:
             raise InputError(f"texts: got {len(asked.texts)} sentences; expected at most {self._limits.sentences}")
         found = await self._translated(asked, asked.texts, request)
-        return await _answer(lambda: BatchResponse(results=_answers(found, asked)), aside=asked.attention)
+        large = asked.attention or len(found) * asked.n_best > _AT_ONCE
+        return await _answer(lambda: BatchResponse(results=_answers(found, asked)), aside=large)
 
     async def _translated(
         self, asked: TranslateRequest | BatchRequest, texts: list[str], request: Request
@@ -345,7 +347,7 @@ def _answers(found: list[list[Translation]], asked: TranslateRequest | BatchRequ
 
 
 async def _answer(answer: Callable[[], BaseModel], *, aside: bool) -> Response:
-    """An answer as JSON; aside, on another thread, where it has many weights: texts take less time than going there."""
+    """An answer as JSON; aside, on another thread, where it is long: a short one takes less time than going there."""
     text = await asyncio.to_thread(lambda: answer().model_dump_json()) if aside else answer().model_dump_json()
     return Response(text, media_type="application/json")
 

@@ -63,7 +63,7 @@ export class StepPanel {
     const { steps, targetTokens } = translation;
     const word = targetTokens[step] === undefined ? t("end") : `“${visible(targetTokens[step]!)}”`;
     this.title.replaceChildren(`${t("step", step + 1, steps.length)}: `, h("span", { dir: "auto", class: "term" }, word));
-    const turned = [this.back, this.forth].includes(document.activeElement as HTMLButtonElement);
+    const turned = [this.back, this.forth].includes(activeIn(this.element) as HTMLButtonElement);
     this.back.disabled = step === 0;
     this.forth.disabled = step + 1 >= steps.length;
     if (turned && this.forth.disabled) this.back.focus(); // a button that cannot be pressed loses the keyboard

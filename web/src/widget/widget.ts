@@ -62,7 +62,9 @@ export function render({ model, el }: { model: Model; el: HTMLElement }): Cleanu
 function translate(model: Model, place: HTMLElement): Cleanup {
   const translator = Translator.from(readBundle(bytesOf(model.get("model"))));
   let text = model.get("text");
-  const room = new Room(translator, { ...read(model.get("address")), text }, model.get("examples"), {
+  const address = read(model.get("address"));
+  const own = address.text === text ? address : read(""); // changes of another sentence are not this one's
+  const room = new Room(translator, { ...own, text }, model.get("examples"), {
     linked: false,
     changed: (own) => {
       text = own.text;

@@ -186,9 +186,12 @@ class Pieces:
         if not self.source.is_dir():
             return [self.source]
         found = sorted(self.source.iterdir(), key=lambda path: path.name)  # the same order on every system
-        if folder := next((path for path in found if path.is_dir() and not path.name.startswith(".")), None):
+        found = [path for path in found if not path.name.startswith(".")]
+        if folder := next((path for path in found if path.is_dir()), None):
             raise InputError(f"{folder}: got a folder within the folder of files; expected files alone")
-        return [path for path in found if path.is_file() and not path.name.startswith(".")]
+        if other := next((path for path in found if not path.is_file()), None):
+            raise InputError(f"{other}: got a name that leads to no file; expected files alone")
+        return found
 
     def _files(self) -> dict[str, list[Any]]:
         """The files by name, each with its size and a sum over its beginning and end."""
@@ -274,7 +277,7 @@ def _write(path: Path, content: bytes | str) -> None:
     try:
         write_whole(path, content)
     except OSError as error:
-        what = f"{error.strerror}; the pieces that are done are kept: start again when that is mended"
+        what = f"{error.strerror or error}; pieces that are done are kept: start again when that is mended"
         raise OSError(error.errno, what, str(path)) from error
 
 

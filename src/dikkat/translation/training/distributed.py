@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -14,8 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dikkat.translation.training.results import TrainingError, TrainingProcessError
 
-# How long a process may keep the others waiting. What one does alone, to translate for BLEU, takes less.
+# How long a process may keep the others waiting: to read its corpora, to translate for BLEU, to write a checkpoint.
 _TIMEOUT = timedelta(minutes=10)
+_GLOO = re.compile(r"gloo/[\w/]+\.(cc|h):\d+")
 
 
 class Processes(NamedTuple):
@@ -90,7 +92,7 @@ class Group:
             raise TrainingProcessError(
                 f"process {self.rank} of 0 to {self.world - 1} has lost the others: one of them has ended, or did not "
                 f"answer for {_TIMEOUT.seconds // 60} minutes; its own last message, or torchrun's, says why. Start "
-                "all of them again, with resume"
+                "all of them again, with resume if there is a checkpoint"
             ) from error
 
     def parallel(self, module: nn.Module) -> nn.Module:
@@ -142,4 +144,4 @@ class Group:
 
 def _is_of_connection(error: RuntimeError) -> bool:
     # Gloo's errors are plain RuntimeErrors, which name its files; those of NCCL and of the store have a type.
-    return isinstance(error, dist.DistError) or "gloo" in str(error)
+    return isinstance(error, dist.DistError) or _GLOO.search(str(error)) is not None

@@ -376,7 +376,8 @@ class Loop:
 
     def _other_processes(self) -> str | None:
         """What follows where there are more or fewer processes than before; None where there are as many."""
-        before = 0 if self._random is None else len(self._random["cpu"])
+        assert self._random is not None  # `restore` has read it
+        before = len(self._random["cpu"])
         if before == self.group.world:
             return None
         names = ("dropout", "attention_dropout", "word_dropout")
@@ -384,7 +385,7 @@ class Loop:
         return (
             f"the training ran in {before} processes and goes on in {self.group.world}, so that its weights may differ "
             "from those of a training that was never stopped "
-            + (f"by other random numbers of {' and '.join(drawn)}" if drawn else "by rounding")
+            + (f"by other random numbers of {' and '.join(drawn)}, and by rounding" if drawn else "by rounding")
         )
 
     def _call(self, hook: str, *values: Any) -> None:

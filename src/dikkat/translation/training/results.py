@@ -56,4 +56,4 @@ class TrainingStorageError(TrainingError):
 
 
 class TrainingProcessError(TrainingError):
-    """Another of the processes that train together has ended; the newest checkpoint is intact."""
+    """Another of the processes that train together has ended; the newest checkpoint, if there is one, is intact."""

@@ -6,6 +6,9 @@ const SIDE = 256; // pixels of a tile
 const KEPT = 192; // tiles: 48 MiB
 const PATIENCE = 8; // milliseconds of a frame for making tiles; the others are shown from coarser ones until later
 
+/** How many cells, down and along, are one point. */
+type Steps = readonly [number, number];
+
 export interface Colours {
   /** Of a weight of 0, and of the largest: red, green, blue. */
   readonly well: readonly [number, number, number];
@@ -35,59 +38,61 @@ export class Painter {
   /** Draw what a view shows. Returns whether all of it is as sharp as it can be. */
   paint(context: CanvasRenderingContext2D, view: View): boolean {
     const until = performance.now() + PATIENCE;
-    const { step, seen } = view;
-    const cells = SIDE * step;
+    const { steps, seen } = view;
+    const [tall, wide] = [SIDE * steps[0], SIDE * steps[1]];
     let sharp = true;
-    // Of cells smaller than a pixel neighbours run together; larger ones have edges.
-    context.imageSmoothingEnabled = view.scaleX < 1;
-    for (let down = Math.floor(seen.top / cells); down * cells < seen.bottom; down++) {
-      for (let along = Math.floor(seen.left / cells); along * cells < seen.right; along++) {
+    context.imageSmoothingEnabled = false; // between neighbours a peak would fade
+    for (let down = Math.floor(seen.top / tall); down * tall < seen.bottom; down++) {
+      for (let along = Math.floor(seen.left / wide); along * wide < seen.right; along++) {
         const hurry = performance.now() > until;
-        if (!this.draw(context, view, step, down, along, hurry)) sharp = false;
+        if (!this.draw(context, view, steps, down, along, hurry)) sharp = false;
       }
     }
     return sharp;
   }
 
-  private draw(context: CanvasRenderingContext2D, view: View, step: number, down: number, along: number, hurry: boolean): boolean {
-    const own = hurry ? this.kept(step, down, along) : this.tile(step, down, along);
-    const [left, top] = [along * SIDE * step, down * SIDE * step];
+  private draw(context: CanvasRenderingContext2D, view: View, steps: Steps, down: number, along: number, hurry: boolean): boolean {
+    const own = hurry ? this.kept(steps, down, along) : this.tile(steps, down, along);
+    const [tall, wide] = steps;
+    const [top, left] = [down * SIDE * tall, along * SIDE * wide];
     if (own) {
-      place(context, view, own, 0, 0, own.width, own.height, left, top, own.width * step, own.height * step);
+      place(context, view, own, 0, 0, own.width, own.height, left, top, own.width * wide, own.height * tall);
       return true;
     }
-    for (let coarser = 2; step * coarser < Math.max(view.rows, view.columns); coarser *= 2) {
-      const found = this.kept(step * coarser, Math.floor(down / coarser), Math.floor(along / coarser));
+    for (let coarser = 2; Math.min(tall, wide) * coarser < Math.max(view.rows, view.columns); coarser *= 2) {
+      const found = this.kept([tall * coarser, wide * coarser], Math.floor(down / coarser), Math.floor(along / coarser));
       if (!found) continue;
       const part = SIDE / coarser;
       const [x, y] = [(along % coarser) * part, (down % coarser) * part];
-      const [wide, tall] = [Math.min(part, found.width - x), Math.min(part, found.height - y)];
-      if (wide > 0 && tall > 0) place(context, view, found, x, y, wide, tall, left, top, wide * step * coarser, tall * step * coarser);
+      const [across, deep] = [Math.min(part, found.width - x), Math.min(part, found.height - y)];
+      if (across > 0 && deep > 0) {
+        place(context, view, found, x, y, across, deep, left, top, across * wide * coarser, deep * tall * coarser);
+      }
       break;
     }
     return false;
   }
 
-  private kept(step: number, down: number, along: number): HTMLCanvasElement | undefined {
-    return this.tiles.get(`${step} ${down} ${along}`);
+  private kept([tall, wide]: Steps, down: number, along: number): HTMLCanvasElement | undefined {
+    return this.tiles.get(`${tall} ${wide} ${down} ${along}`);
   }
 
-  private tile(step: number, down: number, along: number): HTMLCanvasElement {
-    const name = `${step} ${down} ${along}`;
-    const made = this.tiles.get(name) ?? this.made(step, down, along);
+  private tile(steps: Steps, down: number, along: number): HTMLCanvasElement {
+    const name = `${steps.join(" ")} ${down} ${along}`;
+    const made = this.tiles.get(name) ?? this.made(steps, down, along);
     this.tiles.delete(name); // the one that was used last stands last
     this.tiles.set(name, made);
     if (this.tiles.size > KEPT) this.tiles.delete(this.tiles.keys().next().value!);
     return made;
   }
 
-  private made(step: number, down: number, along: number): HTMLCanvasElement {
-    const level = Math.min(Math.floor(Math.log2(step) / 2), this.pyramid.levels.length - 1);
+  private made(steps: Steps, down: number, along: number): HTMLCanvasElement {
+    const level = Math.min(Math.floor(Math.log2(Math.min(...steps)) / 2), this.pyramid.levels.length - 1);
     const matrix = this.pyramid.levels[level]!;
-    const span = step / spanOf(level); // 1 or 2: cells of the level for one point
-    const [top, left] = [down * SIDE * span, along * SIDE * span];
-    const wide = Math.min(SIDE, Math.ceil((matrix.columns - left) / span));
-    const tall = Math.min(SIDE, Math.ceil((matrix.rows - top) / span));
+    const [deep, across] = steps.map((step) => step / spanOf(level)) as [number, number]; // cells of the level for one point
+    const [top, left] = [down * SIDE * deep, along * SIDE * across];
+    const wide = Math.min(SIDE, Math.ceil((matrix.columns - left) / across));
+    const tall = Math.min(SIDE, Math.ceil((matrix.rows - top) / deep));
     const canvas = document.createElement("canvas");
     [canvas.width, canvas.height] = [wide, tall];
     const context = canvas.getContext("2d")!;
@@ -97,8 +102,8 @@ export class Painter {
     const scale = 255 / (high - low);
     for (let i = 0, at = 0; i < tall; i++) {
       for (let j = 0; j < wide; j++, at++) {
-        const [row, column] = [top + i * span, left + j * span];
-        const value = span === 1 ? matrix.values[row * matrix.columns + column]! : largest(matrix, row, column, span, span);
+        const [row, column] = [top + i * deep, left + j * across];
+        const value = deep * across === 1 ? matrix.values[row * matrix.columns + column]! : largest(matrix, row, column, deep, across);
         if (Number.isFinite(value)) points[at] = this.palette[Math.max(0, Math.min(255, Math.round((value - low) * scale)))]!;
       }
     }

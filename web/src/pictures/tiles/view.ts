@@ -94,9 +94,10 @@ export class View {
     return inside ? [row, column] : null;
   }
 
-  /** How many cells, along each side, are one point of the picture: a power of 2. */
-  get step(): number {
-    return 2 ** Math.max(0, Math.floor(Math.log2(1 / Math.max(this.scaleX, this.scaleY)) + 1e-9));
+  /** How many cells, down and along, are one point of the picture: powers of 2, so that no point is less than a pixel. */
+  get steps(): readonly [down: number, along: number] {
+    const step = (scale: number): number => 2 ** Math.max(0, Math.ceil(Math.log2(1 / scale) - 1e-9));
+    return [step(this.scaleY), step(this.scaleX)];
   }
 
   /** The cells that are seen, ends excluded. */

@@ -5,6 +5,7 @@ log-sum-exp over all keys of the call as readily as those over its own.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch.backends.cuda import flash_sdp_enabled
@@ -15,8 +16,8 @@ from dikkat.problem.operator import Gradients, Kernel, Output
 from dikkat.state import log_sum_exp
 
 # They are PyTorch's own: where a version has them no longer, another kernel takes their place.
-_forward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
-_backward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
+_forward: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+_backward: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
 # The largest score that any pair may have: a log-sum-exp in float32 is then rounded by 2⁻¹⁵ at most, and the weights
 # made from it by as much of themselves.
 _SCORE = 2.0**9

@@ -187,6 +187,15 @@ def regress(
             panel=_MODEL,
         ),
     ] = None,
+    neighbors: Annotated[
+        str | None,
+        option(
+            "Make bandwidths wider where rows are sparse: in proportion to the distance of the so many-th nearest row. "
+            "auto: by as many as predict best, or not at all. \\[default: not at all]",
+            "N|auto",
+            panel=_MODEL,
+        ),
+    ] = None,
     tolerance: Annotated[
         float | None,
         option(
@@ -300,6 +309,7 @@ def regress(
         "bandwidth": None if bandwidth is None else _bandwidth(bandwidth),
         "order": order,
         "ridge": ridge,
+        "neighbors": neighbors if neighbors is None or not neighbors.isdecimal() else int(neighbors),
         "tolerance": tolerance,
         "out_of_reach": out_of_reach,
         "missing": missing,
@@ -414,6 +424,10 @@ def _describe(
             for j, (name, column) in enumerate(zip(data.features, _columns(model), strict=True))
         ],
     )
+    if model.neighbors_ is not None:
+        print(
+            f"the bandwidths are those of a typical row: wider with the distance of row {model.neighbors_} from there"
+        )
     for name, column in zip(data.features, _columns(model), strict=True):
         if column.kind == "date":
             print(f"{name}: dates, which count as days since {column.shown(0)}")

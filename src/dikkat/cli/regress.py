@@ -425,9 +425,7 @@ def _describe(
         ],
     )
     if model.neighbors_ is not None:
-        print(
-            f"the bandwidths are those of a typical row: wider with the distance of row {model.neighbors_} from there"
-        )
+        print(f"bandwidths of a typical row: they are wider as the {model.neighbors_} nearest rows lie farther off")
     for name, column in zip(data.features, _columns(model), strict=True):
         if column.kind == "date":
             print(f"{name}: dates, which count as days since {column.shown(0)}")

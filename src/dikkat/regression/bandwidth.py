@@ -254,13 +254,16 @@ def _searched(
     """The same for one number of neighbours."""
     count, size = joined.places, joined.features
     chosen = _sample(count, degree, len(joined.feature))
-    how: Any = (profile, degree, device, ridge, cast(Kind, by.removesuffix("-1se")))
+    kind = cast(Kind, by.removesuffix("-1se"))
+    how: dict[str, Any] = {"profile": profile, "degree": degree, "device": device, "ridge": ridge, "kind": kind}
     factors = factors_of(joined, neighbors) if isinstance(joined, Joined) else None
     whole: Measure[Any]
-    whole = part = Criterion(joined.ranked(chosen), *how, factors=factors)
+    whole = part = Criterion(joined.ranked(chosen), **how, factors=factors)
     if len(chosen) < count:
-        at_hand = isinstance(joined, Joined)
-        whole = Criterion(joined, *how, factors=factors) if at_hand else PartitionedCriterion(joined, *how)
+        if isinstance(joined, Joined):
+            whole = Criterion(joined, **how, factors=factors)
+        else:
+            whole = PartitionedCriterion(joined, **how)
     rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(joined)
     if ridge is None:
         rule, box = np.append(rule, math.log(RIDGE)), box.with_ridge()

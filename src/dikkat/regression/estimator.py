@@ -104,9 +104,8 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
     Attributes:
         bandwidth_: (d,), float64: σ, with `neighbors` that of a typical row; of a category λ; infinite for the kernel
             "average". λ is 0 where only rows of the same category count, and (c − 1)/c of c categories, or 1 of
-            ordered ones, where the column counts for
-            nothing. Of a constant feature, found by a rule or a
-            search, so wide that the feature does not count: 10⁶ times its value, or 10⁶ where that is below 1.
+            ordered ones, where the column counts for nothing. Of a constant feature, found by a rule or a search, so
+            wide that the feature does not count: 10⁶ times its value, or 10⁶ where that is below 1.
         ridge_: ρ, for the order "linear"; 0 for "constant".
         neighbors_: k, or None.
         kernel_: The kernel that answers: what `kernel` was in `fit`.

@@ -61,20 +61,25 @@ def check_settings(
     _check_neighbors(neighbors, kernel, bandwidth)
 
 
-def _check_neighbors(neighbors: object, kernel: str, bandwidth: object) -> None:
-    whole = isinstance(neighbors, Integral) and not isinstance(neighbors, bool) and neighbors >= 2
-    if not (neighbors is None or whole or (isinstance(neighbors, str) and neighbors == "auto")):
+def _check_neighbors(neighbors: object, kernel: object, bandwidth: object) -> None:
+    if neighbors is None:
+        return
+    if not (_is_count(neighbors) or (isinstance(neighbors, str) and neighbors == "auto")):
         raise ValueError(
             f"neighbors: got {neighbors!r}; expected a whole number of at least 2, 'auto', or None for the same "
             "bandwidth everywhere"
         )
-    if neighbors is not None and kernel == "average":
+    if kernel == "average":
         raise ValueError(f"neighbors: got {neighbors!r} with the kernel 'average', which has no bandwidth")
     if neighbors == "auto" and not (isinstance(bandwidth, str) and bandwidth in get_args(Searched)):
         raise ValueError(
             f"neighbors: got 'auto' with the bandwidth {bandwidth!r}; expected one that is searched for, "
             f"{_listed(get_args(Searched))}, or a number of neighbours"
         )
+
+
+def _is_count(neighbors: object) -> bool:
+    return isinstance(neighbors, Integral) and not isinstance(neighbors, bool) and int(neighbors) >= 2
 
 
 def check_neighbors(neighbors: object, numbers: int, places: int) -> None:
@@ -85,7 +90,7 @@ def check_neighbors(neighbors: object, numbers: int, places: int) -> None:
     """
     if neighbors is not None and not numbers:
         raise ValueError(f"neighbors: got {neighbors!r}, and no column of numbers; expected None")
-    if isinstance(neighbors, Integral) and neighbors >= places:
+    if isinstance(neighbors, Integral) and int(neighbors) >= places:
         raise ValueError(f"neighbors: got {neighbors!r} of {places} different rows; expected fewer than there are")
 
 

@@ -187,7 +187,7 @@ def set_to(name, value):
         (put(history=["x"]), "its history is not one"),
         (
             put(settings={}),
-            "got the settings ; expected bandwidth, categorical_features, kernel, missing, order, ordered_features",
+            "got the settings ; expected bandwidth, categorical_features, kernel, missing, neighbors, order",
         ),
         (set_to("kernel", "cosine"), "kernel: got 'cosine'"),
         (set_to("bandwidth", -1.0), "bandwidth: got -1.0"),

@@ -191,9 +191,10 @@ def regress(
         str | None,
         option(
             "Make bandwidths wider where rows are sparse: in proportion to the distance of the so many-th nearest row. "
-            "auto: by as many as predict best, or not at all. \\[default: not at all]",
-            "N|auto",
+            "none: not at all; auto: by as many as predict best, or not at all. \\[default: none]",
+            "N",
             panel=_MODEL,
+            completes=("none", "auto"),
         ),
     ] = None,
     tolerance: Annotated[
@@ -309,7 +310,7 @@ def regress(
         "bandwidth": None if bandwidth is None else _bandwidth(bandwidth),
         "order": order,
         "ridge": ridge,
-        "neighbors": neighbors if neighbors is None or not neighbors.isdecimal() else int(neighbors),
+        "neighbors": _neighbors(neighbors),
         "tolerance": tolerance,
         "out_of_reach": out_of_reach,
         "missing": missing,
@@ -568,6 +569,13 @@ def _bandwidth(text: str) -> str | float | list[float]:
     except ValueError:
         return text
     return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _neighbors(text: str | None) -> int | str | None:
+    """A number as a number; a word as it is, but for none."""
+    if text is None or text == "none":
+        return None
+    return int(text) if text.isdecimal() else text
 
 
 def _widest(data: Data) -> str:

@@ -95,9 +95,9 @@ def ridged(kernel, order, query, x, y, sigma, weight, added):
 
 
 def factors(queries, x, weight, count, at_rows=False):
-    """How far the `count`-th nearest place is, over the geometric mean of that over the rows, (n,).
+    """How far the `count`-th nearest place is, at most as far as of a row, over the rows' geometric mean of that, (n,).
 
-    A row is no neighbour of its own in that mean; nor, where the queries are `at_rows`, is any place of a query.
+    There a row is no neighbour of its own; nor, where the queries are `at_rows`, is any place of a query.
     """
     mean = np.average(x, axis=0, weights=weight)
     deviation = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=weight))
@@ -107,8 +107,9 @@ def factors(queries, x, weight, count, at_rows=False):
         there = places[(places != query).any(1)] if left_out else places
         return np.sort(np.sqrt((((there - query) / deviation) ** 2).sum(1)))[count - 1]
 
-    typical = np.exp(np.average([np.log(apart(row, True)) for row in x], weights=weight))
-    return np.array([apart(query, at_rows) for query in queries]) / typical
+    of_rows = [apart(row, True) for row in x]
+    typical = np.exp(np.average(np.log(of_rows), weights=weight))
+    return np.minimum([apart(query, at_rows) for query in queries], max(of_rows)) / typical
 
 
 def left_out(kernel, order, x, y, sigma, weight, ridge):

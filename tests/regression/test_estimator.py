@@ -36,6 +36,7 @@ def _data(outputs=(), seed=0, dtype=np.float64):
 def _searched():
     """With the bandwidth from a search of each kind, of a smooth criterion and of one with steps."""
     found = [NadarayaWatson(), NadarayaWatson("boxcar"), NadarayaWatson(bandwidth="scott", order="linear")]
+    found += [NadarayaWatson(bandwidth="scott", neighbors=3)]
     found += [NadarayaWatson("average", order=order) for order in dense.ORDERS]
     return found + [NadarayaWatson(k, bandwidth="scott", order=o) for k in dense.COMPACT for o in dense.ORDERS]
 

@@ -11,10 +11,10 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from dikkat.errors import InputError
-from dikkat.regression import NadarayaWatson
+from dikkat.regression import NadarayaWatson, bandwidth
 from dikkat.regression.criterion import Criterion
 from dikkat.regression.diagnostics import hold_out, leave_out
-from dikkat.regression.factors import Factors
+from dikkat.regression.factors import Factors, factors_of
 from dikkat.regression.joined import join
 from dikkat.regression.local import Setting
 from dikkat.regression.smoother import Smoother
@@ -43,6 +43,19 @@ def test_factors(count):
     left_out = dense.factors(joined.x, x, weight, count, at_rows=True)
     np.testing.assert_allclose(found.left_out(joined.x)[:, 0], left_out, rtol=1e-12)
     assert np.exp(np.average(np.log(left_out), weights=joined.weight)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("count", [2, 5, 19])
+def test_factors_along_a_line(count):
+    """Rows as far on one side as on the other among them, and queries on rows, between them and beyond."""
+    x = np.random.default_rng(1).permutation(np.concatenate([np.arange(10.0), np.exp(np.arange(10) / 2) + 9]))[:, None]
+    query, weight = np.linspace(-200, 400, 241)[:, None], np.ones(20)
+    found = Factors(join(x, x, weight), count)
+    np.testing.assert_allclose(found.at(query)[:, 0], dense.factors(query, x, weight, count), rtol=1e-12)
+    np.testing.assert_allclose(found.left_out(x)[:, 0], dense.factors(x, x, weight, count, at_rows=True), rtol=1e-12)
+    step = 1e-4
+    ahead, behind = (np.log(found.at(query + 0.01 + each)[:, 0]) for each in (step, -step))
+    np.testing.assert_allclose(found.slope(query + 0.01)[:, 0], (ahead - behind) / (2 * step), rtol=1e-3)
 
 
 @pytest.mark.parametrize("order", dense.ORDERS)
@@ -163,6 +176,45 @@ def test_the_unit_of_a_column_changes_nothing():
     np.testing.assert_allclose(other, one, rtol=1e-12)
 
 
+@pytest.mark.parametrize("order", dense.ORDERS)
+def test_beyond_the_data_is_the_nearest_row_and_nothing_is_sure(order):
+    x, y, _, _ = _data()
+    model = NadarayaWatson(bandwidth=SIGMA, order=order, neighbors=5).fit(x, y)
+    far = np.array([[0.0, -1e3], [0.0, -1e4], [0.0, -1e6]])
+    mean, deviation = model.predict(far, return_std=True)
+    lower, upper = model.confidence_band(far)
+    np.testing.assert_allclose(mean, y[x[:, 1].argmin()], rtol=1e-6)
+    np.testing.assert_allclose(model.gradient(far), 0, atol=1e-6)
+    for width in (deviation, upper - lower):
+        np.testing.assert_allclose(width[1:] / width[:-1], [10, 100], rtol=0.1)
+
+
+def test_a_kernel_that_ends_does_not_reach_what_is_far():
+    x, y, _, _ = _data()
+    model = NadarayaWatson("epanechnikov", bandwidth=3 * SIGMA, neighbors=5).fit(x, y)
+    with pytest.warns(UserWarning, match="1 of 2 rows of X have no training row in reach"):
+        found = model.predict([[1.0, 1.0], [1e3, 1e3]])
+    assert np.isfinite(found).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("unit", [1e-310, 1e-160, 1e300])
+def test_extreme_units(unit):
+    x, y, query, _ = _data()
+    expected = Factors(join(x, y[:, None], np.ones(len(x))), 5).at(query)
+    found = Factors(join(x * unit, y[:, None], np.ones(len(x))), 5)
+    np.testing.assert_allclose(found.at(query * unit), expected, rtol=1e-9)
+    constant = np.column_stack([x, np.full(len(x), -1e308)])
+    model = NadarayaWatson(bandwidth=[*SIGMA, 1e300], neighbors=5).fit(constant, y)
+    assert np.isfinite(model.predict([[1.0, 1.0, 1e308]])).all()
+
+
+def test_rows_that_nearly_coincide():
+    """Squares of what is between them are 0 in float64."""
+    x = np.array([[0.0, 0.0], [1e-200, 0], [0, 1e-200], [1, 1], [2, 5], [3, 2]])
+    found = Factors(join(x, x[:, :1], np.ones(6)), 2)
+    assert (np.isfinite(found.at(x)) & (found.at(x) > 0)).all()
+
+
 def test_categories_keep_their_width():
     random = np.random.default_rng(5)
     frame = pd.DataFrame({"town": random.choice(["a", "b"], 60), "x": random.exponential(size=60)})
@@ -225,7 +277,7 @@ def test_each_row_from_the_others(order):
     assert leave_out(model).error == pytest.approx(np.average(left[:, 0] ** 2, weights=weight))
 
 
-@pytest.mark.parametrize("setting", [2, "auto"])
+@pytest.mark.parametrize("setting", [2, np.int64(2), "auto"])
 def test_saved_and_loaded(tmp_path, setting):
     x, y = _growing(0)
     model = NadarayaWatson(bandwidth="loo", neighbors=setting).fit(x, y)
@@ -251,7 +303,7 @@ def test_a_query_at_the_only_place():
         ({"neighbors": True}, "neighbors: got True; expected"),
         ({"neighbors": 2.5}, "neighbors: got 2.5; expected"),
         ({"neighbors": "five"}, "neighbors: got 'five'; expected"),
-        ({"neighbors": 4}, "neighbors: got 4 of 4 different rows; expected fewer than there are"),
+        ({"neighbors": 4}, "neighbors: got 4 of n_samples = 4 with different numbers; expected fewer"),
         ({"neighbors": 2, "kernel": "average"}, "neighbors: got 2 with the kernel 'average', which has no bandwidth"),
         (
             {"neighbors": "auto", "bandwidth": 1.0},
@@ -270,13 +322,39 @@ def test_refused_of_categories_alone():
         NadarayaWatson(neighbors=2, categorical_features=["town"]).fit(frame, [1.0, 2.0, 3.0, 4.0])
 
 
-def test_a_damaged_file_is_refused(tmp_path):
+def test_rows_with_the_same_numbers_are_one_neighbour():
+    frame = pd.DataFrame({"town": ["a", "b"] * 6, "x": np.repeat([1.0, 2.0, 4.0], 4)})
+    frame["y"] = np.arange(12.0) % 5
+    with pytest.raises(ValueError, match="neighbors: got 3 of n_samples = 3 with different numbers"):
+        NadarayaWatson(neighbors=3, categorical_features=["town"]).fit(frame[["town", "x"]], frame["y"])
+    joined = join(np.repeat([[1.0, 0], [1, 1], [2, 0], [4, 1]], 2, 0), np.arange(8.0)[:, None], np.ones(8), numbers=1,
+                  feature=np.arange(2))  # fmt: skip
+    tried = []
+
+    def counted(joined, count):
+        tried.append(count)
+        return factors_of(joined, count)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bandwidth, "factors_of", counted)
+        bandwidth.search(joined, "gaussian", 0, CPU, neighbors="auto")
+    assert tried == [None, 2]
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [
+        (1, "neighbors: got 1; expected a number of at least 2, or null"),
+        (150, "bad: neighbors: got 150 of n_samples = 150"),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path, count, message):
     x, y = _growing(0)
     NadarayaWatson(bandwidth=1.0, neighbors=3).fit(x, y).save(tmp_path / "model")
     with safe_open(tmp_path / "model", framework="numpy") as file:
         content = json.loads(file.metadata()["dikkat"])
-    save_file(load_file(tmp_path / "model"), tmp_path / "bad", {"dikkat": json.dumps({**content, "neighbors": 1})})
-    with pytest.raises(InputError, match="neighbors: got 1; expected a number of at least 2, or null"):
+    save_file(load_file(tmp_path / "model"), tmp_path / "bad", {"dikkat": json.dumps({**content, "neighbors": count})})
+    with pytest.raises(InputError, match=message):
         NadarayaWatson.load(tmp_path / "bad")
 
 

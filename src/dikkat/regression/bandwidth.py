@@ -33,7 +33,7 @@ _EVENLY = np.log([0.01, 0.1, 1.0, 10.0, 100.0, 1e6])
 _WIDER = 20  # most steps of a tenth by which all bandwidths are made wider
 _FREEDOM = 0.8  # most degrees of freedom of a row: with more, the estimate is a staircase from row to row
 _ALONE = np.linspace(-4.0, 1.0, 11)  # steps of log σ at which each feature is tried alone
-_COUNTS = np.array([0.4, 0.55, 0.7, 0.85])  # the number of neighbours that are tried, as powers of that of the places
+_COUNTS = np.array([0.4, 0.55, 0.7, 0.85])  # the number of neighbours that are tried, as powers of how many rows differ
 _RIDGES = 1e-3, 1e6  # the least ρ, by which no slope explodes, and one that leaves nothing of a slope
 
 
@@ -214,8 +214,8 @@ def search(
         ridge: ρ; None for the one with the least error.
         by: The criterion.
         neighbors: k, by whose distance bandwidths are wider where rows are sparse; None where they are not; "auto" for
-            the best of that and some k, for each of which everything is searched. With "loo-1se" a k has to be better
-            by more than the standard error of the difference.
+            the best of that and some k, for each of which everything is searched, but for those whose estimate stays
+            a staircase. With "loo-1se" a k has to be better by more than the standard error of the difference.
 
     Returns:
         The bandwidths, the ridge and the steps over all places. No steps where there is nothing to choose by: all rows
@@ -229,10 +229,12 @@ def search(
     unit = 2.0 ** round(math.log2(whole_variance) / 2)
     joined = joined.in_unit(unit)
     counts: list[int | None] = [cast(int | None, neighbors)]
-    if neighbors == "auto":
-        powers = {max(2, round(joined.places**power)) for power in _COUNTS.tolist()}
-        counts = [None, *sorted(count for count in powers if count < joined.places)]
+    if neighbors == "auto" and isinstance(joined, Joined):
+        different = joined.different
+        powers = {max(2, round(different**power)) for power in _COUNTS.tolist()}
+        counts = [None, *sorted(count for count in powers if count < different)]
     tried = [_searched(joined, profile, degree, device, ridge, by, count) for count in counts]
+    tried = [each for each in tried if each.criterion.freedom(each.last) <= _FREEDOM] or tried
     best = min(tried, key=lambda each: each.last.error)
     if by == "loo-1se" and _near(best.criterion, best.last)(tried[0].last):
         best = tried[0]

@@ -54,8 +54,9 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
     where they lie unevenly, and gives straight lines back exactly.
 
     Weights of rows count as repeats: a row of weight 2 is two rows, and one of weight 0 is none. Memory is linear in
-    the rows, time for a prediction as well; time for a search is quadratic, and for one feature linear but for a sort.
-    Where that is too much, give a number: it may be the `bandwidth_` that was found for a part of the rows.
+    the rows, time for a prediction as well; time for a search is quadratic, and for one feature without `neighbors`
+    linear but for a sort. Where that is too much, give a number: it may be the `bandwidth_` that was found for a part
+    of the rows.
 
     Args:
         kernel: K as a function of the scaled distance r: "gaussian", e^(−r²/2); "epanechnikov", 1 − r² below 1;
@@ -75,10 +76,10 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
             with a bandwidth that is searched for the one that the search finds, from 0.001 on, and 0.25 otherwise.
         neighbors: k, at least 2, for bandwidths that are wider where rows are sparse: at a query σ times the distance
             of its k-th nearest row, in standard deviations of the numbers, over the geometric mean of that distance
-            over all rows. Rows with the same numbers count as one; categories keep their λ. None for the same
-            bandwidths everywhere; or "auto", with a bandwidth that is searched for, to find by the same criterion
-            whether None or one of four k is best, which takes five times as long: with "loo-1se" a k has to be
-            better by more than a standard error.
+            over all rows; none is wider than the widest at a row. Rows with the same numbers count as one; categories
+            keep their λ. None for the same bandwidths everywhere; or "auto", with a bandwidth that is searched for, to
+            find by the same criterion whether None or one of four k is best, which takes five times as long: with
+            "loo-1se" a k has to be better by more than a standard error.
         tolerance: The share of a query's weight that may be left out, at least 0 and below 1: far blocks of rows are
             skipped where they weigh less together. 0 leaves out what is 0 in the dtype.
         out_of_reach: What a query gets that no training row reaches, where the kernel is 0 from some distance on:
@@ -420,8 +421,12 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         model._take(Rows(saved.x, saved.y, saved.weight, saved.columns, saved.dropped))
         model.target_name_ = saved.target
         model.bandwidth_, model.history_, model.ridge_ = saved.bandwidth, saved.history, saved.ridge
-        model.neighbors_ = saved.neighbors
-        model._smooth(model._joined())
+        model.neighbors_, joined = saved.neighbors, model._joined()
+        try:
+            check_neighbors(saved.neighbors, at_hand(joined))
+        except ValueError as error:
+            raise InputError(f"{path}: {error}") from error
+        model._smooth(joined)
         return model
 
     def __sklearn_tags__(self) -> Any:
@@ -513,7 +518,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
             self.neighbors,
         )
         self.bandwidth_, self.ridge_ = asked if numbers else coding.bandwidths(found.bandwidth), found.ridge
-        self.neighbors_ = found.neighbors
+        self.neighbors_ = None if found.neighbors is None else int(found.neighbors)
         self.history_ = [{"bandwidth": coding.bandwidths(each).tolist(), "error": error} for each, error in found.steps]
         self._smooth(joined)
 
@@ -604,8 +609,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
     def _check_neighbors(self) -> None:
         """Whether there are so many rows as neighbours."""
         if self.neighbors is not None:
-            joined = at_hand(self._joined())
-            check_neighbors(self.neighbors, joined.numbers, joined.places)
+            check_neighbors(self.neighbors, at_hand(self._joined()))
 
     def _saved_settings(self) -> dict[str, Any]:
         """The settings as JSON has them, of a fitted one those that its answers have; not the device."""

@@ -3,10 +3,11 @@ r"""Nearest-neighbour bandwidths: windows that are wider where rows are sparse.
 With $r_k(x)$ the distance of x from its k-th nearest place, in standard deviations of the numbers, the bandwidths at x
 are σ times
 
-$$ f(x) = r_k(x) / g, \qquad \log g = \frac{1}{\sum_j w_j} \sum_j w_j \log r_k(x_j) , $$
+$$ f(x) = \min(r_k(x), \max_j r_k(x_j)) / g, \quad \log g = \frac{1}{\sum_j w_j} \sum_j w_j \log r_k(x_j) , $$
 
-so that σ is that of a typical row, in the units of X. Rows with the same numbers are one place. A row that is left out
-is no neighbour of its own; g is made of such distances. Widths of categories stay as they are.
+so that σ is that of a typical row, in the units of X, and no window is wider than the widest at a row: what is far
+beyond the data stays far. Rows with the same numbers are one place. A row that is left out is no neighbour of its own;
+g and the maximum are made of such distances. Widths of categories stay as they are.
 
 Source: Loftsgaarden and Quesenberry 1965; Mack and Rosenblatt 1979, Multivariate k-nearest neighbor density estimates;
 the geometric mean: Silverman 1986, section 5.3, of local bandwidth factors.
@@ -22,7 +23,8 @@ from torch import Tensor
 
 from dikkat.regression.joined import Array, Joined
 
-_FAR = 1e150  # standard deviations, whose squares are numbers
+_FAR = 1e150  # standard deviations, whose squares are numbers, as are those of its inverse
+_AT_ONCE = 2**20  # neighbours that a tree looks for before Ctrl-C is heard, within a second
 
 
 class Factors:
@@ -35,14 +37,12 @@ class Factors:
 
     def __init__(self, joined: Joined, count: int) -> None:
         self.count, self._joined = count, joined
-        spread, self._origin = (each[: joined.numbers] for each in (joined.spread(), joined.first))
-        self._scale = np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 0)
+        self._spread, self._origin = (each[: joined.numbers] for each in (joined.spread(), joined.first))
         self._places = np.unique(self._scaled(joined.x), axis=0)
-        self._tree = cKDTree(self._places)
 
     def at(self, query: Array) -> Array:
         """Of queries (n, d), for each coordinate: (n, d)."""
-        return self._each(self._near(query, 0)[0] / self._typical)
+        return self._each(self._near(query, 0)[0].clip(max=self._widest) / self._typical)
 
     def left_out(self, query: Array) -> Array:
         """Likewise at places of the rows, without themselves."""
@@ -51,31 +51,69 @@ class Factors:
     def slope(self, query: Array) -> Array:
         """∂ log f/∂x of the numbers, (n, p)."""
         distance, place = self._near(query, 0)
-        away: Array = (self._scaled(query) - self._places[place]) / distance[:, None]
-        return away / distance[:, None] * self._scale
+        away = (self._scaled(query) - self._places[place]) / distance[:, None] / distance[:, None]
+        away[distance >= self._widest] = 0.0
+        return self._over_spread(away)
+
+    @cached_property
+    def _tree(self) -> cKDTree:
+        return cKDTree(self._places)
 
     @cached_property
     def _typical(self) -> float:
         """g."""
-        apart, _ = self._near(self._joined.x, 1)
-        return float(np.exp(np.average(np.log(apart), weights=self._joined.weight)))
+        return float(np.exp(np.average(np.log(self._apart), weights=self._joined.weight)))
+
+    @cached_property
+    def _widest(self) -> float:
+        return float(self._apart.max())
+
+    @cached_property
+    def _apart(self) -> Array:
+        """Of each place its distance."""
+        return self._near(self._joined.x, 1)[0]
 
     def _near(self, query: Array, skipped: int) -> tuple[Array, NDArray[np.intp]]:
         """How far the k-th nearest is, but for so many, and which it is, (n,) each; of one place alone 1."""
         if len(self._places) == 1:
             return np.ones(len(query)), np.zeros(len(query), np.intp)
-        distance, place = self._tree.query(self._scaled(query), [min(self.count + skipped, len(self._places))])
-        return distance[:, 0], place[:, 0]
+        scaled, count = self._scaled(query), min(self.count + skipped, len(self._places))
+        if scaled.shape[1] == 1:
+            return _near_on_line(scaled[:, 0], self._places[:, 0], count)
+        distance, place = np.empty(len(query)), np.empty(len(query), np.intp)
+        size = max(1, _AT_ONCE // count)
+        for start in range(0, len(query), size):
+            part = slice(start, start + size)
+            found = self._tree.query(scaled[part], [count], workers=-1)
+            distance[part], place[part] = (each[:, 0] for each in found)
+        return distance.clip(1 / _FAR), place
 
     def _scaled(self, x: Array) -> Array:
         with np.errstate(over="ignore"):
-            found: Array = (x[:, : self._joined.numbers].astype(np.float64) - self._origin) * self._scale
+            found = self._over_spread(x[:, : self._joined.numbers].astype(np.float64) - self._origin)
         return np.clip(found, -_FAR, _FAR)
+
+    def _over_spread(self, x: Array) -> Array:
+        """In standard deviations; 0 of a constant column."""
+        return np.divide(x, self._spread, out=np.zeros_like(x), where=self._spread > 0)
 
     def _each(self, factor: Array) -> Array:
         found = np.ones((len(factor), self._joined.x.shape[1]))
         found[:, : self._joined.numbers] = factor[:, None]
         return found
+
+
+def _near_on_line(query: Array, places: Array, count: int) -> tuple[Array, NDArray[np.intp]]:
+    """The same among sorted places: so many neighbours, of which the farther end is nearest, are the nearest ones."""
+    last = len(places) - count
+    middle = (places[: last + 1] + places[count - 1 :]) / 2
+    after = np.searchsorted(middle, query)
+    starts = np.stack([after - 1, after]).clip(0, last)
+    ends = np.stack([starts, starts + count - 1])  # (left or right, window, query)
+    apart = np.abs(places[ends] - query)
+    window, each = apart.max(0).argmin(0), np.arange(len(query))
+    side = apart[:, window, each].argmax(0)
+    return apart[side, window, each], ends[side, window, each]
 
 
 def factors_of(joined: Joined, count: int | None) -> Factors | None:

@@ -80,6 +80,11 @@ class Joined(NamedTuple):
         return len(self.x)
 
     @property
+    def different(self) -> int:
+        """How many differ in their numbers."""
+        return len(np.unique(self.x[:, : self.numbers], axis=0))
+
+    @property
     def total(self) -> float:
         """The sum of the weights."""
         return float(self.weight.sum())

@@ -175,7 +175,8 @@ class Looking:
         the log-sum-exp of the attention, with $k_d$ such that K integrates to 1 over d dimensions: $(2\pi)^{-d/2}$ for
         the Gaussian; with $V_d$ the volume of the unit ball, $1/V_d$ for the boxcar, $(d + 2)/(2 V_d)$ for
         Epanechnikov's and $(d + 1)/V_d$ for the triangular kernel. Beside categories it is the density of the numbers
-        times the probability of the categories: Aitchison and Aitken's kernel is 1 − λ for the same one.
+        times the probability of the categories: Aitchison and Aitken's kernel is 1 − λ for the same one. With
+        `neighbors` σ is that at x, and the integral not quite 1.
 
         Args:
             X: (n, d).

@@ -14,7 +14,7 @@ from dikkat.regression.bandwidth import Rule, Searched
 from dikkat.regression.coding import largest
 from dikkat.regression.columns import Column
 from dikkat.regression.held_out import FOLDS
-from dikkat.regression.joined import Array
+from dikkat.regression.joined import Array, Joined
 from dikkat.regression.moments import Profile
 
 Order = Literal["constant", "linear"]
@@ -82,16 +82,18 @@ def _is_count(neighbors: object) -> bool:
     return isinstance(neighbors, Integral) and not isinstance(neighbors, bool) and int(neighbors) >= 2
 
 
-def check_neighbors(neighbors: object, numbers: int, places: int) -> None:
-    """Whether there are so many.
+def check_neighbors(neighbors: object, joined: Joined) -> None:
+    """Whether there are so many: rows with the same numbers are one.
 
     Raises:
         ValueError: There are not, or no columns of numbers.
     """
-    if neighbors is not None and not numbers:
+    if neighbors is not None and not joined.numbers:
         raise ValueError(f"neighbors: got {neighbors!r}, and no column of numbers; expected None")
-    if isinstance(neighbors, Integral) and int(neighbors) >= places:
-        raise ValueError(f"neighbors: got {neighbors!r} of {places} different rows; expected fewer than there are")
+    if isinstance(neighbors, Integral) and int(neighbors) >= (different := joined.different):
+        raise ValueError(
+            f"neighbors: got {neighbors!r} of n_samples = {different} with different numbers; expected fewer"
+        )
 
 
 def check_device(device: object) -> None:

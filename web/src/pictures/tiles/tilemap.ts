@@ -1,5 +1,6 @@
 /** A map of any size, on a canvas: all of it at first, down to single cells. Pointer, fingers, wheel and keyboard move it. */
 import { h, shortened, widthOf } from "../../page/dom";
+import { saveCanvas } from "../../page/save";
 import { brief, number, precise, t } from "../../page/strings";
 import { table } from "../table";
 import { nameOf, pace, type Axis } from "./axes";
@@ -76,12 +77,13 @@ export class TileMap {
     this.buttons = {
       out: button("−", "zoom-out", middle(1 / STEP)), in: button("+", "zoom-in", middle(STEP)), whole: button("⤢", "whole", () => this.view.home()),
     };
+    const png = h("button", { type: "button", class: "plain", "aria-label": t("save-view"), title: t("save-view"), click: () => this.save() }, "PNG");
     this.window = h("div", { class: "window", tabindex: 0, role: "application", "aria-busy": "true", "aria-label": `${label}. ${t("tiles-help")}` }, this.canvas);
     this.details = h("details", { toggle: () => this.tabulate() }, h("summary", {}, t("in-view")), this.twin);
     this.element = h("div", { class: "tiles" },
       h("div", { class: "above" },
         h("p", { class: "quiet" }, `${rows.title} ↓ ${number(rows.extent, 0)} · ${columns.title} → ${number(columns.extent, 0)}`),
-        h("div", { class: "tools" }, this.buttons.out, this.buttons.in, this.buttons.whole)),
+        h("div", { class: "tools" }, this.buttons.out, this.buttons.in, this.buttons.whole, png)),
       this.window, this.readout, this.probe, this.details);
     this.listen();
     new ResizeObserver(() => this.resize()).observe(this.window);
@@ -90,6 +92,13 @@ export class TileMap {
   /** Show what is to be seen about a cell, as if a pointer were on it; null: nothing. */
   stress(row: number | null, column: number | null): void {
     this.look(row === null || column === null ? null : { row, column, tall: 1, wide: 1 });
+  }
+
+  /** What is in view as a file: a picture of it alone, without what is looked at in it. */
+  private save(): void {
+    this.at = null;
+    this.draw();
+    void saveCanvas(this.canvas, "dikkat-map");
   }
 
   // --- what moves it

@@ -331,7 +331,9 @@ const scenarios = {
     assert.equal(saved.suggestedFilename(), "dikkat-map.png");
     const png = (await readFile(await saved.path())).toString("base64");
     const [size, corner, shown] = await page.evaluate(async (base64) => {
-      const image = await createImageBitmap(await (await fetch(`data:image/png;base64,${base64}`)).blob());
+      const image = new Image();
+      image.src = `data:image/png;base64,${base64}`;
+      await image.decode();
       const context = new OffscreenCanvas(image.width, image.height).getContext("2d");
       context.drawImage(image, 0, 0);
       const canvas = document.querySelector(".map-card canvas");

@@ -359,6 +359,14 @@ const scenarios = {
       await cell(page).getByRole("button", { name: "Show all" }).click();
       await still(page);
       assert.equal(await readAt(page, ...middle), afar);
+      await cell(page).locator(".window").focus();
+      await page.mouse.move(1, 1);
+      await press(page, "Shift+ArrowUp", 25);
+      await press(page, "Shift+ArrowLeft", 25);
+      await press(page, "+", 12); // about the block in the corner, which stays in view
+      const [down, along] = isRight(await readout(page).textContent(), shape);
+      const seen = await page.evaluate(() => window.map.view.seen);
+      assert.ok(seen.top <= down && down < seen.bottom && seen.left <= along && along < seen.right, JSON.stringify([down, along, seen]));
       await close();
     }
   },

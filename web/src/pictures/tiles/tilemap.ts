@@ -169,21 +169,21 @@ export class TileMap {
     const [tall, wide] = this.steps;
     const middle = [(block.column + block.wide / 2 - view.x) * view.scaleX, (block.row + block.tall / 2 - view.y) * view.scaleY] as const;
     const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] ?? [0, 0];
+    let { row, column } = block;
     if (down || right) {
       const far = event.shiftKey ? 10 : 1;
       const to = (start: number, by: number, step: number, count: number): number =>
         Math.floor(Math.min(Math.max(start + by * far * step, 0), count - 1) / step) * step;
-      const next = this.block(to(block.row, down!, tall, view.rows), to(block.column, right!, wide, view.columns));
-      view.reveal(next.row, next.column, next.tall, next.wide);
-      this.look(next);
+      [row, column] = [to(row, down!, tall, view.rows), to(column, right!, wide, view.columns)];
     } else if (event.key === "+" || event.key === "=") view.zoom(STEP, ...middle);
     else if (event.key === "-") view.zoom(1 / STEP, ...middle);
     else if (event.key === "Home") view.home();
-    else if (event.key === "Enter" && block.tall === 1 && block.wide === 1) this.given.open?.(block.row, block.column);
+    else if (event.key === "Enter" && block.tall === 1 && block.wide === 1) this.given.open?.(row, column);
     else return;
     event.preventDefault();
-    if (!(down || right)) this.look(this.block(block.row, block.column));
-    this.changed();
+    const next = this.block(row, column);
+    view.reveal(next.row, next.column, next.tall, next.wide);
+    this.look(next);
   }
 
   /** The place of an event among the cells, in pixels from their corner. */

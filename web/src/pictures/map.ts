@@ -4,13 +4,14 @@ import { percent, t } from "../page/strings";
 import { NOWHERE, type Aligned, type Listeners, type Picture, type Spot } from "./aligned";
 
 const SIZE = 13;
+const STRONG = 640; // weight of the letters of what is looked at
 const LABEL = 120; // most pixels of a label
 
 /** @param room how wide the picture should be, in pixels; a long sentence takes more, and scrolls */
 export function map(given: Aligned, room: number, listeners: Listeners): Picture {
   const { weights, changed } = given;
   const [source, target] = [given.source, given.target].map((words) => words.map((each) => shortened(visible(each), LABEL, SIZE)));
-  const left = Math.max(...target!.map((each) => widthOf(each, SIZE)), 20) + 14;
+  const left = Math.max(...target!.map((each) => widthOf(each, SIZE, STRONG)), 20) + 14;
   const longest = Math.max(...source!.map((each) => widthOf(each, SIZE)), 10);
   const cell = Math.max(22, Math.min(44, (room - left - 8) / Math.max(1, source!.length)));
   const upright = longest <= cell - 4;

@@ -234,8 +234,8 @@ def search(
         powers = {max(2, round(different**power)) for power in _COUNTS.tolist()}
         counts = [None, *sorted(count for count in powers if count < different)]
     tried = [_searched(joined, profile, degree, device, ridge, by, count) for count in counts]
-    tried = [each for each in tried if each.criterion.freedom(each.last) <= _FREEDOM] or tried
-    best = min(tried, key=lambda each: each.last.error)
+    smooth = (each for each in tried[1:] if each.criterion.freedom(each.last) <= _FREEDOM)
+    best = min([tried[0], *smooth], key=lambda each: each.last.error)
     if by == "loo-1se" and _near(best.criterion, best.last)(tried[0].last):
         best = tried[0]
     size, rest = joined.features, best.criterion.rest

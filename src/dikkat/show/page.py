@@ -14,9 +14,10 @@ from dikkat.storage.files import write_whole
 
 __all__ = ["Aligned", "page", "save_page"]
 
-_PER_UNIT = 1000  # weights are stored in thousandths, two digits of base 36 each: web/src/page/sentence.ts reads them
+# Weights are stored in thousandths, two digits of base 36 each, or - for 0: web/src/page/sentence.ts reads them.
+_PER_UNIT = 1000
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-_NUMBERS = [first + second for first in _DIGITS for second in _DIGITS]
+_NUMBERS = ["-", *[first + second for first in _DIGITS for second in _DIGITS][1:]]
 _EXAMPLES = 5  # sentences that the translator of a page offers to begin with
 _SLACK = 0.01  # how far beyond 1 the rounding of low precision may carry the sum of a row
 

@@ -6,10 +6,12 @@ import { h } from "./dom";
 import { DRAWN, framed, tiled } from "./frame";
 import { t } from "./strings";
 
-const DIGITS = 2; // of base 36, for the thousandths of a weight
 const WIDEST = 620; // pixels of a map
 
-/** Tokens that were read, tokens that were written, and all weights, row by row; `dikkat.show.page` writes it. */
+/**
+ * Tokens that were read, tokens that were written, and all weights, row by row: thousandths in two digits of base 36, or - for 0;
+ * `dikkat.show.page` writes it.
+ */
 export type Packed = readonly [source: readonly string[], target: readonly string[], weights: string];
 
 /** What Python wrote of a sentence, to be read before this script has run. */
@@ -110,9 +112,9 @@ export class SentenceCard {
 }
 
 function unpack({ source: read, target: written, packed: [source, target, weights] }: Sentence): Aligned {
-  const weight = (k: number): number => Number.parseInt(weights.slice(DIGITS * k, DIGITS * (k + 1)), 36) / 1000;
+  const all = weights.match(/-|../g)?.map((each) => (each === "-" ? 0 : Number.parseInt(each, 36) / 1000)) ?? [];
   return {
     source, target, changed: new Set(), languages: [read.lang, written.lang],
-    weights: target.map((_, i) => Float64Array.from(source, (_, j) => weight(i * source.length + j))),
+    weights: target.map((_, i) => Float64Array.from(source, (_, j) => all[i * source.length + j]!)),
   };
 }

@@ -79,7 +79,7 @@ class Reader(HTMLParser):
         return json.loads(self.texts("script", id="dikkat-content")[0])
 
     def data(self):
-        """Of each sentence both lists of tokens, and the weights in thousandths: two digits of base 36 each, - for 0."""
+        """Of each sentence both lists of tokens, and weights in thousandths: two digits of base 36 each, - for 0."""
         return [
             [source, target, [int(each.replace("-", "0"), 36) for each in re.findall("-|..", weights)]]
             for source, target, weights in self.content()["sentences"]

@@ -1,4 +1,4 @@
-"""A translator alive in one page: the model, and a decoder of its own, in one HTML file that asks nothing of a network."""
+"""A translator alive in one page: the model, and a decoder of its own, in one file that asks nothing of a network."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 /** What the calls of a model's attention looked at: maps of each call, drawn when they come near. */
 import { scaled, type Panel } from "../pictures/tiles/panels";
 import { h } from "./dom";
-import { t } from "./strings";
+import { number, t } from "./strings";
 
 const ACROSS = 4; // maps beside each other, at most
 const NEAR = "800px";
@@ -76,7 +76,7 @@ function figure(given: Maps, { heads, of = heads, batch = 1, names }: Caption): 
   const panels = Array.from({ length: count }, (_, k): Panel => ({
     title: count > 1 ? t("head", k) : "", shape, extent, queries: names ?? null, keys: null, ylabel, xlabel,
   }));
-  const pooled = kind !== "overview" && extent[1] > shape[1] ? [t("pooled", shape[1], extent[1])] : [];
+  const pooled = kind !== "overview" && extent[1] > shape[1] ? [t("pooled", number(shape[1], 0), number(extent[1], 0))] : [];
   const which = [...(heads < of ? [t("heads-first", heads, of)] : []), ...(batch > 1 ? [t("batch-first", batch)] : []), ...pooled];
   return h("section", {}, h("h3", {}, [t(`call-${kind}`), ...which].join(" · ")), ...scaled({ panels, across: Math.min(count, ACROSS), range, values }));
 }

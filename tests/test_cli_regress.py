@@ -110,7 +110,7 @@ def test_all_other_columns_of_numbers_are_the_features_and_the_bandwidth_is_foun
 
 def test_every_option_of_the_model_reaches_it(run, quick, homes):
     options = ["--kernel", "triangular", "--order", "linear", "--ridge", 0.5, "--tolerance", 1e-4]
-    options += ["--out-of-reach", "nearest"]
+    options += ["--out-of-reach", "nearest", "--neighbors", 5]
     status, _, _ = run("homes.csv", "--target", "price", "--feature", "area", "--bandwidth", "silverman", *options)
     assert status == 0
     assert NadarayaWatson.load("regression/model.safetensors").get_params() == {
@@ -118,6 +118,7 @@ def test_every_option_of_the_model_reaches_it(run, quick, homes):
         "bandwidth": "silverman",
         "order": "linear",
         "ridge": 0.5,
+        "neighbors": 5,
         "tolerance": 1e-4,
         "out_of_reach": "nearest",
         "device": "cpu",
@@ -435,7 +436,7 @@ def test_help_fits_80_columns(run, monkeypatch):
     words = " ".join(page.replace("│", " ").split())
     for name, default in defaults.items():
         if name not in ("device", "categorical_features", "ordered_features", "nested_score", "verbose"):
-            shown = "0" if name == "tolerance" else default
+            shown = {"tolerance": "0", "neighbors": "none"}.get(name, default)
             assert re.search(rf"--{name.replace('_', '-')} .*?\[default: {shown}\]", words)
 
 

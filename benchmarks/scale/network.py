@@ -1,6 +1,6 @@
 """From how many queries a rank on a ring hides its messages behind its work, on a link of so many bytes a second.
 
-    python -m benchmarks.scale.network [--rate 700] [--rounds 9] [--back] [--write]
+    python -m benchmarks.scale.network [--rate 200 300 700] [--rounds 9] [--back] [--write]
 
 Two ranks of one thread, each in a network namespace of its own, are joined by a pair of virtual interfaces, on which a
 token bucket lets pass so many megabits a second or, in turns with it, everything. For each number of queries a rank the
@@ -213,7 +213,7 @@ def summary(found: list[dict[str, Any]], rate: int, back: bool) -> dict[str, Any
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", type=int, default=700, help="megabits a second")
+    parser.add_argument("--rate", type=int, nargs="+", default=[200, 300, 700], help="megabits a second")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--back", action="store_true", help="the backward too")
     parser.add_argument("--write", action="store_true")
@@ -224,7 +224,7 @@ def main() -> None:
         return child(interface, int(rank), int(rate), int(rounds), back == "1", folder)
     signal.signal(signal.SIGTERM, lambda *_: exit(143))  # so that the namespaces go also then
     ways = [False, True] if given.back else [False]
-    results = [summary(run(given.rate, given.rounds, back), given.rate, back) for back in ways]
+    results = [summary(run(rate, given.rounds, back), rate, back) for rate in given.rate for back in ways]
     print(json.dumps(results, indent=1))
     if given.write:
         print(write("scale-network", results))

@@ -1,6 +1,7 @@
 """Kernel regression on Dask beside one process: 10⁷ rows of three features, two workers.
 
-    python -m benchmarks.scale.partitions [--rows 10000000] [--queries 1000] [--write]
+    python -m benchmarks.scale.partitions [--rows 10000000] [--searched 20000 60000]
+        [--queries 1000] [--write]
 
 Rows are made in the workers, partition by partition, and so again in one process, which is the truth. The bandwidth is
 found by Silverman's rule over all rows; that of the least leave-one-out error, whose search compares pairs, over
@@ -104,7 +105,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10**7)
-    parser.add_argument("--searched", type=int, default=20_000)
+    parser.add_argument("--searched", type=int, nargs="*", default=[20_000, 60_000])
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
@@ -119,7 +120,7 @@ def main() -> None:
         # What is compiled at first, and loaded, in every process.
         compare(3000, 4, 100, {"bandwidth": "loo"}, pids)
         for rows, parts, queries, settings in (
-            (given.searched, 4, given.queries, {"bandwidth": "loo"}),
+            *((rows, 4, given.queries, {"bandwidth": "loo"}) for rows in given.searched),
             (given.rows, _PARTS, given.queries, {"bandwidth": "silverman"}),
         ):
             results.append(compare(rows, parts, queries, settings, pids))

@@ -210,6 +210,27 @@ def hidden_case(broken: float = math.nan) -> kit.Call:
     return kit.replace(made, restricted={"mask": mask})
 
 
+def dropped(rank: int, world: int) -> dict[str, dict[str, Tensor]]:
+    """Weights that are dropped, as values that are one for each key show them; seeds that are alike on all ranks."""
+    found = {}
+    for method in METHODS:
+        torch.manual_seed(19)
+        found[method] = run(dropped_case(), rank, world, method, dropout=DROPOUT)
+    return found
+
+
+DROPOUT = 0.3
+
+
+def dropped_case() -> kit.Call:
+    made = kit.call("additive", "none")
+    torch.manual_seed(5)
+    sizes = {"query": (2, 61, 6), "key": (2, 67, 4)}
+    sides = {name: torch.randn(*size, dtype=torch.float64).requires_grad_() for name, size in sizes.items()}
+    values = torch.eye(67, dtype=torch.float64).expand(2, 67, 67).contiguous().requires_grad_()
+    return kit.replace(made, **sides, value=values)
+
+
 def refused(rank: int, world: int) -> dict[str, str]:
     """What ranks are told where one of them brings something else."""
     last, found = rank == world - 1, {}
@@ -289,6 +310,7 @@ def all_calls(rank: int, world: int, folder: Path) -> None:
         "dtensor": dtensors,
         "heads": heads,
         "hidden": hidden,
+        "dropped": dropped,
         "recorded": recorded,
         "refused": refused,
     }

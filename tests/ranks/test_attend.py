@@ -6,12 +6,13 @@ import re
 import pytest
 import torch
 
+import dikkat
 import kit
 from dikkat.distributed import attend, positions
 from dikkat.distributed.order import ORDERS
 from dikkat.scores import Dot
 from dikkat.storage.locks import locked
-from ranks.cases import CALLS, COMPILED, heads_case, hidden_case, restricted_case
+from ranks.cases import CALLS, COMPILED, DROPOUT, dropped_case, heads_case, hidden_case, restricted_case
 from ranks.ring import run_ranks
 
 
@@ -96,6 +97,25 @@ def test_what_nobody_sees_has_no_effect(results):
     exact = {"output": out.detach(), **kit.gradients(made, out, kit.upstream_of(out))}
     for name, tensor in results["hidden"].items():
         torch.testing.assert_close(tensor, exact[name], rtol=1e-12, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_dropped_weights(results):
+    """Each is dropped by itself, on whichever rank its query and its key are, and in the backward as in the forward."""
+    made = dropped_case()
+    weights = dikkat.attention_weights(made.query, made.key, score=made.score, impl="reference")
+    for method, found in results["dropped"].items():
+        kept = found["output"] != 0
+        assert abs(float(kept.double().mean()) - (1 - DROPOUT)) < 4 * (DROPOUT * (1 - DROPOUT) / kept.numel()) ** 0.5
+        for axis in (1, 2):  # no block of keys, and none of queries, is dropped as another
+            size = kept.shape[axis] // results["world"]
+            first, *others = kept.split(size, axis)[: results["world"]]
+            for other in others:
+                alike = float((first == other).double().mean())
+                assert abs(alike - (DROPOUT**2 + (1 - DROPOUT) ** 2)) < 0.05
+        out = (weights * kept / (1 - DROPOUT)) @ made.value
+        exact = {"output": out.detach(), **kit.gradients(made, out, kit.upstream_of(out))}
+        for name, tensor in found.items():
+            torch.testing.assert_close(tensor, exact[name], rtol=1e-12, atol=1e-12, msg=f"{method}: {name}")
 
 
 def test_ranks_that_disagree_are_told(results):

@@ -68,6 +68,17 @@ def test_blocks_join_and_share_their_gradients(lead, dtype, within):
         torch.testing.assert_close(found.double(), exact, rtol=within, atol=within)
 
 
+def test_who_turns_pytorchs_fused_kernels_off_gets_none_of_them():
+    query, key, value = made(LEADS["none"], torch.float32)
+    problem = shard_of(query, key, value, Kernel(refuse, refuse)).problem
+    torch.backends.cuda.enable_flash_sdp(False)
+    try:
+        assert not flash.knows(problem)
+    finally:
+        torch.backends.cuda.enable_flash_sdp(True)
+    assert flash.knows(problem)
+
+
 def largest(query, key):
     """Keys with which no score can be larger than 2⁹, and one nearly may."""
     return key * 2.0**9 / (query.norm(dim=-1).max() * key.norm(dim=-1).max())

@@ -94,12 +94,33 @@ def ridged(kernel, order, query, x, y, sigma, weight, added):
     return inverse @ (k[:, None] * z).T @ y, inverse
 
 
+def factors(queries, x, weight, count, at_rows=False):
+    """How far the `count`-th nearest place is, over the geometric mean of that over the rows, (n,).
+
+    A row is no neighbour of its own in that mean; nor, where the queries are `at_rows`, is any place of a query.
+    """
+    mean = np.average(x, axis=0, weights=weight)
+    deviation = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=weight))
+    places = np.unique(x, axis=0)
+
+    def apart(query, left_out):
+        there = places[(places != query).any(1)] if left_out else places
+        return np.sort(np.sqrt((((there - query) / deviation) ** 2).sum(1)))[count - 1]
+
+    typical = np.exp(np.average([np.log(apart(row, True)) for row in x], weights=weight))
+    return np.array([apart(query, at_rows) for query in queries]) / typical
+
+
 def left_out(kernel, order, x, y, sigma, weight, ridge):
-    """Each row less its prediction from rows elsewhere, (n, v), and what is left of its place's noise there, (n,)."""
-    added, errors, shares = penalty(order, x, sigma, weight, ridge), [], []
-    for row, value in zip(x, y, strict=True):
+    """Each row less its prediction from rows elsewhere, (n, v), and what is left of its place's noise there, (n,).
+
+    `sigma` may be one for each row, (n, d).
+    """
+    errors, shares = [], []
+    for row, value, width in zip(x, y, np.broadcast_to(sigma, x.shape), strict=True):
+        added = penalty(order, x, width, weight, ridge)
         others = (x != row).any(1)
-        theta, inverse = ridged(kernel, order, row, x[others], y[others], sigma, weight[others], added)
+        theta, inverse = ridged(kernel, order, row, x[others], y[others], width, weight[others], added)
         errors.append(value - theta[0])
         shares.append(1 / (1 + weight[~others].sum() * inverse[0, 0]))
     return np.array(errors), np.array(shares)
@@ -108,15 +129,16 @@ def left_out(kernel, order, x, y, sigma, weight, ridge):
 def uncertainty(kernel, query, x, y, sigma, weight, errors, shares):
     """The deviation of single values, and centre, standard error and degrees of freedom of the band: all (v,).
 
-    Of places with no more than one row, of whole weights.
+    Of places with no more than one row, of whole weights. `sigma` may be a function of the place.
     """
+    at = sigma if callable(sigma) else lambda place: sigma
 
     def about(place, width):
         k = kernel_weights(kernel, place, x, width, np.ones(len(x)))
         return k, (weight * k) @ x / (weight @ k)
 
     def noise(place):
-        k, _ = about(place, 2 * sigma)
+        k, _ = about(place, 2 * at(place))
         share = (weight * k) @ (1 - (1 - shares) / weight) / (weight @ k)
         total, square = ((weight * k) @ part**2 / (weight @ k) for part in (errors, shares[:, None] * errors))
         return total, square / share, (weight @ k) ** 2 / (weight @ k**2) * share
@@ -133,9 +155,9 @@ def uncertainty(kernel, query, x, y, sigma, weight, errors, shares):
         gain = np.linalg.solve((centred + added)[1:, 1:], lead[1:])
         return theta[0], weight @ row**2, gain @ added[1:, 1:] @ gain
 
-    total, square, _ = noise(about(query, sigma)[1])
-    _, _, open_ = doubt(sigma)
-    narrow = sigma * 0.5 ** (1 / x.shape[1])
+    total, square, _ = noise(about(query, at(query))[1])
+    _, _, open_ = doubt(at(query))
+    narrow = at(query) * 0.5 ** (1 / x.shape[1])
     center, norm, more = doubt(narrow)
     _, narrow_square, freedom = noise(about(query, narrow)[1])
     return np.sqrt(total + square * open_), center, np.sqrt(narrow_square * (norm + more)), freedom

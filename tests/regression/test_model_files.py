@@ -86,13 +86,26 @@ def test_loading_searches_no_bandwidth_and_changes_nothing(tmp_path, monkeypatch
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
+def test_files_of_the_third_version_answer_as_they_did(tmp_path):
+    """Whose bandwidths are everywhere the same."""
+
+    def older(content):
+        content.update(version=3)
+        del content["neighbors"], content["settings"]["neighbors"]
+
+    loaded, query = NadarayaWatson.load(model_file(tmp_path / "older", older)), data(17, seed=2)[0] / 2
+    expected = NadarayaWatson.load(model_file(tmp_path / "newer")).predict(query)
+    np.testing.assert_array_equal(loaded.predict(query), expected)
+    assert (loaded.neighbors, loaded.neighbors_) == (None, None)
+
+
 def test_files_of_the_second_version_answer_as_they_did(tmp_path):
     """Which knew numbers alone."""
 
     def older(content):
         content.update(version=2)
-        del content["columns"], content["dropped"], content["target"]
-        for name in ("categorical_features", "ordered_features", "missing"):
+        del content["columns"], content["dropped"], content["target"], content["neighbors"]
+        for name in ("categorical_features", "ordered_features", "missing", "neighbors"):
             del content["settings"][name]
 
     path = tmp_path / "model"
@@ -108,7 +121,7 @@ def test_files_of_the_first_version_answer_as_they_did(tmp_path, order):
     def older(content):
         content.update(version=1)
         content["settings"]["order"] = order
-        del content["ridge"], content["settings"]["ridge"]
+        del content["ridge"], content["neighbors"], content["settings"]["ridge"], content["settings"]["neighbors"]
 
     loaded = NadarayaWatson.load(model_file(tmp_path / "model", older))
     query, (x, y) = data(17, seed=2)[0] / 2, data()
@@ -167,14 +180,14 @@ def set_to(name, value):
         ),
         (put(dropped=-1), "dropped: got -1; expected a number of rows"),
         (put(target=3), "target: got 3; expected a name, or none"),
-        (put(version=4), "version: got 4; expected 1 or 2 or 3. Use the dikkat that wrote it, or fit again"),
+        (put(version=5), "version: got 5; expected 1 or 2 or 3 or 4. Use the dikkat that wrote it, or fit again"),
         (put(history=None), "settings, feature_names or history are missing"),
         (put(history=[{"bandwidth": [1.0], "error": 0.5}]), "its history is not one of bandwidths and errors"),
         (put(history=[{"bandwidth": 1.0, "error": 0.5}]), "its history is not one"),
         (put(history=["x"]), "its history is not one"),
         (
             put(settings={}),
-            "got the settings ; expected bandwidth, categorical_features, kernel, missing, order, ordered_features",
+            "got the settings ; expected bandwidth, categorical_features, kernel, missing, neighbors, order",
         ),
         (set_to("kernel", "cosine"), "kernel: got 'cosine'"),
         (set_to("bandwidth", -1.0), "bandwidth: got -1.0"),

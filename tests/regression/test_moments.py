@@ -63,9 +63,10 @@ def array(tensor: Tensor) -> np.ndarray:
 def twin(query: Tensor, points: Points, window: Window, exclude: Tensor | None = None) -> dict[str, np.ndarray]:
     """The moments by their formula; and what their terms' absolute values add up to."""
     rows: dict[str, list[np.ndarray]] = {name: [] for name in ("lse", "value", "offset", "spread", "cross")}
-    key, value, weight, sigma = array(points.key), array(points.value), array(points.weight), array(window.bandwidth)
+    key, value, weight = array(points.key), array(points.value), array(points.weight)
+    sigma = np.broadcast_to(array(window.bandwidth), query.shape)
     for i, x in enumerate(array(query)):
-        delta = (key - x) / sigma
+        delta = (key - x) / sigma[i]
         w = weight * KERNELS[window.profile](np.sqrt((delta**2).sum(1))) ** (2 if window.squared else 1)
         if exclude is not None and exclude[i] >= 0:
             w[exclude[i]] = 0
@@ -111,6 +112,20 @@ def test_moments_are_what_their_formula_says(
     assert found.value.dtype == dtype
     assert isinstance(found, LineMoments if degree else Moments)
     check(found, twin(query, points, window, exclude), 200 * EPS[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("degree", [0, 1])
+@pytest.mark.parametrize("profile", [profile for profile in KERNELS if profile != "average"])
+def test_each_query_may_have_bandwidths_of_its_own(
+    way: str, profile: str, degree: int, squared: bool, dtype: torch.dtype
+) -> None:
+    query, points, exclude = problem(keys=1009, dtype=dtype)
+    wide = torch.rand(97, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64).to(dtype)
+    window = Window(profile, bandwidth(3, dtype) * (wide + 0.02), squared=squared)  # type: ignore[arg-type]
+    found = moments(query, points, window, degree=degree, exclude=exclude)
+    check(found, twin(query, points, window, exclude), 300 * EPS[dtype])
 
 
 @pytest.mark.parametrize(
@@ -304,16 +319,20 @@ def test_as_exact_as_float32_allows_a_thousand_bandwidths_from_the_origin() -> N
 
 @pytest.mark.parametrize("degree", [0, 1])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_sensitivity_is_what_its_formula_says(way: str, degree: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("own", [False, True])
+def test_sensitivity_is_what_its_formula_says(way: str, degree: int, dtype: torch.dtype, own: bool) -> None:
     query, points, exclude = problem(dtype=dtype)
-    window = Window("gaussian", bandwidth(3, dtype))
     generator = torch.Generator().manual_seed(11)
+    wide = bandwidth(3, dtype)
+    if own:  # of each query
+        wide = wide * (torch.rand(97, 3, generator=generator) + 0.3).to(dtype)
+    window, sigma = Window("gaussian", wide), array(wide.expand(97, 3))
     terms = 1 + 3 * degree
     row, fit = (torch.randn(97, terms, *more, generator=generator).to(dtype) for more in ((), (2,)))
     lse = moments(query, points, window, exclude=exclude).lse
     found = sensitivity(query, points, window, lse, row, fit, exclude)
     for i in range(97):
-        delta = (array(points.key) - array(query[i])) / array(window.bandwidth)
+        delta = (array(points.key) - array(query[i])) / sigma[i]
         w = array(points.weight) * np.exp(-(delta**2).sum(1) / 2)
         if exclude[i] >= 0:
             w[exclude[i]] = 0

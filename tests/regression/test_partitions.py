@@ -233,6 +233,8 @@ def test_what_does_not_fit():
         model.fit(blocks[blocks[:, 0] > 1], values[blocks[:, 0] > 2])
     with pytest.raises(ValueError, match="sample_weight: got zeros alone"):
         model.fit(blocks, values, 0 * weights)
+    with pytest.raises(ValueError, match="neighbors: got 3 beside a Dask collection"):
+        NadarayaWatson(bandwidth=1.0, neighbors=3).fit(blocks, values)
     with pytest.raises(ValueError, match="missing: got 'drop' beside a Dask collection"):
         NadarayaWatson(missing="drop").fit(blocks, values)
     with pytest.raises(ValueError, match="got a Dask collection in partial_fit"):

@@ -49,6 +49,9 @@ def test_it_answers_and_ends_when_it_is_asked_to(folder):
         answer = httpx.post(f"{address}/api/translate", json={"text": "I lost."}, timeout=60).json()
         assert answer["translations"][0]["target"] == "J'ai perdu."
         (model,) = httpx.get(f"{address}/api/models").json()
+        whole, bare = httpx.get(address, timeout=60), httpx.head(address)
+        assert (bare.status_code, bare.headers["ETag"], bare.content) == (200, whole.headers["ETag"], b"")
+        assert bare.headers["Content-Length"] == whole.headers["Content-Length"]
         assert model["name"] == "small"
 
         host, port = address.removeprefix("http://").split(":")

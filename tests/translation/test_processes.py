@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from dikkat.translation import CorpusError
 from dikkat.translation.network.model import collate
-from dikkat.translation.training import loop
+from dikkat.translation.training import distributed, loop
 from dikkat.translation.training.distributed import Processes, processes
 from dikkat.translation.training.state import TrainingState
 from dikkat.translation.training.steps import steps as steps_of
@@ -116,3 +117,18 @@ def test_processes_that_have_different_corpora_are_told_so():
     with pytest.raises(CorpusError, match="process 2 has other corpora, or other settings, than process 0"):
         loop._check_agreement(SimpleNamespace(gather=lambda own: torch.stack([own, own, own + 1])), values)
     loop._check_agreement(SimpleNamespace(gather=lambda own: torch.stack([own, own])), values)
+
+
+@pytest.mark.parametrize(
+    ("error", "of_connection"),
+    [
+        (RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer"), True),
+        (RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.h:133] Timed out"), True),
+        (dist.DistNetworkError("The client socket has failed to connect"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 5x7)"), False),
+        (RuntimeError("the corpus on gloomy days"), False),
+    ],
+)
+def test_errors_of_the_connection_are_known_by_their_form(error, of_connection):
+    """A network's own mistake must not be told as a process that is gone."""
+    assert distributed._is_of_connection(error) == of_connection

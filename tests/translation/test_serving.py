@@ -146,6 +146,53 @@ def test_the_page_is_not_sent_again_to_whom_has_it(client):
     assert client.get("/", headers={"If-None-Match": '"other"'}).text == whole.text
 
 
+@pytest.mark.parametrize("path", ["/", "/?model=big", "/api/models", "/api/translate", "/api/nothing"])
+def test_head_is_get_without_the_body(client, path):
+    whole, bare = client.get(path), client.head(path)
+    assert (bare.status_code, bare.headers, bare.content) == (whole.status_code, whole.headers, b"")
+    assert int(bare.headers["Content-Length"]) > 0
+
+
+class Packed:
+    """A translator that counts how often its page is made, which takes until it may go on."""
+
+    def __init__(self, translator: Translator) -> None:
+        self._translator, self.made, self.go_on = translator, 0, threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(self._translator, name)
+
+    def as_html(self, *, title):
+        self.made += 1
+        assert self.go_on.wait(60)
+        if self.made == 1:
+            raise InputError("not this time")
+        return f"<title>{title}</title>"
+
+
+def test_first_requests_at_once_pack_the_page_once(translator):
+    packed = Packed(translator)
+    app = create_app({"small": packed})
+
+    async def ask_at_once():
+        transport = httpx.ASGITransport(app=app)
+        async with (
+            asyncio.timeout(60),
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+        ):
+            asked = [asyncio.create_task(client.get("/")) for _ in range(4)]
+            # What another page answers has begun after them, and ends while they wait.
+            assert (await client.get("/api/health")).status_code == 200
+            assert not any(each.done() for each in asked)
+            packed.go_on.set()
+            return await asyncio.gather(*asked)
+
+    answers = asyncio.run(ask_at_once())
+    assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 404]
+    assert packed.made == 2  # what failed is tried again, what did not is kept
+
+
 @pytest.mark.parametrize(
     ("path", "body", "what"),
     [

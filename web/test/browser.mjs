@@ -290,6 +290,38 @@ const scenarios = {
     await close();
   },
 
+  async "a large map stays as it is while its weights do, and what is in view of it is saved"() {
+    const { page, close } = await opened(`#text=${"Go ".repeat(150)}&words=${Array(60).fill(7).join(".")}!`);
+    const area = page.locator(".map-card .tiles .window");
+    const still = () => page.locator('.map-card .window[aria-busy="false"]').waitFor();
+    const whole = page.locator(".map-card").getByRole("button", { name: "Show all" });
+    await still();
+    await area.focus();
+    for (let k = 0; k < 3; k++) await page.keyboard.press("+");
+    await page.locator('.map-card button:enabled[aria-label="Show all"]').waitFor();
+    const before = await page.locator(".map-card canvas").evaluate((each) => each.clientWidth);
+    await page.setViewportSize({ width: 900, height: 900 });
+    await page.waitForFunction((wide) => document.querySelector(".map-card canvas").clientWidth < wide, before);
+    assert.ok(await area.evaluate((each) => each === document.activeElement), "the keyboard is where it was");
+    await page.locator("select").nth(3).selectOption("3"); // the same translation, and others
+    await page.locator(".others button").nth(2).waitFor();
+    await still();
+    assert.ok(await whole.isEnabled(), "it is enlarged as it was");
+    const [name, png] = await save(page, page.locator(".map-card").getByRole("button", { name: "What is in view, as PNG" }));
+    assert.equal(name, "dikkat-map.png");
+    const [size, corner, shown] = await page.evaluate(async (base64) => {
+      const bytes = Uint8Array.from(atob(base64), (each) => each.charCodeAt(0));
+      const image = await createImageBitmap(new Blob([bytes], { type: "image/png" }));
+      const context = new OffscreenCanvas(image.width, image.height).getContext("2d");
+      context.drawImage(image, 0, 0);
+      const canvas = document.querySelector(".map-card canvas");
+      return [[image.width, image.height], [...context.getImageData(0, 0, 1, 1).data], [canvas.width, canvas.height]];
+    }, png.toString("base64"));
+    assert.deepEqual(size, shown);
+    assert.deepEqual(corner, [255, 255, 255, 255]); // the card's colour: letters are dark on it
+    await close();
+  },
+
   async "pictures and numbers are saved"() {
     const { page, close } = await opened("#text=I lost.");
     const saved = (place) => save(page, place);

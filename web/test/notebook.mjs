@@ -50,9 +50,10 @@ export async function notebook(browser, states, options = {}, style = "") {
       const { default: widget } = await import(place);
       URL.revokeObjectURL(place);
       const el = document.createElement("div");
-      document.querySelector("main").append(el);
       window.models.push(model);
       window.leave.push(await widget.render({ model, el, experimental: {} }));
+      // As ipywidgets does: what is drawn comes into the page after it has been drawn.
+      document.querySelector("main").append(el);
     }
   }, states);
   return { page, wrong, close: () => context.close() };

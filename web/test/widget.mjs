@@ -27,10 +27,10 @@ const says = async (place, text) => {
 };
 const trait = (page, name, k = 0) => page.evaluate(([at, of]) => window.models[at].get(of), [k, name]);
 const value = (i, j) => Math.fround(((31 * i + 17 * j) % 1009) / 1009);
-const largest = (i, j, tall, wide) => {
+const largest = (i, j, tall, wide, [rows, columns] = [1013, 757]) => {
   let most = 0;
-  for (let row = i; row < Math.min(i + tall, 1013); row++) {
-    for (let column = j; column < Math.min(j + wide, 757); column++) if (row !== 500 || column !== 300) most = Math.max(most, value(row, column));
+  for (let row = i; row < Math.min(i + tall, rows); row++) {
+    for (let column = j; column < Math.min(j + wide, columns); column++) if (row !== 500 || column !== 300) most = Math.max(most, value(row, column));
   }
   return most;
 };
@@ -38,10 +38,61 @@ const precise = (number) => number.toLocaleString("en", { maximumSignificantDigi
 const readout = (page, k = 0) => cell(page, k).locator(".cell-readout").first();
 const canvas = (page, k = 0) => cell(page, k).locator("canvas").first();
 /** Until all numbers are known, and every tile is sharp. */
-const still = (page) => cell(page).locator('.window[aria-busy="false"]').first().waitFor();
+const still = (page, k = 0) => cell(page, k).locator('.window[aria-busy="false"]').first().waitFor();
 const isDisabled = (page, name) => cell(page).locator(`button:disabled[aria-label="${name}"]`).first().waitFor();
 const press = async (page, key, times = 1) => {
   for (let k = 0; k < times; k++) await page.keyboard.press(key);
+};
+
+/**
+ * A page with one map of the module's own, of numbers that are made there: `window.map`.
+ * @param peaks [row, column] of each number that is 1, all others being 0; none: numbers as `counted` has them
+ * @param held whether no frame follows the first drawing, which has time for no more than one piece of work
+ */
+const mapped = async ([rows, columns], { peaks = null, held = false } = {}) => {
+  const { page, close } = await opened([]);
+  await page.addStyleTag({ content: states.counted.sheet });
+  await page.evaluate(async ({ code, rows, columns, peaks, held }) => {
+    const { TileMap } = await import(URL.createObjectURL(new Blob([code], { type: "text/javascript" })));
+    const values = new Float32Array(rows * columns);
+    for (const [row, column] of peaks ?? []) values[row * columns + column] = 1;
+    for (let i = 0, at = 0; i < rows && !peaks; i++) for (let j = 0; j < columns; j++, at++) values[at] = ((31 * i + 17 * j) % 1009) / 1009;
+    const frame = window.requestAnimationFrame.bind(window);
+    let waiting = false;
+    if (held) {
+      let now = 0;
+      performance.now = () => (now += 1000);
+      window.requestAnimationFrame = () => (waiting = true);
+    }
+    const axis = (title, count) => ({ title, count, extent: count, tokens: null });
+    window.map = new TileMap({ matrix: { rows, columns, values }, range: [0, 1], rows: axis("Queries", rows), columns: axis("Keys", columns), label: "Map" });
+    const place = Object.assign(document.createElement("div"), { className: "dikkat" });
+    place.append(window.map.element);
+    document.querySelector("main").append(place);
+    while (held ? !waiting : !window.map.settled) await new Promise(frame);
+  }, { code: states.counted._esm, rows, columns, peaks, held });
+  return { page, close };
+};
+/** What is read out at a place of the canvas, of which each pixel is a point. */
+const readAt = async (page, x, y) => {
+  const box = await canvas(page).boundingBox();
+  await page.mouse.move(box.x + x, box.y + y);
+  return readout(page).textContent();
+};
+
+/** Of a canvas, how many points have a colour. */
+const points = ([canvas, [red, green, blue]]) => {
+  const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
+  copy.drawImage(canvas, 0, 0);
+  const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
+  return data.filter((each, k) => k % 4 === 0 && each === red && data[k + 1] === green && data[k + 2] === blue).length;
+};
+/** What is read out of one cell, or of a block, has the right number. Returns the row and the column where it begins. */
+const isRight = (text, shape) => {
+  const [, top, bottom, left, right, shown] = /^(\d+)(?:–(\d+))? × (\d+)(?:–(\d+))?: (?:at most )?([\d.E-]+)$/.exec(text) ?? assert.fail(text);
+  const count = (first, last) => 1 + Number(last ?? first) - first;
+  assert.equal(shown, precise(largest(+top, +left, count(top, bottom), count(left, right), shape)), text);
+  return [+top, +left];
 };
 
 const scenarios = {
@@ -56,6 +107,34 @@ const scenarios = {
     await page.waitForFunction(() => window.models[0].get("translation") === "Va !");
     assert.equal(await trait(page, "text"), "Go.");
     assert.ok(await page.evaluate(() => window.models[0].saved) > 0);
+    await close();
+  },
+
+  async "what was changed in another sentence is not this one's"() {
+    const address = "text=The+man+is+calm.&beam=2&pins=0-0-0.9&step=2";
+    const { page, close } = await opened([{ of: "translator", with: { text: "I lost.", address } }]);
+    await says(cell(page).locator(".result"), "J'ai perdu.");
+    assert.equal(await cell(page).locator(".changes li").count(), 0);
+    assert.match(await cell(page).locator("#step-title").textContent(), /^Step 1 of/);
+    assert.equal(await trait(page, "address"), "text=I+lost.");
+    const weight = cell(page).locator(".weight-row[data-place] input.number").first();
+    await weight.fill("90");
+    await weight.press("Enter");
+    await cell(page).locator(".changes li").waitFor();
+    await page.evaluate(() => window.models[0].set("text", "Go."));
+    await says(cell(page).locator(".result"), "Va !");
+    assert.equal(await cell(page).locator(".changes li").count(), 0);
+    assert.equal(await trait(page, "address"), "text=Go.");
+    await close();
+  },
+
+  async "words are measured as they are written, though they are drawn before they are in the page"() {
+    const { page, close } = await opened(["translator"]);
+    await cell(page).locator(".links .written").first().waitFor();
+    const spaces = await cell(page).locator(".links .word:not(.opened)").evaluateAll((all) =>
+      all.map((each) => each.querySelector("rect").width.baseVal.value - each.querySelector("text").getComputedTextLength()));
+    assert.equal(spaces.length, 5 + 4);
+    for (const space of spaces) assert.ok(Math.abs(space - 20) < 1, String(spaces));
     await close();
   },
 
@@ -129,19 +208,17 @@ const scenarios = {
 
   async "it is dark where the notebook is, and follows"() {
     const { page, close } = await opened(["translator", "named"], {}, "body.dark { background: rgb(17, 17, 17) }");
+    await still(page, 1); // what is drawn later would look like a change
     const shade = () => page.evaluate(() => [...document.querySelectorAll(".dikkat")].map((each) => getComputedStyle(each.shadowRoot.querySelector(".card")).backgroundColor));
+    const map = await canvas(page, 1).elementHandle();
+    const [light, dark] = [[69, 193, 189], [20, 127, 128]]; // of the strongest weight
     assert.deepEqual(await shade(), Array(2).fill("rgb(255, 255, 255)"));
-    const point = () => page.evaluate(() => {
-      const canvas = document.querySelectorAll(".dikkat")[1].shadowRoot.querySelector("canvas");
-      return canvas.toDataURL();
-    });
-    const light = await point();
+    assert.ok(await page.evaluate(points, [map, light]));
+    assert.equal(await page.evaluate(points, [map, dark]), 0);
     await page.evaluate(() => document.body.classList.add("dark"));
-    await page.waitForFunction(() => getComputedStyle(document.querySelector(".dikkat").shadowRoot.querySelector(".card")).backgroundColor === "rgb(24, 29, 29)");
-    await page.waitForFunction((before) => {
-      const canvas = document.querySelectorAll(".dikkat")[1].shadowRoot.querySelector("canvas");
-      return canvas.toDataURL() !== before;
-    }, light);
+    await page.waitForFunction(() => [...document.querySelectorAll(".dikkat")].every((each) => getComputedStyle(each.shadowRoot.querySelector(".card")).backgroundColor === "rgb(24, 29, 29)"));
+    await page.waitForFunction(points, [map, dark]);
+    assert.equal(await page.evaluate(points, [map, light]), 0);
     await close();
   },
 
@@ -238,6 +315,69 @@ const scenarios = {
     for (let k = 1; k <= 6; k++) await touch("touchMove", [150 - 12 * k, 150 - 12 * k], [170 + 12 * k, 170 + 12 * k]);
     await touch("touchEnd");
     await cell(page).locator('button:enabled[aria-label="Show all"]').waitFor();
+    await close();
+  },
+
+  async "in an oblong map a lone peak glows from afar, and every cell can be reached"() {
+    const peaks = [[0, 0], [31, 32_767], [32, 32_768], [17, 50_001], [63, 99_999]];
+    for (const turn of [(each) => each, ([first, second]) => [second, first]]) {
+      const shape = turn([64, 100_000]);
+      const dark = await mapped(shape, { peaks: peaks.map(turn) });
+      const missed = await canvas(dark.page).evaluate((each, { shape: [rows, columns], peaks }) => {
+        const { scaleX, scaleY } = window.map.view;
+        const [left, top] = [each.width - columns * scaleX, each.height - rows * scaleY];
+        const copy = new OffscreenCanvas(each.width, each.height).getContext("2d", { willReadFrequently: true });
+        copy.drawImage(each, 0, 0);
+        return peaks.filter(([row, column]) => {
+          const near = copy.getImageData(left + column * scaleX - 2, top + row * scaleY - 2, scaleX + 4, scaleY + 4).data;
+          return !near.some((red, k) => k % 4 === 0 && red === 69 && near[k + 1] === 193 && near[k + 2] === 189);
+        });
+      }, { shape, peaks: peaks.map(turn) });
+      assert.deepEqual(missed, []);
+      await dark.close();
+
+      const { page, close } = await mapped(shape);
+      const { x, y, width, height } = await canvas(page).boundingBox();
+      const middle = [Math.round(width / 2), Math.round(height / 2)];
+      const afar = await readAt(page, ...middle);
+      isRight(afar, shape);
+      assert.match(afar, /at most/);
+      for (let k = 0; k < 40; k++) await page.mouse.wheel(0, -300);
+      await isDisabled(page, "Enlarge");
+      const here = await readAt(page, middle[0] + 1, middle[1]);
+      const [row, column] = isRight(here, shape);
+      assert.doesNotMatch(here, /at most/);
+      await page.mouse.down();
+      await page.mouse.move(x + middle[0] + 1 - 128, y + middle[1] - 64, { steps: 4 });
+      await page.mouse.up();
+      assert.deepEqual(isRight(await readAt(page, middle[0] + 2, middle[1]), shape), [row + 1, column + 2]); // cells of 64 pixels
+      await cell(page).locator(".window").focus();
+      await page.mouse.move(1, 1);
+      await press(page, "Shift+ArrowRight");
+      await press(page, "Shift+ArrowDown");
+      assert.deepEqual(isRight(await readout(page).textContent(), shape), [row + 11, column + 12]);
+      await cell(page).getByRole("button", { name: "Show all" }).click();
+      await still(page);
+      assert.equal(await readAt(page, ...middle), afar);
+      await cell(page).locator(".window").focus();
+      await page.mouse.move(1, 1);
+      await press(page, "Shift+ArrowUp", 25);
+      await press(page, "Shift+ArrowLeft", 25);
+      await press(page, "+", 12); // about the block in the corner, which stays in view
+      const [down, along] = isRight(await readout(page).textContent(), shape);
+      const seen = await page.evaluate(() => window.map.view.seen);
+      assert.ok(seen.top <= down && down < seen.bottom && seen.left <= along && along < seen.right, JSON.stringify([down, along, seen]));
+      await close();
+    }
+  },
+
+  async "numbers are read out before the overview knows them"() {
+    const { page, close } = await mapped([1013, 757], { held: true });
+    const { width, height } = await canvas(page).boundingBox();
+    const read = [];
+    for (const share of [0.3, 0.6, 0.97]) read.push(await readAt(page, 0.3 * width, share * height));
+    assert.ok(await page.evaluate(() => !window.map.pyramid.complete));
+    for (const each of read) isRight(each, [1013, 757]);
     await close();
   },
 

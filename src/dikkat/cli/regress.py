@@ -187,6 +187,16 @@ def regress(
             panel=_MODEL,
         ),
     ] = None,
+    neighbors: Annotated[
+        str | None,
+        option(
+            "Make bandwidths wider where rows are sparse: in proportion to the distance of the so many-th nearest row. "
+            "none: not at all; auto: by as many as predict best, or not at all. \\[default: none]",
+            "N",
+            panel=_MODEL,
+            completes=("none", "auto"),
+        ),
+    ] = None,
     tolerance: Annotated[
         float | None,
         option(
@@ -300,6 +310,7 @@ def regress(
         "bandwidth": None if bandwidth is None else _bandwidth(bandwidth),
         "order": order,
         "ridge": ridge,
+        "neighbors": _neighbors(neighbors),
         "tolerance": tolerance,
         "out_of_reach": out_of_reach,
         "missing": missing,
@@ -414,6 +425,8 @@ def _describe(
             for j, (name, column) in enumerate(zip(data.features, _columns(model), strict=True))
         ],
     )
+    if model.neighbors_ is not None:
+        print(f"bandwidths of a typical row: they are wider as the {model.neighbors_} nearest rows lie farther off")
     for name, column in zip(data.features, _columns(model), strict=True):
         if column.kind == "date":
             print(f"{name}: dates, which count as days since {column.shown(0)}")
@@ -556,6 +569,13 @@ def _bandwidth(text: str) -> str | float | list[float]:
     except ValueError:
         return text
     return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _neighbors(text: str | None) -> int | str | None:
+    """A number as a number; a word as it is, but for none."""
+    if text is None or text == "none":
+        return None
+    return int(text) if text.isdecimal() else text
 
 
 def _widest(data: Data) -> str:

@@ -12,6 +12,7 @@ from scipy.optimize import minimize_scalar
 
 from dikkat.regression.coding import NARROWEST, WIDEST
 from dikkat.regression.criterion import HOPELESS, Criterion, Kind, Measure, Step, Trial
+from dikkat.regression.factors import factors_of
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import RIDGE
 from dikkat.regression.moments import Profile
@@ -32,6 +33,7 @@ _EVENLY = np.log([0.01, 0.1, 1.0, 10.0, 100.0, 1e6])
 _WIDER = 20  # most steps of a tenth by which all bandwidths are made wider
 _FREEDOM = 0.8  # most degrees of freedom of a row: with more, the estimate is a staircase from row to row
 _ALONE = np.linspace(-4.0, 1.0, 11)  # steps of log σ at which each feature is tried alone
+_COUNTS = np.array([0.4, 0.55, 0.7, 0.85])  # the number of neighbours that are tried, as powers of that of the places
 _RIDGES = 1e-3, 1e6  # the least ρ, by which no slope explodes, and one that leaves nothing of a slope
 
 
@@ -42,11 +44,22 @@ class Chosen(NamedTuple):
         bandwidth: (d,).
         ridge: ρ; 0 for the constant order, which has no slopes.
         steps: The accepted steps of a search, the start first: the bandwidths with the error. None without a search.
+        neighbors: k, by whose distance bandwidths are wider from place to place; None where they are the same.
     """
 
     bandwidth: Array
     ridge: float
     steps: Steps
+    neighbors: int | None = None
+
+
+class _Found(NamedTuple):
+    """What a search with some number of neighbours came to: the criterion, its steps, and the last of these again."""
+
+    criterion: Measure[Any]
+    steps: list[Step]
+    last: Trial
+    neighbors: int | None
 
 
 def choose(
@@ -56,8 +69,9 @@ def choose(
     profile: Profile,
     degree: int,
     device: torch.device,
+    neighbors: int | str | None = None,
 ) -> Chosen:
-    """What an estimator's settings `bandwidth` and `ridge` ask for.
+    """What an estimator's settings `bandwidth`, `ridge` and `neighbors` ask for.
 
     Raises:
         ValueError: Numbers that are not as many as the features, or 0 or infinite in the dtype of the rows.
@@ -68,9 +82,10 @@ def choose(
         return Chosen(np.full(size, np.inf), amount, [])
     if isinstance(asked, str) and asked in get_args(Searched):
         free = degree == 1 and isinstance(ridge, str)
-        return search(joined, profile, degree, device, None if free else amount, cast(Searched, asked))
+        return search(joined, profile, degree, device, None if free else amount, cast(Searched, asked), neighbors)
+    count = cast(int | None, neighbors)  # "auto" is for searches
     if isinstance(asked, str):
-        return Chosen(rule_of_thumb(joined, cast(Rule, asked), profile), amount, [])
+        return Chosen(rule_of_thumb(joined, cast(Rule, asked), profile), amount, [], count)
     given = np.asarray(asked, dtype=np.float64)
     if given.ndim and given.shape != (size,):
         raise ValueError(f"bandwidth: got shape {given.shape}; expected a number, or ({size},), one for each feature")
@@ -79,7 +94,7 @@ def choose(
             f"bandwidth: got {asked!r}; expected in {limits.dtype}, the dtype of X: from {limits.tiny} to "
             f"{limits.max}. Bring X to another unit"
         )
-    return Chosen(np.full(size, given), amount, [])
+    return Chosen(np.full(size, given), amount, [], count)
 
 
 def rule_of_thumb(joined: Places, rule: Rule, profile: Profile = "gaussian") -> Array:
@@ -174,6 +189,7 @@ def search(
     device: torch.device,
     ridge: float | None = 0.0,
     by: Searched = "loo",
+    neighbors: int | str | None = None,
 ) -> Chosen:
     """The bandwidths with the least criterion that a search from several starts finds.
 
@@ -197,6 +213,9 @@ def search(
         device: Where to compute.
         ridge: ρ; None for the one with the least error.
         by: The criterion.
+        neighbors: k, by whose distance bandwidths are wider where rows are sparse; None where they are not; "auto" for
+            the best of that and some k, for each of which everything is searched. With "loo-1se" a k has to be better
+            by more than the standard error of the difference.
 
     Returns:
         The bandwidths, the ridge and the steps over all places. No steps where there is nothing to choose by: all rows
@@ -204,17 +223,47 @@ def search(
     """
     whole_variance = joined.variance()
     if joined.places == 1 or whole_variance == 0:
-        return Chosen(rule_of_thumb(joined, "silverman", profile), RIDGE if ridge is None else ridge, [])
+        count = None if neighbors == "auto" else cast(int | None, neighbors)
+        return Chosen(rule_of_thumb(joined, "silverman", profile), RIDGE if ridge is None else ridge, [], count)
     # In a unit in which the squares of slopes of squares are numbers; as a power of 2 it changes no digit.
     unit = 2.0 ** round(math.log2(whole_variance) / 2)
     joined = joined.in_unit(unit)
+    counts: list[int | None] = [cast(int | None, neighbors)]
+    if neighbors == "auto":
+        powers = {max(2, round(joined.places**power)) for power in _COUNTS.tolist()}
+        counts = [None, *sorted(count for count in powers if count < joined.places)]
+    tried = [_searched(joined, profile, degree, device, ridge, by, count) for count in counts]
+    best = min(tried, key=lambda each: each.last.error)
+    if by == "loo-1se" and _near(best.criterion, best.last)(tried[0].last):
+        best = tried[0]
+    size, rest = joined.features, best.criterion.rest
+    steps = [(_within_dtype(np.exp(step.t[:size]), joined.dtype), (step.error + rest) * unit**2) for step in best.steps]
+    amount = float(np.exp(best.last.t[-1])) if ridge is None else ridge
+    return Chosen(steps[-1][0], amount, steps, best.neighbors)
+
+
+def _searched(
+    joined: Places,
+    profile: Profile,
+    degree: int,
+    device: torch.device,
+    ridge: float | None,
+    by: Searched,
+    neighbors: int | None,
+) -> _Found:
+    """The same for one number of neighbours."""
     count, size = joined.places, joined.features
     chosen = _sample(count, degree, len(joined.feature))
-    how: Any = (profile, degree, device, ridge, cast(Kind, by.removesuffix("-1se")))
+    kind = cast(Kind, by.removesuffix("-1se"))
+    how: dict[str, Any] = {"profile": profile, "degree": degree, "device": device, "ridge": ridge, "kind": kind}
+    factors = factors_of(joined, neighbors) if isinstance(joined, Joined) else None
     whole: Measure[Any]
-    whole = part = Criterion(joined.ranked(chosen), *how)
+    whole = part = Criterion(joined.ranked(chosen), **how, factors=factors)
     if len(chosen) < count:
-        whole = Criterion(joined, *how) if isinstance(joined, Joined) else PartitionedCriterion(joined, *how)
+        if isinstance(joined, Joined):
+            whole = Criterion(joined, **how, factors=factors)
+        else:
+            whole = PartitionedCriterion(joined, **how)
     rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(joined)
     if ridge is None:
         rule, box = np.append(rule, math.log(RIDGE)), box.with_ridge()
@@ -228,12 +277,11 @@ def search(
             found.append(alike.step())
         else:
             found.append(_simplest(whole, whole(found[-1].t), alike, box))
+    last: Trial = whole(found[-1].t)
     if whole.kind == "loo":  # the others count the degrees of freedom themselves
-        found += _wide_enough(whole, whole(found[-1].t), box)
-    steps = [
-        (_within_dtype(np.exp(step.t[:size]), joined.dtype), (step.error + whole.rest) * unit**2) for step in found
-    ]
-    return Chosen(steps[-1][0], float(np.exp(found[-1].t[-1])) if ridge is None else ridge, steps)
+        wider = _wide_enough(whole, last, box)
+        last, found = wider, found if wider is last else [*found, wider.step()]
+    return _Found(whole, found, last, neighbors)
 
 
 def _sample(count: int, degree: int, size: int) -> NDArray[np.intp]:
@@ -350,15 +398,15 @@ def _simplest(criterion: Measure[Any], best: Trial, alike: Trial | None, box: _B
     return chosen.step()
 
 
-def _wide_enough(criterion: Measure[Any], best: Trial, box: _Box) -> list[Step]:
-    """A step more, if the last leaves too few rows a say; of several features, if wider bandwidths are hardly worse."""
+def _wide_enough(criterion: Measure[Any], best: Trial, box: _Box) -> Trial:
+    """The best, or what leaves more rows a say if it leaves too few; of several features, if that is hardly worse."""
     is_near, last, alone = _near(criterion, best), best, box.width.sum() == 1
     while criterion.freedom(last) > _FREEDOM:
         trial = criterion(box.clip(last.t + 0.05 * box.width))
         if np.array_equal(trial.t, last.t) or not (alone or is_near(trial)):
             break
         last = trial
-    return [] if last is best else [last.step()]
+    return last
 
 
 def _near(criterion: Measure[Any], best: Trial) -> Callable[[Trial], bool]:

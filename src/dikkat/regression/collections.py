@@ -19,7 +19,9 @@ from dikkat.regression.partitions.places import Partitioned, only_at_hand
 from dikkat.regression.rows import Rows
 from dikkat.regression.validation import check_size, check_sizes
 
-_PLAIN = {"missing": "refuse", "categorical_features": "from_dtype", "ordered_features": "from_dtype"}
+_PLAIN = {
+    "missing": "refuse", "categorical_features": "from_dtype", "ordered_features": "from_dtype", "neighbors": None
+}  # fmt: skip
 
 
 def is_dask(given: object) -> bool:
@@ -44,8 +46,8 @@ def checked_rows(estimator: Any, X: Any, y: Any, sample_weight: Any, before: Row
     for name, plain in _PLAIN.items():
         if getattr(estimator, name) not in (plain, None):
             raise ValueError(
-                f"{name}: got {getattr(estimator, name)!r} beside a Dask collection, of whose columns all are numbers "
-                f"and whose rows lack nothing; expected {plain!r}"
+                f"{name}: got {getattr(estimator, name)!r} beside a Dask collection, of whose columns all are numbers, "
+                f"whose rows lack nothing, and whose bandwidths are the same everywhere; expected {plain!r}"
             )
     kind = _Kind.of(estimator, X, reset=True)
     blocks = _aligned(kind, X, y, sample_weight)

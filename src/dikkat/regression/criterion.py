@@ -28,6 +28,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 import numpy as np
 import torch
 
+from dikkat.regression.factors import Factors, factors_of, local_bandwidth
 from dikkat.regression.joined import Array, Joined, Whole
 from dikkat.regression.local import local_fit, ridge_at, ridge_of
 from dikkat.regression.moments import Points, Profile, Window, moments, parts, sensitivity
@@ -178,10 +179,10 @@ class Measure(ABC, Generic[_Trial]):
         slope = np.array([self(trial.t + step).error - trial.error for step in _DIFFERENCE * np.eye(len(trial.t))])
         return slope / _DIFFERENCE, self.variance * np.eye(len(trial.t))
 
-    def ridge_at(self, t: Array) -> torch.Tensor:
-        """Λ S_0 at t, of the features that are numbers."""
-        amount, slopes = math.exp(t[-1]) if self.ridge is None else self.ridge, len(self.spread)
-        return ridge_of(torch.tensor(amount, dtype=torch.float64), self.spread, self.window(t).bandwidth[:slopes])
+    def ridge_at(self, t: Array, window: Window) -> torch.Tensor:
+        """Λ S_0 at t, of the features that are numbers, under a window."""
+        amount = torch.tensor(math.exp(t[-1]) if self.ridge is None else self.ridge, dtype=torch.float64)
+        return ridge_of(amount, self.spread, window.bandwidth[..., : len(self.spread)])
 
     def window(self, t: Array) -> Window:
         """The kernel at t."""
@@ -200,6 +201,7 @@ class Criterion(Measure[Fits]):
         ridge: Likewise.
         kind: Likewise.
         whole: What is known of all places, of which these are a part; None where they are all.
+        factors: What bandwidths are multiplied with from place to place; None where they are everywhere the same.
     """
 
     def __init__(
@@ -211,9 +213,11 @@ class Criterion(Measure[Fits]):
         ridge: float | None = 0.0,
         kind: Kind = "loo",
         whole: Whole | None = None,
+        factors: Factors | None = None,
     ) -> None:
         super().__init__(joined.whole() if whole is None else whole, profile, degree, device, ridge, kind)
-        self.joined = joined
+        self.joined, self.factors = joined, factors
+        self.wider = 1.0 if factors is None else torch.from_numpy(factors.left_out(joined.x)).to(device)
         self.points = Points(
             *(torch.tensor(each, dtype=torch.float64, device=device) for each in (joined.x, joined.y, joined.weight))
         )
@@ -227,9 +231,8 @@ class Criterion(Measure[Fits]):
     def __call__(self, t: Array) -> Fits:
         """The error at one t."""
         window, places = self.window(t), torch.arange(len(self.points.key), device=self.device)
-        ridge = self.ridge_at(t)
         pieces = [
-            self._fit(places[part], window, ridge) for part in parts(len(places), self.points.columns(self.degree))
+            self._fit(places[part], window.of(part), t) for part in parts(len(places), self.points.columns(self.degree))
         ]
         trial = self.fits(t, *(torch.cat(piece) for piece in zip(*pieces, strict=True)))
         return replace(trial, error=self.error(self.sums(trial)))
@@ -255,12 +258,10 @@ class Criterion(Measure[Fits]):
         losses = [(self.whole.places * self.share * each.left.square()).sum(1) for each in (trial, best)]
         return Spread.of((losses[0] - losses[1]).cpu().numpy())
 
-    def _fit(
-        self, places: torch.Tensor, window: Window, ridge: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _fit(self, places: torch.Tensor, window: Window, t: Array) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """What is kept of some places: their moments are much larger than that."""
         found = moments(self.points.key[places], self.points, window, degree=self.degree, exclude=places)
-        fit = local_fit(found, ridge)
+        fit = local_fit(found, self.ridge_at(t, window))
         return found.lse, fit.row, fit.theta
 
     def gradient(self, trial: Fits) -> tuple[Array, Array]:
@@ -292,21 +293,29 @@ class Criterion(Measure[Fits]):
         curve = 2 * torch.einsum("gcv,gev->ce", weighted, change)
         return slope.cpu().numpy(), curve.cpu().numpy()
 
+    def window(self, t: Array) -> Window:
+        """The kernel at t, about each place."""
+        window = super().window(t)
+        return window if self.factors is None else replace(window, bandwidth=window.bandwidth * self.wider)
+
     def smooth(self) -> "Criterion":
         """The same with the Gaussian kernel."""
-        return Criterion(self.joined, "gaussian", self.degree, self.device, self.ridge, self.kind)
+        return Criterion(self.joined, "gaussian", self.degree, self.device, self.ridge, self.kind, factors=self.factors)
 
     def of(self, joined: Joined) -> "Criterion":
         """The same of other places."""
-        return Criterion(joined, self.profile, self.degree, self.device, self.ridge, self.kind)
+        factors = factors_of(joined, None if self.factors is None else self.factors.count)
+        return Criterion(joined, self.profile, self.degree, self.device, self.ridge, self.kind, factors=factors)
 
     def error_at(self, held: Joined, t: Array) -> float:
         """The squared errors of other places, of the same origin, summed with their weights."""
         query, value, weight = (
             torch.tensor(each, dtype=torch.float64, device=self.device) for each in (held.x, held.y, held.weight)
         )
-        found = moments(query, self.points, self.window(t), degree=self.degree)
-        estimate = local_fit(found, self.ridge_at(t)).estimate
+        window = super().window(t)
+        window = replace(window, bandwidth=local_bandwidth(window.bandwidth, self.factors, query))
+        found = moments(query, self.points, window, degree=self.degree)
+        estimate = local_fit(found, self.ridge_at(t, window)).estimate
         mean = (self.points.weight[:, None] * self.points.value).sum(0) / self.points.weight.sum()
         reached = torch.isfinite(estimate).all(1, keepdim=True) & torch.isfinite(found.lse)[:, None]
         return float((weight[:, None] * (torch.where(reached, estimate, mean) - value).square()).sum())
@@ -315,7 +324,8 @@ class Criterion(Measure[Fits]):
         """How the estimates change with t where the ridge does too: by less of what it holds back."""
         slopes = len(self.spread)
         held = trial.row[:, 1 : 1 + slopes, None] * trial.theta[:, 1 : 1 + slopes]
-        held = held * ridge_at(self.ridge_at(trial.t), trial.lse)[..., None]
-        share = 1 / (1 + (self.window(trial.t).bandwidth[:slopes] / self.spread).square())
-        change = torch.cat([change[:, :slopes] - 2 * share[:, None] * held, change[:, slopes:]], 1)
+        window = self.window(trial.t)
+        held = held * ridge_at(self.ridge_at(trial.t, window), trial.lse)[..., None]
+        share = 1 / (1 + (window.bandwidth[..., :slopes] / self.spread).square())
+        change = torch.cat([change[:, :slopes] - 2 * share[..., None] * held, change[:, slopes:]], 1)
         return change if self.ridge is not None else torch.cat([change, -held.sum(1, keepdim=True)], 1)

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from dikkat.regression.columns import Column
 from dikkat.regression.criterion import Criterion
 from dikkat.regression.estimator import NadarayaWatson
+from dikkat.regression.factors import factors_of
 from dikkat.regression.held_out import FOLDS, LeftOut, judged, nothing
 from dikkat.regression.joined import Array
 from dikkat.regression.partitions.places import at_hand
@@ -70,7 +71,12 @@ def leave_out(model: NadarayaWatson) -> LeftOut:
         return nothing(y)
     predicted = np.full(len(y), np.nan)
     criterion = Criterion(
-        joined, model.kernel_, int(model.order_ == "linear"), torch.device(model.device), model.ridge_
+        joined,
+        model.kernel_,
+        int(model.order_ == "linear"),
+        torch.device(model.device),
+        model.ridge_,
+        factors=factors_of(joined, model.neighbors_),
     )
     # Any finite bandwidth will do for the kernel "average".
     sigma = model._coding().widths(model.bandwidth_)

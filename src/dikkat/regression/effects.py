@@ -8,7 +8,14 @@ $$ \frac{\partial \hat y}{\partial x_c} = \frac{\theta_c}{\sigma_c} + \sum_j a_{
 = \sum_j l'_{jc} y_j , \qquad
 l'_{jc} = a_{jc} + w_j z_j^\top M^{-1} \Big( \frac{e_c}{\sigma_c} - \sum_i a_{ic} z_i \Big) , $$
 
-which of the constant order, without slopes, is the change of the weights alone. It is linear in y: with s² the variance
+which of the constant order, without slopes, is the change of the weights alone. Where bandwidths are σ f(x)
+(`dikkat.regression.factors`), what comes of a wider window is added: ∂ log f/∂x_c times
+
+$$ \frac{\partial \hat y}{\partial \log f} = \sum_j b_j (y_j - z_j^\top\theta) - 2 \sum_c
+\frac{s_c^2}{s_c^2 + f^2\sigma_c^2} \Lambda_c u_c \theta_c , \qquad
+b_j = u^\top z_j \frac{\partial w_j}{\partial \log f} . $$
+
+The derivative is linear in y: with s² the variance
 of the noise there (`dikkat.regression.uncertainty`) its standard error is $s\,(\sum_j l'^2_{jc}/W_j)^{1/2}$. That is
 about the derivative's own mean, as a smoothed function has it; what smoothing takes from a slope is not in it.
 
@@ -21,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dikkat.regression.factors import local_bandwidth
 from dikkat.regression.joined import Array
 from dikkat.regression.local import LARGEST, is_far, least_of, lost_to_unseen, ridge_at, ridge_of
 from dikkat.regression.moments import Profile, parts
@@ -37,14 +45,21 @@ def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
         torch.tensor(each, dtype=torch.float64, device=smoother.device)
         for each in (joined.x, joined.y, joined.weight, smoother.bandwidth, joined.spread())
     )
-    ridge = ridge_of(torch.tensor(smoother.ridge, dtype=torch.float64), spread[:slopes], sigma[:slopes])
-    found = []
+    amount, found = torch.tensor(smoother.ridge, dtype=torch.float64), []
     for rows in parts(len(query), key.numel() + 4 * len(key) * (1 + slopes)):
         at = torch.tensor(query[rows], dtype=torch.float64, device=smoother.device)
-        delta = (key - at[:, None]) / sigma
+        wide = local_bandwidth(sigma, smoother.factors, at).expand(len(at), -1)
+        delta = (key - at[:, None]) / wide[:, None]
         share, pull, lse = _weights(smoother.profile, delta, weight)
-        lse = lse + lost_to_unseen(joined, at, sigma)
-        row = _rows(share, pull[..., :slopes] / sigma[:slopes], delta, sigma, ridge, lse, smoother.degree)
+        lse = lse + lost_to_unseen(joined, at, wide)
+        pull, delta, wide = pull[..., :slopes], delta[..., :slopes], wide[:, :slopes]
+        wider = torch.zeros_like(wide)
+        if smoother.factors is not None:
+            wider = torch.from_numpy(smoother.factors.slope(query[rows])).to(at)
+        pull = pull / wide[:, None] + (pull * delta).sum(-1, keepdim=True) * wider[:, None]
+        ridge = ridge_of(amount, spread[:slopes], wide)
+        fading = 2 / (1 + (wide / spread[:slopes]).square())
+        row = _rows(share, pull, delta, wide, wider, ridge, fading, lse, smoother.degree)
         found.append(((row.mT @ value).cpu(), (row.square() / weight[:, None]).sum(1).cpu()))
     slope, norm = (torch.cat(each).numpy() for each in zip(*found, strict=True))
     return slope, norm
@@ -73,24 +88,28 @@ def _weights(profile: Profile, delta: Tensor, weight: Tensor) -> tuple[Tensor, T
     )
 
 
-def _rows(share: Tensor, pull: Tensor, delta: Tensor, sigma: Tensor, ridge: Tensor, lse: Tensor, degree: int) -> Tensor:
-    """l', (n, m, p)."""
-    slopes = len(ridge)
+def _rows(
+    share: Tensor, pull: Tensor, delta: Tensor, sigma: Tensor, wider: Tensor, ridge: Tensor, fading: Tensor,
+    lse: Tensor, degree: int,
+) -> Tensor:  # fmt: skip
+    """l', (n, m, p); `wider` is ∂ log f/∂x, and `fading` by how much less of the slopes is then held back."""
     ones = torch.ones_like(share)[..., None]
-    design = torch.cat([ones, delta[..., :slopes]], 2) if degree else ones
+    design = torch.cat([ones, delta], 2) if degree else ones
     system = design.mT @ (share[..., None] * design)
-    unit = torch.zeros(slopes, design.shape[2], dtype=share.dtype, device=share.device)
+    held = ridge_at(ridge, lse).clamp(max=LARGEST)
     if degree:
         second = system.diagonal(dim1=1, dim2=2)[:, 1:]
-        added = ridge_at(ridge, lse).clamp(max=LARGEST) + least_of(lse.dtype) * second
+        added = held + least_of(lse.dtype) * second
         added = torch.where(is_far(lse)[:, None] | (second == 0), LARGEST, added)
         system = system + torch.diag_embed(torch.nn.functional.pad(added, (1, 0)))
-        unit[:, 1:] = torch.diag(1 / sigma[:slopes])
     reached = torch.isfinite(system).all(2).all(1)
     system = torch.where(reached[:, None, None], system, torch.eye(system.shape[1]).to(system))
     inverse = torch.linalg.inv(system)
     lever = pull * (design @ inverse[:, :1].mT)
-    left = (unit - lever.mT @ design) @ inverse
+    change = torch.zeros(*pull.shape[::2], design.shape[2]).to(share)
+    if degree:
+        change[..., 1:] = torch.diag_embed(1 / sigma) - wider[..., None] * (fading * held * inverse[:, 0, 1:])[:, None]
+    left = (change - lever.mT @ design) @ inverse
     found: Tensor = lever + share[..., None] * (design @ left.mT)
     return found.masked_fill(~reached[:, None, None], math.nan)
 

@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from contextlib import AbstractContextManager, nullcontext
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Literal, Self, overload
 
 import numpy as np
@@ -20,6 +20,7 @@ from dikkat.errors import InputError
 from dikkat.regression import collections, files
 from dikkat.regression.bandwidth import choose
 from dikkat.regression.coding import Coding
+from dikkat.regression.factors import factors_of
 from dikkat.regression.held_out import LeftOut, folds_of, judged, nothing
 from dikkat.regression.joined import Array, Joined, join
 from dikkat.regression.local import Setting
@@ -32,9 +33,11 @@ from dikkat.regression.rows import Rows, checked_query, checked_rows, complete_p
 from dikkat.regression.smoother import Smoother
 from dikkat.regression.validation import (
     Missing,
+    Neighbors,
     Order,
     OutOfReach,
     check_device,
+    check_neighbors,
     check_settings,
     checked_bandwidth,
     checked_folds,
@@ -70,6 +73,12 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
             shorter), said that the slope is 0: among many rows it changes little, beyond the data and in gaps the line
             becomes the mean of the nearest rows. A number of at least 0, where 0 is the plain local line; or "auto":
             with a bandwidth that is searched for the one that the search finds, from 0.001 on, and 0.25 otherwise.
+        neighbors: k, at least 2, for bandwidths that are wider where rows are sparse: at a query σ times the distance
+            of its k-th nearest row, in standard deviations of the numbers, over the geometric mean of that distance
+            over all rows. Rows with the same numbers count as one; categories keep their λ. None for the same
+            bandwidths everywhere; or "auto", with a bandwidth that is searched for, to find by the same criterion
+            whether None or one of four k is best, which takes five times as long: with "loo-1se" a k has to be
+            better by more than a standard error.
         tolerance: The share of a query's weight that may be left out, at least 0 and below 1: far blocks of rows are
             skipped where they weigh less together. 0 leaves out what is 0 in the dtype.
         out_of_reach: What a query gets that no training row reaches, where the kernel is 0 from some distance on:
@@ -93,11 +102,12 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
             minute.
 
     Attributes:
-        bandwidth_: (d,), float64: σ, of a category λ; infinite for the kernel "average". λ is 0 where only rows of the
-            same category count, and (c − 1)/c of c categories, or 1 of ordered ones, where the column counts for
-            nothing. Of a constant feature, found by a rule or a
-            search, so wide that the feature does not count: 10⁶ times its value, or 10⁶ where that is below 1.
+        bandwidth_: (d,), float64: σ, with `neighbors` that of a typical row; of a category λ; infinite for the kernel
+            "average". λ is 0 where only rows of the same category count, and (c − 1)/c of c categories, or 1 of
+            ordered ones, where the column counts for nothing. Of a constant feature, found by a rule or a search, so
+            wide that the feature does not count: 10⁶ times its value, or 10⁶ where that is below 1.
         ridge_: ρ, for the order "linear"; 0 for "constant".
+        neighbors_: k, or None.
         kernel_: The kernel that answers: what `kernel` was in `fit`.
         order_: The order that answers: what `order` was in `fit`.
         history_: The accepted steps of a search, the start first: {"bandwidth": (d,) list, "error": the criterion, for
@@ -136,6 +146,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         bandwidth: float | ArrayLike | Literal["silverman", "scott", "loo", "loo-1se", "aic", "gcv"] = "loo-1se",
         order: Order = "constant",
         ridge: float | Literal["auto"] = "auto",
+        neighbors: Neighbors = None,
         tolerance: float = 0.0,
         out_of_reach: OutOfReach = "nan",
         device: str = "cpu",
@@ -149,6 +160,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         self.bandwidth = bandwidth
         self.order = order
         self.ridge = ridge
+        self.neighbors = neighbors
         self.tolerance = tolerance
         self.out_of_reach = out_of_reach
         self.device = device
@@ -375,6 +387,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
                 self.columns_,
                 self.n_dropped_,
                 self.target_name_,
+                self.neighbors_,
             ),
         )
 
@@ -407,6 +420,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         model._take(Rows(saved.x, saved.y, saved.weight, saved.columns, saved.dropped))
         model.target_name_ = saved.target
         model.bandwidth_, model.history_, model.ridge_ = saved.bandwidth, saved.history, saved.ridge
+        model.neighbors_ = saved.neighbors
         model._smooth(model._joined())
         return model
 
@@ -443,6 +457,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         )
         checked = collections.checked_rows if collections.is_dask(X) else checked_rows
         other._take(checked(other, X, y, sample_weight, before))
+        other._check_neighbors()
         with other._bar("finding the bandwidth"):
             other._choose()
         other.__dict__.pop("score_", None)
@@ -495,8 +510,10 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
             self.kernel,
             int(self.order == "linear"),
             torch.device(self.device),
+            self.neighbors,
         )
         self.bandwidth_, self.ridge_ = asked if numbers else coding.bandwidths(found.bandwidth), found.ridge
+        self.neighbors_ = found.neighbors
         self.history_ = [{"bandwidth": coding.bandwidths(each).tolist(), "error": error} for each, error in found.steps]
         self._smooth(joined)
 
@@ -522,7 +539,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         if isinstance(joined, Partitioned):
             self._smoother: Any = PartitionedSmoother(joined, *how)
         else:
-            self._smoother = Smoother(Setting(joined, *how))
+            self._smoother = Smoother(Setting(joined, *how, factors_of(joined, self.neighbors_)))
 
     def _current(self) -> Smoother:
         """The smoother, with the settings that may change after `fit` as they are now; or that of partitions."""
@@ -571,11 +588,24 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
     def _check_settings(self, saved: bool = False) -> None:
         """All settings; with `saved` those that a file holds."""
         check_settings(
-            self.kernel, self.bandwidth, self.order, self.ridge, self.tolerance, self.out_of_reach, self.missing
+            self.kernel,
+            self.bandwidth,
+            self.order,
+            self.ridge,
+            self.tolerance,
+            self.out_of_reach,
+            self.missing,
+            self.neighbors,
         )
         if not saved:
             check_device(self.device)
             checked_folds(self.nested_score)
+
+    def _check_neighbors(self) -> None:
+        """Whether there are so many rows as neighbours."""
+        if self.neighbors is not None:
+            joined = at_hand(self._joined())
+            check_neighbors(self.neighbors, joined.numbers, joined.places)
 
     def _saved_settings(self) -> dict[str, Any]:
         """The settings as JSON has them, of a fitted one those that its answers have; not the device."""
@@ -586,6 +616,8 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         settings["tolerance"] = float(settings["tolerance"])
         if not isinstance(settings.get("ridge", ""), str):  # a derived class may do without
             settings["ridge"] = float(settings["ridge"])
+        if isinstance(settings.get("neighbors"), Integral):
+            settings["neighbors"] = int(settings["neighbors"])
         if not isinstance(settings["bandwidth"], str):
             settings["bandwidth"] = np.asarray(settings["bandwidth"], np.float64).tolist()
         for name in ("categorical_features", "ordered_features"):

@@ -23,15 +23,17 @@ __all__ = ["Saved", "read", "write"]
 Array = NDArray[Any]
 
 FORMAT = "dikkat kernel regression"
-VERSION = 3
+VERSION = 4
 
 _KEY = "dikkat"  # the metadata key; metadata hold texts alone, so its value is JSON
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
 _LATER = {
+    "ridge": 0.0,
     "categorical_features": "from_dtype",
     "ordered_features": "from_dtype",
     "missing": "refuse",
-}  # since version 3
+    "neighbors": None,
+}  # settings that older versions did not know, and what they then were
 _DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 
 
@@ -50,6 +52,7 @@ class Saved(NamedTuple):
         columns: What each column is, where not all are numbers.
         dropped: How many rows were left out.
         target: The name of what is predicted, or None.
+        neighbors: k, by whose distance bandwidths are wider from place to place, or None.
     """
 
     settings: dict[str, Any]
@@ -63,6 +66,7 @@ class Saved(NamedTuple):
     columns: tuple[Column, ...]
     dropped: int
     target: str | None
+    neighbors: int | None
 
 
 def write(path: str | os.PathLike[str], saved: Saved) -> None:
@@ -86,6 +90,7 @@ def write(path: str | os.PathLike[str], saved: Saved) -> None:
         "columns": [column._asdict() for column in saved.columns],
         "dropped": saved.dropped,
         "target": saved.target,
+        "neighbors": saved.neighbors,
     }
     tensors = dict(zip(_TENSORS, map(np.ascontiguousarray, saved[1:5]), strict=True))
     write_whole(path, save(tensors, metadata={_KEY: json.dumps(content, allow_nan=False)}))
@@ -127,6 +132,7 @@ def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
         columns,
         content["dropped"],
         content["target"],
+        content["neighbors"],
     )
 
 
@@ -143,24 +149,23 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
 
 
 def _content(path: Path, metadata: dict[str, str], known: dict[str, Any]) -> dict[str, Any]:
-    """All but the tensors. Version 1 knew no ridge, and its lines are without one; version 2 numbers alone."""
+    """All but the tensors. Version 1 knew no ridge, and its lines are without one; 2 numbers alone; 3 no neighbours."""
     try:
         content = json.loads(metadata.get(_KEY, "null"))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: its metadata are not JSON ({error}). Save the model again") from error
     try:
-        check_header(content, FORMAT, (1, 2, VERSION), "fit again")
+        check_header(content, FORMAT, tuple(range(1, VERSION + 1)), "fit again")
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     settings, names, history = (content.get(name) for name in ("settings", "feature_names", "history"))
     if not (isinstance(settings, dict) and isinstance(names, list | None) and isinstance(history, list)):
         raise InputError(f"{path}: settings, feature_names or history are missing or not what they should be")
-    if content["version"] == 1:
-        content |= {"ridge": 0.0, "settings": settings | {"ridge": 0.0}}
     if content["version"] < VERSION:
         later = {name: value for name, value in _LATER.items() if name in known}
-        content |= {"columns": [], "dropped": 0, "target": None, "settings": later | content["settings"]}
-    ridge, dropped = content.get("ridge"), content.get("dropped")
+        content["settings"] = later | settings
+        content = {"ridge": 0.0, "columns": [], "dropped": 0, "target": None, "neighbors": None} | content
+    ridge, dropped, neighbors = (content.get(name) for name in ("ridge", "dropped", "neighbors"))
     if not isinstance(ridge, float) or not 0 <= ridge < math.inf:
         raise InputError(f"{path}: ridge: got {reprlib.repr(ridge)}; expected a number of at least 0")
     if not isinstance(content.get("target", 0), str | None):
@@ -168,6 +173,8 @@ def _content(path: Path, metadata: dict[str, str], known: dict[str, Any]) -> dic
         raise InputError(f"{path}: target: got {got}; expected a name, or none")
     if not isinstance(dropped, int) or dropped < 0:
         raise InputError(f"{path}: dropped: got {reprlib.repr(dropped)}; expected a number of rows")
+    if neighbors is not None and not (isinstance(neighbors, int) and neighbors >= 2):
+        raise InputError(f"{path}: neighbors: got {reprlib.repr(neighbors)}; expected a number of at least 2, or null")
     return cast(dict[str, Any], content)
 
 

@@ -36,6 +36,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from dikkat.regression.factors import Factors
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.moments import LineMoments, Moments, Profile
 
@@ -57,6 +58,7 @@ class Setting(NamedTuple):
         ridge: ρ of the linear order.
         tolerance: The share of a query's weight that may be left out.
         device: Where to compute.
+        factors: What bandwidths are multiplied with from place to place; None where they are everywhere the same.
     """
 
     joined: Joined
@@ -66,6 +68,7 @@ class Setting(NamedTuple):
     ridge: float
     tolerance: float
     device: torch.device
+    factors: Factors | None = None
 
 
 class LocalFit(NamedTuple):
@@ -113,17 +116,18 @@ def local_fit(found: Moments | LineMoments, ridge: Tensor) -> LocalFit:
 
     Args:
         found: The moments.
-        ridge: (p,), Λ S_0 of the first p of d coordinates, which have slopes; the constant needs none.
+        ridge: (p,) or (n, p), Λ S_0 of the first p of d coordinates, which have slopes; the constant needs none.
     """
     if isinstance(found, Moments):
         return LocalFit(torch.ones_like(found.lse)[:, None], found.value[:, None])
-    centred = _centred(found, len(ridge))
+    slopes = ridge.shape[-1]
+    centred = _centred(found, slopes)
     offset = centred.offset[..., None]
     solved = _solve(centred, torch.cat([centred.cross, offset], -1), ridge)
     slope, lean = solved[..., :-1], solved[..., -1]
     height = found.value - (slope * offset).sum(1)
     first = 1 + (centred.offset * lean).sum(1, keepdim=True)
-    flat = found.spread.shape[1] - len(ridge)
+    flat = found.spread.shape[1] - slopes
     row, theta = torch.cat([first, -lean], 1), torch.cat([height[:, None], slope], 1)
     return LocalFit(pad(row, (0, flat)), pad(theta, (0, 0, 0, flat)))
 
@@ -138,7 +142,7 @@ def without_unseen(found: _Found, joined: Joined, query: Tensor, bandwidth: Tens
         found: The moments about the queries.
         joined: The rows.
         query: (n, d).
-        bandwidth: (d,).
+        bandwidth: (d,) or (n, d).
         squared: Whether they are under K².
     """
     return found._replace(lse=found.lse + (1 + squared) * lost_to_unseen(joined, query, bandwidth))
@@ -149,7 +153,7 @@ def lost_to_unseen(joined: Joined, query: Tensor, bandwidth: Tensor) -> Tensor:
     center, lost = torch.tensor(joined.center).to(query), query.new_zeros(len(query))
     for feature in range(joined.numbers, joined.features):
         own = torch.tensor(joined.feature == feature, device=query.device)
-        far = (center[own] / bandwidth[own]).square().sum() / 2  # from 0, which is the first category
+        far = (center[own] / bandwidth[..., own]).square().sum(-1) / 2  # from 0, which is the first category
         lost += torch.where(_at_center(query, center, own), far, 0.0)
     return lost
 
@@ -173,13 +177,13 @@ def noise_share(found: LineMoments, squared: LineMoments, ridge: Tensor) -> Tens
     Args:
         found: The moments under K.
         squared: Those under K².
-        ridge: (p,), Λ S_0.
+        ridge: (p,) or (n, p), Λ S_0.
 
     Returns:
         ‖l‖², (n,), with l the line's row of the smoother matrix.
     """
     share = (squared.lse - 2 * found.lse).exp()  # Σ_j w_j²
-    centred, about = _centred(found, len(ridge)), _centred(squared, len(ridge))
+    centred, about = (_centred(each, ridge.shape[-1]) for each in (found, squared))
     lean = _solve(centred, centred.offset[..., None], ridge)
     shift = (about.offset - centred.offset)[..., None]  # the mean of δ − o under w², and next that of its square
     spread = about.spread + shift @ shift.mT
@@ -209,17 +213,17 @@ def least_of(dtype: torch.dtype) -> float:
 
 
 def ridge_at(ridge: Tensor, lse: Tensor) -> Tensor:
-    """Λ (n, p) from Λ S_0 (p,) and log S_0 (n,)."""
+    """Λ (n, p) from Λ S_0, (p,) or (n, p), and log S_0 (n,)."""
     return ridge * (-lse[:, None]).clamp(max=math.log(LARGEST)).exp()
 
 
 def ridge_of(amount: Tensor, spread: Tensor, bandwidth: Tensor) -> Tensor:
-    """Λ S_0, (p,).
+    """Λ S_0, of the bandwidths' shape.
 
     Args:
         amount: ρ.
         spread: (p,), the numbers' standard deviations over all rows.
-        bandwidth: (p,).
+        bandwidth: (p,) or (n, p).
     """
     return amount / (1 + (bandwidth / spread).square())  # 0 of a constant feature, which has no slope
 

@@ -14,7 +14,7 @@ and the rest from tiles in plain PyTorch.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, overload
 
 import torch
@@ -71,7 +71,7 @@ class Window:
 
     Attributes:
         profile: K as a function of the distance: a kernel of `dikkat.scores`, or "average", which is 1 everywhere.
-        bandwidth: (d,), σ in the units of the keys.
+        bandwidth: (d,), σ in the units of the keys; or (n, d), of each query its own.
         squared: Whether K² is meant.
         tolerance: The share of a query's whole weight that may be left out: 0 leaves out what is 0 in the dtype.
     """
@@ -80,6 +80,10 @@ class Window:
     bandwidth: Tensor
     squared: bool = False
     tolerance: float = 0.0
+
+    def of(self, queries: Any) -> "Window":
+        """The same of some of the queries, given as an index."""
+        return self if self.bandwidth.ndim == 1 else replace(self, bandwidth=self.bandwidth[queries])
 
 
 class Moments(NamedTuple):
@@ -148,9 +152,9 @@ def moments(
 def state(query: Tensor, points: Points, window: Window, *, degree: int = 0, exclude: Tensor | None = None) -> State:
     """The same as a state, which merges with those over other keys: the moments in one row a query, and lse."""
     if points.tiles is not None:
-        settings = {"points": points, "tiles": points.tiles, "window": window}
-        return State(*_in_order(_averages, query, {"exclude": exclude}, **settings, degree=degree))
-    if degree or (window.squared and window.profile not in ("gaussian", "boxcar")):
+        settings = {"points": points, "tiles": points.tiles, "degree": degree}
+        return State(*_in_order(_averages, query, {"exclude": exclude}, window=window, **settings))
+    if degree or window.bandwidth.ndim > 1 or (window.squared and window.profile not in ("gaussian", "boxcar")):
         return _features(query, points, window, degree, exclude)
     return _attended(query, points, window, exclude)
 
@@ -213,7 +217,7 @@ def _averages(
 ) -> tuple[Tensor, Tensor]:
     """Of ordered queries, from a sweep where it serves; and where one leaves open, or does not, pair by pair."""
 
-    def by_pairs(query: Tensor, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
+    def by_pairs(query: Tensor, window: Window, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
         return moments_launch.moments(
             query,
             tiles,
@@ -227,12 +231,12 @@ def _averages(
 
     found = _swept(query, points, window, 2 * degree, degree, exclude)
     if found is None:
-        return by_pairs(query, exclude)
+        return by_pairs(query, window, exclude)
     lse, mass, value = found
     means = torch.cat([value[:, 0], mass, value[:, 1:].flatten(1)], 1)
     open_ = lse.isnan()
     if open_.any():
-        means[open_], lse[open_] = by_pairs(query[open_], None if exclude is None else exclude[open_])
+        means[open_], lse[open_] = by_pairs(query[open_], window.of(open_), None if exclude is None else exclude[open_])
     return means, lse
 
 
@@ -253,7 +257,7 @@ def _sensitivity(
         return moments_launch.sensitivity(
             query[chosen],
             tiles,
-            window.bandwidth,
+            window.of(chosen).bandwidth,
             lse[chosen],
             row[chosen],
             fit[chosen],
@@ -283,7 +287,11 @@ def _swept(
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """The powers from a sweep, if it serves."""
     line = points.line
-    if line is None or not sweep_launch.serves(query, line, window.profile, window.bandwidth, exclude):
+    if (
+        line is None
+        or window.bandwidth.ndim > 1
+        or not sweep_launch.serves(query, line, window.profile, window.bandwidth, exclude)
+    ):
         return None
     return sweep_launch.powers(
         query,
@@ -352,7 +360,8 @@ def _scores(
     query: Tensor, points: Points, window: Window, rows: slice, cols: slice, exclude: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """δ and the logarithm of the weights of a tile."""
-    delta = (points.key[cols] - query[rows, None]) * (1 / window.bandwidth)  # as the compiled kernels do
+    by = 1 / window.of(rows).bandwidth  # as the compiled kernels do
+    delta = (points.key[cols] - query[rows, None]) * (by if by.ndim == 1 else by[:, None])
     square = delta.square().sum(-1)
     if window.profile == "average":
         scores = torch.zeros_like(square)
@@ -366,13 +375,12 @@ def _scores(
 
 
 def _in_order(
-    kernel: Callable[..., Any], query: Tensor, by_query: Mapping[str, Tensor | None], **more: Any
+    kernel: Callable[..., Any], query: Tensor, by_query: Mapping[str, Tensor | None], *, window: Window, **more: Any
 ) -> list[Tensor]:
     """Call a compiled kernel with the queries, and what is given for each, in an order where neighbours are near."""
     order = torch.from_numpy(spatial_order(query.numpy()))
-    found = kernel(
-        query[order], **{name: each if each is None else each[order] for name, each in by_query.items()}, **more
-    )
+    ordered = {name: each if each is None else each[order] for name, each in by_query.items()}
+    found = kernel(query[order], **ordered, window=window.of(order), **more)
     found = found if isinstance(found, tuple) else (found,)
     return [torch.empty_like(each).index_copy_(0, order, each) for each in found]
 

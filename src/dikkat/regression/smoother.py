@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy.sparse import csr_array
 from scipy.spatial import cKDTree
 from torch import Tensor
 
+from dikkat.regression.factors import local_bandwidth
 from dikkat.regression.joined import Array
 from dikkat.regression.local import Setting, has_unseen, local_fit, ridge_of, without_unseen
 from dikkat.regression.moments import Points, Profile, Window, moments, parts, weights
@@ -28,7 +30,8 @@ class Smoother:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self.joined, self.profile, self.degree, bandwidth, self.ridge, self.tolerance, self.device = setting
+        self.joined, self.profile, self.degree, bandwidth, self.ridge, self.tolerance, self.device, factors = setting
+        self.factors = factors
         self._spread = self.joined.spread()
         # The average's line needs some unit.
         self.bandwidth = np.where(self._spread > 0, self._spread, 1.0) if self.profile == "average" else bandwidth
@@ -41,7 +44,7 @@ class Smoother:
             window = self._window(part)
             found = moments(part, self._points, window, degree=self.degree)
             found = without_unseen(found, self.joined, part, window.bandwidth)
-            return local_fit(found, self._ridge(part)).estimate, found.lse
+            return local_fit(found, self._ridge(window)).estimate, found.lse
 
         mean, lse = self._by_parts(query, self._points, work)
         return mean + self.joined.origin, np.isfinite(lse) & np.isfinite(mean).all(1)
@@ -61,9 +64,8 @@ class Smoother:
         """(Σ_j W_j K_j)² / Σ_j W_j K_j², (n,); 0 where nobody is in reach."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
-            lse, squared = (
-                moments(part, self._wide, self._window(part, squared=squared)).lse for squared in (False, True)
-            )
+            window = self._window(part)
+            lse, squared = (moments(part, self._wide, replace(window, squared=each)).lse for each in (False, True))
             return (torch.where(lse.abs() < _DIGITS, (2 * lse - squared).exp(), 0.0),)
 
         return self._by_parts(query, self._wide, work)[0]
@@ -72,11 +74,12 @@ class Smoother:
         """log Σ_j W_j K_j, with K such that its integral over the numbers is 1, less log Σ_j W_j: (n,)."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
-            found = moments(part, self._points, self._window(part)).lse
+            window = self._window(part)
+            found = moments(part, self._points, window).lse - window.bandwidth[..., :size].log().sum(-1)
             return (found.masked_fill(has_unseen(self.joined, part), -math.inf),)
 
-        sigma = self.bandwidth[: self.joined.numbers]
-        scale = _log_constant(self.profile, len(sigma)) - np.log(sigma).sum()
+        size = self.joined.numbers
+        scale = _log_constant(self.profile, size)
         mass = self._by_parts(query, self._points, work)[0]
         return np.asarray(mass - math.log(self.joined.weight.sum()) + scale)
 
@@ -89,8 +92,9 @@ class Smoother:
         """Of the smoother matrix over the training rows; in float64."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
-            found = moments(part, self._wide, self._window(part), degree=self.degree)
-            return found.lse, local_fit(found, self._ridge(part)).row[:, 0]
+            window = self._window(part)
+            found = moments(part, self._wide, window, degree=self.degree)
+            return found.lse, local_fit(found, self._ridge(window)).row[:, 0]
 
         lse, own = self._by_parts(self.joined.x, self._wide, work)
         return float((np.exp(np.log(self.joined.weight) - lse) * own).sum())
@@ -148,15 +152,14 @@ class Smoother:
             return np.ones(len(query), dtype=bool)
         return self.neighbors(query) > 0
 
-    def _ridge(self, query: Tensor) -> Tensor:
-        sloped = slice(self.joined.numbers)
-        amount, spread, bandwidth = (
-            torch.tensor(each).to(query) for each in (self.ridge, self._spread[sloped], self.bandwidth[sloped])
-        )
-        return ridge_of(amount, spread, bandwidth)
+    def _ridge(self, window: Window) -> Tensor:
+        bandwidth = window.bandwidth[..., : self.joined.numbers]
+        amount, spread = (torch.tensor(each).to(bandwidth) for each in (self.ridge, self._spread))
+        return ridge_of(amount, spread[: self.joined.numbers], bandwidth)
 
-    def _window(self, query: Tensor, squared: bool = False) -> Window:
-        return Window(self.profile, torch.tensor(self.bandwidth).to(query), squared, self.tolerance)
+    def _window(self, query: Tensor) -> Window:
+        bandwidth = local_bandwidth(torch.tensor(self.bandwidth).to(query), self.factors, query)
+        return Window(self.profile, bandwidth, tolerance=self.tolerance)
 
     def _by_parts(self, query: Array, points: Points, work: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Array]:
         """What `work` makes of the queries, in float64, of so many at a time that their moments are small."""

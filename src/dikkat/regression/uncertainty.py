@@ -28,6 +28,7 @@ of bias estimation on coverage accuracy (undersmoothing beside robust correction
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -37,6 +38,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from dikkat.regression.criterion import Criterion
+from dikkat.regression.factors import local_bandwidth
 from dikkat.regression.joined import Array
 from dikkat.regression.local import RIDGE, LocalFit, Setting, local_fit, noise_share, ridge_of, without_unseen
 from dikkat.regression.moments import LineMoments, Points, Window, moments, parts
@@ -74,7 +76,8 @@ class Uncertainty:
     """
 
     def __init__(self, setting: Setting) -> None:
-        self.joined, self.profile, self.degree, bandwidth, self.ridge, self.tolerance, self.device = setting
+        self.joined, self.profile, self.degree, bandwidth, self.ridge, self.tolerance, self.device, factors = setting
+        self.factors = factors
         self.bandwidth, self.spread = self._wide(bandwidth), self._wide(self.joined.spread())
         self._sloped = slice(self.joined.numbers)
 
@@ -82,11 +85,12 @@ class Uncertainty:
         """How far single values lie from the estimates, (n, v), of queries that have some in reach."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
-            found = moments(part, self._values, self._window(1.0), degree=1)
-            found = without_unseen(found, self.joined, part, self.bandwidth)
-            seen = found.offset * self.bandwidth
-            ridge = self._ridge(1.0)
-            return (self._deviation(part + seen, _open(found, local_fit(found, ridge), ridge)),)
+            window = self._window(part, 1.0)
+            found = moments(part, self._values, window, degree=1)
+            found = without_unseen(found, self.joined, part, window.bandwidth)
+            ridge = self._ridge(window)
+            doubt = _open(found, local_fit(found, ridge), ridge)
+            return (self._deviation(part + found.offset * window.bandwidth, doubt),)
 
         return self._by_parts(query, work)[0]
 
@@ -95,7 +99,8 @@ class Uncertainty:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             own, seen = part.chunk(2, 1)
-            far = _unknown(((seen - own) / self.bandwidth)[:, self._sloped], self._ridge(1.0))
+            window = self._window(own, 1.0)
+            far = _unknown(((seen - own) / window.bandwidth)[:, self._sloped], self._ridge(window))
             return (self._deviation(seen, far.square().sum(1, keepdim=True)),)
 
         return self._by_parts(np.hstack([query, nearest]), work)[0]
@@ -103,22 +108,22 @@ class Uncertainty:
     def band(self, query: Array) -> Band:
         """Of queries that have some in reach."""
         narrow = 2.0 ** (-1 / self.joined.features)
-        ridge = self._ridge(narrow)
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
+            window = self._window(part, narrow)
             found, squared = (
                 without_unseen(
-                    moments(part, self._values, self._window(narrow, squared), degree=1),
+                    moments(part, self._values, replace(window, squared=squared), degree=1),
                     self.joined,
                     part,
-                    self.bandwidth * narrow,
+                    window.bandwidth,
                     squared,
                 )
                 for squared in (False, True)
             )
+            ridge = self._ridge(window)
             fit = local_fit(found, ridge)
-            seen = found.offset * self.bandwidth * narrow
-            _, noise, freedom = self._errors(part + seen)
+            _, noise, freedom = self._errors(part + found.offset * window.bandwidth)
             share = noise_share(found, squared, ridge)[:, None] + _open(found, fit, ridge)
             return fit.estimate, (noise * share).sqrt(), freedom
 
@@ -128,9 +133,9 @@ class Uncertainty:
         """s², (n, v), about what queries look at; infinite where none is left to measure it by."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
-            found = moments(part, self._values, self._window(1.0), degree=1)
-            seen = found.offset * self.bandwidth  # of degree 1
-            return (self._errors(part + seen)[1],)
+            window = self._window(part, 1.0)
+            found = moments(part, self._values, window, degree=1)
+            return (self._errors(part + found.offset * window.bandwidth)[1],)
 
         return self._by_parts(query, work)[0]
 
@@ -140,7 +145,8 @@ class Uncertainty:
 
     def _errors(self, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """τ² (n, v), s² (n, v) and ν (n, 1) at places among the data."""
-        found, squared = (moments(place, self._residuals, self._window(_WIDER, squared)) for squared in (False, True))
+        window = self._window(place, _WIDER)
+        found, squared = (moments(place, self._residuals, replace(window, squared=each)) for each in (False, True))
         values = self.joined.y.shape[1]
         error, noise, share = found.value.split([values, values, 1], 1)
         few = share <= _ALONE
@@ -165,16 +171,18 @@ class Uncertainty:
         if len(self.joined.x) == 1:
             nothing = torch.zeros_like(self._wide(self.joined.y))
             return nothing, nothing[:, :1]
-        criterion = Criterion(self.joined, self.profile, self.degree, self.device, self.ridge)
+        criterion = Criterion(self.joined, self.profile, self.degree, self.device, self.ridge, factors=self.factors)
         trial = criterion(self.bandwidth.log().cpu().numpy())
         return trial.left, trial.kept[:, None]
 
-    def _ridge(self, part: float) -> Tensor:
-        spread, bandwidth = self.spread[self._sloped], self.bandwidth[self._sloped] * part
-        return ridge_of(torch.tensor(RIDGE, dtype=torch.float64), spread, bandwidth)
+    def _ridge(self, window: Window) -> Tensor:
+        amount = torch.tensor(RIDGE, dtype=torch.float64)
+        return ridge_of(amount, self.spread[self._sloped], window.bandwidth[..., self._sloped])
 
-    def _window(self, part: float, squared: bool = False) -> Window:
-        return Window(self.profile, self.bandwidth * part, squared, self.tolerance)
+    def _window(self, query: Tensor, part: float) -> Window:
+        """So many times as wide as the estimate's."""
+        bandwidth = local_bandwidth(self.bandwidth, self.factors, query) * part
+        return Window(self.profile, bandwidth, tolerance=self.tolerance)
 
     def _wide(self, array: Array) -> Tensor:
         return torch.tensor(array, dtype=torch.float64, device=self.device)
@@ -190,7 +198,7 @@ class Uncertainty:
 
 def _open(found: LineMoments, fit: LocalFit, ridge: Tensor) -> Tensor:
     """b, (n, 1)."""
-    slopes = len(ridge)
+    slopes = ridge.shape[-1]
     lean = fit.row[:, 1 : 1 + slopes] * (-found.lse[:, None]).clamp(max=-_GONE).exp() * ridge.sqrt()
     gone = (found.lse < _GONE)[:, None]
     return torch.where(gone, _unknown(found.offset[:, :slopes], ridge), lean).square().sum(1, keepdim=True)

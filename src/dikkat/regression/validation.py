@@ -20,6 +20,7 @@ from dikkat.regression.moments import Profile
 Order = Literal["constant", "linear"]
 OutOfReach = Literal["nan", "nearest"]
 Missing = Literal["refuse", "drop"]
+Neighbors = int | Literal["auto"] | None
 
 
 _RULES = (*get_args(Rule), *get_args(Searched))
@@ -33,6 +34,7 @@ def check_settings(
     tolerance: object,
     out_of_reach: object,
     missing: object,
+    neighbors: object = None,
 ) -> None:
     """The settings that a file holds too: all but the device, which is the machine's own.
 
@@ -56,6 +58,40 @@ def check_settings(
         raise ValueError(f"ridge: got {ridge!r}; expected a number of rows, at least 0, or 'auto'")
     if not isinstance(tolerance, Real) or not 0 <= float(tolerance) < 1:
         raise ValueError(f"tolerance: got {tolerance!r}; expected a number of at least 0 and below 1")
+    _check_neighbors(neighbors, kernel, bandwidth)
+
+
+def _check_neighbors(neighbors: object, kernel: object, bandwidth: object) -> None:
+    if neighbors is None:
+        return
+    if not (_is_count(neighbors) or (isinstance(neighbors, str) and neighbors == "auto")):
+        raise ValueError(
+            f"neighbors: got {neighbors!r}; expected a whole number of at least 2, 'auto', or None for the same "
+            "bandwidth everywhere"
+        )
+    if kernel == "average":
+        raise ValueError(f"neighbors: got {neighbors!r} with the kernel 'average', which has no bandwidth")
+    if neighbors == "auto" and not (isinstance(bandwidth, str) and bandwidth in get_args(Searched)):
+        raise ValueError(
+            f"neighbors: got 'auto' with the bandwidth {bandwidth!r}; expected one that is searched for, "
+            f"{_listed(get_args(Searched))}, or a number of neighbours"
+        )
+
+
+def _is_count(neighbors: object) -> bool:
+    return isinstance(neighbors, Integral) and not isinstance(neighbors, bool) and int(neighbors) >= 2
+
+
+def check_neighbors(neighbors: object, numbers: int, places: int) -> None:
+    """Whether there are so many.
+
+    Raises:
+        ValueError: There are not, or no columns of numbers.
+    """
+    if neighbors is not None and not numbers:
+        raise ValueError(f"neighbors: got {neighbors!r}, and no column of numbers; expected None")
+    if isinstance(neighbors, Integral) and int(neighbors) >= places:
+        raise ValueError(f"neighbors: got {neighbors!r} of {places} different rows; expected fewer than there are")
 
 
 def check_device(device: object) -> None:

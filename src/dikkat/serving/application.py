@@ -129,6 +129,7 @@ class Served:
         """From the start of the server to its end."""
         self._threads = ThreadPoolExecutor(1, "dikkat-steps")
         self._queue = Queue(self._limits, self.metrics)
+        self._packing = {name: asyncio.Lock() for name in self._translators}
         self._working = working = asyncio.create_task(self._queue.run())
         try:
             yield
@@ -262,11 +263,12 @@ class Served:
         """A page that translates by itself, as `dikkat export --html` writes it."""
         translator = self._translator(model)
         name = next(name for name, each in self._translators.items() if each is translator)
-        if name not in self._pages:
-            try:
-                self._pages[name] = await asyncio.to_thread(lambda: Page(translator.as_html(title=name)))
-            except InputError as error:
-                raise HTTPException(404, str(error)) from error
+        async with self._packing[name]:  # several first requests pack it once
+            if name not in self._pages:
+                try:
+                    self._pages[name] = await asyncio.to_thread(lambda: Page(translator.as_html(title=name)))
+                except InputError as error:
+                    raise HTTPException(404, str(error)) from error
         return self._pages[name].answer(request.headers)
 
     async def models(self) -> list[ModelInfo]:

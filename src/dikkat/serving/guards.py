@@ -1,4 +1,4 @@
-"""What stands before the application: limits on bodies and rates, headers that keep browsers out of trouble, counts."""
+"""What stands before the application: limits on bodies and rates, HEAD, headers that guard browsers, counts."""
 
 import asyncio
 import contextlib
@@ -56,6 +56,9 @@ class Guards:
             await self._app(scope, receive, send)
             return
         began, path = time.perf_counter(), scope["path"] if scope["path"] in self._paths else "other"
+        bare = scope["method"] == "HEAD"  # what GET answers, but for the body
+        if bare:
+            scope = {**scope, "method": "GET"}
         status = 0
 
         async def answer(message: Message) -> None:
@@ -65,6 +68,8 @@ class Guards:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
+            elif bare:
+                message = {**message, "body": b""}
             await send(message)
 
         try:

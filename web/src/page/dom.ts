@@ -42,10 +42,19 @@ export function backgroundOf(element: Element): string {
 }
 
 let family = "sans-serif";
+let writer: Element | null = null;
 
-/** Measure letters as an element writes them. */
+/** Measure letters as an element writes them, from when it is in a page: before, it has no font. */
 export function writeAs(element: Element): void {
-  family = getComputedStyle(element).fontFamily;
+  writer = element;
+}
+
+function fonts(): string {
+  if (writer?.isConnected) {
+    family = getComputedStyle(writer).fontFamily;
+    writer = null;
+  }
+  return family;
 }
 
 let canvas: CanvasRenderingContext2D | null = null;
@@ -54,7 +63,7 @@ let canvas: CanvasRenderingContext2D | null = null;
 export function widthOf(text: string, size: number, weight = 400): number {
   canvas ??= document.createElement("canvas").getContext("2d");
   if (!canvas) return text.length * size * 0.6;
-  canvas.font = `${weight} ${size}px ${family}`;
+  canvas.font = `${weight} ${size}px ${fonts()}`;
   return canvas.measureText(text).width;
 }
 

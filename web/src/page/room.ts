@@ -1,9 +1,10 @@
 /** The translator's room: what is typed, its translations, their pictures, and what a reader changes in them. */
 import { Refusal } from "../decoder/refusal";
 import { LONGEST, type Translation, type Translator } from "../decoder/translator";
-import { NOWHERE, type Aligned, type Picture, type Spot } from "../pictures/aligned";
+import { isSame, NOWHERE, type Aligned, type Picture, type Spot } from "../pictures/aligned";
 import { links } from "../pictures/links";
 import { map, said } from "../pictures/map";
+import type { TileMap } from "../pictures/tiles/tilemap";
 import { BEAMS, BESTS, type View } from "./address";
 import { activeIn, h, visible } from "./dom";
 import { DRAWN, framed, tiled } from "./frame";
@@ -28,6 +29,13 @@ export interface RoomListeners {
   readonly shown?: (translation: Translation | null) => void;
 }
 
+/** A map of tiles, and what it shows. */
+interface Large {
+  readonly of: Aligned;
+  readonly card: HTMLElement;
+  readonly tiles: TileMap;
+}
+
 export class Room {
   readonly element = h("main", { id: "room" });
   private readonly history = new History();
@@ -43,6 +51,7 @@ export class Room {
   private found: Translation[] = [];
   private free = ""; // the translation before anything was changed
   private drawn: Pick<Picture, "stress">[] = [];
+  private large: Large | null = null;
   private turn = 0;
   private waiting = 0;
   private room = 0;
@@ -259,8 +268,12 @@ export class Room {
     const inside = Math.max(220, this.room - 2 * padding(this.element));
     let cards: HTMLElement[] = [];
     if (!this.translator.network.attends) cards = [h("section", { class: "card" }, h("p", { class: "help" }, t("no-attention")))];
-    else if (cells > DRAWN) cards = [this.large(given)];
-    else if (cells) {
+    else if (cells > DRAWN) {
+      if (!this.large || !isSame(this.large.of, given)) this.large = this.tiled(given);
+      const { card, tiles } = this.large;
+      this.drawn = [{ stress: (spot) => tiles.stress(spot.target, spot.source) }];
+      cards = [card];
+    } else if (cells) {
       const [first, second] = [links(given, inside, listeners), map(given, Math.min(inside, 620), listeners)];
       this.drawn = [first, second];
       cards = [this.card("links", first, given), this.card("map", second, given)];
@@ -268,11 +281,12 @@ export class Room {
     const { steps } = this.best;
     this.panel.show(this.best, this.own.step, this.history.now.pins.get(this.own.step) ?? new Map());
     const kept = this.panel.element.parentElement === this.pictures;
-    // The panel stays in its place, so that what is being dragged in it goes on.
-    this.pictures.querySelectorAll(":scope > :not(.step)").forEach((each) => each.remove());
+    // The panel stays in its place, so that what is being dragged in it goes on; and a large map, as far as it is enlarged.
+    for (const each of [...this.pictures.children]) if (each !== this.panel.element && each !== cards[0]) each.remove();
     if (!kept) this.pictures.append(this.panel.element);
     this.panel.element.hidden = !steps.length;
-    if (cards[0]) this.pictures.prepend(cards[0], this.readout);
+    if (cards[0] && cards[0].parentElement !== this.pictures) this.pictures.prepend(cards[0]);
+    cards[0]?.after(this.readout);
     if (cards[1]) this.pictures.append(cards[1]);
     this.look(NOWHERE);
     if (focus) this.refocus(focus);
@@ -299,11 +313,11 @@ export class Room {
   }
 
   /** A map of more words than can be drawn one by one. */
-  private large(given: Aligned): HTMLElement {
+  private tiled(given: Aligned): Large {
     const tiles = tiled(given, (target, source) => this.opened({ target, source }));
-    this.drawn = [{ stress: (spot) => tiles.stress(spot.target, spot.source) }];
-    return h("section", { class: "card map-card" }, h("header", {}, h("h2", {}, t("map"))),
+    const card = h("section", { class: "card map-card" }, h("header", {}, h("h2", {}, t("map"))),
       h("p", { class: "help" }, t("too-long-for-links", given.target.length, given.source.length)), h("p", { class: "help" }, t("tiles-help")), tiles.element);
+    return { of: given, card, tiles };
   }
 
   private look(spot: Spot): void {

@@ -1,4 +1,4 @@
-/** Pictures and numbers as files: SVG and PNG of what is drawn, JSON of what it shows. */
+/** Pictures and numbers as files: SVG and PNG of what is drawn, PNG of what is painted, JSON of what it shows. */
 import { backgroundOf } from "./dom";
 
 const STYLED = [
@@ -55,6 +55,21 @@ export async function savePng(drawing: SVGSVGElement, name: string): Promise<voi
   canvas.height = Math.ceil(height * scale);
   canvas.getContext("2d")!.drawImage(image, 0, 0, canvas.width, canvas.height);
   URL.revokeObjectURL(place);
+  await saveAsPng(canvas, name);
+}
+
+/** What is painted on a canvas, on the paper behind it. */
+export async function saveCanvas(painted: HTMLCanvasElement, name: string): Promise<void> {
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [painted.width, painted.height];
+  const context = canvas.getContext("2d")!;
+  context.fillStyle = backgroundOf(painted);
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.drawImage(painted, 0, 0);
+  await saveAsPng(canvas, name);
+}
+
+async function saveAsPng(canvas: HTMLCanvasElement, name: string): Promise<void> {
   const blob = await new Promise<Blob | null>((resolve) => canvas.toBlob(resolve, "image/png"));
   if (blob) download(blob, `${name}.png`);
 }

@@ -62,6 +62,7 @@ export class SentenceCard {
     this.room = room;
     const given = this.aligned;
     const cells = given.source.length * given.target.length;
+    if (cells > DRAWN && this.drawn.length) return; // it takes another width by itself, and stays as far as it is enlarged
     const open = this.listeners.translate;
     const buttons: HTMLElement[] = open ? [h("button", { type: "button", class: "plain", click: open }, t("open"))] : [];
     this.drawn = [];

@@ -57,6 +57,7 @@ const TABLE = {
   "zoom-in": ["Enlarge", "Büyüt", "放大"],
   "zoom-out": ["Make smaller", "Küçült", "缩小"],
   whole: ["Show all", "Tümünü göster", "显示全部"],
+  "save-view": ["What is in view, as PNG", "Görünen bölüm, PNG olarak", "当前可见部分，存为 PNG"],
   "in-view": ["What is in view, as a table", "Görünen bölüm, tablo olarak", "当前可见部分的表格"],
   "at-most": ["at most {}", "en çok {}", "最大 {}"],
   blank: ["no number", "sayı yok", "无数值"],

@@ -40,3 +40,12 @@ export function argmax(weights: ArrayLike<number>): number {
   for (let k = 1; k < weights.length; k++) if (weights[k]! > weights[best]!) best = k;
   return best;
 }
+
+/** Whether two show the same words and weights. */
+export const isSame = (one: Aligned, other: Aligned): boolean =>
+  alike(one.source, other.source) && alike(one.target, other.target) && one.weights.every((row, k) => alike(row, other.weights[k]!));
+
+function alike<T>(one: ArrayLike<T>, other: ArrayLike<T>): boolean {
+  for (let k = 0; k < one.length; k++) if (one[k] !== other[k]) return false;
+  return one.length === other.length;
+}

@@ -4,6 +4,7 @@ import { percent, t } from "../page/strings";
 import { isNowhere, NOWHERE, type Aligned, type Listeners, type Picture, type Spot } from "./aligned";
 
 const SIZE = 13;
+const STRONG = 640; // weight of the letters of what is looked at
 const LABEL = 120; // most pixels of a label
 const SAID = 5; // words that are read out beside one
 const LEAST = 0.005; // weight of a word that is read out
@@ -12,7 +13,7 @@ const LEAST = 0.005; // weight of a word that is read out
 export function map(given: Aligned, room: number, listeners: Listeners): Picture {
   const { weights, changed, languages } = given;
   const [source, target] = [given.source, given.target].map((words) => words.map((each) => shortened(visible(each), LABEL, SIZE)));
-  const left = Math.max(...target!.map((each) => widthOf(each, SIZE)), 20) + 14;
+  const left = Math.max(...target!.map((each) => widthOf(each, SIZE, STRONG)), 20) + 14;
   const longest = Math.max(...source!.map((each) => widthOf(each, SIZE)), 10);
   const cell = Math.max(22, Math.min(44, (room - left - 8) / Math.max(1, source!.length)));
   const upright = longest <= cell - 4;

@@ -54,18 +54,19 @@ _workplace = workplace_of(CALL)
 
 @inlined
 def _distances(
-    call: Call, query: Pointer, rows: int, low: Pointer, high: Pointer, boxes: int, begin: int, end: int, near: Pointer,
-    zero: Any,
+    call: Call, query: Pointer, scale: Pointer, rows: int, low: Pointer, high: Pointer, boxes: int, begin: int,
+    end: int, near: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Write the squared distances, in bandwidths, of the rows' box from some boxes, of `boxes` in all."""
-    lanes, size, scale, nothing = lanes_of(zero), call.features, pointer(call.scale, zero), full(0, zero)
+    """Write the squared distances, in the rows' widest bandwidths, of their box from some boxes, of `boxes` in all."""
+    lanes, size, nothing = lanes_of(zero), call.features, full(0, zero)
     for t in range(begin, end, lanes):
         store(near, t - begin, nothing)
     for c in range(size):
-        least, most = query[c], query[c]
+        least, most, factor = query[c], query[c], scale[c]
         for i in range(1, rows):
             least, most = min(least, query[i * size + c]), max(most, query[i * size + c])
-        least_of, most_of, by = full(least, zero), full(most, zero), spread(scale, c)
+            factor = min(factor, scale[i * call.stride + c])
+        least_of, most_of, by = full(least, zero), full(most, zero), full(factor, zero)
         for t in range(begin, end, lanes):
             below, above = load(low, c * boxes + t) - most_of, least_of - load(high, c * boxes + t)
             gap = maximum(maximum(below, above), nothing) * by
@@ -91,24 +92,25 @@ def _padded(call: Call, zero: Any) -> int:
 
 
 @inlined
-def _turn(call: Call, query: Pointer, rows: int, across: Pointer, zero: Any) -> None:
-    """Transpose the rows, so that the lanes are rows; the last row fills the remaining lanes."""
+def _turn(call: Call, rows: Pointer, stride: int, count: int, across: Pointer, zero: Any) -> None:
+    """Transpose so many rows, so that the lanes are rows; the last row fills the remaining lanes."""
     padded = _padded(call, zero)
     for c in range(call.features):
         for i in range(padded):
-            across[c * padded + i] = query[min(i, rows - 1) * call.features + c]
+            across[c * padded + i] = rows[min(i, count - 1) * stride + c]
 
 
 @inlined
-def _apart(call: Call, across: Pointer, t: int, apart: Pointer, zero: Any) -> None:
-    """Write the squared distance, in bandwidths, of a tile's box from each row."""
-    scale, low, high = pointer(call.scale, zero), pointer(call.low, zero), pointer(call.high, zero)
+def _apart(call: Call, across: Pointer, scales: Pointer, t: int, apart: Pointer, zero: Any) -> None:
+    """Write the squared distance, in its bandwidths, of a tile's box from each row."""
+    low, high = pointer(call.low, zero), pointer(call.high, zero)
     lanes, padded, nothing = lanes_of(zero), _padded(call, zero), full(0, zero)
     for i in range(0, padded, lanes):
         square = nothing
         for c in range(call.features):
             place, q = c * call.boxes + t, load(across, c * padded + i)
-            gap = maximum(maximum(spread(low, place) - q, q - spread(high, place)), nothing) * spread(scale, c)
+            gap = maximum(maximum(spread(low, place) - q, q - spread(high, place)), nothing)
+            gap = gap * load(scales, c * padded + i)
             square += gap * gap
         store(apart, i, square)
 
@@ -217,13 +219,13 @@ def _raise(peak: float, top: float, row: Pointer, columns: int, zero: Any) -> No
 
 @inlined
 def _weights(
-    call: Call, query: Pointer, key: Pointer, weight: Pointer, hidden: int, fixed: bool, peak: float, row: Pointer,
-    delta: Pointer, scratch: Pointer, zero: Any,
+    call: Call, query: Pointer, scale: Pointer, key: Pointer, weight: Pointer, hidden: int, fixed: bool, peak: float,
+    row: Pointer, delta: Pointer, scratch: Pointer, zero: Any,
 ) -> tuple[float, Vector, Vector, Vector, Vector]:  # fmt: skip
     """A row's new base, and its weights for a tile; `hidden` is the excluded key's place in the tile, if in it."""
     lanes = lanes_of(zero)
     keep = call.degree != 0 or fixed
-    s0, s1, s2, s3 = _four(query, key, pointer(call.scale, zero), call.features, delta, keep, zero)
+    s0, s1, s2, s3 = _four(query, key, scale, call.features, delta, keep, zero)
     w0, w1, w2, w3 = load(weight, 0), load(weight, lanes), load(weight, 2 * lanes), load(weight, 3 * lanes)
     gaussian = call.profile == GAUSSIAN
     if gaussian:
@@ -336,8 +338,9 @@ def _add_sensitivity(
 
 @inlined
 def _tile(
-    call: Call, work: Work, t: int, i0: int, rows: int, fixed: bool, reach: float, query: Pointer, zero: Any
-) -> None:
+    call: Call, work: Work, t: int, i0: int, rows: int, fixed: bool, reach: float, query: Pointer, scale: Pointer,
+    zero: Any,
+) -> None:  # fmt: skip
     """Add a tile's share to some rows; a row out of reach skips it as long as its budget pays the price."""
     peaks, sums, spent, apart, delta = work.peaks, work.sums, work.spent, work.apart, work.delta
     weights, weighted = work.weights, work.weighted
@@ -347,7 +350,7 @@ def _tile(
     value, weight = at(pointer(call.value, zero), t * wide * call.values), at(pointer(call.weight, zero), t * wide)
     mass = pointer(call.mass, zero)[t]
     if reach < np.inf:
-        _apart(call, work.across, t, apart, zero)
+        _apart(call, work.across, work.scales, t, apart, zero)
     for i in range(rows):
         hidden, row = -1, at(sums, i * call.columns * lanes)
         if reach < np.inf:
@@ -360,8 +363,9 @@ def _tile(
         if call.exclude != 0:
             hidden = pointer(call.exclude, np.int64(0))[i0 + i] - t * wide
         peaks[i], w0, w1, w2, w3 = _weights(
-            call, at(query, i * call.features), key, weight, hidden, fixed, peaks[i], row, delta, weights, zero
-        )
+            call, at(query, i * call.features), at(scale, i * call.stride), key, weight, hidden, fixed, peaks[i], row,
+            delta, weights, zero,
+        )  # fmt: skip
         if not fixed:
             _add_means(call, row, value, w0, w1, w2, w3, zero)
             if call.degree == 0:
@@ -377,11 +381,13 @@ def _tile(
 
 
 @inlined
-def _look_around(call: Call, work: Work, i0: int, rows: int, fixed: bool, query: Pointer, zero: Any) -> None:
+def _look_around(
+    call: Call, work: Work, i0: int, rows: int, fixed: bool, query: Pointer, scale: Pointer, zero: Any
+) -> None:
     """Add the tiles of a kernel that reaches everywhere, the near ones first, until the others weigh nothing."""
     near, tails, prices = work.near, work.tails, work.prices
     low, high = pointer(call.low, zero), pointer(call.high, zero)
-    _distances(call, query, rows, low, high, call.boxes, 0, call.boxes, near, zero)
+    _distances(call, query, scale, rows, low, high, call.boxes, 0, call.boxes, near, zero)
     nearest, farthest = _ends(call, near, zero)
     if call.profile == GAUSSIAN:
         _bin_masses(call, near, tails, zero)
@@ -392,7 +398,7 @@ def _look_around(call: Call, work: Work, i0: int, rows: int, fixed: bool, query:
                 continue
             # If every tile is within reach, rows need not be tested one by one.
             within = reach if farthest > reach else np.inf
-            _tile(call, work, t, i0, rows, fixed, within, query, zero)
+            _tile(call, work, t, i0, rows, fixed, within, query, scale, zero)
             met += 1
             if far == 1 and met & (met - 1) == 0 and not fixed:
                 reach = _reach(call, rows, work.peaks, work.sums, tails, prices, zero)
@@ -400,22 +406,24 @@ def _look_around(call: Call, work: Work, i0: int, rows: int, fixed: bool, query:
 
 
 @inlined
-def _look_near(call: Call, work: Work, i0: int, rows: int, fixed: bool, query: Pointer, zero: Any) -> None:
+def _look_near(
+    call: Call, work: Work, i0: int, rows: int, fixed: bool, query: Pointer, scale: Pointer, zero: Any
+) -> None:
     """Add the tiles within reach of a kernel that ends, in those groups alone that are: a search tree of two levels."""
     near, reach = work.near, 1 + SLACK
     inner = at(near, call.groups)
     for b in range(PRICES):
         work.prices[b] = zero
     low, high = pointer(call.group_low, zero), pointer(call.group_high, zero)
-    _distances(call, query, rows, low, high, call.groups, 0, call.groups, near, zero)
+    _distances(call, query, scale, rows, low, high, call.groups, 0, call.groups, near, zero)
     low, high = pointer(call.low, zero), pointer(call.high, zero)
     for g in range(call.groups):
         if near[g] < reach:
             begin, end = g * GROUP, min(call.boxes, (g + 1) * GROUP)
-            _distances(call, query, rows, low, high, call.boxes, begin, end, inner, zero)
+            _distances(call, query, scale, rows, low, high, call.boxes, begin, end, inner, zero)
             for t in range(begin, end):
                 if inner[t - begin] < reach:
-                    _tile(call, work, t, i0, rows, fixed, reach, query, zero)
+                    _tile(call, work, t, i0, rows, fixed, reach, query, scale, zero)
 
 
 @inlined
@@ -451,17 +459,18 @@ def windows(zero: Any) -> Any:
                 return
             i0 = task * call.rows
             rows = min(call.rows, call.queries - i0)
-            query = at(pointer(call.query, zero), i0 * size)
+            query, scale = at(pointer(call.query, zero), i0 * size), at(pointer(call.scale, zero), i0 * call.stride)
             clear(sums, rows * call.columns * lanes, zero)
             for i in range(rows):
                 peaks[i] = pointer(call.lse, zero)[i0 + i] if fixed else (-np.inf if call.profile == GAUSSIAN else zero)
             for i in range(rows):
                 work.spent[i] = zero
-            _turn(call, query, rows, work.across, zero)
+            _turn(call, query, size, rows, work.across, zero)
+            _turn(call, scale, call.stride, rows, work.scales, zero)
             if call.profile == GAUSSIAN or call.profile == AVERAGE:
-                _look_around(call, work, i0, rows, fixed, query, zero)
+                _look_around(call, work, i0, rows, fixed, query, scale, zero)
             else:
-                _look_near(call, work, i0, rows, fixed, query, zero)
+                _look_near(call, work, i0, rows, fixed, query, scale, zero)
             for i in range(rows):
                 _finish(call, i0 + i, peaks[i], at(sums, i * call.columns * lanes), fixed, zero)
 

@@ -163,6 +163,7 @@ class _Call(Call):
             "groups": points.group_low.shape[1],
             "degree": degree,
             "squared": squared,
+            "stride": bandwidth.shape[1] if bandwidth.ndim > 1 else 0,
             "profile": WINDOWS.index(profile),
             "tolerance": max(math.log2(tolerance) if tolerance else -math.inf, _LEAST[self.dtype]),
         }
@@ -210,6 +211,7 @@ class _Call(Call):
             sums=rows * columns * lanes, weights=wide, weighted=wide * max(1, fields["values"]),
             delta=wide * fields["features"], near=fields["boxes"] + fields["groups"] + GROUP, tails=BINS,
             prices=PRICES, peaks=rows, spent=rows, apart=padded, across=padded * fields["features"],
+            scales=padded * fields["features"],
         )  # fmt: skip
         told(parts, rows, len(found), keys)
         return found

@@ -16,9 +16,9 @@ AVERAGE = len(PROFILES)
 CALL = Record(
     numbers="query key value weight scale low high group_low group_high mass lse row fit moments",
     integers="exclude",
-    whole="rows queries features values tiles boxes groups columns degree profile squared",
+    whole="rows queries features values tiles boxes groups columns degree profile squared stride",
     real="tolerance",  # its logarithm, of base 2
-    regions="sums weights weighted delta near tails prices peaks spent apart across",
+    regions="sums weights weighted delta near tails prices peaks spent apart across scales",
 )
 
 SWEEP = Record(

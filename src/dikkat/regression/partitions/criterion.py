@@ -144,7 +144,8 @@ class _Task(NamedTuple):
 
     def fits(self, t: Array, piece: Joined, found: State) -> Fits:
         criterion = self._criterion(piece)
-        fit = local_fit(unpacked(found, piece.x.shape[1], self.degree), criterion.ridge_at(t))
+        ridge = criterion.ridge_at(t, criterion.window(t))
+        fit = local_fit(unpacked(found, piece.x.shape[1], self.degree), ridge)
         return criterion.fits(t, found.lse, fit.row, fit.theta)
 
     def sums(self, piece: Joined, fits: Fits) -> Array:

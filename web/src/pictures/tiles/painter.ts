@@ -100,10 +100,15 @@ export class Painter {
     const points = new Uint32Array(image.data.buffer);
     const [low, high] = this.range;
     const scale = 255 / (high - low);
+    const { rows, columns } = this.pyramid.levels[0]!;
+    const [bottom, right] = [Math.floor(rows / steps[0]) * deep, Math.floor(columns / steps[1]) * across];
+    // What is left over behind the last whole point may be narrower than a pixel: its peaks are in that point too.
+    const reach = (from: number, step: number, whole: number): number => (from + step === whole ? 2 * step : step);
     for (let i = 0, at = 0; i < tall; i++) {
+      const row = top + i * deep;
       for (let j = 0; j < wide; j++, at++) {
-        const [row, column] = [top + i * deep, left + j * across];
-        const value = deep * across === 1 ? matrix.values[row * matrix.columns + column]! : largest(matrix, row, column, deep, across);
+        const column = left + j * across;
+        const value = largest(matrix, row, column, reach(row, deep, bottom), reach(column, across, right));
         if (Number.isFinite(value)) points[at] = this.palette[Math.max(0, Math.min(255, Math.round((value - low) * scale)))]!;
       }
     }

@@ -71,13 +71,14 @@ export class Pyramid {
     }
   }
 
-  /** The largest of a block of the matrix, read from the coarsest level whose cells fit it. */
+  /** The largest of a block of the matrix, read from the coarsest level whose cells fit it, or from the matrix while that is not known. */
   block(row: number, column: number, tall: number, wide: number): number {
     let k = 0;
     const fits = (span: number): boolean =>
       row % span === 0 && column % span === 0 &&
       (tall % span === 0 || row + tall >= this.levels[0]!.rows) && (wide % span === 0 || column + wide >= this.levels[0]!.columns);
-    while (k + 1 < this.levels.length && fits(spanOf(k + 1))) k++;
+    const known = Math.min(row + tall, this.levels[0]!.rows) <= this.known;
+    while (known && k + 1 < this.levels.length && fits(spanOf(k + 1))) k++;
     const span = spanOf(k);
     return largest(this.levels[k]!, row / span, column / span, Math.ceil(tall / span), Math.ceil(wide / span));
   }

@@ -1,5 +1,6 @@
 /** A map of any size, on a canvas: all of it at first, down to single cells. Pointer, fingers, wheel and keyboard move it. */
 import { h, shortened, widthOf } from "../../page/dom";
+import { saveCanvas } from "../../page/save";
 import { brief, number, precise, t } from "../../page/strings";
 import { table } from "../table";
 import { nameOf, pace, type Axis } from "./axes";
@@ -76,12 +77,13 @@ export class TileMap {
     this.buttons = {
       out: button("−", "zoom-out", middle(1 / STEP)), in: button("+", "zoom-in", middle(STEP)), whole: button("⤢", "whole", () => this.view.home()),
     };
+    const png = h("button", { type: "button", class: "plain", "aria-label": t("save-view"), title: t("save-view"), click: () => this.save() }, "PNG");
     this.window = h("div", { class: "window", tabindex: 0, role: "application", "aria-busy": "true", "aria-label": `${label}. ${t("tiles-help")}` }, this.canvas);
     this.details = h("details", { toggle: () => this.tabulate() }, h("summary", {}, t("in-view")), this.twin);
     this.element = h("div", { class: "tiles" },
       h("div", { class: "above" },
         h("p", { class: "quiet" }, `${rows.title} ↓ ${number(rows.extent, 0)} · ${columns.title} → ${number(columns.extent, 0)}`),
-        h("div", { class: "tools" }, this.buttons.out, this.buttons.in, this.buttons.whole)),
+        h("div", { class: "tools" }, this.buttons.out, this.buttons.in, this.buttons.whole, png)),
       this.window, this.readout, this.probe, this.details);
     this.listen();
     new ResizeObserver(() => this.resize()).observe(this.window);
@@ -90,6 +92,13 @@ export class TileMap {
   /** Show what is to be seen about a cell, as if a pointer were on it; null: nothing. */
   stress(row: number | null, column: number | null): void {
     this.look(row === null || column === null ? null : { row, column, tall: 1, wide: 1 });
+  }
+
+  /** What is in view as a file: a picture of it alone, without what is looked at in it. */
+  private save(): void {
+    this.at = null;
+    this.draw();
+    void saveCanvas(this.canvas, "dikkat-map");
   }
 
   // --- what moves it
@@ -160,21 +169,21 @@ export class TileMap {
     const [tall, wide] = this.steps;
     const middle = [(block.column + block.wide / 2 - view.x) * view.scaleX, (block.row + block.tall / 2 - view.y) * view.scaleY] as const;
     const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] ?? [0, 0];
+    let { row, column } = block;
     if (down || right) {
       const far = event.shiftKey ? 10 : 1;
       const to = (start: number, by: number, step: number, count: number): number =>
         Math.floor(Math.min(Math.max(start + by * far * step, 0), count - 1) / step) * step;
-      const next = this.block(to(block.row, down!, tall, view.rows), to(block.column, right!, wide, view.columns));
-      view.reveal(next.row, next.column, next.tall, next.wide);
-      this.look(next);
+      [row, column] = [to(row, down!, tall, view.rows), to(column, right!, wide, view.columns)];
     } else if (event.key === "+" || event.key === "=") view.zoom(STEP, ...middle);
     else if (event.key === "-") view.zoom(1 / STEP, ...middle);
     else if (event.key === "Home") view.home();
-    else if (event.key === "Enter" && block.tall === 1 && block.wide === 1) this.given.open?.(block.row, block.column);
+    else if (event.key === "Enter" && block.tall === 1 && block.wide === 1) this.given.open?.(row, column);
     else return;
     event.preventDefault();
-    if (!(down || right)) this.look(this.block(block.row, block.column));
-    this.changed();
+    const next = this.block(row, column);
+    view.reveal(next.row, next.column, next.tall, next.wide);
+    this.look(next);
   }
 
   /** The place of an event among the cells, in pixels from their corner. */

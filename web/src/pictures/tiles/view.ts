@@ -2,6 +2,7 @@
 
 const LARGEST = 64; // pixels of a cell's side, at most
 const OBLONG = 4; // sides whose lengths differ by more than this are each fitted by itself
+const FLAT = 160; // pixels that a wide map is tall at least, if it has the rows for it
 
 const between = (low: number, value: number, high: number): number => Math.max(low, Math.min(value, high));
 
@@ -18,9 +19,10 @@ export class View {
 
   /** How tall a window of such a width is best. */
   height(wide: number, most: number): number {
-    const oblong = Math.max(this.rows / this.columns, this.columns / this.rows) > OBLONG;
-    const tall = this.rows * Math.min(LARGEST, oblong ? wide / OBLONG / this.rows : wide / this.columns);
-    return Math.round(between(Math.min(this.rows * LARGEST, 60), tall, most));
+    const ratio = this.rows / this.columns;
+    const tall = ratio > OBLONG ? most : ratio < 1 / OBLONG ? Math.max(wide / OBLONG, FLAT) : wide * ratio;
+    const full = this.rows * LARGEST;
+    return Math.round(between(Math.min(full, 60), Math.min(tall, full), most));
   }
 
   /** Take a size, in pixels; what was whole stays whole. */

@@ -1,0 +1,290 @@
+"""Bandwidths that are wider where rows are sparse, against their formulas one query at a time in NumPy."""
+
+import json
+
+import dense
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from dikkat.errors import InputError
+from dikkat.regression import NadarayaWatson
+from dikkat.regression.criterion import Criterion
+from dikkat.regression.diagnostics import hold_out, leave_out
+from dikkat.regression.factors import Factors
+from dikkat.regression.joined import join
+from dikkat.regression.local import Setting
+from dikkat.regression.smoother import Smoother
+
+CPU = torch.device("cpu")
+KERNELS = [kernel for kernel in dense.KERNELS if kernel != "average"]
+SIGMA = np.array([0.9, 1.3])
+
+
+def _data(rows=53, seed=0):
+    """Many rows near the origin, few far away; two of them at one place."""
+    random = np.random.default_rng(seed)
+    x = random.exponential(1.0, (rows, 2))
+    x[1] = x[0]
+    y = np.sin(x[:, 0]) + x[:, 1] / 3 + 0.3 * random.normal(size=rows)
+    return x, y, random.uniform(0, 4, (11, 2)), random.integers(1, 4, rows).astype(float)
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_factors(count):
+    x, y, query, weight = _data()
+    joined = join(x, y[:, None], weight)
+    found = Factors(joined, count)
+    np.testing.assert_allclose(found.at(query)[:, 0], dense.factors(query, x, weight, count), rtol=1e-12)
+    np.testing.assert_allclose(found.at(x)[:, 1], dense.factors(x, x, weight, count), rtol=1e-12)
+    left_out = dense.factors(joined.x, x, weight, count, at_rows=True)
+    np.testing.assert_allclose(found.left_out(joined.x)[:, 0], left_out, rtol=1e-12)
+    assert np.exp(np.average(np.log(left_out), weights=joined.weight)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_predictions(kernel, order):
+    x, y, query, weight = _data()
+    sigma = SIGMA * (1 if kernel == "gaussian" else 3)
+    model = NadarayaWatson(kernel, bandwidth=sigma, order=order, ridge=0, neighbors=5).fit(x, y, weight)
+    assert model.neighbors_ == 5
+    expected = [
+        dense.fit(kernel, order, at, x, y, sigma * factor, weight)[0]
+        for at, factor in zip(query, dense.factors(query, x, weight, 5), strict=True)
+    ]
+    np.testing.assert_allclose(model.predict(query), expected, rtol=1e-7)
+
+
+def test_predictions_of_many_rows_in_single_precision():
+    random = np.random.default_rng(3)
+    x = random.exponential(1.0, (3001, 3)).astype(np.float32)
+    y = np.sin(x).sum(1)
+    model = NadarayaWatson(bandwidth=0.2, neighbors=7).fit(x, y)
+    factors = dense.factors(x[:40].astype(float), x.astype(float), np.ones(3001), 7)
+    expected = [
+        dense.fit("gaussian", "constant", at, x.astype(float), y, 0.2 * factor, np.ones(3001))[0]
+        for at, factor in zip(x[:40].astype(float), factors, strict=True)
+    ]
+    np.testing.assert_allclose(model.predict(x[:40]), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+def test_the_left_out_error(order):
+    x, y, _, weight = _data()
+    degree, ridge = int(order == "linear"), 0.3 if order == "linear" else 0.0
+    joined = join(x, y[:, None], weight)
+    criterion = Criterion(joined, "gaussian", degree, CPU, ridge, factors=Factors(joined, 5))
+    t = np.log(SIGMA)
+    trial = criterion(t)
+    sigma = SIGMA * dense.factors(x, x, weight, 5, at_rows=True)[:, None]
+    left, shares = dense.left_out("gaussian", order, x, y[:, None], sigma, weight, ridge)
+    at = joined.place
+    np.testing.assert_allclose(trial.kept.numpy()[at], shares, rtol=1e-7)
+    assert trial.error + criterion.rest == pytest.approx(np.average(left[:, 0] ** 2, weights=weight))
+    slope, _ = criterion.gradient(trial)
+    for c in range(2):
+        step = 1e-5 * np.eye(2)[c]
+        assert slope[c] == pytest.approx((criterion(t + step).error - criterion(t - step).error) / 2e-5, rel=1e-5)
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+def test_deviations_and_bands(order):
+    x, y, query, weight = _data()
+    x[1] += 0.1  # `uncertainty` is of places with one row each
+    ridge = 0.3 if order == "linear" else 0.0
+    model = NadarayaWatson(bandwidth=SIGMA, order=order, ridge=ridge, neighbors=5).fit(x, y, weight)
+    widths = SIGMA * dense.factors(x, x, weight, 5, at_rows=True)[:, None]
+    left, shares = dense.left_out("gaussian", order, x, y[:, None], widths, weight, ridge)
+
+    def sigma(place):
+        return SIGMA * dense.factors([place], x, weight, 5)[0]
+
+    deviation = model.predict(query, return_std=True)[1]
+    lower, upper = model.confidence_band(query)
+    band, _ = model._smoother.band(query)
+    for i, at in enumerate(query):
+        total, center, error, freedom = dense.uncertainty("gaussian", at, x, y[:, None], sigma, weight, left, shares)
+        np.testing.assert_allclose(deviation[i], total[0], rtol=1e-6)
+        np.testing.assert_allclose((lower[i] + upper[i]) / 2, center[0], rtol=1e-6)
+        np.testing.assert_allclose(band.error[i], error, rtol=1e-6)
+        np.testing.assert_allclose(band.freedom[i], freedom, rtol=1e-6)
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+@pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov", "triangular"])
+def test_gradients(kernel, order):
+    """Central differences of the answers, in whose windows the bandwidth changes too."""
+    x, y, query, weight = _data()
+    sigma = SIGMA * (1 if kernel == "gaussian" else 3)
+    model = NadarayaWatson(kernel, bandwidth=sigma, order=order, ridge=0.4, neighbors=5).fit(x, y, weight)
+    found = model.gradient(query)
+    for c in range(2):
+        step = 1e-6 * np.eye(2)[c]
+        expected = (model.predict(query + step) - model.predict(query - step)) / 2e-6
+        np.testing.assert_allclose(found[:, c], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_it_looks_at():
+    x, y, query, weight = _data()
+    model = NadarayaWatson("epanechnikov", bandwidth=3 * SIGMA, neighbors=5).fit(x, y, weight)
+    weights = model.attention_weights(query)
+    np.testing.assert_allclose(weights @ y, model.predict(query), rtol=1e-12)
+    factors = dense.factors(query, x, weight, 5)
+    kernels = np.array(
+        [
+            dense.kernel_weights("epanechnikov", at, x, 3 * SIGMA * factor, np.ones(53))
+            for at, factor in zip(query, factors, strict=True)
+        ]
+    )
+    count = (kernels @ weight) ** 2 / (kernels**2 @ weight)
+    np.testing.assert_allclose(model.effective_neighbors(query), count, rtol=1e-9)
+    volume = dense.ball_volume(2) * np.prod(3 * SIGMA) * factors**2
+    density = kernels @ weight / weight.sum() * 2 / volume
+    np.testing.assert_allclose(np.exp(model.log_density(query)), density, rtol=1e-9)
+
+
+def test_weights_count_as_repeats():
+    x, y, query, weight = _data()
+    settings = {"bandwidth": "loo", "neighbors": 5, "order": "linear"}
+    once = NadarayaWatson(**settings).fit(x, y, weight)
+    repeated = NadarayaWatson(**settings).fit(*(np.repeat(each, weight.astype(int), 0) for each in (x, y)))
+    np.testing.assert_allclose(repeated.bandwidth_, once.bandwidth_, rtol=1e-6)
+    np.testing.assert_allclose(repeated.predict(query), once.predict(query), rtol=1e-6)
+
+
+def test_the_unit_of_a_column_changes_nothing():
+    x, y, query, _ = _data()
+    one = NadarayaWatson(bandwidth=SIGMA, neighbors=5).fit(x, y).predict(query)
+    other = NadarayaWatson(bandwidth=SIGMA * 1e6, neighbors=5).fit(x * 1e6, y).predict(query * 1e6)
+    np.testing.assert_allclose(other, one, rtol=1e-12)
+
+
+def test_categories_keep_their_width():
+    random = np.random.default_rng(5)
+    frame = pd.DataFrame({"town": random.choice(["a", "b"], 60), "x": random.exponential(size=60)})
+    y = np.sin(frame["x"]) + (frame["town"] == "b")
+    model = NadarayaWatson(bandwidth=[0.2, 0.5], neighbors=4, categorical_features=["town"]).fit(frame, y)
+    at = frame[:7]
+    x, town = frame["x"].to_numpy(), frame["town"].to_numpy()
+    expected = []
+    for place, own, factor in zip(x[:7], town[:7], dense.factors(x[:7, None], x[:, None], np.ones(60), 4), strict=True):
+        k = np.exp(-(((x - place) / (0.5 * factor)) ** 2) / 2) * np.where(town == own, 0.8, 0.2)
+        expected.append(k @ y / k.sum())
+    np.testing.assert_allclose(model.predict(at), expected, rtol=1e-9)
+
+
+def _growing(seed, rows=150):
+    """Waves that grow longer from left to right, as the rows grow sparser."""
+    random = np.random.default_rng(seed)
+    x = np.exp(random.uniform(0, 5, rows))
+    return x[:, None], np.sin(3 * np.log(x)) + 0.2 * random.normal(size=rows)
+
+
+@pytest.mark.parametrize("by", ["loo", "loo-1se", "aic"])
+def test_auto_takes_neighbours_where_rows_thin_out_and_predicts_better(by):
+    x, y = _growing(0)
+    fixed, adaptive = (NadarayaWatson(bandwidth=by, neighbors=each).fit(x, y) for each in (None, "auto"))
+    assert adaptive.neighbors_ is not None
+    assert adaptive.history_[-1]["error"] < 0.8 * fixed.history_[-1]["error"]
+    at, _ = _growing(1)
+    truth = np.sin(3 * np.log(at[:, 0]))
+    wrong = [np.mean((model.predict(at) - truth) ** 2) for model in (fixed, adaptive)]
+    assert wrong[1] < 0.5 * wrong[0]
+
+
+def test_auto_keeps_one_bandwidth_where_nothing_is_gained():
+    random = np.random.default_rng(0)
+    x = np.linspace(0, 5, 120)[:, None]
+    model = NadarayaWatson(neighbors="auto").fit(x, np.sin(2 * x[:, 0]) + 0.3 * random.normal(size=120))
+    assert model.neighbors_ is None
+
+
+def test_a_search_on_a_sample_and_in_folds():
+    x, y = _growing(2, 1400)
+    model = NadarayaWatson(neighbors=30, nested_score=True).fit(x, y)
+    assert model.score_ > 0.85
+    assert hold_out(model).r2 == pytest.approx(model.score_)
+
+
+def test_fewer_rows_in_a_fold_than_neighbours():
+    x, y, _, _ = _data(13)
+    model = NadarayaWatson(bandwidth="loo", neighbors=11).fit(x, y)
+    assert np.isfinite(hold_out(model).r2)
+
+
+@pytest.mark.parametrize("order", dense.ORDERS)
+def test_each_row_from_the_others(order):
+    x, y, _, weight = _data()
+    model = NadarayaWatson(bandwidth=SIGMA, order=order, ridge=0.3, neighbors=5).fit(x, y, weight)
+    sigma = SIGMA * dense.factors(x, x, weight, 5, at_rows=True)[:, None]
+    left, _ = dense.left_out("gaussian", order, x, y[:, None], sigma, weight, 0.3)
+    assert leave_out(model).error == pytest.approx(np.average(left[:, 0] ** 2, weights=weight))
+
+
+@pytest.mark.parametrize("setting", [2, "auto"])
+def test_saved_and_loaded(tmp_path, setting):
+    x, y = _growing(0)
+    model = NadarayaWatson(bandwidth="loo", neighbors=setting).fit(x, y)
+    model.save(tmp_path / "model")
+    loaded = NadarayaWatson.load(tmp_path / "model")
+    assert (loaded.neighbors, loaded.neighbors_) == (setting, model.neighbors_)
+    np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
+
+
+def test_a_query_at_the_only_place():
+    model = NadarayaWatson(bandwidth=1.0, neighbors=2).fit([[1.0], [1.0], [3.0], [4.0]], [1.0, 3.0, 5.0, 7.0])
+    assert np.isfinite(model.predict([[1.0], [1e200], [-1e200]])).all()
+    one = join(np.ones((2, 1)), np.array([[1.0], [3.0]]), np.ones(2))
+    smoother = Smoother(Setting(one, "gaussian", 0, np.ones(1), 0.0, 0.0, CPU))
+    wider = Smoother(smoother._setting._replace(factors=Factors(one, 2)))
+    assert wider.estimate(np.array([[7.0]]))[0] == smoother.estimate(np.array([[7.0]]))[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"neighbors": 1}, "neighbors: got 1; expected a whole number of at least 2, 'auto', or None"),
+        ({"neighbors": True}, "neighbors: got True; expected"),
+        ({"neighbors": 2.5}, "neighbors: got 2.5; expected"),
+        ({"neighbors": "five"}, "neighbors: got 'five'; expected"),
+        ({"neighbors": 4}, "neighbors: got 4 of 4 different rows; expected fewer than there are"),
+        ({"neighbors": 2, "kernel": "average"}, "neighbors: got 2 with the kernel 'average', which has no bandwidth"),
+        (
+            {"neighbors": "auto", "bandwidth": 1.0},
+            "neighbors: got 'auto' with the bandwidth 1.0; expected one that is searched for",
+        ),
+    ],
+)
+def test_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        NadarayaWatson(**settings).fit([[0.0], [1.0], [2.0], [3.0], [3.0]], [0.0, 1.0, 2.0, 3.0, 4.0])
+
+
+def test_refused_of_categories_alone():
+    frame = pd.DataFrame({"town": ["a", "b", "c", "a"]})
+    with pytest.raises(ValueError, match="neighbors: got 2, and no column of numbers; expected None"):
+        NadarayaWatson(neighbors=2, categorical_features=["town"]).fit(frame, [1.0, 2.0, 3.0, 4.0])
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    x, y = _growing(0)
+    NadarayaWatson(bandwidth=1.0, neighbors=3).fit(x, y).save(tmp_path / "model")
+    with safe_open(tmp_path / "model", framework="numpy") as file:
+        content = json.loads(file.metadata()["dikkat"])
+    save_file(load_file(tmp_path / "model"), tmp_path / "bad", {"dikkat": json.dumps({**content, "neighbors": 1})})
+    with pytest.raises(InputError, match="neighbors: got 1; expected a number of at least 2, or null"):
+        NadarayaWatson.load(tmp_path / "bad")
+
+
+def test_the_same_window_everywhere_is_that_of_no_neighbours():
+    """On a ring all rows have the same two nearest, one on each side."""
+    angle = 2 * np.pi * np.arange(17) / 17
+    x, y = np.column_stack([np.cos(angle), np.sin(angle)]), np.arange(17.0)
+    joined = join(x, y[:, None], np.ones(17))
+    criterion = Criterion(joined, "gaussian", 0, CPU, factors=Factors(joined, 2))
+    window = criterion.window(np.log(SIGMA))
+    np.testing.assert_allclose(window.bandwidth.numpy(), np.broadcast_to(SIGMA, (17, 2)), rtol=1e-12)

@@ -97,6 +97,11 @@ SUITES: dict[str, dict[str, Bench]] = {
         "page": Bench(
             "translation.page", "a page: tokens, speed, waits", ("{model}", "--data", "{corpus}", "--write")
         ),
+        "sentences": Bench(
+            "translation.sentences",
+            "a page of 200 sentences: its size, its first paint",
+            ("{model}", "--data", "{corpus}", "--write"),
+        ),
         "maps": Bench("translation.maps", "a map of 10,000 × 10,000: frames a second", ("--write",)),
         "large_corpus": Bench("translation.large_corpus", "memory and time of five million pairs"),
         "kills": Bench("translation.kills", "trainings that are killed and go on"),

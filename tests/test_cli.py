@@ -1,3 +1,4 @@
+import base64
 import dataclasses
 import gzip
 import io
@@ -420,6 +421,17 @@ def test_show_writes_a_picture_and_a_page_and_says_where(run, model, tmp_path):
     ]
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "Marie" in page.read_text(encoding="utf-8")
+
+
+def test_show_puts_the_model_into_the_page_where_asked(run, model, tmp_path):
+    status, _, _ = run("show", model, "I lost.", "--output", tmp_path)
+    assert status == 0
+    page = tmp_path / "translations.html"
+    assert 'id="dikkat-model"' not in page.read_text(encoding="utf-8")
+    status, _, _ = run("show", model, "I lost.", "--output", tmp_path, "--model-inside")
+    assert status == 0
+    (packed,) = re.findall(r'<script id="dikkat-model"[^>]*>([^<]*)<', page.read_text(encoding="utf-8"))
+    assert gzip.decompress(base64.b64decode(packed)) == Translator.load(model).bundle()
 
 
 def test_a_long_sentence_is_left_to_the_page_and_that_is_said(tmp_path, capsys, monkeypatch):

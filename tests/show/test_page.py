@@ -1,5 +1,6 @@
 import base64
 import errno
+import gzip
 import hashlib
 import json
 import os
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -52,7 +54,7 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         self.elements.append((tag, dict(attributes), []))
-        if tag not in {"meta", "input", "circle", "path"}:
+        if tag != "meta":
             self.open.append(self.elements[-1])
 
     def handle_startendtag(self, tag, attributes):
@@ -73,17 +75,24 @@ class Reader(HTMLParser):
             if found == tag and all(attributes.get(name) == value for name, value in wanted.items())
         ]
 
+    def content(self):
+        return json.loads(self.texts("script", id="dikkat-content")[0])
+
     def data(self):
-        return json.loads(self.texts("script", id="data")[0])
+        """Of each sentence both lists of tokens, and weights in thousandths: two digits of base 36 each, - for 0."""
+        return [
+            [source, target, [int(each.replace("-", "0"), 36) for each in re.findall("-|..", weights)]]
+            for source, target, weights in self.content()["sentences"]
+        ]
 
 
 def test_sentences_can_be_read_without_the_script():
     reader = Reader(page([sentence(reference="the dark cat"), sentence("un", "one")], title="Cats & dogs"))
     assert reader.texts("title") == reader.texts("h1") == ["Cats & dogs"]
-    assert reader.texts("p", class_="text source") == ["le chat", "un"]
-    assert reader.texts("p", class_="text target") == ["the black cat", "one"]
+    assert reader.texts("p", class_="source") == ["le chat", "un"]
+    assert reader.texts("p", class_="target") == ["the black cat", "one"]
     assert reader.texts("div", class_="reference") == ["Referencethe dark cat"]
-    assert reader.texts("span", id="count") == ["2 sentences"]
+    assert reader.texts("p", id="count") == ["2 sentences"]
     assert not reader.open
 
 
@@ -107,13 +116,13 @@ def test_any_text_is_shown_as_it_is_and_never_as_markup(text):
     given = Sentence([text, text], [text], [[0.5, 0.5]], text, text, text)
     made = page([given], title=text, scores=[1], score_name=text)
     reader = Reader(made)
-    assert reader.texts("p", class_="text source") == [text]
-    assert reader.texts("p", class_="text target") == [text]
+    assert reader.texts("p", class_="source") == [text]
+    assert reader.texts("p", class_="target") == [text]
     assert reader.texts("div", class_="reference") == ["Reference" + text]
     assert reader.texts("span", class_="score") == [text + " 1.0000"]
     assert reader.texts("h1") == [text]
     assert reader.data() == [[[text, text], [text], [500, 500]]]
-    assert "<" not in reader.texts("script", id="data")[0]
+    assert "<" not in reader.texts("script", id="dikkat-content")[0]
     assert [tag for tag, _, _ in reader.elements] == [tag for tag, _, _ in Reader(plain).elements]
     assert made.count("</script>") == plain.count("</script>") == 2
 
@@ -121,8 +130,8 @@ def test_any_text_is_shown_as_it_is_and_never_as_markup(text):
 def test_what_no_page_can_hold_is_replaced(tmp_path):
     save_page(tmp_path / "page.html", [Sentence(["\ud800"], ["\0"], [[1]], "a\ud800", "b\0")], title="\udfff")
     reader = Reader((tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert reader.data() == [[["�"], ["�"], [1000]]]
-    assert reader.texts("p", class_="text source") == ["a�"]
+    assert reader.data() == [[["�"], ["\0"], [1000]]]  # as JSON has it: \u0000
+    assert reader.texts("p", class_="source") == ["a�"]
     assert reader.texts("h1") == ["�"]
 
 
@@ -135,17 +144,19 @@ def test_the_policy_allows_this_script_and_style_and_nothing_else():
     def content_hash(text):
         return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
 
-    scripts = [pieces for tag, attributes, pieces in reader.elements if tag == "script" and "type" not in attributes]
-    assert [content_hash("".join(pieces)) for pieces in scripts] == [directives["script-src"]]
+    assert [content_hash(text) for text in reader.texts("script", type="module")] == [directives["script-src"]]
     assert [content_hash(text) for text in reader.texts("style")] == [directives["style-src"]]
-    assert directives.keys() == {"default-src", "script-src", "style-src", "base-uri", "form-action"}
+    assert directives.keys() == {"default-src", "script-src", "style-src", "img-src", "base-uri", "form-action"}
+    assert directives["img-src"] == "blob:"  # of pictures that a reader saves
+    types = [attributes["type"] for tag, attributes, _ in reader.elements if tag == "script"]
+    assert types == ["application/json", "module"]
 
 
 def test_nothing_is_asked_of_a_network():
     made = page([sentence()])
     reader = Reader(made)
     for _, attributes, _ in reader.elements:
-        assert not {"src", "srcset", "style", "data", "action", "onclick", "onload"} & attributes.keys()
+        assert not {"src", "srcset", "style", "data", "action", "onclick", "onload", "onerror"} & attributes.keys()
         assert attributes.get("href", "#").startswith("#")
     assert set(re.findall(r"https?://[^\s\"']+", made)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|WebSocket|innerHTML|eval\(", made)
@@ -166,12 +177,29 @@ def test_languages_mark_the_texts():
     assert {a["dir"] for tag, a, _ in reader.elements if tag == "p" and "lang" in a} == {"auto"}
 
 
-def test_hundreds_of_sentences_make_a_page_of_modest_size():
-    many = [sentence("w " * 29 + "w", "v " * 30 + "v") for _ in range(397)]
+def test_two_hundred_sentences_make_a_page_of_less_than_a_megabyte():
+    random = np.random.default_rng(7)
+    many = [
+        sentence("eleven " * 37, "letters " * 31, weights=random.dirichlet(np.ones(37), size=31)) for _ in range(200)
+    ]
     made = page(many)
-    assert len(Reader(made).data()) == 397
-    assert len(made) < 397 * 31 * 30 * 5
-    assert len({a["id"] for tag, a, _ in Reader(made).elements if tag == "article"}) == 397
+    assert len(made.encode()) < 1e6
+    reader = Reader(made)
+    for given, (_, _, weights) in zip(many, reader.data(), strict=True):
+        np.testing.assert_allclose(np.reshape(weights, (31, 37)) / 1000, given.weights, rtol=0, atol=0.5001e-3)
+    assert len({a["id"] for tag, a, _ in reader.elements if tag == "article"}) == 200
+
+
+def test_a_translator_may_be_inside():
+    bundled = bytes(range(256)) * 3
+    given = [sentence(f"le chat {k}") for k in range(7)]
+    reader = Reader(page(given, translator=SimpleNamespace(bundle=lambda: bundled)))
+    (model,) = reader.texts("script", id="dikkat-model")
+    assert gzip.decompress(base64.b64decode(model)) == bundled
+    assert reader.content()["examples"] == [f"le chat {k}" for k in range(5)]
+    assert len(reader.data()) == 7
+    policy = next(a["content"] for tag, a, _ in reader.elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert re.search(r"script-src 'sha256-[^']+' 'wasm-unsafe-eval';", policy)
 
 
 def test_no_sentences_and_empty_translations():

@@ -1,8 +1,10 @@
 """Overviews, sums by key, entropies, and the page of a model's calls."""
 
 import base64
+import json
 import re
-import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 import dikkat
+from dikkat.inspection.request import Inspection
 from dikkat.show import entropies, heatmaps, key_sums
 
 
@@ -88,7 +91,21 @@ def test_refusals_say_what_came(draw, message):
         draw()
 
 
-def test_the_page_shows_every_call_and_asks_nothing_of_a_network(tmp_path: Path):
+# --- the page of calls
+
+
+def content_of(path: Path):
+    text = path.read_text(encoding="utf-8")
+    (found,) = re.findall(r'<script id="dikkat-content" type="application/json">(.*?)</script>', text)
+    return json.loads(found)["calls"]
+
+
+def numbers(maps):
+    """What the page holds of maps: (maps, rows, columns)."""
+    return np.frombuffer(base64.b64decode(maps["values"]), "<f4").reshape(-1, *maps["shape"])
+
+
+def test_the_page_has_the_numbers_of_every_call_and_asks_nothing_of_a_network(tmp_path: Path):
     model = torch.nn.ModuleDict({"<b>": dikkat.MultiHeadAttention(6, 3), "other": dikkat.SelfAttention(6, 6, 6)})
     with dikkat.record(model, rows=[0, -1], top_k=2, sums=True, entropy=True, overview=4) as trace:
         x = torch.randn(2, 13, 6)
@@ -99,13 +116,69 @@ def test_the_page_shows_every_call_and_asks_nothing_of_a_network(tmp_path: Path)
     trace.to_html(path, title="A & B")
     text = path.read_text(encoding="utf-8")
     assert "<title>A &amp; B</title>" in text
-    headings = re.findall(r"<h2>(.*?)</h2>", text)
-    assert headings == ["All calls", "&lt;b&gt; · 0", "&lt;b&gt; · 1", "other"]
-    pictures = [base64.b64decode(data) for data in re.findall(r'src="data:image/png;base64,([^"]+)"', text)]
-    assert len(pictures) == 1 + 3 * 3
-    for picture in pictures:
-        assert picture[:8] == b"\x89PNG\r\n\x1a\n"
-        assert min(struct.unpack(">II", picture[16:24])) > 50
+    assert re.findall(r"<h2>(.*?)</h2>", text) == ["&lt;b&gt; · 0", "&lt;b&gt; · 1", "other"]
     assert "top_keys (2, 3, 13, 2)" in text
-    assert not re.search(r"https?:|<script|<link", text)
-    assert "default-src 'none'; img-src data:" in text
+    content = content_of(path)
+    assert content["count"] == 3
+    assert [call["name"] for call in content["calls"]] == ["<b> · 0", "<b> · 1", "other"]
+    for call, (_, _, seen) in zip(content["calls"], trace, strict=True):
+        overview, rows, sums = call["maps"]
+        np.testing.assert_array_equal(numbers(overview), seen.overview[0].numpy())
+        np.testing.assert_array_equal(numbers(rows), seen.rows[0].numpy())
+        np.testing.assert_array_equal(numbers(sums)[0], seen.sums[0].numpy())
+        assert [each["kind"] for each in call["maps"]] == ["overview", "rows", "sums"]
+        assert [each["extent"] for each in call["maps"]] == [[13, 13], [2, 13], [len(numbers(sums)[0]), 13]]
+        assert overview["range"] == pytest.approx([0, float(seen.overview[0].max())])
+        heads = seen.sums.shape[1]
+        assert {(each["heads"], each["of"], each["batch"]) for each in call["maps"]} == {(heads, heads, 2)}
+    means = [seen.entropy.double().mean(-1).mean(0).tolist() for _, _, seen in list(trace)[:2]]
+    np.testing.assert_allclose(numbers(content["overall"])[0][:2], means, rtol=1e-6)
+    assert np.isfinite(numbers(content["overall"])[0][2]).tolist() == [True, False, False]
+    assert set(re.findall(r"https?://[^\s\"']+", text)) == {"http://www.w3.org/2000/svg"}
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text).group(1)
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
+
+
+def test_long_rows_keep_their_largest_weights(tmp_path: Path):
+    sums = torch.rand(2, 20, 70_001, generator=torch.Generator().manual_seed(9))
+    sums[0, 3, 69_999] = 5.0
+    sums[0, 4, 1] = float("nan")
+    trace = dikkat.Trace()
+    trace.add("long", Inspection(sums=sums))
+    trace.to_html(tmp_path / "page.html")
+    (call,) = content_of(tmp_path / "page.html")["calls"]
+    (maps,) = call["maps"]
+    (found,) = numbers(maps)
+    assert found.shape == (16, 4096)
+    assert (maps["extent"], maps["heads"], maps["of"], maps["batch"]) == ([16, 70_001], 16, 20, 2)
+    starts = [column * 70_001 // 4096 for column in range(4096)]
+    for head, column in ((0, 0), (3, 4095), (4, 0), (15, 2000)):
+        own = sums[0, head, starts[column] : ([*starts, 70_001])[column + 1]].numpy()
+        assert found[head, column] == np.nanmax(own)
+    assert found[3, 4095] == maps["range"][1] == 5.0
+
+
+def test_names_of_calls_are_text(tmp_path: Path):
+    trace = dikkat.Trace()
+    trace.add("</script><script>alert(1)</script>\ud800", Inspection(sums=torch.rand(3)))
+    trace.to_html(tmp_path / "page.html", title="<i>\udfff")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert text.count("<script") == 2
+    assert "<h2>&lt;/script&gt;&lt;script&gt;alert(1)&lt;/script&gt;�</h2>" in text
+    assert content_of(tmp_path / "page.html")["calls"][0]["name"] == "</script><script>alert(1)</script>�"
+    assert "<title>&lt;i&gt;�</title>" in text
+
+
+def test_the_page_of_calls_needs_no_matplotlib(tmp_path: Path):
+    code = f"""
+import sys
+sys.modules["matplotlib"] = None
+import torch, dikkat
+layer = dikkat.MultiHeadAttention(6, 3)
+with dikkat.record(layer, entropy=True, overview=4) as trace:
+    layer(*[torch.randn(2, 13, 6)] * 3)
+trace.to_html({str(tmp_path / "page.html")!r})
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr

@@ -263,8 +263,8 @@ def test_a_page_is_one_file_that_asks_nothing_of_a_network(translator, tmp_path)
     translator.export_html(path, title="<script>alert(1)</script> $model", examples=examples)
     text = path.read_text(encoding="utf-8")
     found = Scripts(text).content
-    assert list(found) == ["dikkat-examples", "dikkat-model", "program"]
-    assert json.loads(found["dikkat-examples"]) == examples
+    assert list(found) == ["dikkat-content", "dikkat-model", "program"]
+    assert json.loads(found["dikkat-content"]) == {"examples": examples}
     assert "<title>&lt;script&gt;alert(1)&lt;/script&gt; $model</title>" in text
     assert "default-src 'none'" in text
     assert not re.search(r"\b(?:src|href)\s*=\s*[\"']?(?:https?:)?//", text.replace(found["program"], ""))

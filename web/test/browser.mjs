@@ -1,40 +1,20 @@
 // A page in a real browser, with the network cut off, as a reader uses it: pointer, finger, keyboard.
 //   node browser.mjs PAGE DAMAGED-PAGE CHROMIUM [NAME …]      prints {name: null, or what went wrong}
 import assert from "node:assert/strict";
-import { readFile } from "node:fs/promises";
 import { pathToFileURL } from "node:url";
-import { chromium } from "playwright-core";
 import axe from "axe-core";
+import { launch } from "./notebook.mjs";
+import { opened as open, run, saved as save } from "./opened.mjs";
 
 const [path, damaged, executablePath, ...only] = process.argv.slice(2);
 const address = pathToFileURL(path).href;
-const args = [
-  "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-  "--disable-component-update", "--disable-sync",
-];
-const browser = await chromium.launch({ executablePath, args });
+const browser = await launch(executablePath);
 const LANGUAGES = ["en", "tr", "zh"];
 
-/** A fresh page; whatever it complains of, or asks of a network, is an error in the end. */
 async function opened(hash = "", options = {}, from = address) {
-  const context = await browser.newContext({
-    offline: true, viewport: { width: 1200, height: 900 }, locale: "en-US", acceptDownloads: true, ...options,
-  });
-  context.setDefaultTimeout(4000);
-  const page = await context.newPage();
-  const wrong = [];
-  page.on("console", (message) => ["error", "warning"].includes(message.type()) && wrong.push(message.text()));
-  page.on("pageerror", (error) => wrong.push(String(error)));
-  page.on("request", (request) => /^(file|blob|data):/.test(request.url()) || wrong.push(`asks for ${request.url()}`));
-  await page.goto(`${from}${hash}`);
-  await page.locator("main section, main .trouble").first().waitFor();
-  return {
-    page,
-    close: async () => {
-      await context.close();
-      assert.deepEqual(wrong, []);
-    },
-  };
+  const found = await open(browser, `${from}${hash}`, options);
+  await found.page.locator("main section, main .trouble").first().waitFor();
+  return found;
 }
 
 const translationOf = (page) => page.locator(".result");
@@ -327,18 +307,16 @@ const scenarios = {
     await page.locator(".others button").nth(2).waitFor();
     await still();
     assert.ok(await whole.isEnabled(), "it is enlarged as it was");
-    const [saved] = await Promise.all([page.waitForEvent("download"), page.locator(".map-card").getByRole("button", { name: "What is in view, as PNG" }).click()]);
-    assert.equal(saved.suggestedFilename(), "dikkat-map.png");
-    const png = (await readFile(await saved.path())).toString("base64");
+    const [name, png] = await save(page, page.locator(".map-card").getByRole("button", { name: "What is in view, as PNG" }));
+    assert.equal(name, "dikkat-map.png");
     const [size, corner, shown] = await page.evaluate(async (base64) => {
-      const image = new Image();
-      image.src = `data:image/png;base64,${base64}`;
-      await image.decode();
+      const bytes = Uint8Array.from(atob(base64), (each) => each.charCodeAt(0));
+      const image = await createImageBitmap(new Blob([bytes], { type: "image/png" }));
       const context = new OffscreenCanvas(image.width, image.height).getContext("2d");
       context.drawImage(image, 0, 0);
       const canvas = document.querySelector(".map-card canvas");
       return [[image.width, image.height], [...context.getImageData(0, 0, 1, 1).data], [canvas.width, canvas.height]];
-    }, png);
+    }, png.toString("base64"));
     assert.deepEqual(size, shown);
     assert.deepEqual(corner, [255, 255, 255, 255]); // the card's colour: letters are dark on it
     await close();
@@ -346,10 +324,7 @@ const scenarios = {
 
   async "pictures and numbers are saved"() {
     const { page, close } = await opened("#text=I lost.");
-    const saved = async (place) => {
-      const [download] = await Promise.all([page.waitForEvent("download"), place.click()]);
-      return [download.suggestedFilename(), await readFile(await download.path())];
-    };
+    const saved = (place) => save(page, place);
     for (const card of [".links-card", ".map-card"]) {
       const [name, svg] = await saved(page.locator(card).getByRole("button", { name: "SVG" }));
       assert.match(name, /\.svg$/);
@@ -475,15 +450,4 @@ const scenarios = {
   },
 };
 
-const found = {};
-for (const [name, scenario] of Object.entries(scenarios)) {
-  if (only.length && !only.includes(name)) continue;
-  try {
-    await scenario();
-    found[name] = null;
-  } catch (error) {
-    found[name] = error.stack ?? String(error);
-  }
-}
-await browser.close();
-process.stdout.write(JSON.stringify(found));
+await run(browser, scenarios, only);

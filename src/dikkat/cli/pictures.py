@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dikkat.errors import InputError
 from dikkat.show import heatmaps, save, save_page
-from dikkat.translation import Translation
+from dikkat.translation import Translation, Translator
 
 if TYPE_CHECKING:
     from dikkat.translation.training.comparison import Trial
@@ -17,19 +17,22 @@ _MARKERS = "os^Dv*PX<>"
 _LONGEST = 60  # tokens of a sentence, likewise
 
 
-def draw(translations: Sequence[Translation], folder: str | Path) -> tuple[Path, Path]:
+def draw(
+    translations: Sequence[Translation], folder: str | Path, *, translator: Translator | None = None
+) -> tuple[Path, Path]:
     """Write what a translator looked at as a picture, `heatmap.png`, and as a page, `translations.html`.
 
     Args:
         translations: Sentences and their weights; empty ones are left out. The picture shows the first four of at
             most 60 tokens; what it leaves to the page is said on standard error.
         folder: Where; made if need be.
+        translator: What the page has inside, if anything.
 
     Returns:
         The paths of the picture and of the page.
 
     Raises:
-        InputError: No translation has a word to show.
+        InputError: No translation has a word to show, or the page cannot compute what the translator does.
         OSError: The system could not write.
     """
     shown = [translation for translation in translations if translation.target_tokens]
@@ -38,8 +41,8 @@ def draw(translations: Sequence[Translation], folder: str | Path) -> tuple[Path,
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     picture, page = folder / "heatmap.png", folder / "translations.html"
+    save_page(page, shown, translator=translator)
     _save_heatmaps(_in_picture(shown), picture)
-    save_page(page, shown)
     return picture, page
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dikkat.cli.app import Command, app
+from dikkat.cli.app import FLAG, Command, app
 from dikkat.cli.options import (
     FileOption,
     ModelArgument,
@@ -23,7 +23,7 @@ from dikkat.translation.data.corpus import read_lines
 @app.command(
     cls=Command,
     epilog='Examples:\n\ndikkat show my-model "I am at home." "He is calm." --output pictures\n\n'
-    "dikkat show my-model --file letters.en --beam 1",
+    "dikkat show my-model --file letters.en --beam 1 --model-inside",
 )
 @with_options({"beam": search_options()["beam"]})
 def show(
@@ -34,6 +34,15 @@ def show(
         Path,
         typer.Option("--output", "-o", help="Where to put heatmap.png and translations.html.", metavar="FOLDER"),
     ] = Path(),
+    model_inside: Annotated[
+        bool,
+        typer.Option(
+            "--model-inside",
+            help="Put the model into the page too, in int8: it then translates whatever is typed, like that of "
+            "`dikkat export --html`.",
+            metavar=FLAG,
+        ),
+    ] = False,
     **options: Any,
 ) -> None:
     """Translate sentences and show what the model looked at for each word, as a picture and as a page for a browser."""
@@ -44,8 +53,9 @@ def show(
     search = search_given(options)
     lines = list(read_lines(file)) if file else sentences or []
     with naming_options():
-        translations = Translator.load(model).translate(lines, search=search)
-    picture, page = draw(translations, output)
+        translator = Translator.load(model)
+        translations = translator.translate(lines, search=search)
+    picture, page = draw(translations, output, translator=translator if model_inside else None)
     for translation in translations:
         print(f"{translation.source} => {translation.target}")
     print(f"picture: {picture}")

@@ -158,7 +158,7 @@ class Trace:
         return made
 
     def to_html(self, path: str | os.PathLike[str], *, title: str = "What the model looks at") -> None:
-        """Write one self-contained page with pictures of all calls, whole or not at all.
+        """Write one self-contained page with pictures of all calls, to move about in, whole or not at all.
 
         Args:
             path: The file; its folder must exist.
@@ -166,7 +166,6 @@ class Trace:
 
         Raises:
             OSError: The system could not write; an existing file is left as it was.
-            ModuleNotFoundError: matplotlib is not installed.
         """
         from dikkat.show.calls import save_calls
 

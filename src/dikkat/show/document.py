@@ -1,27 +1,42 @@
-"""The frame of self-contained pages: their head, which lets nothing of any network in, and what HTML may hold."""
+"""The frame of self-contained pages: their head, which lets nothing of any network in, and what HTML may hold.
+
+The script of all of them, `living.js`, is built from the TypeScript in `web/`.
+"""
 
 import base64
+import gzip
 import hashlib
 import html
 import json
 import re
-from collections.abc import Sequence
 from importlib import resources
 from string import Template
 
 
-def document(title: str, lead: str, body: str, *, style: str, policy: str) -> str:
+def document(title: str, plain: str, *, model: bytes = b"", **content: object) -> str:
     """One page that asks nothing of any network.
 
     Args:
         title: The heading, as text.
-        lead: HTML under it.
-        body: HTML of what follows.
-        style: CSS.
-        policy: What the page lets in beside its style, such as `"img-src data:"`.
+        plain: HTML of what can be read before the script has run, or without it.
+        model: The bundle of a translator that the page has inside; empty for none.
+        content: What the script reads, by name, as JSON has it.
     """
+    style, script, packed = part("living.css"), part("living.js"), ""
+    if model:
+        # The same model gives the same page: no date inside.
+        text = base64.b64encode(gzip.compress(model, 6, mtime=0)).decode()
+        packed = f'<script id="dikkat-model" type="application/gzip;base64">{text}</script>\n'
     return Template(part("document.html")).substitute(
-        title=escaped(title), lead=lead, body=body, style=style, style_hash=content_hash(style), policy=policy
+        title=escaped(title),
+        plain=plain,
+        content=json_in_html(content),
+        model=packed,
+        compiled=" 'wasm-unsafe-eval'" if model else "",
+        style=style,
+        style_hash=content_hash(style),
+        script=script,
+        script_hash=content_hash(script),
     )
 
 
@@ -45,7 +60,7 @@ def escaped(text: str) -> str:
     return html.escape(encodable(text), quote=True)
 
 
-def json_in_html(records: Sequence[object]) -> str:
+def json_in_html(content: object) -> str:
     """JSON that no HTML parser can take for the end of its script element."""
-    text = json.dumps(records, ensure_ascii=False, separators=(",", ":"))
+    text = encodable(json.dumps(content, ensure_ascii=False, separators=(",", ":")))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

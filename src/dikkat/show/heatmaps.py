@@ -10,7 +10,7 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -187,7 +187,7 @@ def draw_heatmaps(
     for index, axes in enumerate(grid.flat):
         row, column = divmod(index, columns)
         image = _draw(
-            axes, panels[index], _scale(panels), cmap or "Reds", extent or panels[index].shape, in_one_size=ragged
+            axes, panels[index], scale_of(panels), cmap or "Reds", extent or panels[index].shape, in_one_size=ragged
         )
         _label_axis(axes.xaxis, key_labels[index] if key_labels else None, key_pitch, families)
         _label_axis(axes.yaxis, query_labels[index] if query_labels else None, query_pitch, families)
@@ -236,7 +236,7 @@ def _widget(
         }
         for index, (title, panel) in enumerate(zip(named, panels, strict=True))
     ]
-    return maps_widget(panels, described, across=columns, scale=_scale(panels))
+    return maps_widget(panels, described, across=columns, scale=scale_of(panels))
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
@@ -263,19 +263,18 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     ending = Path(path).suffix.lower()
     if ending not in _METADATA:
         raise ValueError(f"path: got {os.fspath(path)!r}; expected an ending of .png or .svg")
-    write_whole(path, rendered(figure, ending))
+    write_whole(path, _rendered(figure, ending))
 
 
-def rendered(figure: Figure, ending: str, dpi: int = 200, *, margin: float | None = None) -> bytes:
-    """The bytes of an image, ".png" or ".svg", the same every time; cut to a margin in inches, if one is given."""
+def _rendered(figure: Figure, ending: str) -> bytes:
+    """The bytes of an image, ".png" or ".svg", the same every time."""
     from matplotlib import rc_context
 
     content = io.BytesIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "dikkat"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)  # heatmaps has warned, in one line
         drawn = copy.deepcopy(figure)  # drawing moves the layout by a hair; the caller's figure stays as it is
-        cut: dict[str, Any] = {} if margin is None else {"bbox_inches": "tight", "pad_inches": margin}
-        drawn.savefig(content, format=ending[1:], dpi=dpi, metadata=_METADATA[ending], **cut)
+        drawn.savefig(content, format=ending[1:], dpi=200, metadata=_METADATA[ending])
     return content.getvalue()
 
 
@@ -374,7 +373,8 @@ def _is_shared(labels: list[list[str]] | None) -> bool:
     return labels is None or all(panel is labels[0] for panel in labels)
 
 
-def _scale(panels: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
+def scale_of(panels: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
+    """The numbers with the colour of nothing and with the strongest one."""
     weights = np.concatenate([panel.ravel() for panel in panels])
     finite = weights[np.isfinite(weights)]
     low, high = min(0.0, finite.min(initial=0.0)), finite.max(initial=-math.inf)

@@ -1,18 +1,14 @@
-"""A translator alive in one page: the model, and a decoder of its own, in one HTML file that asks nothing of a network.
+"""A translator alive in one page: the model, and a decoder of its own, in one file that asks nothing of a network."""
 
-Its script, `living.js`, is built from the TypeScript in `web/`.
-"""
-
-import base64
-import gzip
 import json
 from collections.abc import Mapping, Sequence
-from string import Template
 
-from dikkat.show.document import content_hash, escaped, json_in_html, part
+from dikkat.show.document import document
 
 SCORES = ("additive", "dot", "scaled_dot", "bilinear", "none")
 """The scores that the page's decoder has."""
+
+_PLAIN = "<noscript><p>This page translates and draws with JavaScript, which is switched off.</p></noscript>"
 
 
 def bundle(files: Mapping[str, bytes]) -> bytes:
@@ -37,26 +33,15 @@ def bundle(files: Mapping[str, bytes]) -> bytes:
     return len(header).to_bytes(8, "little") + header + b"".join(files.values())
 
 
-def living_page(files: Mapping[str, bytes], *, title: str, examples: Sequence[str] = ()) -> str:
+def living_page(model: bytes, *, title: str, examples: Sequence[str] = ()) -> str:
     """The page of a translator.
 
     Args:
-        files: Of a model folder in int8, by their names.
+        model: The bundle of a model folder in int8.
         title: The heading.
         examples: Sentences to begin with, the first of which is translated when the page opens.
 
     Returns:
         HTML.
     """
-    # The same model gives the same page: no date inside.
-    packed = base64.b64encode(gzip.compress(bundle(files), 6, mtime=0)).decode()
-    style, script = part("living.css"), part("living.js")
-    return Template(part("living.html")).substitute(
-        title=escaped(title),
-        examples=json_in_html(list(examples)),
-        model=packed,
-        style=style,
-        style_hash=content_hash(style),
-        script=script,
-        script_hash=content_hash(script),
-    )
+    return document(title, _PLAIN, model=model, examples=list(examples))

@@ -3,20 +3,22 @@
 import os
 import re
 from collections.abc import Sequence
-from string import Template
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dikkat.show.arrays import Weights, as_array
-from dikkat.show.document import content_hash, document, encodable, escaped, json_in_html, part
+from dikkat.show.document import document, escaped
 from dikkat.storage.files import write_whole
 
 __all__ = ["Aligned", "page", "save_page"]
 
-_PER_UNIT = 1000  # weights are stored in thousandths; page.js divides
-_HINT = '<span class="hint" hidden> · point at a word to see what it looked at, click to keep it</span>'
+# Weights are stored in thousandths, two digits of base 36 each, or - for 0: web/src/page/sentence.ts reads them.
+_PER_UNIT = 1000
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_NUMBERS = ["-", *[first + second for first in _DIGITS for second in _DIGITS][1:]]
+_EXAMPLES = 5  # sentences that the translator of a page offers to begin with
 _SLACK = 0.01  # how far beyond 1 the rounding of low precision may carry the sum of a row
 
 
@@ -54,6 +56,13 @@ class Aligned(Protocol):
         """What each word looked at."""
 
 
+class Bundled(Protocol):
+    """A translator that can be inside a page, such as `dikkat.translation.Translator`."""
+
+    def bundle(self) -> bytes:
+        """What the page carries of it."""
+
+
 def page(
     translations: Sequence[Aligned],
     *,
@@ -62,11 +71,13 @@ def page(
     score_name: str = "score",
     source_language: str = "",
     target_language: str = "",
+    translator: Bundled | None = None,
 ) -> str:
     """Make an HTML page of translated sentences that answers the pointer, the keyboard and touch.
 
     The page is one file that asks nothing of any network: a reader can open it from a disk or attach it to a letter.
-    Without JavaScript the sentences, references and scores can still be read.
+    Without JavaScript the sentences, references and scores can still be read. Given a translator, it has the model
+    inside, and translates whatever is typed, as the page of `Translator.export_html` does.
 
     Args:
         translations: The sentences; see `Aligned`.
@@ -76,6 +87,7 @@ def page(
         source_language: The language code of the sources, such as `"de"`, by which browsers choose a voice and the
             forms of Chinese characters; empty if it is not known.
         target_language: That of the translations and references.
+        translator: What made the translations, to have its weights in the page, in int8.
 
     Returns:
         The page as text.
@@ -84,6 +96,7 @@ def page(
         ValueError: Weights of a wrong shape or out of range, scores that do not fit, or a language code that is none;
             the error names the sentence, counted from 0.
         TypeError: A sentence lacks an attribute, or one is of a wrong type.
+        InputError: A translator whose model the page cannot compute.
 
     Example:
         >>> from types import SimpleNamespace
@@ -104,18 +117,11 @@ def page(
         records.append(_record(translation, f"translations[{index}]"))
         score = None if numbers is None else f"{escaped(score_name)} <b>{numbers[index]}</b>"
         articles.append(_article(index + 1, translation, score, source_language, target_language))
-    script = part("page.js")
-    body = Template(part("page.html")).substitute(
-        sentences="\n".join(articles), data=json_in_html(records), script=script
-    )
     count = "1 sentence" if len(articles) == 1 else f"{len(articles)} sentences"
-    return document(
-        title,
-        f'<span id="count">{count}</span>{_HINT}',
-        body,
-        style=part("page.css"),
-        policy=f"script-src '{content_hash(script)}'",
-    )
+    plain = [f'<main id="room"><p class="quiet" id="count">{count}</p>', *articles, "</main>"]
+    model = translator.bundle() if translator else b""
+    examples = [translation.source for translation in translations[:_EXAMPLES]] if translator else []
+    return document(title, "\n".join(plain), model=model, sentences=records, examples=examples)
 
 
 def save_page(
@@ -127,6 +133,7 @@ def save_page(
     score_name: str = "score",
     source_language: str = "",
     target_language: str = "",
+    translator: Bundled | None = None,
 ) -> None:
     """Write the page of `page` to a file, whole or not at all.
 
@@ -138,10 +145,12 @@ def save_page(
         score_name: What the numbers are.
         source_language: The language code of the sources.
         target_language: That of the translations.
+        translator: What made the translations.
 
     Raises:
         ValueError: As `page`.
         TypeError: As `page`.
+        InputError: As `page`.
         OSError: The system could not write; an existing file is left as it was.
 
     Example:
@@ -159,6 +168,7 @@ def save_page(
         score_name=score_name,
         source_language=source_language,
         target_language=target_language,
+        translator=translator,
     )
     write_whole(path, text)
 
@@ -176,14 +186,14 @@ def _shown_scores(scores: Sequence[float] | None, count: int) -> list[str] | Non
     return [f"{number:.{places}f}" for number in numbers]
 
 
-def _record(translation: Aligned, name: str) -> tuple[list[str], list[str], list[int]]:
-    """The part of a sentence that the script needs: both lists of tokens, the weights row by row in thousandths."""
+def _record(translation: Aligned, name: str) -> tuple[list[str], list[str], str]:
+    """The part of a sentence that the script needs: both lists of tokens, and the weights row by row."""
     source = _tokens(translation, "source_tokens", name)
     target = _tokens(translation, "target_tokens", name)
     weights = as_array(_attribute(translation, "weights", name), f"{name}.weights")
     _check_weights(weights, (len(target), len(source)), name)
     thousandths = np.rint(np.clip(weights, 0, 1) * _PER_UNIT).astype(int)
-    return source, target, thousandths.ravel().tolist()
+    return source, target, "".join(_NUMBERS[each] for each in thousandths.ravel())
 
 
 def _attribute(translation: Aligned, attribute: str, name: str) -> Weights:
@@ -198,7 +208,7 @@ def _tokens(translation: Aligned, attribute: str, name: str) -> list[str]:
     tokens = _attribute(translation, attribute, name)
     if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
         raise TypeError(f"{name}.{attribute}: got {tokens!r}; expected a list of strings")
-    return [encodable(token) for token in tokens]
+    return list(tokens)
 
 
 def _check_weights(weights: NDArray[np.float64], shape: tuple[int, int], name: str) -> None:
@@ -221,17 +231,16 @@ def _article(number: int, translation: Aligned, score: str | None, source_langua
     name = f"translations[{number - 1}]"
     reference = getattr(translation, "reference", None)
     lines = [
-        f'<article class="sentence" id="s{number}" aria-label="Sentence {number}">',
-        f'<header><a class="number" href="#s{number}">{number}</a>',
+        f'<article class="card sentence" id="s={number}" aria-label="Sentence {number}">',
+        f'<header><a class="quiet" href="#s={number}">{number}</a>',
         "" if score is None else f'<span class="score">{score}</span>',
-        '</header><div class="pair">',
-        _paragraph(_attribute(translation, "source", name), f"{name}.source", "text source", source_language),
-        _paragraph(_attribute(translation, "target", name), f"{name}.target", "text target", target_language),
-        "</div>",
+        "</header>",
+        _paragraph(_attribute(translation, "source", name), f"{name}.source", "source", source_language),
+        _paragraph(_attribute(translation, "target", name), f"{name}.target", "target", target_language),
     ]
     if reference is not None:
         text = _paragraph(reference, f"{name}.reference", "", target_language)
-        lines.append(f'<div class="reference"><span class="caption">Reference</span>{text}</div>')
+        lines.append(f'<div class="reference"><span>Reference</span>{text}</div>')
     return "".join([*lines, "</article>"])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dikkat.show.arrays import Weights, as_array
 from dikkat.show.heatmaps import figure_class, heatmaps
@@ -114,18 +115,24 @@ def entropies(
         >>> figure.axes[0].images[0].get_array().tolist()
         [[0.0, 1.5], [0.5, None]]
     """
+    table = mean_entropies(by_layer)
+    heads = [str(head) for head in range(table.shape[1])]
+    names = [name or "model" for name in by_layer]
+    return heatmaps(table, queries=names, keys=heads, xlabel="Heads", ylabel="Layers", figsize=figsize, cmap=cmap)
+
+
+def mean_entropies(by_layer: Mapping[str, Weights]) -> NDArray[np.float64]:
+    """(layers, heads): the table that `entropies` draws; NaN where a layer has fewer heads."""
     if not by_layer:
         raise ValueError("by_layer: got no layer; expected at least one")
     means = [_mean_by_head(as_array(given, f"by_layer[{name!r}]"), name) for name, given in by_layer.items()]
     table = np.full((len(means), max(map(len, means))), np.nan)
     for row, found in zip(table, means, strict=True):
         row[: len(found)] = found
-    heads = [str(head) for head in range(table.shape[1])]
-    names = [name or "model" for name in by_layer]
-    return heatmaps(table, queries=names, keys=heads, xlabel="Heads", ylabel="Layers", figsize=figsize, cmap=cmap)
+    return table
 
 
-def _mean_by_head(given: np.ndarray[tuple[int, ...], np.dtype[np.float64]], name: str) -> list[float]:
+def _mean_by_head(given: NDArray[np.float64], name: str) -> list[float]:
     if not given.ndim or 0 in given.shape:
         raise ValueError(f"by_layer[{name!r}]: got shape {given.shape}; expected (..., heads, queries), none of them 0")
     heads = np.moveaxis(given[None] if given.ndim == 1 else given, -2, 0)

@@ -1,10 +1,18 @@
 /** What is seen, as the part of the address behind the #: a link shows the same. */
 import { LONGEST } from "../decoder/translator";
 import type { Steering } from "./steering";
+import type { Kept } from "./sentences";
 import { LANGUAGES, type Language } from "./strings";
 
+export type RoomName = "sentences" | "calls" | "translate" | "playground";
+
+/** The rooms of a page that is a translator. */
+const LIVING: readonly RoomName[] = ["translate", "playground"];
+
 export interface View {
-  readonly room: "translate" | "playground";
+  readonly room: RoomName;
+  /** What is kept stressed among sentences that were translated elsewhere. */
+  readonly kept: Kept | null;
   readonly text: string;
   readonly beam: number;
   readonly best: number;
@@ -20,9 +28,17 @@ export interface View {
 export const BEAMS = [1, 2, 3, 4, 5, 8, 10] as const;
 export const BESTS = [1, 3, 5] as const;
 
-export function written(view: View): string {
+/** The room of an address that names none: a text is translated. */
+const usual = (rooms: readonly RoomName[], text: boolean): RoomName => (text && rooms.includes("translate") ? "translate" : rooms[0]!);
+
+/** @param rooms those that the page has, the first one first */
+export function written(view: View, rooms = LIVING): string {
   const parts = new URLSearchParams();
-  if (view.room !== "translate") parts.set("room", view.room);
+  if (view.room !== usual(rooms, !!view.text)) parts.set("room", view.room);
+  if (view.kept) {
+    const { sentence, spot: { target, source } } = view.kept;
+    parts.set("s", `${sentence}${target === null ? "" : `.t${target + 1}`}${source === null ? "" : `.s${source + 1}`}`);
+  }
   if (view.text && view.text.length <= LONGEST) parts.set("text", view.text); // what is longer is refused anyway
   if (view.beam !== 5) parts.set("beam", String(view.beam));
   if (view.best !== 1) parts.set("best", String(view.best));
@@ -41,7 +57,7 @@ const oneOf = <T>(value: unknown, allowed: readonly T[], otherwise: T): T =>
   allowed.includes(value as T) ? (value as T) : otherwise;
 
 /** What an address says; whatever it says wrongly is as if it had not been said, or is refused by the search. */
-export function read(hash: string): View {
+export function read(hash: string, rooms = LIVING): View {
   const parts = new URLSearchParams(hash.replace(/^#/, ""));
   const pins = new Map<number, Map<number, number>>();
   for (const each of (parts.get("pins") ?? "").split("..").filter(Boolean)) {
@@ -51,7 +67,8 @@ export function read(hash: string): View {
   }
   const words = (parts.get("words") ?? "").split(".").filter(Boolean);
   return {
-    room: oneOf(parts.get("room"), ["translate", "playground"] as const, "translate"),
+    room: oneOf(parts.get("room"), rooms, usual(rooms, parts.has("text"))),
+    kept: keptAt(parts.get("s") ?? ""),
     text: parts.get("text") ?? "",
     beam: oneOf(Number(parts.get("beam") ?? 5), BEAMS, 5),
     best: oneOf(Number(parts.get("best") ?? 1), BESTS, 1),
@@ -65,4 +82,11 @@ export function read(hash: string): View {
     language: oneOf(parts.get("lang"), Object.keys(LANGUAGES) as Language[], null as never) ?? null,
     theme: oneOf(parts.get("theme"), ["auto", "light", "dark"] as const, "auto"),
   };
+}
+
+/** A sentence, then a word of the target, of the source, or a pair: 3, 3.t2, 3.s1, 3.t2.s1. */
+function keptAt(text: string): Kept | null {
+  const found = /^([1-9]\d*)(?:\.t([1-9]\d*))?(?:\.s([1-9]\d*))?$/.exec(text);
+  const at = (place: string | undefined): number | null => (place ? Number(place) - 1 : null);
+  return found && { sentence: Number(found[1]), spot: { target: at(found[2]), source: at(found[3]) } };
 }

@@ -2,21 +2,30 @@
 import { Refusal } from "../decoder/refusal";
 import { Translator } from "../decoder/translator";
 import { playground } from "../lessons/playground";
-import { read, written, type View } from "./address";
+import { read, written, type RoomName, type View } from "./address";
+import { callsRoom, type Calls } from "./calls";
 import { h, writeAs } from "./dom";
 import { Room } from "./room";
+import type { Packed, Sentence } from "./sentence";
+import { Sentences, sentencesIn } from "./sentences";
 import { LANGUAGES, preferred, speak, spoken, t, type Language, type Phrase } from "./strings";
 
 export interface Start {
   readonly title: string;
   readonly examples: readonly string[];
-  /** The model as base64 of a gzipped bundle; empty: a page without one. */
-  readonly model: string;
+  /** The model as base64 of a gzipped bundle; null: a page without one. */
+  readonly model: string | null;
+  readonly sentences: readonly Sentence[] | null;
+  readonly calls: Calls | null;
 }
+
+const roomsOf = ({ model, sentences, calls }: Start): RoomName[] =>
+  [...(sentences ? ["sentences" as const] : []), ...(calls ? ["calls" as const] : []), ...(model === null ? [] : ["translate" as const, "playground" as const])];
 
 /** Make a page of an element. */
 export async function mount(place: HTMLElement, start: Start): Promise<void> {
-  let view: View = read(location.hash);
+  const rooms = roomsOf(start);
+  let view: View = read(location.hash, rooms);
   if (!location.hash && start.examples[0]) view = { ...view, text: start.examples[0] };
   let ours = ""; // the part of the address that this page wrote itself
   let translator: Translator | null = null;
@@ -25,8 +34,13 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
 
   const note = (more: Partial<View>): void => {
     view = { ...view, ...more };
-    ours = written(view);
+    ours = written(view, rooms);
     history.replaceState(null, "", `#${ours}`);
+  };
+
+  const go = (more: Partial<View>): void => {
+    note(more);
+    draw();
   };
 
   const draw = (): void => {
@@ -35,7 +49,7 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
     document.documentElement.dataset["theme"] = view.theme;
     document.title = start.title;
     const focused = (document.activeElement as HTMLElement | null)?.id;
-    place.replaceChildren(head(), content(), h("footer", { class: "foot" }, h("p", { class: "quiet" }, t("about"))));
+    place.replaceChildren(head(), content(), h("footer", { class: "foot" }, h("p", { class: "quiet" }, t(start.model === null ? "about-plain" : "about"))));
     if (focused) document.getElementById(focused)?.focus();
   };
 
@@ -44,28 +58,27 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
       ...values.map(([value, name]) => h("option", { value, selected: value === now, lang: id === "language" ? value : null }, name))));
 
   const head = (): HTMLElement => {
-    const room = (name: View["room"]): HTMLElement =>
-      h("button", { type: "button", id: `to-${name}`, "aria-current": view.room === name ? "page" : null, click: () => {
-        note({ room: name });
-        draw();
-      } }, t(name));
+    const room = (name: RoomName): HTMLElement =>
+      h("button", { type: "button", id: `to-${name}`, "aria-current": view.room === name ? "page" : null, click: () => go({ room: name }) }, t(name));
     return h("header", { class: "masthead" },
       h("h1", { dir: "auto" }, start.title),
-      h("nav", { "aria-label": start.title }, room("translate"), room("playground")),
+      rooms.length > 1 && h("nav", { "aria-label": start.title }, ...rooms.map(room)),
       h("div", { class: "tools" },
-        choose("language", "language", Object.entries(LANGUAGES) as [Language, string][], spoken(), (language) => {
-          note({ language });
-          draw();
-        }),
-        choose("theme", "theme", (["auto", "light", "dark"] as const).map((each) => [each, t(`theme-${each}`)] as const), view.theme, (theme) => {
-          note({ theme });
-          draw();
-        })),
+        choose("language", "language", Object.entries(LANGUAGES) as [Language, string][], spoken(), (language) => go({ language })),
+        choose("theme", "theme", (["auto", "light", "dark"] as const).map((each) => [each, t(`theme-${each}`)] as const), view.theme, (theme) => go({ theme }))),
     );
   };
 
   const content = (): HTMLElement => {
     if (view.room === "playground") return playground();
+    if (view.room === "calls") return callsRoom(start.calls!);
+    if (view.room === "sentences") {
+      const translate = (text: string): void => {
+        go({ ...read("", rooms), room: "translate", text, kept: view.kept, language: view.language, theme: view.theme });
+        window.scrollTo(0, 0);
+      };
+      return new Sentences(start.sentences!, view.kept, { kept: (kept) => note({ kept }), translate: start.model === null ? null : translate }).element;
+    }
     if (trouble) return h("main", { id: "room" }, h("p", { class: "card trouble", role: "alert" }, t(trouble.reason, trouble.detail)));
     if (!translator) return h("main", { id: "room" }, h("p", { class: "card quiet", role: "status" }, t("loading")));
     return new Room(translator, view, start.examples, { changed: note, linked: true }).element;
@@ -73,30 +86,41 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
 
   window.addEventListener("hashchange", () => {
     if (location.hash.replace(/^#/, "") === ours) return;
-    view = read(location.hash);
+    view = read(location.hash, rooms);
     draw();
   });
   writeAs(place);
   draw();
+  if (start.model === null) return;
   try {
     if (!start.model.trim()) throw new Refusal("no-model", "0");
     translator = await Translator.unpack(start.model);
   } catch (error) {
     trouble = error instanceof Refusal ? error : new Refusal("damaged", String(error));
   }
-  draw();
+  if (view.room === "translate") draw();
+}
+
+/** What Python wrote beside the model. */
+interface Content {
+  readonly examples?: readonly string[];
+  readonly sentences?: readonly Packed[];
+  readonly calls?: Calls;
 }
 
 /** A page that Python wrote begins by itself. */
 export function begin(): void {
   const place = document.getElementById("dikkat");
   if (!place) return;
-  const content = (id: string): string => document.getElementById(id)?.textContent ?? "";
-  const model = content("dikkat-model");
-  document.getElementById("dikkat-model")?.remove(); // a copy of some megabytes that nobody needs any more
+  const taken = (id: string): string | null => {
+    const element = document.getElementById(id);
+    element?.remove(); // a copy of some megabytes that nobody needs any more
+    return element && element.textContent;
+  };
+  const { examples = [], sentences, calls = null } = JSON.parse(taken("dikkat-content") ?? "{}") as Content;
   void mount(place, {
-    title: place.dataset["title"] ?? "dikkat",
-    examples: JSON.parse(content("dikkat-examples") || "[]") as string[],
-    model,
+    title: place.dataset["title"] ?? "dikkat", examples, calls,
+    sentences: sentences ? sentencesIn(place, sentences) : null,
+    model: taken("dikkat-model"),
   });
 }

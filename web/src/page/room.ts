@@ -4,11 +4,11 @@ import { LONGEST, type Translation, type Translator } from "../decoder/translato
 import { isSame, NOWHERE, type Aligned, type Picture, type Spot } from "../pictures/aligned";
 import { links } from "../pictures/links";
 import { map, said } from "../pictures/map";
-import { table } from "../pictures/table";
-import { TileMap } from "../pictures/tiles/tilemap";
+import type { TileMap } from "../pictures/tiles/tilemap";
 import { BEAMS, BESTS, type View } from "./address";
 import { activeIn, h, visible } from "./dom";
-import { savePng, saveSvg, saveText } from "./save";
+import { DRAWN, framed, tiled } from "./frame";
+import { saveText } from "./save";
 import { FREE, History, isFree, pick, pin } from "./steering";
 import { StepPanel } from "./step";
 import { number, percent, t, type Phrase } from "./strings";
@@ -17,7 +17,6 @@ const FIRST = 80; // milliseconds of a search before what has formed is shown: m
 const SLICE = 24; // … and between two looks at what the reader does
 const WAIT = 90; // milliseconds after a key before a search begins
 const HELD = 4 * LONGEST; // letters that the field takes in
-const DRAWN = 6_000; // cells that are drawn one by one, with lines between the words; larger maps are tiles
 
 type Own = Pick<View, "text" | "beam" | "best" | "chosen" | "step" | "shown">;
 
@@ -266,7 +265,6 @@ export class Room {
     this.room = this.pictures.clientWidth;
     const listeners = { look: (spot: Spot) => this.look(spot), open: (spot: Spot) => this.opened(spot) };
     const cells = given.source.length * given.target.length;
-    const rows = given.target.map((word, k) => [visible(word), ...[...given.weights[k]!].map((each) => percent(each, 1))]);
     const inside = Math.max(220, this.room - 2 * padding(this.element));
     let cards: HTMLElement[] = [];
     if (!this.translator.network.attends) cards = [h("section", { class: "card" }, h("p", { class: "help" }, t("no-attention")))];
@@ -278,8 +276,7 @@ export class Room {
     } else if (cells) {
       const [first, second] = [links(given, inside, listeners), map(given, Math.min(inside, 620), listeners)];
       this.drawn = [first, second];
-      const twin = (): HTMLElement => table(t("map"), ["", ...given.source.map(visible)], rows);
-      cards = [this.card("links", first, twin, "links"), this.card("map", second, twin, "map")];
+      cards = [this.card("links", first, given), this.card("map", second, given)];
     }
     const { steps } = this.best;
     this.panel.show(this.best, this.own.step, this.history.now.pins.get(this.own.step) ?? new Map());
@@ -309,38 +306,17 @@ export class Room {
     else [...this.pictures.querySelectorAll<SVGElement>(".links .written")][this.own.step]?.focus();
   }
 
-  private card(phrase: "links" | "map", picture: Picture, twin: () => HTMLElement, name: string): HTMLElement {
-    const body = h("div", { class: "scroll picture" }, picture.element);
-    const other = h("div", { hidden: true });
-    const toggle = h("button", { type: "button", class: "plain", "aria-expanded": "false", click: () => {
-      const wanted = other.hidden;
-      if (wanted && !other.childElementCount) other.append(twin());
-      other.hidden = !wanted;
-      body.hidden = wanted;
-      toggle.setAttribute("aria-expanded", String(wanted));
-      toggle.textContent = t(wanted ? "picture" : "table");
-    } }, t("table"));
-    const file = `dikkat-${name}`;
-    return h("section", { class: `card ${name}-card` },
-      h("header", {}, h("h2", {}, t(phrase)), h("div", { class: "tools" }, toggle,
-        h("button", { type: "button", class: "plain", click: () => saveSvg(picture.element, file) }, "SVG"),
-        h("button", { type: "button", class: "plain", click: () => void savePng(picture.element, file) }, "PNG"))),
-      h("p", { class: "help" }, t(`${phrase}-help`)), body, other);
+  private card(phrase: "links" | "map", picture: Picture, given: Aligned): HTMLElement {
+    const { tools, body } = framed(picture, given, `dikkat-${phrase}`);
+    return h("section", { class: `card ${phrase}-card` },
+      h("header", {}, h("h2", {}, t(phrase)), h("div", { class: "tools" }, ...tools)), h("p", { class: "help" }, t(`${phrase}-help`)), body);
   }
 
   /** A map of more words than can be drawn one by one. */
   private tiled(given: Aligned): Large {
-    const [rows, columns] = [given.target.length, given.source.length];
-    const values = new Float32Array(rows * columns);
-    given.weights.forEach((row, k) => values.set(row, k * columns));
-    const tiles = new TileMap({
-      matrix: { rows, columns, values }, range: [0, 1], label: t("map"),
-      rows: { title: t("target"), count: rows, extent: rows, tokens: given.target },
-      columns: { title: t("source"), count: columns, extent: columns, tokens: given.source },
-      open: (target, source) => this.opened({ target, source }),
-    });
+    const tiles = tiled(given, (target, source) => this.opened({ target, source }));
     const card = h("section", { class: "card map-card" }, h("header", {}, h("h2", {}, t("map"))),
-      h("p", { class: "help" }, t("too-long-for-links", rows, columns)), h("p", { class: "help" }, t("tiles-help")), tiles.element);
+      h("p", { class: "help" }, t("too-long-for-links", given.target.length, given.source.length)), h("p", { class: "help" }, t("tiles-help")), tiles.element);
     return { of: given, card, tiles };
   }
 

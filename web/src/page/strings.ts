@@ -3,9 +3,11 @@
 export const LANGUAGES = { en: "English", tr: "Türkçe", zh: "中文" } as const;
 export type Language = keyof typeof LANGUAGES;
 
-/** One row a phrase: English, Turkish, Chinese. `{}` is a place for a value. */
+/** One row a phrase: English, Turkish, Chinese. `{}` is a place for a value; `{1}` for the second one. */
 const TABLE = {
   translate: ["Translator", "Çevirmen", "翻译"],
+  sentences: ["Sentences", "Cümleler", "句子"],
+  calls: ["Calls", "Çağrılar", "调用"],
   playground: ["Playground", "Deneme alanı", "实验台"],
   language: ["Language", "Dil", "语言"],
   theme: ["Appearance", "Görünüm", "外观"],
@@ -51,6 +53,7 @@ const TABLE = {
     "Kaydırmak için sürükleyin; büyütmek için tekerleği çevirin, iki parmakla açın ya da + ve − tuşlarına basın; Home tümünü gösterir. Ok tuşları hücreden hücreye geçer. Hücreler küçükken her nokta içindeki en büyük ağırlığın rengindedir.",
     "拖动可平移；滚轮、双指或 + − 键可缩放；Home 键显示全部；方向键在格子间移动。格子很小时，每个点取其中最大权重的颜色。",
   ],
+  read: ["Source", "Kaynak", "原文"],
   "zoom-in": ["Enlarge", "Büyüt", "放大"],
   "zoom-out": ["Make smaller", "Küçült", "缩小"],
   whole: ["Show all", "Tümünü göster", "显示全部"],
@@ -64,6 +67,8 @@ const TABLE = {
     "该模型没有注意力：它把整个句子看作一个向量，没有看向任何词。",
   ],
   looked: ["“{}” looked at “{}”: {}", "“{}”, “{}” sözcüğüne baktı: {}", "“{}”看向“{}”：{}"],
+  "looked-most": ["“{}” looked at: {}", "“{}” şuralara baktı: {}", "“{}”看向：{}"],
+  "looked-by": ["“{}” was looked at by: {}", "“{}” sözcüğüne bakanlar: {}", "看向“{}”的词：{}"],
   "token-label": ["{}, looks most at {}, {}", "{}, en çok {} sözcüğüne bakıyor, {}", "{}，最关注{}，{}"],
   "source-label": ["{}, a word that was read", "{}, okunan bir sözcük", "{}，读入的词"],
   step: ["Step {} of {}", "Adım {} / {}", "第 {} 步，共 {} 步"],
@@ -123,6 +128,44 @@ const TABLE = {
     "Bu sayfa modelin tümünü içerir ve hiçbir ağa bağlanmaz. Yazdıklarınız buradan çıkmaz.",
     "本页面包含整个模型，不访问任何网络；您输入的内容不会离开这里。",
   ],
+  "about-plain": [
+    "This page asks nothing of any network.",
+    "Bu sayfa hiçbir ağa bağlanmaz.",
+    "本页面不访问任何网络。",
+  ],
+  // Sentences that were translated elsewhere
+  "sentences-help": [
+    "Point at a word to see what it looked at, or go from word to word with the arrow keys. Click, or press Enter, to keep it; Esc lets go.",
+    "Nereye baktığını görmek için bir sözcüğün üzerine gelin ya da ok tuşlarıyla gezinin. Seçili tutmak için tıklayın ya da Enter’a basın; Esc bırakır.",
+    "指向一个词即可看到它看向哪里，也可用方向键逐词移动；单击或按回车键将其固定，按 Esc 取消。",
+  ],
+  find: ["Find sentences", "Cümlelerde ara", "查找句子"],
+  count: ["Sentences: {}", "Cümle sayısı: {}", "句子数：{}"],
+  "count-found": ["Sentences: {} of {}", "Cümle sayısı: {} / {}", "句子数：{} / {}"],
+  "none-found": ["No sentence has these words.", "Bu sözcüklerin geçtiği cümle yok.", "没有包含这些词的句子。"],
+  reference: ["Reference", "Referans", "参考译文"],
+  open: ["Open in the translator", "Çevirmende aç", "在翻译中打开"],
+  // Calls of a model's attention
+  "calls-count": ["Calls of attention: {}", "Dikkat çağrısı: {}", "注意力调用：{}"],
+  "calls-first": ["Calls of attention: {}, the first {} of which are shown", "Dikkat çağrısı: {}; ilk {} tanesi gösteriliyor", "注意力调用：{}，显示前 {} 个"],
+  "all-calls": ["All calls", "Bütün çağrılar", "全部调用"],
+  recorded: ["Recorded: {}", "Kaydedilen: {}", "已记录：{}"],
+  "call-overview": ["The map, pooled", "Harita, havuzlanmış", "汇聚后的热图"],
+  "call-rows": ["The chosen queries, in the order in which they were asked for", "Seçilen sorgular, istendikleri sırayla", "所选的查询，按请求的顺序"],
+  "call-sums": ["How much each key was looked at", "Her anahtara ne kadar bakıldığı", "每个键被看了多少"],
+  "call-entropy": [
+    "Mean entropy in nats, by layer and head: 0 where a head looks at one key alone",
+    "Ortalama entropi (nat), katmana ve başlığa göre: başlık tek bir anahtara bakıyorsa 0",
+    "各层各头的平均熵（奈特）：只看一个键的头为 0",
+  ],
+  "heads-first": ["the first {} of {} heads", "{1} başlığın ilk {0} tanesi", "共 {1} 个头中的前 {0} 个"],
+  "batch-first": ["the first of a batch of {}", "{} örnekli yığının ilki", "批次共 {} 个，此为第一个"],
+  pooled: ["{} cells for {} keys, each the largest of its weights", "{1} anahtar için {0} hücre, her biri ağırlıklarının en büyüğü", "{1} 个键合为 {0} 格，每格取其中最大的权重"],
+  head: ["Head {}", "Başlık {}", "头 {}"],
+  heads: ["Heads", "Başlıklar", "头"],
+  layers: ["Layers", "Katmanlar", "层"],
+  queries: ["Queries", "Sorgular", "查询"],
+  keys: ["Keys", "Anahtarlar", "键"],
   // The playground
   "regression": ["Attention is kernel regression", "Dikkat, çekirdek bağlanımıdır", "注意力就是核回归"],
   "regression-help": [
@@ -232,10 +275,10 @@ export function speak(wanted: Language): void {
 
 export const spoken = (): Language => language;
 
-/** A phrase in the reader's language, with values in its places. */
+/** A phrase in the reader's language, with values in its places, which a language may have in another order. */
 export function t(phrase: Phrase, ...values: (string | number)[]): string {
   let at = 0;
-  return TABLE[phrase][COLUMNS[language]]!.replace(/\{\}/g, () => String(values[at++] ?? ""));
+  return TABLE[phrase][COLUMNS[language]]!.replace(/\{(\d?)\}/g, (_, place: string) => String(values[place ? Number(place) : at++] ?? ""));
 }
 
 /** A number as the reader's language writes it. */

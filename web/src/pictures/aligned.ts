@@ -7,6 +7,8 @@ export interface Aligned {
   readonly weights: readonly Float64Array[];
   /** Steps that were changed: of their weights, or of the word itself. */
   readonly changed: ReadonlySet<number>;
+  /** The languages of both, by which browsers choose forms of letters; empty where it is not known. */
+  readonly languages?: readonly [source: string, target: string];
 }
 
 /** A place in a picture: a word of the target, or of the source, or a pair. */
@@ -16,6 +18,8 @@ export interface Spot {
 }
 
 export const NOWHERE: Spot = { target: null, source: null };
+
+export const isNowhere = ({ target, source }: Spot): boolean => target === null && source === null;
 
 export interface Listeners {
   /** Looked at for a moment: with the pointer, a finger or the keyboard. */

@@ -17,7 +17,7 @@ interface Box {
 
 /** @param most how wide the picture may be, in pixels */
 export function links(given: Aligned, most: number, listeners: Listeners): Picture {
-  const { source, target, weights, changed } = given;
+  const { source, target, weights, changed, languages } = given;
   const sides = [source.map(visible), target.map(visible)] as const;
   const widths = sides.map((words) => words.map((word) => widthOf(word, SIZE) + 20));
   const total = widths.map((each) => each.reduce((sum, width) => sum + width + GAP, -GAP));
@@ -68,7 +68,7 @@ export function links(given: Aligned, most: number, listeners: Listeners): Pictu
       s("rect", { x: box.x, y: box.y, width: box.width, height: TALL, rx: 9 }),
       s(
         "text",
-        { x: box.x + box.width / 2, y: box.y + TALL / 2, "text-anchor": "middle", "dominant-baseline": "central", "font-size": SIZE },
+        { x: box.x + box.width / 2, y: box.y + TALL / 2, "text-anchor": "middle", "dominant-baseline": "central", "font-size": SIZE, lang: languages?.[written ? 1 : 0] },
         short,
       ),
       short === box.text ? null : s("title", {}, box.text),

@@ -1,15 +1,17 @@
 /** All weights as a map: rows are what was written, columns what was read. */
 import { s, shortened, visible, widthOf } from "../page/dom";
 import { percent, t } from "../page/strings";
-import { NOWHERE, type Aligned, type Listeners, type Picture, type Spot } from "./aligned";
+import { isNowhere, NOWHERE, type Aligned, type Listeners, type Picture, type Spot } from "./aligned";
 
 const SIZE = 13;
 const STRONG = 640; // weight of the letters of what is looked at
 const LABEL = 120; // most pixels of a label
+const SAID = 5; // words that are read out beside one
+const LEAST = 0.005; // weight of a word that is read out
 
 /** @param room how wide the picture should be, in pixels; a long sentence takes more, and scrolls */
 export function map(given: Aligned, room: number, listeners: Listeners): Picture {
-  const { weights, changed } = given;
+  const { weights, changed, languages } = given;
   const [source, target] = [given.source, given.target].map((words) => words.map((each) => shortened(visible(each), LABEL, SIZE)));
   const left = Math.max(...target!.map((each) => widthOf(each, SIZE, STRONG)), 20) + 14;
   const longest = Math.max(...source!.map((each) => widthOf(each, SIZE)), 10);
@@ -28,12 +30,12 @@ export function map(given: Aligned, room: number, listeners: Listeners): Picture
   const ring = s("rect", { width: cell - 1, height: cell - 1, rx: 4, class: "ring", visibility: "hidden" });
   const band = s("rect", { x: 1, width: width - 2, height: cell, rx: 5, class: "band", visibility: "hidden" });
   const rows = target!.map((word, i) =>
-    s("text", { x: left - 8, y: top + (i + 0.5) * cell, "text-anchor": "end", "dominant-baseline": "central", "font-size": SIZE, class: changed.has(i) ? "label changed" : "label" }, word));
+    s("text", { x: left - 8, y: top + (i + 0.5) * cell, "text-anchor": "end", "dominant-baseline": "central", "font-size": SIZE, class: changed.has(i) ? "label changed" : "label", lang: languages?.[1] }, word));
   const columns = source!.map((word, j) => {
     const x = left + (j + 0.5) * cell;
     return upright
-      ? s("text", { x, y: top - 8, "text-anchor": "middle", "font-size": SIZE, class: "label" }, word)
-      : s("text", { x, y: top - 8, transform: `rotate(-45 ${x} ${top - 8})`, "font-size": SIZE, class: "label" }, word);
+      ? s("text", { x, y: top - 8, "text-anchor": "middle", "font-size": SIZE, class: "label", lang: languages?.[0] }, word)
+      : s("text", { x, y: top - 8, transform: `rotate(-45 ${x} ${top - 8})`, "font-size": SIZE, class: "label", lang: languages?.[0] }, word);
   });
   const drawn = s(
     "svg",
@@ -101,9 +103,18 @@ export function map(given: Aligned, room: number, listeners: Listeners): Picture
   return { element: drawn, stress };
 }
 
-/** What a pair's weight is, in words. */
+/** What is looked at, in words: the weight of a pair, or the largest ones of a word. */
 export function said(given: Aligned, spot: Spot): string {
-  if (spot.target === null || spot.source === null) return "";
-  const weight = given.weights[spot.target]?.[spot.source] ?? 0;
-  return t("looked", visible(given.target[spot.target] ?? ""), visible(given.source[spot.source] ?? ""), percent(weight, 1));
+  if (isNowhere(spot)) return "";
+  const { source, target, weights } = given;
+  const word = (words: readonly string[], k: number): string => visible(words[k] ?? "");
+  if (spot.target !== null && spot.source !== null) {
+    return t("looked", word(target, spot.target), word(source, spot.source), percent(weights[spot.target]?.[spot.source] ?? 0, 1));
+  }
+  const written = spot.target !== null;
+  const [own, others, k] = written ? [target, source, spot.target!] : [source, target, spot.source!];
+  const beside = others.map((_, at) => [(written ? weights[k]?.[at] : weights[at]?.[k]) ?? 0, at] as const)
+    .filter(([weight]) => weight >= LEAST).sort(([one], [other]) => other - one).slice(0, SAID)
+    .map(([weight, at]) => `${word(others, at)} ${percent(weight, 1)}`);
+  return t(written ? "looked-most" : "looked-by", word(own, k), beside.join(", ") || "—");
 }

@@ -69,7 +69,7 @@ function translate(model: Model, place: HTMLElement): Cleanup {
     changed: (own) => {
       text = own.text;
       model.set("text", text);
-      model.set("address", written({ ...own, room: "translate", language: null, theme: "auto" }));
+      model.set("address", written({ ...own, room: "translate", kept: null, language: null, theme: "auto" }));
       model.save_changes();
     },
     shown: (translation) => {

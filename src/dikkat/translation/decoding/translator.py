@@ -392,9 +392,30 @@ class Translator(Translates):
         Raises:
             InputError: As in `export_html`.
         """
-        from dikkat.translation.formats import living_page
+        from dikkat.show.living import living_page
 
-        return living_page.made(self.model, self._contents(), title=title, examples=examples, where=Path(title))
+        return living_page(self.bundle(), title=title, examples=examples)
+
+    def bundle(self) -> bytes:
+        """The model as pages and widgets carry it: the files of a model folder in int8, one behind the other.
+
+        `dikkat.show.page(translations, translator=translator)` puts it into a page of translations.
+
+        Raises:
+            InputError: As in `export_html`.
+
+        Example:
+            >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
+            >>> english = Tokenizer.train(["Go."], "word", min_freq=1, vocabulary_size=9)
+            >>> french = Tokenizer.train(["Va !"], "word", min_freq=1, vocabulary_size=9)
+            >>> settings = Settings(embedding_size=4, hidden_size=4)
+            >>> model = TranslationModel(settings, len(english), len(french))
+            >>> b"settings.json" in Translator(model, settings, english, french).bundle()
+            True
+        """
+        from dikkat.translation.formats.living_page import bundled
+
+        return bundled(self.model, self._contents())
 
     def widget(self, text: str = "", *, examples: Sequence[str] = ()) -> "TranslatorWidget":
         """The page of `export_html` in a cell of a notebook, between Python and a reader.
@@ -422,12 +443,9 @@ class Translator(Translates):
             >>> Translator(model, settings, english, french).widget("Go.").text
             'Go.'
         """
-        from dikkat.translation.formats import living_page
-
         with needing("notebook"):
             from dikkat.show.notebook import TranslatorWidget
-        model = living_page.bundled(self.model, self._contents(), where=Path("widget"))
-        return TranslatorWidget(model=model, text=text, examples=list(examples))
+        return TranslatorWidget(model=self.bundle(), text=text, examples=list(examples))
 
     def _contents(self) -> model_folder.Contents:
         weights = dict(self.model.state_dict())

@@ -26,7 +26,11 @@ export interface Panels {
 
 const NARROW = 260; // pixels: no panel is narrower to stand beside another
 
-export function maps({ panels, across, range, values }: Panels): HTMLElement {
+/** A card of maps. */
+export const maps = (given: Panels): HTMLElement => h("section", { class: "card" }, h("p", { class: "help" }, t("tiles-help")), ...scaled(given));
+
+/** The maps, and their scale. */
+export function scaled({ panels, across, range, values }: Panels): HTMLElement[] {
   let start = 0;
   const drawn = panels.map(({ title, shape: [rows, columns], extent, queries, keys, ylabel, xlabel }, k) => {
     const own = values.subarray(start, (start += rows * columns));
@@ -39,7 +43,5 @@ export function maps({ panels, across, range, values }: Panels): HTMLElement {
   });
   const grid = h("div", { class: "panels" }, ...drawn);
   grid.style.gridTemplateColumns = `repeat(auto-fit, minmax(max(min(100%, ${NARROW}px), ${(100 / across).toFixed(2)}% - 1.5rem), 1fr))`;
-  return h("section", { class: "card" },
-    h("p", { class: "help" }, t("tiles-help")), grid,
-    h("p", { class: "scale" }, h("span", {}, precise(range[0])), h("span", { class: "ramp" }), h("span", {}, precise(range[1]))));
+  return [grid, h("p", { class: "scale" }, h("span", {}, precise(range[0])), h("span", { class: "ramp" }), h("span", {}, precise(range[1])))];
 }

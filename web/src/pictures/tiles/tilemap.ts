@@ -234,7 +234,7 @@ export class TileMap {
     if (!wide) return;
     const { rows, columns, most = 560 } = this.given;
     const longest = (axis: Axis): number =>
-      axis.tokens ? Math.min(LABEL, Math.max(...sample(axis.tokens).map((each) => widthOf(each, SIZE)))) : widthOf(String(axis.extent), SIZE);
+      axis.tokens ? Math.min(LABEL, Math.max(...sample(axis.tokens).map((each) => widthOf(each, SIZE)))) : widest(axis);
     this.left = Math.ceil(Math.min(longest(rows), wide * 0.3)) + 10;
     this.top = columns.tokens ? Math.ceil(longest(columns) * 0.71) + SIZE + 8 : SIZE + 12;
     const tall = this.view.height(wide - this.left, Math.min(most, Math.max(240, innerHeight * 0.75))) + this.top;
@@ -359,10 +359,10 @@ export class TileMap {
       written(at !== null && i >= at.row && i < at.row + at.tall);
       context.fillText(shortened(nameOf(rows, i), left - 8, SIZE), left - 6, y);
     }
-    const along = pace(view.scaleX, columns.tokens ? SIZE + 5 : widthOf(String(columns.extent), SIZE) + 14);
+    const along = pace(view.scaleX, columns.tokens ? SIZE + 5 : widest(columns) + 14);
     for (let j = Math.ceil(seen.left / along) * along; j < seen.right; j += along) {
       const x = left + (j + 0.5 - view.x) * view.scaleX;
-      if (x < left || x > left + wide) continue;
+      if (x < left || x + (columns.tokens ? 0 : widest(columns) / 2) > left + wide + 1) continue;
       written(at !== null && j >= at.column && j < at.column + at.wide);
       context.save();
       context.translate(x, top - 8);
@@ -394,6 +394,9 @@ export class TileMap {
       })])));
   }
 }
+
+/** How wide the last number of an axis is, or the last range of numbers. */
+const widest = (axis: Axis): number => widthOf(nameOf(axis, axis.count - 1), SIZE);
 
 /** Some of very many labels, to know how wide they are. */
 const sample = (tokens: readonly string[]): string[] => {

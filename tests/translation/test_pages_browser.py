@@ -1,0 +1,60 @@
+"""Pages of sentences and of calls in a real browser, without a network: `web/test/pages.mjs` is what a reader does."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from chromium import names, needs_chromium, outcomes_of
+
+from dikkat import Trace
+from dikkat.inspection.request import Inspection
+from dikkat.show import save_page
+
+
+def sentence(source_tokens, target_tokens, weights, reference=None, **texts):
+    texts = {"source": " ".join(source_tokens), "target": " ".join(target_tokens), **texts}
+    given = {"source_tokens": source_tokens, "target_tokens": target_tokens, "weights": weights}
+    return SimpleNamespace(**texts, **given, reference=reference)
+
+
+def sentences():
+    """Forty, of which the first has numbers that can be told apart, the third hostile words, the fourth very many."""
+    cat = sentence(
+        ["le", "chat", "noir"], ["the", "black", "cat"], [[1, 0, 0], [0.0021, 0.62496, 0.3729], [0.25, 0.75, 0]],
+        source="le chat noir, l’été", reference="the dark cat",
+    )  # fmt: skip
+    hostile = ["<script>alert(1)</script>", "a\u200bb", "\u202eevil", "\ud800"]
+    nasty = sentence(["שלום", "עולם"], hostile, torch.full((4, 2), 0.5))
+    large = sentence([f"v{k}" for k in range(100)], [f"w{k}" for k in range(70)], torch.full((70, 100), 0.01))
+    plain = [sentence(["a", "b"], [f"t{k}", "end"], [[1, 0], [0.25, 0.5]]) for k in range(41)]
+    return [cat, plain[2], nasty, large, *plain[5:]]
+
+
+def trace():
+    """Three calls: two of a module whose name is no markup, and one of very many keys."""
+    made, half = Trace(), math.log(2)
+    map_ = torch.rand(1, 2, 5, 7, generator=torch.Generator().manual_seed(5))
+    many = torch.rand(1, 17, 100_000, generator=torch.Generator().manual_seed(6))
+    made.add("<b>bold</b>", Inspection(rows=map_, entropy=torch.tensor([[[half], [0.0]]])))
+    made.add("<b>bold</b>", Inspection(overview=map_, entropy=torch.tensor([[[half]]])))
+    made.add("long", Inspection(sums=many))
+    return made
+
+
+@pytest.fixture(scope="session")
+def outcomes(translator, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    shown = sentences()
+    languages = {"source_language": "fr", "target_language": "en"}
+    save_page(folder / "sentences.html", shown, scores=[64.25] * len(shown), score_name="chrF", **languages)
+    lines = ["The man is calm.", "I lost.", "Go."]
+    save_page(folder / "alive.html", translator.translate(lines), translator=translator)
+    trace().to_html(folder / "calls.html", title="Calls of <i>a</i> model")
+    return outcomes_of("pages.mjs", folder)
+
+
+@needs_chromium
+@pytest.mark.parametrize("name", names("pages.mjs"))
+def test_in_a_browser(outcomes, name):
+    assert outcomes[name] is None, outcomes[name]

@@ -1,0 +1,82 @@
+/** What the calls of a model's attention looked at: maps of each call, drawn when they come near. */
+import { scaled, type Panel } from "../pictures/tiles/panels";
+import { h } from "./dom";
+import { number, t } from "./strings";
+
+const ACROSS = 4; // maps beside each other, at most
+const NEAR = "800px";
+
+/** Maps of one shape and scale; `dikkat.show.calls` writes them. */
+interface Maps {
+  readonly kind: "overview" | "rows" | "sums" | "entropy";
+  readonly shape: readonly [number, number];
+  readonly extent: readonly [number, number];
+  readonly range: readonly [number, number];
+  /** float32, little-endian, in base64. */
+  readonly values: string;
+}
+
+/** Maps of the heads of one call: of so many heads, and of the first of so many elements of a batch. */
+interface OfHeads extends Maps {
+  readonly heads: number;
+  readonly of: number;
+  readonly batch: number;
+}
+
+interface Call {
+  readonly name: string;
+  readonly recorded: string;
+  readonly maps: readonly OfHeads[];
+}
+
+export interface Calls {
+  readonly count: number;
+  readonly calls: readonly Call[];
+  /** The entropy of every head of every call. */
+  readonly overall: (Maps & { readonly names: readonly string[] }) | null;
+}
+
+export function callsRoom({ count, calls, overall }: Calls): HTMLElement {
+  const drawing = new Map<Element, () => void>();
+  const card = (title: string, recorded: string, draw: () => HTMLElement[]): HTMLElement => {
+    const element = h("article", { class: "card call" }, h("h2", { dir: "auto" }, title), recorded ? h("p", { class: "quiet" }, recorded) : null);
+    drawing.set(element, () => element.append(...draw()));
+    return element;
+  };
+  const cards = [
+    ...(overall ? [card(t("all-calls"), "", () => [figure(overall, { heads: 1, names: overall.names })])] : []),
+    ...calls.map(({ name, recorded, maps }) => card(name, t("recorded", recorded), () => maps.map((each) => figure(each, each)))),
+  ];
+  const near = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (!isIntersecting) continue;
+      near.unobserve(target);
+      drawing.get(target)!();
+    }
+  }, { rootMargin: `${NEAR} 0px` });
+  for (const each of cards) near.observe(each);
+  const shown = calls.length < count ? t("calls-first", count, calls.length) : t("calls-count", count);
+  return h("main", { id: "room" }, h("p", { class: "quiet" }, shown), h("p", { class: "help" }, t("tiles-help")), ...cards);
+}
+
+interface Caption {
+  readonly heads: number;
+  readonly of?: number;
+  readonly batch?: number;
+  readonly names?: readonly string[];
+}
+
+function figure(given: Maps, { heads, of = heads, batch = 1, names }: Caption): HTMLElement {
+  const { kind, shape, extent, range } = given;
+  const values = new Float32Array(Uint8Array.from(atob(given.values), (each) => each.charCodeAt(0)).buffer);
+  const count = values.length / (shape[0] * shape[1]);
+  const [ylabel, xlabel] = {
+    overview: [t("queries"), t("keys")], rows: [t("queries"), t("keys")], sums: [t("heads"), t("keys")], entropy: [t("layers"), t("heads")],
+  }[kind] as [string, string];
+  const panels = Array.from({ length: count }, (_, k): Panel => ({
+    title: count > 1 ? t("head", k) : "", shape, extent, queries: names ?? null, keys: null, ylabel, xlabel,
+  }));
+  const pooled = kind !== "overview" && extent[1] > shape[1] ? [t("pooled", number(shape[1], 0), number(extent[1], 0))] : [];
+  const which = [...(heads < of ? [t("heads-first", heads, of)] : []), ...(batch > 1 ? [t("batch-first", batch)] : []), ...pooled];
+  return h("section", {}, h("h3", {}, [t(`call-${kind}`), ...which].join(" · ")), ...scaled({ panels, across: Math.min(count, ACROSS), range, values }));
+}

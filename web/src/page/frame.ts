@@ -1,0 +1,53 @@
+/** The pictures of an alignment as every room has them: with a table of their numbers, saved, and of any size. */
+import type { Aligned, Picture } from "../pictures/aligned";
+import { table } from "../pictures/table";
+import { TileMap } from "../pictures/tiles/tilemap";
+import { h, visible } from "./dom";
+import { savePng, saveSvg } from "./save";
+import { percent, t } from "./strings";
+
+/** Cells that are drawn one by one, with lines between the words; larger maps are tiles. */
+export const DRAWN = 6_000;
+
+export interface Framed {
+  /** Buttons: its table, and files of it. */
+  readonly tools: readonly HTMLElement[];
+  readonly body: HTMLElement;
+}
+
+/** @param name what its files are called */
+export function framed(picture: Picture, given: Aligned, name: string): Framed {
+  const drawn = h("div", { class: "scroll picture" }, picture.element);
+  const twin = h("div", { hidden: true });
+  const toggle = h("button", { type: "button", class: "plain", "aria-expanded": "false", click: () => {
+    const wanted = twin.hidden;
+    if (wanted && !twin.childElementCount) twin.append(tableOf(given));
+    twin.hidden = !wanted;
+    drawn.hidden = wanted;
+    toggle.setAttribute("aria-expanded", String(wanted));
+    toggle.textContent = t(wanted ? "picture" : "table");
+  } }, t("table"));
+  return {
+    tools: [toggle,
+      h("button", { type: "button", class: "plain", click: () => saveSvg(picture.element, name) }, "SVG"),
+      h("button", { type: "button", class: "plain", click: () => void savePng(picture.element, name) }, "PNG")],
+    body: h("div", {}, drawn, twin),
+  };
+}
+
+const tableOf = ({ source, target, weights }: Aligned): HTMLElement =>
+  table(t("map"), ["", ...source.map(visible)],
+    target.map((word, k) => [visible(word), ...[...weights[k]!].map((each) => percent(each, 1))]));
+
+/** All weights of more words than can be drawn one by one. */
+export function tiled(given: Aligned, open: (target: number, source: number) => void): TileMap {
+  const [rows, columns] = [given.target.length, given.source.length];
+  const values = new Float32Array(rows * columns);
+  given.weights.forEach((row, k) => values.set(row, k * columns));
+  return new TileMap({
+    matrix: { rows, columns, values }, range: [0, 1], label: t("map"),
+    rows: { title: t("target"), count: rows, extent: rows, tokens: given.target },
+    columns: { title: t("read"), count: columns, extent: columns, tokens: given.source },
+    open,
+  });
+}

@@ -1,0 +1,121 @@
+/** A sentence that was translated elsewhere: its texts, and its pictures once they are to be seen. */
+import { NOWHERE, type Aligned, type Picture, type Spot } from "../pictures/aligned";
+import { links } from "../pictures/links";
+import { map, said } from "../pictures/map";
+import { h } from "./dom";
+import { DRAWN, framed, tiled } from "./frame";
+import { t } from "./strings";
+
+const WIDEST = 620; // pixels of a map
+
+/**
+ * Tokens that were read, tokens that were written, and all weights, row by row: thousandths in two digits of base 36, or - for 0;
+ * `dikkat.show.page` writes it.
+ */
+export type Packed = readonly [source: readonly string[], target: readonly string[], weights: string];
+
+/** What Python wrote of a sentence, to be read before this script has run. */
+export interface Sentence {
+  readonly source: HTMLElement;
+  readonly target: HTMLElement;
+  readonly reference: HTMLElement | null;
+  readonly score: HTMLElement | null;
+  readonly packed: Packed;
+}
+
+export interface CardListeners {
+  readonly look: (spot: Spot) => void;
+  readonly keep: (spot: Spot) => void;
+  /** Open it in the translator; null: the page has none. */
+  readonly translate: (() => void) | null;
+}
+
+export class SentenceCard {
+  readonly element: HTMLElement;
+  private readonly pictures = h("div");
+  private readonly details: HTMLDetailsElement;
+  private readonly tools = h("div", { class: "tools" });
+  private drawn: Pick<Picture, "stress">[] = [];
+  private unpacked: Aligned | null = null;
+  private kept: Spot = NOWHERE;
+  private room = 0;
+
+  constructor(readonly given: Sentence, readonly number: number, private readonly listeners: CardListeners) {
+    const { source, target, reference, score } = given;
+    this.details = h("details", { toggle: () => this.drawMap() }, h("summary", {}, t("map")));
+    this.element = h("article", { class: "card sentence", id: `s=${number}`, "aria-label": t("sentence", number) },
+      h("header", {},
+        h("a", { class: "quiet", href: `#s=${number}`, click: (event: Event) => {
+          event.preventDefault();
+          listeners.keep(NOWHERE);
+        } }, String(number)),
+        score, this.tools),
+      source, target, reference && h("div", { class: "reference" }, h("span", {}, t("reference")), reference), this.pictures);
+  }
+
+  get aligned(): Aligned {
+    return (this.unpacked ??= unpack(this.given));
+  }
+
+  /** @param room how wide the pictures may be, in pixels */
+  draw(room: number): void {
+    this.room = room;
+    const given = this.aligned;
+    const cells = given.source.length * given.target.length;
+    if (cells > DRAWN && this.drawn.length) return; // it takes another width by itself, and stays as far as it is enlarged
+    const open = this.listeners.translate;
+    const buttons: HTMLElement[] = open ? [h("button", { type: "button", class: "plain", click: open }, t("open"))] : [];
+    this.drawn = [];
+    if (cells > DRAWN) {
+      const tiles = tiled(given, (target, source) => this.listeners.keep({ target, source }));
+      this.drawn = [{ stress: (spot) => tiles.stress(spot.target, spot.source) }];
+      this.pictures.replaceChildren(tiles.element);
+    } else if (cells) {
+      const first = links(given, room, this.picked);
+      const { tools, body } = framed(first, given, `dikkat-${this.number}-links`);
+      this.drawn = [first];
+      buttons.push(...tools);
+      this.pictures.replaceChildren(body, this.details);
+      this.drawMap();
+    }
+    this.tools.replaceChildren(...buttons);
+    this.stress(NOWHERE);
+  }
+
+  private get picked(): { look: (spot: Spot) => void; open: (spot: Spot) => void } {
+    return { look: this.listeners.look, open: this.listeners.keep };
+  }
+
+  private drawMap(): void {
+    if (!this.details.open) return;
+    const second = map(this.aligned, Math.min(this.room, WIDEST), this.picked);
+    const { tools, body } = framed(second, this.aligned, `dikkat-${this.number}-map`);
+    this.drawn = [this.drawn[0]!, second];
+    this.details.replaceChildren(this.details.firstElementChild!, h("div", { class: "tools" }, ...tools), body);
+    this.stress(NOWHERE);
+  }
+
+  /** Keep something stressed while nothing else is looked at. */
+  keep(spot: Spot): void {
+    this.kept = spot;
+    this.stress(NOWHERE);
+  }
+
+  stress(spot: Spot): void {
+    const resting = spot.target === null && spot.source === null;
+    const opened = this.kept.source === null ? this.kept.target : null;
+    for (const picture of this.drawn) picture.stress(resting && opened === null ? this.kept : spot, opened);
+  }
+
+  said(spot: Spot): string {
+    return said(this.aligned, spot);
+  }
+}
+
+function unpack({ source: read, target: written, packed: [source, target, weights] }: Sentence): Aligned {
+  const all = weights.match(/-|../g)?.map((each) => (each === "-" ? 0 : Number.parseInt(each, 36) / 1000)) ?? [];
+  return {
+    source, target, changed: new Set(), languages: [read.lang, written.lang],
+    weights: target.map((_, i) => Float64Array.from(source, (_, j) => all[i * source.length + j]!)),
+  };
+}

@@ -312,6 +312,19 @@ def test_the_error_budget(magnitude: str) -> None:
         assert worst <= 0, f"{name}: error {error.max():.3g}, plain {plain_error.max():.3g}, S {sums[name].max():.3g}"
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("size", [30, 1e4])
+def test_scores_of_many_queries_whose_exponentials_no_type_holds(dtype: torch.dtype, size: float) -> None:
+    """Few queries have a kernel of their own; and where gradients are wanted, another one makes the scores."""
+    torch.manual_seed(7)
+    leaves = {"query": (2, 71, 8), "key": (2, 307, 8), "v": (8,), "value": (2, 307, 5)}
+    query, key, v, value = (torch.randn(shape, dtype=dtype) for shape in leaves.values())
+    query, key = size * query, size * key
+    out = dikkat.attend(query, key, value, score=Projected(v), impl="numba").detach()
+    exact, *_ = dense(*(t.double() for t in (query, key, v, value)))
+    assert (out - exact).abs().max() <= 64 * torch.finfo(dtype).eps * exact.abs().max()
+
+
 # --- odd sizes and layouts
 
 

@@ -15,6 +15,7 @@ import typer
 from dikkat.cli.app import Command, app, option
 from dikkat.cli.columns import Data, added, asked, predicted, say_form
 from dikkat.cli.messages import worded
+from dikkat.cli.numbers import bandwidth_of, neighbors_of
 from dikkat.cli.tables import show_table
 from dikkat.errors import InputError
 
@@ -307,10 +308,10 @@ def regress(
     text = {"delimiter": delimiter, "decimal": decimal, "thousands": thousands, "encoding": encoding}
     model = {
         "kernel": kernel,
-        "bandwidth": None if bandwidth is None else _bandwidth(bandwidth),
+        "bandwidth": None if bandwidth is None else bandwidth_of(bandwidth),
         "order": order,
         "ridge": ridge,
-        "neighbors": _neighbors(neighbors),
+        "neighbors": neighbors_of(neighbors),
         "tolerance": tolerance,
         "out_of_reach": out_of_reach,
         "missing": missing,
@@ -560,22 +561,6 @@ def _check_free(*paths: Path) -> None:
     for path in paths:
         if path.is_dir():
             raise InputError(f"{path}: a folder is in the way; give another --output")
-
-
-def _bandwidth(text: str) -> str | float | list[float]:
-    """A rule's name as it is; numbers as numbers."""
-    try:
-        numbers = [float(number) for number in text.split(",")]
-    except ValueError:
-        return text
-    return numbers[0] if len(numbers) == 1 else numbers
-
-
-def _neighbors(text: str | None) -> int | str | None:
-    """A number as a number; a word as it is, but for none."""
-    if text is None or text == "none":
-        return None
-    return int(text) if text.isdecimal() else text
 
 
 def _widest(data: Data) -> str:

@@ -17,12 +17,10 @@ from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import RIDGE
 from dikkat.regression.moments import Profile
 from dikkat.regression.partitions.criterion import PartitionedCriterion
-from dikkat.regression.partitions.places import Partitioned
+from dikkat.regression.rules import Places, Rule, beyond, radius, rule_of_thumb, varying, within_dtype
 
-Rule = Literal["silverman", "scott"]
 Searched = Literal["loo", "loo-1se", "aic", "gcv"]
 Steps = list[tuple[Array, float]]
-Places = Joined | Partitioned
 
 _PLACES = 1000  # size of the sample on which many starts are tried
 _STEPS = 60  # most steps of one descent
@@ -97,91 +95,6 @@ def choose(
     return Chosen(np.full(size, given), amount, [], count)
 
 
-def rule_of_thumb(joined: Places, rule: Rule, profile: Profile = "gaussian") -> Array:
-    r"""One bandwidth a feature, from its spread and the number of rows alone.
-
-    $$ \sigma_c = k\, a\, s_c\, n^{-1/(d + 4)}, \qquad a = \Big(\frac{4}{d + 2}\Big)^{1/(d + 4)} $$
-
-    for Silverman's rule and a = 1 for Scott's, with n the sum of the weights and $s_c$ the smaller of the standard
-    deviation and the interquartile range over 1.349 (its ratio for a normal distribution), which an outlier does not
-    move. The rules are the Gaussian kernel's, where k = 1; a kernel that ends gets the radius with which its standard
-    deviation along a feature is the Gaussian's: $k^2$ is d + 4 for Epanechnikov's, d + 2 for the boxcar and
-    $(d + 2)(d + 3)/(d + 1)$ for the triangular kernel.
-
-    A category has no spread. Of d numbers its best smoothing falls as $n^{-2/(d + 4)}$: so much less than a row of the
-    same category does one of another weigh.
-
-    Args:
-        joined: The training rows.
-        rule: "silverman" or "scott".
-        profile: A kernel with a bandwidth.
-
-    Returns:
-        One for each feature, positive and finite in the dtype of the rows; for a constant one so wide that it does not
-        count.
-
-    Source: Silverman 1986, sections 3.4.2 and 4.3.2; Scott 1992, chapter 6; Li and Racine 2007, chapter 4, for
-    categories.
-    """
-    size = joined.numbers
-    factor = _radius(profile, size) * ((4 / (size + 2)) ** (1 / (size + 4)) if rule == "silverman" else 1.0)
-    count = max(1.0, joined.total)
-    spread = np.array(joined.numeric(_spread))
-    found = _beyond(joined)
-    found[:size] = np.where(spread > 0, factor * spread * count ** (-1 / (size + 4)), found[:size])
-    if count > 1:
-        found[size:] = np.where(_varies(joined)[size:], math.sqrt((size + 4) / (4 * math.log(count))), found[size:])
-    return _within_dtype(found, joined.dtype)
-
-
-def _radius(profile: Profile, size: int) -> float:
-    """The bandwidth with which a kernel in so many dimensions has the standard deviation 1 along each."""
-    squares = {
-        "gaussian": 1.0,
-        "epanechnikov": size + 4,
-        "boxcar": size + 2,
-        "triangular": (size + 2) * (size + 3) / (size + 1),
-    }
-    return math.sqrt(squares[profile])
-
-
-def _beyond(joined: Places) -> Array:
-    """How wide the kernel is along each constant feature, so that another number there changes nothing either."""
-    firsts = np.searchsorted(joined.feature, np.arange(joined.features))
-    wide: Array = WIDEST * np.abs(joined.first[firsts]).clip(1.0, 1e300)
-    return wide
-
-
-def _varies(joined: Places) -> NDArray[np.bool_]:
-    """Of each feature, whether it does."""
-    found = np.zeros(joined.features, bool)
-    np.logical_or.at(found, joined.feature, joined.varies())
-    return found
-
-
-def _spread(column: Array, weight: Array) -> float:
-    """A standard deviation that one outlier does not move; of a constant exactly 0."""
-    low, high = column.min(), column.max()
-    if low == high:
-        return 0.0
-    unit = (column - low) / (high - low)
-    total = weight.sum()
-    square = np.average((unit - np.average(unit, weights=weight)) ** 2, weights=weight)
-    deviation = np.sqrt(square * total / max(total - 1, total / 2))  # weights below 2 in all are no counts
-    order = np.argsort(unit, kind="stable")
-    reached = np.cumsum(weight[order])
-    lower, upper = unit[order[np.searchsorted(reached, np.array([0.25, 0.75]) * reached[-1])]]
-    quartiles = (upper - lower) / 1.349
-    return float((min(deviation, quartiles) if quartiles > 0 else deviation) * (high - low))
-
-
-def _within_dtype(bandwidth: Array, dtype: np.dtype[Any]) -> Array:
-    """Neither 0 nor infinite in the dtype of the rows."""
-    limits = np.finfo(dtype)
-    clipped: Array = np.clip(bandwidth, float(limits.tiny), float(limits.max))
-    return clipped
-
-
 def search(
     joined: Places,
     profile: Profile,
@@ -239,7 +152,7 @@ def search(
     if by == "loo-1se" and _near(best.criterion, best.last)(tried[0].last):
         best = tried[0]
     size, rest = joined.features, best.criterion.rest
-    steps = [(_within_dtype(np.exp(step.t[:size]), joined.dtype), (step.error + rest) * unit**2) for step in best.steps]
+    steps = [(within_dtype(np.exp(step.t[:size]), joined.dtype), (step.error + rest) * unit**2) for step in best.steps]
     amount = float(np.exp(best.last.t[-1])) if ridge is None else ridge
     return Chosen(steps[-1][0], amount, steps, best.neighbors)
 
@@ -321,13 +234,13 @@ class _Box(NamedTuple):
 
 def _box(joined: Places) -> _Box:
     """A constant feature stays where it counts for nothing."""
-    limits = np.tile(_beyond(joined), (3, 1))
+    limits = np.tile(beyond(joined), (3, 1))
     for c, (gap, width) in enumerate(joined.numeric(_gap_and_range)):
         if width > 0:
             limits[:, c] = NARROWEST * gap, 3 * width, WIDEST * width
-    coded = _varies(joined) & (np.arange(joined.features) >= joined.numbers)
+    coded = varying(joined) & (np.arange(joined.features) >= joined.numbers)
     limits[:, coded] = np.array([[NARROWEST], [3], [WIDEST]])  # two categories, or two neighbours in order, are 1 apart
-    low, far, high = np.log(_within_dtype(limits, joined.dtype))
+    low, far, high = np.log(within_dtype(limits, joined.dtype))
     return _Box(low, far, high, np.ones_like(low))
 
 
@@ -472,7 +385,7 @@ def _starts(part: Criterion, rule: Array, box: _Box) -> list[Trial]:
 def _from(known: Array, profile: Profile, part: Criterion, rule: Array, box: _Box) -> list[Trial]:
     """What was found with a kernel, such with only some of the features, and from the one that alone says most."""
     size = int(box.width.sum())
-    wider = math.log(_radius(part.profile, size) / _radius(profile, size)) * box.width
+    wider = math.log(radius(part.profile, size) / radius(profile, size)) * box.width
     best = part(box.clip(known + wider))
     return [best, *_with_some(part, best, box), _from_one(part, rule, box, best)]
 
@@ -587,7 +500,7 @@ def _by_lines(part: Criterion, whole: Measure[Any], rule: Array, grow: Array, bo
     if len(rule) > 1:
         gaussian = part.smooth()
         smooth = _rough(gaussian, starts(gaussian, rule + grow, box), box)[0].last.t - grow
-    shape = smooth + math.log(_radius(part.profile, size)) * box.width
+    shape = smooth + math.log(radius(part.profile, size)) * box.width
     together = box.width
     # Every point reaches every other.
     reach = np.log(np.sqrt(size)) + ((box.far - np.minimum(shape, box.far)) * box.width).max()

@@ -1,6 +1,10 @@
-"""What a fitted estimator looks at: attention, neighbours, degrees of freedom and density."""
+"""What a fitted estimator looks at, and how sure it is: attention, neighbours, slopes, bands, freedom and density."""
 
 from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager
+from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +20,7 @@ from dikkat.regression.validation import check_count
 
 
 class Looking:
-    """The part of `NadarayaWatson` that shows what its answers are made of."""
+    """The part of `NadarayaWatson` that shows what its answers are made of, and how far they may be off."""
 
     X_train_: Array
     sample_weight_: Array
@@ -34,6 +38,17 @@ class Looking:
         raise NotImplementedError
 
     def _answers_lost(self) -> bool:
+        raise NotImplementedError
+
+    def _nearest(
+        self, query: Array, lost: NDArray[np.bool_], deviates: bool = False, scored: bool = False
+    ) -> tuple[Array, Array]:
+        raise NotImplementedError
+
+    def _output(self, found: Array) -> Array:
+        raise NotImplementedError
+
+    def _bar(self, name: str) -> AbstractContextManager[None]:
         raise NotImplementedError
 
     def attention_weights(self, X: ArrayLike, top_k: int | None = None) -> Array | csr_array:
@@ -106,6 +121,54 @@ class Looking:
             full[:, self._coding().order[: answer.shape[1]]] = np.where(np.isnan(slope), np.nan, answer)
             found.append((full[..., 0] if self.y_train_.ndim == 1 else full).astype(self.X_train_.dtype))
         return (found[0], found[1]) if return_std else found[0]
+
+    def confidence_band(self, X: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
+        r"""Pointwise confidence intervals for the regression function.
+
+        They are about a local line that is smoothed less than `predict`'s estimate: with half the bandwidth, or in d
+        dimensions half the volume, its bias is a small part of its error. So the intervals hold the function itself,
+        and not the smoothed one, about as often as they say; they are wider than the estimate alone would need, and
+        their middle is not the estimate. The noise is measured by the errors with which the rows nearby are predicted
+        from the others, with Student's quantile of their degrees of freedom; beyond the data the intervals grow with
+        the distance.
+
+        Args:
+            X: (n, d).
+            level: The chance, between 0 and 1, that the interval holds its value.
+
+        Returns:
+            The lower and the upper ends, each of the shape of `predict`'s answer; infinite where too few rows have a
+            say to tell noise from signal.
+
+        Raises:
+            ValueError: As for `predict`; a level that is not between 0 and 1.
+
+        Source: Loader 1999, chapter 2; Calonico, Cattaneo and Farrell 2018; the formula is in
+        `dikkat.regression.uncertainty`.
+
+        Example:
+            >>> from dikkat.regression import NadarayaWatson
+            >>> x = np.linspace(0, 5, 50)
+            >>> model = NadarayaWatson(bandwidth=0.4).fit(x[:, None], np.sin(x) + 0.1 * np.cos(99 * x))
+            >>> lower, upper = model.confidence_band([[1.0], [7.0]])
+            >>> (lower[0] < np.sin(1.0) < upper[0]).item(), (upper - lower).round(1).tolist()
+            (True, [0.2, 8.2])
+        """
+        if not (isinstance(level, Real) and 0 < level < 1):
+            raise ValueError(f"level: got {level!r}; expected a number between 0 and 1, such as 0.95")
+        query, missing = self._query(X)
+        with self._bar("making the band"):
+            return self._interval(query, missing, level)
+
+    def _interval(self, query: Array, missing: NDArray[np.bool_], level: float = 0.95) -> tuple[Array, Array]:
+        """The same of queries in coordinates."""
+        band, reached = self._current().band(query)
+        center, half = band.center, band.half(float(level))
+        if not reached.all():
+            center[~reached], _ = self._nearest(query, ~reached)
+            half[~reached] = np.where(np.isnan(center[~reached]), math.nan, math.inf)
+        center[missing] = np.nan
+        return self._output(center - half), self._output(center + half)
 
     def _attention(self, query: Array, missing: NDArray[np.bool_], top_k: int | None = None) -> Array | csr_array:
         """The same of queries in coordinates."""

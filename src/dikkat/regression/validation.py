@@ -10,12 +10,13 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_array
 
-from dikkat.regression.bandwidth import Rule, Searched
+from dikkat.regression.bandwidth import Searched
 from dikkat.regression.coding import largest
 from dikkat.regression.columns import Column
 from dikkat.regression.held_out import FOLDS
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.moments import Profile
+from dikkat.regression.rules import Rule
 
 Order = Literal["constant", "linear"]
 OutOfReach = Literal["nan", "nearest"]

@@ -5,6 +5,10 @@ KERAS_BACKEND=jax python -m pytest tests/frameworks/in_keras src/dikkat/framewor
 
 import importlib.util
 import os
+import random
+import sys
+
+import pytest
 
 collect_ignore_glob = []
 if "KERAS_BACKEND" not in os.environ:
@@ -24,3 +28,13 @@ if os.environ.get("TF_USE_LEGACY_KERAS") != "1":
         "src/dikkat/textbook/generations.py",
         "src/dikkat/textbook/tensorflow.py",
     ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Each test, and what is set up for it, draws the same numbers whatever ran before it in its process."""
+    random.seed(0)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(0)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)

@@ -392,7 +392,7 @@ def test_ctrl_c_ends_it_in_one_line(tmp_path):
                 time.sleep(0.1)
             time.sleep(5)  # by now it searches on all rows, which takes minutes
             child.send_signal(signal.SIGINT)
-            out, err = child.communicate(timeout=10)  # a second's work on a busy machine
+            out, err = child.communicate(timeout=45)  # a second's work on a busy machine
         finally:
             child.kill()
     assert (child.returncode, out, err) == (130, "", "dikkat: interrupted\n")

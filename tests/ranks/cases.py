@@ -2,7 +2,6 @@
 
 import math
 import os
-import time
 from contextlib import nullcontext
 from itertools import cycle
 from pathlib import Path
@@ -231,7 +230,7 @@ def dropped_case() -> kit.Call:
     return kit.replace(made, **sides, value=values)
 
 
-def refused(rank: int, world: int) -> dict[str, str]:
+def refused(rank: int, world: int, folder: Path) -> dict[str, str]:
     """What ranks are told where one of them brings something else."""
     last, found = rank == world - 1, {}
     x = torch.zeros(2, 3, 5)
@@ -255,12 +254,14 @@ def refused(rank: int, world: int) -> dict[str, str]:
     found["recorded"] = str(caught.value)
     dist.barrier()
     if world == 2:
+        told = dist.FileStore(f"{folder}/late", world)
         if rank == 0:
             with pytest.raises(RankError) as caught:
                 attend(x, x, x, score=Dot(), timeout=0.5)
             found["late"] = str(caught.value)
+            told.set("late", "")
         else:
-            time.sleep(2)
+            told.wait(["late"])
     return found
 
 
@@ -312,10 +313,10 @@ def all_calls(rank: int, world: int, folder: Path) -> None:
         "hidden": hidden,
         "dropped": dropped,
         "recorded": recorded,
-        "refused": refused,
     }
     for name, case in more.items():
         results[name] = case(rank, world)
+    results["refused"] = refused(rank, world, folder)
     if rank == 0:
         torch.save(results, folder / f"results-{world}.pt")
     if world > 2:

@@ -293,11 +293,39 @@ class Slow:
 
 def test_work_that_takes_too_long_is_stopped(translator):
     slow = Slow(translator)
-    with opened(slow, limits=Limits(seconds=1.0)) as client:
+    with opened(slow, limits=Limits(seconds=3.0)) as client:
         assert told(client.post("/api/translate", json={"text": "Go."}), 503).startswith("the work took too long")
-        assert slow.stopped.wait(10)
+        assert slow.stopped.wait(60)
+        translator.translate_n_best(["Go."], search=Search())  # whose kernels may have to be compiled
         slow.go_on.set()
         assert client.post("/api/translate", json={"text": "Go."}).status_code == 200
+
+
+def test_work_for_who_has_left_is_stopped(translator):
+    slow = Slow(translator)
+    messages = [{"type": "http.request", "body": b'{"text": "Go."}', "more_body": False}]
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/api/translate", "query_string": b"", "headers": headers}
+
+    async def receive():
+        while not messages and not slow.batches:
+            await asyncio.sleep(0.005)
+        return messages.pop() if messages else {"type": "http.disconnect"}
+
+    async def send(message):
+        pass
+
+    async def leave(app):
+        async with asyncio.timeout(60), app.router.lifespan_context(app):
+            await app(scope, receive, send)
+
+    app = create_app({"small": slow})
+    asyncio.run(leave(app))
+    assert slow.stopped.wait(60)
+    with TestClient(app, base_url="http://localhost") as client:
+        slow.go_on.set()
+        assert client.post("/api/translate", json={"text": "Go."}).status_code == 200
+        assert 'dikkat_requests_total{path="/api/translate",status="499"} 1.0' in client.get("/metrics").text
 
 
 async def _asked_at_once(app, slow, texts, beams=(5,)):

@@ -78,7 +78,7 @@ def test_it_stops_when_validation_no_longer_improves():
 def test_it_stops_when_the_time_is_up_and_keeps_what_it_has():
     started = time.monotonic()
     result = train(shorter(epochs=100_000, patience=100_000, max_minutes=0.02), PAIRS, PAIRS, progress=False)
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
     assert result.epochs
     assert result.translator.translate(["Go."])[0].target
 

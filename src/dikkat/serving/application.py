@@ -14,11 +14,12 @@ from fastapi.sse import format_sse_event
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from dikkat import __version__
 from dikkat.errors import InputError
-from dikkat.serving.guards import Guards, busy
+from dikkat.serving.guards import GONE, Guards, busy
 from dikkat.serving.limits import Limits
 from dikkat.serving.messages import (
     AttentionRequest,
@@ -56,10 +57,6 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
     429: {"model": Problem, "description": "Too many requests; Retry-After says when to try again"},
     503: {"model": Problem, "description": "The work took too long, and was stopped"},
 }
-
-
-class _GoneError(Exception):
-    """The client has left."""
 
 
 def create_app(
@@ -370,7 +367,7 @@ async def _while_there(request: Request, work: Awaitable[T]) -> T:
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise _GoneError
+            raise ClientDisconnect
         return working.result()
     finally:
         leaving.cancel()
@@ -405,7 +402,7 @@ async def _late(_: Request, __: Any) -> JSONResponse:
 
 
 async def _left(_: Request, __: Any) -> Response:
-    return Response(status_code=499)  # which nobody reads
+    return Response(status_code=GONE)
 
 
 _ANSWERS: dict[type[Exception], Callable[..., Any]] = {
@@ -415,5 +412,5 @@ _ANSWERS: dict[type[Exception], Callable[..., Any]] = {
     BusyError: _busy,
     TimeoutError: _late,
     StoppedError: _late,
-    _GoneError: _left,
+    ClientDisconnect: _left,
 }

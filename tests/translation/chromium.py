@@ -32,6 +32,6 @@ def names(script: str) -> list[str]:
 def outcomes_of(script: str, *arguments: Path) -> dict[str, str | None]:
     """What went wrong in each scenario, None where nothing did; all in one browser."""
     command = [_NODE, str(_WEB / "test" / script), *map(str, arguments), _BROWSER]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert found.returncode == 0, found.stderr
     return json.loads(found.stdout)

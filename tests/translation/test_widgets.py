@@ -2,36 +2,19 @@
 
 import base64
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import anywidget
 import numpy as np
 import pytest
 import torch
+from chromium import names, needs_chromium, outcomes_of
 
 from dikkat.show import heatmaps
 from dikkat.show.living import bundle
 from dikkat.translation import InputError, Settings, Tokenizer, TranslationModel, Translator
-
-_WEB = Path(__file__).parents[2] / "web"
-_NAMES = re.findall(r'^  async "([^"]+)"', (_WEB / "test" / "widget.mjs").read_text(encoding="utf-8"), re.MULTILINE)
-_NODE = shutil.which("node")
-_BROWSER = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-_MISSING = [
-    name
-    for name, there in (
-        ("node", _NODE),
-        ("chromium", _BROWSER),
-        ("web/node_modules (npm ci)", (_WEB / "node_modules" / "playwright-core").is_dir()),
-    )
-    if not there
-]
-
 
 # --- what Python sends
 
@@ -151,13 +134,10 @@ def outcomes(translator, tmp_path_factory):
     }
     path = tmp_path_factory.mktemp("widgets") / "states.json"
     path.write_text(json.dumps(states), encoding="utf-8")
-    command = [_NODE, str(_WEB / "test" / "widget.mjs"), str(path), _BROWSER]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-    assert found.returncode == 0, found.stderr
-    return json.loads(found.stdout)
+    return outcomes_of("widget.mjs", path)
 
 
-@pytest.mark.skipif(bool(_MISSING), reason=f"not here: {', '.join(_MISSING)}")
-@pytest.mark.parametrize("name", _NAMES)
+@needs_chromium
+@pytest.mark.parametrize("name", names("widget.mjs"))
 def test_in_a_browser(outcomes, name):
     assert outcomes[name] is None, outcomes[name]

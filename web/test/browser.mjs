@@ -2,9 +2,7 @@
 //   node browser.mjs PAGE DAMAGED-PAGE CHROMIUM [NAME …]      prints {name: null, or what went wrong}
 import assert from "node:assert/strict";
 import { pathToFileURL } from "node:url";
-import axe from "axe-core";
-import { launch } from "./notebook.mjs";
-import { opened as open, run, saved as save } from "./opened.mjs";
+import { launch, opened as open, reach, run, saved as save, says, serious } from "./opened.mjs";
 
 const [path, damaged, executablePath, ...only] = process.argv.slice(2);
 const address = pathToFileURL(path).href;
@@ -18,9 +16,6 @@ async function opened(hash = "", options = {}, from = address) {
 }
 
 const translationOf = (page) => page.locator(".result");
-const says = async (place, text) => {
-  await place.page().waitForFunction(([each, wanted]) => each.textContent === wanted, [await place.elementHandle(), text]);
-};
 const type = async (page, text) => page.locator("#text").fill(text);
 const word = (page, k) => page.locator(".links .written").nth(k);
 const weight = (page, k) => page.locator(".weight-row[data-place]").nth(k).locator("input.number");
@@ -83,14 +78,7 @@ const scenarios = {
   async "the keyboard alone reaches words, cells, weights, choices and undo"() {
     const { page, close } = await opened("#text=The man is calm.");
     await page.locator("#text").focus();
-    const reach = async (matching) => {
-      for (let k = 0; k < 40; k++) {
-        await page.keyboard.press("Tab");
-        if (await page.evaluate((each) => document.activeElement.matches(each), matching)) return;
-      }
-      assert.fail(`${matching} is out of reach`);
-    };
-    await reach(".links .written");
+    await reach(page, ".links .written");
     await page.keyboard.press("ArrowRight");
     await page.keyboard.press("ArrowRight");
     await page.keyboard.press("Enter");
@@ -98,14 +86,14 @@ const scenarios = {
     await page.keyboard.press("ArrowUp");
     assert.ok(await page.evaluate(() => document.activeElement.matches(".links .read")));
     await page.keyboard.press("ArrowDown");
-    await reach(".weight-row input[type=range]");
+    await reach(page, ".weight-row input[type=range]");
     const before = await page.evaluate(() => document.activeElement.value);
     await page.keyboard.press("ArrowRight");
     await page.locator(".changes li").waitFor();
     assert.ok(Number(await page.evaluate(() => document.activeElement.value)) > Number(before));
-    await reach(".choice");
+    await reach(page, ".choice");
     await page.keyboard.press("ArrowDown");
-    await reach("svg.map");
+    await reach(page, "svg.map");
     await page.keyboard.press("ArrowRight");
     assert.match(await page.locator(".readout").textContent(), /looked at/);
     await page.keyboard.press("Enter");
@@ -120,25 +108,18 @@ const scenarios = {
   async "the keyboard stays where it was: a slider in sight, a button that can be pressed, the language, an export"() {
     const { page, close } = await opened("#text=The man is calm.", { viewport: { width: 1200, height: 420 } });
     const active = (read) => page.evaluate(read);
-    const reach = async (matching) => {
-      for (let k = 0; k < 60; k++) {
-        await page.keyboard.press("Tab");
-        if (await page.evaluate((each) => document.activeElement.matches(each), matching)) return;
-      }
-      assert.fail(`${matching} is out of reach`);
-    };
-    await reach("#language");
+    await reach(page, "#language");
     await page.keyboard.press("ArrowDown");
     await page.waitForFunction(() => document.documentElement.lang === "tr");
     assert.equal(await active(() => document.activeElement.id), "language");
     await page.keyboard.press("ArrowUp");
     await page.waitForFunction(() => document.documentElement.lang === "en");
-    await reach(".step .icon");
+    await reach(page, ".step .icon");
     for (let k = 0; k < 6; k++) await page.keyboard.press("Enter");
     assert.equal(await active(() => document.activeElement.getAttribute("aria-label")), "Previous step");
     for (let k = 0; k < 6; k++) await page.keyboard.press("Enter");
     assert.equal(await active(() => document.activeElement.getAttribute("aria-label")), "Next step");
-    await reach(".weight-row input[type=range]");
+    await reach(page, ".weight-row input[type=range]");
     await page.keyboard.press("ArrowRight");
     await page.locator(".changes li").waitFor();
     const inSight = () => {
@@ -147,7 +128,7 @@ const scenarios = {
     };
     await page.waitForFunction(inSight);
     await page.evaluate(() => document.querySelector("#text").focus());
-    await reach("footer .plain");
+    await reach(page, "footer .plain");
     const [saved] = await Promise.all([page.waitForEvent("download"), page.keyboard.press("Enter")]);
     assert.equal(saved.suggestedFilename(), "dikkat.json");
     assert.equal(await active(() => document.activeElement.textContent), "Everything as JSON");
@@ -389,11 +370,7 @@ const scenarios = {
       for (const room of ["translate", "playground"]) {
         const { page, close } = await opened(`#text=I lost.&theme=${theme}&room=${room}&pins=1-0-0.5&best=3`);
         for (const details of await page.locator("details").all()) await details.evaluate((each) => (each.open = true));
-        await page.waitForTimeout(250); // until what fades has faded
-        await page.evaluate(axe.source);
-        const { violations } = await page.evaluate(() => window.axe.run());
-        const serious = violations.filter(({ impact }) => ["serious", "critical"].includes(impact));
-        assert.deepEqual(serious.map(({ id, nodes }) => `${theme} ${room} ${id}: ${nodes[0].html} ${nodes[0].failureSummary}`), []);
+        assert.deepEqual(await serious(page), [], `${theme} ${room}`);
         await close();
       }
     }

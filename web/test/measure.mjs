@@ -3,16 +3,12 @@
 // opening: milliseconds from the navigation to the first translation on the screen (the page's own example);
 // translating: from a new sentence to its translation; pinning: from a weight to the new text and its pictures.
 import { pathToFileURL } from "node:url";
-import { chromium } from "playwright-core";
+import { launch } from "./opened.mjs";
 
 const [path, executablePath, sentence] = process.argv.slice(2);
-const args = [
-  "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-  "--disable-component-update", "--disable-sync",
-];
 const found = { opening: [], translating: [], pinning: [], wrong: [] };
 for (let round = 0; round < 5; round++) {
-  const browser = await chromium.launch({ executablePath, args });
+  const browser = await launch(executablePath);
   const page = await (await browser.newContext({ offline: true })).newPage();
   page.on("console", (message) => ["error", "warning"].includes(message.type()) && found.wrong.push(message.text()));
   page.on("pageerror", (error) => found.wrong.push(String(error)));

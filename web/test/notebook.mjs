@@ -1,25 +1,12 @@
 // A page that shows widgets as anywidget does, in a real browser: what the tests of notebooks stand on.
-import { chromium } from "playwright-core";
-
-export const args = [
-  "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-  "--disable-component-update", "--disable-sync",
-];
-
-/** Open a browser. */
-export const launch = (executablePath) => chromium.launch({ executablePath, args });
+import { empty } from "./opened.mjs";
 
 /**
  * A fresh page with a cell for each state; `window.models` are the cells' models, `window.leave` what takes them away.
  * @param states what Python sent for each widget; bytes as {base64}
  */
 export async function notebook(browser, states, options = {}, style = "") {
-  const context = await browser.newContext({ offline: true, viewport: { width: 1000, height: 900 }, locale: "en-US", ...options });
-  context.setDefaultTimeout(30_000);
-  const page = await context.newPage();
-  const wrong = [];
-  page.on("console", (message) => ["error", "warning"].includes(message.type()) && wrong.push(message.text()));
-  page.on("pageerror", (error) => wrong.push(String(error)));
+  const { page, close } = await empty(browser, { viewport: { width: 1000, height: 900 }, ...options });
   await page.setContent(`<!doctype html><html lang="en"><head><title>notebook</title><style>${style}</style></head><body><main></main></body></html>`);
   await page.evaluate(async (all) => {
     window.models = [];
@@ -56,5 +43,5 @@ export async function notebook(browser, states, options = {}, style = "") {
       document.querySelector("main").append(el);
     }
   }, states);
-  return { page, wrong, close: () => context.close() };
+  return { page, close };
 }

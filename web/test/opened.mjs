@@ -1,19 +1,28 @@
-// A page in a real browser, with the network cut off: what the tests of pages stand on.
+// A page in a real browser, with the network cut off: what the tests of pages and widgets stand on.
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
+import axe from "axe-core";
+import { chromium } from "playwright-core";
 
-/** A fresh page; whatever it complains of, or asks of a network, is an error in the end. */
-export async function opened(browser, address, options = {}) {
+const args = [
+  "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+  "--disable-component-update", "--disable-sync",
+];
+
+/** Open a browser. */
+export const launch = (executablePath) => chromium.launch({ executablePath, args });
+
+/** An empty page; whatever it complains of, or asks of a network, is an error when it is closed. */
+export async function empty(browser, options = {}) {
   const context = await browser.newContext({
     offline: true, viewport: { width: 1200, height: 900 }, locale: "en-US", acceptDownloads: true, ...options,
   });
-  context.setDefaultTimeout(4000);
+  context.setDefaultTimeout(30_000); // a busy machine takes its time
   const page = await context.newPage();
   const wrong = [];
   page.on("console", (message) => ["error", "warning"].includes(message.type()) && wrong.push(message.text()));
   page.on("pageerror", (error) => wrong.push(String(error)));
   page.on("request", (request) => /^(file|blob|data):/.test(request.url()) || wrong.push(`asks for ${request.url()}`));
-  await page.goto(address);
   return {
     page,
     close: async () => {
@@ -23,10 +32,45 @@ export async function opened(browser, address, options = {}) {
   };
 }
 
+/** A page of an address, as of `empty`. */
+export async function opened(browser, address, options = {}) {
+  const found = await empty(browser, options);
+  await found.page.goto(address);
+  return found;
+}
+
+/** Until a place has a text. */
+export async function says(place, text) {
+  await place.page().waitForFunction(([each, wanted]) => each.textContent === wanted, [await place.elementHandle(), text]);
+}
+
+/** By the keyboard alone, to what matches. */
+export async function reach(page, matching) {
+  for (let k = 0; k < 40; k++) {
+    await page.keyboard.press("Tab");
+    if (await page.evaluate((each) => document.activeElement.matches(each), matching)) return;
+  }
+  assert.fail(`${matching} is out of reach`);
+}
+
 /** The name and the bytes of the file that a press of a button saves. */
 export async function saved(page, button) {
   const [download] = await Promise.all([page.waitForEvent("download"), button.click()]);
   return [download.suggestedFilename(), await readFile(await download.path())];
+}
+
+/** What axe finds serious in a part of a page, once all that fades has faded, but for rules that are not asked. */
+export async function serious(page, part = "html", unasked = []) {
+  await page.waitForFunction(() => {
+    const roots = [document, ...[...document.querySelectorAll("*")].flatMap((each) => each.shadowRoot ?? [])];
+    return roots.flatMap((root) => root.getAnimations()).every((each) => each.playState === "finished");
+  });
+  await page.evaluate(axe.source);
+  const rules = Object.fromEntries(unasked.map((each) => [each, { enabled: false }]));
+  const { violations } = await page.evaluate(([include, options]) => window.axe.run({ include }, options), [[[part]], { rules }]);
+  return violations
+    .filter(({ impact }) => ["serious", "critical"].includes(impact))
+    .map(({ id, nodes }) => `${id}: ${nodes[0].html} ${nodes[0].failureSummary}`);
 }
 
 /** Run scenarios by their names, or some of them; prints {name: null, or what went wrong}. */

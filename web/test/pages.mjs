@@ -3,9 +3,7 @@
 // FOLDER: sentences.html, alive.html (with the model), calls.html; tests/translation/test_pages_browser.py makes them.
 import assert from "node:assert/strict";
 import { pathToFileURL } from "node:url";
-import axe from "axe-core";
-import { launch } from "./notebook.mjs";
-import { opened as open, run, saved } from "./opened.mjs";
+import { launch, opened as open, reach, run, saved, says, serious } from "./opened.mjs";
 
 const [folder, executablePath, ...only] = process.argv.slice(2);
 const browser = await launch(executablePath);
@@ -14,29 +12,13 @@ const opened = async (name, hash = "", options = {}) => {
   await found.page.locator(options.javaScriptEnabled === false ? "main" : "main .links, main canvas").first().waitFor();
   return found;
 };
-const says = async (place, text) => {
-  await place.page().waitForFunction(([each, wanted]) => each.textContent === wanted, [await place.elementHandle(), text]);
-};
 const sentence = (page, number) => page.locator(".sentence").nth(number - 1);
 const word = (page, number, k, side = "written") => sentence(page, number).locator(`.links .${side}`).nth(k);
 const readout = (page) => page.locator(".readout");
 const pressed = (page) => page.locator('.links [aria-pressed="true"] text').allTextContents();
-const reach = async (page, matching) => {
-  for (let k = 0; k < 40; k++) {
-    await page.keyboard.press("Tab");
-    if (await page.evaluate((each) => document.activeElement.matches(each), matching)) return;
-  }
-  assert.fail(`${matching} is out of reach`);
-};
 const wide = (page) => page.evaluate(() => document.documentElement.scrollWidth);
 const unfold = async (page) => {
   for (const details of await page.locator("details").all()) await details.evaluate((each) => (each.open = true));
-};
-const serious = async (page) => {
-  await page.waitForFunction(() => document.getAnimations().every((each) => each.playState === "finished"));
-  await page.evaluate(axe.source);
-  const { violations } = await page.evaluate(() => window.axe.run());
-  return violations.filter(({ impact }) => ["serious", "critical"].includes(impact)).map(({ id, nodes }) => `${id}: ${nodes[0].html} ${nodes[0].failureSummary}`);
 };
 
 const scenarios = {

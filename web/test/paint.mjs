@@ -1,7 +1,7 @@
 // When a page of sentences is first painted, and when it has its first picture, in fresh browsers without a network: JSON out.
 //   node paint.mjs PAGE CHROMIUM
 import { pathToFileURL } from "node:url";
-import { launch } from "./notebook.mjs";
+import { launch } from "./opened.mjs";
 
 const [path, executablePath] = process.argv.slice(2);
 const found = { painted: [], drawn: [], wrong: [], browser: "" };

@@ -2,7 +2,7 @@
 //   node pan.mjs MODULE STYLE CHROMIUM SIDE
 // A map of SIDE × SIDE weights is made in the page, enlarged to each of three steps, and dragged to and fro, a frame after the other.
 import { readFile } from "node:fs/promises";
-import { launch } from "./notebook.mjs";
+import { launch } from "./opened.mjs";
 
 const [module, style, executablePath, side] = process.argv.slice(2);
 const browser = await launch(executablePath);

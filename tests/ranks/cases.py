@@ -63,6 +63,12 @@ def split(made: kit.Call, rank: int, world: int, method: str) -> tuple[dict[str,
     return tensors, {"order": order, **restricted}, rows
 
 
+def many_pieces(patch: pytest.MonkeyPatch, pairs: int = 1) -> None:
+    """Keys travel in as many pieces as they can that make so many pairs."""
+    patch.setattr(passing, "_LEAST", 1)
+    patch.setattr(passing, "_PAIRS", pairs)
+
+
 def run(made: kit.Call, rank: int, world: int, method: str, **more: Any) -> dict[str, Tensor]:
     """Output and gradients of a call of all ranks, the whole of each, on every rank."""
     tensors, restricted, rows = split(made, rank, world, method)
@@ -281,7 +287,7 @@ def leaves_midway(rank: int, world: int, folder: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks.Shard, "pool", pool)
-        patch.setattr(passing, "_LEAST", 1)
+        many_pieces(patch)
         try:
             attend(x[:, :4], x[:, :4], x[:, :4], score=Dot())
         except RankError as error:
@@ -301,7 +307,8 @@ def all_calls(rank: int, world: int, folder: Path) -> None:
         made = kit.call(case, restriction, round_to=dtype).to(dtype)
         with pytest.MonkeyPatch.context() as patch:
             if small:  # every loop turns several times
-                patch.setattr(passing, "_LEAST", 1)
+                # Of four ranks those with one query would make one piece of what makes two for the first.
+                many_pieces(patch, pairs=12)
                 patch.setattr(blocks, "_ROWS", 2 * 6 * (11 + 13) * 8)
             results[index] = run(made, rank, world, method, impl="chunked")
     for case, restriction, method in COMPILED:

@@ -214,6 +214,7 @@ class _Call:
         self.travels, order = options.get("method") != "reduce", options.get("order", "contiguous")
         self.key_spans = spans([each["m"] for each in found], order)
         query_spans = spans([each["n"] for each in found] if self.travels else [found[0]["n"]], order)
+        self.most_queries = max(sum(map(len, own)) for own in query_spans)
         self.own_keys, self.own_queries = self.key_spans[ranks.rank], query_spans[ranks.rank if self.travels else 0]
         self.keys, self.queries = (sum(len(s) for own in side for s in own) for side in (self.key_spans, query_spans))
         self.finite = all(each["finite"] for each in found)
@@ -240,7 +241,8 @@ class _Call:
         learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
         agree(ranks, {"features": problem.key.shape[-1], "gradients": learns}, ("features", "gradients"), device)
         shard = Shard(problem, kernel, self.own_queries, self.queries, self.keys, limits, self._causal).bare()
-        output = pooled(Layout(ranks, self.key_spans, self.travels), shard, *operands).to(problem.value.dtype)
+        layout = Layout(ranks, self.key_spans, self.travels, lead.numel() * self.most_queries)
+        output = pooled(layout, shard, *operands).to(problem.value.dtype)
         if watching.watchers():
             with torch.no_grad():
                 self._tell(problem, limits, bias)

@@ -16,8 +16,8 @@ from dikkat.problem.operator import Gradients, Output
 from dikkat.state import Pooled, join
 
 # A rank's keys travel in so many pieces, so that what is on its way is small beside what lies there; and in fewer where
-# a piece would have less than so many bytes, which a message costs anyway.
-_PIECES, _LEAST = 32, 2**18
+# a piece would have less than so many bytes, or make fewer pairs than these, which a message costs anyway.
+_PIECES, _LEAST, _PAIRS = 32, 2**18, 2**23
 _KEYS, _GRADIENTS = 1, 2
 
 
@@ -29,11 +29,13 @@ class Layout:
         ranks: The ranks.
         spans: For each rank, where its keys lie in the sequence.
         travels: Whether keys go round, so that each rank has queries of its own; else all ranks have all queries.
+        pairs: How many pairs one key makes on the rank with the most queries.
     """
 
     ranks: Ranks
     spans: list[list[Span]]
     travels: bool
+    pairs: int
 
 
 def pooled(
@@ -117,7 +119,7 @@ class _Pieces:
         tensors = self._tensors(own)
         rows = max(sum(map(len, spans)) for spans in layout.spans)
         each = sum(t.shape[:-2].numel() * t.shape[-1] * t.element_size() for t in tensors)
-        self.count = max(1, min(_PIECES, rows, rows * each // _LEAST))
+        self.count = max(1, min(_PIECES, rows, rows * each // _LEAST, rows * layout.pairs // _PAIRS))
         pieces = product(range(layout.ranks.world), range(self.count))
         self.rows = max(sum(map(len, self.spans(rank, index))) for rank, index in pieces)
 

@@ -189,7 +189,7 @@ workplace = workplace_of(STRAY)
 @Kernel
 def stray(zero: Any) -> Callable[[Any], None]:
     """Writes one number to a place in, before or behind one of the regions."""
-    layout = STRAY.dtype
+    layout = STRAY.layout("dikkat.cpu.engine.memory")
 
     def stray(address: Any) -> None:
         call = carray(address, 1, layout)[0]

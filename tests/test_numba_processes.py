@@ -1,5 +1,7 @@
 """The CPU kernels among threads, forks, installations that cannot be written to, and in memory: in fresh processes."""
 
+import importlib
+import inspect
 import os
 import shutil
 import subprocess
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import dikkat
+from dikkat.cpu.engine.record import sources
 
 
 def python(code: str, *, timeout: float = 120.0, **env: str) -> subprocess.CompletedProcess[str]:
@@ -258,3 +261,25 @@ print(memory("VmHWM") - before)
 """)
     mebibytes = float(done.stdout)
     assert 0 < mebibytes < 64  # a float32 for each pair is 64
+
+
+PACKAGE = Path(dikkat.__file__).parent
+KERNELS = [
+    "dikkat." + ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+    for path in sorted((PACKAGE / "cpu").rglob("*.py"))
+    if "layout(__name__)" in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_is_known_by_all_sources_that_it_uses(name: str) -> None:
+    used, left = {name}, [importlib.import_module(name)]
+    while left:  # as Python itself has it: where what a module names was defined
+        for value in vars(left.pop()).values():
+            home = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
+            if isinstance(home, str) and home.startswith("dikkat.cpu.") and home not in used:
+                used.add(home)
+                left.append(sys.modules[home])
+    known = set(sources(name))
+    assert used <= known
+    assert not any(source.endswith(".launch") for source in known)

@@ -70,7 +70,7 @@ _workplace = workplace_of(CALL)
 @Kernel
 def pack_features(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
     """Write the keys' exponentials row by row, flags for keys that have none, and each tile's largest magnitudes."""
-    layout = CALL.dtype
+    layout = CALL.layout(__name__)
 
     def pack_features(record: Any) -> None:
         call = carray(record, 1, layout)[0]
@@ -280,7 +280,7 @@ def _find_rows(
 @Kernel
 def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
     """Compute all gradients; those of keys, values, biases and v are separate for each task."""
-    layout = CALL.dtype
+    layout = CALL.layout(__name__)
 
     def backward(record: Any) -> None:
         call = carray(record, 1, layout)[0]

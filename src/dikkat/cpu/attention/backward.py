@@ -159,7 +159,7 @@ _workplace = workplace_of(CALL)
 @Kernel
 def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
     """Compute all gradients; those of keys, values and biases are in blocks, and separate for each task."""
-    layout = CALL.dtype
+    layout = CALL.layout(__name__)
 
     def backward(record: Any) -> None:
         call = carray(record, 1, layout)[0]

@@ -203,7 +203,7 @@ _workplace = workplace_of(FEW)
 @Kernel
 def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
     """Compute means; peaks, totals and weights, where they are wanted."""
-    layout = FEW.dtype
+    layout = FEW.layout(__name__)
 
     def forward(record: Any) -> None:
         call = carray(record, 1, layout)[0]
@@ -327,7 +327,7 @@ def _zero(row: Pointer, count: int, zero: Any) -> None:
 @Kernel
 def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
     """Compute all gradients; that of v is separate for each task."""
-    layout = FEW.dtype
+    layout = FEW.layout(__name__)
 
     def backward(record: Any) -> None:
         call = carray(record, 1, layout)[0]

@@ -199,7 +199,7 @@ _workplace = workplace_of(CALL)
 @Kernel
 def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
     """Compute means, peaks and totals; and the weights, if they are wanted."""
-    layout = CALL.dtype
+    layout = CALL.layout(__name__)
 
     def forward(record: Any) -> None:
         call = carray(record, 1, layout)[0]

@@ -86,7 +86,7 @@ def clip(x: Vector, highest: Vector, zero: Any) -> Vector:
 @Kernel
 def pack(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
     """Pack keys and values in blocks: for additive scores the keys' exponentials, for distances the keys clipped."""
-    layout = CALL.dtype
+    layout = CALL.layout(__name__)
 
     def pack(record: Any) -> None:
         call = carray(record, 1, layout)[0]

@@ -259,7 +259,7 @@ _workplace = workplace_of(CALL)
 @Kernel
 def summarise(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
     """Compute each row's peak and total unless they are known, its mean if that is wanted, and what is asked for."""
-    layout, lowest = CALL.dtype, np.finfo(type(zero)).min
+    layout, lowest = CALL.layout(__name__), np.finfo(type(zero)).min
 
     def summarise(record: Any) -> None:
         call = carray(record, 1, layout)[0]

@@ -12,9 +12,10 @@ not a corrupted heap.
 import ctypes
 import hashlib
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from struct import Struct
 from typing import Any, Self
@@ -86,25 +87,38 @@ class Record:
         at: int = self.places[name][2]
         return at // 8
 
-    @cached_property
-    def dtype(self) -> np.dtype[Any]:
-        """The record as a kernel reads it.
+    @cache  # noqa: B019 - records are a module's constants
+    def layout(self, module: str) -> np.dtype[Any]:
+        """The record as the kernels of a module read it.
 
         A kernel closes over this type, which makes the state of the sources part of what is looked for on disk.
         """
         whole = [(name, np.int64) for name in self._whole]
-        return np.dtype(
-            [*whole, *((name, np.float64) for name in self._real), (f"source_{_source_digest()}", np.int64)]
-        )
+        digest = f"source_{_source_digest(module)}"
+        return np.dtype([*whole, *((name, np.float64) for name in self._real), (digest, np.int64)])
+
+
+_IMPORT = re.compile(r"^ *from (dikkat\.cpu[.\w]*) import ([\w, ]*)", re.MULTILINE)
+
+
+def sources(module: str) -> dict[str, bytes]:
+    """The sources of a module and of all that it imports within `dikkat.cpu`, by name."""
+    folder, found, left = Path(__file__).parents[1], {}, [module]
+    while left:
+        name = left.pop()
+        path = folder.joinpath(*name.split(".")[2:]).with_suffix(".py")
+        if name in found or not path.is_file():
+            continue
+        found[name] = path.read_bytes()
+        for package, names in _IMPORT.findall(found[name].decode()):
+            left += [package, *(f"{package}.{own}" for own in re.findall(r"\w+", names))]
+    return found
 
 
 @cache
-def _source_digest() -> str:
-    """A name for the state of the kernels' sources: Numba's own check sees only the file that a kernel is in."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+def _source_digest(module: str) -> str:
+    """A name for the state of a kernel's sources: Numba's own check sees only the file that the kernel is in."""
+    return hashlib.sha256(b"".join(text for _, text in sorted(sources(module).items()))).hexdigest()[:16]
 
 
 class Fields:

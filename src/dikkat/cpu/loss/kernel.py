@@ -114,7 +114,7 @@ def _write(
 @Kernel
 def cross_entropy(zero: Any) -> Any:
     """Add up each task's loss, and write the gradients of its rows and of the bias, if they are wanted."""
-    layout = CALL.dtype
+    layout = CALL.layout(__name__)
 
     def cross_entropy(record: Any) -> None:
         call = carray(record, 1, layout)[0]

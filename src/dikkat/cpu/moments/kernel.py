@@ -446,7 +446,7 @@ def _finish(call: Call, i: int, peak: float, row: Pointer, fixed: bool, zero: An
 @Kernel
 def windows(zero: Any) -> Any:
     """Each query's moments; where `lse` is given, its sensitivities."""
-    layout = CALL.dtype
+    layout = CALL.layout(__name__)
 
     def windows(record: Any) -> None:
         call = carray(record, 1, layout)[0]

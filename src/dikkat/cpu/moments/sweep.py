@@ -292,7 +292,7 @@ def _finish(call: Call, n: int, zero: Any) -> None:
 @Kernel
 def sweeps(zero: Any) -> Any:
     """Of each query, log Σ w K, and the means of δ^m and of δ^m y: a row. A task is so many queries."""
-    layout = SWEEP.dtype
+    layout = SWEEP.layout(__name__)
 
     def sweeps(record: Any) -> None:
         call = carray(record, 1, layout)[0]

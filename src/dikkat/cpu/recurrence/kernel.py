@@ -141,7 +141,7 @@ def _below(call: Call, task: int, active: int, t: int, layer: int, states: Point
 @Kernel
 def forward(zero: Any) -> Any:
     """All steps of all rows."""
-    layout = CALL.dtype
+    layout = CALL.layout(__name__)
 
     def forward(record: Any) -> None:
         call = carray(record, 1, layout)[0]
@@ -239,7 +239,7 @@ def _attend_gradients(call: Call, work: Work, task: int, active: int, t: int, to
 @Kernel
 def backward(zero: Any) -> Any:
     """The gradients that a step hands to the one before, and of keys and values; those of weights are for later."""
-    layout = CALL.dtype
+    layout = CALL.layout(__name__)
 
     def backward(record: Any) -> None:
         call = carray(record, 1, layout)[0]

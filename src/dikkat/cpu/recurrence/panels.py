@@ -142,7 +142,7 @@ def _pack_panel(packing: Any, panel: int, zero: Any) -> None:
 @Kernel
 def pack(zero: Any) -> Any:
     """Write all panels of all weights of a call."""
-    layout, packing = CALL.dtype, PACK
+    layout, packing = CALL.layout(__name__), PACK
 
     def pack(record: Any) -> None:
         call = carray(record, 1, layout)[0]

@@ -71,7 +71,7 @@ def _mix(typingctx: Any, data: Any, blocks: Any, hashes: Any) -> Any:
 @Kernel
 def _digest(zero: Any) -> Any:
     """One number for each piece."""
-    layout, byte, factor = _CALL.dtype, np.uint8(0), np.uint64(0x9E3779B97F4A7C15)
+    layout, byte, factor = _CALL.layout(__name__), np.uint8(0), np.uint64(0x9E3779B97F4A7C15)
 
     def digest(record: Any) -> None:
         call = carray(record, 1, layout)[0]

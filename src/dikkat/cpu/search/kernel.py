@@ -107,7 +107,7 @@ def _number(call: Call, place: int, c: int, vector: Pointer, zero: Any) -> float
 @Kernel
 def candidates(zero: Any) -> Any:
     """The likeliest tokens of each row."""
-    layout = CALL.dtype
+    layout = CALL.layout(__name__)
 
     def candidates(record: Any) -> None:
         call = carray(record, 1, layout)[0]
@@ -132,7 +132,7 @@ def advance(zero: Any) -> Any:
 
     The outcome: how many hypotheses go on, whether a row has no likeliest token, whether all rows stay as they were.
     """
-    layout = CALL.dtype
+    layout = CALL.layout(__name__)
 
     def advance(record: Any) -> None:
         call = carray(record, 1, layout)[0]

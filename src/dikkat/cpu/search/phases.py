@@ -406,7 +406,7 @@ def search(zero: Any, int8: Any) -> Any:
 
     In one function, since each that is called is compiled alone first, with all that it calls.
     """
-    layout, phase_type, part_type, state_type = SEARCH.dtype, PHASE, PART, STATE
+    layout, phase_type, part_type, state_type = SEARCH.layout(__name__), PHASE, PART, STATE
 
     def search(record: Any) -> None:
         call = carray(record, 1, layout)[0]

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import dikkat
-from dikkat import plan, scores
+from dikkat import scores
 from dikkat.backends import BACKENDS, chunked
 
 # Distinct primes, so that exchanged axes cannot pass.
@@ -411,7 +411,6 @@ def record() -> Iterator[list[str]]:
         return runs
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "_SCORES", frozenset())  # the short road passes by the table
         for name, backend in list(BACKENDS.items()):
             patch.setitem(BACKENDS, name, replace(backend, run=spy(name, backend.run)))
         yield ran
@@ -428,13 +427,18 @@ _KIND_OF = {
     "additive": "additive",
 }
 WITH_STATES = [w for w in WAYS if w != "sdpa"]
-# PyTorch's fused kernels take no more than this.
+# Those that take every call.
+GENERAL = [w for w in WITH_STATES if w != "numba-few"]
+# PyTorch's fused kernels, and the compiled ones for few queries, take no more than this.
 SDPA_RESTRICTIONS = ["none", "lengths", "mask", "mask a head", "mask of keys"]
+FEW_RESTRICTIONS = ["none", "lengths", "lengths a query", "causal"]
 
 
 def runs(way: str, case: str, restriction: str = "none") -> bool:
     """Whether an implementation must run a call: the promise that `test_what_must_run_runs` holds it to."""
-    return way != "sdpa" or (_KIND_OF[case] == "scaled dot" and restriction in SDPA_RESTRICTIONS)
+    if way == "sdpa":
+        return _KIND_OF[case] == "scaled dot" and restriction in SDPA_RESTRICTIONS
+    return way != "numba-few" or (_KIND_OF[case] != "epanechnikov" and restriction in FEW_RESTRICTIONS)
 
 
 def pairwise(

@@ -48,7 +48,9 @@ def test_what_must_run_runs(case: str) -> None:
                 found = dikkat.implementations(
                     made.query, made.key, made.value, score=made.score, **made.restricted, **more
                 )
-                assert next(i for i in found if i.name == way).runs == (way != "sdpa"), (way, restriction, more)
+                able = way in (kit.GENERAL if "dropout" in more else WITH_STATES)
+                expected = able and runs(way, case, restriction)
+                assert next(i for i in found if i.name == way).runs == expected, (way, restriction, more)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +99,9 @@ def test_states_and_weights(way: str, case: str, restriction: str, dtype: torch.
     assert bool((state.lse.isinf() == (weights.sum(-1) == 0)).all())
 
 
-@every_kind(ways=WITH_STATES)
-def test_gradients_through_log_sum_exp_and_weights(way: str, case: str) -> None:
-    made = kit.call(case, "all")
+@over(ways=WITH_STATES, cases=KINDS, restriction=["all", "lengths a query", "causal"])
+def test_gradients_through_log_sum_exp_and_weights(way: str, case: str, restriction: str) -> None:
+    made = kit.call(case, restriction)
     out, lse, weights = kit.twin(made)
     live = lse.isfinite()
     with kit.way(way) as impl:
@@ -162,7 +164,7 @@ def test_second_derivatives_are_the_references(case: str) -> None:
 # --- metamorphic
 
 
-@over(ways=WITH_STATES, cases=KINDS, restriction=["none", "mask", "bias", "lengths", "all"])
+@over(ways=kit.GENERAL, cases=KINDS, restriction=["none", "mask", "bias", "lengths", "all"])
 def test_split_and_merge(way: str, case: str, restriction: str) -> None:
     made = kit.call(case, restriction)
     with kit.way(way) as impl:
@@ -291,7 +293,7 @@ def test_strides(way: str, case: str, strange: Callable[[Tensor], Tensor], restr
         torch.testing.assert_close(grad, exact[name], rtol=1e-11, atol=1e-12)
 
 
-@over(ways=WITH_STATES, cases=KINDS, sizes=[(0, 7, 2), (5, 0, 2), (5, 7, 0), (1, 1, 1), (0, 0, 0)])
+@over(ways=kit.GENERAL, cases=KINDS, sizes=[(0, 7, 2), (5, 0, 2), (5, 7, 0), (1, 1, 1), (0, 0, 0)])
 def test_nothing_to_attend(way: str, case: str, sizes: tuple[int, int, int]) -> None:
     queries, keys, batch = sizes
     made = kit.call(case, "none")
@@ -333,7 +335,7 @@ def seeded(made: kit.Call, impl: str, dropout: float, seed: int = 5) -> Tensor:
     return made.run(impl, dropout=dropout)
 
 
-@every_kind(ways=WITH_STATES)
+@every_kind(ways=kit.GENERAL)
 def test_dropout_follows_the_seed_and_the_gradient_follows_dropout(way: str, case: str) -> None:
     made = kit.call(case, "lengths a query")
     with kit.way(way) as impl:
@@ -354,7 +356,7 @@ def test_dropout_follows_the_seed_and_the_gradient_follows_dropout(way: str, cas
         torch.testing.assert_close(before, plain, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("way", WITH_STATES)
+@pytest.mark.parametrize("way", kit.GENERAL)
 def test_dropout_drops_the_share_it_is_told_and_keeps_the_mean(way: str) -> None:
     torch.manual_seed(0)
     with kit.way(way) as impl:

@@ -18,7 +18,7 @@ import torch
 from benchmarks.attention.small import Case, ways
 from benchmarks.kit.report import RESULTS, write
 from benchmarks.kit.turns import measured, once
-from dikkat import plan
+from dikkat import program
 from dikkat.backends import crossovers
 
 _NONE = 2**62
@@ -33,17 +33,17 @@ def both(case: Case, seconds: float) -> dict[str, float]:
     found = {}
     for name, given in (("products", ALWAYS), ("kernel", NEVER)):
         crossovers.CROSSOVERS = given
-        plan._PLANS.clear()
+        program._PROGRAMS.clear()
         run = ways(case)["dikkat"]
         run(), run()  # the second call makes its plan's own first one
         found[name] = run
     samples = {}
     for name, run in found.items():  # plans are kept by signature, so that the two ways cannot take turns
         crossovers.CROSSOVERS = ALWAYS if name == "products" else NEVER
-        plan._PLANS.clear()
+        program._PROGRAMS.clear()
         samples[name] = measured({name: once(run)}, seconds, seconds / 8)[name]
     crossovers.CROSSOVERS = crossovers.Crossovers()
-    plan._PLANS.clear()
+    program._PROGRAMS.clear()
     return {name: statistics.median(s / n for s, n in rounds) for name, rounds in samples.items()}
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, Unpack, overload
 import torch
 from torch import Tensor, nn
 
-from dikkat import call, plan
+from dikkat import call, program
 from dikkat.backends import BACKENDS, choose, pack
 from dikkat.masking import Hiding, Restricting, restrict
 from dikkat.scores import Score
@@ -259,18 +259,8 @@ def attend(
         >>> dikkat.attend(q, k, v, score=dikkat.scores.ScaledDot(), valid_lens=torch.tensor([2, 3])).flatten()
         tensor([0.5000, 4.0000])
     """
-    plain = impl == "auto" and mask is None and causal is False and key_bias is None and exclude is None and not dropout
-    if plain and (found := plan.attend(query, key, value, score, valid_lens, return_weights)) is not None:
-        return found
-    wanted = call.Wanted(dropout=dropout, wants_weights=return_weights)
-    problem = call.problem(
-        query, key, value, score, wanted,
-        valid_lens=valid_lens, mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
-    )  # fmt: skip
-    choice = call.choice(problem, impl)
-    result = call.carry_out(choice)
-    if plain:
-        plan.keep(query, key, value, score, valid_lens, return_weights, choice)
+    wanted = call.Wanted(dropout, wants_weights=return_weights)
+    result = program.run(query, key, value, score, wanted, impl, valid_lens, mask, causal, key_bias, exclude)
     return call.output(result, value, return_weights)
 
 
@@ -321,12 +311,8 @@ def attention_state(
         >>> dikkat.attention_state(x, x, x, score=dikkat.scores.Dot()).lse  # log 3
         tensor([1.0986, 1.0986, 1.0986])
     """
-    wanted = call.Wanted(dropout=dropout, wants_state=True)
-    problem = call.problem(
-        query, key, value, score, wanted,
-        valid_lens=valid_lens, mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
-    )  # fmt: skip
-    result = call.dispatch(problem, impl)
+    wanted = call.Wanted(dropout, wants_state=True)
+    result = program.run(query, key, value, score, wanted, impl, valid_lens, mask, causal, key_bias, exclude)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
     return State(result.mean, result.lse, result.tail)
@@ -373,11 +359,10 @@ def attention_weights(
     """
     call.check_features("key", key)
     nothing = key.new_empty((*key.shape[:-1], 0))
-    problem = call.problem(
-        query, key, nothing, score, call.Wanted(wants_weights=True),
-        valid_lens=valid_lens, mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
-    )  # fmt: skip
-    return call.weights(call.dispatch(problem, impl)).to(query.dtype)
+    result = program.run(
+        query, key, nothing, score, call.Wanted(wants_weights=True), impl, valid_lens, mask, causal, key_bias, exclude
+    )
+    return call.weights(result).to(query.dtype)
 
 
 def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:
@@ -506,7 +491,7 @@ def attend_memory(
         query, memory.key, memory.value, score, wanted, memory.valid_lens, memory.packed,
         mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
     )  # fmt: skip
-    return call.output(call.dispatch(problem, impl), memory.value, return_weights)
+    return call.output(program.dispatch(problem, impl), memory.value, return_weights)
 
 
 def implementations(

@@ -1,17 +1,15 @@
-"""Validate a call, zero what nobody sees, project queries and keys; and dispatch it to an implementation.
+"""Validate a call, zero what nobody sees, project queries and keys.
 
 Private; the front door is `attention`.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
-from dikkat import watching
-from dikkat.backends import BACKENDS, Backend, Choice, choose
 from dikkat.masking import (
     Hiding,
     Restricting,
@@ -161,67 +159,11 @@ def compared(
     )
 
 
-def dispatch(problem: Problem, impl: str) -> Result:
-    """Run a problem with the implementation of a name, or with the one that "auto" chooses.
-
-    Raises:
-        ValueError: There is none of this name, or it cannot run this problem.
-    """
-    return carry_out(choice(problem, impl))
-
-
-def choice(problem: Problem, impl: str) -> Choice:
-    """The implementation of a name, or the one that "auto" chooses.
-
-    Raises:
-        ValueError: There is none of this name, or it cannot run this problem.
-    """
-    if impl == "auto":
-        chosen = choose(problem)
-    elif impl in BACKENDS:
-        chosen = Choice(impl, problem, {impl: BACKENDS[impl].examine(problem)})
-    else:
-        raise ValueError(f"impl: got {impl!r}; expected 'auto', {', '.join(map(repr, BACKENDS))}")
-    reasons = chosen.examined[impl].reasons if impl in chosen.examined else []
-    if reasons:
-        raise ValueError(
-            f"impl: got {impl!r}, which cannot run this call: {'; '.join(reasons)}; expected 'auto', or one that "
-            "dikkat.implementations() says runs"
-        )
-    return chosen
-
-
-def carry_out(chosen: Choice) -> Result:
-    """Run a problem with the implementation that was chosen for it."""
-    name, problem, examined = chosen
-    backend = BACKENDS[name]
-    found = examined[name].found if name in examined else None
-    if problem.dropout and backend.wants_seeds:
-        problem = replace(problem, seeds=draw_seeds(problem.lead, problem.query.device))
-    watchers = watching.watchers()
-    if not watchers:
-        return _run(backend, problem, found)
-    with watching.watched_by():  # what an implementation calls is part of this call
-        *others, last = watchers
-        result = last.runs(name, problem)
-        if result is None:
-            others, result = [*watchers], _run(backend, problem, found)
-        for watcher in others:
-            watcher.saw(problem)
-    return result
-
-
-def _run(backend: Backend, problem: Problem, found: Any) -> Result:
-    device = problem.query.device.type
-    if not autocasts(device):
-        return backend.run(problem, found)
-    with torch.autocast(device, enabled=False):  # what is accumulated in float32 is not to be halved again
-        return backend.run(problem, found)
-
-
 def output(result: Result, value: Tensor, return_weights: bool) -> Tensor | tuple[Tensor, Tensor]:
     """The return value of `attend`, in the dtype of `value`."""
-    mean = result.mean.to(value.dtype)
+    mean = result.mean
+    if mean.dtype is not value.dtype:
+        mean = mean.to(value.dtype)
     return (mean, weights(result).to(value.dtype)) if return_weights else mean
 
 

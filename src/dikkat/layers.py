@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import torch
 from torch import Tensor, nn
 
-from dikkat import call
+from dikkat import call, program
 from dikkat.attention import Restricted, attend
 from dikkat.distributed.front import Options, attend_parts, whole_gradients
 from dikkat.distributed.ranks import Ranks
@@ -420,7 +420,7 @@ def attend_heads(
         )
     elif attends is None:
         problem = call.problem(query, key, value, score, wanted, heads, **limits)
-        output = call.output(call.dispatch(problem, impl), problem.value, wanted.wants_weights)
+        output = call.output(program.dispatch(problem, impl), problem.value, wanted.wants_weights)
     else:
         output = attends(query, key, value, score, heads, wanted, impl=impl, **limits)
     parts = output if isinstance(output, tuple) else (output,)

@@ -6,7 +6,7 @@ that at least one query sees, `live()` for the queries that see at least one key
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import zip_longest
 from numbers import Integral
@@ -111,6 +111,12 @@ def largest(tensor: Tensor) -> float:
     return size if size == size else _INF
 
 
+def is_finite(tensor: Tensor) -> bool:
+    """Whether all is finite, as far as a sum tells; one that overflows is taken for one that is not."""
+    total = tensor.detach().sum().item()
+    return total - total == 0
+
+
 def _capturing(tensors: tuple[Tensor, ...]) -> bool:
     return any(t.is_cuda for t in tensors) and torch.cuda.is_current_stream_capturing()
 
@@ -182,6 +188,7 @@ class Restricting(Hiding, total=False):
     valid_lens: Tensor | int | None
 
 
+_ALL = slice(None)
 # How many of a restriction's last dimensions are its own: those before them are the call's leading dimensions.
 OWN_DIMENSIONS = {"lens": 1, "mask": 2, "key_bias": 1, "exclude": 1}
 
@@ -199,6 +206,7 @@ class Restrictions:
         key_bias: (..., m), added to the scores; -inf hides a key.
         exclude: (..., n or 1) integers: the one key index that a row must not see; -1 for none.
         device: Where the call runs.
+        extremes: The shortest and the longest length, where they are known.
     """
 
     queries: int
@@ -209,6 +217,7 @@ class Restrictions:
     key_bias: Tensor | None
     exclude: Tensor | None
     device: torch.device
+    extremes: tuple[int, int] | None = field(default=None, init=False)  # so that `replace` forgets them
 
     def again(self, **fields: Any) -> "Restrictions":
         """The restrictions of a call like this one, with other tensors of the same shapes and types."""
@@ -216,16 +225,19 @@ class Restrictions:
         made.__dict__.update(self.__dict__, **fields)
         return made
 
-    def visible(self, rows: slice = slice(None), cols: slice = slice(None)) -> Tensor | None:
+    def visible(self, rows: slice = _ALL, cols: slice = _ALL) -> Tensor | None:
         """The pairs that take part, broadcastable to (..., rows, cols); None where all do.
 
         The row axis has length 1 where every query sees the same keys.
         """
-        # Cut after it is made: the indices of a slice would tie a compiled graph to one length.
-        key = torch.arange(self.keys, device=self.device)[cols]
+        if not self._restricts():
+            return None
+        key = positions(self.keys) if self.extremes else torch.arange(self.keys, device=self.device)
+        if cols is not _ALL:  # cut after it is made: the indices of a slice would tie a compiled graph to one length
+            key = key[cols]
         parts: list[Tensor] = []
         if self.lens is not None:
-            parts.append(key < _rows(self.lens, rows)[..., None])
+            parts.append(key < _rows(self.lens, rows).unsqueeze(-1))
         if self.causal:
             query = torch.arange(self.queries, device=self.device)[rows]
             parts.append(key <= (query + self.keys - self.queries)[:, None])
@@ -236,19 +248,28 @@ class Restrictions:
             parts.append((self.key_bias[..., cols] != -_INF)[..., None, :])
         if self.exclude is not None:
             parts.append(key != _rows(self.exclude, rows)[..., None])
-        return reduce(torch.logical_and, parts) if parts else None
+        return reduce(torch.logical_and, parts)
 
     def vary_by_row(self) -> bool:
         """Whether two queries of one batch element may see different keys."""
-        tables = [t for t in (self.lens, self.exclude) if t is not None]
-        by_table = any(t.shape[-1] != 1 for t in tables)
+        by_lens = self.lens is not None and self.lens.shape[-1] != 1
         by_mask = self.mask is not None and self.mask.shape[-2] != 1
-        return self.queries > 1 and (self.causal or by_table or by_mask)
+        by_exclude = self.exclude is not None and self.exclude.shape[-1] != 1
+        return self.queries > 1 and (self.causal or by_lens or by_mask or by_exclude)
+
+    def leaves_some(self) -> bool:
+        """Whether it is known that every query sees a key."""
+        others = self.mask is None and self.key_bias is None and self.exclude is None
+        by_lens = self.lens is None or (self.extremes is not None and self.extremes[0] > 0)
+        return others and by_lens and self.keys >= (self.queries if self.causal else 1)
 
     def hide(self) -> bool:
         """Whether any pair may be hidden; without queries every key is hidden, and without keys every query."""
-        tables = (self.lens, self.mask, self.key_bias, self.exclude)
-        return self.causal or not (self.queries and self.keys) or any(t is not None for t in tables)
+        return self._restricts() or not (self.queries and self.keys)
+
+    def _restricts(self) -> bool:
+        others = self.mask is not None or self.key_bias is not None or self.exclude is not None
+        return self.causal or self.lens is not None or others
 
     def seen_and_live(self) -> tuple[Tensor, Tensor]:
         """`seen()` and `live()`, which a mask yields in one pass."""
@@ -312,7 +333,7 @@ class Restrictions:
 
 
 def _rows(table: Tensor, rows: slice) -> Tensor:
-    return table if table.shape[-1] == 1 else table[..., rows]
+    return table if rows is _ALL or table.shape[-1] == 1 else table[..., rows]
 
 
 def _take(table: Tensor, index: Tensor) -> Tensor:
@@ -371,19 +392,24 @@ def restrict(
     """
     if not isinstance(causal, bool):
         raise TypeError(f"causal: got {type(causal).__name__}; expected True or False")
-    return Restrictions(
+    lens, known = (None, None) if valid_lens is None else _lens(valid_lens, lead, queries, keys, device)
+    found = Restrictions(
         queries,
         keys,
-        lens=None if valid_lens is None else _lens(valid_lens, lead, queries, keys, device),
+        lens=lens,
         mask=None if mask is None else _mask(mask, lead, queries, keys, device),
         causal=causal,
         key_bias=None if key_bias is None else _bias(key_bias, lead, keys, device),
         exclude=None if exclude is None else _exclude(exclude, lead, queries, keys, device),
         device=device,
     )
+    return found if known is None else found.again(extremes=known)
 
 
-def _lens(valid_lens: Tensor | int, lead: torch.Size, queries: int, keys: int, device: torch.device) -> Tensor:
+def _lens(
+    valid_lens: Tensor | int, lead: torch.Size, queries: int, keys: int, device: torch.device
+) -> tuple[Tensor, tuple[int, int] | None]:
+    """The lengths, aligned with the leading dimensions, and their extremes where they can be read."""
     if isinstance(valid_lens, Integral) and not isinstance(valid_lens, bool):
         valid_lens = torch.tensor(int(valid_lens), device=device)
     if not isinstance(valid_lens, Tensor):
@@ -400,8 +426,8 @@ def _lens(valid_lens: Tensor | int, lead: torch.Size, queries: int, keys: int, d
             "(one a query), aligned with the first leading dimension and shared by the heads"
         )
     valid_lens = valid_lens.to(torch.int64)
-    _check_range("valid_lens", valid_lens, 0, keys, "a length among the keys")
-    return align(valid_lens, lead)
+    known = _check_range("valid_lens", valid_lens, 0, keys, "a length among the keys")
+    return align(valid_lens, lead), known
 
 
 def align(valid_lens: Tensor, lead: torch.Size) -> Tensor:
@@ -463,13 +489,24 @@ def _check_kind(
         raise ValueError(f"{name}: got a tensor on {tensor.device}; expected the query's device, {device}")
 
 
-def _check_range(name: str, tensor: Tensor, low: int, high: int, meaning: str) -> None:
+def _check_range(name: str, tensor: Tensor, low: int, high: int, meaning: str) -> tuple[int, int] | None:
+    """The least and the largest number, checked; None where there is none, or it cannot be read."""
     if not tensor.numel() or not can_read_values(tensor):
-        return
-    smallest, largest = int(tensor.min()), int(tensor.max())
+        return None
+    smallest, largest = extremes(tensor)
     if smallest < low or largest > high:
         came = smallest if smallest < low else largest
         raise ValueError(f"{name}: got {came}; expected {low} to {high}, {meaning}")
+    return smallest, largest
+
+
+def extremes(numbers: Tensor) -> tuple[int, int]:
+    """The least and the largest of some integers."""
+    if numbers.ndim == 1 and len(numbers) <= 64:
+        few = numbers.tolist()
+        return min(few), max(few)
+    least, largest = numbers.aminmax()
+    return int(least), int(largest)
 
 
 def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -494,11 +531,28 @@ def softmax(scores: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor, Ten
     return weights, peak.squeeze(-1), total.squeeze(-1)
 
 
-def shares(scores: Tensor, visible: Tensor | None) -> Tensor:
-    """The weights of `softmax` alone, by PyTorch's own, which goes over the scores once; same arguments."""
+_POSITIONS = torch.empty(0, dtype=torch.int64, device="cpu")
+
+
+def positions(count: int) -> Tensor:
+    """0 ... count − 1 on the CPU, of which one tensor serves all calls; nobody writes to it."""
+    global _POSITIONS
+    if len(_POSITIONS) < count:
+        with torch.inference_mode(False):
+            _POSITIONS = torch.arange(2 * count, device="cpu")
+    return _POSITIONS.narrow(0, 0, count)
+
+
+def shares(scores: Tensor, visible: Tensor | None, *, plain: bool = False) -> Tensor:
+    """The weights of `softmax` alone, by PyTorch's own, which goes over the scores once; same arguments.
+
+    With `plain`, every row sees a key and no score is NaN.
+    """
     if visible is None:
         return torch.softmax(scores, -1)
     scores = scores.masked_fill(~visible, -_INF)
+    if plain:
+        return torch.softmax(scores, -1)
     gone = scores == -_INF
     # A row with nothing in it would be NaN, and its gradient too; in a row of NaN, what is hidden still weighs nothing.
     scores = scores.masked_fill(gone.all(-1, keepdim=True), 0.0)

@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.backends import chunked, crossovers, reference, sdpa
-from dikkat.backends.crossovers import pairs_of, records
+from dikkat.backends import chunked, reference, sdpa
+from dikkat.backends.crossovers import CROSSOVERS, pairs_of
+from dikkat.cpu.attention import few
 from dikkat.cpu.attention import launch as attention_launch
 from dikkat.gpu.attention import launch as gpu_launch
 from dikkat.masking import are_harmless, can_read_values
 from dikkat.problem import Examined, Problem, Result
-from dikkat.problem.operator import Operator
+from dikkat.problem.operator import Kernel, Operator
 from dikkat.scores import Pair
 
 
@@ -26,12 +27,17 @@ class Backend:
         run: Runs a problem, with what `examine` found out, or None.
         wants_seeds: Whether dropout is ours, and needs seeds from torch's generator.
         kernel: Its forward and backward, where they are ours: what works on keys that come in parts.
+        skips_hidden: Whether it reads no key or value that is hidden, forward or backward.
+        ready: For calls like a problem, a function of (query, key, weight, value, lens) that gives mean and weights at
+            once; None where it needs a problem.
     """
 
     examine: Callable[[Problem], Examined]
     run: Callable[[Problem, Any], Result]
     wants_seeds: bool = True
-    kernel: Operator | None = None
+    kernel: Kernel | None = None
+    skips_hidden: bool = False
+    ready: Callable[[Problem], Callable[..., list[Tensor] | None] | None] | None = None
 
 
 def _plain(obstacles: Callable[[Problem], list[str]], run: Callable[[Problem], Result]) -> Backend:
@@ -44,6 +50,7 @@ BACKENDS = {
     "sdpa": Backend(sdpa.examine, sdpa.run, wants_seeds=False),
     "reference": _plain(reference.obstacles, reference.run),
     "chunked": _plain(chunked.obstacles, chunked.run),
+    "numba-few": replace(_plain(few.obstacles, few.run), skips_hidden=True, ready=few.ready),
     "numba": _plain(attention_launch.obstacles, attention_launch.run),
     "triton": _plain(gpu_launch.obstacles, gpu_launch.run),
 }
@@ -90,29 +97,31 @@ def _first(problem: Problem, runs: Callable[[str], bool]) -> str:
     if _exporting():
         # An exported program serves all sizes and runs without dikkat: no choice by size, no operators of dikkat's own.
         return "reference" if problem.limits.causal or not runs("sdpa") else "sdpa"
-    if _by_few(problem) and runs("numba"):
-        return "numba"
+    if _few_is_quicker(problem) and runs("numba-few"):
+        return "numba-few"
     if not _by_plain_products(problem) and runs("sdpa"):
         return "sdpa"
     if problem.pair == "inner":
         return "reference" if pairs_of(problem) <= _SMALL or not runs("chunked") else "chunked"
-    if crossovers.CROSSOVERS.by_reference(problem, records(problem)):
+    if CROSSOVERS.by_reference(problem):
         return "reference"
     return next(filter(runs, ("triton" if problem.query.is_cuda else "numba", "chunked")), "reference")
 
 
-def _by_few(problem: Problem) -> bool:
-    """Whether inner products with few queries are left to our own kernel."""
-    if problem.pair != "inner" or not problem.query.is_cpu or torch.compiler.is_compiling():
+def _few_is_quicker(problem: Problem) -> bool:
+    """Whether a call is left to the kernel for few queries, if that runs."""
+    if not problem.query.is_cpu or torch.compiler.is_compiling():
         return False
-    return problem.dropout == 0 and crossovers.CROSSOVERS.by_few(problem, records(problem))
+    if problem.pair == "inner":
+        return CROSSOVERS.by_few(problem)
+    return not CROSSOVERS.by_reference(problem) and few.is_quicker(problem)
 
 
 def _by_plain_products(problem: Problem) -> bool:
     """Whether plain products of small matrices are quicker than a fused kernel, which they are more often than not."""
     if problem.pair != "inner" or not problem.query.is_cpu or torch.compiler.is_compiling():
         return False
-    return pairs_of(problem) <= _SMALL and crossovers.CROSSOVERS.by_products(problem, records(problem))
+    return pairs_of(problem) <= _SMALL and CROSSOVERS.by_products(problem)
 
 
 def pack(pair: Pair, key: Tensor) -> Tensor | None:

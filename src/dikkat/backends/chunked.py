@@ -12,7 +12,7 @@ from torch import Tensor
 from dikkat.masking import can_read_values, have_tangents, softmax
 from dikkat.problem import Problem, narrow
 from dikkat.problem.arithmetic import clip, dropout_scale, log_profile, must_exclude, pool, profile_slope, weigh
-from dikkat.problem.operator import Gradients, Output, Upstream, operator, upstream
+from dikkat.problem.operator import Gradients, Operator, Output, Upstream, upstream
 from dikkat.state import Pooled, join
 
 _INF = float("inf")
@@ -247,4 +247,4 @@ def _steps(problem: Problem) -> tuple[int, int]:
     return rows, max(1, min(max(1, problem.limits.keys), pairs // rows))
 
 
-run = operator("chunked", _forward, _backward)
+run = Operator("chunked", _forward, _backward)

@@ -8,8 +8,6 @@ EPYC. `rows`, `few_back` and `few_whole` are from some forty shapes of `benchmar
 import math
 from typing import NamedTuple
 
-import torch
-
 from dikkat.cpu.attention import few
 from dikkat.problem import Problem
 
@@ -41,27 +39,27 @@ class Crossovers(NamedTuple):
     few_whole: int = 2**20
     kernel_back: int = 2**16
 
-    def by_products(self, problem: Problem, records: bool) -> bool:
+    def by_products(self, problem: Problem) -> bool:
         """Whether inner products are quicker by two plain products than by PyTorch's fused kernel."""
         limits, features = problem.limits, max(problem.query.shape[-1], problem.value.shape[-1])
         pairs, masked = pairs_of(problem), limits.lens is not None
-        if records:
+        if problem.records:
             return pairs <= (self.inner_masked_back * features**2 if masked else self.inner_back * features)
         few = not masked and pairs <= self.inner * features
         return few or limits.queries < self.rows or limits.keys < (1 if masked else 4) * features
 
-    def by_few(self, problem: Problem, records: bool) -> bool:
+    def by_few(self, problem: Problem) -> bool:
         """Whether inner products are quicker by the compiled kernel for few queries."""
         limits, size = problem.limits, pairs_of(problem) * problem.query.shape[-1]
         if limits.lens is None:
             enough = limits.queries == 1 and size >= self.few_whole
         else:
-            enough = not records or size >= self.few_back
-        return enough and few.fits(problem)
+            enough = not problem.records or size >= self.few_back
+        return enough and few.is_quicker(problem)
 
-    def by_reference(self, problem: Problem, records: bool) -> bool:
+    def by_reference(self, problem: Problem) -> bool:
         """Whether additive and distance scores are quicker by the reference than by the compiled kernels."""
-        return records and pairs_of(problem) * problem.query.shape[-1] <= self.kernel_back
+        return problem.records and pairs_of(problem) * problem.query.shape[-1] <= self.kernel_back
 
 
 def pairs_of(problem: Problem) -> int:
@@ -70,9 +68,3 @@ def pairs_of(problem: Problem) -> int:
 
 
 CROSSOVERS = Crossovers()
-
-
-def records(problem: Problem) -> bool:
-    """Whether gradients are recorded."""
-    operands = (problem.query, problem.key, problem.weight, problem.value)
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)

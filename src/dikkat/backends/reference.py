@@ -4,6 +4,7 @@ It builds every (..., n, m) tensor, and (..., n, m, h) for additive and distance
 lines is that a pair which is hidden has no part in any sum, in the forward or the backward pass.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,38 +23,44 @@ def obstacles(problem: Problem) -> list[str]:
 
 def run(problem: Problem) -> Result:
     """Scores, softmax, average."""
-    problem = problem.wide()
-    visible = problem.limits.visible()
+    if problem.kept is None:
+        problem = problem.wide()
+    limits = problem.limits
+    visible = limits.visible()
     # Where all rows of a batch element see the same keys, the front door has set the others to 0: plain products do.
-    hidden_from_some = visible if problem.limits.vary_by_row() else None
-    scores = pair_scores(problem, hidden_from_some)
-    if problem.limits.key_bias is not None:
-        scores = scores + problem.limits.key_bias[..., None, :]
-    # A restriction may have leading dimensions that no query or key has.
-    scores = scores.expand(*problem.lead, *scores.shape[-2:])
+    hidden_from_some = visible if limits.vary_by_row() and not problem.harmless else None
+    # Where no operand is broadcast, `bmm` spares a small call what `matmul` looks at first.
+    product = torch.bmm if problem.kept is not None and len(problem.lead) == 1 else torch.matmul
+    scores = pair_scores(problem, hidden_from_some, product)
+    if limits.key_bias is not None:
+        scores = scores + limits.key_bias[..., None, :]
+    if scores.shape[:-2] != problem.lead:  # a restriction may have leading dimensions that no query or key has
+        scores = scores.expand(*problem.lead, *scores.shape[-2:])
     if problem.pair == "distance" and problem.profile != "gaussian":  # beyond a kernel's support a key is hidden too
         reached = scores != -float("inf")
         visible = reached if visible is None else visible & reached
         hidden_from_some = visible
-    weights = shares(scores, visible)
+    weights = shares(scores, visible, plain=bool(problem.harmless) and limits.leaves_some())
     lse, tail = log_sum_exp(*softmax(scores, visible)[1:]) if problem.wants_state else (None, None)
     scale = dropout_scale(problem)
     kept = weights if scale is None else weights * scale
-    mean = kept @ problem.value if hidden_from_some is None else _pool(kept, problem.value, hidden_from_some)
+    mean = product(kept, problem.value) if hidden_from_some is None else _pool(kept, problem.value, hidden_from_some)
     return Result(mean, lse, weights if problem.wants_weights else None, tail)
 
 
-def pair_scores(problem: Problem, visible: Tensor | None) -> Tensor:
+def pair_scores(
+    problem: Problem, visible: Tensor | None, product: Callable[[Tensor, Tensor], Tensor] = torch.matmul
+) -> Tensor:
     """The pair function of every pair; what a hidden pair gets is of no account, but its gradient is 0."""
     query, key = problem.query, problem.key
     if problem.pair == "inner":
-        return query @ key.mT if visible is None else _inner(query, key, visible)
-    query, key = clip(problem, query)[..., :, None, :], clip(problem, key)[..., None, :, :]
+        return product(query, key.mT) if visible is None else _inner(query, key, visible)
+    query, key = clip(problem, query).unsqueeze(-2), clip(problem, key).unsqueeze(-3)
     pairs = query + key if problem.pair == "additive" else query - key
     if visible is not None:
         pairs = torch.where(visible[..., None], pairs, 0.0)
     if problem.pair == "additive" and problem.weight is not None:
-        return weigh(pairs.tanh(), problem.weight)
+        return weigh(pairs.tanh_(), problem.weight)
     return log_profile(problem.profile, pairs.square().sum(-1))
 
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from threading import Lock
 from typing import NamedTuple
 
@@ -170,23 +169,19 @@ def _needs_mask(problem: Problem) -> bool:
 def _cut(problem: Problem) -> Problem:
     """Drop the keys past every length, where the lengths can be read, to save their work."""
     limits = problem.limits
-    if limits.lens is None or limits.causal or not can_read_values(limits.lens):
+    if limits.lens is None or limits.causal or not (limits.extremes or can_read_values(limits.lens)):
         return problem
-    shortest, longest = (int(length) for length in limits.lens.aminmax())
+    shortest, longest = limits.extremes or (int(length) for length in limits.lens.aminmax())
     keys = max(1, longest)
     mask, bias = limits.mask, limits.key_bias
-    return replace(
-        problem,
-        key=problem.key[..., :keys, :],
-        value=problem.value[..., :keys, :],
-        limits=replace(
-            limits,
-            keys=keys,
-            lens=limits.lens if shortest < keys else None,
-            mask=mask if mask is None or mask.shape[-1] == 1 else mask[..., :keys],
-            key_bias=None if bias is None else bias[..., :keys],
-        ),
+    restricted = limits.again(
+        keys=keys,
+        lens=limits.lens if shortest < keys else None,
+        mask=mask if mask is None or mask.shape[-1] == 1 else mask[..., :keys],
+        key_bias=None if bias is None else bias[..., :keys],
     )
+    key, value = problem.key.narrow(-2, 0, keys), problem.value.narrow(-2, 0, keys)
+    return problem.again(key=key, value=value, limits=restricted)
 
 
 def _masked(problem: Problem) -> _Masked:
@@ -196,18 +191,21 @@ def _masked(problem: Problem) -> _Masked:
     a row, NaN or 0, depends on its version and the device.
     """
     problem = _cut(problem)
-    visible = problem.limits.visible() if _needs_mask(problem) else None
+    limits, lead = problem.limits, problem.lead
+    visible = limits.visible() if _needs_mask(problem) else None
     if visible is None:
         return _Masked(problem)
-    empty = ~visible.any(-1, keepdim=True)
-    mask = visible | empty
-    if problem.limits.key_bias is not None:
+    mask, empty = visible, None
+    if not limits.leaves_some():
+        empty = ~visible.any(-1, keepdim=True)
+        mask = visible | empty
+    if limits.key_bias is not None and empty is not None:
         # The CPU kernel takes a mask in float32 beside halves, which would round a bias, and large ones to −∞.
         kind = problem.narrow_dtype if problem.query.is_cuda else problem.dtype
-        bias = problem.limits.key_bias[..., None, :].to(kind)
+        bias = limits.key_bias[..., None, :].to(kind)
         mask = torch.where(visible, bias, torch.where(empty, 0.0, -_INF).to(kind))
-    mask = mask.expand(*mask.shape[:-1], problem.limits.keys)
-    lead = problem.lead
+    if mask.shape[-1] != limits.keys:
+        mask = mask.expand(*mask.shape[:-1], limits.keys)
     full = mask.expand(*lead, *mask.shape[-2:]) if len(lead) > 2 else mask
     return _Masked(problem, _four(full, lead), empty)
 

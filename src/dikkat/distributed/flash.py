@@ -38,7 +38,7 @@ def before(kernel: Kernel) -> Kernel:
     def backward(problem: Problem, out: Output, grads: Output) -> Gradients:
         return _pulled(problem, out, grads) if _serves(problem) else kernel.backward(problem, out, grads)
 
-    return Kernel(forward, backward)
+    return Kernel(forward, backward, "flash")
 
 
 def _serves(problem: Problem) -> bool:

@@ -23,7 +23,7 @@ from dikkat.distributed.passing import Layout, pooled
 from dikkat.distributed.ranks import Ranks
 from dikkat.masking import Restrictions, largest, restrict
 from dikkat.problem import Problem
-from dikkat.problem.operator import Kernel, Operator
+from dikkat.problem.operator import Kernel
 from dikkat.scores import Score
 
 Method = Literal["auto", "ring", "reduce"]
@@ -322,7 +322,7 @@ class _Call:
         return count[..., own_keys] > 0, live.expand(*lead, -1)
 
 
-def _kernels() -> dict[str, Operator]:
+def _kernels() -> dict[str, Kernel]:
     """The implementations that work on blocks."""
     return {name: backend.kernel for name, backend in BACKENDS.items() if backend.kernel is not None}
 
@@ -334,8 +334,7 @@ def _kernel(problem: Problem, impl: str) -> Kernel:
     for name in [compiled, "chunked"] if impl == "auto" else [impl]:
         reasons = BACKENDS[name].examine(problem).reasons
         if not reasons:
-            found = _kernels()[name]
-            kernel = Kernel(found.forward, found.backward)
+            kernel = _kernels()[name]
             return flash.before(kernel) if impl == "auto" and flash.knows(problem) else kernel
     raise ValueError(f"impl: got {impl!r}, which cannot run this call: {'; '.join(reasons)}; expected 'auto'")
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dikkat import call, watching
+from dikkat import call, program, watching
 from dikkat.backends import choose
-from dikkat.cpu.attention import few, launch
+from dikkat.cpu.attention import launch
 from dikkat.gpu.attention import launch as gpu_launch
 from dikkat.inspection.blocks import in_blocks, numbers_of_a_row, of_keys, of_rows, summarise
 from dikkat.inspection.request import Inspection, Overview, Pool, Request
@@ -137,7 +137,7 @@ def is_by_product(name: str, problem: Problem) -> bool:
     """Whether the implementation of a name would run a call as `launch.summarise` does, and nothing else is wanted."""
     learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in problem.tensors().values())
     wants_more = problem.wants_state or problem.wants_weights or problem.dropout
-    return name == "numba" and not learns and not wants_more and not few.fits(problem)
+    return name == "numba" and not learns and not wants_more
 
 
 def answer(summary: Summary, request: Request, rows: Tensor | None, tile: Tensor | None) -> Inspection:
@@ -191,12 +191,12 @@ def _with_mean(summary: Summary, whole: Problem | None, name: str) -> Summary:
     """The summary with the mean of the whole call, if there is one, from an implementation of its own."""
     if whole is None:
         return summary
-    return summary._replace(mean=call.dispatch(replace(whole, wants_weights=False), name).mean)
+    return summary._replace(mean=program.dispatch(replace(whole, wants_weights=False), name).mean)
 
 
 def _found(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:
     """The log-sum-exp and the weights of a few rows."""
-    result = call.dispatch(problem, impl)
+    result = program.dispatch(problem, impl)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
     return result.lse, call.weights(result)

@@ -76,7 +76,7 @@ class Problem:
     wants_weights: bool = False
     partial: bool = False
     harmless: bool | None = None
-    kept: dict[str, Any] | None = None
+    kept: dict[Any, Any] | None = None
 
     @property
     def narrow_dtype(self) -> torch.dtype:
@@ -87,6 +87,12 @@ class Problem:
     def dtype(self) -> torch.dtype:
         """What is computed in: at least float32."""
         return torch.promote_types(self.narrow_dtype, torch.float32)
+
+    @property
+    def records(self) -> bool:
+        """Whether gradients are recorded."""
+        operands = (self.query, self.key, self.weight, self.value, self.limits.key_bias)
+        return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of the call by name, those of the restrictions among them."""

@@ -15,7 +15,7 @@ _INF = float("inf")
 def weigh(hidden: Tensor, weight: Tensor) -> Tensor:
     """Σ_h v_h t_h: hidden (..., n, m, h), weight (..., h), of as many leading dimensions."""
     if weight.numel() == weight.shape[-1]:  # one weight for all is one matrix-vector product
-        return hidden @ weight.reshape(-1)
+        return hidden @ (weight if weight.ndim == 1 else weight.reshape(-1))
     return (hidden @ weight[..., None, :, None]).squeeze(-1)
 
 
@@ -26,7 +26,7 @@ def farthest(features: int, dtype: torch.dtype) -> float:
 
 def clip(problem: Problem, side: Tensor) -> Tensor:
     """Clip a Gaussian's coordinates to where all squares are finite, so that no row is empty for being far away."""
-    if problem.pair != "distance" or problem.profile != "gaussian":
+    if problem.pair != "distance" or problem.profile != "gaussian" or problem.harmless:
         return side
     limit = farthest(side.shape[-1], side.dtype)
     return side.clamp(-limit, limit)

@@ -1,11 +1,7 @@
-"""How a kernel with a forward and a backward of its own becomes a PyTorch operator.
-
-A kernel supplies two plain functions; `operator` gives back a function of a `Problem` that works under autograd,
-`torch.compile`, `torch.export` and `torch.func.vmap`.
-"""
+"""Kernels with a forward and a backward of their own, under eager autograd and as PyTorch operators."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import torch
@@ -106,120 +102,150 @@ def _schema(returned: int, *more: str) -> str:
     return f"({', '.join(taken)}) -> ({', '.join(['Tensor'] * returned)})"
 
 
-class Kernel(NamedTuple):
-    """What computes a problem in one dtype (`Problem.wide`), outside autograd and autocast.
-
-    Attributes:
-        forward: Of the problem.
-        backward: Of the problem, its output, which may be over more keys than the problem's, and its gradient.
-    """
-
-    forward: Forward
-    backward: Backward
-
-
-@dataclass(frozen=True)
-class Operator:
-    """A kernel as a PyTorch operator, and as the two plain functions that it is made of.
-
-    Attributes:
-        forward: Called with a problem in one dtype (`Problem.wide`), outside autograd and autocast.
-        backward: Likewise, with the output, which may be over more keys than the problem's, and its gradient.
-    """
-
-    forward: Forward
-    backward: Backward
-    _run: Callable[[Problem], Result]
-
-    def __call__(self, problem: Problem) -> Result:
-        """Run the operator on a problem."""
-        return self._run(problem)
-
-
-def operator(name: str, forward: Forward, backward: Backward) -> Operator:
-    """Register `dikkat::<name>` and `dikkat::<name>_backward`.
+class Kernel:
+    """A forward and a backward of problems in one dtype (`Problem.wide`), outside autograd and autocast.
 
     Args:
+        forward: Of the problem.
+        backward: Of the problem, its output, which may be over more keys than the problem's, and the output's gradient.
         name: The implementation's name.
-        forward: Called with a problem in one dtype (`Problem.wide`), outside autograd and autocast.
-        backward: Likewise, with the forward's output and its gradient.
-
-    Returns:
-        What runs the operator on a problem.
     """
-    outputs = Output._fields
 
-    def run_forward(*operands: Any) -> tuple[Tensor, ...]:
+    def __init__(self, forward: Forward, backward: Backward, name: str) -> None:
+        self.forward, self.backward, self.name = forward, backward, name
+
+    def run(self, problem: Problem) -> Output:
+        """The output of an eager call, with its gradient, past PyTorch's dispatcher, as slow as a small call."""
+        if not problem.records:
+            return self.forward(problem)
+        tensors = problem.tensors()
+        differentiable = (tensors.get(each) for each in Gradients._fields)
+        out: Output = _Eager.apply(self, problem, *differentiable)  # type: ignore[no-untyped-call]
+        return out
+
+
+class _Eager(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kernel: Kernel, problem: Problem, *differentiable: Tensor | None) -> Output:
+        out = kernel.forward(problem)
+        tensors = problem.tensors()
+        ctx.kernel, ctx.problem, ctx.names = kernel, problem.without_tensors(), tuple(tensors)
+        ctx.save_for_backward(*tensors.values(), *out)
+        ctx.set_materialize_grads(False)
+        if not problem.wants_weights:
+            ctx.mark_non_differentiable(out.weights)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
+        *saved, mean, peak, total, weights = ctx.saved_tensors
+        out = Output(mean, peak, total, weights)
+        problem = ctx.problem.with_tensors(dict(zip(ctx.names, saved, strict=True)))
+        grads = Output(*(torch.zeros_like(o) if g is None else g for o, g in zip(out, given, strict=True)))
+        of_kernel: Any = (ctx.kernel, problem, out, grads)
+        if torch.is_grad_enabled():  # it refuses to be differentiated once more
+            found = _EagerBackward.apply(*of_kernel, *saved, *grads)  # type: ignore[no-untyped-call]
+        else:
+            found = ctx.kernel.backward(problem, out, grads)
+        return None, None, *(g if name in ctx.names else None for name, g in zip(Gradients._fields, found, strict=True))
+
+
+class _EagerBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, kernel: Kernel, problem: Problem, out: Output, grads: Output, *differentiable: Tensor
+    ) -> Gradients:
+        ctx.name = kernel.name
+        return kernel.backward(problem, out, grads)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> None:
+        raise _no_second_derivatives(ctx.name)
+
+
+def _no_second_derivatives(name: str) -> RuntimeError:
+    return RuntimeError(f"impl {name!r} has no second derivatives; impl='reference' has them")
+
+
+class Operator(Kernel):
+    """A kernel as the PyTorch operators `dikkat::<name>` and `dikkat::<name>_backward`.
+
+    It works under autograd, `torch.compile`, `torch.export` and `torch.func.vmap`.
+    """
+
+    def __init__(self, name: str, forward: Forward, backward: Backward) -> None:
+        super().__init__(forward, backward, name)
+        own, above = Output._fields, [f"{each}_grad" for each in Output._fields]
+        forward_op = torch.library.custom_op(
+            f"dikkat::{name}", self._run_forward, mutates_args=(), schema=_schema(len(own))
+        )
+        backward_op = torch.library.custom_op(
+            f"dikkat::{name}_backward", self._run_backward, mutates_args=(),
+            schema=_schema(len(Gradients._fields), *own, *above),
+        )  # fmt: skip
+        forward_op.register_fake(_fake_output)
+        backward_op.register_fake(_fake_gradients)
+        forward_op.register_autograd(self._differentiate, setup_context=_save)
+        backward_op.register_autograd(self._refuse)
+        forward_op.register_vmap(self._vmapped)
+        backward_op.register_vmap(self._vmapped_backward)
+        self._forward_op, self._backward_op = forward_op, backward_op
+        self._transformed = _as_function(forward_op, _save, self._differentiate)
+        self._transformed_backward = _as_function(backward_op, _save_nothing, self._refuse)
+
+    def __call__(self, problem: Problem) -> Result:
+        """The result of a problem, however PyTorch looks at it."""
+        problem = problem.wide()
+        # A program that keeps something for calls of one kind has looked at this one already.
+        if problem.kept is not None or (is_eager() and all(type(t) in PLAIN for t in problem.tensors().values())):
+            mean, peak, total, weights = self.run(problem)
+        else:
+            call = self._transformed.apply if transformed() else self._forward_op
+            mean, peak, total, weights = call(*_flat(problem))
+        lse, tail = log_sum_exp(peak, total) if problem.wants_state else (None, None)
+        return Result(mean, lse, weights if problem.wants_weights else None, tail)
+
+    def _run_forward(self, *operands: Any) -> tuple[Tensor, ...]:
         problem = _problem(operands)
         with torch.autocast(problem.query.device.type, enabled=False):
-            return tuple(forward(problem))
+            return tuple(self.forward(problem))
 
-    def run_backward(*operands: Any) -> tuple[Tensor, ...]:
-        problem = _problem(operands)
-        own = len(_OPERANDS)
-        output, grads = Output(*operands[own : own + len(outputs)]), Output(*operands[own + len(outputs) :])
+    def _run_backward(self, *operands: Any) -> tuple[Tensor, ...]:
+        problem, own, outputs = _problem(operands), len(_OPERANDS), len(Output._fields)
+        output, grads = Output(*operands[own : own + outputs]), Output(*operands[own + outputs :])
         with torch.autocast(problem.query.device.type, enabled=False):
-            return tuple(backward(problem, output, grads))
+            return tuple(self.backward(problem, output, grads))
 
-    forward_op = torch.library.custom_op(f"dikkat::{name}", run_forward, mutates_args=(), schema=_schema(len(outputs)))
-    backward_op = torch.library.custom_op(
-        f"dikkat::{name}_backward",
-        run_backward,
-        mutates_args=(),
-        schema=_schema(len(Gradients._fields), *outputs, *(f"{each}_grad" for each in outputs)),
-    )
-
-    @forward_op.register_fake
-    def _(*operands: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        problem = _problem(operands)
-        lead, limits = problem.lead, problem.limits
-        mean = problem.query.new_empty((*lead, limits.queries, problem.value.shape[-1]))
-        weights = (*lead, limits.queries, limits.keys) if problem.wants_weights else (0,)
-        peak, total = (mean.new_empty((*lead, limits.queries)) for _ in range(2))
-        return mean, peak, total, mean.new_empty(weights)
-
-    @backward_op.register_fake
-    def _(*operands: Any) -> tuple[Tensor, ...]:
-        differentiable = [operands[i] for i in _DIFFERENTIABLE]
-        return tuple(operands[_INDEX["query"]].new_empty((0,) if t is None else t.shape) for t in differentiable)
-
-    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        tensors = [t for t in inputs if isinstance(t, Tensor)]
-        ctx.plain = [None if isinstance(t, Tensor) else (t,) for t in inputs]
-        ctx.save_for_backward(*tensors, *output)
-
-    def no_second(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        raise RuntimeError(f"impl {name!r} has no second derivatives; impl='reference' has them")
-
-    def differentiate(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        rest, output = iter(ctx.saved_tensors[: -len(outputs)]), ctx.saved_tensors[-len(outputs) :]
+    def _differentiate(self, ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        saved, outputs = ctx.saved_tensors, len(Output._fields)
+        rest, output = iter(saved[:-outputs]), saved[-outputs:]
         operands = [next(rest) if plain is None else plain[0] for plain in ctx.plain]
-        call: Callable[..., Any] = TransformedBackward.apply if transformed() else backward_op
+        call: Callable[..., Any] = self._transformed_backward.apply if transformed() else self._backward_op
         found = call(*operands, *output, *grads)
         out: list[Tensor | None] = [None] * len(_OPERANDS)
         for index, grad in zip(_DIFFERENTIABLE, found, strict=True):
             out[index] = None if operands[index] is None else grad
         return tuple(out)
 
-    forward_op.register_autograd(differentiate, setup_context=save)
-    backward_op.register_autograd(no_second)
+    def _refuse(self, ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        raise _no_second_derivatives(self.name)
 
-    @forward_op.register_vmap
-    def _(info: Any, dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
-        found = forward_op(*(_in_front(t, d) for t, d in zip(operands, dims, strict=True)))
+    def _vmapped(self, info: Any, dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
+        found = self._forward_op(*(_in_front(t, d) for t, d in zip(operands, dims, strict=True)))
         return found, (0, 0, 0, 0 if operands[_INDEX["wants_weights"]] else None)
 
-    @backward_op.register_vmap
-    def _(info: Any, dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
+    def _vmapped_backward(self, info: Any, dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
         moved = [_in_front(t, d) for t, d in zip(operands, dims, strict=True)]
         # A gradient for each member of the batch, also of an operand that they share.
         for index in (*_DIFFERENTIABLE, *range(len(_OPERANDS), len(moved))):
             if moved[index] is not None:
                 moved[index] = moved[index].expand(info.batch_size, *moved[index].shape[1:])
-        found = backward_op(*moved)
+        found = self._backward_op(*moved)
         return found, tuple(None if operands[i] is None else 0 for i in _DIFFERENTIABLE)
 
-    # torch.func does not see an operator's own autograd: for it, the same two operators in functions of their own.
+
+def _as_function(op: Callable[..., Any], save: Callable[..., None], differentiate: Callable[..., Any]) -> Any:
+    """An operator as an autograd function: torch.func does not see an operator's own autograd."""
 
     class Transformed(torch.autograd.Function):
         generate_vmap_rule = True
@@ -227,68 +253,36 @@ def operator(name: str, forward: Forward, backward: Backward) -> Operator:
         @staticmethod
         def forward(*operands: Any) -> tuple[Tensor, ...]:
             with torch.no_grad():
-                return tuple(forward_op(*operands))
+                return tuple(op(*operands))
 
         setup_context = staticmethod(save)
         backward = staticmethod(differentiate)
 
-    class TransformedBackward(torch.autograd.Function):
-        generate_vmap_rule = True
+    return Transformed
 
-        @staticmethod
-        def forward(*operands: Any) -> tuple[Tensor, ...]:
-            with torch.no_grad():
-                return tuple(backward_op(*operands))
 
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-            """Nothing to keep: the backward raises."""
+def _fake_output(*operands: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    problem = _problem(operands)
+    lead, limits = problem.lead, problem.limits
+    mean = problem.query.new_empty((*lead, limits.queries, problem.value.shape[-1]))
+    weights = (*lead, limits.queries, limits.keys) if problem.wants_weights else (0,)
+    peak, total = (mean.new_empty((*lead, limits.queries)) for _ in range(2))
+    return mean, peak, total, mean.new_empty(weights)
 
-        backward = staticmethod(no_second)
 
-    # Where PyTorch need not see an operator, the same two functions without its dispatcher, which costs what a small
-    # call takes.
+def _fake_gradients(*operands: Any) -> tuple[Tensor, ...]:
+    differentiable = [operands[i] for i in _DIFFERENTIABLE]
+    return tuple(operands[_INDEX["query"]].new_empty((0,) if t is None else t.shape) for t in differentiable)
 
-    class Direct(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, problem: Problem, *differentiable: Tensor | None) -> Output:
-            out = forward(problem)
-            tensors = problem.tensors()
-            ctx.problem, ctx.names = problem.without_tensors(), tuple(tensors)
-            ctx.save_for_backward(*tensors.values(), *out)
-            ctx.set_materialize_grads(False)
-            if not problem.wants_weights:
-                ctx.mark_non_differentiable(out.weights)
-            return out
 
-        @staticmethod
-        def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
-            tensors, out = ctx.saved_tensors[: -len(outputs)], Output(*ctx.saved_tensors[-len(outputs) :])
-            problem = ctx.problem.with_tensors(dict(zip(ctx.names, tensors, strict=True)))
-            grads = (torch.zeros_like(o) if g is None else g for o, g in zip(out, given, strict=True))
-            if torch.is_grad_enabled():  # the operator refuses to be differentiated once more
-                found = Gradients(*backward_op(*_flat(problem), *out, *grads))
-            else:
-                found = backward(problem, out, Output(*grads))
-            return None, *(g if name in ctx.names else None for name, g in zip(found._fields, found, strict=True))
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    tensors = [t for t in inputs if isinstance(t, Tensor)]
+    ctx.plain = [None if isinstance(t, Tensor) else (t,) for t in inputs]
+    ctx.save_for_backward(*tensors, *output)
 
-    def run(problem: Problem) -> Result:
-        problem = problem.wide()
-        operands = problem.tensors()
-        # Who keeps something for calls of one kind has looked at this one already.
-        if problem.kept is not None or (is_eager() and all(type(t) in PLAIN for t in operands.values())):
-            differentiable = [operands.get(each) for each in Gradients._fields]
-            if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in differentiable):
-                mean, peak, total, weights = Direct.apply(problem, *differentiable)  # type: ignore[no-untyped-call]
-            else:
-                mean, peak, total, weights = forward(problem)
-        else:
-            call: Callable[..., Any] = Transformed.apply if transformed() else forward_op
-            mean, peak, total, weights = call(*_flat(problem))
-        lse, tail = log_sum_exp(peak, total) if problem.wants_state else (None, None)
-        return Result(mean, lse, weights if problem.wants_weights else None, tail)
 
-    return Operator(forward, backward, run)
+def _save_nothing(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """A backward that raises needs nothing."""
 
 
 def upstream(problem: Problem, out: Output, grad: Output) -> Upstream:

@@ -5,13 +5,15 @@ import math
 import torch
 from torch import Tensor
 
+from dikkat import addresses
 from dikkat.cpu.attention.record import FEW
 from dikkat.cpu.engine.ready import Ready
 from dikkat.cpu.engine.record import FENCE, Call, up
 from dikkat.cpu.scoring import PAIRS
-from dikkat.problem import Problem
+from dikkat.problem import Problem, Result
 from dikkat.problem.arithmetic import farthest
-from dikkat.problem.operator import Gradients, Output
+from dikkat.problem.operator import Gradients, Kernel, Output
+from dikkat.state import log_sum_exp
 
 # Up to so many queries, and for so many pairs times features, packing keys takes longer than it saves: where they cross
 # in 18 shapes, on one thread and on two of an EPYC.
@@ -22,23 +24,55 @@ _MOST = {torch.float32: 20.0, torch.float64: 170.0}
 _ALONE = 2**15
 
 
-def fits(problem: Problem) -> bool:
-    """Whether the call has nothing that these kernels do not know, and is so small that they are the quicker."""
+def obstacles(problem: Problem) -> list[str]:
+    """The reasons why the kernels cannot run a problem."""
     limits, lead, weight = problem.limits, problem.lead, problem.weight
+    operands = (problem.query, problem.key, problem.value)
+    reasons = addresses.obstacles([*operands, weight, limits.lens])
+    if problem.dropout:
+        reasons.append("it has no dropout")
+    if problem.profile != "gaussian":
+        reasons.append(f"it has no {problem.profile} kernel")
+    if any(t is not None for t in (limits.mask, limits.key_bias, limits.exclude)):
+        reasons.append("it takes lengths and causality, and no other restriction")
+    if any(t.shape[:-2] != lead for t in operands):
+        reasons.append("query, key and value must have all leading dimensions: it broadcasts none")
+    if not lead.numel() * limits.queries * limits.keys * problem.query.shape[-1]:
+        reasons.append("it takes no empty tensors")
+    if weight is not None and weight.numel() != weight.shape[-1]:
+        reasons.append("it takes one weight for all batch elements")
+    return reasons
+
+
+def is_quicker(problem: Problem) -> bool:
+    """Whether these kernels take less time than those that pack the keys."""
     queries, features = problem.query.shape[-2:]
-    pairs = lead.numel() * queries * limits.keys
-    return (
-        problem.packed is None
-        and not problem.dropout
-        and problem.profile == "gaussian"
-        and limits.mask is None
-        and limits.key_bias is None
-        and limits.exclude is None
-        and (queries <= _QUERIES or pairs * features <= _SMALL[problem.pair])
-        and pairs * features > 0
-        and problem.query.shape[:-2] == problem.key.shape[:-2] == problem.value.shape[:-2] == lead
-        and (weight is None or weight.numel() == features)
-    )
+    pairs = problem.lead.numel() * queries * problem.limits.keys
+    return problem.packed is None and (queries <= _QUERIES or pairs * features <= _SMALL[problem.pair])
+
+
+def run(problem: Problem) -> Result:
+    """Scores, softmax and average in one compiled call."""
+    problem = problem.wide()
+    if not (problem.wants_state or problem.records):
+        mean, weights = _pooled(_Call.of(problem), problem)
+        return Result(mean, None, weights)
+    mean, peak, total, weights = _KERNEL.run(problem)
+    lse, tail = log_sum_exp(peak, total) if problem.wants_state else (None, None)
+    return Result(mean, lse, weights if problem.wants_weights else None, tail)
+
+
+def ready(problem: Problem) -> Ready | None:
+    """Calls like this one, of (query, key, weight, value, lens) for mean and weights; None with a gradient."""
+    from dikkat.cpu.attention import few_kernel
+
+    if problem.wants_state or problem.records or FENCE:
+        return None
+    call, rows = _Call(problem), (*problem.lead, problem.limits.queries)
+    outputs = {"mean": (*rows, problem.value.shape[-1])}
+    if problem.wants_weights:
+        outputs["weights"] = (*rows, problem.limits.keys)
+    return Ready(call, few_kernel.forward, call.rows, ("query", "key", "weight", "value", "lens"), outputs)
 
 
 class _Call(Call):
@@ -94,43 +128,25 @@ class _Call(Call):
                 self.point("lens_table", table.expand(lead).contiguous())
 
 
-def forward(problem: Problem) -> Output:
-    """The operator's forward."""
+def _forward(problem: Problem) -> Output:
     call, rows = _Call.of(problem), (*problem.lead, problem.limits.queries)
     peak, whole = call.new("peak", *rows), call.new("total", *rows)
-    mean, weights = _pooled(call, problem, rows)
+    mean, weights = _pooled(call, problem)
     return Output(mean, peak, whole, problem.query.new_empty(0) if weights is None else weights)
 
 
-def pool(problem: Problem) -> tuple[Tensor, Tensor | None]:
-    """Means, and the weights if they are wanted, where no gradient and no state is."""
-    return _pooled(_Call.of(problem), problem, (*problem.lead, problem.limits.queries))
-
-
-def ready(problem: Problem) -> Ready | None:
-    """What runs `pool` of calls like this one, of (query, key, weight, value, lengths); None with fences."""
+def _pooled(call: _Call, problem: Problem) -> tuple[Tensor, Tensor | None]:
+    """Means, and the weights if they are wanted."""
     from dikkat.cpu.attention import few_kernel
 
-    if FENCE:
-        return None
-    call, rows = _Call(problem), (*problem.lead, problem.limits.queries)
-    outputs = {"mean": (*rows, problem.value.shape[-1])}
-    if problem.wants_weights:
-        outputs["weights"] = (*rows, problem.limits.keys)
-    return Ready(call, few_kernel.forward, call.rows, ("query", "key", "weight", "value", "lens"), outputs)
-
-
-def _pooled(call: _Call, problem: Problem, rows: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
-    from dikkat.cpu.attention import few_kernel
-
+    rows = (*problem.lead, problem.limits.queries)
     mean = call.new("mean", *rows, problem.value.shape[-1])
     weights = call.new("weights", *rows, problem.limits.keys) if problem.wants_weights else None
     call.run(few_kernel.forward, call.rows)
     return mean, weights
 
 
-def backward(problem: Problem, out: Output, grads: Output) -> Gradients:
-    """The operator's backward."""
+def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     from dikkat.cpu.attention import few_kernel
 
     call = _Call.of(problem)
@@ -147,3 +163,6 @@ def backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     if problem.weight is not None:
         by_weight = by_task.sum(0).view(problem.weight.shape)
     return Gradients(by_query, by_key, by_weight, by_value, torch.empty(0, device="cpu"))
+
+
+_KERNEL = Kernel(_forward, _backward, "numba-few")

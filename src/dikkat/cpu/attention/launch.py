@@ -11,14 +11,13 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from dikkat.cpu.attention import few
 from dikkat.cpu.attention.record import CALL, FOLD, GROUP, MOST, PEAK_KEYS, SIDE, TILE, TILE_BACK
 from dikkat.cpu.engine.record import BYTES, Call, up
 from dikkat.cpu.scoring import PAIRS, PROFILES, RANGES
 from dikkat.masking import Restrictions, have_tangents, transformed
 from dikkat.problem import OWN_DIMENSIONS, Problem
 from dikkat.problem.arithmetic import farthest, must_exclude
-from dikkat.problem.operator import Gradients, Output, operator, upstream
+from dikkat.problem.operator import Gradients, Operator, Output, upstream
 from dikkat.problem.summary import Asked, Summary, cell_sizes
 from dikkat.scores import Pair
 from dikkat.state import log_sum_exp
@@ -178,19 +177,8 @@ def _packed_shape(key: Tensor) -> tuple[int, ...]:
     return (*lead, -(-count // lanes), up(size, FOLD), lanes)
 
 
-def pool(problem: Problem) -> tuple[Tensor, Tensor | None]:
-    """Means, and the weights if they are wanted, where no gradient and no state is: of a problem in one dtype."""
-    if few.fits(problem):
-        return few.pool(problem)
-    mean, _, _, weights = _forward(problem)
-    return mean, weights
-
-
 def _forward(problem: Problem) -> Output:
     from dikkat.cpu.attention import kernel
-
-    if few.fits(problem):
-        return few.forward(problem)
 
     call = _Call.of(problem)
     fields, lead, limits = call.fields, problem.lead, problem.limits
@@ -213,8 +201,6 @@ def _forward(problem: Problem) -> Output:
 
 
 def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
-    if few.fits(problem):
-        return few.backward(problem, out, grads)
     grad = upstream(problem, out, grads)
     call = _Call.of(problem)
     fields, lead, queries = call.fields, problem.lead, problem.limits.queries
@@ -309,7 +295,7 @@ def _blocked_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | 
     return unpacked(by_key), None, unpacked(by_value), by_bias
 
 
-run = operator("numba", _forward, _backward)
+run = Operator("numba", _forward, _backward)
 
 
 def summarise(problem: Problem, asked: Asked, lse: Tensor | None = None, *, pools: bool = False) -> Summary:

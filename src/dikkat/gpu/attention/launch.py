@@ -21,7 +21,7 @@ from dikkat.gpu.attention.operands import Limits, Operand, Scored, operand, size
 from dikkat.masking import Restrictions, have_tangents
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds, farthest
-from dikkat.problem.operator import Gradients, Output, Upstream, operator, upstream
+from dikkat.problem.operator import Gradients, Operator, Output, Upstream, upstream
 from dikkat.problem.summary import Asked, Summary
 from dikkat.state import log_sum_exp
 
@@ -402,7 +402,7 @@ class _Pull:
         )  # fmt: skip
 
 
-run = operator("triton", _forward, _backward)
+run = Operator("triton", _forward, _backward)
 
 
 def can_summarise(asked: Asked) -> bool:

@@ -1,0 +1,237 @@
+"""Programs: how calls of one signature run, chosen by the first of them and kept for those that follow."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dikkat import call, watching
+from dikkat.backends import BACKENDS, choose
+from dikkat.masking import PLAIN, autocasts, extremes, is_eager, is_finite
+from dikkat.problem import Problem, Result
+from dikkat.problem.arithmetic import farthest
+from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, ScaledDot, Score, VectorSum
+
+# Scores whose projections depend on shapes and parameters alone: another one may look at numbers.
+_SCORES = frozenset({Average, Dot, ScaledDot, Bilinear, Cosine, VectorSum, Additive, Gaussian})
+_INTEGERS = frozenset({torch.int32, torch.int64})
+_FLOATS = frozenset({torch.float32, torch.float64})
+# Implementations whose calls may be so small that a first call's checks take longer.
+_KEPT = frozenset({"reference", "sdpa", "numba-few", "numba"})
+# Signatures that are kept, and the most batch elements of one: a program may have an integer for each.
+_MOST, _LARGEST = 1024, 4096
+
+
+class Program(NamedTuple):
+    """An implementation and the calls that it was chosen for.
+
+    Attributes:
+        name: The implementation's.
+        problem: The call; in a program that is kept, without its tensors.
+        found: What the implementation found out about the call when it was asked.
+        records: Whether gradients are recorded.
+        lens_shape: Of the lengths, with the leading dimensions of a call; None without lengths.
+        ready: The implementation's `Backend.ready`.
+    """
+
+    name: str
+    problem: Problem
+    found: Any = None
+    records: bool = False
+    lens_shape: tuple[int, ...] | None = None
+    ready: Callable[..., list[Tensor] | None] | None = None
+
+    @classmethod
+    def of(cls, problem: Problem, impl: str = "auto") -> "Program":
+        """The program of a problem, by the implementation of a name or by the one that "auto" chooses.
+
+        Raises:
+            ValueError: There is none of this name, or it cannot run this problem.
+        """
+        if impl == "auto":
+            name, problem, examined = choose(problem)
+            return cls(name, problem, examined[name].found if name in examined else None)
+        if impl not in BACKENDS:
+            raise ValueError(f"impl: got {impl!r}; expected 'auto', {', '.join(map(repr, BACKENDS))}")
+        reasons, found = BACKENDS[impl].examine(problem)
+        if reasons:
+            raise ValueError(
+                f"impl: got {impl!r}, which cannot run this call: {'; '.join(reasons)}; expected 'auto', or one that "
+                "dikkat.implementations() says runs"
+            )
+        return cls(impl, problem, found)
+
+    def run(self) -> Result:
+        """The result of the call."""
+        backend, problem = BACKENDS[self.name], self.problem
+        if problem.dropout and backend.wants_seeds:
+            problem = replace(problem, seeds=call.draw_seeds(problem.lead, problem.query.device))
+        watchers = watching.watchers()
+        if not watchers:
+            return self._run(problem)
+        with watching.watched_by():  # what an implementation calls is part of this call
+            *others, last = watchers
+            result = last.runs(self.name, problem)
+            if result is None:
+                others, result = [*watchers], self._run(problem)
+            for watcher in others:
+                watcher.saw(problem)
+        return result
+
+    def _run(self, problem: Problem) -> Result:
+        device = problem.query.device.type
+        if not autocasts(device):
+            return BACKENDS[self.name].run(problem, self.found)
+        with torch.autocast(device, enabled=False):  # what is accumulated in float32 is not to be halved again
+            return BACKENDS[self.name].run(problem, self.found)
+
+    def kept(self) -> "Program":
+        """The program without the call's numbers, for others of its signature."""
+        problem, make = self.problem, BACKENDS[self.name].ready
+        shape = None if problem.limits.lens is None else tuple(problem.limits.lens.shape)
+        ready = None if make is None else make(problem)
+        return Program(self.name, problem.without_tensors().again(kept={}), None, problem.records, shape, ready)
+
+    def again(
+        self, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
+        projects_keys: bool,
+    ) -> Result | None:  # fmt: skip
+        """The result of another call of its signature; None where that needs the checks of a first call.
+
+        Hidden rows are not set to 0 here: they have no effect unless they hold an infinity or a NaN, which the output
+        tells, since 0 · NaN is NaN, and where gradients are recorded the operands.
+
+        Args:
+            query: (..., n, h), projected.
+            key: (..., m, h), projected.
+            weight: (h,), or None.
+            value: (..., m, d_v).
+            lens: As the caller gave them, contiguous.
+            projects_keys: Whether the keys were projected: the gradient of a projection multiplies what it was given.
+        """
+        template, backend = self.problem, BACKENDS[self.name]
+        limits, known = template.limits, None
+        if lens is not None:
+            known = extremes(lens) if lens.numel() else (0, 0)
+            if known[0] < 1 or known[1] > limits.keys:
+                return None
+            if known[0] == limits.keys:
+                lens = None
+            elif lens.dtype is not torch.int64:
+                lens = lens.to(torch.int64)
+        if self.ready is not None:
+            found = self.ready(query, key, weight, value, lens)
+            if found is not None:
+                return Result(found[0], None, found[1] if template.wants_weights else None)
+        if lens is not None and self.lens_shape is not None:
+            limits = limits.again(lens=lens.view(self.lens_shape), extremes=known)
+        hides = limits.causal or limits.lens is not None
+        # A distance that overflows is clipped only where hidden rows are set to 0.
+        clips = self.name == "reference" and template.pair == "distance"
+        reads = clips or (hides and not backend.skips_hidden)
+        harmless = True if reads else None
+        problem = template.again(query=query, key=key, weight=weight, value=value, limits=limits, harmless=harmless)
+        if hides and self.records:
+            if (reads or projects_keys) and not is_finite(key):
+                return None
+            if self.name == "numba" and not is_finite(value):  # its backward reads values that its forward skips
+                return None
+        if clips and not _reach(query) + _reach(key) <= farthest(query.shape[-1], query.dtype):
+            return None
+        result = backend.run(problem, None)
+        return None if reads and not is_finite(result.mean) else result
+
+
+def _reach(tensor: Tensor) -> float:
+    """A bound of the absolute values; ∞ or NaN where they are not finite."""
+    return float(torch.linalg.vector_norm(tensor.detach()))
+
+
+# By what can be seen of a call before its projections, and then of them.
+_PROGRAMS: dict[Hashable, dict[Hashable, Program]] = {}
+
+
+def run(
+    query: Tensor, key: Tensor, value: Tensor, score: Score, wanted: call.Wanted, impl: str,
+    valid_lens: Tensor | int | None, mask: Tensor | None, causal: bool, key_bias: Tensor | None,
+    exclude: Tensor | None,
+) -> Result:  # fmt: skip
+    """The result of a call, by the program of its signature, which the first call of a signature makes."""
+    signature = None
+    if mask is key_bias is exclude is None:
+        signature = _signature(query, key, value, score, wanted, impl, valid_lens, causal)
+    programs = None if signature is None else _PROGRAMS.get(signature)
+    if programs is not None:
+        (to_compare, keys), weight = score.project(query, key), score.pair_weight()
+        program = programs.get(_projected_signature(to_compare, keys, weight, value))
+        if program is not None:
+            lens: Any = valid_lens  # a tensor, or None: so says the signature
+            result = program.again(to_compare, keys, weight, value, lens, keys is not key)
+            if result is not None:
+                return result
+    problem = call.problem(
+        query, key, value, score, wanted,
+        valid_lens=valid_lens, mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
+    )  # fmt: skip
+    program = Program.of(problem, impl)
+    result = program.run()
+    if signature is not None and program.name in _KEPT and _is_kept(problem := program.problem, query, key, value):
+        if len(_PROGRAMS) >= _MOST:
+            _PROGRAMS.clear()
+        weight = None if problem.weight is None else problem.weight.reshape(-1)
+        second = _projected_signature(problem.query, problem.key, weight, problem.value)
+        _PROGRAMS.setdefault(signature, {}).setdefault(second, program.kept())
+    return result
+
+
+def dispatch(problem: Problem, impl: str = "auto") -> Result:
+    """The result of a problem, by a program of its own."""
+    return Program.of(problem, impl).run()
+
+
+def _signature(
+    query: Tensor, key: Tensor, value: Tensor, score: Score, wanted: call.Wanted, impl: str,
+    lens: Tensor | int | None, causal: bool,
+) -> Hashable:  # fmt: skip
+    """What the checks of a call depend on; None for a call whose program is made anew."""
+    if type(score) not in _SCORES or wanted.dropout or type(wanted.dropout) not in (float, int) or not is_eager():
+        return None
+    if not (_is_plain(query) and _is_plain(key) and _is_plain(value)) or type(causal) is not bool:
+        return None
+    by_lens = None
+    if lens is not None:
+        if not isinstance(lens, Tensor) or not _is_plain(lens):
+            return None
+        if lens.dtype not in _INTEGERS or not lens.is_contiguous():
+            return None
+        by_lens = lens.shape
+    return (
+        type(score), score.pair, score.profile, query.shape, query.dtype, key.shape, key.dtype, value.shape,
+        value.dtype, by_lens, causal, wanted, impl,
+    )  # fmt: skip
+
+
+def _is_plain(tensor: Any) -> bool:
+    return type(tensor) in PLAIN and tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_nested
+
+
+def _projected_signature(query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor) -> Hashable:
+    """What a program depends on beside: a score's own sizes, and whether gradients are recorded."""
+    own = None if weight is None else (type(weight), weight.shape, weight.dtype, weight.is_cpu)
+    learns = query.requires_grad or key.requires_grad or value.requires_grad
+    records = torch.is_grad_enabled() and (learns or (weight is not None and weight.requires_grad))
+    return records, query.shape, key.shape, query.dtype, key.dtype, own
+
+
+def _is_kept(problem: Problem, *given: Tensor) -> bool:
+    """Whether a program serves other calls of its signature, given other numbers in the shapes of these."""
+    lead, value = problem.lead, problem.value
+    if problem.harmless is False or lead.numel() > _LARGEST or not value.shape[-1] or value.dtype not in _FLOATS:
+        return False
+    if any(t.shape[:-2] != lead for t in given):  # a row that batch elements share is read as often as they are
+        return False
+    if any(type(t) not in PLAIN or t.dtype is not value.dtype for t in (problem.query, problem.key)):
+        return False
+    return problem.weight is None or (_is_plain(problem.weight) and problem.weight.dtype is value.dtype)

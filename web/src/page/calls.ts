@@ -39,7 +39,7 @@ export interface Calls {
 export function callsRoom({ count, calls, overall }: Calls): HTMLElement {
   const drawing = new Map<Element, () => void>();
   const card = (title: string, recorded: string, draw: () => HTMLElement[]): HTMLElement => {
-    const element = h("article", { class: "card call" }, h("h2", { dir: "auto" }, title), recorded ? h("p", { class: "quiet" }, recorded) : null);
+    const element = h("article", { class: "card call waiting" }, h("h2", { dir: "auto" }, title), recorded ? h("p", { class: "quiet" }, recorded) : null);
     drawing.set(element, () => element.append(...draw()));
     return element;
   };
@@ -52,6 +52,7 @@ export function callsRoom({ count, calls, overall }: Calls): HTMLElement {
       if (!isIntersecting) continue;
       near.unobserve(target);
       drawing.get(target)!();
+      target.classList.remove("waiting");
     }
   }, { rootMargin: `${NEAR} 0px` });
   for (const each of cards) near.observe(each);

@@ -58,21 +58,30 @@ function fonts(): string {
 }
 
 let canvas: CanvasRenderingContext2D | null = null;
+const SHOWN = 200; // letters of a word that are shown at most; a browser takes long to measure thousands
 
-/** How wide a text is on the screen, in CSS pixels. */
-export function widthOf(text: string, size: number, weight = 400): number {
+function measured(text: string, size: number, weight = 400): number {
   canvas ??= document.createElement("canvas").getContext("2d");
   if (!canvas) return text.length * size * 0.6;
   canvas.font = `${weight} ${size}px ${fonts()}`;
   return canvas.measureText(text).width;
 }
 
-/** A text of at most so many pixels. */
+/** The width of a text on the screen, as far as it is ever shown, in CSS pixels. */
+export const widthOf = (text: string, size: number, weight = 400): number => measured(text.slice(0, SHOWN), size, weight);
+
+/** A text of at most so many pixels, and of one letter at least. */
 export function shortened(text: string, most: number, size: number): string {
-  if (widthOf(text, size) <= most) return text;
-  const letters = [...text];
-  while (letters.length > 1 && widthOf(`${letters.join("")}…`, size) > most) letters.pop();
-  return `${letters.join("")}…`;
+  if (text.length <= SHOWN && measured(text, size) <= most) return text;
+  const letters = [...text].slice(0, SHOWN);
+  const first = (count: number): string => `${letters.slice(0, count).join("")}…`;
+  let [fits, over] = [1, letters.length + 1];
+  while (over - fits > 1) {
+    const half = (fits + over) >> 1;
+    if (measured(first(half), size) <= most) fits = half;
+    else over = half;
+  }
+  return first(fits);
 }
 
 /** Whether a text is written from right to left, by its first letter that says so. */
@@ -82,3 +91,16 @@ export const isRightToLeft = (text: string): boolean =>
 /** What a page can show of any text: no control characters, and no character that has no width. */
 export const visible = (text: string): string =>
   text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (letter) => `⟨${letter.codePointAt(0)!.toString(16).toUpperCase()}⟩`);
+
+/** Words as a page can show them, equal ones numbered: I¹, am, I². */
+export function numbered(words: readonly string[]): string[] {
+  const shown = words.map(visible);
+  const [total, before] = [new Map<string, number>(), new Map<string, number>()];
+  for (const word of shown) total.set(word, (total.get(word) ?? 0) + 1);
+  return shown.map((word) => {
+    if (total.get(word) === 1) return word;
+    const count = (before.get(word) ?? 0) + 1;
+    before.set(word, count);
+    return word + String(count).replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(digit)]!);
+  });
+}

@@ -1,12 +1,13 @@
 /** The translator's room: what is typed, its translations, their pictures, and what a reader changes in them. */
 import { Refusal } from "../decoder/refusal";
+import { normalised } from "../decoder/search";
 import { LONGEST, type Translation, type Translator } from "../decoder/translator";
 import { isSame, NOWHERE, type Aligned, type Picture, type Spot } from "../pictures/aligned";
 import { links } from "../pictures/links";
 import { map, said } from "../pictures/map";
 import type { TileMap } from "../pictures/tiles/tilemap";
 import { BEAMS, BESTS, type View } from "./address";
-import { activeIn, h, visible } from "./dom";
+import { activeIn, h, numbered, visible } from "./dom";
 import { DRAWN, framed, tiled } from "./frame";
 import { saveText } from "./save";
 import { FREE, History, isFree, pick, pin } from "./steering";
@@ -17,6 +18,7 @@ const FIRST = 80; // milliseconds of a search before what has formed is shown: m
 const SLICE = 24; // … and between two looks at what the reader does
 const WAIT = 90; // milliseconds after a key before a search begins
 const HELD = 4 * LONGEST; // letters that the field takes in
+const PENALTY = 1; // exponent of the length that log-probabilities are divided by
 
 type Own = Pick<View, "text" | "beam" | "best" | "chosen" | "step" | "shown">;
 
@@ -77,7 +79,6 @@ export class Room {
       pin: (step, place, weight, live) => this.steer(pin(this.history.now, this.best.ids, step, place, weight), step, live),
       pick: (step, token) => this.steer(pick(this.history.now, this.best.ids, step, token), step),
       look: (place) => this.look(place === null ? NOWHERE : { target: this.own.step, source: place }),
-      refuse: (phrase) => this.complain(t(phrase)),
     });
     const choose = (label: Phrase, values: readonly number[], name: "beam" | "best", say: (value: number) => string): HTMLElement =>
       h("label", {}, h("span", {}, t(label)), h("select", {
@@ -141,7 +142,8 @@ export class Room {
     this.own = { ...this.own, chosen };
     if (!live) this.listeners.changed(this.own);
     this.complain("");
-    const options = { beam: this.own.beam, best: Math.min(this.own.best, this.own.beam), penalty: 1, chosen };
+    this.panel.refuse("");
+    const options = { beam: this.own.beam, best: Math.min(this.own.best, this.own.beam), penalty: PENALTY, chosen };
     const started = performance.now();
     try {
       const going = this.translator.translating(this.own.text, options);
@@ -158,15 +160,17 @@ export class Room {
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       const steered = !isFree(chosen);
-      this.complain(t(error.reason, error.detail));
+      const why = t(error.reason, error.detail);
       if (steered && this.found.length && this.history.canUndo) {
         // What cannot be is taken back; what was shown stays.
         this.history.undo();
         this.own = { ...this.own, chosen: this.history.now };
         this.listeners.changed(this.own);
         this.show();
+        this.panel.refuse(why);
         return;
       }
+      this.complain(why);
       this.found = [];
     }
     if (isFree(chosen)) this.free = this.found[0]?.target ?? "";
@@ -190,11 +194,13 @@ export class Room {
     this.result.hidden = found.length > 1;
     this.others.replaceChildren(...found.map((each, k) => h("li", {}, h("button", {
       type: "button", "aria-pressed": String(k === this.own.shown), click: () => this.choose(k),
-    }, h("span", { dir: "auto" }, each.target || "—"), h("span", { class: "quiet" }, number(each.score))))));
-    const facts = found.length
-      ? [`${t("score")} ${number(this.best.score)}`, ...(this.best.finished ? [] : [t("cut")]), ...(milliseconds === null ? [] : [t("speed", Math.round(milliseconds))])]
-      : [];
-    this.facts.textContent = facts.join(" · ");
+    }, h("span", { dir: "auto" }, each.target || "—"), h("span", { class: "quiet" }, number(ranking(each)))))));
+    const { beam, best } = this.own;
+    const facts = [
+      `${t("score")} ${number(this.best?.score ?? 0)}`, found.length > 1 && t("ranked"), best > beam && t("few", beam),
+      !this.best?.finished && t("cut"), milliseconds !== null && t("speed", Math.round(milliseconds)),
+    ];
+    this.facts.textContent = found.length ? facts.filter(Boolean).join(" · ") : "";
     this.showChanges();
     if (found.length) this.own = { ...this.own, step: Math.min(this.own.step, Math.max(0, this.best.steps.length - 1)) };
     this.pictures.hidden = !found.length;
@@ -219,12 +225,15 @@ export class Room {
         void this.run();
       } }, t(phrase));
     const list: string[] = [];
+    const held: string[] = [];
     if (this.found.length) {
       const { sourceTokens, targetTokens } = this.best;
+      const read = numbered(sourceTokens);
+      held.push(...now.tokens.flatMap((_, step) => (now.picked.has(step) ? [] : [visible(targetTokens[step] ?? t("end"))])));
       const steps = [...new Set([...now.pins.keys(), ...now.picked])].sort((a, b) => a - b);
       for (const step of steps) {
         for (const [place, weight] of now.pins.get(step) ?? []) {
-          list.push(t("change-pin", step + 1, visible(sourceTokens[place] ?? "?"), percent(weight, weight * 1000 % 10 ? 1 : 0)));
+          list.push(t("change-pin", step + 1, read[place] ?? "?", percent(weight, weight * 1000 % 10 ? 1 : 0)));
         }
         if (now.picked.has(step)) list.push(t("change-word", step + 1, visible(targetTokens[step] ?? t("end"))));
       }
@@ -234,6 +243,7 @@ export class Room {
     this.changes.replaceChildren(
       h("h2", {}, t("changes")),
       h("ul", {}, ...list.map((each) => h("li", { dir: "auto" }, each))),
+      ...(held.length ? [h("p", { class: "quiet", dir: "auto" }, t("held", held.join(" ")))] : []),
       ...(!isFree(now) && this.free && this.free !== this.best?.target ? [h("p", { class: "quiet", dir: "auto" }, t("was", this.free))] : []),
       h("div", { class: "tools" },
         button("undo", this.history.canUndo, () => this.history.undo()),
@@ -324,6 +334,8 @@ export class Room {
     const there = this.found.length && this.own.step < this.best.targetTokens.length ? this.own.step : null;
     for (const picture of this.drawn) picture.stress(spot, there);
     this.readout.textContent = this.found.length ? said(this.aligned(), spot) : "";
+    const row = this.panel.element.querySelector(".weight-row:hover, .weight-row:focus-within");
+    this.readout.classList.toggle("above", !!row && row.getBoundingClientRect().top > innerHeight / 2);
   }
 
   private opened(spot: Spot): void {
@@ -362,13 +374,19 @@ export class Room {
     try {
       await navigator.clipboard.writeText(location.href);
     } catch {
-      return; // the address bar has it too
+      // A browser keeps the clipboard from pages that come by http.
+      const field = h("input", { type: "text", class: "address", readonly: true, value: location.href, "aria-label": t("link-here"), title: t("link-here"), blur: () => field.remove() });
+      button.after(field);
+      return field.select();
     }
     const before = button.textContent;
     button.textContent = t("copied");
     setTimeout(() => (button.textContent = before), 1500);
   }
 }
+
+/** The number that ranks a finished translation beside others; the page has no length penalty but this one. */
+const ranking = ({ score, ids, finished }: Translation): number => normalised(score, ids.length + Number(finished), PENALTY);
 
 /** The space inside a card, on each side. */
 function padding(room: HTMLElement): number {

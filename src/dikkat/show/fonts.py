@@ -51,7 +51,7 @@ def families_for(texts: Iterable[str]) -> list[str]:
 
 
 def _needs_glyph(character: str) -> bool:
-    """True of what is drawn: not of spaces, joiners and direction marks."""
+    """True of characters that are drawn, unlike spaces, joiners and direction marks."""
     return unicodedata.category(character) not in {"Cc", "Cf", "Zs", "Zl", "Zp", "Mn"}
 
 
@@ -79,5 +79,5 @@ def _warn(missing: set[str]) -> None:
 
 
 def _script_of(characters: set[str]) -> str:
-    """A word or two about the first of the characters, as Unicode calls it."""
+    """Script or kind of the first character, from its Unicode name."""
     return unicodedata.name(min(characters), f"U+{ord(min(characters)):04X}").split("-")[0].lower()

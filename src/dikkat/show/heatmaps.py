@@ -43,7 +43,7 @@ _METADATA = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}
 
 
 class _Pitch(NamedTuple):
-    """How labels are set along an axis."""
+    """Size, spacing and rotation of an axis's labels."""
 
     size: float
     step: int
@@ -105,7 +105,7 @@ def heatmaps(
             matrix, with cells of one size (as far as `figsize`, if given, has room for it).
         queries: Tokens that label the rows of the panels: one list of as many strings as there are queries, or one such
             list for each panel, in reading order.
-        keys: Tokens that label the columns, likewise.
+        keys: Tokens that label the columns: one list, or one for each panel.
         xlabel: What the keys are; stands under the bottom panels.
         ylabel: What the queries are; stands left of the leftmost panels.
         titles: One for each column, above the top panels; or one for each panel, in reading order.
@@ -328,14 +328,14 @@ def _rendered(figure: Figure, ending: str) -> bytes:
 
 
 def figure_class() -> type[Figure]:
-    """The class of matplotlib, imported when it is first needed."""
+    """matplotlib's class, imported on first use."""
     with needing("show"):
         from matplotlib.figure import Figure
     return Figure
 
 
 def _as_panels(weights: Weights) -> list[list[NDArray[np.float64]]]:
-    """The rows of the grid, each a list of matrices."""
+    """Matrices of the grid, row by row."""
     if isinstance(weights, (list, tuple)) and weights and all(getattr(panel, "ndim", 0) == 2 for panel in weights):
         row = [as_array(panel, f"weights[{index}]") for index, panel in enumerate(weights)]
         for index, panel in enumerate(row):
@@ -353,7 +353,7 @@ def _as_panels(weights: Weights) -> list[list[NDArray[np.float64]]]:
 
 
 def _labels_per_panel(tokens: Tokens | None, counts: list[int], name: str) -> list[list[str]] | None:
-    """One list of labels for each panel; the very same list where one serves all."""
+    """Labels of each panel; one list object repeated if it serves all."""
     if tokens is None:
         return None
     if isinstance(tokens, str):
@@ -377,7 +377,7 @@ def _labels(tokens: Sequence[object], count: int, name: str) -> list[str]:
 
 
 def _label(token: object, name: str) -> str:
-    """A token as it can be drawn on one line: control characters made visible, the middle of a long one left out."""
+    """Token on one line, with control characters visible and the middle of a long one elided."""
     if not isinstance(token, str):
         raise TypeError(f"{name}: got {type(token).__name__}; expected str")
     text = "".join(_visible(character) for character in token)
@@ -392,12 +392,12 @@ def _visible(character: str) -> str:
 
 
 def _is_shared(labels: list[list[str]] | None) -> bool:
-    """Whether one list of labels (or plain numbers) serves all panels, so that only the outer ones need it."""
+    """True if all panels have the same labels or none, so that only the outer panels show them."""
     return labels is None or all(panel is labels[0] for panel in labels)
 
 
 def scale_of(panels: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
-    """The numbers with the colour of nothing and with the strongest one."""
+    """Limits of the colour scale."""
     weights = np.concatenate([panel.ravel() for panel in panels])
     finite = weights[np.isfinite(weights)]
     low, high = min(0.0, finite.min(initial=0.0)), finite.max(initial=-math.inf)
@@ -419,7 +419,7 @@ def _draw(axes: Axes, panel: NDArray[np.float64], grid: Grid, scale: tuple[float
 
 
 def _longest(labels: list[list[str]] | None) -> float:
-    """The width of the longest label, in letters; a Chinese character is as wide as 1.7 of them."""
+    """Width of the longest label in letters, of which a Chinese character counts 1.7."""
     widths = (
         sum(1.7 if unicodedata.east_asian_width(character) in "WF" else 1.0 for character in label)
         for panel in labels or ()
@@ -429,12 +429,12 @@ def _longest(labels: list[list[str]] | None) -> float:
 
 
 def _label_room(labels: list[list[str]] | None, count: int) -> float:
-    """Inches for the labels of so many panels beside each other, with the name of the axis."""
+    """Inches for the labels of `count` neighbouring panels, with the axis's name."""
     return (0.07 * _longest(labels) + 0.35) * (1 if _is_shared(labels) else count)
 
 
 def _pitch(inches: float, count: int, labels: list[list[str]] | None, *, turn: bool) -> _Pitch:
-    """Labels as large as their cells allow; below the smallest legible size, every second or third one."""
+    """Label setting for a cell size: as large as fits, and every second or third label where 5 points do not fit."""
     cell = inches * 72 / count
     size = min(max(cell * 0.75, 5.0), 9.0)
     step = max(1, math.ceil(size * 1.1 / cell))
@@ -465,7 +465,7 @@ def _label_axis(axis: Axis, labels: list[str] | None, pitch: _Pitch, families: l
 
 
 def _line_up(figure: Figure, axes: list[Axes], unit: float | None) -> None:
-    """Stand panels of different heights in line at the top; make the figure so large that cells have `unit` inches."""
+    """Align panels of different heights at the top; resize the figure until cells have `unit` inches."""
     for each in axes:
         each.set_anchor("N")
     if unit is None:

@@ -1,4 +1,4 @@
-/** What the calls of a model's attention looked at: maps of each call, drawn when they come near. */
+/** Room of a model's attention calls: maps of each call, drawn when it comes near the window. */
 import { scaled, type Panel } from "../pictures/tiles/panels";
 import { h } from "./dom";
 import { number, t } from "./strings";
@@ -16,7 +16,7 @@ interface Maps {
   readonly values: string;
 }
 
-/** Maps of the heads of one call: of so many heads, and of the first of so many elements of a batch. */
+/** Maps of one call: the first `heads` of `of` heads, for the first of `batch` batch elements. */
 interface OfHeads extends Maps {
   readonly heads: number;
   readonly of: number;

@@ -1,4 +1,4 @@
-/** The translator's room: what is typed, its translations, their pictures, and what a reader changes in them. */
+/** The translator's room: the text field, translations with their pictures, and steering. */
 import { Refusal } from "../decoder/refusal";
 import { normalised } from "../decoder/search";
 import { LONGEST, type Translation, type Translator } from "../decoder/translator";
@@ -14,8 +14,8 @@ import { FREE, History, isFree, pick, pin } from "./steering";
 import { StepPanel } from "./step";
 import { number, percent, t, type Phrase } from "./strings";
 
-const FIRST = 80; // milliseconds of a search before what has formed is shown: most are done by then, and painting takes time
-const SLICE = 24; // … and between two looks at what the reader does
+const FIRST = 80; // milliseconds before an unfinished translation is shown: most searches end earlier
+const SLICE = 24; // milliseconds of search between two turns of the browser's event loop
 const WAIT = 90; // milliseconds after a key before a search begins
 const HELD = 4 * LONGEST; // letters that the field takes in
 const PENALTY = 1; // exponent of the length that log-probabilities are divided by
@@ -23,15 +23,15 @@ const PENALTY = 1; // exponent of the length that log-probabilities are divided 
 type Own = Pick<View, "text" | "beam" | "best" | "chosen" | "step" | "shown">;
 
 export interface RoomListeners {
-  /** What is seen became another. */
+  /** Called when the state of the room changes. */
   readonly changed: (own: Own) => void;
-  /** Whether the address of the page says what is seen, so that a link to it can be copied. */
+  /** True if the page's address holds the state, so that a link can be copied. */
   readonly linked: boolean;
-  /** A translation is shown; null: none. */
+  /** Called with the translation that is shown, or null. */
   readonly shown?: (translation: Translation | null) => void;
 }
 
-/** A map of tiles, and what it shows. */
+/** A tile map with its alignment and card. */
 interface Large {
   readonly of: Aligned;
   readonly card: HTMLElement;
@@ -68,7 +68,7 @@ export class Room {
       beforeinput: (event: InputEvent) => {
         const more = event.data ?? event.dataTransfer?.getData("text/plain") ?? "";
         if (this.text.value.length + more.length <= HELD) return;
-        // It would be refused anyway, and a browser takes many seconds to lay out a megabyte.
+        // Laying out a megabyte takes seconds, and the text would be refused anyway.
         event.preventDefault();
         this.complain(t("too-long", this.text.value.length + more.length));
       },
@@ -113,7 +113,7 @@ export class Room {
     return this.found[this.own.shown]!;
   }
 
-  /** Type a text. */
+  /** Translates another text. */
   use(text: string): void {
     this.text.value = text;
     this.typed(text);
@@ -134,7 +134,7 @@ export class Room {
 
   // --- searching
 
-  /** @param live whether this is on the way to something; browsers let an address change two hundred times in ten seconds */
+  /** @param live true while a slider is dragged: the address stays, since browsers limit how often it may change */
   private async run(live = false): Promise<void> {
     const mine = ++this.turn;
     clearTimeout(this.waiting);
@@ -162,7 +162,7 @@ export class Room {
       const steered = !isFree(chosen);
       const why = t(error.reason, error.detail);
       if (steered && this.found.length && this.history.canUndo) {
-        // What cannot be is taken back; what was shown stays.
+        // An impossible change is undone; the translation before it stays.
         this.history.undo();
         this.own = { ...this.own, chosen: this.history.now };
         this.listeners.changed(this.own);
@@ -206,7 +206,7 @@ export class Room {
     this.pictures.hidden = !found.length;
     this.listeners.shown?.(found.length ? this.best : null);
     this.draw();
-    // What changed may have pushed it out of sight.
+    // The redrawn page may have pushed the focused element out of sight.
     this.pictures.querySelector(":focus-visible")?.scrollIntoView({ block: "nearest" });
   }
 
@@ -251,7 +251,7 @@ export class Room {
         button("clear", !isFree(now), () => this.history.push(FREE))),
     );
     if (had !== null) {
-      // The keyboard stays where it was, or goes to what can still be pressed.
+      // Focus returns to the same button, or to the first that is enabled.
       const able = [...this.changes.querySelectorAll<HTMLButtonElement>("button:not(:disabled)")];
       (able.find((each) => each.textContent === had) ?? able[0])?.focus();
     }
@@ -291,7 +291,7 @@ export class Room {
     const { steps } = this.best;
     this.panel.show(this.best, this.own.step, this.history.now.pins.get(this.own.step) ?? new Map());
     const kept = this.panel.element.parentElement === this.pictures;
-    // The panel stays in its place, so that what is being dragged in it goes on; and a large map, as far as it is enlarged.
+    // The panel is not moved, so that a drag in it goes on; nor is a large map, which keeps its zoom.
     for (const each of [...this.pictures.children]) if (each !== this.panel.element && each !== cards[0]) each.remove();
     if (!kept) this.pictures.append(this.panel.element);
     this.panel.element.hidden = !steps.length;
@@ -302,7 +302,7 @@ export class Room {
     if (focus) this.refocus(focus);
   }
 
-  /** Which picture has the keyboard, to give it back when it is drawn anew. */
+  /** Selector of the focused picture, to restore focus after redrawing. */
   private focused(): string | null {
     const active = activeIn(this.pictures);
     if (!active || !this.pictures.contains(active)) return null;
@@ -322,7 +322,7 @@ export class Room {
       h("header", {}, h("h2", {}, t(phrase)), h("div", { class: "tools" }, ...tools)), h("p", { class: "help" }, t(`${phrase}-help`)), body);
   }
 
-  /** A map of more words than can be drawn one by one. */
+  /** A card with a tile map, for long texts. */
   private tiled(given: Aligned): Large {
     const tiles = tiled(given, (target, source) => this.opened({ target, source }));
     const card = h("section", { class: "card map-card" }, h("header", {}, h("h2", {}, t("map"))),
@@ -374,7 +374,7 @@ export class Room {
     try {
       await navigator.clipboard.writeText(location.href);
     } catch {
-      // A browser keeps the clipboard from pages that come by http.
+      // Browsers offer no clipboard to pages served over http.
       const field = h("input", { type: "text", class: "address", readonly: true, value: location.href, "aria-label": t("link-here"), title: t("link-here"), blur: () => field.remove() });
       button.after(field);
       return field.select();
@@ -385,11 +385,11 @@ export class Room {
   }
 }
 
-/** The number that ranks a finished translation beside others; the page has no length penalty but this one. */
+/** The length-normalised log-probability by which the search ranks translations. */
 const ranking = ({ score, ids, finished }: Translation): number => normalised(score, ids.length + Number(finished), PENALTY);
 
-/** The space inside a card, on each side. */
+/** Horizontal padding of a card, in pixels. */
 function padding(room: HTMLElement): number {
   const probe = room.querySelector(".card");
-  return (probe && Number.parseFloat(getComputedStyle(probe).paddingLeft)) || 20; // it has no style until it is in a page
+  return (probe && Number.parseFloat(getComputedStyle(probe).paddingLeft)) || 20; // no style before the room is in a page
 }

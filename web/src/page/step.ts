@@ -1,4 +1,4 @@
-/** A step opened up: where it looks, what it could write, and what happens inside. */
+/** Panel of one decoding step: weights to steer, likely words, inner vectors. */
 import type { Opened } from "../decoder/search";
 import { END, UNKNOWN } from "../decoder/tokenizer";
 import type { Translation, Translator } from "../decoder/translator";
@@ -7,12 +7,12 @@ import { table } from "../pictures/table";
 import { activeIn, h, numbered, shortened, visible } from "./dom";
 import { number, percent, t, type Phrase } from "./strings";
 
-const WIDEST = 280; // pixels of a word beside its weight, in some lines
-const ROWS = 60; // words of a long sentence that are shown: those that it looks at most
+const WIDEST = 280; // pixels of a word, broken into lines
+const ROWS = 60; // most words listed of a long sentence: those with the largest weights
 
 export interface StepListeners {
   readonly go: (step: number) => void;
-  /** `live`: while it is being dragged. */
+  /** Pins a weight, or releases it (null); `live` while a slider is dragged. */
   readonly pin: (step: number, place: number, weight: number | null, live: boolean) => void;
   readonly pick: (step: number, token: number) => void;
   readonly look: (place: number | null) => void;
@@ -36,9 +36,9 @@ export class StepPanel {
   private readonly vectors = h("div", { class: "vectors" });
   private readonly shown = new Map<number, Row>();
   private readonly refusal = h("p", { class: "trouble", role: "alert" });
-  /** The field in which a weight is being written, not yet entered. */
+  /** The field with an edit that is not yet entered. */
   private writing: HTMLInputElement | null = null;
-  /** The word whose weight was changed last; null: a word was chosen since. */
+  /** Source position of the last changed weight; null after a word was chosen. */
   private changed: number | null = null;
   private of: readonly string[] = [];
   private translation: Translation | null = null;
@@ -71,7 +71,7 @@ export class StepPanel {
     const turned = [this.back, this.forth].includes(activeIn(this.element) as HTMLButtonElement);
     this.back.disabled = step === 0;
     this.forth.disabled = step + 1 >= steps.length;
-    if (turned && this.forth.disabled) this.back.focus(); // a button that cannot be pressed loses the keyboard
+    if (turned && this.forth.disabled) this.back.focus(); // a disabled button loses focus
     else if (turned && this.back.disabled) this.forth.focus();
     const opened = steps[step]!;
     if (this.translator.network.attends) this.showWeights(translation, opened, pins);
@@ -79,7 +79,7 @@ export class StepPanel {
     this.drawVectors();
   }
 
-  /** Say why the last change is not made, beside it; with nothing to say, take that away. */
+  /** Shows why the last change was refused, beside it; "" removes the message. */
   refuse(why: string): void {
     this.refusal.textContent = why;
     if (!why) return this.refusal.remove();
@@ -98,7 +98,7 @@ export class StepPanel {
     const places = [...weights.keys()].sort((a, b) => weights[b]! - weights[a]!).slice(0, ROWS).concat([...pins.keys()]);
     const wanted = [...new Set(places)].filter((place) => place < weights.length).sort((a, b) => a - b);
     if (this.of !== translation.sourceTokens || wanted.some((place) => !this.shown.has(place))) {
-      // While one is dragged its row has to stay: rows are made anew only for another sentence.
+      // Rows are rebuilt only for another sentence: replacing one would end a drag in it.
       const same = this.of.length === translation.sourceTokens.length && this.of.every((each, k) => each === translation.sourceTokens[k]);
       if (!same || wanted.some((place) => !this.shown.has(place))) {
         this.shown.clear();
@@ -135,11 +135,11 @@ export class StepPanel {
     const slider = h("input", { type: "range", min: 0, max: 100, step: 0.5, "aria-label": t("weight-of", word) });
     const typed = h("input", { type: "text", inputmode: "decimal", class: "number", autocomplete: "off", "aria-label": t("percent-of", word) });
     const free = h("button", { type: "button", class: "icon small", "aria-label": t("unpin", word), title: t("unpin", word), click: () => {
-      slider.focus(); // the button itself goes away
+      slider.focus(); // the button disappears
       this.pin(place, null);
     } }, "×");
     const dragged = (live: boolean) => (): void => {
-      // A slider goes no further than what the other pins leave.
+      // Pinned weights sum to at most 100 %.
       const taken = [...this.shown].filter(([each, row]) => each !== place && row.element.classList.contains("pinned"))
         .reduce((sum, [, row]) => sum + Number(row.slider.value), 0);
       const most = Math.max(0, 100 - taken);

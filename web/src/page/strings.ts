@@ -1,4 +1,4 @@
-/** All that the page says, in each of its languages. */
+/** The phrases of the page in English, Turkish and Chinese. */
 
 export const LANGUAGES = { en: "English", tr: "Türkçe", zh: "中文" } as const;
 export type Language = keyof typeof LANGUAGES;
@@ -137,7 +137,7 @@ const TABLE = {
     "Bu sayfa hiçbir ağa bağlanmaz.",
     "本页面不访问任何网络。",
   ],
-  // Sentences that were translated elsewhere
+  // The list of sentences
   "sentences-help": [
     "Point at a word to see what it looked at, or go from word to word with the arrow keys. Click, or press Enter, to keep it; Esc lets go.",
     "Nereye baktığını görmek için bir sözcüğün üzerine gelin ya da ok tuşlarıyla gezinin. Seçili tutmak için tıklayın ya da Enter’a basın; Esc bırakır.",
@@ -210,7 +210,7 @@ const TABLE = {
   "weights-after": ["Weights", "Ağırlıklar", "权重"],
   padding: ["padding", "dolgu", "填充"],
   shuffle: ["Other numbers", "Başka sayılar", "换一组数"],
-  // What cannot be used
+  // Refusals
   "too-long": [
     "That text has {} characters; at most 10,000 can be translated at once. Split it.",
     "Bu metin {} karakter; bir kerede en çok 10.000 karakter çevrilebilir. Bölün.",
@@ -279,32 +279,32 @@ export function speak(wanted: Language): void {
 
 export const spoken = (): Language => language;
 
-/** A phrase in the reader's language, with values in its places, which a language may have in another order. */
+/** A phrase in the reader's language with its placeholders filled. */
 export function t(phrase: Phrase, ...values: (string | number)[]): string {
   let at = 0;
   return TABLE[phrase][COLUMNS[language]]!.replace(/\{(\d?)\}/g, (_, place: string) => String(values[place ? Number(place) : at++] ?? ""));
 }
 
-/** A number as the reader's language writes it. */
+/** A number with fixed decimals, in the reader's language. */
 export const number = (value: number, digits = 2): string =>
   value.toLocaleString(language, { minimumFractionDigits: digits, maximumFractionDigits: digits });
 
 export const percent = (share: number, digits = 0): string =>
   share.toLocaleString(language, { style: "percent", minimumFractionDigits: digits, maximumFractionDigits: digits });
 
-/** A number of any size to four digits. */
+/** A number to four significant digits. */
 export const precise = (value: number): string =>
   value !== 0 && Math.abs(value) < 1e-4
     ? value.toLocaleString(language, { notation: "scientific", maximumSignificantDigits: 4 })
     : value.toLocaleString(language, { maximumSignificantDigits: 4 });
 
-/** A number as short as it goes into a cell. */
+/** A number short enough for a map's cell. */
 export const brief = (value: number): string =>
   value === 0 || (Math.abs(value) >= 0.001 && Math.abs(value) < 100)
     ? value.toLocaleString(language, { maximumFractionDigits: Math.abs(value) < 1 ? 3 : 1 })
     : value.toExponential(0);
 
-/** The language of the reader's system, where the page has it. */
+/** The first of the browser's languages that the page has, or English. */
 export function preferred(languages: readonly string[]): Language {
   for (const each of languages) {
     const own = each.slice(0, 2).toLowerCase();

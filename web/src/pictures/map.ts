@@ -1,15 +1,15 @@
-/** All weights as a map: rows are what was written, columns what was read. */
+/** Heat map of all weights: a row for each target word, a column for each source word. */
 import { isRightToLeft, numbered, s, shortened, visible, widthOf } from "../page/dom";
 import { percent, t } from "../page/strings";
 import { isNowhere, NOWHERE, type Aligned, type Listeners, type Picture, type Spot } from "./aligned";
 
 const SIZE = 13;
-const STRONG = 640; // weight of the letters of what is looked at
-const LABEL = 120; // most pixels of a label
-const SAID = 5; // words that are read out beside one
-const LEAST = 0.005; // weight of a word that is read out
+const STRONG = 640; // font weight of highlighted labels
+const LABEL = 120; // widest label, in pixels
+const SAID = 5; // most words in the read-out of one word
+const LEAST = 0.005; // smallest weight in that read-out
 
-/** @param room how wide the picture should be, in pixels; a long sentence takes more, and scrolls */
+/** @param room preferred width, in pixels; long sentences take more and scroll */
 export function map(given: Aligned, room: number, listeners: Listeners): Picture {
   const { weights, changed, languages } = given;
   const [source, target] = [given.source, given.target].map((words) => words.map((each) => shortened(visible(each), LABEL, SIZE)));
@@ -20,7 +20,7 @@ export function map(given: Aligned, room: number, listeners: Listeners): Picture
   const mirrored = isRightToLeft(source!.join(" "));
   const column = (j: number): number => left + (mirrored ? source!.length - 1 - j : j) * cell;
   const top = upright ? SIZE + 14 : longest * 0.71 + 22;
-  // Behind the last column a label that leans needs room.
+  // A slanted label reaches beyond the last column.
   const width = left + cell * source!.length + (upright ? 4 : Math.max(8, widthOf(source!.at(mirrored ? 0 : -1) ?? "", SIZE) * 0.71 - cell / 2 + 12));
   const height = top + cell * target!.length + 4;
   const cells = weights.map((row, i) =>
@@ -105,7 +105,7 @@ export function map(given: Aligned, room: number, listeners: Listeners): Picture
   return { element: drawn, stress };
 }
 
-/** What is looked at, in words: the weight of a pair, or the largest ones of a word. */
+/** Read-out of a spot: the weight of a pair, or the largest weights of a word. */
 export function said(given: Aligned, spot: Spot): string {
   if (isNowhere(spot)) return "";
   const { weights } = given;

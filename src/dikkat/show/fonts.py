@@ -28,7 +28,7 @@ def families_for(texts: Iterable[str]) -> list[str]:
         Family names for `Text.set_fontfamily`.
 
     Warns:
-        UserWarning: no installed font has some of the glyphs; the warning names them and what to install.
+        UserWarning: None of these families has some of the glyphs; the warning names them and what to install.
 
     Example:
         >>> families_for(["déjà vu"])
@@ -69,10 +69,10 @@ def _lacking(family: str, characters: set[str]) -> set[str]:
 def _warn(missing: set[str]) -> None:
     shown = " ".join(sorted(missing)[:8]) + (" …" if len(missing) > 8 else "")
     warnings.warn(
-        f"no installed font has the glyphs {shown} ({_script_of(missing)}); they will show as boxes. Install a font "
-        "that has them, such as Noto Sans CJK for Chinese, Japanese and Korean (Debian and Ubuntu: apt-get install "
-        "fonts-noto-cjk) or another Noto Sans for other scripts; then delete matplotlib's list of fonts, "
-        "fontlist-*.json in the folder that matplotlib.get_cachedir() names",
+        f"no font that dikkat knows of has the glyphs {shown} ({_script_of(missing)}); they will show as boxes. "
+        "Install Noto Sans CJK for Chinese, Japanese and Korean (Debian and Ubuntu: apt-get install fonts-noto-cjk) or "
+        "another Noto Sans, then delete matplotlib's list of fonts, fontlist-*.json in the folder that "
+        "matplotlib.get_cachedir() names; or add a family that has them to matplotlib's rcParams['font.family']",
         UserWarning,
         stacklevel=5,  # the caller of `heatmaps`
     )

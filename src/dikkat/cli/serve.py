@@ -1,6 +1,7 @@
 """`dikkat serve`."""
 
 import json
+import logging
 import os
 import socket
 from pathlib import Path
@@ -54,6 +55,7 @@ def serve(
         import uvicorn
 
         from dikkat.serving import Limits
+        from dikkat.serving.connections import bounded
         from dikkat.translation import Translator
 
     limits = {"rate": rate, "queue": queue, "seconds": seconds}
@@ -80,7 +82,7 @@ def serve(
         os.environ[_SETTINGS] = json.dumps(settings)
     uvicorn.run(
         target, host=host, port=port, workers=workers, factory=workers > 1, log_level="info", access_log=False,
-        server_header=False, proxy_headers=False, timeout_graceful_shutdown=int(seconds) + 1,
+        server_header=False, proxy_headers=False, timeout_graceful_shutdown=int(seconds) + 1, **bounded(seconds),
     )  # fmt: skip
 
 
@@ -100,8 +102,11 @@ def application() -> Any:
 
 def _made(settings: dict[str, Any]) -> Any:
     from dikkat.serving import Limits, create_app
+    from dikkat.serving.connections import Few
     from dikkat.translation import Translator
 
+    for logger in ("asyncio", "dikkat", "uvicorn.error"):
+        logging.getLogger(logger).addFilter(Few())
     translators = {name: Translator.load(folder) for name, folder in settings["models"].items()}
     limits = Limits(**settings["limits"])
     return create_app(translators, limits=limits, hosts=settings["hosts"], origins=settings["origins"])

@@ -84,5 +84,7 @@ def test_models_that_cannot_be_served(dikkat, folder, tmp_path):
     (tmp_path / "small").mkdir()
     status, _, err = dikkat(folder, tmp_path / "small")
     assert (status, "two of the name small" in err) == (2, True)
-    assert dikkat(folder, "--rate", "often")[0] == 2
-    assert dikkat(folder, "--seconds", "0")[0] == 2
+    for option, value in (("--rate", "often"), ("--seconds", "0"), ("--allow-origin", "example.org")):
+        status, _, err = dikkat(folder, option, value)
+        assert (status, err.count("\n")) == (2, 1)
+        assert f" {option}: got " in err

@@ -56,15 +56,20 @@ def serve(
 
         from dikkat.serving import Limits
         from dikkat.serving.connections import bounded
+        from dikkat.serving.limits import checked_origins
         from dikkat.translation import Translator
 
     limits = {"rate": rate, "queue": queue, "seconds": seconds}
-    Limits(**limits)  # type: ignore[arg-type]  # what is wrong with them is said here, and not by a worker
+    try:
+        Limits(**limits)  # type: ignore[arg-type]  # what is wrong with them is said here, and not by a worker
+    except InputError as error:
+        raise InputError(f"--{error}") from None
+    origins = checked_origins(allow_origin or [], "--allow-origin")
     any_name = host in ("0.0.0.0", "::") and not name
     names = [f"[{each}]" if ":" in each and each[0] != "[" else each for each in (host, *(name or []))]
     if odd := [each for each in names if "*" in each]:
         raise InputError(f"--name: got {odd[0]}; expected the name of a host")
-    hosts = ["*"] if any_name else ["localhost", "127.0.0.1", "[::1]", *names]
+    hosts = ["*"] if any_name else list(dict.fromkeys(["localhost", "127.0.0.1", "[::1]", *names]))
     named: dict[str, str] = {}
     for folder in models:
         called = folder.resolve().name
@@ -72,7 +77,7 @@ def serve(
             raise InputError(f"models: got two of the name {called}; expected names that differ: rename a folder")
         named[called] = str(folder)
     _check_free(host, port)
-    settings = {"models": named, "limits": limits, "hosts": hosts, "origins": allow_origin or []}
+    settings = {"models": named, "limits": limits, "hosts": hosts, "origins": origins}
     target: Any = "dikkat.cli.serve:application"
     if workers == 1:
         target = _made(settings)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
@@ -20,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from dikkat import __version__
 from dikkat.errors import InputError
 from dikkat.serving.guards import GONE, Guards, busy
-from dikkat.serving.limits import Limits
+from dikkat.serving.limits import Limits, checked_origins
 from dikkat.serving.messages import (
     AttentionRequest,
     BatchRequest,
@@ -76,7 +77,7 @@ def create_app(
         origins: Pages that may use it from a browser, beside its own, such as `https://example.org`.
 
     Raises:
-        InputError: No translator.
+        InputError: No translator, or an origin that is none.
 
     Example:
         >>> from fastapi.testclient import TestClient
@@ -104,7 +105,7 @@ def create_app(
     served.add_to(app)
     paths = frozenset(getattr(route, "path", "") for route in app.routes)
     app.add_middleware(Guards, limits=limits, metrics=served.metrics, paths=paths, hosts=hosts)
-    if allowed := list(origins):  # around the guards, so that a page can read their answers too
+    if allowed := checked_origins(origins, "origins"):  # around the guards, so that a page can read their answers too
         app.add_middleware(
             CORSMiddleware, allow_origins=allowed, allow_methods=["GET", "POST"], allow_headers=["*"],
             expose_headers=["Retry-After"],
@@ -185,22 +186,33 @@ class Served:
 
     async def steer(self, asked: SteerRequest, request: Request) -> Response:
         """Translate a sentence greedily, with words and attention weights of the reader's own."""
+        words: dict[int, int] = {}
+        for word in asked.words:
+            if word.step in words:
+                raise InputError(f"words: got step {word.step} twice; expected one word")
+            words[word.step] = word.token
         pins: dict[int, dict[int, float]] = {}
         for pin in asked.pins:
-            pins.setdefault(pin.step, {})[pin.position] = pin.weight
-        steering = Steering({word.step: word.token for word in asked.words}, pins)
+            if pin.position in (own := pins.setdefault(pin.step, {})):
+                raise InputError(f"pins: got position {pin.position} of step {pin.step} twice; expected one weight")
+            own[pin.position] = pin.weight
+        steering = Steering(words, pins)
         return await self._steered(asked.model, asked.text, steering, asked.likeliest, request)
 
     async def attention(self, asked: AttentionRequest, request: Request) -> Response:
         """Where the model looks while it is told to write a given translation."""
         self._check(asked.translation, "translation")
-        tokens = self._translator(asked.model).target_tokenizer.numbers([asked.translation])[0]
-        steering = Steering(dict(enumerate([*tokens, END])))
-        return await self._steered(asked.model, asked.text, steering, 0, request)
+        given = self._translator(asked.model).target_tokenizer.encode(asked.translation)
+        if not given.ids:
+            raise InputError("translation: got one without tokens; expected at least one")
+        steering = Steering(dict(enumerate([*given.ids, END])))
+        own = {"target": asked.translation, "target_tokens": given.pieces}  # words that the model does not know too
+        return await self._steered(asked.model, asked.text, steering, 0, request, own)
 
     async def _steered(
-        self, name: str | None, text: str, steering: Steering, likeliest: int, request: Request
-    ) -> Response:
+        self, name: str | None, text: str, steering: Steering, likeliest: int, request: Request,
+        given: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Response:  # fmt: skip
         translator = self._translator(name)
         with self._begun(translator, text, steering, likeliest) as walk:
 
@@ -210,7 +222,7 @@ class Served:
             taken = await _while_there(request, gathered())
         return await _answer(
             lambda: SteerResponse(
-                translation=Found.of(translation(translator, text, taken), attention=True),
+                translation=Found.of(translation(translator, text, taken), attention=True).model_copy(update=given),
                 steps=[_told(index, step, translator) for index, step in enumerate(taken)],
             ),
             aside=True,
@@ -295,7 +307,7 @@ class Served:
         if name is None:
             return next(iter(self._translators.values()))
         if name not in self._translators:
-            raise HTTPException(404, f"model: got {name!r}; expected one of {', '.join(self._translators)}")
+            raise HTTPException(404, f"model: got {name[:80]!r}; expected one of {', '.join(self._translators)}")
         return self._translators[name]
 
     def _check(self, text: str, name: str) -> None:
@@ -379,8 +391,14 @@ async def _while_there(request: Request, work: Awaitable[T]) -> T:
 _TOO_LONG = "the work took too long, and was stopped; send a shorter text, or try again later"
 
 
-async def _invalid(_: Request, error: Any) -> JSONResponse:
+async def _invalid(request: Request, error: Any) -> JSONResponse:
     first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        problem = f"body: not JSON: {first['ctx']['error']} at character {first['loc'][-1] + 1}"
+        return JSONResponse({"error": problem}, 400)
+    if isinstance(first["input"], bytes):  # as they came, since nothing says that they are JSON
+        kind = request.headers.get("content-type", "none")[:80]
+        return JSONResponse({"error": f"Content-Type: got {kind}; expected application/json"}, 400)
     place = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
     return JSONResponse({"error": f"{place}: {first['msg']}"}, 422)
 

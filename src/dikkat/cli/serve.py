@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Annotated, Any
@@ -56,7 +57,6 @@ def serve(
 
         from dikkat.serving import Limits
         from dikkat.serving.connections import bounded
-        from dikkat.serving.limits import checked_origins
         from dikkat.translation import Translator
 
     limits = {"rate": rate, "queue": queue, "seconds": seconds}
@@ -64,7 +64,9 @@ def serve(
         Limits(**limits)  # type: ignore[arg-type]  # what is wrong with them is said here, and not by a worker
     except InputError as error:
         raise InputError(f"--{error}") from None
-    origins = checked_origins(allow_origin or [], "--allow-origin")
+    for each in allow_origin or []:
+        if each != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#\sA-Z]+", each):  # as browsers write them
+            raise InputError(f"--allow-origin: got {each!r}; expected scheme and host in small letters")
     any_name = host in ("0.0.0.0", "::") and not name
     names = [f"[{each}]" if ":" in each and each[0] != "[" else each for each in (host, *(name or []))]
     if odd := [each for each in names if "*" in each]:
@@ -77,7 +79,7 @@ def serve(
             raise InputError(f"models: got two of the name {called}; expected names that differ: rename a folder")
         named[called] = str(folder)
     _check_free(host, port)
-    settings = {"models": named, "limits": limits, "hosts": hosts, "origins": origins}
+    settings = {"models": named, "limits": limits, "hosts": hosts, "origins": allow_origin or []}
     target: Any = "dikkat.cli.serve:application"
     if workers == 1:
         target = _made(settings)
@@ -87,7 +89,8 @@ def serve(
         os.environ[_SETTINGS] = json.dumps(settings)
     uvicorn.run(
         target, host=host, port=port, workers=workers, factory=workers > 1, log_level="info", access_log=False,
-        server_header=False, proxy_headers=False, timeout_graceful_shutdown=int(seconds) + 1, **bounded(seconds),
+        server_header=False, proxy_headers=False, timeout_graceful_shutdown=int(seconds) + 1,
+        timeout_worker_healthcheck=120, **bounded(seconds),
     )  # fmt: skip
 
 

@@ -1,15 +1,16 @@
 """The JSON API. `GET /api/openapi.json` describes it to programs, docs/serving.md to people."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from fastapi.sse import format_sse_event
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -20,8 +21,8 @@ from starlette.types import Receive, Scope, Send
 
 from dikkat import __version__
 from dikkat.errors import InputError
-from dikkat.serving.guards import GONE, Guards, busy
-from dikkat.serving.limits import Limits, checked_origins
+from dikkat.serving.guards import GONE, PAGE_POLICY, Guards, busy
+from dikkat.serving.limits import Limits
 from dikkat.serving.messages import (
     AttentionRequest,
     BatchRequest,
@@ -38,7 +39,6 @@ from dikkat.serving.messages import (
     TranslateResponse,
 )
 from dikkat.serving.metrics import Metrics
-from dikkat.serving.page import Page
 from dikkat.serving.queue import BusyError, Queue
 from dikkat.stopping import StoppedError, stopping
 from dikkat.translation import Translation, Translator
@@ -77,7 +77,7 @@ def create_app(
         origins: Pages that may use it from a browser, beside its own, such as `https://example.org`.
 
     Raises:
-        InputError: No translator, or an origin that is none.
+        InputError: No translator.
 
     Example:
         >>> from fastapi.testclient import TestClient
@@ -104,8 +104,9 @@ def create_app(
         app.add_exception_handler(error, answer)
     served.add_to(app)
     paths = frozenset(getattr(route, "path", "") for route in app.routes)
+    app.add_middleware(GZipMiddleware)
     app.add_middleware(Guards, limits=limits, metrics=served.metrics, paths=paths, hosts=hosts)
-    if allowed := checked_origins(origins, "origins"):  # around the guards, so that a page can read their answers too
+    if allowed := list(origins):  # around the guards, so that a page can read their answers too
         app.add_middleware(
             CORSMiddleware, allow_origins=allowed, allow_methods=["GET", "POST"], allow_headers=["*"],
             expose_headers=["Retry-After"],
@@ -119,7 +120,7 @@ class Served:
     def __init__(self, translators: dict[str, Translator], limits: Limits) -> None:
         self._translators, self._limits, self.metrics = translators, limits, Metrics()
         self._walks = 0
-        self._pages: dict[str, Page] = {}
+        self._pages: dict[str, tuple[bytes, dict[str, str]]] = {}
         self._working: asyncio.Task[None] | None = None
 
     @asynccontextmanager
@@ -186,16 +187,14 @@ class Served:
 
     async def steer(self, asked: SteerRequest, request: Request) -> Response:
         """Translate a sentence greedily, with words and attention weights of the reader's own."""
-        words: dict[int, int] = {}
-        for word in asked.words:
-            if word.step in words:
-                raise InputError(f"words: got step {word.step} twice; expected one word")
-            words[word.step] = word.token
         pins: dict[int, dict[int, float]] = {}
         for pin in asked.pins:
-            if pin.position in (own := pins.setdefault(pin.step, {})):
-                raise InputError(f"pins: got position {pin.position} of step {pin.step} twice; expected one weight")
-            own[pin.position] = pin.weight
+            pins.setdefault(pin.step, {})[pin.position] = pin.weight
+        words = {word.step: word.token for word in asked.words}
+        if len(words) < len(asked.words):
+            raise InputError("words: got two of one step; expected one")
+        if sum(map(len, pins.values())) < len(asked.pins):
+            raise InputError("pins: got two of one step and position; expected one")
         steering = Steering(words, pins)
         return await self._steered(asked.model, asked.text, steering, asked.likeliest, request)
 
@@ -211,7 +210,7 @@ class Served:
 
     async def _steered(
         self, name: str | None, text: str, steering: Steering, likeliest: int, request: Request,
-        given: Mapping[str, Any] = MappingProxyType({}),
+        given: dict[str, Any] | None = None,
     ) -> Response:  # fmt: skip
         translator = self._translator(name)
         with self._begun(translator, text, steering, likeliest) as walk:
@@ -275,10 +274,21 @@ class Served:
         async with self._packing[name]:  # several first requests pack it once
             if name not in self._pages:
                 try:
-                    self._pages[name] = await asyncio.to_thread(lambda: Page(translator.as_html(title=name)))
+                    page = (await asyncio.to_thread(translator.as_html, title=name)).encode()
                 except InputError as error:
                     raise HTTPException(404, str(error)) from error
-        return self._pages[name].answer(request.headers)
+                self._pages[name] = (
+                    page,
+                    {
+                        "Cache-Control": "no-cache",  # keep it, and ask whether it is still the same
+                        "Content-Security-Policy": PAGE_POLICY,
+                        "ETag": f'W/"{hashlib.sha256(page).hexdigest()[:32]}"',  # weak: of the compressed page too
+                    },
+                )
+        (page, headers), known = self._pages[name], request.headers.get("if-none-match", "")
+        if known == "*" or headers["ETag"] in known:  # a browser puts the headers in the place of those that it kept
+            return Response(status_code=304, headers=headers)
+        return HTMLResponse(page, headers=headers)
 
     async def models(self) -> list[ModelInfo]:
         """The models that are served; the first is that of requests that name none."""

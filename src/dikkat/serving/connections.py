@@ -10,8 +10,6 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_LINES = 10  # of one kind and minute, in the log
-
 
 def bounded(seconds: float) -> dict[str, Any]:
     """Options of uvicorn's, for connections that leave file descriptors to others.
@@ -20,9 +18,9 @@ def bounded(seconds: float) -> dict[str, Any]:
         seconds: Until the head of a request must be there.
     """
     descriptors = min(os.sysconf("SC_OPEN_MAX"), 4096)
-    rivals = Rivals(most=descriptors * 5 // 8, most_of_one=descriptors // 2)
+    most, most_of_one = descriptors * 5 // 8, descriptors // 2
     return {
-        "http": partial(Connection, seconds=seconds, rivals=rivals),
+        "http": partial(Connection, seconds=seconds, most=most, most_of_one=most_of_one, silent={}),
         "ws": "none",
         "loop": f"{__name__}:{Loop.__name__}",
         # As many are accepted at a time; four times as many may be on their way in or out.
@@ -42,46 +40,33 @@ class Loop(asyncio.SelectorEventLoop):
         return server
 
 
-class Rivals:
-    """The connections of a process.
-
-    Args:
-        most: In all; where there are more, the one that has been silent for longest is closed.
-        most_of_one: Of one address, likewise.
-    """
-
-    def __init__(self, *, most: int, most_of_one: int) -> None:
-        self.most, self.most_of_one = most, most_of_one
-        self.of = Counter[str]()  # connections by address
-        self.silent: dict[Connection, None] = {}  # the longest silent first
-
-    def make_room(self, address: str) -> None:
-        """Close a connection where one of this address, which is silent yet, is one too many."""
-        if (crowded := self.of[address] > self.most_of_one) or self.of.total() > self.most:
-            open_ = (each for each in self.silent if not each.transport.is_closing())
-            next(each for each in open_ if not crowded or each.address == address).transport.abort()
-
-
 class Connection(H11Protocol):
-    """A connection that is closed where it is silent for too long: where no head of a request is complete.
+    """A connection that is closed where it is silent: no head of a request is complete.
 
     Args:
-        seconds: How long that is, from its beginning or the end of its last answer on.
-        rivals: All connections.
+        seconds: How long it may be silent, from its beginning or the end of its last answer on.
+        most: Connections in all; where there are more, the one that has been silent for longest is closed.
+        most_of_one: Those of one address, likewise.
+        silent: All that are silent, the longest first.
         given: What uvicorn gives.
     """
 
-    def __init__(self, *, seconds: float, rivals: Rivals, **given: Any) -> None:
+    def __init__(
+        self, *, seconds: float, most: int, most_of_one: int, silent: dict["Connection", None], **given: Any
+    ) -> None:
         super().__init__(**given)
-        self._seconds, self._rivals, self.address = seconds, rivals, ""
+        self._seconds, self._most, self._most_of_one, self._silent = seconds, most, most_of_one, silent
+        self.address = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Begin."""
+        """Make room for it."""
         super().connection_made(transport)
         self.address = self.client[0] if self.client else ""
-        self._rivals.of[self.address] += 1
         self._listen()
-        self._rivals.make_room(self.address)
+        crowded = sum(each.address == self.address for each in self.connections) > self._most_of_one  # type: ignore[union-attr]
+        if crowded or len(self.connections) > self._most:
+            rivals = (each for each in self._silent if not each.transport.is_closing())
+            next(each for each in rivals if not crowded or each.address == self.address).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Read."""
@@ -94,26 +79,24 @@ class Connection(H11Protocol):
         self._listen()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """Leave."""
         super().connection_lost(exc)
         self._heard()
-        self._rivals.of[self.address] -= 1
-        self._rivals.of += Counter()  # without those of nobody
 
     def _listen(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
             self._heard()
-        elif self not in self._rivals.silent:
-            self._rivals.silent[self] = None
+        elif self not in self._silent:
+            self._silent[self] = None
             self._late = self.loop.call_later(self._seconds, self.transport.abort)
 
     def _heard(self) -> None:
         self._late.cancel()
-        self._rivals.silent.pop(self, None)
+        self._silent.pop(self, None)
 
 
 class Few(logging.Filter):
-    """A bound on a log that strangers can make grow."""
+    """A bound on a log that strangers can make grow: ten lines of one kind a minute."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,6 +108,6 @@ class Few(logging.Filter):
         if minute != self._minute:
             self._minute, self._seen = minute, Counter()
         self._seen[kind] += 1
-        if self._seen[kind] == _LINES:
+        if self._seen[kind] == 10:
             record.msg = f"{record.msg} (more of these are not logged in this minute)"
-        return self._seen[kind] <= _LINES
+        return self._seen[kind] <= 10

@@ -1,8 +1,6 @@
 """What a server takes on, and what it refuses."""
 
 import math
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import limits as rates
@@ -64,20 +62,3 @@ class Limits:
                 raise InputError(
                     f"rate: got {self.rate!r}; expected a number of requests and a time, such as 20/second"
                 )
-
-
-def checked_origins(origins: Iterable[str], name: str) -> list[str]:
-    """Origins as browsers write them.
-
-    Args:
-        origins: What was given; `"*"`: any.
-        name: Of it, for messages.
-
-    Raises:
-        InputError: One that no browser sends.
-    """
-    checked = list(origins)
-    for each in checked:
-        if each != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#\sA-Z]+", each):
-            raise InputError(f"{name}: got {each!r}; expected scheme and host in small letters, https://example.org")
-    return checked

@@ -32,7 +32,7 @@ class Figures:
     def __init__(self) -> None:
         self.opened, self.failed = 0, 0
         self.open: set[asyncio.StreamWriter] = set()
-        self.most = 0
+        self.most, self.files = 0, 0
         self.waited: dict[str, list[float]] = {}
 
 
@@ -61,8 +61,9 @@ async def silent(number: int, port: int, end: float, figures: Figures) -> None:
         await asyncio.sleep(0.5)
 
 
-def healthy(address: str, port: int, end: float, waited: list[float]) -> None:
+def healthy(address: str, port: int, end: float, figures: Figures, files: Path) -> None:
     """Ask how the server is, once a second."""
+    waited = figures.waited.setdefault(address, [])
     while time.monotonic() < end:
         began = time.monotonic()
         try:
@@ -72,6 +73,7 @@ def healthy(address: str, port: int, end: float, waited: list[float]) -> None:
             waited.append(time.monotonic() - began if answer == b"HTTP/1.1 200" else math.inf)
         except OSError:
             waited.append(math.inf)
+        figures.files = max(figures.files, len(list(files.glob("*"))))
         time.sleep(1)
 
 
@@ -109,8 +111,9 @@ def main() -> int:
                     return 1
                 time.sleep(0.2)
             port, end, figures = int(found[1]), time.monotonic() + given.seconds, Figures()
+            files = Path(f"/proc/{server.pid}/fd")
             asking = [
-                threading.Thread(target=healthy, args=(address, port, end, figures.waited.setdefault(address, [])))
+                threading.Thread(target=healthy, args=(address, port, end, figures, files))
                 for address in ("127.0.0.2", "127.0.0.1")
             ]
             for each in asking:
@@ -118,7 +121,6 @@ def main() -> int:
             asyncio.run(attack(port, given.connections, end, figures))
             for each in asking:
                 each.join()
-            used = len(list(Path(f"/proc/{server.pid}/fd").glob("*")))
         finally:
             server.terminate()
             try:
@@ -127,7 +129,7 @@ def main() -> int:
                 server.kill()
         size = log.stat().st_size
     print(f"silent connections: {figures.most:,} open at once as clients see it, {figures.opened:,} opened in all, "
-          f"{figures.failed:,} not taken; the server's descriptors at the end: {used}")  # fmt: skip
+          f"{figures.failed:,} not taken; the server's descriptors at most: {figures.files:,}")  # fmt: skip
     good = size <= LOG
     for address, waited in figures.waited.items():
         middle, longest = sorted(waited)[len(waited) // 2], max(waited)

@@ -543,6 +543,43 @@ def test_connections_that_are_too_many(translator):
         assert busy.recv(12) == b"HTTP/1.1 200"
 
 
+class Clock(asyncio.SelectorEventLoop):
+    """A loop whose timers a test sets off."""
+
+    def call_later(self, delay, callback, *args, **more):
+        self.timer = lambda: callback(*args)
+        return super().call_later(1e6, callback, *args, **more)
+
+
+class Slowly(asyncio.Transport):
+    """A transport to a client that has not read all that it asked for."""
+
+    def __init__(self, left):
+        super().__init__()
+        self.left, self.aborted = left, False
+
+    def get_write_buffer_size(self):
+        return self.left
+
+    def abort(self):
+        self.aborted = True
+
+
+def test_a_client_that_reads_slowly_is_not_silent(translator):
+    with contextlib.closing(Clock()) as loop:
+        config = uvicorn.Config(create_app({"small": translator}), log_level="warning")
+        given = {"config": config, "server_state": uvicorn.server.ServerState(), "app_state": {}, "_loop": loop}
+        connection = Connection(seconds=7.0, most=5, most_of_one=3, silent={}, **given)
+        transport = Slowly(8_000_000)
+        connection.connection_made(transport)
+        for left in (5_000_000, 100, 0):  # at each look it has read more
+            transport.left = left
+            loop.timer()
+            assert not transport.aborted
+        loop.timer()
+        assert transport.aborted
+
+
 def test_a_log_that_strangers_cannot_fill(caplog):
     logger = logging.getLogger("dikkat.test")
     logger.addFilter(Few())

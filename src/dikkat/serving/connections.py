@@ -88,7 +88,17 @@ class Connection(H11Protocol):
             self._heard()
         elif self not in self._silent:
             self._silent[self] = None
-            self._late = self.loop.call_later(self._seconds, self.transport.abort)
+            self._wait()
+
+    def _wait(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._late = self.loop.call_later(self._seconds, self._look, left)
+
+    def _look(self, left: int) -> None:
+        if self.transport.get_write_buffer_size() < left:  # the last answer is still being read
+            self._wait()
+        else:
+            self.transport.abort()
 
     def _heard(self) -> None:
         self._late.cancel()

@@ -3,8 +3,8 @@
     python tests/stress/silent_connections.py FOLDER [--connections 2000] [--seconds 60] [--descriptors 1024]
 
 The server, of the model in FOLDER, is a process with few file descriptors. Connections of 127.0.0.1, and a fifth of
-them of other addresses, are opened and send nothing or half a head; those that the server closes are opened again. All
-of that is on loopback and ends by itself. Meanwhile 127.0.0.1 and an address of its own ask for `/api/health`, once a
+them of other addresses, are opened and send nothing or half a head; those that the server closes are opened again
+after a while. All of that is on loopback and ends by itself. Meanwhile 127.0.0.1 and an address of its own ask for `/api/health`, once a
 second each.
 """
 
@@ -23,6 +23,7 @@ from pathlib import Path
 
 WITHIN = 2.0  # seconds for an answer
 LOG = 2**20  # bytes
+AGAIN = 5.0  # seconds until a connection that the server closed is opened again
 ASKED = b"GET /api/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
@@ -58,7 +59,7 @@ async def silent(number: int, port: int, end: float, figures: Figures) -> None:
             pass
         figures.open.discard(writer)
         writer.transport.abort()
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(AGAIN)
 
 
 def healthy(address: str, port: int, end: float, figures: Figures, files: Path) -> None:

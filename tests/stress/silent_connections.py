@@ -4,8 +4,8 @@
 
 The server, of the model in FOLDER, is a process with few file descriptors. Connections of 127.0.0.1, and a fifth of
 them of other addresses, are opened and send nothing or half a head; those that the server closes are opened again
-after a while. All of that is on loopback and ends by itself. Meanwhile 127.0.0.1 and an address of its own ask for `/api/health`, once a
-second each.
+after a while. All of that is on loopback and ends by itself. Meanwhile 127.0.0.1, and an address that does nothing
+else, ask for `/api/health`, once a second each.
 """
 
 import argparse

@@ -1,13 +1,17 @@
 """The table of cases in Keras, on the backend of this process: layers, values and gradients."""
 
+import dataclasses
 from inspect import signature
 from typing import Any
 
+import keras
 import pytest
 from conformance import CASES, Array, Case
 from gradients import Tensors, differentiate
 
 from dikkat.frameworks import keras as dikkat
+
+SQUARES = [case for case in CASES if "of one square" in case.name and case.layer != "masked_softmax"]
 
 
 class Attend(dikkat.Block):
@@ -29,6 +33,21 @@ def test_a_case(case: Case) -> None:
     case.check(*run(case))
 
 
+@pytest.mark.parametrize("case", SQUARES, ids=lambda case: case.name)
+def test_a_case_in_a_graph(case: Case) -> None:
+    """Of a known shape, as `predict` makes one of a single sequence."""
+    layer = made(case)
+    inputs = [keras.Input(batch_shape=array.shape) for array in case.inputs.values()]
+    output, weights = layer(*inputs, **restrictions(case), return_weights=True)
+    dikkat.load_tensors(layer, case.tensors)
+    found = keras.Model(inputs, {"output": output, "weights": weights}).predict(list(case.inputs.values()), verbose=0)
+    dataclasses.replace(case, differentiated=False).check(found)
+
+
+def restrictions(case: Case) -> dict[str, Any]:
+    return {("attention_mask" if name == "mask" else name): each for name, each in case.given.items()}
+
+
 def run(case: Case) -> tuple[dict[str, Array], dict[str, Array]]:
     layer = made(case)
     if case.layer.startswith("Attentional"):
@@ -40,7 +59,7 @@ def run(case: Case) -> tuple[dict[str, Array], dict[str, Array]]:
         layer.build(**{name: shapes[name] for name in signature(layer.build).parameters})
     if case.layer != "masked_softmax":
         dikkat.load_tensors(layer, case.tensors)
-    given = {("attention_mask" if name == "mask" else name): each for name, each in case.given.items()}
+    given = restrictions(case)
 
     def function(tensors: Tensors) -> Tensors:
         if case.layer == "masked_softmax":

@@ -388,7 +388,7 @@ def _of(shapes: Mapping[str, tuple[int, ...]], scale: float = 0.6) -> dict[str, 
 
 def _attention_layers(**sizes: int) -> Iterator[tuple[str, str, dict[str, Any], dict[str, Array], dict[str, Array]]]:
     """Name of the score, of the layer, its settings, parameters and inputs."""
-    yield "Average", "AverageAttention", {}, {}, _qkv(query_size=Q, **sizes)
+    yield "Average", "attend", {"score": "Average"}, {}, _qkv(query_size=Q, **sizes)
     sigma = np.array([0.7, 1.3, 2.0, 1.1])
     learnt = {"score.log_bandwidth": np.log(sigma).astype(np.float32)}
     yield "Gaussian", "KernelAttention", {"bandwidth": sigma.tolist()}, {"score.fixed_bandwidth": sigma}, _qkv(**sizes)

@@ -14,20 +14,6 @@ from dikkat.frameworks import keras as dikkat
 SQUARES = [case for case in CASES if "of one square" in case.name and case.layer != "masked_softmax"]
 
 
-class Attend(dikkat.Block):
-    """The function, with the score as a layer has it."""
-
-    def __init__(self, score: dikkat.Score, **options: Any) -> None:
-        super().__init__(**options)
-        self.score = score
-
-    def build(self, query_shape: Any, key_shape: Any) -> None:
-        self.score.build(query_shape, key_shape)
-
-    def call(self, query: Any, key: Any, value: Any, valid_lens: Any = None, return_weights: bool = False) -> Any:
-        return dikkat.attend(query, key, value, score=self.score, valid_lens=valid_lens, return_weights=return_weights)
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_case(case: Case) -> None:
     case.check(*run(case))
@@ -97,4 +83,5 @@ def made(case: Case) -> Any:
         own = {"hiddens": "num_hiddens", "bandwidth": "bandwidth", "learnable": "learnable"}
         of_score = {own[name]: settings.pop(name) for name in own if name in settings}
         settings["score"] = getattr(dikkat, settings["score"])(**of_score)
-    return Attend(**settings) if case.layer == "attend" else getattr(dikkat, case.layer)(**settings, dtype=case.dtype)
+    layer = dikkat.Attention if case.layer == "attend" else getattr(dikkat, case.layer)
+    return layer(**settings, dtype=case.dtype)

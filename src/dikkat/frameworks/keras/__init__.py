@@ -15,7 +15,7 @@ from dikkat.frameworks.keras.encoders import GRUEncoder, LSTMEncoder
 from dikkat.frameworks.keras.heads import MultiHeadAttention, SelfAttention
 from dikkat.frameworks.keras.layers import (
     AdditiveAttention,
-    AverageAttention,
+    Attention,
     BilinearAttention,
     DotProductAttention,
     KernelAttention,
@@ -44,10 +44,10 @@ from dikkat.frameworks.keras.translator import Translator
 __all__ = [
     "Additive",
     "AdditiveAttention",
+    "Attention",
     "AttentionalGRU",
     "AttentionalLSTM",
     "Average",
-    "AverageAttention",
     "Bilinear",
     "BilinearAttention",
     "Block",

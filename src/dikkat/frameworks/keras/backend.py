@@ -101,6 +101,19 @@ def features(name: str, tensor: Any) -> Any:
     return tensor
 
 
+def check_concrete(function: str, layer: str, *tensors: Any) -> None:
+    """Whether a function's tensors have values, or will have them where it runs.
+
+    Raises:
+        TypeError: One stands for an input of a functional model.
+    """
+    if any(map(keras.utils.is_keras_tensor, tensors)):
+        raise TypeError(
+            f"{function}: got a symbolic tensor of a functional model; expected tensors with values. There, use the "
+            f"layer: {layer}"
+        )
+
+
 class Backend:
     """`dikkat.frameworks.contract.operations.Operations` of the tensors of Keras's backend."""
 

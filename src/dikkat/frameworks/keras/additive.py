@@ -124,16 +124,7 @@ def additive(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
     if query.shape[:-2] != key.shape[:-2]:  # brought together here, where differentiation takes them apart again
         query = query + ops.zeros_like(key[..., :1, :1])
         key = key + ops.zeros_like(query[..., :1, :1])
-    return (at_once if _are_few(query, key) else _in_a_loop)(query, key, weight)
-
-
-def at_once(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
-    """As `additive`, of all features at once: for few numbers, and for a decoder, which has one query at a step.
-
-    There the pairs' features take no more memory than the keys', and with n = 1 the n·m values of tanh are hardly more
-    than n + m exponentials. Over many steps they would take more: so the gradient computes them again.
-    """
-    return _at_once(query, key, weight)
+    return (_at_once if _are_few(query, key) else _in_a_loop)(query, key, weight)
 
 
 def _are_few(query: Tensor, key: Tensor) -> bool:

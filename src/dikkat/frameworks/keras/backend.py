@@ -44,17 +44,13 @@ def readable(tensor: Any) -> bool:
     if backend == "tensorflow":
         return hasattr(tensor, "numpy") and "CPU" in tensor.device
     if backend == "jax":
-        return is_array(tensor) and all(each.platform == "cpu" for each in tensor.devices())
+        import jax
+
+        traced = isinstance(tensor, jax.core.Tracer)  # which stands for numbers in a program or under a transform
+        return not traced and all(each.platform == "cpu" for each in tensor.devices())
     from dikkat.masking import can_read_values
 
     return can_read_values(tensor)
-
-
-def is_array(tensor: Any) -> bool:
-    """Whether a tensor of JAX's has its numbers, and does not stand for them in a program or under a transform."""
-    import jax
-
-    return not isinstance(tensor, jax.core.Tracer)
 
 
 def kind(tensor: Any) -> str:

@@ -1,7 +1,7 @@
 """Layers with one head over `attend`, batch first, serialisable, on every backend; called as `calls` says."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 
@@ -63,7 +63,7 @@ class Attention(Attending):
         (None, None, 5)
     """
 
-    arguments = ("score", "dropout", "seed")
+    arguments: ClassVar[tuple[str, ...]] = ("score", "dropout", "seed")
 
     def build(self, query_shape: Shape, key_shape: Shape) -> None:
         """Make the score's parameters, for queries and keys of these shapes."""

@@ -109,9 +109,6 @@ SUITES: dict[str, dict[str, Bench]] = {
     },
     "frameworks": {
         "keras_additive": Bench("frameworks.keras_additive", "the Keras layer beside Keras's own"),
-        "cross_loading": Bench(
-            "frameworks.cross_loading", "one checkpoint in five frameworks", ("--model", "demo/model", *_MXNET)
-        ),
         "textbook_experiment": Bench(
             "frameworks.textbook_experiment", "the textbook's experiment in each framework", _MXNET
         ),

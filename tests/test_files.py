@@ -163,6 +163,8 @@ def test_a_file_whose_size_is_not_its_own_is_refused():
         (b'{"a": 1, "b": {"c": 1, "c": 2}}', "the key 'c' is given twice"),
         (b"[NaN]", "NaN is no number"),
         (b"-Infinity", "-Infinity is no number"),
+        (b'{"loss": 1e999}', "1e999 is larger"),
+        (b"[-2.5E+400]", "larger than any number in double precision"),
         (b"9" * 5000, "digits"),
         (b"\xff", "utf-8"),
         (b"[1] 2", "Extra data"),

@@ -17,7 +17,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 import kit
 from dikkat import MultiHeadAttention, record
 from dikkat.distributed import RankError, attend, blocks, passing, positions
-from dikkat.scores import Additive, Dot, Gaussian, ScaledDot
+from dikkat.scores import Additive, Dot, Gaussian, ScaledDot, Score
 
 METHODS = ["ring", "zigzag", "reduce"]
 DTYPES = [torch.float64, torch.float32]
@@ -236,6 +236,19 @@ def dropped_case() -> kit.Call:
     return kit.replace(made, **sides, value=values)
 
 
+class Own(Score):
+    """A score of one's own, with an attribute of each kind."""
+
+    pair = "inner"
+
+    def __init__(self, *, fails: bool = False, turned: bool = False, centre: Tensor | None = None) -> None:
+        super().__init__()
+        self.fails, self.turned, self.centre = [fails], turned, torch.zeros(5) if centre is None else centre
+
+    def project_key(self, key: Tensor) -> Tensor:
+        return key @ torch.zeros(7, 5) if self.fails[0] else key - self.centre
+
+
 def refused(rank: int, world: int, folder: Path) -> dict[str, str]:
     """What ranks are told where one of them brings something else."""
     last, found = rank == world - 1, {}
@@ -249,10 +262,13 @@ def refused(rank: int, world: int, folder: Path) -> dict[str, str]:
         "lengths": ([x, x], {"valid_lens": torch.tensor([3, 2 if last else 1])}),
         "one rank's mistake": ([x, x[:1].expand(3, 3, 5) if last else x], {}),
         "one rank's lengths": ([x, x], {"valid_lens": torch.full((2, 3), 100 if last else 1)}),
+        "one rank's score": ([x, x], {"score": Own(fails=last)}),
+        "a score's tensor": ([x, x], {"score": Own(centre=torch.full((5,), float(last)))}),
+        "a score's switch": ([x, x], {"score": Own(turned=last)}),
         "gradients": ([x, x.clone().requires_grad_() if last else x], {}),
     }
     for name, ((query, key), more) in ways.items():
-        with pytest.raises((RankError, ValueError)) as caught:
+        with pytest.raises((RankError, ValueError, RuntimeError)) as caught:
             attend(query, key, key, **{"score": ScaledDot(), **more})
         found[name] = str(caught.value)
     with pytest.raises(RankError) as caught, record(nn.Identity(), sums=True) if last else nullcontext():

@@ -133,6 +133,9 @@ def test_ranks_that_disagree_are_told(results):
         "lengths": rf"valid_lens: got lengths of sum .* on rank {last} and .* on rank 0",
         "one rank's mistake": rf"group: rank {last} refuses its call: query, key, value: got shapes",
         "one rank's lengths": rf"group: rank {last} refuses its call: valid_lens: got 100; expected 0 to {keys}",
+        "one rank's score": rf"group: rank {last} refuses its call: mat1 and mat2 shapes cannot be multiplied",
+        "a score's tensor": rf"score: got Own of sum .* on rank {last} and Own of sum .* on rank 0",
+        "a score's switch": rf"score: got Own of sum .* on rank {last} and Own of sum .* on rank 0",
         "gradients": rf"gradients: got True on rank {last} and False on rank 0",
         "recorded": rf"recorded: got True on rank {last} and False on rank 0",
     }.items():

@@ -162,7 +162,7 @@ def test_a_font_that_has_the_glyphs_fills_in():
 
 
 def test_glyphs_that_no_font_has_are_named(monkeypatch):
-    monkeypatch.setattr(fonts, "_candidates", list)
+    monkeypatch.setattr(fonts, "_FALLBACKS", ())
     with (
         matplotlib.rc_context({"font.family": "DejaVu Sans"}),
         pytest.warns(UserWarning, match=r"glyphs 猫 \(cjk unified ideograph\).*fonts-noto-cjk") as caught,
@@ -172,7 +172,7 @@ def test_glyphs_that_no_font_has_are_named(monkeypatch):
 
 
 def test_saving_does_not_repeat_the_warning_for_each_glyph(monkeypatch, tmp_path):
-    monkeypatch.setattr(fonts, "_candidates", list)
+    monkeypatch.setattr(fonts, "_FALLBACKS", ())
     with matplotlib.rc_context({"font.family": "DejaVu Sans"}):
         with pytest.warns(UserWarning, match="glyphs 猫"):
             figure = heatmaps(np.eye(2), keys=["猫", "cat"])
@@ -180,7 +180,7 @@ def test_saving_does_not_repeat_the_warning_for_each_glyph(monkeypatch, tmp_path
 
 
 def test_marks_and_joiners_need_no_font(monkeypatch):
-    monkeypatch.setattr(fonts, "_candidates", list)
+    monkeypatch.setattr(fonts, "_FALLBACKS", ())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         figure = heatmaps(np.eye(2), keys=["e\u0301\u200d", "\u202eab\u1ab0"])

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -28,11 +29,14 @@ def dikkat(monkeypatch, capsys):
 
 
 @contextlib.contextmanager
-def served(*arguments):
-    """A server of its own, and its address."""
+def served(*arguments, descriptors):
+    """A server of its own, which may open so many files, and its address."""
     command = [sys.executable, "-m", "dikkat", "serve", *map(str, arguments), "--port", "0"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors)),
+    )  # fmt: skip
     try:
         for line in process.stderr:
             if found := re.search(r"running on (http://\S+)", line):
@@ -44,7 +48,7 @@ def served(*arguments):
 
 
 def test_it_answers_and_ends_when_it_is_asked_to(folder):
-    with served(folder) as (process, address):
+    with served(folder, descriptors=64) as (process, address), contextlib.ExitStack() as stack:
         assert address.startswith("http://127.0.0.1:")
         answer = httpx.post(f"{address}/api/translate", json={"text": "I lost."}, timeout=60).json()
         assert answer["translations"][0]["target"] == "J'ai perdu."
@@ -55,6 +59,8 @@ def test_it_answers_and_ends_when_it_is_asked_to(folder):
         assert model["name"] == "small"
 
         host, port = address.removeprefix("http://").split(":")
+        for _ in range(99):  # connections that say nothing, more than the server may have files
+            stack.enter_context(socket.create_connection((host, int(port)), 60))
         with socket.create_connection((host, int(port))) as left:  # a client that leaves in the middle of its request
             left.sendall(b"POST /api/translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{")
         deadline = time.monotonic() + 60
@@ -84,5 +90,8 @@ def test_models_that_cannot_be_served(dikkat, folder, tmp_path):
     (tmp_path / "small").mkdir()
     status, _, err = dikkat(folder, tmp_path / "small")
     assert (status, "two of the name small" in err) == (2, True)
-    assert dikkat(folder, "--rate", "often")[0] == 2
-    assert dikkat(folder, "--seconds", "0")[0] == 2
+    origins = [("--allow-origin", each) for each in ("example.org", "https://example.org/", "https://Example.org")]
+    for option, value in [("--rate", "often"), ("--seconds", "0"), *origins]:
+        status, _, err = dikkat(folder, option, value)
+        assert (status, err.count("\n")) == (2, 1)
+        assert f" {option}: got " in err

@@ -1,22 +1,29 @@
 """The server's API, against the library's own answers."""
 
 import asyncio
+import contextlib
 import gzip
 import json
+import logging
 import math
 import re
+import socket
 import threading
+import time
+from functools import partial
 
 import httpx
 import pytest
 import torch
+import uvicorn
 from fastapi.testclient import TestClient
 
 from dikkat.serving import Limits, create_app
+from dikkat.serving.connections import Connection, Few, bounded
 from dikkat.stopping import look
 from dikkat.translation import InputError, Search, Translator
 from dikkat.translation.decoding.steering import Steering, steps
-from dikkat.translation.text.tokenizer import END
+from dikkat.translation.text.tokenizer import END, UNKNOWN
 
 SENTENCES = ["Where is the man?", "", "She sees Marie.", "I lost."]
 
@@ -105,6 +112,24 @@ def test_attention_of_a_given_translation(client, translator):
     assert answer["translation"]["target"] == "Elle voit Marie."
 
 
+def test_words_that_the_model_does_not_know_in_a_given_translation(client):
+    given = "Le chinchilla est zorglub."
+    told = client.post("/api/attention", json={"text": "The man is calm.", "translation": given}).json()["translation"]
+    assert told["target"] == given
+    assert told["target_tokens"] == ["Le", "chinchilla", "est", "zorglub", "."]
+    given = "Il est chinchilla."  # nor is a word of the sentence taken that the model does not know either
+    told = client.post("/api/attention", json={"text": "The man is zorglub.", "translation": given}).json()
+    assert told["translation"]["target"] == given
+
+
+def test_an_unknown_word_that_is_picked(client):
+    asked = {"text": "The man is calm.", "words": [{"step": 0, "token": UNKNOWN}, {"step": 1, "token": END}]}
+    told = client.post("/api/steer", json=asked).json()["translation"]
+    assert (told["target"], told["target_tokens"]) == ("<unk>", ["<unk>"])
+    told = client.post("/api/steer", json=asked | {"text": "The man is zorglub."}).json()["translation"]
+    assert (told["target"], told["target_tokens"]) == ("zorglub", ["zorglub"])
+
+
 def test_what_there_is(client, translator):
     (model,) = client.get("/api/models").json()
     assert (model["name"], model["source_tokens"]) == ("small", len(translator.source_tokenizer))
@@ -126,7 +151,7 @@ def test_the_page_of_a_model(client, translator):
 
 @pytest.mark.parametrize(
     ("accepted", "packed"),
-    [("gzip, br", True), ("*", True), ("br, gzip;q=0.5", True), ("gzip;q=0, *", False), ("br", False), ("", False)],
+    [("gzip, br", True), ("br, gzip;q=0.5", True), ("br", False), ("", False)],
 )
 def test_the_page_is_sent_packed_to_whom_takes_it(client, translator, accepted, packed):
     with client.stream("GET", "/", headers={"Accept-Encoding": accepted}) as answer:
@@ -215,6 +240,13 @@ def test_first_requests_at_once_pack_the_page_once(translator):
         ("steer", {"text": "Go.", "pins": [{"step": 0, "position": 2, "weight": 0.5}]}, "pins: got position 2"),
         ("steer", {"text": "Go.", "words": [{"step": 0, "token": 10**6}]}, "words: got token 1000000"),
         ("steer", {"text": "Go.", "words": [{"step": 0.5, "token": 4}]}, "words.0.step: "),
+        ("steer", {"text": "Go.", "words": [{"step": 0, "token": END}]}, "words: got the end at step 0; expected it"),
+        ("steer", {"text": "Go.", "words": [{"step": 1, "token": 4}] * 2}, "words: got two of one step"),
+        (
+            "steer",
+            {"text": "Go.", "pins": [{"step": 1, "position": 0, "weight": 0.1}] * 2},
+            "pins: got two of one",
+        ),
         ("attention", {"text": "", "translation": "Va !"}, "sentence: got one without tokens"),
     ],
 )
@@ -223,7 +255,20 @@ def test_a_request_that_cannot_be_answered_is_told_why(client, path, body, what)
     assert told(answer, 422).startswith(what)
 
 
-@pytest.mark.parametrize("body", ["", "{", "[]", "null", '"text"', "\x00", '{"text": "a"', "1e999"])
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", None])
+def test_json_that_is_not_said_to_be_json(client, kind):
+    headers = {} if kind is None else {"Content-Type": kind}
+    answer = client.post("/api/translate", content='{"text": "I lost."}', headers=headers)
+    assert told(answer, 400) == f"Content-Type: got {kind or 'none'}; expected application/json"
+
+
+@pytest.mark.parametrize(("body", "place"), [("{'text': 'x'}", 2), ('{"text": "a"', 13), ("{", 2), ("\x00", 1)])
+def test_a_body_that_is_not_json(client, body, place):
+    answer = client.post("/api/translate", content=body, headers={"Content-Type": "application/json"})
+    assert re.match(rf"body: not JSON: .+ at character {place}$", told(answer, 400))
+
+
+@pytest.mark.parametrize("body", ["", "[]", "null", '"text"', "1e999"])
 def test_a_body_that_is_no_request(client, body):
     assert told(client.post("/api/translate", content=body, headers={"Content-Type": "application/json"}), 422)
 
@@ -248,6 +293,8 @@ def test_models_paths_and_methods_that_there_are_not(client):
     assert told(client.post("/api/translate", json={"text": "Go.", "model": "big"}), 404) == (
         "model: got 'big'; expected one of small"
     )
+    long = told(client.post("/api/translate", json={"text": "Go.", "model": "x" * 10**5}), 404)
+    assert len(long) < 200
     assert told(client.get("/api/nothing"), 404)
     assert told(client.get("/api/translate"), 405)
 
@@ -428,3 +475,118 @@ def test_limits_that_are_none(wrong, what):
 def test_there_is_something_to_serve():
     with pytest.raises(InputError, match="translators: got none"):
         create_app({})
+
+
+@contextlib.contextmanager
+def listening(app, **options):
+    """A server on a thread, and its port."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", **options))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.005)
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(60)
+
+
+def connected(port: int, address: str = "127.0.0.1", said: bytes = b"") -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port), 60, (address, 0))
+    client.sendall(said)
+    return client
+
+
+def read_to_the_end(client: socket.socket) -> None:
+    """Read until the server closes the connection, which it may take a minute for."""
+    with contextlib.suppress(ConnectionResetError):
+        while client.recv(4096):
+            pass
+
+
+HEALTH = b"GET /api/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("said", [b"", HEALTH[:-2], HEALTH + HEALTH[:9]])
+def test_connections_that_say_nothing_are_closed_in_time(translator, said):
+    with listening(create_app({"small": translator}), **bounded(0.5)) as port, connected(port, said=said) as client:
+        if said.startswith(HEALTH):
+            assert client.recv(12) == b"HTTP/1.1 200"
+        read_to_the_end(client)
+
+
+def test_connections_that_are_too_many(translator):
+    """The longest silent one makes room, of the same address where that has too many; one with a request never does."""
+    slow = Slow(translator)
+    options = {"http": partial(Connection, seconds=60.0, most=5, most_of_one=3, silent={})}
+    with listening(create_app({"small": slow}), **options) as port, contextlib.ExitStack() as stack:
+
+        def opened(address, said=b""):
+            return stack.enter_context(connected(port, address, said))
+
+        body = b'{"text": "Go."}'
+        head = b"POST /api/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        busy = opened("127.0.0.1", head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        while not slow.batches:
+            time.sleep(0.005)
+        other = opened("127.0.0.2")
+        silent = [opened("127.0.0.1") for _ in range(4)]
+        for each in silent[:2]:  # those of an address
+            read_to_the_end(each)
+        more = [opened(f"127.0.0.{number}") for number in (3, 4)]  # now six, of which the longest silent is another's
+        read_to_the_end(other)
+        for each in (*silent[2:], *more):
+            each.sendall(HEALTH)
+            assert each.recv(12) == b"HTTP/1.1 200"
+        slow.go_on.set()
+        assert busy.recv(12) == b"HTTP/1.1 200"
+
+
+class Clock(asyncio.SelectorEventLoop):
+    """A loop whose timers a test sets off."""
+
+    def call_later(self, delay, callback, *args, **more):
+        self.timer = lambda: callback(*args)
+        return super().call_later(1e6, callback, *args, **more)
+
+
+class Slowly(asyncio.Transport):
+    """A transport to a client that has not read all that it asked for."""
+
+    def __init__(self, left):
+        super().__init__()
+        self.left, self.aborted = left, False
+
+    def get_write_buffer_size(self):
+        return self.left
+
+    def abort(self):
+        self.aborted = True
+
+
+def test_a_client_that_reads_slowly_is_not_silent(translator):
+    with contextlib.closing(Clock()) as loop:
+        config = uvicorn.Config(create_app({"small": translator}), log_level="warning")
+        given = {"config": config, "server_state": uvicorn.server.ServerState(), "app_state": {}, "_loop": loop}
+        connection = Connection(seconds=7.0, most=5, most_of_one=3, silent={}, **given)
+        transport = Slowly(8_000_000)
+        connection.connection_made(transport)
+        for left in (5_000_000, 100, 0):  # at each look it has read more
+            transport.left = left
+            loop.timer()
+            assert not transport.aborted
+        loop.timer()
+        assert transport.aborted
+
+
+def test_a_log_that_strangers_cannot_fill(caplog):
+    logger = logging.getLogger("dikkat.test")
+    logger.addFilter(Few())
+    for number in range(1_000):
+        logger.warning("somebody came from port %d, and left", number)
+    logger.warning("something else")
+    found = [record.getMessage() for record in caplog.records]
+    assert len(found) <= 21  # twice as many where a minute ends meanwhile
+    assert "more of these" in found[9]
+    assert found[-1] == "something else"

@@ -84,6 +84,8 @@ def test_pins_where_nothing_is_left_to_others():
     translator = untrained()
     everything, *_ = steps(translator, "a b", Steering(pins={0: {0: 0.1, 1: 0.3}}))
     torch.testing.assert_close(everything.weights, torch.tensor([0.25, 0.75]))
+    tiny, *_ = steps(translator, "a b", Steering(pins={0: {0: 1e-46, 1: 3e-46}}))  # less than float32 has
+    torch.testing.assert_close(tiny.weights, torch.tensor([0.25, 0.75]))
     nothing, *_ = steps(translator, "a b c", Steering(pins={0: {1: 1.0}}))
     torch.testing.assert_close(nothing.weights, torch.tensor([0.0, 1.0, 0.0]))
 
@@ -114,6 +116,7 @@ def test_a_model_without_attention_goes_step_by_step_too():
         (Steering(words={0: 2}), "words: got token 2 at step 0; expected the end, 3, or a number up to"),
         (Steering(words={0: 99}), "words: got token 99"),
         (Steering(words={0: True}), "words: got token True"),
+        (Steering(words={0: 3}), "words: got the end at step 0; expected it at step 1 or later"),
         (Steering(pins={0: {3: 0.5}}), "pins: got position 3; expected a whole number from 0 to 2"),
         (Steering(pins={0: {-1: 0.5}}), "pins: got position -1"),
         (Steering(pins={0: {0: -0.1}}), "pins: got a weight of -0.1 at step 0; expected 0 to 1"),

@@ -1,4 +1,4 @@
-/** The translator alive in one page, or in a notebook. The decoder stands alone; the pictures, the lessons and the page are built on it. */
+/** Entry point of the page and of the notebook widgets. The decoder uses nothing of the pictures, lessons and rooms. */
 import { begin } from "./page/app";
 import { render } from "./widget/widget";
 

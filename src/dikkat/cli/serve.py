@@ -1,7 +1,9 @@
 """`dikkat serve`."""
 
 import json
+import logging
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Annotated, Any
@@ -54,15 +56,22 @@ def serve(
         import uvicorn
 
         from dikkat.serving import Limits
+        from dikkat.serving.connections import bounded
         from dikkat.translation import Translator
 
     limits = {"rate": rate, "queue": queue, "seconds": seconds}
-    Limits(**limits)  # type: ignore[arg-type]  # what is wrong with them is said here, and not by a worker
+    try:
+        Limits(**limits)  # type: ignore[arg-type]  # what is wrong with them is said here, and not by a worker
+    except InputError as error:
+        raise InputError(f"--{error}") from None
+    for each in allow_origin or []:
+        if each != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#\sA-Z]+", each):  # as browsers write them
+            raise InputError(f"--allow-origin: got {each!r}; expected scheme and host in small letters")
     any_name = host in ("0.0.0.0", "::") and not name
     names = [f"[{each}]" if ":" in each and each[0] != "[" else each for each in (host, *(name or []))]
     if odd := [each for each in names if "*" in each]:
         raise InputError(f"--name: got {odd[0]}; expected the name of a host")
-    hosts = ["*"] if any_name else ["localhost", "127.0.0.1", "[::1]", *names]
+    hosts = ["*"] if any_name else list(dict.fromkeys(["localhost", "127.0.0.1", "[::1]", *names]))
     named: dict[str, str] = {}
     for folder in models:
         called = folder.resolve().name
@@ -81,6 +90,7 @@ def serve(
     uvicorn.run(
         target, host=host, port=port, workers=workers, factory=workers > 1, log_level="info", access_log=False,
         server_header=False, proxy_headers=False, timeout_graceful_shutdown=int(seconds) + 1,
+        timeout_worker_healthcheck=120, **bounded(seconds),
     )  # fmt: skip
 
 
@@ -100,8 +110,11 @@ def application() -> Any:
 
 def _made(settings: dict[str, Any]) -> Any:
     from dikkat.serving import Limits, create_app
+    from dikkat.serving.connections import Few
     from dikkat.translation import Translator
 
+    for logger in ("asyncio", "dikkat", "uvicorn.error"):
+        logging.getLogger(logger).addFilter(Few())
     translators = {name: Translator.load(folder) for name, folder in settings["models"].items()}
     limits = Limits(**settings["limits"])
     return create_app(translators, limits=limits, hosts=settings["hosts"], origins=settings["origins"])

@@ -46,10 +46,10 @@ def agree(ranks: Ranks, own: Mapping[str, Any], alike: Sequence[str], device: to
 
 @contextmanager
 def refusing(ranks: Ranks, device: torch.device) -> Iterator[None]:
-    """Within, a mistake of this rank's call is told to the others, in the place of what they wait for next."""
+    """Within, an error of this rank is told to the others, in the place of what they wait for next."""
     try:
         yield
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # of a score of one's own: any
         with suppress(RankError):
             agree(ranks, {_REFUSED: str(error)[: _ROOM // 8]}, (), device)
         raise
@@ -83,7 +83,9 @@ def fingerprint(*tensors: Tensor | None) -> str:
 
 
 def described(score: Score) -> str:
-    """A score by its class, settings and parameters."""
-    settings = sorted((name, value) for name, value in vars(score).items() if type(value) in (int, float, str))
-    numbers = fingerprint(*score.parameters(), *score.buffers())
+    """A score by its class, settings, parameters and other tensors."""
+    own = {name: value for name, value in sorted(vars(score).items()) if name != "training"}
+    settings = [(name, value) for name, value in own.items() if type(value) in (bool, int, float, str)]
+    tensors = [value for value in own.values() if isinstance(value, Tensor)]
+    numbers = fingerprint(*score.parameters(), *score.buffers(), *tensors)
     return f"{type(score).__name__} of sum {numbers}-{zlib.crc32(repr(settings).encode()):08x}"

@@ -1,6 +1,7 @@
 """The JSON API. `GET /api/openapi.json` describes it to programs, docs/serving.md to people."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from fastapi.sse import format_sse_event
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -19,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from dikkat import __version__
 from dikkat.errors import InputError
-from dikkat.serving.guards import GONE, Guards, busy
+from dikkat.serving.guards import GONE, PAGE_POLICY, Guards, busy
 from dikkat.serving.limits import Limits
 from dikkat.serving.messages import (
     AttentionRequest,
@@ -37,7 +39,6 @@ from dikkat.serving.messages import (
     TranslateResponse,
 )
 from dikkat.serving.metrics import Metrics
-from dikkat.serving.page import Page
 from dikkat.serving.queue import BusyError, Queue
 from dikkat.stopping import StoppedError, stopping
 from dikkat.translation import Translation, Translator
@@ -103,6 +104,7 @@ def create_app(
         app.add_exception_handler(error, answer)
     served.add_to(app)
     paths = frozenset(getattr(route, "path", "") for route in app.routes)
+    app.add_middleware(GZipMiddleware)
     app.add_middleware(Guards, limits=limits, metrics=served.metrics, paths=paths, hosts=hosts)
     if allowed := list(origins):  # around the guards, so that a page can read their answers too
         app.add_middleware(
@@ -118,7 +120,7 @@ class Served:
     def __init__(self, translators: dict[str, Translator], limits: Limits) -> None:
         self._translators, self._limits, self.metrics = translators, limits, Metrics()
         self._walks = 0
-        self._pages: dict[str, Page] = {}
+        self._pages: dict[str, tuple[bytes, dict[str, str]]] = {}
         self._working: asyncio.Task[None] | None = None
 
     @asynccontextmanager
@@ -188,19 +190,28 @@ class Served:
         pins: dict[int, dict[int, float]] = {}
         for pin in asked.pins:
             pins.setdefault(pin.step, {})[pin.position] = pin.weight
-        steering = Steering({word.step: word.token for word in asked.words}, pins)
+        words = {word.step: word.token for word in asked.words}
+        if len(words) < len(asked.words):
+            raise InputError("words: got two of one step; expected one")
+        if sum(map(len, pins.values())) < len(asked.pins):
+            raise InputError("pins: got two of one step and position; expected one")
+        steering = Steering(words, pins)
         return await self._steered(asked.model, asked.text, steering, asked.likeliest, request)
 
     async def attention(self, asked: AttentionRequest, request: Request) -> Response:
         """Where the model looks while it is told to write a given translation."""
         self._check(asked.translation, "translation")
-        tokens = self._translator(asked.model).target_tokenizer.numbers([asked.translation])[0]
-        steering = Steering(dict(enumerate([*tokens, END])))
-        return await self._steered(asked.model, asked.text, steering, 0, request)
+        given = self._translator(asked.model).target_tokenizer.encode(asked.translation)
+        if not given.ids:
+            raise InputError("translation: got one without tokens; expected at least one")
+        steering = Steering(dict(enumerate([*given.ids, END])))
+        own = {"target": asked.translation, "target_tokens": given.pieces}  # words that the model does not know too
+        return await self._steered(asked.model, asked.text, steering, 0, request, own)
 
     async def _steered(
-        self, name: str | None, text: str, steering: Steering, likeliest: int, request: Request
-    ) -> Response:
+        self, name: str | None, text: str, steering: Steering, likeliest: int, request: Request,
+        given: dict[str, Any] | None = None,
+    ) -> Response:  # fmt: skip
         translator = self._translator(name)
         with self._begun(translator, text, steering, likeliest) as walk:
 
@@ -210,7 +221,7 @@ class Served:
             taken = await _while_there(request, gathered())
         return await _answer(
             lambda: SteerResponse(
-                translation=Found.of(translation(translator, text, taken), attention=True),
+                translation=Found.of(translation(translator, text, taken), attention=True).model_copy(update=given),
                 steps=[_told(index, step, translator) for index, step in enumerate(taken)],
             ),
             aside=True,
@@ -263,10 +274,21 @@ class Served:
         async with self._packing[name]:  # several first requests pack it once
             if name not in self._pages:
                 try:
-                    self._pages[name] = await asyncio.to_thread(lambda: Page(translator.as_html(title=name)))
+                    page = (await asyncio.to_thread(translator.as_html, title=name)).encode()
                 except InputError as error:
                     raise HTTPException(404, str(error)) from error
-        return self._pages[name].answer(request.headers)
+                self._pages[name] = (
+                    page,
+                    {
+                        "Cache-Control": "no-cache",  # keep it, and ask whether it is still the same
+                        "Content-Security-Policy": PAGE_POLICY,
+                        "ETag": f'W/"{hashlib.sha256(page).hexdigest()[:32]}"',  # weak: of the compressed page too
+                    },
+                )
+        (page, headers), known = self._pages[name], request.headers.get("if-none-match", "")
+        if known == "*" or headers["ETag"] in known:  # a browser puts the headers in the place of those that it kept
+            return Response(status_code=304, headers=headers)
+        return HTMLResponse(page, headers=headers)
 
     async def models(self) -> list[ModelInfo]:
         """The models that are served; the first is that of requests that name none."""
@@ -295,7 +317,7 @@ class Served:
         if name is None:
             return next(iter(self._translators.values()))
         if name not in self._translators:
-            raise HTTPException(404, f"model: got {name!r}; expected one of {', '.join(self._translators)}")
+            raise HTTPException(404, f"model: got {name[:80]!r}; expected one of {', '.join(self._translators)}")
         return self._translators[name]
 
     def _check(self, text: str, name: str) -> None:
@@ -379,8 +401,14 @@ async def _while_there(request: Request, work: Awaitable[T]) -> T:
 _TOO_LONG = "the work took too long, and was stopped; send a shorter text, or try again later"
 
 
-async def _invalid(_: Request, error: Any) -> JSONResponse:
+async def _invalid(request: Request, error: Any) -> JSONResponse:
     first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        problem = f"body: not JSON: {first['ctx']['error']} at character {first['loc'][-1] + 1}"
+        return JSONResponse({"error": problem}, 400)
+    if isinstance(first["input"], bytes):  # as they came, since nothing says that they are JSON
+        kind = request.headers.get("content-type", "none")[:80]
+        return JSONResponse({"error": f"Content-Type: got {kind}; expected application/json"}, 400)
     place = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
     return JSONResponse({"error": f"{place}: {first['msg']}"}, 422)
 

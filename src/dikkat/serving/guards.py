@@ -1,7 +1,6 @@
 """What stands before the application: limits on bodies and rates, HEAD, headers that guard browsers, counts."""
 
 import asyncio
-import contextlib
 import logging
 import math
 import time
@@ -17,8 +16,8 @@ from dikkat.serving.limits import Limits
 from dikkat.serving.metrics import Metrics
 
 _LOG = logging.getLogger("dikkat")
-# Of a body that is too large, how many bytes are read all the same, and for how long.
-_REST, _REST_SECONDS = 2**24, 2.0
+# Bytes of a body that is too large which are read: unread, they would reset the connection before its answer is read.
+_REST = 2**24
 GONE = 499  # the status where the client left before there was an answer: for the counts, since nobody reads it
 
 HEADERS = {
@@ -95,16 +94,12 @@ class Guards:
             return
         try:
             async with asyncio.timeout(self._limits.seconds):
-                body = await self._body(scope, receive)
+                body = await self._body(receive)
         except TimeoutError:
             problem = "body: it did not come in time; send all of it at once"
             await JSONResponse({"error": problem}, 408, {"Connection": "close"})(scope, receive, send)
             return
         if body is None:
-            # Some of the rest is read, or the connection would be reset before the client has read the answer.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_REST_SECONDS):
-                    await _drop(receive)
             problem = f"body: got more than {self._limits.body:,} bytes; expected at most so many. Send less at once"
             await JSONResponse({"error": problem}, 413, {"Connection": "close"})(scope, receive, send)
             return
@@ -124,37 +119,24 @@ class Guards:
 
         await self._app(scope, again, send)
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
-        """All of it; None where it is too large, of which no more than the limit is read."""
-        length = dict(scope["headers"]).get(b"content-length", b"")
-        if length.isdigit() and int(length) > self._limits.body:
-            return None
-        parts = bytearray()
-        while True:
+    async def _body(self, receive: Receive) -> bytes | None:
+        """All of it; None where it is too large, and then no more than the limit is kept."""
+        body, size, more = bytearray(), 0, True
+        while more and size < self._limits.body + _REST:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
-            parts += message.get("body", b"")
-            if len(parts) > self._limits.body:
-                return None
-            if not message.get("more_body"):
-                return bytes(parts)
+            part, more = message.get("body", b""), message.get("more_body", False)
+            size += len(part)
+            if size <= self._limits.body:
+                body += part
+        return bytes(body) if size <= self._limits.body else None
 
 
 def _name(host: str) -> str:
     """Of a `Host` header, without the port."""
     name, colon, port = host.lower().rpartition(":")
     return name if colon and port.isdigit() else host.lower()
-
-
-async def _drop(receive: Receive) -> None:
-    """Read what a client sends, up to `_REST` bytes."""
-    read = 0
-    while read < _REST:
-        message = await receive()
-        read += len(message.get("body", b""))
-        if message["type"] == "http.disconnect" or not message.get("more_body"):
-            return
 
 
 def busy(why: str, seconds: int) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""What a model looks at: heat maps of attention weights, and a page of translations that answers the pointer."""
+"""Pictures of attention: heat maps of weights, and an interactive page of translations."""
 
 from dikkat.show.heatmaps import heatmaps, save
 from dikkat.show.page import Aligned, page, save_page

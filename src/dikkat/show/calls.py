@@ -1,4 +1,4 @@
-"""One self-contained page with pictures of what the calls of attention of a model looked at."""
+"""Self-contained page with attention maps of a model's calls."""
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,10 +17,10 @@ from dikkat.storage.files import write_whole
 
 Call = tuple[str, Mapping[str, Tensor]]
 
-_HEADS = 16  # that are shown at most
-_CALLS = 100  # likewise
-_CELLS = 2**16  # of rows, or sums, of long sequences: beyond it, the largest of some neighbours stands for all of them
-_LEAST = 64  # … but so many cells a row
+_HEADS = 16  # most heads shown of a call
+_CALLS = 100  # most calls shown
+_CELLS = 2**16  # most cells stored of a call's rows or sums; longer sequences are max-pooled
+_LEAST = 64  # least cells kept in a row
 
 
 def save_calls(path: Path, calls: Sequence[Call], *, title: str) -> None:
@@ -52,7 +52,7 @@ def _recorded(seen: Mapping[str, Tensor]) -> str:
 
 
 def _overall(calls: Sequence[Call]) -> dict[str, Any] | None:
-    """The entropy of every head, where it was recorded of several calls."""
+    """Map of the mean entropy of every head; None with fewer than two calls that recorded it."""
     by_layer = {name: seen["entropy"] for name, seen in calls if "entropy" in seen and seen["entropy"].numel()}
     if len(by_layer) < 2:
         return None
@@ -60,7 +60,7 @@ def _overall(calls: Sequence[Call]) -> dict[str, Any] | None:
 
 
 def _maps(seen: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
-    """What the script draws of one call; `web/src/page/calls.ts` reads it."""
+    """Maps of one call, as `web/src/page/calls.ts` reads them."""
     queries = next((seen[name].shape[-1] for name in ("lse", "entropy", "argmax") if name in seen), None)
     keys = next((seen[name].shape[-1] for name in ("sums", "rows") if name in seen), None)
     for name, own in (("overview", 2), ("rows", 2), ("sums", 1)):
@@ -86,7 +86,7 @@ def _of_heads(tensor: Tensor, own: int) -> Tensor:
 
 
 def _pooled(panels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """As many cells a row as there is room for, each the largest of its neighbours."""
+    """Panels max-pooled along the keys to at most `_CELLS` cells."""
     count = panels.shape[-1]
     room = max(_LEAST, _CELLS // (panels.shape[0] * panels.shape[1]))
     if count <= room:
@@ -96,8 +96,8 @@ def _pooled(panels: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _described(kind: str, panels: NDArray[np.float64]) -> dict[str, Any]:
-    """Maps of one shape, as the page holds them: float32, little-endian, row by row, in base64."""
-    with np.errstate(over="ignore"):  # what float32 cannot hold is not finite, and blank
+    """Maps of one shape with their values as base64 of little-endian float32."""
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite, and stay blank
         values = base64.b64encode(panels.astype("<f4").tobytes()).decode()
     shape = list(panels.shape[1:])
     return {"kind": kind, "shape": shape, "extent": shape, "range": scale_of(list(panels)), "values": values}

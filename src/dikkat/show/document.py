@@ -1,4 +1,4 @@
-"""The frame of self-contained pages: their head, which lets nothing of any network in, and what HTML may hold.
+"""HTML document of self-contained pages: their policy against network access, and escaping.
 
 The script of all of them, `living.js`, is built from the TypeScript in `web/`.
 """
@@ -14,7 +14,7 @@ from string import Template
 
 
 def document(title: str, plain: str, *, model: bytes = b"", **content: object) -> str:
-    """One page that asks nothing of any network.
+    """Fill the template of a page.
 
     Args:
         title: The heading, as text.
@@ -24,7 +24,7 @@ def document(title: str, plain: str, *, model: bytes = b"", **content: object) -
     """
     style, script, packed = part("living.css"), part("living.js"), ""
     if model:
-        # The same model gives the same page: no date inside.
+        # Without a date in gzip's header, equal models give equal pages.
         text = base64.b64encode(gzip.compress(model, 6, mtime=0)).decode()
         packed = f'<script id="dikkat-model" type="application/gzip;base64">{text}</script>\n'
     return Template(part("document.html")).substitute(
@@ -41,22 +41,22 @@ def document(title: str, plain: str, *, model: bytes = b"", **content: object) -
 
 
 def part(name: str) -> str:
-    """A file of the pages' parts."""
+    """Text of a file in this package."""
     return resources.files("dikkat.show").joinpath(name).read_text(encoding="utf-8")
 
 
 def content_hash(text: str) -> str:
-    """The hash by which a page's own policy knows its style and its script, and refuses any other."""
+    """Hash of a style or script for the page's Content-Security-Policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def encodable(text: str) -> str:
-    """The text with what no HTML page can hold (half of a surrogate pair, NUL) replaced."""
+    """Text with lone surrogates and NUL replaced, which HTML cannot hold."""
     return re.sub("[\ud800-\udfff\0]", "\N{REPLACEMENT CHARACTER}", text)
 
 
 def escaped(text: str) -> str:
-    """A text as HTML holds it."""
+    """Text with HTML's special characters escaped."""
     return html.escape(encodable(text), quote=True)
 
 

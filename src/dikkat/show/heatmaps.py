@@ -8,7 +8,8 @@ import math
 import os
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 
@@ -42,7 +43,7 @@ _METADATA = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}
 
 
 class _Pitch(NamedTuple):
-    """How labels are set along an axis."""
+    """Size, spacing and rotation of an axis's labels."""
 
     size: float
     step: int
@@ -104,7 +105,7 @@ def heatmaps(
             matrix, with cells of one size (as far as `figsize`, if given, has room for it).
         queries: Tokens that label the rows of the panels: one list of as many strings as there are queries, or one such
             list for each panel, in reading order.
-        keys: Tokens that label the columns, likewise.
+        keys: Tokens that label the columns: one list, or one for each panel.
         xlabel: What the keys are; stands under the bottom panels.
         ylabel: What the queries are; stands left of the leftmost panels.
         titles: One for each column, above the top panels; or one for each panel, in reading order.
@@ -130,113 +131,161 @@ def heatmaps(
         >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
         ['le', 'chat']
     """
-    if interactive:
-        if figsize is not None or cmap is not None:
-            given = f"figsize={figsize!r}" if figsize is not None else f"cmap={cmap!r}"
-            raise ValueError(f"interactive: got True beside {given}; expected neither figsize nor cmap: leave it out")
-        return _widget(weights, queries, keys, xlabel, ylabel, titles, extent)
-    return draw_heatmaps(
-        figure_class(),
-        weights,
-        queries=queries,
-        keys=keys,
-        xlabel=xlabel,
-        ylabel=ylabel,
-        titles=titles,
-        figsize=figsize,
-        cmap=cmap,
-        extent=extent,
-    )
+    if interactive and (figsize is not None or cmap is not None):
+        given = f"figsize={figsize!r}" if figsize is not None else f"cmap={cmap!r}"
+        raise ValueError(f"interactive: got True beside {given}; expected neither figsize nor cmap: leave it out")
+    grid = grid_of(weights, queries=queries, keys=keys, xlabel=xlabel, ylabel=ylabel, titles=titles, extent=extent)
+    return _widget(grid) if interactive else draw_heatmaps(figure_class(), grid, figsize, cmap)
 
 
-def draw_heatmaps(
-    new_figure: Callable[..., Figure],
+@dataclass(frozen=True)
+class Grid:
+    """Panels of weights, row by row, with all their labels, checked."""
+
+    rows: list[list[NDArray[np.float64]]]
+    queries: list[list[str]] | None
+    keys: list[list[str]] | None
+    xlabel: str
+    ylabel: str
+    titles: Sequence[str]
+    extent: tuple[int, int] | None
+
+    @property
+    def panels(self) -> list[NDArray[np.float64]]:
+        return [panel for row in self.rows for panel in row]
+
+    @property
+    def columns(self) -> int:
+        return len(self.rows[0])
+
+    @property
+    def ragged(self) -> bool:
+        """True of one row of panels that differ in shape."""
+        return len({panel.shape for panel in self.panels}) > 1
+
+    @property
+    def query_count(self) -> int:
+        """The queries of the tallest panel."""
+        return self.extent[0] if self.extent else max(len(panel) for panel in self.panels)
+
+    @property
+    def key_counts(self) -> list[int]:
+        """The keys of each column of panels."""
+        return [self.extent[1] if self.extent else panel.shape[1] for panel in self.rows[0]]
+
+    @property
+    def unit(self) -> float:
+        """Inches for a square cell."""
+        labelled = self.ragged or bool(self.queries or self.keys)
+        unit = _CELL if labelled else _PANEL / max(self.query_count, *self.key_counts)
+        across = min(_LARGEST / max(self.key_counts), _SHEET / sum(self.key_counts))
+        return min(unit, across, min(_LARGEST, _SHEET / len(self.rows)) / self.query_count)
+
+    @property
+    def beside(self) -> float:
+        """Inches for the labels of all rows, with the name of the axis."""
+        return _label_room(self.queries, self.columns)
+
+    @property
+    def below(self) -> float:
+        """Inches for the labels of all columns, with the name of the axis."""
+        return _label_room(self.keys, len(self.rows))
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Inches for all panels and their labels."""
+        least = 0.0 if self.ragged else _PANEL / 2
+        width = sum(max(self.unit * count, least) for count in self.key_counts)
+        height = max(self.unit * self.query_count, least)
+        return width + 0.1 * self.columns + self.beside + 0.7, len(self.rows) * (height + 0.2) + self.below + 0.3
+
+
+def grid_of(
     weights: Weights,
     *,
     queries: Tokens | None = None,
     keys: Tokens | None = None,
     xlabel: str,
     ylabel: str,
-    titles: Sequence[str] | None,
-    figsize: tuple[float, float] | None,
-    cmap: str | None,
+    titles: Sequence[str] | None = None,
     extent: tuple[int, int] | None = None,
-) -> Figure:
-    """Draw what `heatmaps` does on the figure that `new_figure(figsize=..., layout=...)` makes, such as pyplot's."""
-    grid_of_panels = _as_panels(weights)
-    panels = [panel for row in grid_of_panels for panel in row]
-    rows, columns = len(grid_of_panels), len(grid_of_panels[0])
-    ragged = len({panel.shape for panel in panels}) > 1  # then it is one row
-    query_count, key_counts = max(len(panel) for panel in panels), [panel.shape[1] for panel in grid_of_panels[0]]
+) -> Grid:
+    """The arguments of `heatmaps`, checked."""
+    rows = _as_panels(weights)
+    panels = [panel for row in rows for panel in row]
     if extent is not None:
-        _check_extent(extent, panels, labelled=queries is not None or keys is not None)
-        query_count, key_counts = extent[0], [extent[1]] * columns
+        most = tuple(max(panel.shape[axis] for panel in panels) for axis in (0, 1))
+        if len(extent) != 2 or extent[0] < most[0] or extent[1] < most[1]:
+            raise ValueError(f"extent: got {extent}; expected the queries and keys of the whole map, at least {most}")
+        if queries is not None or keys is not None:
+            raise ValueError("extent: got one beside tokens; expected either: a cell of an overview has many tokens")
     query_labels = _labels_per_panel(queries, [panel.shape[0] for panel in panels], "queries")
     key_labels = _labels_per_panel(keys, [panel.shape[1] for panel in panels], "keys")
-    _check_titles(titles, rows, columns)
-    families = families_for(_all_texts(xlabel, ylabel, titles, query_labels, key_labels))
-
-    size = figsize or _figure_size(rows, query_count, key_counts, query_labels, key_labels, ragged)
-    figure = new_figure(figsize=size, layout="constrained")
-    shared_x, shared_y = (not ragged and _is_shared(labels) for labels in (key_labels, query_labels))
-    grid = figure.subplots(  # where axes are shared, only the outer labels show
-        rows, columns, sharex=shared_x, sharey=shared_y, squeeze=False, width_ratios=key_counts
-    )
-    key_pitch = _pitch(columns * _panel_width(size, columns, query_labels), sum(key_counts), key_labels, turn=True)
-    query_pitch = _pitch(_panel_height(size, rows, key_labels), query_count, query_labels, turn=False)
-    for index, axes in enumerate(grid.flat):
-        row, column = divmod(index, columns)
-        image = _draw(
-            axes, panels[index], scale_of(panels), cmap or "Reds", extent or panels[index].shape, in_one_size=ragged
+    if isinstance(titles, str):
+        raise TypeError(f"titles: got one string, {titles!r}; expected a list of strings")
+    columns = len(rows[0])
+    if titles is not None and len(titles) not in (columns, len(panels)):
+        raise ValueError(
+            f"titles: got {len(titles)}; expected {columns}, one for each column, or {len(panels)}, one a panel"
         )
-        _label_axis(axes.xaxis, key_labels[index] if key_labels else None, key_pitch, families)
-        _label_axis(axes.yaxis, query_labels[index] if query_labels else None, query_pitch, families)
+    return Grid(rows, query_labels, key_labels, xlabel, ylabel, titles or (), extent)
+
+
+def draw_heatmaps(
+    new_figure: Callable[..., Figure], grid: Grid, figsize: tuple[float, float] | None, cmap: str | None
+) -> Figure:
+    """Draw a grid on the figure that `new_figure(figsize=..., layout=...)` makes, such as pyplot's."""
+    rows, columns, panels = len(grid.rows), grid.columns, grid.panels
+    scale = scale_of(panels)
+    labels = [label for lists in (grid.queries, grid.keys) for panel in lists or () for label in panel]
+    families = families_for([grid.xlabel, grid.ylabel, *grid.titles, *labels])
+    size = figsize or grid.size
+    figure = new_figure(figsize=size, layout="constrained")
+    shared_x, shared_y = (not grid.ragged and _is_shared(labels) for labels in (grid.keys, grid.queries))
+    all_axes = figure.subplots(  # where axes are shared, only the outer labels show
+        rows, columns, sharex=shared_x, sharey=shared_y, squeeze=False, width_ratios=grid.key_counts
+    )
+    wide = max((size[0] - grid.beside - 0.7) / columns - 0.1, 0.5)
+    high = max((size[1] - grid.below - 0.3) / rows - 0.2, 0.5)
+    key_pitch = _pitch(columns * wide, sum(grid.key_counts), grid.keys, turn=True)
+    query_pitch = _pitch(high, grid.query_count, grid.queries, turn=False)
+    for index, axes in enumerate(all_axes.flat):
+        row, column = divmod(index, columns)
+        image = _draw(axes, panels[index], grid, scale, cmap or "Reds")
+        _label_axis(axes.xaxis, grid.keys[index] if grid.keys else None, key_pitch, families)
+        _label_axis(axes.yaxis, grid.queries[index] if grid.queries else None, query_pitch, families)
         if row == rows - 1:
-            axes.set_xlabel(xlabel, fontfamily=families)
+            axes.set_xlabel(grid.xlabel, fontfamily=families)
         if column == 0:
-            axes.set_ylabel(ylabel, fontfamily=families, loc="top" if ragged else None)
-        if titles is not None and index < len(titles):
-            axes.set_title(titles[index], fontsize=10, fontfamily=families)
-    _add_colour_bar(figure, image, list(grid.flat))
-    if ragged:
-        _line_up(figure, list(grid.flat), None if figsize else _unit(rows, query_count, key_counts, labelled=True))
+            axes.set_ylabel(grid.ylabel, fontfamily=families, loc="top" if grid.ragged else None)
+        if index < len(grid.titles):
+            axes.set_title(grid.titles[index], fontsize=10, fontfamily=families)
+    bar = figure.colorbar(image, ax=list(all_axes.flat), shrink=0.7, aspect=24, pad=0.02)
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)
+    if grid.ragged:
+        _line_up(figure, list(all_axes.flat), None if figsize else grid.unit)
     return figure
 
 
-def _widget(
-    weights: Weights,
-    queries: Tokens | None,
-    keys: Tokens | None,
-    xlabel: str,
-    ylabel: str,
-    titles: Sequence[str] | None,
-    extent: tuple[int, int] | None,
-) -> MapsWidget:
-    """What `heatmaps` draws, as a widget."""
+def _widget(grid: Grid) -> MapsWidget:
     with needing("notebook"):
         from dikkat.show.notebook import maps_widget
-    rows = _as_panels(weights)
-    panels = [panel for row in rows for panel in row]
-    columns = len(rows[0])
-    if extent is not None:
-        _check_extent(extent, panels, labelled=queries is not None or keys is not None)
-    query_labels = _labels_per_panel(queries, [panel.shape[0] for panel in panels], "queries")
-    key_labels = _labels_per_panel(keys, [panel.shape[1] for panel in panels], "keys")
-    _check_titles(titles, len(rows), columns)
-    named = [*(titles or ()), *[""] * len(panels)][: len(panels)]
+    panels = grid.panels
+    titles = [*grid.titles, *[""] * len(panels)]
     described = [
         {
-            "title": encodable(title),
+            "title": encodable(titles[index]),
             "shape": panel.shape,
-            "extent": extent or panel.shape,
-            "queries": query_labels and query_labels[index],
-            "keys": key_labels and key_labels[index],
-            "xlabel": encodable(xlabel),
-            "ylabel": encodable(ylabel),
+            "extent": grid.extent or panel.shape,
+            "queries": grid.queries and grid.queries[index],
+            "keys": grid.keys and grid.keys[index],
+            "xlabel": encodable(grid.xlabel),
+            "ylabel": encodable(grid.ylabel),
         }
-        for index, (title, panel) in enumerate(zip(named, panels, strict=True))
+        for index, panel in enumerate(panels)
     ]
-    return maps_widget(panels, described, across=columns, scale=scale_of(panels))
+    return maps_widget(panels, described, across=grid.columns, scale=scale_of(panels))
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
@@ -279,14 +328,14 @@ def _rendered(figure: Figure, ending: str) -> bytes:
 
 
 def figure_class() -> type[Figure]:
-    """The class of matplotlib, imported when it is first needed."""
+    """matplotlib's class, imported on first use."""
     with needing("show"):
         from matplotlib.figure import Figure
     return Figure
 
 
 def _as_panels(weights: Weights) -> list[list[NDArray[np.float64]]]:
-    """The rows of the grid, each a list of matrices."""
+    """Matrices of the grid, row by row."""
     if isinstance(weights, (list, tuple)) and weights and all(getattr(panel, "ndim", 0) == 2 for panel in weights):
         row = [as_array(panel, f"weights[{index}]") for index, panel in enumerate(weights)]
         for index, panel in enumerate(row):
@@ -304,7 +353,7 @@ def _as_panels(weights: Weights) -> list[list[NDArray[np.float64]]]:
 
 
 def _labels_per_panel(tokens: Tokens | None, counts: list[int], name: str) -> list[list[str]] | None:
-    """One list of labels for each panel; the very same list where one serves all."""
+    """Labels of each panel; one list object repeated if it serves all."""
     if tokens is None:
         return None
     if isinstance(tokens, str):
@@ -328,7 +377,7 @@ def _labels(tokens: Sequence[object], count: int, name: str) -> list[str]:
 
 
 def _label(token: object, name: str) -> str:
-    """A token as it can be drawn on one line: control characters made visible, the middle of a long one left out."""
+    """Token on one line, with control characters visible and the middle of a long one elided."""
     if not isinstance(token, str):
         raise TypeError(f"{name}: got {type(token).__name__}; expected str")
     text = "".join(_visible(character) for character in token)
@@ -342,56 +391,21 @@ def _visible(character: str) -> str:
     return {"\n": "↵", "\t": "⇥"}.get(character, "\N{REPLACEMENT CHARACTER}")
 
 
-def _check_titles(titles: Sequence[str] | None, rows: int, columns: int) -> None:
-    if isinstance(titles, str):
-        raise TypeError(f"titles: got one string, {titles!r}; expected a list of strings")
-    if titles is not None and len(titles) not in (columns, rows * columns):
-        raise ValueError(
-            f"titles: got {len(titles)}; expected {columns}, one for each column, or {rows * columns}, one a panel"
-        )
-
-
-def _all_texts(
-    xlabel: str, ylabel: str, titles: Sequence[str] | None, *labels: list[list[str]] | None
-) -> Iterator[str]:
-    yield from (xlabel, ylabel, *(titles or ()))
-    for lists in labels:
-        for panel in lists or ():
-            yield from panel
-
-
-def _check_extent(extent: tuple[int, int], panels: Sequence[NDArray[np.float64]], *, labelled: bool) -> None:
-    most = tuple(max(panel.shape[axis] for panel in panels) for axis in (0, 1))
-    if len(extent) != 2 or extent[0] < most[0] or extent[1] < most[1]:
-        raise ValueError(f"extent: got {extent}; expected the queries and keys of the whole map, at least {most}")
-    if labelled:
-        raise ValueError("extent: got one beside tokens; expected either: a cell of an overview has many tokens")
-
-
 def _is_shared(labels: list[list[str]] | None) -> bool:
-    """Whether one list of labels (or plain numbers) serves all panels, so that only the outer ones need it."""
+    """True if all panels have the same labels or none, so that only the outer panels show them."""
     return labels is None or all(panel is labels[0] for panel in labels)
 
 
 def scale_of(panels: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
-    """The numbers with the colour of nothing and with the strongest one."""
+    """Limits of the colour scale."""
     weights = np.concatenate([panel.ravel() for panel in panels])
     finite = weights[np.isfinite(weights)]
     low, high = min(0.0, finite.min(initial=0.0)), finite.max(initial=-math.inf)
     return float(low), float(high) if high > low else float(low) + 1.0
 
 
-def _draw(
-    axes: Axes,
-    panel: NDArray[np.float64],
-    scale: tuple[float, float],
-    cmap: str,
-    extent: tuple[int, int],
-    *,
-    in_one_size: bool,
-) -> AxesImage:
-    queries, keys = extent
-    square = in_one_size or 1 / 4 <= queries / keys <= 4
+def _draw(axes: Axes, panel: NDArray[np.float64], grid: Grid, scale: tuple[float, float], cmap: str) -> AxesImage:
+    queries, keys = grid.extent or panel.shape
     return axes.imshow(
         np.ma.masked_invalid(panel),
         cmap=cmap,
@@ -399,61 +413,28 @@ def _draw(
         vmax=scale[1],
         origin="upper",
         interpolation="nearest" if max(panel.shape) <= 256 else "auto",
-        aspect="equal" if square else "auto",
+        aspect="equal" if grid.ragged or 1 / 4 <= queries / keys <= 4 else "auto",
         extent=(-0.5, keys - 0.5, queries - 0.5, -0.5),
     )
 
 
-def _width(text: str) -> float:
-    """The width of a text in letters; a Chinese character is as wide as 1.7 of them."""
-    return sum(1.7 if unicodedata.east_asian_width(character) in "WF" else 1.0 for character in text)
-
-
 def _longest(labels: list[list[str]] | None) -> float:
-    return max((_width(label) for panel in labels or () for label in panel), default=3.0)
+    """Width of the longest label in letters, of which a Chinese character counts 1.7."""
+    widths = (
+        sum(1.7 if unicodedata.east_asian_width(character) in "WF" else 1.0 for character in label)
+        for panel in labels or ()
+        for label in panel
+    )
+    return max(widths, default=3.0)
 
 
-def _label_room(labels: list[list[str]] | None) -> float:
-    """Inches that the labels beside a panel take, with the name of the axis."""
-    return 0.07 * _longest(labels) + 0.35
-
-
-def _unit(rows: int, queries: int, keys: list[int], *, labelled: bool) -> float:
-    """Inches for a square cell."""
-    unit = _CELL if labelled else _PANEL / max(queries, *keys)
-    return min(unit, _LARGEST / max(keys), _SHEET / sum(keys), min(_LARGEST, _SHEET / rows) / queries)
-
-
-def _figure_size(
-    rows: int,
-    queries: int,
-    keys: list[int],
-    query_labels: list[list[str]] | None,
-    key_labels: list[list[str]] | None,
-    ragged: bool,
-) -> tuple[float, float]:
-    """Inches for panels of so many queries at most and, column by column, so many keys."""
-    columns = len(keys)
-    unit = _unit(rows, queries, keys, labelled=ragged or bool(query_labels or key_labels))
-    least = 0.0 if ragged else _PANEL / 2
-    width, height = sum(max(unit * count, least) for count in keys), max(unit * queries, least)
-    beside = _label_room(query_labels) * (1 if _is_shared(query_labels) else columns)
-    below = _label_room(key_labels) * (1 if _is_shared(key_labels) else rows)
-    return width + 0.1 * columns + beside + 0.7, rows * (height + 0.2) + below + 0.3
-
-
-def _panel_width(size: tuple[float, float], columns: int, query_labels: list[list[str]] | None) -> float:
-    beside = _label_room(query_labels) * (1 if _is_shared(query_labels) else columns)
-    return max((size[0] - beside - 0.7) / columns - 0.1, 0.5)
-
-
-def _panel_height(size: tuple[float, float], rows: int, key_labels: list[list[str]] | None) -> float:
-    below = _label_room(key_labels) * (1 if _is_shared(key_labels) else rows)
-    return max((size[1] - below - 0.3) / rows - 0.2, 0.5)
+def _label_room(labels: list[list[str]] | None, count: int) -> float:
+    """Inches for the labels of `count` neighbouring panels, with the axis's name."""
+    return (0.07 * _longest(labels) + 0.35) * (1 if _is_shared(labels) else count)
 
 
 def _pitch(inches: float, count: int, labels: list[list[str]] | None, *, turn: bool) -> _Pitch:
-    """Labels as large as their cells allow; below the smallest legible size, every second or third one."""
+    """Label setting for a cell size: as large as fits, and every second or third label where 5 points do not fit."""
     cell = inches * 72 / count
     size = min(max(cell * 0.75, 5.0), 9.0)
     step = max(1, math.ceil(size * 1.1 / cell))
@@ -484,7 +465,7 @@ def _label_axis(axis: Axis, labels: list[str] | None, pitch: _Pitch, families: l
 
 
 def _line_up(figure: Figure, axes: list[Axes], unit: float | None) -> None:
-    """Stand panels of different heights in line at the top; make the figure so large that cells have `unit` inches."""
+    """Align panels of different heights at the top; resize the figure until cells have `unit` inches."""
     for each in axes:
         each.set_anchor("N")
     if unit is None:
@@ -497,9 +478,3 @@ def _line_up(figure: Figure, axes: list[Axes], unit: float | None) -> None:
         wide = unit * sum(keys for _, keys in shapes) - width * sum(box.width for box in boxes)
         high = unit * max(queries for queries, _ in shapes) - height * min(box.height for box in boxes)
         figure.set_size_inches(width + wide, height + high + 0.02)
-
-
-def _add_colour_bar(figure: Figure, image: AxesImage, axes: list[Axes]) -> None:
-    bar = figure.colorbar(image, ax=axes, shrink=0.7, aspect=24, pad=0.02)
-    bar.ax.tick_params(labelsize=8)
-    bar.outline.set_visible(False)

@@ -1,4 +1,4 @@
-"""A translator alive in one page: the model, and a decoder of its own, in one file that asks nothing of a network."""
+"""Self-contained page of a translator: the model in int8 and a decoder in JavaScript."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -17,7 +17,7 @@ __all__ = ["MapsWidget", "TranslatorWidget"]
 
 
 class _Living(anywidget.AnyWidget):
-    """What both have: the module, and its style, which it keeps to itself in a shadow root."""
+    """Base of both widgets: the script, and the style sheet of its shadow root."""
 
     _esm = part("living.js")
     sheet = traitlets.Unicode(part("living.css"), read_only=True).tag(sync=True)
@@ -83,6 +83,6 @@ def maps_widget(
         across: How many stand beside each other.
         scale: The numbers with the colour of nothing and with the strongest one.
     """
-    with np.errstate(over="ignore"):  # what float32 cannot hold is not finite, and blank
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite, and stay blank
         values = b"".join(panel.astype("<f4").tobytes() for panel in panels)
     return MapsWidget(panels=[dict(each) for each in described], across=across, scale=list(scale), values=values)

@@ -1,4 +1,4 @@
-"""One self-contained page of translated sentences that shows, word by word, what the model looked at."""
+"""Self-contained page of translated sentences with the attention of each word."""
 
 import os
 import re
@@ -29,7 +29,7 @@ class Aligned(Protocol):
 
     Attributes:
         source: The source sentence, as a reader would read it.
-        target: The translation, likewise.
+        target: The translation, as a reader would read it.
         source_tokens: The words or word pieces that the model read.
         target_tokens: Those that it wrote.
         weights: `(target tokens, source tokens)`, each from 0 to 1, each row's sum at most 1.
@@ -45,22 +45,22 @@ class Aligned(Protocol):
 
     @property
     def source_tokens(self) -> Sequence[str]:
-        """What the model read."""
+        """Source tokens."""
 
     @property
     def target_tokens(self) -> Sequence[str]:
-        """What the model wrote."""
+        """Target tokens."""
 
     @property
     def weights(self) -> Weights:
-        """What each word looked at."""
+        """Attention weights, a row for each target token."""
 
 
 class Bundled(Protocol):
     """A translator that can be inside a page, such as `dikkat.translation.Translator`."""
 
     def bundle(self) -> bytes:
-        """What the page carries of it."""
+        """Files of the model and its tokenizers."""
 
 
 def page(
@@ -187,7 +187,7 @@ def _shown_scores(scores: Sequence[float] | None, count: int) -> list[str] | Non
 
 
 def _record(translation: Aligned, name: str) -> tuple[list[str], list[str], str]:
-    """The part of a sentence that the script needs: both lists of tokens, and the weights row by row."""
+    """Source tokens, target tokens and packed weights of a sentence, for the script."""
     source = _tokens(translation, "source_tokens", name)
     target = _tokens(translation, "target_tokens", name)
     weights = as_array(_attribute(translation, "weights", name), f"{name}.weights")
@@ -227,7 +227,7 @@ def _check_weights(weights: NDArray[np.float64], shape: tuple[int, int], name: s
 
 
 def _article(number: int, translation: Aligned, score: str | None, source_language: str, target_language: str) -> str:
-    """A sentence as it reads without the script."""
+    """HTML of a sentence, readable without the script."""
     name = f"translations[{number - 1}]"
     reference = getattr(translation, "reference", None)
     lines = [

@@ -83,7 +83,7 @@ def key_sums(
 
 
 def _color(index: int, lines: int) -> Any:
-    """A line's own colour: one of matplotlib's usual ones, of which there are ten, or of as many from blue to red."""
+    """Colour of a line: one of matplotlib's ten, or of a ramp for more lines."""
     if lines <= _USUAL:
         return f"C{index}"
     from matplotlib import colormaps

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import secrets
 import stat
@@ -154,7 +155,7 @@ def read_regular(path: str | os.PathLike[str], *, most: int) -> bytes:
 
 
 def parse_json(data: bytes) -> Any:
-    """Parse a stranger's JSON strictly: UTF-8, no key twice, no NaN, no nesting without end.
+    """Parse a stranger's JSON strictly: UTF-8, no key twice, no NaN or infinity, no nesting without end.
 
     Args:
         data: The text, encoded.
@@ -172,7 +173,9 @@ def parse_json(data: bytes) -> Any:
         ValueError: the key 'seed' is given twice
     """
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=_distinct, parse_constant=_no_constant)
+        return json.loads(
+            data.decode("utf-8"), object_pairs_hook=_distinct, parse_constant=_no_constant, parse_float=_finite
+        )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -184,6 +187,12 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"the key {key!r} is given twice")
         values[key] = value
     return values
+
+
+def _finite(text: str) -> float:
+    if math.isinf(number := float(text)):
+        raise ValueError(f"{text[:40]} is larger than any number in double precision")
+    return number
 
 
 def _no_constant(text: str) -> NoReturn:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dikkat.show.heatmaps import draw_heatmaps
+from dikkat.show.heatmaps import draw_heatmaps, grid_of
 from dikkat.textbook.tools import as_array
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def show_heatmaps(
     panels = as_array(matrices)
     if panels.ndim != 4:
         raise ValueError(f"matrices: got shape {panels.shape}; expected (rows, columns, queries, keys)")
-    draw_heatmaps(plt.figure, panels, xlabel=xlabel, ylabel=ylabel, titles=titles, figsize=figsize, cmap=cmap)
+    draw_heatmaps(plt.figure, grid_of(panels, xlabel=xlabel, ylabel=ylabel, titles=titles), figsize, cmap)
 
 
 class _Growing:

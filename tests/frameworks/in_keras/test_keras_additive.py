@@ -11,9 +11,10 @@ from gradients import Array, differentiate
 from dikkat.frameworks.keras import additive
 
 SMALL, LARGE = (2, 3, 5, 7), (2, 53, 47, 17)  # batch, queries, keys, features: at once, and in a loop
+SQUARE = (1, 67, 67, 17)  # one sequence, of which nothing but their place tells queries from keys
 
 
-@pytest.mark.parametrize("sizes", [SMALL, LARGE], ids=["at once", "in a loop"])
+@pytest.mark.parametrize("sizes", [SMALL, LARGE, SQUARE], ids=["at once", "in a loop", "of one square"])
 @pytest.mark.parametrize(("query", "key"), [(1.0, 1.0), (30.0, 0.5), (5.0, 0.01)], ids=["plain", "steep", "folded"])
 def test_values_and_gradients(sizes: tuple[int, ...], query: float, key: float) -> None:
     batch, queries, keys, features = sizes
@@ -41,6 +42,32 @@ def test_one_large_product_does_not_hide_another() -> None:
     arrays = {"query": query, "key": key, "weight": weight, "upstream": np.ones((1, 400, 200), np.float32)}
     scores, _ = _ours(arrays)
     np.testing.assert_allclose(scores, _right(arrays)[0], atol=2e-6)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the graphs of the other tests are JAX's")
+@pytest.mark.parametrize("steepness", [1.0, 30.0])
+def test_gradients_of_one_square_in_a_graph(steepness: float) -> None:
+    import tensorflow as tf
+
+    batch, queries, keys, features = SQUARE
+    rng = np.random.default_rng(5)
+    shapes = {"query": (batch, queries, features), "key": (batch, keys, features), "weight": (features,)}
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    arrays["query"] *= np.float32(steepness)
+    upstream = arrays["upstream"] = rng.normal(size=(batch, queries, keys)).astype(np.float32)
+
+    @tf.function
+    def differentiated(*tensors: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            scores = additive.additive(*tensors)
+        return scores, tape.gradient(scores, tensors, upstream)
+
+    scores, gradients = differentiated(*(tf.constant(arrays[name]) for name in shapes))
+    expected, derived, sums = _right(arrays)
+    assert np.abs(scores - expected).max() <= 1e-6 * np.abs(arrays["weight"]).sum()
+    for found, right, size in zip(gradients, derived, sums, strict=True):
+        assert (np.abs(found - right) <= 2e-6 * np.maximum(size, 1e-3)).all()
 
 
 def _ours(arrays: dict[str, Any]) -> Any:
@@ -79,7 +106,7 @@ def _directional(sizes: tuple[int, ...], steep: float) -> tuple[list[Array], lis
 
 
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="TensorFlow's differentiates backwards alone")
-@pytest.mark.parametrize("sizes", [SMALL, LARGE], ids=["at once", "in a loop"])
+@pytest.mark.parametrize("sizes", [SMALL, LARGE, SQUARE], ids=["at once", "in a loop", "of one square"])
 @pytest.mark.parametrize("steep", [1.0, 40.0])
 def test_forward_mode(sizes: tuple[int, ...], steep: float) -> None:
     tensors, ways, expected = _directional(sizes, steep)

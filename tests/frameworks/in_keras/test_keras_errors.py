@@ -36,7 +36,7 @@ def dot(query: Any = X, key: Any = X, value: Any = X, **limits: Any) -> Any:
 
 
 def heads(query: Any = X, key: Any = X, value: Any = X, **limits: Any) -> Any:
-    return dikkat.MultiHeadAttention(5, 1)(query, key, value, **limits)
+    return dikkat.MultiHeadAttention(5, num_heads=1)(query, key, value, **limits)
 
 
 def built(layer: Any, *shapes: tuple[int, ...]) -> Any:
@@ -65,7 +65,7 @@ BAD_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
     "bandwidth: got 0.0": (lambda: dikkat.KernelAttention(0.0), "positive finite numbers"),
     "bandwidth: got": (lambda: dikkat.Gaussian([[1.0]]), "one a feature"),
     "query: got 5 features; expected 2": (lambda: attend(score=dikkat.Gaussian([1.0, 2.0])), "each bandwidth"),
-    "query: got 11 features": (lambda: dikkat.MultiHeadAttention(5, 1)(WIDER, X, X), "expected 5"),
+    "query: got 11 features": (lambda: dikkat.MultiHeadAttention(5, num_heads=1)(WIDER, X, X), "expected 5"),
     "query, key, value: got shapes": (lambda: heads(X[0], X[0], X[0]), r"each \(B, length, features\)"),
     "key: got 11 features": (
         lambda: dikkat.attend(X, WIDER, X, score=built(dikkat.Additive(3), X.shape, X.shape)),
@@ -114,10 +114,10 @@ BAD_TYPES: dict[str, tuple[Callable[[], Any], str]] = {
     "exclude: got dtype float32": (lambda: attend(exclude=np.ones((2, 3), "f")), "an integer type"),
     "causal: got int": (lambda: attend(causal=1), "True or False"),
     "score: got Dot;": (lambda: attend(score=dikkat.Dot), "make one, with its brackets"),
-    "score: got 'dot'": (lambda: dikkat.MultiHeadAttention(4, 2, score="dot"), "an instance of"),
+    "score: got 'dot'": (lambda: dikkat.MultiHeadAttention(4, num_heads=2, score="dot"), "an instance of"),
     "score: Pairless.pair: got None": (lambda: attend(score=Pairless()), "'inner', 'additive', 'distance'"),
     "score: Profiled.profile: got 'tent'": (
-        lambda: dikkat.MultiHeadAttention(4, 2, score=Profiled()),
+        lambda: dikkat.MultiHeadAttention(4, num_heads=2, score=Profiled()),
         "'gaussian', 'boxcar'",
     ),
     "key: got dtype float16": (lambda: attend(key=X.astype("float16")), "float32, that of query"),
@@ -131,6 +131,24 @@ BAD_TYPES: dict[str, tuple[Callable[[], Any], str]] = {
         "None for others",
     ),
     "dropout: got str": (lambda: dikkat.DotProductAttention("half"), "a number from 0 to 1"),
+    "use_bias: got an argument that MultiHeadAttention has not": (
+        lambda: dikkat.MultiHeadAttention(8, num_heads=2, use_bias=False),
+        "expected embed_dim, num_heads, .*bias, seed, .*name",
+    ),
+    "flash_attention, kernel_initializer: got arguments that MultiHeadAttention has not": (
+        lambda: dikkat.MultiHeadAttention(8, num_heads=2, kernel_initializer="zeros", flash_attention=True),
+        "expected embed_dim",
+    ),
+    "use_scale: got an argument that AdditiveAttention has not": (
+        lambda: dikkat.AdditiveAttention(3, use_scale=True),
+        "expected num_hiddens, dropout, seed, .*name",
+    ),
+    "score_mode: got an argument that Attention has not": (
+        lambda: dikkat.Attention(dikkat.Dot(), score_mode="concat"),
+        "expected score, dropout",
+    ),
+    "scale: got an argument that Dot has not": (lambda: dikkat.Dot(scale=2.0), "expected .*dtype"),
+    "takes 2 positional arguments but 3": (lambda: dikkat.MultiHeadAttention(8, 2), ""),
     "num_hiddens: got 2.0": (lambda: dikkat.Additive(2.0), "a whole number"),
     "bandwidth: got 'wide'": (lambda: dikkat.Gaussian("wide"), "a positive number"),
     "layer: got list": (lambda: dikkat.tensors([]), "a Keras layer or model"),

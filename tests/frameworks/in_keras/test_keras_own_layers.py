@@ -56,13 +56,21 @@ def scaled(theirs: Any) -> Any:
     return dikkat.DotProductAttention()
 
 
+def plain(theirs: Any) -> Any:
+    """Keras's layer without a factor."""
+    return dikkat.Attention(dikkat.Dot())
+
+
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize(("own", "made"), [("AdditiveAttention", additive), ("Attention", scaled)])
+@pytest.mark.parametrize(
+    ("own", "made"), [("AdditiveAttention", additive), ("Attention", scaled), ("Attention", plain)]
+)
 def test_a_list_is_in_keras_order(own: str, made: Any, call: str) -> None:
     query, value, key = tensors()
-    theirs = getattr(keras.layers, own)(use_scale=True)
+    theirs = getattr(keras.layers, own)(use_scale=made is not plain)
     theirs([query, value, key])
-    theirs.scale.assign(np.linspace(-1, 1, D) if own == "AdditiveAttention" else 1.0)
+    if own == "AdditiveAttention":
+        theirs.scale.assign(np.linspace(-1, 1, D))
     ours = made(theirs)
     near(ours([query, value, key], **CALLS[call]), theirs([query, value, key], **CALLS[call]))
     near(ours([query, key], **CALLS[call]), theirs([query, key], **CALLS[call]))
@@ -152,6 +160,17 @@ def refused(*args: Any, **options: Any) -> str:
     with pytest.raises(TypeError) as caught:
         dikkat.DotProductAttention()(*args, **options)
     return str(caught.value)
+
+
+def test_a_function_names_the_layer_for_a_functional_model() -> None:
+    query, key = keras.Input((N, D)), keras.Input((None, D))
+    for tensors, limits in (((query, key, key), {}), ((np.ones((B, N, D), "f"),) * 3, {"valid_lens": keras.Input(())})):
+        with pytest.raises(TypeError, match=r"got a symbolic tensor of a functional model.*Attention\(score\)"):
+            dikkat.attend(*tensors, score=dikkat.Dot(), **limits)
+    with pytest.raises(TypeError, match=r"got a symbolic tensor of a functional model.*Attention\(score\)"):
+        dikkat.attention_weights(query, key, score=dikkat.Additive(3))
+    with pytest.raises(TypeError, match=r"got a symbolic tensor of a functional model.*MaskedSoftmax\(\)"):
+        dikkat.masked_softmax(query, keras.Input((), dtype="int32"))
 
 
 def test_what_is_refused() -> None:

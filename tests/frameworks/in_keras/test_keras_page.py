@@ -8,8 +8,6 @@ import pytest
 import torch
 from keras import ops
 
-from dikkat.translation import Settings, Tokenizer, TranslationModel, Translator
-
 
 def test_a_layer_of_pytorch_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -39,15 +37,3 @@ def test_from_keras_own_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     tensors = (found[name] for name in ("query", "key", "value"))
     ours, expected = found["ours"](*tensors), found["expected"]
     np.testing.assert_allclose(ops.convert_to_numpy(ours), ops.convert_to_numpy(expected), atol=2e-6)
-
-
-def test_a_translator_trains_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    english = Tokenizer.train(["I'm home.", "He's calm."], "word", min_freq=1, vocabulary_size=20)
-    french = Tokenizer.train(["Je suis chez moi.", "Il est calme."], "word", min_freq=1, vocabulary_size=20)
-    settings = Settings(embedding_size=4, hidden_size=4)
-    model = TranslationModel(settings, len(english), len(french))
-    Translator(model, settings, english, french).save("demo/model")
-    page.run("import torch", "import keras", "from dikkat.frameworks.keras")
-    further = Translator.load("further").model
-    assert not torch.equal(further.bridge.weight, model.bridge.weight)

@@ -11,25 +11,25 @@ export interface Matrix {
   readonly blocks: readonly { at: number; width: number; padded: number }[];
 }
 
-/** Vectors that a reader's words are compared with: e^{2k}, row after row. */
+/** e^{2k} of additive keys, row by row. */
 export interface Exponentials {
   readonly places: number;
   readonly numbers: Float64Array<ArrayBuffer>;
 }
 
-/** Vectors that are multiplied at once. */
+/** Most vectors of one product. */
 const TOGETHER = 16;
 
 const up = (count: number, to: number): number => Math.ceil(count / to) * to;
 
-// To add and take away 1.5·2²³ in float32 rounds what is small against it to a whole number, of two the even one.
+// Adding and subtracting 1.5·2²³ in float32 rounds to the nearest integer, ties to even.
 const WHOLE = 12582912;
 const f32 = Math.fround;
 
-/** A small number rounded to the nearest whole one, of two the even one. */
+/** A small number rounded to the nearest integer, ties to even. */
 export const toEven = (x: number): number => f32(f32(x) + WHOLE) - WHOLE;
 
-/** The bytes that a matrix takes. */
+/** Bytes of a matrix. */
 export function room(rows: number, widths: readonly number[]): number {
   return up(rows, 4) * (widths.reduce((sum, width) => sum + up(width, 16), 0) + 4) + 64;
 }
@@ -49,7 +49,7 @@ export class Arithmetic {
   /**
    * @param size bytes of all matrices, by `room`
    * @param widest the largest number of rows or columns
-   * @param plain whether to leave WebAssembly out
+   * @param plain true to compute without WebAssembly
    */
   constructor(size: number, private readonly widest: number, plain = false) {
     this.machine = machine(plain);
@@ -73,7 +73,7 @@ export class Arithmetic {
     this.doubles = new Float64Array(buffer);
   }
 
-  /** Take a matrix in: its numbers row after row, its rows' scales, and how wide each of its inputs is. */
+  /** Copies a matrix into memory: its numbers row by row, the scales of its rows, the widths of its inputs. */
   matrix(numbers: Int8Array, scales: Float32Array, widths: readonly number[]): Matrix {
     const rows = scales.length;
     const columns = widths.reduce((a, b) => a + b, 0);
@@ -96,7 +96,7 @@ export class Arithmetic {
     return { rows, scales: at, blocks };
   }
 
-  /** Of each group of inputs: bias + the matrix times its inputs, each of which is quantised by itself. */
+  /** bias + matrix · inputs for each group of inputs, each input quantised by itself. */
   times(matrix: Matrix, groups: readonly (readonly Float32Array[])[], bias: Float32Array | null): Float32Array<ArrayBuffer>[] {
     const found: Float32Array<ArrayBuffer>[] = [];
     const rows = up(matrix.rows, 4);
@@ -119,7 +119,7 @@ export class Arithmetic {
     return found;
   }
 
-  /** A row of a matrix of one block, times a number. */
+  /** A row of a one-block matrix times a number. */
   row(matrix: Matrix, row: number, by: number): Float32Array<ArrayBuffer> {
     const block = matrix.blocks[0]!;
     const scale = f32(this.floats[matrix.scales / 4 + row]! * f32(by));
@@ -129,7 +129,7 @@ export class Arithmetic {
     return found;
   }
 
-  /** Write a vector as whole numbers, of which the largest is 127, and return what 1 of these is worth. */
+  /** Quantises a vector to integers up to 127; returns the scale. */
   private quantize(x: Float32Array, at: number, padded: number): number {
     const whole = this.halves;
     let most = 0;
@@ -162,7 +162,7 @@ export class Arithmetic {
     }
   }
 
-  /** log Σ e^x, of which the largest x is known. */
+  /** log Σ e^x, given the largest x. */
   logSum(x: Float32Array, most: number): number {
     const from = this.out / 4;
     this.floats.set(x, from);
@@ -170,7 +170,7 @@ export class Arithmetic {
     return most + Math.log(this.machine.kernels.sumOfExponentials(this.out, up(x.length, 4), most));
   }
 
-  /** e^{2k} of vectors, which are all as long, neither 0 nor infinite, so that no product of two is 0·∞. */
+  /** e^{2k} of vectors of one length, clamped so that no product is 0·∞. */
   exponentials(vectors: readonly Float32Array[]): Exponentials {
     const width = up(vectors[0]?.length ?? 0, 2);
     const numbers = new Float64Array(width * vectors.length).fill(1);
@@ -182,7 +182,7 @@ export class Arithmetic {
     return { places: vectors.length, numbers };
   }
 
-  /** Of each place Σ v·tanh(q + k), by exponentials that were computed once for each, not for each pair. */
+  /** Additive scores Σ v·tanh(q + k) of all keys, from precomputed exponentials. */
   additive(keys: Exponentials, query: Exponentials, v: Float32Array): Float64Array<ArrayBuffer> {
     const width = query.numbers.length;
     const start = up(this.free, 16) / 8;
@@ -200,11 +200,11 @@ export class Arithmetic {
   }
 }
 
-/** Where a row of a block begins. */
+/** Offset of a row in a block. */
 const place = ({ at, padded }: { at: number; padded: number }, row: number): number =>
   at + (row >> 2) * 4 * padded + (row & 3) * 16;
 
-/** What a vector becomes by that rounding. */
+/** A vector quantised and scaled back. */
 export function rounded(x: Float32Array): Float32Array {
   let most = 0;
   for (const each of x) most = Math.max(most, Math.abs(each));

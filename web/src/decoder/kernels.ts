@@ -1,7 +1,7 @@
 /** The loops in which a translator spends its time: in WebAssembly where there is some, otherwise in typed arrays. */
 import code from "./kernels.wat";
 
-/** What works on memory; all numbers are addresses in bytes or counts, and kernels.wat says what each does. */
+/** Compiled functions; arguments are byte addresses or counts, documented in kernels.wat. */
 export interface Kernels {
   product(
     weights: number, scales: number, rows: number, width: number,
@@ -13,18 +13,18 @@ export interface Kernels {
   additive(keys: number, places: number, width: number, query: number, v: number, out: number): void;
 }
 
-/** Memory, and what works on it; it grows, and with it the buffer becomes another. */
+/** Kernels with their memory, whose buffer is replaced when it grows. */
 export interface Machine {
   readonly kind: "wasm" | "js";
   readonly kernels: Kernels;
   readonly buffer: () => ArrayBuffer;
-  /** So many bytes, at least. */
+  /** Ensures a size in bytes. */
   readonly grow: (bytes: number) => void;
 }
 
 const PAGE = 1 << 16;
 
-/** @param plain whether to leave WebAssembly out */
+/** @param plain true to compute without WebAssembly */
 export function machine(plain: boolean): Machine {
   return (plain ? null : inWebAssembly()) ?? inTypedArrays();
 }
@@ -41,7 +41,7 @@ function inWebAssembly(): Machine | null {
       grow: (size) => void memory.grow(Math.max(0, Math.ceil((size - memory.buffer.byteLength) / PAGE))),
     };
   } catch {
-    return null; // an old browser, or a policy that allows none
+    return null; // an old browser, or a policy that forbids WebAssembly
   }
 }
 

@@ -14,12 +14,12 @@ export interface Settings {
   tokenizer?: string;
 }
 
-/** What a decoder looks at: a sentence, read. */
+/** Encoder outputs with their projected keys. */
 export interface Memory {
   readonly size: number;
   readonly values: readonly Float32Array[];
   readonly keys: readonly Float32Array[];
-  /** Of additive keys. */
+  /** Precomputed for additive scores; null for the others. */
   readonly exponentials: Exponentials | null;
 }
 
@@ -28,20 +28,20 @@ export interface State {
   readonly cell: readonly Float32Array[];
 }
 
-/** A layer's state and content (of a GRU the same), and its gates. */
+/** A layer's state, content (equal to it in a GRU) and gates. */
 interface Turned {
   readonly state: Float32Array;
   readonly content: Float32Array;
   readonly gates: Gates;
 }
 
-/** Where a step looks: weights that a reader has fixed, by the source's places. */
+/** Pinned weights of a step, by source position. */
 export type Pins = ReadonlyMap<number, number>;
 
-/** What a step of the decoder did, from the query to the readout. */
+/** Values of a decoder step, from the query to the readout. */
 export interface Step {
   readonly query: Float32Array;
-  /** Before the softmax, after it, and with what was pinned. */
+  /** Scores, their softmax, and that with the pins applied. */
   readonly scores: Float64Array;
   readonly own: Float64Array;
   readonly weights: Float64Array;
@@ -51,12 +51,12 @@ export interface Step {
   readonly readout: Float32Array;
 }
 
-/** The top layer's gates by their names, and what it would write. */
+/** Gates of the top layer by name, with the candidate. */
 export type Gates = Readonly<Record<string, Float32Array>>;
 
 const ATTENDING = ["additive", "dot", "scaled_dot", "bilinear"];
 
-/** Words of a sentence that are read at once, before a caller can do something else. */
+/** Words encoded between two yields. */
 const TOGETHER = 64;
 
 interface Cell {
@@ -79,7 +79,7 @@ export class Network {
   private readonly scoreWeight: Float32Array;
   private readonly lstm: boolean;
 
-  /** @param plain whether to compute without WebAssembly */
+  /** @param plain true to compute without WebAssembly */
   constructor(readonly settings: Settings, tensors: ReadonlyMap<string, Tensor>, plain = false) {
     if (settings.coverage || !(ATTENDING.includes(settings.score) || settings.score === "none")) {
       throw new Refusal("no-model", `score ${settings.score}, coverage ${settings.coverage}`);
@@ -115,7 +115,7 @@ export class Network {
     this.scoreWeight = settings.score === "additive" ? this.vectorOf("decoder.score.w_v.weight") : new Float32Array();
   }
 
-  /** How wide each input of a matrix is: what it is multiplied with is quantised in these parts. */
+  /** Widths of a matrix's inputs, which are quantised one by one. */
   private widths(name: string, columns: number): number[] {
     const { embedding_size: e, hidden_size: h } = this.settings;
     if (name === "decoder.weight_ih_l0") return [e, h];
@@ -144,7 +144,7 @@ export class Network {
     };
   }
 
-  /** A layer of each group of inputs. */
+  /** Linear layer of each group of inputs. */
   private times(name: string, groups: readonly (readonly Float32Array[])[]): Float32Array<ArrayBuffer>[] {
     const bias = name.endsWith(".weight") ? this.vectors.get(name.replace(/weight$/, "bias")) : undefined;
     return this.arithmetic.times(this.matrixOf(name), groups, bias ?? null);
@@ -159,9 +159,9 @@ export class Network {
     return this.arithmetic.row(this.matrixOf(name), token, Math.sqrt(this.settings.embedding_size));
   }
 
-  // --- reading
+  // --- encoder
 
-  /** Read a sentence, part by part, so that a caller can do something else between. */
+  /** Encodes a sentence, yielding between parts so that the page stays responsive. */
   *reading(source: readonly number[]): Generator<void, { memory: Memory; state: State }> {
     let below: Float32Array[] = source.map((token) => this.embedding(this.sourceName, token));
     const ends: Float32Array[] = [];
@@ -206,7 +206,7 @@ export class Network {
     return this.times("decoder.score.W_k.weight", values.map((value) => [value]));
   }
 
-  /** One step of a GRU or an LSTM, from what was made of its inputs and of its own state. */
+  /** One step of a GRU or LSTM, from the projections of its input and state. */
   private turned(given: Float32Array, own: Float32Array, state: Float32Array, content: Float32Array): Turned {
     const h = state.length;
     const gate = (at: number): Float32Array<ArrayBuffer> => {
@@ -237,9 +237,9 @@ export class Network {
     return { state: next, content: next, gates: { reset, update, candidate } };
   }
 
-  // --- writing
+  // --- decoder
 
-  /** Of each token that came last, with the state before it: where the decoder looks, its new state, and the readout. */
+  /** Decoder step for each last token and its state: attention, new state, readout. */
   steps(tokens: readonly number[], memory: Memory, before: readonly State[], pins: Pins | null = null): Step[] {
     const embedded = tokens.map((token) => this.embedding("target_embedding.weight", token));
     const looks = this.compared(before.map((state) => state.hidden.at(-1)!), memory).map(({ query, scores }) => {
@@ -269,12 +269,12 @@ export class Network {
     return looks.map((look, row) => ({ ...look, gates: gates[row]!, state: states[row]!, readout: readouts[row]! }));
   }
 
-  /** Of each readout the scores of all tokens, unnormalised. */
+  /** Logits of all tokens for each readout. */
   tokenScores(readouts: readonly Float32Array[]): Float32Array[] {
     return this.arithmetic.times(this.matrixOf(this.outputName), readouts.map((each) => [each]), this.vectorOf("output_bias"));
   }
 
-  /** The query of each state, and the scores of all places. */
+  /** Query of each state, and its scores over the source. */
   private compared(states: readonly Float32Array[], memory: Memory): { query: Float32Array; scores: Float64Array }[] {
     const { score } = this.settings;
     if (score === "none") return states.map((query) => ({ query, scores: new Float64Array(memory.size) }));
@@ -324,7 +324,7 @@ export function softmax(scores: ArrayLike<number>): Float64Array {
   return shares.map((share) => share / sum);
 }
 
-/** Weights of which some are given: the others share what is left, in the proportions that they had. */
+/** Weights with the pinned ones set and the others scaled to the rest. */
 export function pinned(own: Float64Array, pins: Pins): Float64Array {
   let given = 0;
   for (const [place, weight] of pins) {
@@ -340,7 +340,7 @@ export function pinned(own: Float64Array, pins: Pins): Float64Array {
   });
   const others = own.length - pins.size;
   if (others === 0) {
-    // Nothing is left to share: what was given is brought to a sum of 1.
+    // Every weight is pinned: they are scaled to a sum of 1.
     return own.map((_, place) => (given > 0 ? pins.get(place)! / given : 1 / own.length));
   }
   const left = Math.max(0, 1 - given);

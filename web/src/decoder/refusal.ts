@@ -1,4 +1,4 @@
-/** What can be wrong with what a reader or a file gives; the page has a sentence for each, in every language. */
+/** Reasons for refusing a text, a change or a file; `strings.ts` has a phrase for each. */
 export type Reason =
   | "too-long"
   | "half-character"
@@ -13,7 +13,7 @@ export type Reason =
   | "step-place"
   | "token-place";
 
-/** Something that was given and cannot be used. */
+/** Input that cannot be used. */
 export class Refusal extends Error {
   constructor(
     readonly reason: Reason,

@@ -1,4 +1,4 @@
-/** Beam search as `dikkat.cpu.search` does it, with words and weights that a reader has chosen; and a search's steps. */
+/** Beam search, equal to `dikkat.cpu.search`, with forced words and pinned weights. */
 import type { Memory, Network, Pins, State, Step } from "./network";
 import { Refusal } from "./refusal";
 import { BEGIN, END, PAD, UNKNOWN } from "./tokenizer";
@@ -7,14 +7,14 @@ export interface Options {
   readonly beam: number;
   readonly best: number;
   readonly penalty: number;
-  /** What a reader has chosen; the search goes on from there. */
+  /** Forced words and pinned weights. */
   readonly chosen: Chosen;
 }
 
 export interface Chosen {
-  /** The first tokens; with the end as the last of them, all. */
+  /** First tokens of the translation; all of them if the last is the end. */
   readonly tokens: readonly number[];
-  /** Weights by step and place of the source. */
+  /** Pinned weights by step and source position. */
   readonly pins: ReadonlyMap<number, Pins>;
 }
 
@@ -22,23 +22,23 @@ export const NOTHING: Chosen = { tokens: [], pins: new Map() };
 
 export interface Hypothesis {
   readonly ids: number[];
-  /** Log-probability of the tokens and, where it is finished, the end. */
+  /** Log-probability of the tokens, and of the end if finished. */
   readonly total: number;
   readonly finished: boolean;
-  /** What was done for each token and, where it is finished, the end. */
+  /** Decoder steps of the tokens, and of the end if finished. */
   readonly steps: readonly Step[];
 }
 
-/** A sentence, read: what a decoder looks at and begins with. */
+/** Encoded sentence: the decoder's memory and its initial state. */
 export interface Read {
   readonly memory: Memory;
   readonly state: State;
 }
 
-/** Most target tokens for a source of so many. */
+/** Length limit of a translation. */
 export const limitOf = (source: number): number => Math.min(2 * source + 10, source + 50);
 
-/** What ended hypotheses compete by: Wu et al. (2016), section 7. */
+/** Length-normalised log-probability: Wu et al. (2016), section 7. */
 export const normalised = (total: number, length: number, penalty: number): number =>
   total / ((5 + length) / 6) ** penalty;
 
@@ -62,7 +62,7 @@ interface Continuation {
   readonly gain: number;
 }
 
-/** The greatest scores, of equal ones the lowest token first, less the logarithm of the sum of all e^score. */
+/** Log-probabilities of the likeliest tokens, in descending order; ties by token number. */
 function likeliest(network: Network, scores: Float32Array, count: number, allowed: (token: number) => boolean): Continuation[] {
   const found: Continuation[] = [];
   let least = -Infinity;
@@ -88,8 +88,8 @@ function gainOf(network: Network, scores: Float32Array, token: number): number {
 }
 
 /**
- * Search in a sentence that was read, and yield the best beginning so far after each step. What is returned comes best
- * first: finished ones, then those that the limit cut.
+ * Beam search over an encoded sentence: yields the best prefix after each step, and returns hypotheses best first,
+ * those cut by the length limit behind the finished ones.
  */
 export function* searching(
   network: Network, source: readonly number[], { memory, state: first }: Read, options: Options,
@@ -100,7 +100,7 @@ export function* searching(
   let living: Place[] = [{ ids: [], total: 0, state: first, steps: [] }];
   let places = options.beam;
   const ended: { hypothesis: Hypothesis; score: number }[] = [];
-  const best: number[] = []; // scores of the ended, as many as are wanted
+  const best: number[] = []; // scores of the finished, in descending order
   for (let step = 0; living.length; step++) {
     const forced = chosen.tokens[step];
     const pins = chosen.pins.get(step) ?? null;
@@ -138,13 +138,13 @@ export function* searching(
     }
     places -= used;
     if (length === limit) {
-      // Those that the limit cuts stand behind all that are finished.
+      // Hypotheses cut by the limit rank behind finished ones.
       const cut = going.map(({ ids, total, steps }) => ({
         hypothesis: { ids, total, finished: false, steps }, score: normalised(total, length, penalty),
       }));
       return [...ranked(ended), ...ranked(cut)].slice(0, options.best);
     }
-    // A log-probability only falls: could one that goes on still become one of the best?
+    // Log-probabilities only fall, so the best living total bounds what can still finish.
     const hope = going.length ? normalised(going[0]!.total, limit, penalty) : -Infinity;
     if ((best[options.best - 1] ?? -Infinity) >= hope) break;
     living = going;
@@ -153,11 +153,11 @@ export function* searching(
   return ranked(ended).slice(0, options.best);
 }
 
-/** The best first; of equal ones the one that was out first. */
+/** Hypotheses by descending score; ties keep the order in which they finished. */
 const ranked = (found: { hypothesis: Hypothesis; score: number }[]): Hypothesis[] =>
   [...found].sort((a, b) => b.score - a.score).map(({ hypothesis }) => hypothesis);
 
-/** Whether a reader's choices are some that can be. */
+/** Throws a refusal for forced words or pins that cannot be. */
 export function check(network: Network, source: readonly number[], { tokens, pins }: Chosen): void {
   const limit = limitOf(source.length);
   if (tokens.length >= limit) throw new Refusal("step-place", String(tokens.length));
@@ -171,14 +171,14 @@ export function check(network: Network, source: readonly number[], { tokens, pin
   for (const step of pins.keys()) if (step >= limit || step < 0) throw new Refusal("step-place", String(step + 1));
 }
 
-/** A step opened up: what it did, and what it could have written. */
+/** A decoder step with its token and the likeliest alternatives. */
 export interface Opened extends Step {
   readonly token: number;
   readonly gain: number;
   readonly likely: Continuation[];
 }
 
-/** Everything that the steps of a hypothesis did, its end's included; what else could have come is computed when it is asked for. */
+/** Opened steps of a hypothesis; their alternatives are computed on first use. */
 export function opened(network: Network, { ids, steps }: Hypothesis, count = 8): Opened[] {
   return steps.map((step, index) => {
     const token = ids[index] ?? END;

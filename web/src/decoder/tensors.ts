@@ -16,7 +16,7 @@ interface Entry {
   data_offsets: [number, number];
 }
 
-/** What stands behind a header: eight bytes with its length, little-endian, then that many bytes of JSON. */
+/** Splits off a header: eight bytes with its length, little-endian, then that many bytes of JSON. */
 function headed(bytes: Uint8Array): { header: Record<string, unknown>; rest: Uint8Array } {
   if (bytes.length < 8) throw new Refusal("damaged", "no header");
   const length = Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
@@ -34,7 +34,7 @@ export function readTensors(bytes: Uint8Array): Map<string, Tensor> {
     const { dtype, shape, data_offsets: [start, end] } = value as Entry;
     const kind = KINDS[dtype];
     if (!kind || end > rest.length) throw new Refusal("damaged", name);
-    // A copy, since numbers of four bytes must begin at a multiple of four.
+    // A copy, since Float32Array wants offsets that are multiples of four.
     const own = rest.slice(start, end);
     const numbers = new kind(own.buffer, 0, own.byteLength / kind.BYTES_PER_ELEMENT);
     if (numbers.length !== shape.reduce((a, b) => a * b, 1)) throw new Refusal("damaged", name);
@@ -55,7 +55,7 @@ export function readBundle(bytes: Uint8Array): Map<string, Uint8Array> {
   );
 }
 
-/** Bytes that were written as base64 of gzip, whose own sum tells whether they are what was written. */
+/** Decompresses base64 of gzip; the checksum in gzip finds damage. */
 export async function unpacked(base64: string): Promise<Uint8Array> {
   if (typeof DecompressionStream === "undefined") throw new Refusal("old-browser", "DecompressionStream");
   let text: string;

@@ -7,7 +7,7 @@ export const END = 3;
 
 export interface Encoded {
   readonly ids: number[];
-  /** The same pieces of the sentence as its reader knows them. */
+  /** The pieces as the sentence spells them. */
   readonly pieces: string[];
 }
 
@@ -22,7 +22,7 @@ interface Step {
   content?: string;
 }
 
-// What white space is, which JavaScript's own \s says differently.
+// White space as Python has it; JavaScript's \s differs.
 const SPACE = "\\t-\\r \\u0085\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
 const LETTER = "[\\p{L}\\p{M}]";
 // Without regard to case, of which ſ is one of s.
@@ -57,9 +57,9 @@ export abstract class Tokenizer {
   }
 
   abstract encode(sentence: string): Encoded;
-  /** Text as a person would write it; `replace` has a word to stand in the place of a token, or null. */
+  /** Text with spaces and capitals restored; `replace` has a word in place of a token, or null. */
   abstract decode(ids: readonly number[], replace?: readonly (string | null)[]): string;
-  /** Each token as a label for a picture. */
+  /** Label of a token in a picture. */
   abstract label(id: number): string;
 }
 
@@ -129,7 +129,7 @@ function framed(pattern: string, frame: keyof typeof FRAMES): string | null {
   return pattern.slice(before.length, pattern.length - after.length).replace(/\\(.)/gsu, "$1");
 }
 
-/** How a language is written, from the decoding steps that Python's `orthography.learn` stored. */
+/** Spacing and capitals of a language, from the decoding steps that Python's `orthography.learn` stored. */
 function orthography(steps: readonly Step[]): ((text: string) => string)[] {
   const inside = new Map<string, string>();
   const rest: ((text: string) => string)[] = [];
@@ -163,7 +163,7 @@ function orthography(steps: readonly Step[]): ((text: string) => string)[] {
 
 // --- parts of words
 
-/** The 256 bytes as the letters by which byte-level vocabularies write them. */
+/** Letters that stand for the 256 bytes in byte-level vocabularies. */
 function byteLetters(): string[] {
   const letters: string[] = [];
   let more = 256;

@@ -1,4 +1,4 @@
-/** Sentences in, translations out: a model that a page carries, with its tokenizers. */
+/** A page's model with its tokenizers. */
 import { Network, type Settings } from "./network";
 import { Refusal } from "./refusal";
 import { check, NOTHING, opened, searching, type Chosen, type Hypothesis, type Opened, type Options, type Read } from "./search";
@@ -16,14 +16,14 @@ export interface Translation {
   readonly ids: number[];
   readonly score: number;
   readonly finished: boolean;
-  /** What each step did; made when first asked for. */
+  /** Opened steps, made on first use. */
   readonly steps: Opened[];
 }
 
 export const DEFAULT: Options = { beam: 5, best: 1, penalty: 1, chosen: NOTHING };
 
 export class Translator {
-  /** The sentence that was read last: a reader who steers its translation need not wait for it again. */
+  /** Cache of the last encoded sentence, for steering. */
   private last: { readonly ids: string; readonly read: Read } | null = null;
 
   constructor(
@@ -32,7 +32,7 @@ export class Translator {
     readonly target: Tokenizer,
   ) {}
 
-  /** From the files of a model folder by their names. */
+  /** Loads a model from its files by name. */
   static from(files: ReadonlyMap<string, Uint8Array>, plain = false): Translator {
     try {
       const text = (name: string): string => new TextDecoder().decode(files.get(name));
@@ -45,7 +45,7 @@ export class Translator {
     }
   }
 
-  /** From what a page carries. */
+  /** Loads a model from the base64 in a page. */
   static async unpack(base64: string, plain = false): Promise<Translator> {
     const bytes = await unpacked(base64);
     let files;
@@ -57,14 +57,14 @@ export class Translator {
     return Translator.from(files, plain);
   }
 
-  /** The pieces of a sentence, checked. */
+  /** Tokens of a sentence; throws a refusal if it cannot be read. */
   encode(sentence: string): Encoded {
     if ([...sentence].length > LONGEST) throw new Refusal("too-long", String([...sentence].length));
     if (/\p{Surrogate}/u.test(sentence)) throw new Refusal("half-character");
     return this.source.encode(sentence);
   }
 
-  /** Search, token by token: yields what gives the text so far, and returns the translations, best first. */
+  /** Translates token by token: yields functions that return the text so far; returns translations, best first. */
   *translating(sentence: string, options: Options = DEFAULT): Generator<() => string, Translation[]> {
     const encoded = this.encode(sentence);
     if (!encoded.ids.length) return [];
@@ -93,7 +93,7 @@ export class Translator {
     return found.value;
   }
 
-  /** All at once. */
+  /** Translates without pauses. */
   translate(sentence: string, options: Options = DEFAULT): Translation[] {
     const going = this.translating(sentence, options);
     let found = going.next();
@@ -121,7 +121,7 @@ export class Translator {
   }
 }
 
-/** Of the words that the model does not know, the one at which it looked most. */
+/** The unknown source word with the largest weight. */
 function copiedWord(encoded: Encoded, weights: Float64Array): string | null {
   let best = -1;
   encoded.ids.forEach((id, place) => {

@@ -1,8 +1,8 @@
-/** Things in a drawing that follow a pointer, a finger or the arrow keys. */
+/** Dragging of SVG elements by pointer, finger or arrow keys. */
 
 /**
- * @param to what to do with a place, in the drawing's own units
- * @param by what to do with an arrow key: −1, 0 or 1 in each direction; five times that with Shift
+ * @param to called with the pointer's position, in the drawing's units
+ * @param by called for an arrow key with −1, 0 or 1 in each direction; five times that with Shift
  */
 export function draggable(
   drawing: SVGSVGElement, handle: SVGElement, to: (place: [number, number]) => void, by: (dx: number, dy: number) => void,

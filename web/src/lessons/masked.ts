@@ -7,7 +7,7 @@ import { matrix } from "./matrix";
 
 const WIDTH = 6;
 
-/** The weights of a row: those behind its length are 0, and all are where nothing is left. */
+/** Masked softmax of a row; all zeros for length 0. */
 export function masked(scores: readonly number[], length: number): number[] {
   const own = length ? softmax(scores.slice(0, length)) : [];
   return scores.map((_, k) => (k < length ? own[k]! : 0));

@@ -6,7 +6,7 @@ const CELL = 54;
 
 export interface Matrix {
   readonly element: SVGSVGElement;
-  /** @param hidden cells that are padding */
+  /** @param hidden true for padding cells */
   readonly show: (values: readonly (readonly number[])[], most: number, hidden?: (i: number, j: number) => boolean) => void;
 }
 

@@ -7,7 +7,7 @@ import { draggable } from "./dragging";
 export const KERNELS = ["gaussian", "epanechnikov", "triangular", "boxcar"] as const;
 export type Kernel = (typeof KERNELS)[number];
 
-/** log K of a distance in bandwidths; −∞ outside the kernel's reach. */
+/** log K(distance / bandwidth); −∞ outside the kernel's support. */
 const LOGARITHMS: Record<Kernel, (r: number) => number> = {
   gaussian: (r) => (-r * r) / 2,
   epanechnikov: (r) => (r < 1 ? Math.log(1 - r * r) : -Infinity),
@@ -15,7 +15,7 @@ const LOGARITHMS: Record<Kernel, (r: number) => number> = {
   boxcar: (r) => (r <= 1 ? 0 : -Infinity),
 };
 
-/** The prediction at a query and the weight of each point; NaN and zeros where the kernel reaches none. */
+/** Prediction at a query and weights of the points; NaN and zeros if no point is within the kernel's support. */
 export function predicted(
   x: readonly number[], y: readonly number[], query: number, kernel: Kernel, bandwidth: number,
 ): { value: number; weights: number[] } {
@@ -29,7 +29,7 @@ export function predicted(
 }
 
 const TALL = 330;
-const FLOOR = 278; // where the weights stand
+const FLOOR = 278; // y of the baseline of the weight bars
 const [TOP, BOTTOM] = [14, 205];
 const LEFT = 16;
 const [LOW, HIGH] = [0, 4]; // of y; x goes from 0 to 5
@@ -38,7 +38,7 @@ const toY = (y: number): number => BOTTOM - ((y - LOW) / (HIGH - LOW)) * (BOTTOM
 const fromY = (py: number): number => Math.min(HIGH, Math.max(LOW, LOW + ((BOTTOM - py) / (BOTTOM - TOP)) * (HIGH - LOW)));
 
 export function regressionLesson(): HTMLElement {
-  const wide = window.innerWidth < 640 ? 380 : 860; // so that a finger can take hold of a point on a phone
+  const wide = window.innerWidth < 640 ? 380 : 860; // narrower on phones, where points must be large enough for a finger
   const right = wide - LEFT;
   const toX = (at: number): number => LEFT + (at / 5) * (right - LEFT);
   const fromX = (px: number): number => Math.min(5, Math.max(0, ((px - LEFT) / (right - LEFT)) * 5));

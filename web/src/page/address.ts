@@ -1,4 +1,4 @@
-/** What is seen, as the part of the address behind the #: a link shows the same. */
+/** The state of the page as the fragment of its address, so that a link restores it. */
 import { LONGEST } from "../decoder/translator";
 import type { Steering } from "./steering";
 import type { Kept } from "./sentences";
@@ -6,20 +6,20 @@ import { LANGUAGES, type Language } from "./strings";
 
 export type RoomName = "sentences" | "calls" | "translate" | "playground";
 
-/** The rooms of a page that is a translator. */
+/** Rooms of a translator's page. */
 const LIVING: readonly RoomName[] = ["translate", "playground"];
 
 export interface View {
   readonly room: RoomName;
-  /** What is kept stressed among sentences that were translated elsewhere. */
+  /** The highlighted word or pair in the list of sentences. */
   readonly kept: Kept | null;
   readonly text: string;
   readonly beam: number;
   readonly best: number;
   readonly chosen: Steering;
-  /** The step that is opened; −1: none. */
+  /** Index of the opened step. */
   readonly step: number;
-  /** Which of the translations is shown. */
+  /** Index of the translation that is shown. */
   readonly shown: number;
   readonly language: Language | null;
   readonly theme: "auto" | "light" | "dark";
@@ -28,10 +28,10 @@ export interface View {
 export const BEAMS = [1, 2, 3, 4, 5, 8, 10] as const;
 export const BESTS = [1, 3, 5] as const;
 
-/** The room of an address that names none: a text is translated. */
+/** Default room: the translator if the address has a text, else the page's first. */
 const usual = (rooms: readonly RoomName[], text: boolean): RoomName => (text && rooms.includes("translate") ? "translate" : rooms[0]!);
 
-/** @param rooms those that the page has, the first one first */
+/** @param rooms the page's rooms, the default first */
 export function written(view: View, rooms = LIVING): string {
   const parts = new URLSearchParams();
   if (view.room !== usual(rooms, !!view.text)) parts.set("room", view.room);
@@ -39,7 +39,7 @@ export function written(view: View, rooms = LIVING): string {
     const { sentence, spot: { target, source } } = view.kept;
     parts.set("s", `${sentence}${target === null ? "" : `.t${target + 1}`}${source === null ? "" : `.s${source + 1}`}`);
   }
-  if (view.text && view.text.length <= LONGEST) parts.set("text", view.text); // what is longer is refused anyway
+  if (view.text && view.text.length <= LONGEST) parts.set("text", view.text); // longer texts are refused
   if (view.beam !== 5) parts.set("beam", String(view.beam));
   if (view.best !== 1) parts.set("best", String(view.best));
   if (view.chosen.tokens.length) parts.set("words", view.chosen.tokens.map((token, step) => `${token}${view.chosen.picked.has(step) ? "!" : ""}`).join("."));
@@ -56,7 +56,7 @@ export function written(view: View, rooms = LIVING): string {
 const oneOf = <T>(value: unknown, allowed: readonly T[], otherwise: T): T =>
   allowed.includes(value as T) ? (value as T) : otherwise;
 
-/** What an address says; whatever it says wrongly is as if it had not been said, or is refused by the search. */
+/** Parses a fragment; malformed values become defaults, impossible weights and words are refused by the search. */
 export function read(hash: string, rooms = LIVING): View {
   const parts = new URLSearchParams(hash.replace(/^#/, ""));
   const pins = new Map<number, Map<number, number>>();
@@ -84,7 +84,7 @@ export function read(hash: string, rooms = LIVING): View {
   };
 }
 
-/** A sentence, then a word of the target, of the source, or a pair: 3, 3.t2, 3.s1, 3.t2.s1. */
+/** Parses a sentence with an optional target and source word, counted from 1: 3, 3.t2, 3.s1, 3.t2.s1. */
 function keptAt(text: string): Kept | null {
   const found = /^([1-9]\d*)(?:\.t([1-9]\d*))?(?:\.s([1-9]\d*))?$/.exec(text);
   const at = (place: string | undefined): number | null => (place ? Number(place) - 1 : null);

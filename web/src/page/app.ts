@@ -1,4 +1,4 @@
-/** The page: its head, its rooms, and the address that says what is seen. */
+/** The page: header, rooms, and the address that holds its state. */
 import { Refusal } from "../decoder/refusal";
 import { Translator } from "../decoder/translator";
 import { playground } from "../lessons/playground";
@@ -13,7 +13,7 @@ import { LANGUAGES, preferred, speak, spoken, t, type Language, type Phrase } fr
 export interface Start {
   readonly title: string;
   readonly examples: readonly string[];
-  /** The model as base64 of a gzipped bundle; null: a page without one. */
+  /** The model as base64 of a gzipped bundle, or null. */
   readonly model: string | null;
   readonly sentences: readonly Sentence[] | null;
   readonly calls: Calls | null;
@@ -22,12 +22,12 @@ export interface Start {
 const roomsOf = ({ model, sentences, calls }: Start): RoomName[] =>
   [...(sentences ? ["sentences" as const] : []), ...(calls ? ["calls" as const] : []), ...(model === null ? [] : ["translate" as const, "playground" as const])];
 
-/** Make a page of an element. */
+/** Builds the page in an element. */
 export async function mount(place: HTMLElement, start: Start): Promise<void> {
   const rooms = roomsOf(start);
   let view: View = read(location.hash, rooms);
   if (!location.hash && start.examples[0]) view = { ...view, text: start.examples[0] };
-  let ours = ""; // the part of the address that this page wrote itself
+  let ours = ""; // the fragment this page wrote itself, to be ignored when it changes
   let translator: Translator | null = null;
   let trouble: Refusal | null = null;
   const systems = navigator.languages ?? [navigator.language];
@@ -101,20 +101,20 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
   if (view.room === "translate") draw();
 }
 
-/** What Python wrote beside the model. */
+/** JSON that Python writes into the page. */
 interface Content {
   readonly examples?: readonly string[];
   readonly sentences?: readonly Packed[];
   readonly calls?: Calls;
 }
 
-/** A page that Python wrote begins by itself. */
+/** Starts a page that Python wrote. */
 export function begin(): void {
   const place = document.getElementById("dikkat");
   if (!place) return;
   const taken = (id: string): string | null => {
     const element = document.getElementById(id);
-    element?.remove(); // a copy of some megabytes that nobody needs any more
+    element?.remove(); // frees some megabytes
     return element && element.textContent;
   };
   const { examples = [], sentences, calls = null } = JSON.parse(taken("dikkat-content") ?? "{}") as Content;

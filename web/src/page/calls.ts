@@ -1,4 +1,4 @@
-/** What the calls of a model's attention looked at: maps of each call, drawn when they come near. */
+/** Room of a model's attention calls: maps of each call, drawn when it comes near the window. */
 import { scaled, type Panel } from "../pictures/tiles/panels";
 import { h } from "./dom";
 import { number, t } from "./strings";
@@ -16,7 +16,7 @@ interface Maps {
   readonly values: string;
 }
 
-/** Maps of the heads of one call: of so many heads, and of the first of so many elements of a batch. */
+/** Maps of one call: the first `heads` of `of` heads, for the first of `batch` batch elements. */
 interface OfHeads extends Maps {
   readonly heads: number;
   readonly of: number;
@@ -39,7 +39,7 @@ export interface Calls {
 export function callsRoom({ count, calls, overall }: Calls): HTMLElement {
   const drawing = new Map<Element, () => void>();
   const card = (title: string, recorded: string, draw: () => HTMLElement[]): HTMLElement => {
-    const element = h("article", { class: "card call" }, h("h2", { dir: "auto" }, title), recorded ? h("p", { class: "quiet" }, recorded) : null);
+    const element = h("article", { class: "card call waiting" }, h("h2", { dir: "auto" }, title), recorded ? h("p", { class: "quiet" }, recorded) : null);
     drawing.set(element, () => element.append(...draw()));
     return element;
   };
@@ -52,6 +52,7 @@ export function callsRoom({ count, calls, overall }: Calls): HTMLElement {
       if (!isIntersecting) continue;
       near.unobserve(target);
       drawing.get(target)!();
+      target.classList.remove("waiting");
     }
   }, { rootMargin: `${NEAR} 0px` });
   for (const each of cards) near.observe(each);

@@ -1,4 +1,4 @@
-/** Elements in one expression each. */
+/** Helpers for elements and text: creation, measured widths, characters that can be shown. */
 
 type Child = Node | string | null | false;
 type Attributes = Record<string, string | number | boolean | null | undefined | ((event: never) => void)>;
@@ -15,24 +15,24 @@ function filled<E extends Element>(element: E, attributes: Attributes, children:
   return element;
 }
 
-/** An HTML element; attributes that are functions are listeners. */
+/** Creates an HTML element; attributes that are functions become listeners. */
 export function h<K extends keyof HTMLElementTagNameMap>(
   name: K, attributes: Attributes = {}, ...children: Child[]
 ): HTMLElementTagNameMap[K] {
   return filled(document.createElement(name), attributes, children);
 }
 
-/** An SVG element, likewise. */
+/** Creates an SVG element; attributes that are functions become listeners. */
 export function s<K extends keyof SVGElementTagNameMap>(
   name: K, attributes: Attributes = {}, ...children: Child[]
 ): SVGElementTagNameMap[K] {
   return filled(document.createElementNS(SVG, name), attributes, children);
 }
 
-/** What has the keyboard in the document, or in the shadow, of an element. */
+/** The focused element of the document, or shadow root, that an element is in. */
 export const activeIn = (element: Element): Element | null => (element.getRootNode() as Document | ShadowRoot).activeElement ?? null;
 
-/** The colour behind an element: its own, or that of the nearest around it that has one. */
+/** The first opaque background colour of an element and its ancestors. */
 export function backgroundOf(element: Element): string {
   for (let each: Element | null = element; each; each = each.parentElement ?? (each.getRootNode() as ShadowRoot).host ?? null) {
     const colour = getComputedStyle(each).backgroundColor;
@@ -44,7 +44,7 @@ export function backgroundOf(element: Element): string {
 let family = "sans-serif";
 let writer: Element | null = null;
 
-/** Measure letters as an element writes them, from when it is in a page: before, it has no font. */
+/** Sets whose font texts are measured in; it is read once the element is in a page. */
 export function writeAs(element: Element): void {
   writer = element;
 }
@@ -58,27 +58,49 @@ function fonts(): string {
 }
 
 let canvas: CanvasRenderingContext2D | null = null;
+const SHOWN = 200; // most letters shown of a word; measuring thousands takes seconds
 
-/** How wide a text is on the screen, in CSS pixels. */
-export function widthOf(text: string, size: number, weight = 400): number {
+function measured(text: string, size: number, weight = 400): number {
   canvas ??= document.createElement("canvas").getContext("2d");
   if (!canvas) return text.length * size * 0.6;
   canvas.font = `${weight} ${size}px ${fonts()}`;
   return canvas.measureText(text).width;
 }
 
-/** A text of at most so many pixels. */
+/** Width in CSS pixels of the first `SHOWN` letters of a text. */
+export const widthOf = (text: string, size: number, weight = 400): number => measured(text.slice(0, SHOWN), size, weight);
+
+/** A text cut to `most` pixels, ending in … if cut; at least one letter stays. */
 export function shortened(text: string, most: number, size: number): string {
-  if (widthOf(text, size) <= most) return text;
-  const letters = [...text];
-  while (letters.length > 1 && widthOf(`${letters.join("")}…`, size) > most) letters.pop();
-  return `${letters.join("")}…`;
+  if (text.length <= SHOWN && measured(text, size) <= most) return text;
+  const letters = [...text].slice(0, SHOWN);
+  const first = (count: number): string => `${letters.slice(0, count).join("")}…`;
+  let [fits, over] = [1, letters.length + 1];
+  while (over - fits > 1) {
+    const half = (fits + over) >> 1;
+    if (measured(first(half), size) <= most) fits = half;
+    else over = half;
+  }
+  return first(fits);
 }
 
-/** Whether a text is written from right to left, by its first letter that says so. */
+/** True if the first letter is of a script written from right to left. */
 export const isRightToLeft = (text: string): boolean =>
   /^[^\p{L}]*[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u.test(text);
 
-/** What a page can show of any text: no control characters, and no character that has no width. */
+/** A text with control and zero-width characters replaced by their codes: ⟨200B⟩. */
 export const visible = (text: string): string =>
   text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (letter) => `⟨${letter.codePointAt(0)!.toString(16).toUpperCase()}⟩`);
+
+/** Visible words, equal ones numbered: I¹, am, I². */
+export function numbered(words: readonly string[]): string[] {
+  const shown = words.map(visible);
+  const [total, before] = [new Map<string, number>(), new Map<string, number>()];
+  for (const word of shown) total.set(word, (total.get(word) ?? 0) + 1);
+  return shown.map((word) => {
+    if (total.get(word) === 1) return word;
+    const count = (before.get(word) ?? 0) + 1;
+    before.set(word, count);
+    return word + String(count).replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(digit)]!);
+  });
+}

@@ -1,4 +1,4 @@
-/** The pictures of an alignment as every room has them: with a table of their numbers, saved, and of any size. */
+/** Frames of alignment pictures: buttons for a table, SVG and PNG; tile maps for long texts. */
 import type { Aligned, Picture } from "../pictures/aligned";
 import { table } from "../pictures/table";
 import { TileMap } from "../pictures/tiles/tilemap";
@@ -6,16 +6,16 @@ import { h, visible } from "./dom";
 import { savePng, saveSvg } from "./save";
 import { percent, t } from "./strings";
 
-/** Cells that are drawn one by one, with lines between the words; larger maps are tiles. */
+/** Most cells drawn as SVG, with links between the words; larger maps are drawn as tiles. */
 export const DRAWN = 6_000;
 
 export interface Framed {
-  /** Buttons: its table, and files of it. */
+  /** Buttons for the table, SVG and PNG. */
   readonly tools: readonly HTMLElement[];
   readonly body: HTMLElement;
 }
 
-/** @param name what its files are called */
+/** @param name stem of the saved files */
 export function framed(picture: Picture, given: Aligned, name: string): Framed {
   const drawn = h("div", { class: "scroll picture" }, picture.element);
   const twin = h("div", { hidden: true });
@@ -39,7 +39,7 @@ const tableOf = ({ source, target, weights }: Aligned): HTMLElement =>
   table(t("map"), ["", ...source.map(visible)],
     target.map((word, k) => [visible(word), ...[...weights[k]!].map((each) => percent(each, 1))]));
 
-/** All weights of more words than can be drawn one by one. */
+/** A tile map of an alignment. */
 export function tiled(given: Aligned, open: (target: number, source: number) => void): TileMap {
   const [rows, columns] = [given.target.length, given.source.length];
   const values = new Float32Array(rows * columns);

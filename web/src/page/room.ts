@@ -1,35 +1,37 @@
-/** The translator's room: what is typed, its translations, their pictures, and what a reader changes in them. */
+/** The translator's room: the text field, translations with their pictures, and steering. */
 import { Refusal } from "../decoder/refusal";
+import { normalised } from "../decoder/search";
 import { LONGEST, type Translation, type Translator } from "../decoder/translator";
 import { isSame, NOWHERE, type Aligned, type Picture, type Spot } from "../pictures/aligned";
 import { links } from "../pictures/links";
 import { map, said } from "../pictures/map";
 import type { TileMap } from "../pictures/tiles/tilemap";
 import { BEAMS, BESTS, type View } from "./address";
-import { activeIn, h, visible } from "./dom";
+import { activeIn, h, numbered, visible } from "./dom";
 import { DRAWN, framed, tiled } from "./frame";
 import { saveText } from "./save";
 import { FREE, History, isFree, pick, pin } from "./steering";
 import { StepPanel } from "./step";
 import { number, percent, t, type Phrase } from "./strings";
 
-const FIRST = 80; // milliseconds of a search before what has formed is shown: most are done by then, and painting takes time
-const SLICE = 24; // … and between two looks at what the reader does
+const FIRST = 80; // milliseconds before an unfinished translation is shown: most searches end earlier
+const SLICE = 24; // milliseconds of search between two turns of the browser's event loop
 const WAIT = 90; // milliseconds after a key before a search begins
 const HELD = 4 * LONGEST; // letters that the field takes in
+const PENALTY = 1; // exponent of the length that log-probabilities are divided by
 
 type Own = Pick<View, "text" | "beam" | "best" | "chosen" | "step" | "shown">;
 
 export interface RoomListeners {
-  /** What is seen became another. */
+  /** Called when the state of the room changes. */
   readonly changed: (own: Own) => void;
-  /** Whether the address of the page says what is seen, so that a link to it can be copied. */
+  /** True if the page's address holds the state, so that a link can be copied. */
   readonly linked: boolean;
-  /** A translation is shown; null: none. */
+  /** Called with the translation that is shown, or null. */
   readonly shown?: (translation: Translation | null) => void;
 }
 
-/** A map of tiles, and what it shows. */
+/** A tile map with its alignment and card. */
 interface Large {
   readonly of: Aligned;
   readonly card: HTMLElement;
@@ -66,7 +68,7 @@ export class Room {
       beforeinput: (event: InputEvent) => {
         const more = event.data ?? event.dataTransfer?.getData("text/plain") ?? "";
         if (this.text.value.length + more.length <= HELD) return;
-        // It would be refused anyway, and a browser takes many seconds to lay out a megabyte.
+        // Laying out a megabyte takes seconds, and the text would be refused anyway.
         event.preventDefault();
         this.complain(t("too-long", this.text.value.length + more.length));
       },
@@ -77,7 +79,6 @@ export class Room {
       pin: (step, place, weight, live) => this.steer(pin(this.history.now, this.best.ids, step, place, weight), step, live),
       pick: (step, token) => this.steer(pick(this.history.now, this.best.ids, step, token), step),
       look: (place) => this.look(place === null ? NOWHERE : { target: this.own.step, source: place }),
-      refuse: (phrase) => this.complain(t(phrase)),
     });
     const choose = (label: Phrase, values: readonly number[], name: "beam" | "best", say: (value: number) => string): HTMLElement =>
       h("label", {}, h("span", {}, t(label)), h("select", {
@@ -112,7 +113,7 @@ export class Room {
     return this.found[this.own.shown]!;
   }
 
-  /** Type a text. */
+  /** Translates another text. */
   use(text: string): void {
     this.text.value = text;
     this.typed(text);
@@ -133,7 +134,7 @@ export class Room {
 
   // --- searching
 
-  /** @param live whether this is on the way to something; browsers let an address change two hundred times in ten seconds */
+  /** @param live true while a slider is dragged: the address stays, since browsers limit how often it may change */
   private async run(live = false): Promise<void> {
     const mine = ++this.turn;
     clearTimeout(this.waiting);
@@ -141,7 +142,8 @@ export class Room {
     this.own = { ...this.own, chosen };
     if (!live) this.listeners.changed(this.own);
     this.complain("");
-    const options = { beam: this.own.beam, best: Math.min(this.own.best, this.own.beam), penalty: 1, chosen };
+    this.panel.refuse("");
+    const options = { beam: this.own.beam, best: Math.min(this.own.best, this.own.beam), penalty: PENALTY, chosen };
     const started = performance.now();
     try {
       const going = this.translator.translating(this.own.text, options);
@@ -158,15 +160,17 @@ export class Room {
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       const steered = !isFree(chosen);
-      this.complain(t(error.reason, error.detail));
+      const why = t(error.reason, error.detail);
       if (steered && this.found.length && this.history.canUndo) {
-        // What cannot be is taken back; what was shown stays.
+        // An impossible change is undone; the translation before it stays.
         this.history.undo();
         this.own = { ...this.own, chosen: this.history.now };
         this.listeners.changed(this.own);
         this.show();
+        this.panel.refuse(why);
         return;
       }
+      this.complain(why);
       this.found = [];
     }
     if (isFree(chosen)) this.free = this.found[0]?.target ?? "";
@@ -190,17 +194,19 @@ export class Room {
     this.result.hidden = found.length > 1;
     this.others.replaceChildren(...found.map((each, k) => h("li", {}, h("button", {
       type: "button", "aria-pressed": String(k === this.own.shown), click: () => this.choose(k),
-    }, h("span", { dir: "auto" }, each.target || "—"), h("span", { class: "quiet" }, number(each.score))))));
-    const facts = found.length
-      ? [`${t("score")} ${number(this.best.score)}`, ...(this.best.finished ? [] : [t("cut")]), ...(milliseconds === null ? [] : [t("speed", Math.round(milliseconds))])]
-      : [];
-    this.facts.textContent = facts.join(" · ");
+    }, h("span", { dir: "auto" }, each.target || "—"), h("span", { class: "quiet" }, number(ranking(each)))))));
+    const { beam, best } = this.own;
+    const facts = [
+      `${t("score")} ${number(this.best?.score ?? 0)}`, found.length > 1 && t("ranked"), best > beam && t("few", beam),
+      !this.best?.finished && t("cut"), milliseconds !== null && t("speed", Math.round(milliseconds)),
+    ];
+    this.facts.textContent = found.length ? facts.filter(Boolean).join(" · ") : "";
     this.showChanges();
     if (found.length) this.own = { ...this.own, step: Math.min(this.own.step, Math.max(0, this.best.steps.length - 1)) };
     this.pictures.hidden = !found.length;
     this.listeners.shown?.(found.length ? this.best : null);
     this.draw();
-    // What changed may have pushed it out of sight.
+    // The redrawn page may have pushed the focused element out of sight.
     this.pictures.querySelector(":focus-visible")?.scrollIntoView({ block: "nearest" });
   }
 
@@ -219,12 +225,15 @@ export class Room {
         void this.run();
       } }, t(phrase));
     const list: string[] = [];
+    const held: string[] = [];
     if (this.found.length) {
       const { sourceTokens, targetTokens } = this.best;
+      const read = numbered(sourceTokens);
+      held.push(...now.tokens.flatMap((_, step) => (now.picked.has(step) ? [] : [visible(targetTokens[step] ?? t("end"))])));
       const steps = [...new Set([...now.pins.keys(), ...now.picked])].sort((a, b) => a - b);
       for (const step of steps) {
         for (const [place, weight] of now.pins.get(step) ?? []) {
-          list.push(t("change-pin", step + 1, visible(sourceTokens[place] ?? "?"), percent(weight, weight * 1000 % 10 ? 1 : 0)));
+          list.push(t("change-pin", step + 1, read[place] ?? "?", percent(weight, weight * 1000 % 10 ? 1 : 0)));
         }
         if (now.picked.has(step)) list.push(t("change-word", step + 1, visible(targetTokens[step] ?? t("end"))));
       }
@@ -234,6 +243,7 @@ export class Room {
     this.changes.replaceChildren(
       h("h2", {}, t("changes")),
       h("ul", {}, ...list.map((each) => h("li", { dir: "auto" }, each))),
+      ...(held.length ? [h("p", { class: "quiet", dir: "auto" }, t("held", held.join(" ")))] : []),
       ...(!isFree(now) && this.free && this.free !== this.best?.target ? [h("p", { class: "quiet", dir: "auto" }, t("was", this.free))] : []),
       h("div", { class: "tools" },
         button("undo", this.history.canUndo, () => this.history.undo()),
@@ -241,7 +251,7 @@ export class Room {
         button("clear", !isFree(now), () => this.history.push(FREE))),
     );
     if (had !== null) {
-      // The keyboard stays where it was, or goes to what can still be pressed.
+      // Focus returns to the same button, or to the first that is enabled.
       const able = [...this.changes.querySelectorAll<HTMLButtonElement>("button:not(:disabled)")];
       (able.find((each) => each.textContent === had) ?? able[0])?.focus();
     }
@@ -281,7 +291,7 @@ export class Room {
     const { steps } = this.best;
     this.panel.show(this.best, this.own.step, this.history.now.pins.get(this.own.step) ?? new Map());
     const kept = this.panel.element.parentElement === this.pictures;
-    // The panel stays in its place, so that what is being dragged in it goes on; and a large map, as far as it is enlarged.
+    // The panel is not moved, so that a drag in it goes on; nor is a large map, which keeps its zoom.
     for (const each of [...this.pictures.children]) if (each !== this.panel.element && each !== cards[0]) each.remove();
     if (!kept) this.pictures.append(this.panel.element);
     this.panel.element.hidden = !steps.length;
@@ -292,7 +302,7 @@ export class Room {
     if (focus) this.refocus(focus);
   }
 
-  /** Which picture has the keyboard, to give it back when it is drawn anew. */
+  /** Selector of the focused picture, to restore focus after redrawing. */
   private focused(): string | null {
     const active = activeIn(this.pictures);
     if (!active || !this.pictures.contains(active)) return null;
@@ -312,7 +322,7 @@ export class Room {
       h("header", {}, h("h2", {}, t(phrase)), h("div", { class: "tools" }, ...tools)), h("p", { class: "help" }, t(`${phrase}-help`)), body);
   }
 
-  /** A map of more words than can be drawn one by one. */
+  /** A card with a tile map, for long texts. */
   private tiled(given: Aligned): Large {
     const tiles = tiled(given, (target, source) => this.opened({ target, source }));
     const card = h("section", { class: "card map-card" }, h("header", {}, h("h2", {}, t("map"))),
@@ -324,6 +334,8 @@ export class Room {
     const there = this.found.length && this.own.step < this.best.targetTokens.length ? this.own.step : null;
     for (const picture of this.drawn) picture.stress(spot, there);
     this.readout.textContent = this.found.length ? said(this.aligned(), spot) : "";
+    const row = this.panel.element.querySelector(".weight-row:hover, .weight-row:focus-within");
+    this.readout.classList.toggle("above", !!row && row.getBoundingClientRect().top > innerHeight / 2);
   }
 
   private opened(spot: Spot): void {
@@ -362,7 +374,10 @@ export class Room {
     try {
       await navigator.clipboard.writeText(location.href);
     } catch {
-      return; // the address bar has it too
+      // Browsers offer no clipboard to pages served over http.
+      const field = h("input", { type: "text", class: "address", readonly: true, value: location.href, "aria-label": t("link-here"), title: t("link-here"), blur: () => field.remove() });
+      button.after(field);
+      return field.select();
     }
     const before = button.textContent;
     button.textContent = t("copied");
@@ -370,8 +385,11 @@ export class Room {
   }
 }
 
-/** The space inside a card, on each side. */
+/** The length-normalised log-probability by which the search ranks translations. */
+const ranking = ({ score, ids, finished }: Translation): number => normalised(score, ids.length + Number(finished), PENALTY);
+
+/** Horizontal padding of a card, in pixels. */
 function padding(room: HTMLElement): number {
   const probe = room.querySelector(".card");
-  return (probe && Number.parseFloat(getComputedStyle(probe).paddingLeft)) || 20; // it has no style until it is in a page
+  return (probe && Number.parseFloat(getComputedStyle(probe).paddingLeft)) || 20; // no style before the room is in a page
 }

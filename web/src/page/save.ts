@@ -1,4 +1,4 @@
-/** Pictures and numbers as files: SVG and PNG of what is drawn, PNG of what is painted, JSON of what it shows. */
+/** Downloads: SVG and PNG files of drawings, PNG files of canvases, JSON of the numbers. */
 import { backgroundOf } from "./dom";
 
 const STYLED = [
@@ -6,7 +6,7 @@ const STYLED = [
   "font-weight", "text-anchor", "dominant-baseline", "visibility",
 ];
 
-/** A drawing that stands alone: every element with the style that it has on the screen. */
+/** SVG text of a drawing with its computed styles inside, so that it needs no style sheet. */
 export function standalone(drawing: SVGSVGElement): string {
   const copy = drawing.cloneNode(true) as SVGSVGElement;
   const own = [...drawing.querySelectorAll("*")];
@@ -42,7 +42,7 @@ export const saveText = (text: string, name: string, type: string): void => down
 export const saveSvg = (drawing: SVGSVGElement, name: string): void =>
   saveText(standalone(drawing), `${name}.svg`, "image/svg+xml");
 
-/** The drawing at twice its size. */
+/** Saves a drawing as PNG at twice its size. */
 export async function savePng(drawing: SVGSVGElement, name: string): Promise<void> {
   const { width, height } = drawing.viewBox.baseVal;
   const scale = Math.min(2, 8000 / Math.max(width, height));
@@ -58,7 +58,7 @@ export async function savePng(drawing: SVGSVGElement, name: string): Promise<voi
   await saveAsPng(canvas, name);
 }
 
-/** What is painted on a canvas, on the paper behind it. */
+/** Saves a canvas as PNG on the background of its card. */
 export async function saveCanvas(painted: HTMLCanvasElement, name: string): Promise<void> {
   const canvas = document.createElement("canvas");
   [canvas.width, canvas.height] = [painted.width, painted.height];

@@ -1,4 +1,4 @@
-/** A sentence that was translated elsewhere: its texts, and its pictures once they are to be seen. */
+/** Card of a stored translation: its texts, with pictures drawn on demand. */
 import { NOWHERE, type Aligned, type Picture, type Spot } from "../pictures/aligned";
 import { links } from "../pictures/links";
 import { map, said } from "../pictures/map";
@@ -9,12 +9,12 @@ import { t } from "./strings";
 const WIDEST = 620; // pixels of a map
 
 /**
- * Tokens that were read, tokens that were written, and all weights, row by row: thousandths in two digits of base 36, or - for 0;
+ * Source tokens, target tokens, and all weights, row by row: thousandths in two digits of base 36, or - for 0;
  * `dikkat.show.page` writes it.
  */
 export type Packed = readonly [source: readonly string[], target: readonly string[], weights: string];
 
-/** What Python wrote of a sentence, to be read before this script has run. */
+/** A sentence's elements in the HTML that Python wrote, and its packed data. */
 export interface Sentence {
   readonly source: HTMLElement;
   readonly target: HTMLElement;
@@ -26,7 +26,7 @@ export interface Sentence {
 export interface CardListeners {
   readonly look: (spot: Spot) => void;
   readonly keep: (spot: Spot) => void;
-  /** Open it in the translator; null: the page has none. */
+  /** Opens the sentence in the translator; null on a page without a model. */
   readonly translate: (() => void) | null;
 }
 
@@ -57,12 +57,12 @@ export class SentenceCard {
     return (this.unpacked ??= unpack(this.given));
   }
 
-  /** @param room how wide the pictures may be, in pixels */
+  /** @param room width for the pictures, in pixels */
   draw(room: number): void {
     this.room = room;
     const given = this.aligned;
     const cells = given.source.length * given.target.length;
-    if (cells > DRAWN && this.drawn.length) return; // it takes another width by itself, and stays as far as it is enlarged
+    if (cells > DRAWN && this.drawn.length) return; // a tile map resizes by itself and keeps its zoom
     const open = this.listeners.translate;
     const buttons: HTMLElement[] = open ? [h("button", { type: "button", class: "plain", click: open }, t("open"))] : [];
     this.drawn = [];
@@ -95,7 +95,7 @@ export class SentenceCard {
     this.stress(NOWHERE);
   }
 
-  /** Keep something stressed while nothing else is looked at. */
+  /** Sets the highlight shown while nothing is pointed at. */
   keep(spot: Spot): void {
     this.kept = spot;
     this.stress(NOWHERE);

@@ -1,14 +1,14 @@
-/** Sentences that were translated elsewhere, all in one list: found by their words, drawn when they come near. */
+/** Room of stored translations: a searchable list whose pictures are drawn near the window. */
 import { isNowhere, NOWHERE, type Spot } from "../pictures/aligned";
 import { h } from "./dom";
 import { saveText } from "./save";
 import { SentenceCard, type Packed, type Sentence } from "./sentence";
 import { t } from "./strings";
 
-const NEAR = "800px"; // from the window, where a sentence gets its pictures
-const SETTLING = 5; // frames in which sentences above take their heights, and push down what is to be seen
+const NEAR = "800px"; // distance from the window at which a sentence's pictures are drawn
+const SETTLING = 5; // frames of scrolling again, since sentences above still grow to their heights
 
-/** A sentence, counted from 1, and what is kept stressed in it. */
+/** A sentence, counted from 1, and the highlight in it. */
 export interface Kept {
   readonly sentence: number;
   readonly spot: Spot;
@@ -20,7 +20,7 @@ export interface SentencesListeners {
   readonly translate: ((text: string) => void) | null;
 }
 
-/** What Python wrote: texts as HTML, in front of the script, and the rest as JSON. */
+/** The sentences of a page: texts from its HTML, tokens and weights from its JSON. */
 export const sentencesIn = (page: Element, packed: readonly Packed[]): Sentence[] =>
   [...page.querySelectorAll(".sentence")].map((article, k) => {
     const found = (what: string): HTMLElement | null => article.querySelector(what);
@@ -62,7 +62,7 @@ export class Sentences {
     else this.kept = null;
   }
 
-  /** Draw what comes near, in the width that there is. */
+  /** Starts drawing sentences as they come near, at the current width. */
   private watch(): void {
     const byElement = new Map<Element, SentenceCard>(this.cards.map((card) => [card.element, card]));
     const seen = new IntersectionObserver((entries) => {
@@ -100,7 +100,7 @@ export class Sentences {
     this.readout.textContent = at ? this.cards[at.sentence - 1]!.said(at.spot) : card.said(spot);
   }
 
-  /** Keep a place stressed, or let go of it where it is kept already. */
+  /** Toggles the highlight of a place. */
   private keep(card: SentenceCard, spot: Spot): void {
     const again = this.kept?.sentence === card.number && this.kept.spot.target === spot.target && this.kept.spot.source === spot.source;
     if (this.kept) this.cards[this.kept.sentence - 1]!.keep(NOWHERE);
@@ -119,7 +119,7 @@ export class Sentences {
     for (const { element, number } of this.cards) element.classList.toggle("kept", number === this.kept?.sentence);
   }
 
-  /** Begin where an address says. */
+  /** Scrolls to the sentence of an address. */
   private stay({ sentence, spot }: Kept): void {
     const card = this.cards[sentence - 1]!;
     const { source, target } = card.aligned;
@@ -159,5 +159,5 @@ export class Sentences {
   }
 }
 
-/** Letters without their marks, small: what is looked for need not be written quite as it stands. */
+/** Text without accents, in lower case, for searching. */
 const fold = (text: string): string => text.normalize("NFKD").toLowerCase().replace(/\p{M}/gu, "").replace(/ı/gu, "i");

@@ -1,11 +1,11 @@
-/** What a reader has changed, and how one change follows another. */
+/** A reader's changes to a translation, with undo and redo. */
 import type { Pins } from "../decoder/network";
 import type { Chosen } from "../decoder/search";
 import { END } from "../decoder/tokenizer";
 
-/** Words that were kept or picked, and weights that were pinned. */
+/** Forced words and pinned weights. */
 export interface Steering extends Chosen {
-  /** Which of the tokens were picked, rather than kept. */
+  /** Steps whose token the reader picked; the others are kept from the translation before. */
   readonly picked: ReadonlySet<number>;
 }
 
@@ -13,17 +13,17 @@ export const FREE: Steering = { tokens: [], pins: new Map(), picked: new Set() }
 
 export const isFree = (steering: Steering): boolean => !steering.picked.size && !steering.pins.size;
 
-/** Pins up to a step; later ones were of words that are written anew. */
+/** Pins up to a step; the words behind it are written anew. */
 const until = (pins: Chosen["pins"], step: number): Map<number, Pins> =>
   new Map([...pins].filter(([each]) => each <= step));
 
-/** Only as many tokens are kept as the last change needs. */
+/** A steering without tokens behind its last change. */
 function trimmed({ tokens, pins, picked }: Steering): Steering {
   const last = Math.max(0, ...[...picked].map((step) => step + 1), ...pins.keys());
   return { tokens: tokens.slice(0, last), pins, picked };
 }
 
-/** Pin a weight of a step, or let go of it (null). */
+/** Pins a weight of a step; null releases it. */
 export function pin(now: Steering, ids: readonly number[], step: number, place: number, weight: number | null): Steering {
   const pins = until(now.pins, step);
   const own = new Map(pins.get(step) ?? []);
@@ -36,13 +36,13 @@ export function pin(now: Steering, ids: readonly number[], step: number, place: 
   return trimmed({ tokens: written, pins, picked });
 }
 
-/** Write another word at a step. */
+/** Picks another word for a step. */
 export function pick(now: Steering, ids: readonly number[], step: number, token: number): Steering {
   const picked = new Set([...now.picked].filter((each) => each < step)).add(step);
   return { tokens: [...ids.slice(0, step), token], pins: until(now.pins, step), picked };
 }
 
-/** What was done, one after the other, to go back and forth in. */
+/** Undo history. */
 export class History {
   private entries: Steering[] = [FREE];
   private at = 0;
@@ -60,9 +60,9 @@ export class History {
     return this.at + 1 < this.entries.length;
   }
 
-  /** @param live whether this is on the way to something, as a slider that is being dragged */
+  /** @param live true while a slider is dragged: the next push replaces this entry */
   push(next: Steering, live = false): void {
-    if (this.live) this.at--; // what was on the way is replaced
+    if (this.live) this.at--;
     this.entries = [...this.entries.slice(0, this.at + 1), next];
     this.at++;
     this.live = live;

@@ -1,21 +1,21 @@
-/** A step opened up: where it looks, what it could write, and what happens inside. */
+/** Panel of one decoding step: weights to steer, likely words, inner vectors. */
 import type { Opened } from "../decoder/search";
 import { END, UNKNOWN } from "../decoder/tokenizer";
 import type { Translation, Translator } from "../decoder/translator";
 import { strip } from "../pictures/strip";
 import { table } from "../pictures/table";
-import { activeIn, h, visible } from "./dom";
+import { activeIn, h, numbered, shortened, visible } from "./dom";
 import { number, percent, t, type Phrase } from "./strings";
 
-const ROWS = 60; // words of a long sentence that are shown: those that it looks at most
+const WIDEST = 280; // pixels of a word, broken into lines
+const ROWS = 60; // most words listed of a long sentence: those with the largest weights
 
 export interface StepListeners {
   readonly go: (step: number) => void;
-  /** `live`: while it is being dragged. */
+  /** Pins a weight, or releases it (null); `live` while a slider is dragged. */
   readonly pin: (step: number, place: number, weight: number | null, live: boolean) => void;
   readonly pick: (step: number, token: number) => void;
   readonly look: (place: number | null) => void;
-  readonly refuse: (phrase: Phrase) => void;
 }
 
 interface Row {
@@ -35,6 +35,11 @@ export class StepPanel {
   private readonly choices = h("ol", { class: "choices" });
   private readonly vectors = h("div", { class: "vectors" });
   private readonly shown = new Map<number, Row>();
+  private readonly refusal = h("p", { class: "trouble", role: "alert" });
+  /** The field with an edit that is not yet entered. */
+  private writing: HTMLInputElement | null = null;
+  /** Source position of the last changed weight; null after a word was chosen. */
+  private changed: number | null = null;
   private of: readonly string[] = [];
   private translation: Translation | null = null;
   private step = 0;
@@ -66,7 +71,7 @@ export class StepPanel {
     const turned = [this.back, this.forth].includes(activeIn(this.element) as HTMLButtonElement);
     this.back.disabled = step === 0;
     this.forth.disabled = step + 1 >= steps.length;
-    if (turned && this.forth.disabled) this.back.focus(); // a button that cannot be pressed loses the keyboard
+    if (turned && this.forth.disabled) this.back.focus(); // a disabled button loses focus
     else if (turned && this.back.disabled) this.forth.focus();
     const opened = steps[step]!;
     if (this.translator.network.attends) this.showWeights(translation, opened, pins);
@@ -74,15 +79,31 @@ export class StepPanel {
     this.drawVectors();
   }
 
+  /** Shows why the last change was refused, beside it; "" removes the message. */
+  refuse(why: string): void {
+    this.refusal.textContent = why;
+    if (!why) return this.refusal.remove();
+    const row = this.changed === null ? undefined : this.shown.get(this.changed);
+    if (row) row.element.after(this.refusal);
+    else this.choices.before(this.refusal);
+    this.refusal.scrollIntoView({ block: "nearest" });
+  }
+
+  private pin(place: number, weight: number | null, live = false): void {
+    this.changed = place;
+    this.listeners.pin(this.step, place, weight, live);
+  }
+
   private showWeights(translation: Translation, { scores, weights }: Opened, pins: ReadonlyMap<number, number>): void {
     const places = [...weights.keys()].sort((a, b) => weights[b]! - weights[a]!).slice(0, ROWS).concat([...pins.keys()]);
     const wanted = [...new Set(places)].filter((place) => place < weights.length).sort((a, b) => a - b);
     if (this.of !== translation.sourceTokens || wanted.some((place) => !this.shown.has(place))) {
-      // While one is dragged its row has to stay: rows are made anew only for another sentence.
+      // Rows are rebuilt only for another sentence: replacing one would end a drag in it.
       const same = this.of.length === translation.sourceTokens.length && this.of.every((each, k) => each === translation.sourceTokens[k]);
       if (!same || wanted.some((place) => !this.shown.has(place))) {
         this.shown.clear();
-        for (const place of wanted) this.shown.set(place, this.row(visible(translation.sourceTokens[place]!), place));
+        const words = numbered(translation.sourceTokens);
+        for (const place of wanted) this.shown.set(place, this.row(words[place]!, place));
         this.rows.replaceChildren(this.head(), ...[...this.shown.values()].map((row) => row.element));
       }
       this.of = translation.sourceTokens;
@@ -96,10 +117,9 @@ export class StepPanel {
       row.element.style.setProperty("--share", String(weight));
       row.element.classList.toggle("pinned", pins.has(place));
       row.free.hidden = !pins.has(place);
-      const active = activeIn(this.element);
-      if (active !== row.slider) row.slider.value = String(Math.round(weight * 1000) / 10);
+      if (activeIn(this.element) !== row.slider) row.slider.value = String(Math.round(weight * 1000) / 10);
       row.slider.setAttribute("aria-valuetext", percent(weight, 1));
-      if (active !== row.typed) row.typed.value = number(weight * 100, 1);
+      if (this.writing !== row.typed) row.typed.value = number(weight * 100, 1);
     }
   }
 
@@ -110,39 +130,43 @@ export class StepPanel {
 
   private row(word: string, place: number): Row {
     const { listeners } = this;
+    const short = shortened(word, WIDEST, 16);
     const score = h("span", { class: "score-bar" });
     const slider = h("input", { type: "range", min: 0, max: 100, step: 0.5, "aria-label": t("weight-of", word) });
     const typed = h("input", { type: "text", inputmode: "decimal", class: "number", autocomplete: "off", "aria-label": t("percent-of", word) });
     const free = h("button", { type: "button", class: "icon small", "aria-label": t("unpin", word), title: t("unpin", word), click: () => {
-      slider.focus(); // the button itself goes away
-      listeners.pin(this.step, place, null, false);
+      slider.focus(); // the button disappears
+      this.pin(place, null);
     } }, "×");
     const dragged = (live: boolean) => (): void => {
-      // A slider goes no further than what the other pins leave.
+      // Pinned weights sum to at most 100 %.
       const taken = [...this.shown].filter(([each, row]) => each !== place && row.element.classList.contains("pinned"))
         .reduce((sum, [, row]) => sum + Number(row.slider.value), 0);
       const most = Math.max(0, 100 - taken);
       if (Number(slider.value) > most) slider.value = String(most);
-      listeners.pin(this.step, place, Math.min(Number(slider.value), most) / 100, live);
+      this.pin(place, Math.min(Number(slider.value), most) / 100, live);
     };
     slider.addEventListener("input", dragged(true));
     slider.addEventListener("change", dragged(false));
+    const takeBack = (): void => {
+      this.writing = null;
+      typed.value = number(100 * (this.translation?.steps[this.step]?.weights[place] ?? 0), 1);
+    };
+    typed.addEventListener("input", () => (this.writing = typed));
+    typed.addEventListener("blur", () => this.writing === typed && takeBack());
     typed.addEventListener("change", () => {
       const written = typed.value.trim().replace(",", ".").replace(/^%|%$/g, "");
       const weight = written === "" ? NaN : Number(written) / 100;
-      if (!Number.isFinite(weight)) listeners.refuse("weight-number");
-      else if (weight < 0 || weight > 1) listeners.refuse("weight-range");
-      else {
-        typed.value = number(weight * 100, 1);
-        return listeners.pin(this.step, place, weight, false);
-      }
-      const own = this.translation?.steps[this.step]?.weights[place] ?? 0;
-      typed.value = number(own * 100, 1);
+      this.writing = null;
+      if (weight >= 0 && weight <= 1) return this.pin(place, weight);
+      takeBack();
+      this.changed = place;
+      this.refuse(t(Number.isFinite(weight) ? "weight-range" : "weight-number"));
     });
     const element = h(
       "div",
       { class: "weight-row", "data-place": place, pointerenter: () => listeners.look(place), pointerleave: () => listeners.look(null) },
-      h("span", { class: "term", dir: "auto" }, word), score, slider,
+      h("span", { class: "term", dir: "auto", title: short === word ? null : word }, short), score, slider,
       h("span", { class: "typed" }, typed, free),
     );
     return { element, score, slider, typed, free };
@@ -156,7 +180,10 @@ export class StepPanel {
       const own = each.token === token;
       const button = h(
         "button",
-        { type: "button", class: "choice", "aria-pressed": String(own), click: () => own || this.listeners.pick(this.step, each.token) },
+        { type: "button", class: "choice", "aria-pressed": String(own), click: () => {
+          this.changed = null;
+          if (!own) this.listeners.pick(this.step, each.token);
+        } },
         h("span", { class: "term", dir: "auto" }, this.label(each.token)),
         h("span", { class: "share" }, share < 0.0005 ? `< ${percent(0.001, 1)}` : percent(share, share < 0.0995 ? 1 : 0)),
       );

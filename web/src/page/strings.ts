@@ -1,4 +1,4 @@
-/** All that the page says, in each of its languages. */
+/** The phrases of the page in English, Turkish and Chinese. */
 
 export const LANGUAGES = { en: "English", tr: "Türkçe", zh: "中文" } as const;
 export type Language = keyof typeof LANGUAGES;
@@ -25,6 +25,8 @@ const TABLE = {
   "the-best": ["the best", "en iyisini", "最佳译文"],
   "n-best": ["the {} best", "en iyi {} tanesini", "前 {} 个"],
   score: ["log-probability", "log-olasılık", "对数概率"],
+  ranked: ["ranked by log-probability ÷ ((5 + words) / 6)", "sıralama: log-olasılık ÷ ((5 + sözcük) / 6)", "按 对数概率 ÷ ((5 + 词数) / 6) 排序"],
+  few: ["this search finds {} at most", "bu arama en çok {} tane bulur", "此搜索最多给出 {} 个"],
   speed: ["{} ms", "{} ms", "{} 毫秒"],
   cut: ["cut at the longest length", "en uzun boyda kesildi", "已达最大长度而截断"],
   nothing: ["Nothing to translate yet.", "Henüz çevrilecek bir şey yok.", "还没有可翻译的内容。"],
@@ -116,12 +118,14 @@ const TABLE = {
   changes: ["Changed by you", "Sizin değiştirdikleriniz", "您的改动"],
   "change-pin": ["step {}: {} at {}", "adım {}: {} = {}", "第 {} 步：{} = {}"],
   "change-word": ["step {}: “{}” chosen", "adım {}: “{}” seçildi", "第 {} 步：选了“{}”"],
+  held: ["held: {}", "sabit tutulan: {}", "保持不变：{}"],
   was: ["without them: {}", "bunlar olmadan: {}", "未改动时：{}"],
   undo: ["Undo", "Geri al", "撤销"],
   redo: ["Redo", "Yinele", "重做"],
   clear: ["Start over", "Baştan", "全部还原"],
   "save-json": ["Everything as JSON", "Hepsi JSON olarak", "全部导出为 JSON"],
   link: ["Copy a link", "Bağlantıyı kopyala", "复制链接"],
+  "link-here": ["Copy this address", "Bu adresi kopyalayın", "请复制此地址"],
   copied: ["Copied", "Kopyalandı", "已复制"],
   about: [
     "This page holds the whole model and asks nothing of any network. Nothing that you type leaves it.",
@@ -133,7 +137,7 @@ const TABLE = {
     "Bu sayfa hiçbir ağa bağlanmaz.",
     "本页面不访问任何网络。",
   ],
-  // Sentences that were translated elsewhere
+  // The list of sentences
   "sentences-help": [
     "Point at a word to see what it looked at, or go from word to word with the arrow keys. Click, or press Enter, to keep it; Esc lets go.",
     "Nereye baktığını görmek için bir sözcüğün üzerine gelin ya da ok tuşlarıyla gezinin. Seçili tutmak için tıklayın ya da Enter’a basın; Esc bırakır.",
@@ -206,7 +210,7 @@ const TABLE = {
   "weights-after": ["Weights", "Ağırlıklar", "权重"],
   padding: ["padding", "dolgu", "填充"],
   shuffle: ["Other numbers", "Başka sayılar", "换一组数"],
-  // What cannot be used
+  // Refusals
   "too-long": [
     "That text has {} characters; at most 10,000 can be translated at once. Split it.",
     "Bu metin {} karakter; bir kerede en çok 10.000 karakter çevrilebilir. Bölün.",
@@ -228,9 +232,9 @@ const TABLE = {
     "此文件中的模型已损坏（{}）。请重新复制或导出该文件；实验台仍可使用。",
   ],
   "old-browser": [
-    "This browser is too old to unpack the model ({}). Use one of 2023 or later.",
-    "Bu tarayıcı modeli açmak için çok eski ({}). 2023 ya da sonrasını kullanın.",
-    "浏览器版本过旧，无法解开模型（{}）。请使用 2023 年或更新的版本。",
+    "This browser is too old to unpack the model ({}). Use one of mid-2023 or later.",
+    "Bu tarayıcı modeli açmak için çok eski ({}). 2023 ortasının ya da sonrasının birini kullanın.",
+    "浏览器版本过旧，无法解开模型（{}）。请使用 2023 年中或更新的版本。",
   ],
   "not-numbers": [
     "The model’s scores are not numbers: its weights are damaged, or its training diverged.",
@@ -275,32 +279,32 @@ export function speak(wanted: Language): void {
 
 export const spoken = (): Language => language;
 
-/** A phrase in the reader's language, with values in its places, which a language may have in another order. */
+/** A phrase in the reader's language with its placeholders filled. */
 export function t(phrase: Phrase, ...values: (string | number)[]): string {
   let at = 0;
   return TABLE[phrase][COLUMNS[language]]!.replace(/\{(\d?)\}/g, (_, place: string) => String(values[place ? Number(place) : at++] ?? ""));
 }
 
-/** A number as the reader's language writes it. */
+/** A number with fixed decimals, in the reader's language. */
 export const number = (value: number, digits = 2): string =>
   value.toLocaleString(language, { minimumFractionDigits: digits, maximumFractionDigits: digits });
 
 export const percent = (share: number, digits = 0): string =>
   share.toLocaleString(language, { style: "percent", minimumFractionDigits: digits, maximumFractionDigits: digits });
 
-/** A number of any size to four digits. */
+/** A number to four significant digits. */
 export const precise = (value: number): string =>
   value !== 0 && Math.abs(value) < 1e-4
     ? value.toLocaleString(language, { notation: "scientific", maximumSignificantDigits: 4 })
     : value.toLocaleString(language, { maximumSignificantDigits: 4 });
 
-/** A number as short as it goes into a cell. */
+/** A number short enough for a map's cell. */
 export const brief = (value: number): string =>
   value === 0 || (Math.abs(value) >= 0.001 && Math.abs(value) < 100)
     ? value.toLocaleString(language, { maximumFractionDigits: Math.abs(value) < 1 ? 3 : 1 })
     : value.toExponential(0);
 
-/** The language of the reader's system, where the page has it. */
+/** The first of the browser's languages that the page has, or English. */
 export function preferred(languages: readonly string[]): Language {
   for (const each of languages) {
     const own = each.slice(0, 2).toLowerCase();

@@ -1,17 +1,17 @@
-/** What the pictures of an alignment show, and what a reader has chosen in them. */
+/** Data of alignment pictures, and the spots a reader points at or opens. */
 
 export interface Aligned {
   readonly source: readonly string[];
   readonly target: readonly string[];
-  /** For each word of the target, how much it looked at each of the source. */
+  /** Attention weights: a row over the source for each target word. */
   readonly weights: readonly Float64Array[];
-  /** Steps that were changed: of their weights, or of the word itself. */
+  /** Steps with a pinned weight or a picked word. */
   readonly changed: ReadonlySet<number>;
-  /** The languages of both, by which browsers choose forms of letters; empty where it is not known. */
+  /** Language codes, by which browsers choose glyph variants; empty if unknown. */
   readonly languages?: readonly [source: string, target: string];
 }
 
-/** A place in a picture: a word of the target, or of the source, or a pair. */
+/** A target word, a source word, or a pair. */
 export interface Spot {
   readonly target: number | null;
   readonly source: number | null;
@@ -22,26 +22,26 @@ export const NOWHERE: Spot = { target: null, source: null };
 export const isNowhere = ({ target, source }: Spot): boolean => target === null && source === null;
 
 export interface Listeners {
-  /** Looked at for a moment: with the pointer, a finger or the keyboard. */
+  /** Called when a spot is hovered or focused. */
   readonly look: (spot: Spot) => void;
-  /** Chosen, to be opened. */
+  /** Called when a spot is clicked, or Enter pressed on it. */
   readonly open: (spot: Spot) => void;
 }
 
-/** A picture that can be told what to stress. */
+/** A drawing with a method that highlights a spot. */
 export interface Picture {
   readonly element: SVGSVGElement;
   readonly stress: (spot: Spot, opened: number | null) => void;
 }
 
-/** The place of the largest weight. */
+/** Index of the largest weight. */
 export function argmax(weights: ArrayLike<number>): number {
   let best = 0;
   for (let k = 1; k < weights.length; k++) if (weights[k]! > weights[best]!) best = k;
   return best;
 }
 
-/** Whether two show the same words and weights. */
+/** True if two alignments have equal words and weights. */
 export const isSame = (one: Aligned, other: Aligned): boolean =>
   alike(one.source, other.source) && alike(one.target, other.target) && one.weights.every((row, k) => alike(row, other.weights[k]!));
 

@@ -1,12 +1,12 @@
-/** Words that were read and words that were written, with a line for each weight: side by side, or in two columns. */
+/** Source and target words with a line for each weight, in two rows or, if too wide, two columns. */
 import { isRightToLeft, s, shortened, visible, widthOf } from "../page/dom";
 import { percent, t } from "../page/strings";
 import { argmax, type Aligned, type Listeners, type Picture, type Spot } from "./aligned";
 
 const SIZE = 16; // of letters, in pixels
-const TALL = 34; // a word
+const TALL = 34; // pixels of a word's box
 const GAP = 10; // between two words
-const FAINTEST = 0.04; // lighter lines are drawn when their word is looked at
+const FAINTEST = 0.04; // weights below it are drawn only while their word is highlighted
 
 interface Box {
   readonly x: number;
@@ -15,7 +15,7 @@ interface Box {
   readonly text: string;
 }
 
-/** @param most how wide the picture may be, in pixels */
+/** @param most available width, in pixels */
 export function links(given: Aligned, most: number, listeners: Listeners): Picture {
   const { source, target, weights, changed, languages } = given;
   const sides = [source.map(visible), target.map(visible)] as const;
@@ -141,7 +141,7 @@ const across = (x: number, y: number, to: number, down: number): string => {
   return `M${x.toFixed(1)},${y}C${half.toFixed(1)},${y} ${half.toFixed(1)},${down} ${to.toFixed(1)},${down}`;
 };
 
-/** Words beside each other; from the right, where they are written so. */
+/** Boxes of a row of words, from the right for scripts written so. */
 function row(words: readonly string[], widths: readonly number[], start: number, y: number): Box[] {
   const mirrored = isRightToLeft(words.join(" "));
   const all = widths.reduce((sum, width) => sum + width + GAP, -GAP);
@@ -154,7 +154,7 @@ function row(words: readonly string[], widths: readonly number[], start: number,
   });
 }
 
-/** Words below each other, the shorter column in the middle. */
+/** Boxes of a column of words, vertically centred. */
 function column(words: readonly string[], width: number, x: number, most: number): Box[] {
   const top = ((most - words.length) * (TALL + 4)) / 2;
   return words.map((text, k) => ({ x, y: top + k * (TALL + 4), width, text }));

@@ -1,15 +1,15 @@
-/** All weights as a map: rows are what was written, columns what was read. */
-import { s, shortened, visible, widthOf } from "../page/dom";
+/** Heat map of all weights: a row for each target word, a column for each source word. */
+import { isRightToLeft, numbered, s, shortened, visible, widthOf } from "../page/dom";
 import { percent, t } from "../page/strings";
 import { isNowhere, NOWHERE, type Aligned, type Listeners, type Picture, type Spot } from "./aligned";
 
 const SIZE = 13;
-const STRONG = 640; // weight of the letters of what is looked at
-const LABEL = 120; // most pixels of a label
-const SAID = 5; // words that are read out beside one
-const LEAST = 0.005; // weight of a word that is read out
+const STRONG = 640; // font weight of highlighted labels
+const LABEL = 120; // widest label, in pixels
+const SAID = 5; // most words in the read-out of one word
+const LEAST = 0.005; // smallest weight in that read-out
 
-/** @param room how wide the picture should be, in pixels; a long sentence takes more, and scrolls */
+/** @param room preferred width, in pixels; long sentences take more and scroll */
 export function map(given: Aligned, room: number, listeners: Listeners): Picture {
   const { weights, changed, languages } = given;
   const [source, target] = [given.source, given.target].map((words) => words.map((each) => shortened(visible(each), LABEL, SIZE)));
@@ -17,14 +17,16 @@ export function map(given: Aligned, room: number, listeners: Listeners): Picture
   const longest = Math.max(...source!.map((each) => widthOf(each, SIZE)), 10);
   const cell = Math.max(22, Math.min(44, (room - left - 8) / Math.max(1, source!.length)));
   const upright = longest <= cell - 4;
+  const mirrored = isRightToLeft(source!.join(" "));
+  const column = (j: number): number => left + (mirrored ? source!.length - 1 - j : j) * cell;
   const top = upright ? SIZE + 14 : longest * 0.71 + 22;
-  // Behind the last column a label that leans needs room.
-  const width = left + cell * source!.length + (upright ? 4 : Math.max(8, widthOf(source!.at(-1) ?? "", SIZE) * 0.71 - cell / 2 + 12));
+  // A slanted label reaches beyond the last column.
+  const width = left + cell * source!.length + (upright ? 4 : Math.max(8, widthOf(source!.at(mirrored ? 0 : -1) ?? "", SIZE) * 0.71 - cell / 2 + 12));
   const height = top + cell * target!.length + 4;
   const cells = weights.map((row, i) =>
     [...row].map((weight, j) =>
       s("rect", {
-        x: left + j * cell + 1, y: top + i * cell + 1, width: cell - 2, height: cell - 2, rx: 3, class: "cell",
+        x: column(j) + 1, y: top + i * cell + 1, width: cell - 2, height: cell - 2, rx: 3, class: "cell",
         "fill-opacity": weight.toFixed(3), "data-at": `${i} ${j}`,
       })));
   const ring = s("rect", { width: cell - 1, height: cell - 1, rx: 4, class: "ring", visibility: "hidden" });
@@ -32,7 +34,7 @@ export function map(given: Aligned, room: number, listeners: Listeners): Picture
   const rows = target!.map((word, i) =>
     s("text", { x: left - 8, y: top + (i + 0.5) * cell, "text-anchor": "end", "dominant-baseline": "central", "font-size": SIZE, class: changed.has(i) ? "label changed" : "label", lang: languages?.[1] }, word));
   const columns = source!.map((word, j) => {
-    const x = left + (j + 0.5) * cell;
+    const x = column(j) + 0.5 * cell;
     return upright
       ? s("text", { x, y: top - 8, "text-anchor": "middle", "font-size": SIZE, class: "label", lang: languages?.[0] }, word)
       : s("text", { x, y: top - 8, transform: `rotate(-45 ${x} ${top - 8})`, "font-size": SIZE, class: "label", lang: languages?.[0] }, word);
@@ -71,7 +73,7 @@ export function map(given: Aligned, room: number, listeners: Listeners): Picture
   });
   drawn.addEventListener("blur", () => listeners.look(NOWHERE));
   drawn.addEventListener("keydown", (event) => {
-    const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] ?? [0, 0];
+    const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, mirrored ? -1 : 1], ArrowLeft: [0, mirrored ? 1 : -1] }[event.key] ?? [0, 0];
     at ??= { i: 0, j: 0 };
     if (event.key === "Enter" || event.key === " ") listeners.open({ target: at.i, source: at.j });
     else if (down || right) {
@@ -89,7 +91,7 @@ export function map(given: Aligned, room: number, listeners: Listeners): Picture
     ring.setAttribute("visibility", both ? "visible" : "hidden");
     if (both) {
       at = { i: spot.target!, j: spot.source! };
-      ring.setAttribute("x", String(left + spot.source! * cell + 0.5));
+      ring.setAttribute("x", String(column(spot.source!) + 0.5));
       ring.setAttribute("y", String(top + spot.target! * cell + 0.5));
     }
     const row = spot.target ?? opened;
@@ -103,11 +105,12 @@ export function map(given: Aligned, room: number, listeners: Listeners): Picture
   return { element: drawn, stress };
 }
 
-/** What is looked at, in words: the weight of a pair, or the largest ones of a word. */
+/** Read-out of a spot: the weight of a pair, or the largest weights of a word. */
 export function said(given: Aligned, spot: Spot): string {
   if (isNowhere(spot)) return "";
-  const { source, target, weights } = given;
-  const word = (words: readonly string[], k: number): string => visible(words[k] ?? "");
+  const { weights } = given;
+  const [source, target] = [numbered(given.source), numbered(given.target)];
+  const word = (words: readonly string[], k: number): string => words[k] ?? "";
   if (spot.target !== null && spot.source !== null) {
     return t("looked", word(target, spot.target), word(source, spot.source), percent(weights[spot.target]?.[spot.source] ?? 0, 1));
   }

@@ -1,7 +1,7 @@
-/** A vector as a strip: teal above 0, orange below, the stronger the further from it. */
+/** Strip of a vector's values: teal above 0, orange below, opacity by magnitude. */
 import { s } from "../page/dom";
 
-const MOST = 128; // bars; of a longer vector each is the mean of several numbers
+const MOST = 128; // most bars; in a longer vector each is a mean of neighbours
 
 export function strip(vector: ArrayLike<number>, label: string): SVGSVGElement {
   const count = Math.min(MOST, vector.length);

@@ -1,4 +1,4 @@
-/** The table twin of a picture, for who reads with a screen reader, or wants the numbers. */
+/** Table of a picture's numbers, for screen readers and for copying. */
 import { h } from "../page/dom";
 
 export function table(caption: string, head: readonly string[], rows: readonly (readonly string[])[]): HTMLElement {

@@ -8,7 +8,7 @@ import { Room } from "../page/room";
 import { preferred, speak, t } from "../page/strings";
 import { maps, type Panel } from "../pictures/tiles/panels";
 
-/** What Python and the page both know; the names are those of `dikkat.show.notebook`. */
+/** State shared with Python; the names are those of `dikkat.show.notebook`. */
 interface Traits {
   kind: "translator" | "maps";
   sheet: string;
@@ -63,7 +63,7 @@ function translate(model: Model, place: HTMLElement): Cleanup {
   const translator = Translator.from(readBundle(bytesOf(model.get("model"))));
   let text = model.get("text");
   const address = read(model.get("address"));
-  const own = address.text === text ? address : read(""); // changes of another sentence are not this one's
+  const own = address.text === text ? address : read(""); // changes belong to one sentence
   const room = new Room(translator, { ...own, text }, model.get("examples"), {
     linked: false,
     changed: (own) => {
@@ -92,13 +92,13 @@ function drawMaps(model: Model, place: HTMLElement): Cleanup {
   return () => undefined;
 }
 
-/** Bytes of a notebook's message; numbers of four bytes must begin at a multiple of four. */
+/** Bytes of a notebook's message, aligned to four for Float32Array. */
 function bytesOf(view: DataView): Uint8Array {
   const bytes = new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
   return bytes.byteOffset % 4 ? bytes.slice() : bytes;
 }
 
-/** Be light or dark as the notebook is, whatever the system is. */
+/** Sets light or dark by the notebook's background, and follows its changes. */
 function followed(el: HTMLElement, host: HTMLElement): Cleanup {
   const follow = (): void => {
     const [red = 255, green = 255, blue = 255] = (backgroundOf(el).match(/[\d.]+/g) ?? []).map(Number);
@@ -108,7 +108,7 @@ function followed(el: HTMLElement, host: HTMLElement): Cleanup {
   for (const each of [document.documentElement, document.body]) {
     seen.observe(each, { attributes: true, attributeFilter: ["class", "style", "data-theme", "data-jp-theme-light", "data-jp-theme-name", "data-vscode-theme-kind"] });
   }
-  // A theme's style sheets may come after its name: once more when the cell has got its size, and when it gets another.
+  // A theme's style sheet may load after its name changes, so look again whenever the cell is resized.
   const sized = new ResizeObserver(follow);
   sized.observe(host);
   follow();

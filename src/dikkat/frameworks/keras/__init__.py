@@ -7,22 +7,18 @@ have PyTorch's names and layouts, so that `load_tensors` takes any framework's w
 from dikkat.frameworks.keras import backend  # noqa: F401 - first, since it says what is missing
 
 # isort: split
-from dikkat.frameworks.contract.recurrent import Covered
 from dikkat.frameworks.keras.attention import attend, attention_weights, compare, pool
 from dikkat.frameworks.keras.blocks import Block, Linear, load_tensors, save_tensors, tensors
-from dikkat.frameworks.keras.decoders import AttentionalGRU, AttentionalLSTM
-from dikkat.frameworks.keras.encoders import GRUEncoder, LSTMEncoder
 from dikkat.frameworks.keras.heads import MultiHeadAttention, SelfAttention
 from dikkat.frameworks.keras.layers import (
     AdditiveAttention,
-    AverageAttention,
+    Attention,
     BilinearAttention,
     DotProductAttention,
     KernelAttention,
     MaskedSoftmax,
 )
 from dikkat.frameworks.keras.masking import masked_softmax, visible
-from dikkat.frameworks.keras.model import Embedding, TranslationModel
 from dikkat.frameworks.keras.scores import (
     Additive,
     Average,
@@ -37,42 +33,28 @@ from dikkat.frameworks.keras.scores import (
     Triangular,
     VectorSum,
 )
-from dikkat.frameworks.keras.steps import Memory
-from dikkat.frameworks.keras.training import SentencePairs, TokenCrossEntropy
-from dikkat.frameworks.keras.translator import Translator
 
 __all__ = [
     "Additive",
     "AdditiveAttention",
-    "AttentionalGRU",
-    "AttentionalLSTM",
+    "Attention",
     "Average",
-    "AverageAttention",
     "Bilinear",
     "BilinearAttention",
     "Block",
     "Boxcar",
     "Cosine",
-    "Covered",
     "Dot",
     "DotProductAttention",
-    "Embedding",
     "Epanechnikov",
-    "GRUEncoder",
     "Gaussian",
     "KernelAttention",
-    "LSTMEncoder",
     "Linear",
     "MaskedSoftmax",
-    "Memory",
     "MultiHeadAttention",
     "ScaledDot",
     "Score",
     "SelfAttention",
-    "SentencePairs",
-    "TokenCrossEntropy",
-    "TranslationModel",
-    "Translator",
     "Triangular",
     "VectorSum",
     "attend",

@@ -10,6 +10,7 @@ numbers are computed all at once: there a loop takes longer, and above all longe
 
 import math
 from collections.abc import Callable
+from operator import add, mul
 from typing import Any
 
 import keras
@@ -123,16 +124,7 @@ def additive(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
     if query.shape[:-2] != key.shape[:-2]:  # brought together here, where differentiation takes them apart again
         query = query + ops.zeros_like(key[..., :1, :1])
         key = key + ops.zeros_like(query[..., :1, :1])
-    return (at_once if _are_few(query, key) else _in_a_loop)(query, key, weight)
-
-
-def at_once(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
-    """As `additive`, of all features at once: for few numbers, and for a decoder, which has one query at a step.
-
-    There the pairs' features take no more memory than the keys', and with n = 1 the n·m values of tanh are hardly more
-    than n + m exponentials. Over many steps they would take more: so the gradient computes them again.
-    """
-    return _at_once(query, key, weight)
+    return (_at_once if _are_few(query, key) else _in_a_loop)(query, key, weight)
 
 
 def _are_few(query: Tensor, key: Tensor) -> bool:
@@ -177,19 +169,19 @@ def _scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
     def folded(parts: Parts, total: Tensor) -> Tensor:
         queries, keys, weights = parts
         for first in range(0, _TOGETHER, 2):
-            one, other = (1 + _outer(queries[i], keys[i], ops.multiply) for i in (first, first + 1))
+            one, other = (1 + _outer(queries[i], keys[i], mul) for i in (first, first + 1))
             total = total - 2 * (weights[first] * other + weights[first + 1] * one) / (one * other)
         return total
 
     def plain(parts: Parts, total: Tensor) -> Tensor:
         queries, keys, weights = parts
         for i in range(_TOGETHER):
-            total = total + weights[i] * ops.tanh(_outer(queries[i], keys[i], ops.add))
+            total = total + weights[i] * ops.tanh(_outer(queries[i], keys[i], add))
         return total
 
     def run(step: Callable[[Parts, Tensor], Tensor], one: Tensor, other: Tensor, first: Tensor) -> Tensor:
         parts = [_parted(each, _TOGETHER) for each in (one, other, weight)]
-        start = first + ops.zeros_like(_outer(query[..., 0], key[..., 0], ops.add))
+        start = first + ops.zeros_like(_outer(query[..., 0], key[..., 0], add))
         return ops.fori_loop(0, parts[0].shape[0], lambda i, total: step([part[i] for part in parts], total), start)
 
     return _either(
@@ -206,7 +198,7 @@ def _gradient(query: Tensor, key: Tensor, weight: Tensor, upstream: Tensor) -> P
     def folded(parts: Parts) -> Parts:
         one, other, v = parts
         # p is a product, so that its factors come out of the sums: what remains are products of a matrix with vectors.
-        share = 1 / (1 + _outer(one, other, ops.multiply))
+        share = 1 / (1 + _outer(one, other, mul))
         share = upstream * share * share
         sums = ops.matmul(share, ops.stack([other, ops.ones_like(other)], -1))
         by_key = ops.matmul(ops.expand_dims(one, -2), share)[..., 0, :]
@@ -217,7 +209,7 @@ def _gradient(query: Tensor, key: Tensor, weight: Tensor, upstream: Tensor) -> P
     def plain(parts: Parts) -> Parts:
         one, other, v = parts
         # With the logistic function σ, tanh x = 2 σ(2x) − 1, and its slope is 4 σ(2x) σ(−2x).
-        argument = _outer(2 * one, 2 * other, ops.add)
+        argument = _outer(2 * one, 2 * other, add)
         rising = upstream * ops.sigmoid(argument)
         share = rising * ops.sigmoid(-argument)
         return 4 * v * ops.sum(share, -1), 4 * v * ops.sum(share, -2), 2 * ops.sum(rising) - ops.sum(upstream)
@@ -242,7 +234,7 @@ def _tangent(query: Tensor, key: Tensor, weight: Tensor, *directions: Tensor) ->
     def folded(total: Tensor, parts: Parts) -> Tensor:
         one, other, v, of_query, of_key, of_weight = parts
         # The slope is 4 p r², and tanh is 1 − 2 (1 + p) r², of which the 1 is in the sum that the loop begins with.
-        share = 1 / (1 + _outer(one, other, ops.multiply))
+        share = 1 / (1 + _outer(one, other, mul))
         by_query = ops.stack([one * (4 * v * of_query - 2 * of_weight), ops.zeros_like(one) - 2 * of_weight], -1)
         moved = ops.matmul(by_query, ops.stack([other, ops.ones_like(other)], -2))
         moved = moved + ops.matmul(ops.expand_dims(one, -1), ops.expand_dims(4 * v * other * of_key, -2))
@@ -250,12 +242,12 @@ def _tangent(query: Tensor, key: Tensor, weight: Tensor, *directions: Tensor) ->
 
     def plain(total: Tensor, parts: Parts) -> Tensor:
         one, other, v, of_query, of_key, of_weight = parts
-        argument = _outer(one, other, ops.add)
-        return total + v * _slope(argument) * _outer(of_query, of_key, ops.add) + of_weight * ops.tanh(argument)
+        argument = _outer(one, other, add)
+        return total + v * _slope(argument) * _outer(of_query, of_key, add) + of_weight * ops.tanh(argument)
 
     def run(step: Callable[[Tensor, Parts], Tensor], one: Tensor, other: Tensor, first: Tensor) -> Tensor:
         parts = tuple(_features_first(each) for each in (one, other, weight, *directions))
-        start = first + ops.zeros_like(_outer(query[..., 0], key[..., 0], ops.add))
+        start = first + ops.zeros_like(_outer(query[..., 0], key[..., 0], add))
         again = _computed_again(step, in_a_loop=True)
         return ops.scan(lambda total, features: (again(total, features), None), start, parts)[0]
 
@@ -302,6 +294,7 @@ def _either(query: Tensor, key: Tensor, folded: Callable[[Tensor, Tensor], Any],
 
 def _outer(query: Tensor, key: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """(..., n) and (..., m) -> (..., n, m)."""
+    # By an operator: on TensorFlow, `keras.ops.add` takes (1, 1, m) beside (1, m, 1) for a bias, and returns (1, m, 1).
     return combine(ops.expand_dims(query, -1), ops.expand_dims(key, -2))
 
 

@@ -8,7 +8,7 @@ from keras import ops
 from dikkat.call import probability
 from dikkat.frameworks.contract import checks, scores
 from dikkat.frameworks.contract.checks import Call
-from dikkat.frameworks.keras.backend import Backend, as_tensor, features, kind, product, shape_of, wide
+from dikkat.frameworks.keras.backend import Backend, as_tensor, check_concrete, features, kind, product, shape_of, wide
 from dikkat.frameworks.keras.masking import check_restrictions, softmax, visible
 from dikkat.frameworks.keras.scores import Score, check_score
 from dikkat.scores import Pair, Profile
@@ -73,6 +73,8 @@ def attend(
         >>> ops.convert_to_numpy(output).ravel().tolist()
         [0.5, 4.0]
     """
+    given = (query, key, value, valid_lens, mask, key_bias, exclude)
+    check_concrete("attend", "Attention(score)(query, key, value)", *given)
     query, key, value = features("query", query), features("key", key), features("value", value)
     limits = {
         "valid_lens": as_tensor(valid_lens),

@@ -44,17 +44,13 @@ def readable(tensor: Any) -> bool:
     if backend == "tensorflow":
         return hasattr(tensor, "numpy") and "CPU" in tensor.device
     if backend == "jax":
-        return is_array(tensor) and all(each.platform == "cpu" for each in tensor.devices())
+        import jax
+
+        traced = isinstance(tensor, jax.core.Tracer)  # which stands for numbers in a program or under a transform
+        return not traced and all(each.platform == "cpu" for each in tensor.devices())
     from dikkat.masking import can_read_values
 
     return can_read_values(tensor)
-
-
-def is_array(tensor: Any) -> bool:
-    """Whether a tensor of JAX's has its numbers, and does not stand for them in a program or under a transform."""
-    import jax
-
-    return not isinstance(tensor, jax.core.Tracer)
 
 
 def kind(tensor: Any) -> str:
@@ -99,6 +95,19 @@ def features(name: str, tensor: Any) -> Any:
         raise TypeError(f"{name}: got {got}; expected float16, bfloat16, float32, float64")
     check_rank(name, shape_of(tensor))
     return tensor
+
+
+def check_concrete(function: str, layer: str, *tensors: Any) -> None:
+    """Whether a function's tensors have values, or will have them where it runs.
+
+    Raises:
+        TypeError: One stands for an input of a functional model.
+    """
+    if any(map(keras.utils.is_keras_tensor, tensors)):
+        raise TypeError(
+            f"{function}: got a symbolic tensor of a functional model; expected tensors with values. There, use the "
+            f"layer: {layer}"
+        )
 
 
 class Backend:

@@ -1,6 +1,7 @@
 """Layers whose parameters are attributes with PyTorch's names, so that one file of weights loads everywhere."""
 
 import os
+from inspect import signature
 from typing import Any, ClassVar, Self
 
 import keras
@@ -9,6 +10,7 @@ from keras import ops
 from dikkat.frameworks.keras.backend import Array, product, wide
 from dikkat.storage.tensors import Tensors, check, read, write
 
+_OPTIONS = ("name", "dtype", "trainable", "autocast", "activity_regularizer")  # of every Keras layer
 registered = keras.saving.register_keras_serializable(package="dikkat")
 
 
@@ -20,6 +22,14 @@ class Block(keras.layers.Layer):
     """
 
     arguments: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, **options: Any) -> None:
+        if unknown := sorted(options.keys() - _OPTIONS):
+            got = "an argument" if len(unknown) == 1 else "arguments"
+            own = [name for name in signature(type(self).__init__).parameters if name not in ("self", "options")]
+            expected = ", ".join([*own, *(name for name in _OPTIONS if name not in own)])
+            raise TypeError(f"{', '.join(unknown)}: got {got} that {type(self).__name__} has not; expected {expected}")
+        super().__init__(**options)
 
     def get_config(self) -> dict[str, Any]:
         """What the constructor needs to make this layer again."""

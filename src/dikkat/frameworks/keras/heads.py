@@ -144,7 +144,8 @@ class MultiHeadAttention(Attending):
 
     Args:
         embed_dim: Features of the query that comes in and of the output.
-        num_heads: Number of heads; it divides `key_dim` and `value_dim`.
+        num_heads: Number of heads; it divides `key_dim` and `value_dim`. By its name alone: Keras's own layer has it
+            first.
         key_dim: Features that queries and keys are projected to, over all heads; `embed_dim` if None.
         value_dim: Features that values are projected to, over all heads; `embed_dim` if None.
         score: Compares one head's queries and keys, of key_dim / num_heads features; the scaled dot product if None.
@@ -173,8 +174,8 @@ class MultiHeadAttention(Attending):
     def __init__(
         self,
         embed_dim: int,
-        num_heads: int,
         *,
+        num_heads: int,
         key_dim: int | None = None,
         value_dim: int | None = None,
         score: Score | None = None,

@@ -1,7 +1,7 @@
 """Layers with one head over `attend`, batch first, serialisable, on every backend; called as `calls` says."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 
@@ -11,7 +11,7 @@ from dikkat.frameworks.keras.backend import as_tensor, features, shape_of
 from dikkat.frameworks.keras.blocks import Block, registered
 from dikkat.frameworks.keras.calls import Attending
 from dikkat.frameworks.keras.masking import check_restrictions, masked_softmax
-from dikkat.frameworks.keras.scores import Additive, Average, Bilinear, Gaussian, ScaledDot
+from dikkat.frameworks.keras.scores import Additive, Bilinear, Gaussian, ScaledDot
 
 
 @registered
@@ -40,8 +40,30 @@ class MaskedSoftmax(Block):
         return scores_shape
 
 
-class _Attention(Attending):
-    """What the layers with one head are."""
+@registered
+class Attention(Attending):
+    r"""Attention with any scoring function: `attend` as a layer, for functional models too.
+
+    $$ o_i = \sum_j w_{ij} v_j, \qquad w_{ij} = \frac{e^{a(q_i, k_j)}}{\sum_l e^{a(q_i, k_l)}} $$
+
+    Args:
+        score: The scoring function a; its parameters are the layer's.
+        dropout: On the weights.
+        seed: Where the random numbers of dropout begin; None: anywhere.
+        **options: Keras's `name`, `dtype` and `trainable`.
+
+    Raises:
+        TypeError: A score that is none.
+
+    Example:
+        >>> import keras
+        >>> from dikkat.frameworks.keras import Cosine
+        >>> query, key = keras.Input((None, 5)), keras.Input((7, 5))
+        >>> Attention(Cosine())(query, key).shape
+        (None, None, 5)
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ("score", "dropout", "seed")
 
     def build(self, query_shape: Shape, key_shape: Shape) -> None:
         """Make the score's parameters, for queries and keys of these shapes."""
@@ -66,24 +88,7 @@ class _Attention(Attending):
 
 
 @registered
-class AverageAttention(_Attention):
-    """Every visible value counts alike.
-
-    Source: *Dive into Deep Learning*, section "Attention Pooling by Similarity", the constant kernel.
-
-    Example:
-        >>> from keras import ops
-        >>> value = ops.array([[[1.0], [3.0], [100.0]]])
-        >>> float(AverageAttention()(ops.zeros((1, 1, 5)), value, value, ops.array([2]))[0, 0, 0])
-        2.0
-    """
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(Average(dtype=options.get("dtype")), **options)
-
-
-@registered
-class KernelAttention(_Attention):
+class KernelAttention(Attention):
     r"""Attention pooling with a Gaussian kernel: Nadaraya–Watson regression.
 
     $$ a(q, k) = -\tfrac12 \lVert (q - k) / \sigma \rVert^2 $$
@@ -118,7 +123,7 @@ class KernelAttention(_Attention):
 
 
 @registered
-class AdditiveAttention(_Attention):
+class AdditiveAttention(Attention):
     r"""Attention with the score of Bahdanau: queries and keys of different sizes compared by a small network.
 
     $$ a(q, k) = w_v^\top \tanh(W_q q + W_k k) $$
@@ -147,7 +152,7 @@ class AdditiveAttention(_Attention):
 
 
 @registered
-class DotProductAttention(_Attention):
+class DotProductAttention(Attention):
     r"""Attention with the scaled dot product, $a(q, k) = \langle q, k \rangle / \sqrt{d}$.
 
     Args:
@@ -171,7 +176,7 @@ class DotProductAttention(_Attention):
 
 
 @registered
-class BilinearAttention(_Attention):
+class BilinearAttention(Attention):
     r"""Attention with the bilinear score, $a(q, k) = k^\top W_q q$.
 
     Args:

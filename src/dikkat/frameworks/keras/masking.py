@@ -8,7 +8,7 @@ from keras import ops
 
 from dikkat.frameworks.contract import checks, masking
 from dikkat.frameworks.contract.checks import Call, Given, Shape
-from dikkat.frameworks.keras.backend import as_tensor, features, kind, readable, shape_of, wide
+from dikkat.frameworks.keras.backend import as_tensor, check_concrete, features, kind, readable, shape_of, wide
 
 _KINDS = {
     "int": ("an integer type (for example int32)", keras.backend.is_int_dtype),
@@ -173,6 +173,7 @@ def masked_softmax(scores: Any, valid_lens: Any = None) -> Any:
         >>> ops.convert_to_numpy(weights)[0, 0].tolist()
         [0.5, 0.5, 0.0, 0.0]
     """
+    check_concrete("masked_softmax", "MaskedSoftmax()(scores, valid_lens)", scores, valid_lens)
     scores = features("scores", scores)
     valid_lens = as_tensor(valid_lens)
     *lead, queries, keys = shape_of(scores)

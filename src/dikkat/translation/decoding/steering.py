@@ -149,7 +149,7 @@ def _walk(translator: Translator, source: list[int], steering: Steering, likelie
 def _pinned(weights: Tensor, pins: Mapping[int, float]) -> Tensor:
     """Weights (1, S) with some of them as a reader wants them."""
     found, positions = weights.double(), torch.tensor(sorted(pins), device=weights.device)
-    wanted = torch.tensor([pins[each] for each in sorted(pins)], device=weights.device).double()
+    wanted = torch.tensor([pins[each] for each in sorted(pins)], device=weights.device, dtype=torch.float64)
     others = found.shape[1] - len(pins)
     if not others:
         wanted = wanted / wanted.sum()
@@ -182,6 +182,8 @@ def _check(translator: Translator, steering: Steering, positions: int) -> None:
                 f"words: got token {token!r} at step {step}; expected the end, {END}, or a number up to "
                 f"{vocabulary - 1}"
             )
+        if token == END and step < (fewest := GREEDY.fewest(positions)):
+            raise InputError(f"words: got the end at step {step}; expected it at step {fewest} or later")
     if steering.pins and not translator.model.attends:
         raise InputError("pins: the model has no attention, so that there is no weight to be pinned")
     if steering.pins and translator.settings.coverage:

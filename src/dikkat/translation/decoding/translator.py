@@ -476,11 +476,11 @@ class Ensemble(Translates):
 def _copied_words(encoded: Encoded, found: Hypothesis) -> list[str | None]:
     """For each target token the source word to put in its place, if it is unknown."""
     words: list[str | None] = [None] * len(found.ids)
-    if UNKNOWN not in found.ids:
+    if UNKNOWN not in found.ids or UNKNOWN not in encoded.ids:
         return words
     known = torch.tensor([number != UNKNOWN for number in encoded.ids], device="cpu")
     for index, number in enumerate(found.ids):
-        if number == UNKNOWN:  # which the search writes only where the source has an unknown word
+        if number == UNKNOWN:
             words[index] = encoded.pieces[int(found.weights[index].masked_fill(known, -1.0).argmax())]
     return words
 

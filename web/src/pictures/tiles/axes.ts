@@ -1,17 +1,17 @@
-/** What the rows and the columns of a map are called. */
+/** Names of a map's rows and columns. */
 import { visible } from "../../page/dom";
 
 export interface Axis {
-  /** What they are: "Queries", say. */
+  /** Title, such as "Queries". */
   readonly title: string;
   readonly count: number;
-  /** A name each; or none, and they are counted. */
+  /** Names of the cells; null to number them. */
   readonly tokens: readonly string[] | null;
-  /** How many there were before they were pooled into so few. */
+  /** Length before pooling. */
   readonly extent: number;
 }
 
-/** The name of one, or of several, from the first to the one behind the last. */
+/** Name of a cell, or of a range with its end excluded. */
 export function nameOf({ tokens, count, extent }: Axis, from: number, to = from + 1): string {
   if (tokens) {
     const [first, last] = [visible(tokens[from]!), visible(tokens[to - 1]!)];
@@ -21,7 +21,7 @@ export function nameOf({ tokens, count, extent }: Axis, from: number, to = from 
   return first >= last ? String(first) : `${first}–${last}`;
 }
 
-/** Every how many cells a label stands, if each needs so many pixels: 1, 2, 5, 10 … */
+/** Cells between two labels that need `pixels` each: 1, 2, 5, 10 … */
 export function pace(scale: number, pixels: number): number {
   for (let ten = 1; ; ten *= 10) for (const each of [ten, 2 * ten, 5 * ten]) if (each * scale >= pixels) return each;
 }

@@ -1,16 +1,16 @@
-/** Tiles of a matrix at every step of enlargement, made when they are first seen and kept for a while. */
+/** Cache of rendered tiles of a matrix at each zoom. */
 import { largest, spanOf, type Pyramid } from "./pyramid";
 import type { View } from "./view";
 
 const SIDE = 256; // pixels of a tile
 const KEPT = 192; // tiles: 48 MiB
-const PATIENCE = 8; // milliseconds of a frame for making tiles; the others are shown from coarser ones until later
+const PATIENCE = 8; // milliseconds of a frame for making tiles; coarser ones stand in for the rest
 
-/** How many cells, down and along, are one point. */
+/** Cells per point, down and across. */
 type Steps = readonly [number, number];
 
 export interface Colours {
-  /** Of a weight of 0, and of the largest: red, green, blue. */
+  /** RGB of the smallest and of the largest value. */
   readonly well: readonly [number, number, number];
   readonly glow: readonly [number, number, number];
 }
@@ -21,7 +21,7 @@ export class Painter {
 
   constructor(private readonly pyramid: Pyramid, private readonly range: readonly [number, number]) {}
 
-  /** Other colours, or other numbers: every tile is made anew. */
+  /** Sets the colours and drops every tile. */
   reset(colours: Colours): void {
     this.tiles.clear();
     for (let k = 0; k < 256; k++) {
@@ -30,18 +30,18 @@ export class Painter {
     }
   }
 
-  /** Forget what was made of numbers that were not known yet. */
+  /** Drops every tile, for instance those made before all numbers were pooled. */
   forget(): void {
     this.tiles.clear();
   }
 
-  /** Draw what a view shows. Returns whether all of it is as sharp as it can be. */
+  /** Draws a view; returns true if no coarser tile stood in. */
   paint(context: CanvasRenderingContext2D, view: View): boolean {
     const until = performance.now() + PATIENCE;
     const { steps, seen } = view;
     const [tall, wide] = [SIDE * steps[0], SIDE * steps[1]];
     let sharp = true;
-    context.imageSmoothingEnabled = false; // between neighbours a peak would fade
+    context.imageSmoothingEnabled = false; // smoothing would fade single peaks
     for (let down = Math.floor(seen.top / tall); down * tall < seen.bottom; down++) {
       for (let along = Math.floor(seen.left / wide); along * wide < seen.right; along++) {
         const hurry = performance.now() > until;
@@ -80,7 +80,7 @@ export class Painter {
   private tile(steps: Steps, down: number, along: number): HTMLCanvasElement {
     const name = `${steps.join(" ")} ${down} ${along}`;
     const made = this.tiles.get(name) ?? this.made(steps, down, along);
-    this.tiles.delete(name); // the one that was used last stands last
+    this.tiles.delete(name); // set again below: the map's order is the order of use
     this.tiles.set(name, made);
     if (this.tiles.size > KEPT) this.tiles.delete(this.tiles.keys().next().value!);
     return made;
@@ -102,7 +102,7 @@ export class Painter {
     const scale = 255 / (high - low);
     const { rows, columns } = this.pyramid.levels[0]!;
     const [bottom, right] = [Math.floor(rows / steps[0]) * deep, Math.floor(columns / steps[1]) * across];
-    // What is left over behind the last whole point may be narrower than a pixel: its peaks are in that point too.
+    // A remainder behind the last whole point may be narrower than a pixel: that point includes its maxima.
     const reach = (from: number, step: number, whole: number): number => (from + step === whole ? 2 * step : step);
     for (let i = 0, at = 0; i < tall; i++) {
       const row = top + i * deep;
@@ -117,7 +117,7 @@ export class Painter {
   }
 }
 
-/** A part of a tile, where its cells are. */
+/** Draws a part of a tile at the position of its cells. */
 function place(
   context: CanvasRenderingContext2D, view: View, tile: HTMLCanvasElement,
   x: number, y: number, wide: number, tall: number, column: number, row: number, columns: number, rows: number,

@@ -1,13 +1,13 @@
-/** Maps beside and below each other, with one scale of colours. */
+/** Grid of tile maps with one colour scale. */
 import { h } from "../../page/dom";
 import { precise, t } from "../../page/strings";
 import { TileMap } from "./tilemap";
 
 export interface Panel {
   readonly title: string;
-  /** How many rows and columns. */
+  /** Rows and columns. */
   readonly shape: readonly [number, number];
-  /** How many there were before they were pooled into so few. */
+  /** Rows and columns before pooling. */
   readonly extent: readonly [number, number];
   readonly queries: readonly string[] | null;
   readonly keys: readonly string[] | null;
@@ -17,14 +17,14 @@ export interface Panel {
 
 export interface Panels {
   readonly panels: readonly Panel[];
-  /** How many beside each other, where there is room. */
+  /** Most panels in a row. */
   readonly across: number;
   readonly range: readonly [number, number];
-  /** All numbers, panel by panel, row by row. */
+  /** Values of all panels, row by row. */
   readonly values: Float32Array;
 }
 
-const NARROW = 260; // pixels: no panel is narrower to stand beside another
+const NARROW = 260; // least width of a panel beside another, in pixels
 
 /** A card of maps. */
 export const maps = (given: Panels): HTMLElement => h("section", { class: "card" }, h("p", { class: "help" }, t("tiles-help")), ...scaled(given));

@@ -1,18 +1,18 @@
-/** A matrix, and ever coarser copies of it, each cell of which has the largest of sixteen: what a map of any size is drawn from. */
+/** Max-pooling pyramid of a matrix: each level keeps the largest of 4 × 4 cells of the level below. */
 
 export interface Matrix {
   readonly rows: number;
   readonly columns: number;
-  /** Row by row; what is not finite stays blank. */
+  /** Values row by row; non-finite ones stay blank. */
   readonly values: ArrayLike<number>;
 }
 
-const FACTOR = 4; // by which each level is coarser than the one before, along both sides
+const FACTOR = 4; // ratio of the sides of two levels
 
-/** So many of the finest cells, along each side, stand behind one of level `k`. */
+/** Cells of the matrix along each side of a cell of level `k`. */
 export const spanOf = (level: number): number => FACTOR ** level;
 
-/** The largest of a block of cells; NaN where none of them is a number. */
+/** Maximum of a block of cells; NaN if none is finite. */
 export function largest(matrix: Matrix, row: number, column: number, tall: number, wide: number): number {
   const { rows, columns, values } = matrix;
   const [bottom, right] = [Math.min(rows, row + tall), Math.min(columns, column + wide)];
@@ -27,9 +27,9 @@ export function largest(matrix: Matrix, row: number, column: number, tall: numbe
 }
 
 export class Pyramid {
-  /** The matrix itself, and its coarser copies. */
+  /** The matrix and its coarser levels. */
   readonly levels: Matrix[];
-  /** Rows of the matrix that the coarser levels know already. */
+  /** Rows of the matrix already pooled. */
   private known = 0;
 
   constructor(matrix: Matrix) {
@@ -44,20 +44,20 @@ export class Pyramid {
     return this.known >= this.levels[0]!.rows;
   }
 
-  /** Go on for so many milliseconds. */
+  /** Pools for some milliseconds. */
   build(milliseconds: number): void {
     const { rows, columns } = this.levels[0]!;
     const until = performance.now() + milliseconds;
     while (!this.complete) {
       const before = this.known;
-      // Sixteen of the longest rows take a millisecond or so.
+      // Sixteen of the longest rows take about a millisecond.
       this.known = Math.min(rows, before + FACTOR * Math.max(1, Math.ceil(40_000 / (columns * FACTOR))));
       this.refine(before, this.known);
       if (performance.now() > until) break;
     }
   }
 
-  /** Bring every coarser level up to date with rows of the matrix. */
+  /** Pools a range of rows into every coarser level. */
   private refine(from: number, to: number): void {
     for (let k = 1; k < this.levels.length; k++) {
       const [finer, level] = [this.levels[k - 1]!, this.levels[k]!];
@@ -71,7 +71,7 @@ export class Pyramid {
     }
   }
 
-  /** The largest of a block of the matrix, read from the coarsest level whose cells fit it, or from the matrix while that is not known. */
+  /** Maximum of a block of the matrix, from the coarsest level that fits it and is pooled. */
   block(row: number, column: number, tall: number, wide: number): number {
     let k = 0;
     const fits = (span: number): boolean =>

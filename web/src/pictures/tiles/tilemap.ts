@@ -1,4 +1,4 @@
-/** A map of any size, on a canvas: all of it at first, down to single cells. Pointer, fingers, wheel and keyboard move it. */
+/** Heat map of any size on a canvas, with zoom and scrolling by pointer, fingers, wheel and keyboard. */
 import { h, shortened, widthOf } from "../../page/dom";
 import { saveCanvas } from "../../page/save";
 import { brief, number, precise, t } from "../../page/strings";
@@ -9,26 +9,26 @@ import { Pyramid, type Matrix } from "./pyramid";
 import { View } from "./view";
 
 const SIZE = 12; // of letters, in pixels
-const LABEL = 96; // most pixels of a label
-const SINGLE = 14; // pixels from which on cells are drawn one by one
-const WRITTEN = 46; // … and have their numbers in them
-const TURN = 1.0015; // growth for a pixel of the wheel
-const STEP = 1.5; // … and for a press of + or a button
-const CLICK = 5; // pixels that a pointer may stray while it clicks
-const POINTED = 3; // pixels of the smallest thing that a pointer can be put on
-const WORK = 10; // milliseconds of a frame for numbers that are not known yet
-const TWIN = 24; // most rows, and columns, of the table
+const LABEL = 96; // widest label, in pixels
+const SINGLE = 14; // cells of at least so many pixels are drawn one by one
+const WRITTEN = 46; // cells of at least so many pixels show their numbers
+const TURN = 1.0015; // zoom factor for a pixel of the wheel
+const STEP = 1.5; // zoom factor for + and the buttons
+const CLICK = 5; // pixels a pointer may move during a click
+const POINTED = 3; // smallest block of cells to point at, in pixels
+const WORK = 10; // milliseconds of a frame spent on coarser levels
+const TWIN = 24; // most rows and columns of the table
 
 export interface Mapped {
   readonly matrix: Matrix;
-  /** The numbers with the colour of nothing, and with the strongest. */
+  /** Values of the palest and of the strongest colour. */
   readonly range: readonly [number, number];
   readonly rows: Axis;
   readonly columns: Axis;
   readonly label: string;
-  /** The tallest that the picture may be, in pixels. */
+  /** Most height, in pixels. */
   readonly most?: number;
-  /** A cell was clicked, or Enter pressed on it. */
+  /** Called when a cell is clicked, or Enter pressed on it. */
   readonly open?: (row: number, column: number) => void;
 }
 
@@ -42,7 +42,7 @@ interface Block {
 export class TileMap {
   readonly element: HTMLElement;
   readonly view: View;
-  /** Whether all numbers are known, and what is seen is as sharp as it can be. */
+  /** True once every level is pooled and every visible tile is sharp. */
   settled = false;
   private readonly pyramid: Pyramid;
   private readonly painter: Painter;
@@ -59,7 +59,7 @@ export class TileMap {
   private frame = 0;
   private later = 0;
   private dyed = false;
-  private left = 0; // where the cells begin, beside and below the labels
+  private left = 0; // origin of the cells, beside and below the labels
   private top = 0;
   private colour: (name: string) => string = () => "#888";
 
@@ -89,25 +89,25 @@ export class TileMap {
     new ResizeObserver(() => this.resize()).observe(this.window);
   }
 
-  /** Show what is to be seen about a cell, as if a pointer were on it; null: nothing. */
+  /** Highlights a cell as if it were pointed at; null clears. */
   stress(row: number | null, column: number | null): void {
     this.look(row === null || column === null ? null : { row, column, tall: 1, wide: 1 });
   }
 
-  /** What is in view as a file: a picture of it alone, without what is looked at in it. */
+  /** Saves the visible part as PNG, without the highlight. */
   private save(): void {
     this.at = null;
     this.draw();
     void saveCanvas(this.canvas, "dikkat-map");
   }
 
-  // --- what moves it
+  // --- input
 
   private listen(): void {
     const { window: area, canvas, view, pointers } = this;
     area.addEventListener("wheel", (event) => {
       const factor = TURN ** -(event.deltaY * (event.deltaMode === 1 ? 33 : 1) * (event.ctrlKey ? 6 : 1));
-      if (factor < 1 ? view.whole : view.nearest) return; // as far as it goes: the page scrolls on
+      if (factor < 1 ? view.whole : view.nearest) return; // at the limit, the page scrolls
       event.preventDefault();
       view.zoom(factor, ...this.placeOf(event));
       this.changed();
@@ -135,7 +135,7 @@ export class TileMap {
     area.addEventListener("keydown", (event) => this.pressed(event));
     area.addEventListener("focus", () => area.matches(":focus-visible") && this.look(this.at ?? this.blockAt(0, 0)));
     area.addEventListener("blur", () => this.look(null));
-    // The colour of the probe passes over to another when the reader goes from light to dark.
+    // The probe's colour transition tells of a change between light and dark.
     this.probe.addEventListener("transitionend", () => {
       this.dyed = false;
       this.changed();
@@ -186,13 +186,13 @@ export class TileMap {
     this.look(next);
   }
 
-  /** The place of an event among the cells, in pixels from their corner. */
+  /** Position of an event relative to the cells, in pixels. */
   private placeOf(event: { clientX: number; clientY: number }): [number, number] {
     const box = this.canvas.getBoundingClientRect();
     return [event.clientX - box.left - this.left, event.clientY - box.top - this.top];
   }
 
-  /** So many cells, down and along, are looked at as one: 1, unless they are too small for a pointer. */
+  /** Cells, down and across, of the block under a pointer: 1 unless they are too small to point at. */
   private get steps(): readonly [number, number] {
     const step = (scale: number): number => 2 ** Math.max(0, Math.ceil(Math.log2(POINTED / scale)));
     return [step(this.view.scaleY), step(this.view.scaleX)];
@@ -245,7 +245,7 @@ export class TileMap {
     this.draw();
   }
 
-  /** Draw in the next frame. */
+  /** Schedules drawing for the next frame. */
   private changed(): void {
     this.frame ||= requestAnimationFrame(() => {
       this.frame = 0;
@@ -297,7 +297,7 @@ export class TileMap {
     this.probe.style.transition = "none";
     const colours = new Map(["well", "glow", "ink", "quiet"].map((name) => [name, named(name)]));
     this.probe.style.removeProperty("color");
-    getComputedStyle(this.probe).getPropertyValue("color"); // settled before it may pass over again
+    getComputedStyle(this.probe).getPropertyValue("color"); // flushes styles before transitions are on again
     this.probe.style.removeProperty("transition");
     this.colour = (name) => colours.get(name)!;
     const numbers = (name: string): [number, number, number] => {
@@ -308,7 +308,7 @@ export class TileMap {
     this.dyed = true;
   }
 
-  /** Cells large enough to be told apart, as the small maps have them. */
+  /** Draws large cells one by one, with rounded corners. */
   private drawCells(context: CanvasRenderingContext2D): void {
     const { view, given: { matrix, range: [low, high] } } = this;
     const { seen, scaleX, scaleY } = view;
@@ -373,9 +373,9 @@ export class TileMap {
     }
   }
 
-  // --- the same as numbers
+  // --- table
 
-  /** The table of what is seen: single cells, or as many at a time as make it no larger than can be read. */
+  /** Table of the visible cells, pooled to at most `TWIN` rows and columns. */
   private tabulate(): void {
     if (!this.details.open || !this.pyramid.complete) return;
     const { view, given: { rows, columns, label } } = this;
@@ -395,10 +395,10 @@ export class TileMap {
   }
 }
 
-/** How wide the last number of an axis is, or the last range of numbers. */
+/** Width of an axis's last label, in pixels. */
 const widest = (axis: Axis): number => widthOf(nameOf(axis, axis.count - 1), SIZE);
 
-/** Some of very many labels, to know how wide they are. */
+/** A sample of labels, to estimate their width. */
 const sample = (tokens: readonly string[]): string[] => {
   const every = Math.ceil(tokens.length / 300);
   return tokens.filter((_, k) => k % every === 0);

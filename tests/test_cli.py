@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 
 from command import command_line
 from dikkat.cli import lines, options, pictures
+from dikkat.cli.messages import complain
 from dikkat.translation import (
     InputError,
     Search,
@@ -31,6 +32,7 @@ from dikkat.translation import (
     evaluate,
 )
 from dikkat.translation.data.store import Store
+from dikkat.translation.formats.origin import Origin
 from dikkat.translation.formats.recipe import Recipe
 from dikkat.translation.text.tokenizer import END
 from dikkat.translation.training.train import train as train_translator
@@ -157,6 +159,130 @@ def test_a_translation_is_one_line_whatever_the_model_writes():
     found = Translation("a", "b\nc\td\u00a0!", ["a"], ["b"], torch.ones(1, 1), -1.0)
     assert lines.line(7, found, as_json=False, numbered=False) == "b c d\u00a0!"
     assert lines.line(7, found, as_json=False, numbered=True) == "7\t-1.000\tb c d\u00a0!"
+
+
+@pytest.fixture(scope="module")
+def obeyed(tmp_path_factory):
+    """A stranger's model, of whose words and origin a terminal would obey some letters."""
+    english = Tokenizer.train(["go"], "word", min_freq=1, vocabulary_size=9)
+    french = Tokenizer.train(["\x1b\x9b\x7f"] * 2, "word", min_freq=1, vocabulary_size=9)
+    settings = Settings(embedding_size=2, hidden_size=2)
+    tiny = TranslationModel(settings, len(english), len(french))
+    with torch.no_grad():
+        for parameter in tiny.parameters():
+            parameter.zero_()
+        tiny.output_bias[:END] = -99.0
+        tiny.output_bias[END] = -1.0
+    origin = Origin("today\n\x1b[2J", "1", corpus="\x1b]0;OWNED\x07", test="\x9b31m\u2028\x7f")
+    folder = tmp_path_factory.mktemp("obeyed") / "model"
+    Translator(tiny, settings, english, french, origin=origin).save(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["translate", "--max-length", 5, "Go."],
+        ["translate", "--max-length", 5, "--n-best", 2, "Go."],
+        ["translate", "--max-length", 5, "--json", "Go."],
+        ["show", "Go \x1b[31m"],
+        ["info"],
+        ["info", "--json"],
+    ],
+)
+def test_a_terminal_obeys_no_letter_of_a_model(run, obeyed, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(command[0], obeyed, *command[1:])
+    assert (status, err) == (0, "")
+    assert not [letter for letter in out if not letter.isprintable() and letter != "\n" and letter != "\t"]
+    if "--json" in command:
+        assert "\\u001b" in out
+    else:
+        assert "⟨1B⟩" in out
+
+
+def test_control_letters_in_a_message_are_shown(capsys):
+    complain("a\x1b[2Jb\x9bc\nd")
+    assert capsys.readouterr().err == "dikkat: a⟨1B⟩[2Jb⟨9B⟩c d\n"
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("/dev/full", "/dev/full: got a device or a pipe, which cannot be replaced; expected the name of a file"),
+        ("/dev/stdout", "/dev/stdout: got a device or a pipe, which cannot be replaced; expected the name of a file"),
+        ("pipe", "pipe: got a device or a pipe, which cannot be replaced; expected the name of a file"),
+        (".", "is a folder; give the name of a file in it"),
+        ("/nope/x.html", "dikkat: the folder '/nope' does not exist; create it before writing 'x.html'"),
+    ],
+)
+def test_a_place_where_no_page_can_be_is_said_before_the_model_is_loaded(model, tmp_path, place, said):
+    os.mkfifo(tmp_path / "pipe")
+    code = (
+        "import sys\n"
+        "from dikkat.translation import Translator\n"
+        "Translator.load = lambda *_: sys.exit('loaded')\n"
+        "from dikkat.cli import main; main()\n"
+    )
+    command = [sys.executable, "-c", code, "export", str(model), "--html", place]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert said in done.stderr
+
+
+def from_pipe(*arguments, content):
+    reader, writer = os.pipe()
+    os.write(writer, content)
+    os.close(writer)
+    command = [sys.executable, "-m", "dikkat", *(str(each).format(pipe=f"/dev/fd/{reader}") for each in arguments)]
+    done = subprocess.run(command, pass_fds=[reader], capture_output=True, text=True, check=False)
+    os.close(reader)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_pipe_is_no_corpus_to_learn_from(tmp_path):
+    found = from_pipe("train", "--corpus", "{pipe}", "-o", tmp_path / "m", content=b"Go.\tVa !\n")
+    refused(found, "dikkat: --corpus is ")
+    assert "got a pipe, which can be read once only; give a file" in found[2]
+
+
+def test_what_is_read_once_may_be_a_pipe(model):
+    assert from_pipe("translate", model, "--file", "{pipe}", content=b"I lost.\nGo.\n") == (0, "J'ai perdu.\nVa !\n", "")
+
+
+def test_line_ends_of_old_macs_are_named(run, model, tmp_path):
+    (tmp_path / "mac.tsv").write_bytes(b"Go.\tVa !\rI lost.\tJ'ai perdu.\r")
+    said = "mac.tsv: its lines end in CR alone, as those of old Macs; expected LF, or CR LF"
+    refused(run("train", "--corpus", tmp_path / "mac.tsv", "-o", tmp_path / "m"), said)
+    refused(run("translate", model, "--file", tmp_path / "mac.tsv"), said)
+    (tmp_path / "one").write_bytes(b"Go.\r")  # the last line of a file from Windows, cut short
+    assert run("translate", model, "--file", tmp_path / "one") == (0, "Va !\n", "")
+
+
+def test_a_link_and_a_model_in_the_way_are_called_what_they_are(run, model, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    refused(run("quantize", model, "--output", tmp_path / "link"), "link: got a link; expected a folder, or a free name")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"")
+    refused(run("export", model, "--onnx", tmp_path / "model"), "holds model.safetensors, which would be lost. Give")
+
+
+def test_what_ended_a_training_is_said(run, pairs, tmp_path):
+    options = ["--corpus", pairs, "--validation", "{share: 0.3}", *QUICK, "--epochs", 1000, "--patience", 1000]
+    status, _, err = run("train", *options, "--max-minutes", 0.01, "-o", tmp_path / "model")
+    assert status == 0
+    assert re.search(r"^stopped after 0.01 minutes, in epoch \d+ of 1000", err, re.MULTILINE)
+
+
+def test_of_few_sentences_no_comparison_is_called_more_than_chance(run, tmp_path):
+    for name, lines_ in (("ref", ["the cat sat on the mat ."] * 3), ("other", ["a dog lay under it !"] * 3)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines_))
+    files = ["--hypotheses", tmp_path / "ref", "--references", tmp_path / "ref", "--versus-file", tmp_path / "other"]
+    status, out, _ = run("evaluate", *files)
+    assert status == 0
+    assert "fewer than 100 sentences say little, whatever it is" in out
+    assert "hardly chance" not in out
 
 
 def test_search_options_reach_the_search(run, model, pairs, monkeypatch):
@@ -501,11 +627,12 @@ def test_what_is_read_and_found_is_said_before_the_training(run, pairs, tmp_path
     tensors = load_file(tmp_path / "model" / "model.safetensors")
     source, target = tensors["source_embedding.weight"].shape[0], tensors["target_embedding.weight"].shape[0]
     parameters = sum(each.numel() for each in tensors.values())
-    assert err.splitlines()[:3] == [
+    threads = torch.get_num_threads()
+    assert err.splitlines()[:4] == [
         f"reading {pairs}, for the vocabularies",
         "8 pairs to learn from, 0 to validate with",
-        f"{source} source and {target} target tokens, {parameters:,} parameters; on the CPU, "
-        f"{torch.get_num_threads()} threads",
+        f"{source} source and {target} target tokens, {parameters:,} parameters",
+        f"on the CPU, {threads} {'thread' if threads == 1 else 'threads'}",
     ]
 
 
@@ -592,7 +719,7 @@ def test_a_bad_corpus_is_one_line(run, tmp_path, content):
 def test_training_does_not_overwrite_what_is_no_model(run, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "one.tex").write_text("years of work")
-    refused(run("train", "phrasebook", "-o", tmp_path / "thesis"), "holds one.tex, which is not a model of dikkat's")
+    refused(run("train", "phrasebook", "-o", tmp_path / "thesis"), "holds one.tex, which would be lost. Give another name")
     assert (tmp_path / "thesis" / "one.tex").read_text() == "years of work"
 
 
@@ -776,6 +903,26 @@ def test_help_does_not_wait_for_pytorch():
     assert (done.returncode, done.stderr, done.stdout.splitlines()[-1]) == (0, "", "False")
 
 
+@pytest.mark.parametrize(("chosen", "kept"), [(None, "passive"), ("active", "active")])
+def test_threads_wait_passively_unless_the_user_says_otherwise(chosen, kept):
+    """Before PyTorch is imported, since its threads read it then; those that wait busily take other work's cores."""
+    code = (
+        "import os, sys\n"
+        "class Seeing:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'torch':\n"
+        "            print(os.environ.get('OMP_WAIT_POLICY'), file=sys.stderr)\n"
+        "sys.meta_path.insert(0, Seeing())\n"
+        "from dikkat.cli import main\n"
+        "main()\n"
+    )
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment = inherited | ({} if chosen is None else {"OMP_WAIT_POLICY": chosen})
+    command = [sys.executable, "-c", code, "report"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stderr.splitlines()[0] == kept
+
+
 @pytest.mark.parametrize("library", ["typer", "torch", "dikkat.translation.text.tokenizer"])
 def test_an_interrupt_while_libraries_are_imported_is_one_line(tmp_path, library):
     code = (
@@ -806,10 +953,11 @@ def test_help_is_for_newcomers(run):
 
 def test_every_help_page_fits_80_columns_and_no_flag_looks_as_if_it_took_a_value(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    for command in ([], ["train"], ["translate"], ["evaluate"], ["compare"], ["recipes"], ["show"]):
+    everything = "train translate evaluate show info quantize export serve compare recipes regress report"
+    for command in ([], *([name] for name in everything.split())):
         _, page, _ = run(*command, "--help")
         assert max(map(len, page.splitlines())) <= 80
-        assert "<bool>" not in page
+        assert not re.search(r"<(bool|str|path|list|int|float)", page)
         assert "…" not in page
         assert "(0.05)" not in page
     _, page, _ = run("train", "--help")

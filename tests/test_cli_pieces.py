@@ -50,7 +50,7 @@ def test_pieces_by_shards_are_what_one_process_translates(run, model, letters, t
     assert "2 pieces are missing, the first with lines 1 to 16 of letters.en" in error
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert run(*pieces, "--shard", "env")[0] == 0
+    assert run(*pieces, "--shard", "env") == (0, "", "3 pieces are done; the same command with --collect joins them\n")
     collected = subprocess.run(  # what it writes are bytes
         [sys.executable, "-c", _WITH_SMALL_PIECES, *map(str, pieces), "--collect"], capture_output=True, check=True
     )

@@ -14,7 +14,7 @@ from dikkat.regression import NadarayaWatson
 from dikkat.regression.diagnostics import hold_out
 
 # What the extra "regression" does not bring, nor PyTorch.
-OTHERS = {"tokenizers", "sacrebleu", "yaml", "httpx", "platformdirs", "huggingface_hub", "datasets"}
+OTHERS = {"tokenizers", "sacrebleu", "httpx", "platformdirs", "huggingface_hub", "datasets"}
 OTHERS |= {"tensorboard", "tensorflow", "keras", "jax", "mxnet", "pandas", "polars"}
 
 

@@ -11,7 +11,6 @@ _EXTRAS = {
         "tokenizers",
         "safetensors",
         "sacrebleu",
-        "yaml",
         "pyarrow",
         "httpx",
         "platformdirs",

@@ -36,7 +36,7 @@ _FEW = 100  # sentences
     name="evaluate",
     epilog="Examples:\n\n"
     "dikkat evaluate my-model --corpus phrasebook\n\n"
-    "dikkat evaluate my-model --corpus '{source: test.en.gz, target: test.fr.gz}' --versus my-second-model\n\n"
+    "dikkat evaluate my-model --corpus '{source = "test.en.gz", target = "test.fr.gz"}' --versus my-second-model\n\n"
     "dikkat evaluate --hypotheses letters.fr --references letters.human.fr --json",
 )
 @with_options(search_options("n_best", "sample", "temperature", "top_k", "seed"))

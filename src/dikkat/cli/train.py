@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from dikkat.translation.training.results import Training
 
 RUN = ".training"  # the folder beside the model's that a training is resumed from
-RECIPE = "recipe.yaml"  # in it
+RECIPE = "recipe.toml"  # in it
 
 
 @app.command(
     cls=Command,
     epilog="Examples:\n\n"
     "dikkat train phrasebook --output my-model\n\n"
-    "dikkat train book --corpus '{name: phrasebook, first: 600}' --seed 1 --output my-model\n\n"
+    "dikkat train book --corpus '{name = \"phrasebook\", first = 600}' --seed 1 --output my-model\n\n"
     "dikkat train --corpus fra.txt --max-minutes 20 --output my-model\n\n"
     "dikkat train --resume --output my-model",
 )

@@ -99,9 +99,13 @@ def test_an_option_has_a_recipes_value(text, value):
     assert (found, type(found)) == (value, type(value))
 
 
-@pytest.mark.parametrize("text", ["{", "{name: phrasebook}", "{name = phrasebook}", "{share = 0.1}\nseed = 3", "{a = 1} {"])
+@pytest.mark.parametrize(
+    "text", ["{", "{name: phrasebook}", "{name = phrasebook}", "{share = 0.1}\nseed = 3", "{a = 1} {"]
+)
 def test_braces_of_an_option_are_a_table(text):
-    with pytest.raises(InputError, match=rf'^--it: got {re.escape(text)}; expected such as {{name = "phrasebook", first'):
+    with pytest.raises(
+        InputError, match=rf'^--it: got {re.escape(text)}; expected such as {{name = "phrasebook", first'
+    ):
         read_value(text, "--it")
 
 
@@ -110,7 +114,10 @@ def test_braces_of_an_option_are_a_table(text):
     [
         ('corpus = "phrasebook"\nepoch = 3\n', "line 2: epoch: no such key of a recipe; did you mean epochs?"),
         ("zebra = 3\n", "line 1: zebra: no such key of a recipe; there are corpus, validation, test, tokenizer"),
-        ("[zebra]\nseed = 3\n", "line 1: zebra: no such key of a recipe; there are corpus, validation, test, tokenizer"),
+        (
+            "[zebra]\nseed = 3\n",
+            "line 1: zebra: no such key of a recipe; there are corpus, validation, test, tokenizer",
+        ),
         ('\n\nepochs = "many"\n', "line 3: epochs: got 'many'; expected a whole number"),
         ("epochs =\n", ": Invalid value (at line 1, column 9); expected TOML, lines such as `epochs = 20`"),
         ("epochs: 20\n", ": Expected '=' after a key in a key/value pair (at line 1, column 7); expected TOML"),
@@ -121,7 +128,10 @@ def test_braces_of_an_option_are_a_table(text):
         ("dropout = nan\n", "line 1: dropout: got nan; expected a number of at least 0"),
         ("bidirectional = yes\n", ": Invalid value (at line 1, column 17); expected TOML"),
         ('bidirectional = "yes"\n', "line 1: bidirectional: got 'yes'; expected true or false"),
-        ("dropout = 0.1\n\ndropout = 0.2\nseed = 1", ": Cannot overwrite a value (at line 3, column 14); expected TOML, "),
+        (
+            "dropout = 0.1\n\ndropout = 0.2\nseed = 1",
+            ": Cannot overwrite a value (at line 3, column 14); expected TOML, ",
+        ),
         ('corpus = {tsv = "a", tsv = "b"}\n', ": Duplicate inline table key 'tsv' (at line 1, column 31)"),
         ('corpus = "phrasbook"\n', "line 1: corpus: phrasbook: no such corpus; did you mean phrasebook?"),
         ('corpus = {tsv = "x", frist = 2}\n', "line 1: corpus: frist: no such key of a corpus; did you mean first?"),
@@ -131,7 +141,10 @@ def test_braces_of_an_option_are_a_table(text):
         ('corpus = {target = "x"}\n', "line 1: corpus: source is missing from the corpus"),
         ("corpus = {tsv = 7}\n", "line 1: corpus: tsv: got 7; expected a text"),
         ('corpus = {part = "test"}\n', 'line 1: corpus: part: no such key of a corpus; write "NAME", "FILE", {tsv ='),
-        ('corpus = {name = "phrasebook", part = "tset"}\n', "line 1: corpus: part: got 'tset'; expected one of training"),
+        (
+            'corpus = {name = "phrasebook", part = "tset"}\n',
+            "line 1: corpus: part: got 'tset'; expected one of training",
+        ),
         ('corpus = ["a", "b"]\n', "line 1: corpus: ['a', 'b'] is not a corpus: write "),
         ("corpus = 5\n", "line 1: corpus: 5 is not a corpus: write "),
         ("validation = {share = 1}\n", "line 1: validation: {'share': 1}: write {share = NUMBER}, a number between 0"),
@@ -208,7 +221,9 @@ def test_a_tilde_is_the_home_folder(monkeypatch, form):
     rate=st.floats(1e-9, 9),
     tokens=st.none() | st.integers(1, 10**9),
     tied=st.sampled_from(["none", "two", "three"]),
-    validation=st.sampled_from([None, "none", 0.25, Source(name="phrasebook", part="test"), Source(tsv="/a \"b\" = \\ \x7f\t🦉")]),
+    validation=st.sampled_from(
+        [None, "none", 0.25, Source(name="phrasebook", part="test"), Source(tsv='/a "b" = \\ \x7f\t🦉')]
+    ),
     test=st.sampled_from([None, Source(source="/no", target="/1e3", first=3)]),
 )
 def test_a_saved_recipe_is_the_same_when_it_is_loaded(tmp_path_factory, dropout, rate, tokens, tied, validation, test):

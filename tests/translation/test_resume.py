@@ -186,7 +186,11 @@ def test_a_training_can_be_made_longer_where_the_schedule_allows(tmp_path, sched
     ("training", "validation", "message"),
     [
         (PAIRS[:7], PAIRS[:5], "the (vocabulary|training corpus) differs"),
-        (PAIRS[::-1], PAIRS[:5], "the training corpus differs from what .*: got as many others; expected the same 8 pairs"),
+        (
+            PAIRS[::-1],
+            PAIRS[:5],
+            "the training corpus differs from what .*: got as many others; expected the same 8 pairs",
+        ),
         (PAIRS, PAIRS[:4], "the validation corpus differs .*: got 4 pairs; expected the same 5 pairs"),
         (PAIRS, None, "the validation corpus differs .*: got none; expected the same 5 pairs"),
     ],

@@ -36,7 +36,8 @@ _FEW = 100  # sentences
     name="evaluate",
     epilog="Examples:\n\n"
     "dikkat evaluate my-model --corpus phrasebook\n\n"
-    "dikkat evaluate my-model --corpus '{source = "test.en.gz", target = "test.fr.gz"}' --versus my-second-model\n\n"
+    "dikkat evaluate my-model --versus my-second-model "
+    "--corpus '{source = \"test.en.gz\", target = \"test.fr.gz\"}'\n\n"
     "dikkat evaluate --hypotheses letters.fr --references letters.human.fr --json",
 )
 @with_options(search_options("n_best", "sample", "temperature", "top_k", "seed"))
@@ -169,7 +170,7 @@ def _show(report: dict[str, Any]) -> None:
         ]
         show_table(["paired bootstrap", "this", "the other", "p-value"], compared)
         few = report["sentences"] < _FEW
-        meaning = f"fewer than {_FEW} sentences say little, whatever it is" if few else "the difference is hardly chance"
+        meaning = f"fewer than {_FEW} sentences say little" if few else "the difference is hardly chance"
         print(f"±: 95 % confidence. A p-value below 0.05: {meaning}.")
     if "alignment_error_rate" in report:
         print(f"\nalignment error rate: {report['alignment_error_rate']:.3f}")

@@ -168,7 +168,7 @@ def _origin(result: "Training", plan: "Recipe") -> Origin:
 
 
 def _stopped_early(result: "Training", settings: Settings) -> str | None:
-    """Why the training ended before its last epoch, and which model is kept."""
+    """The reason why the training ended before its last epoch, and which model is kept."""
     qualities = [each.quality(settings.criterion) for each in result.validations]
     best = qualities.index(max(qualities)) if qualities else 0
     since = len(qualities) - 1 - best
@@ -178,7 +178,8 @@ def _stopped_early(result: "Training", settings: Settings) -> str | None:
         if settings.max_minutes is None or result.seconds < 60 * settings.max_minutes:
             return None
         better = "; the last validation was the best: train longer" if since == 0 else ""
-        return f"stopped after {settings.max_minutes:g} minutes, in epoch {len(result.epochs)} of {settings.epochs}{better}"
+        where = f"epoch {len(result.epochs)} of {settings.epochs}"
+        return f"stopped after {settings.max_minutes:g} minutes, in {where}{better}"
     kept = result.validations[best]
     place = f"step {kept.step}" if settings.validation_steps else f"epoch {best + 1}"
     bleu = f", BLEU {kept.bleu:.2f}" if settings.criterion == "bleu" else ""

@@ -63,7 +63,9 @@ def fetch(address: str, path: Path, checksum: Checksum, *, timeout: float = 30.0
             _download(address, part, timeout, by_hand)
             found = Checksum.of(part, checksum.algorithm)
             if found != checksum:
-                raise CorpusError(f"{address}: got a file with {found}; expected one with {checksum}. Try again, or {by_hand}")
+                raise CorpusError(
+                    f"{address}: got a file with {found}; expected one with {checksum}. Try again, or {by_hand}"
+                )
             with writing(path.name, path.parent):
                 publish(part, path)
         finally:

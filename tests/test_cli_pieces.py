@@ -78,7 +78,7 @@ def test_workers_share_a_file(run, model, letters, tmp_path, monkeypatch):
 
     monkeypatch.setattr("dikkat.cli.sharded.subprocess.Popen", popen)
     pieces = ["translate", model, "--file", letters, "--batch-size", 1, "--pieces", tmp_path / "pieces"]
-    assert run(*pieces, "--workers", 2) == (0, "", "")
+    assert run(*pieces, "--workers", 2) == (0, "", "3 pieces are done; the same command with --collect joins them\n")
     assert len(kills) == 1
     assert len(list((tmp_path / "pieces").glob("*.piece"))) == 3
 

@@ -38,7 +38,7 @@ class Command(TyperCommand):
 
     def get_params(self, ctx: Any) -> Any:
         """The arguments and options; what has no word for its value is called as it is named."""
-        found = super().get_params(ctx)
+        found: Any = super().get_params(ctx)
         for each in found:
             if each.param_type_name == "argument":
                 each.display_type_rich = lambda ctx: None

@@ -37,7 +37,7 @@ _FEW = 100  # sentences
     epilog="Examples:\n\n"
     "dikkat evaluate my-model --corpus phrasebook\n\n"
     "dikkat evaluate my-model --versus my-second-model "
-    "--corpus '{source = \"test.en.gz\", target = \"test.fr.gz\"}'\n\n"
+    '--corpus \'{source = "test.en.gz", target = "test.fr.gz"}\'\n\n'
     "dikkat evaluate --hypotheses letters.fr --references letters.human.fr --json",
 )
 @with_options(search_options("n_best", "sample", "temperature", "top_k", "seed"))

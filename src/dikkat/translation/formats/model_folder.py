@@ -40,6 +40,8 @@ FILES = (WEIGHTS, SETTINGS, SOURCE, TARGET)
 
 _LARGEST_TEXT = 1 << 20  # bytes of settings, of sums, and of the header of the weights
 
+_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I8": "int8"}  # as safetensors says
+
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 _PICKLE_MAGIC = {b"PK\x03\x04": "a zip archive, as torch.save writes it", b"\x80": "a pickle"}
 
@@ -371,9 +373,8 @@ def _check_weights_header(expected: Mapping[str, Tensor], head: bytes, path: Pat
     """Hold what safetensors says of its tensors against what they should be, before reading gigabytes of them."""
     try:
         said = parse_json(head[8 : 8 + int.from_bytes(head[:8], "little")])
-        kinds = {"F32": "float32", "I8": "int8"}
         found = {
-            name: f"{kinds.get(entry['dtype'], entry['dtype'])} {tuple(entry['shape'])}"
+            name: f"{_TYPES.get(entry['dtype'], entry['dtype'])} {tuple(entry['shape'])}"
             for name, entry in said.items()
             if name != "__metadata__"
         }

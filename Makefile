@@ -23,7 +23,7 @@ FENCED_TESTS := tests/test_fences.py tests/test_numba_calls.py tests/translation
 WEB := web/node_modules/installed
 
 .PHONY: help demo test test-fast test-all test-fences test-triton test-keras test-keras2 test-mxnet test-pythons coverage \
-  check lint types site page format install web peers bench clean
+  check lint types site page without-npm format install web peers bench clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what there is.
@@ -70,7 +70,7 @@ test-pythons:  ## The core's tests on each of $(PYTHONS) that is here, each in a
 test-mxnet: .venv-mxnet/installed  ## MXNet, which wants Python 3.11 and an old NumPy, in an environment of its own.
 	$(WAITING) $(MXNET)/python -m pytest -q --numprocesses=2 --dist=worksteal tests/frameworks/in_mxnet src/dikkat/frameworks/mxnet src/dikkat/textbook/mxnet.py
 
-check: lint types site page  ## Linter, arrows, strict types, docs build; of the page its types, and that it is built.
+check: lint types site $(if $(shell command -v npm),page,without-npm)  ## Linter, arrows, strict types, docs build; of the page its types, and that it is built.
 
 lint: .venv/check
 	$(BIN)/ruff check $(SOURCES)
@@ -82,6 +82,9 @@ types: .venv/check
 
 site: .venv/check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # with --quiet, it would not count the warnings
+
+without-npm:
+	@echo "npm: not here, so the page's types and whether it is built are not checked"
 
 page: $(WEB)
 	npm --prefix web run --silent check
@@ -106,7 +109,7 @@ clean:  ## Remove the environments and everything made.
 # One environment, which grows: each stage adds its extra to the one before.
 .venv/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed; {sys.executable} is {sys.version.split()[0]}. Try: make PYTHON=python3.12")'
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv .venv || { echo "Python has no venv: on Debian and Ubuntu, apt install python3-venv"; exit 1; }
 	touch $@
 
 .venv/demo: extra := translation

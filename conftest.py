@@ -6,6 +6,7 @@ KERAS_BACKEND=jax python -m pytest tests/frameworks/in_keras src/dikkat/framewor
 import importlib.util
 import os
 import random
+import signal
 import sys
 
 import pytest
@@ -28,6 +29,11 @@ if os.environ.get("TF_USE_LEGACY_KERAS") != "1":
         "src/dikkat/textbook/generations.py",
         "src/dikkat/textbook/tensorflow.py",
     ]
+
+
+# A shell without job control starts what is in the background (`make test &`) with Ctrl-C ignored, and Python leaves it
+# so, as do the processes that tests start; some tests press it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

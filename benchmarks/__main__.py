@@ -93,6 +93,7 @@ SUITES: dict[str, dict[str, Bench]] = {
             "translation.speed", "the same at a real size", ("--size", "real", "--data", "{corpus}")
         ),
         "waiting": Bench("translation.waiting", "the wait for the next batch of Multi30k", ("--data", "{corpus}")),
+        "beside": Bench("translation.beside", "one and two threads beside a busy core", ("--write",)),
         "multi30k": Bench("translation.multi30k", "scores of a translator of Multi30k", ("{model}",)),
         "page": Bench(
             "translation.page", "a page: tokens, speed, waits", ("{model}", "--data", "{corpus}", "--write")

@@ -1,6 +1,6 @@
 """Translation with the two graphs that `dikkat export MODEL --onnx FOLDER` writes: greedy and beam search in NumPy.
 
-    python onnx_search.py FOLDER --beam 5 "I am at home." "He is calm."
+    python onnx_search.py FOLDER --beam 5 "She is tired." "He is calm."
 
 It needs numpy, onnxruntime and tokenizers, and nothing of dikkat. An unknown word of the source is never written.
 """

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 
 from command import command_line
 from dikkat.cli import lines, options, pictures
+from dikkat.cli.messages import complain
 from dikkat.translation import (
     InputError,
     Search,
@@ -31,6 +32,7 @@ from dikkat.translation import (
     evaluate,
 )
 from dikkat.translation.data.store import Store
+from dikkat.translation.formats.origin import Origin
 from dikkat.translation.formats.recipe import Recipe
 from dikkat.translation.text.tokenizer import END
 from dikkat.translation.training.train import train as train_translator
@@ -63,7 +65,8 @@ def pairs(tmp_path):
 QUICK = ["--epochs", 1, "--hidden-size", 8, "--embedding-size", 8, "--min-freq", 1]
 
 
-BOOK = ["--corpus", "{name: phrasebook, first: 8}", "--validation", "{name: phrasebook, part: test, first: 5}"]
+FEW, OTHERS = '{name = "phrasebook", first = 8}', '{name = "phrasebook", part = "test", first = 5}'
+BOOK = ["--corpus", FEW, "--validation", OTHERS]
 
 
 def refused(result, message):
@@ -78,7 +81,7 @@ def refused(result, message):
 def test_train_translate_evaluate_show(run, pairs, tmp_path):
     folder = tmp_path / "model"
     status, out, err = run(
-        "train", "--corpus", pairs, "--output", folder, "--validation", "{share: 0.3}", "--score", "dot", *QUICK
+        "train", "--corpus", pairs, "--output", folder, "--validation", "{share = 0.3}", "--score", "dot", *QUICK
     )
     assert (status, out) == (0, "")
     assert "epoch 1: training loss" in err
@@ -95,7 +98,7 @@ def test_train_on_aligned_files_with_validation_files(run, tmp_path):
     for name, side in (("en", 0), ("fr", 1)):
         (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in PAIRS), encoding="utf-8")
     (tmp_path / "val.tsv").write_text("Come in.\tEntrez !\ngo.\tVa !\n", encoding="utf-8")
-    corpus = f"{{source: {tmp_path / 'en'}, target: {tmp_path / 'fr'}}}"
+    corpus = f'{{source = "{tmp_path / "en"}", target = "{tmp_path / "fr"}"}}'
     options = ["--corpus", corpus, "--validation", tmp_path / "val.tsv", *QUICK]
     status, _, err = run("train", *options, "-o", tmp_path / "model")
     assert status == 0
@@ -103,8 +106,10 @@ def test_train_on_aligned_files_with_validation_files(run, tmp_path):
 
 
 def test_the_model_is_scored_on_the_test_pairs_of_the_recipe(run, tmp_path):
-    recipe = tmp_path / "small.yaml"
-    recipe.write_text("corpus: {name: phrasebook, first: 30}\nvalidation: {share: 0.2}\ntest: {tsv: test.tsv}\n")
+    recipe = tmp_path / "small.toml"
+    recipe.write_text(
+        'corpus = {name = "phrasebook", first = 30}\nvalidation = {share = 0.2}\ntest = {tsv = "test.tsv"}\n'
+    )
     (tmp_path / "test.tsv").write_text("Come in.\tEntrez !\n", encoding="utf-8")
     status, out, err = run("train", recipe, "-o", tmp_path / "model", *QUICK)
     assert (status, out) == (0, "")
@@ -157,6 +162,136 @@ def test_a_translation_is_one_line_whatever_the_model_writes():
     found = Translation("a", "b\nc\td\u00a0!", ["a"], ["b"], torch.ones(1, 1), -1.0)
     assert lines.line(7, found, as_json=False, numbered=False) == "b c d\u00a0!"
     assert lines.line(7, found, as_json=False, numbered=True) == "7\t-1.000\tb c d\u00a0!"
+
+
+@pytest.fixture(scope="module")
+def obeyed(tmp_path_factory):
+    """A stranger's model, of whose words and origin a terminal would obey some letters."""
+    english = Tokenizer.train(["go"], "word", min_freq=1, vocabulary_size=9)
+    french = Tokenizer.train(["\x1b\x9b\x7f"] * 2, "word", min_freq=1, vocabulary_size=9)
+    settings = Settings(embedding_size=2, hidden_size=2)
+    tiny = TranslationModel(settings, len(english), len(french))
+    with torch.no_grad():
+        for parameter in tiny.parameters():
+            parameter.zero_()
+        tiny.output_bias[:END] = -99.0
+        tiny.output_bias[END] = -1.0
+    origin = Origin("today\n\x1b[2J", "1", corpus="\x1b]0;OWNED\x07", test="\x9b31m\u2028\x7f")
+    folder = tmp_path_factory.mktemp("obeyed") / "model"
+    Translator(tiny, settings, english, french, origin=origin).save(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["translate", "--max-length", 5, "Go."],
+        ["translate", "--max-length", 5, "--n-best", 2, "Go."],
+        ["translate", "--max-length", 5, "--json", "Go."],
+        ["show", "Go \x1b[31m"],
+        ["info"],
+        ["info", "--json"],
+    ],
+)
+def test_a_terminal_obeys_no_letter_of_a_model(run, obeyed, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(command[0], obeyed, *command[1:])
+    assert (status, err) == (0, "")
+    assert not [letter for letter in out if not letter.isprintable() and letter != "\n" and letter != "\t"]
+    if "--json" in command:
+        assert "\\u001b" in out
+    else:
+        assert "⟨1B⟩" in out
+
+
+def test_control_letters_in_a_message_are_shown(capsys):
+    complain("a\x1b[2Jb\x9bc\nd")
+    assert capsys.readouterr().err == "dikkat: a⟨1B⟩[2Jb⟨9B⟩c d\n"
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("/dev/full", "/dev/full: got a device or a pipe, which cannot be replaced; expected the name of a file"),
+        ("/dev/stdout", "/dev/stdout: got a device or a pipe, which cannot be replaced; expected the name of a file"),
+        ("pipe", "pipe: got a device or a pipe, which cannot be replaced; expected the name of a file"),
+        (".", "is a folder; give the name of a file in it"),
+        ("/nope/x.html", "dikkat: the folder '/nope' does not exist; create it before writing 'x.html'"),
+    ],
+)
+def test_a_place_where_no_page_can_be_is_said_before_the_model_is_loaded(model, tmp_path, place, said):
+    os.mkfifo(tmp_path / "pipe")
+    code = (
+        "import sys\n"
+        "from dikkat.translation import Translator\n"
+        "Translator.load = lambda *_: sys.exit('loaded')\n"
+        "from dikkat.cli import main; main()\n"
+    )
+    command = [sys.executable, "-c", code, "export", str(model), "--html", place]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert said in done.stderr
+
+
+def from_pipe(*arguments, content):
+    reader, writer = os.pipe()
+    os.write(writer, content)
+    os.close(writer)
+    command = [sys.executable, "-m", "dikkat", *(str(each).format(pipe=f"/dev/fd/{reader}") for each in arguments)]
+    done = subprocess.run(command, pass_fds=[reader], capture_output=True, text=True, check=False)
+    os.close(reader)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_pipe_is_no_corpus_to_learn_from(tmp_path):
+    found = from_pipe("train", "--corpus", "{pipe}", "-o", tmp_path / "m", content=b"Go.\tVa !\n")
+    refused(found, "dikkat: --corpus is ")
+    assert "got a pipe, which can be read once only; give a file" in found[2]
+
+
+def test_what_is_read_once_may_be_a_pipe(model):
+    assert from_pipe("translate", model, "--file", "{pipe}", content=b"I lost.\nGo.\n") == (
+        0,
+        "J'ai perdu.\nVa !\n",
+        "",
+    )
+
+
+def test_line_ends_of_old_macs_are_named(run, model, tmp_path):
+    (tmp_path / "mac.tsv").write_bytes(b"Go.\tVa !\rI lost.\tJ'ai perdu.\r")
+    said = "mac.tsv: its lines end in CR alone, as those of old Macs; expected LF, or CR LF"
+    refused(run("train", "--corpus", tmp_path / "mac.tsv", "-o", tmp_path / "m"), said)
+    refused(run("translate", model, "--file", tmp_path / "mac.tsv"), said)
+    (tmp_path / "one").write_bytes(b"Go.\r")  # the last line of a file from Windows, cut short
+    assert run("translate", model, "--file", tmp_path / "one") == (0, "Va !\n", "")
+
+
+def test_a_link_and_a_model_in_the_way_are_called_what_they_are(run, model, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    refused(
+        run("quantize", model, "--output", tmp_path / "link"), "link: got a link; expected a folder, or a free name"
+    )
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"")
+    refused(run("export", model, "--onnx", tmp_path / "model"), "holds model.safetensors, which would be lost. Give")
+
+
+def test_what_ended_a_training_is_said(run, pairs, tmp_path):
+    options = ["--corpus", pairs, "--validation", "{share = 0.3}", *QUICK, "--epochs", 1000, "--patience", 1000]
+    status, _, err = run("train", *options, "--max-minutes", 0.01, "-o", tmp_path / "model")
+    assert status == 0
+    assert re.search(r"^stopped after 0.01 minutes, in epoch \d+ of 1000", err, re.MULTILINE)
+
+
+def test_of_few_sentences_no_comparison_is_called_more_than_chance(run, tmp_path):
+    for name, lines_ in (("ref", ["the cat sat on the mat ."] * 3), ("other", ["a dog lay under it !"] * 3)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines_))
+    files = ["--hypotheses", tmp_path / "ref", "--references", tmp_path / "ref", "--versus-file", tmp_path / "other"]
+    status, out, _ = run("evaluate", *files)
+    assert status == 0
+    assert "below 0.05: fewer than 100 sentences say little." in out
+    assert "hardly chance" not in out
 
 
 def test_search_options_reach_the_search(run, model, pairs, monkeypatch):
@@ -345,9 +480,11 @@ def test_evaluate_refuses_what_does_not_fit(run, arguments, message):
 
 
 def test_compare_trains_each_way_and_says_which_failed(run, tmp_path, monkeypatch):
-    (tmp_path / "r.yaml").write_text("corpus: {name: phrasebook, first: 40}\nvalidation: {share: 0.2}\nepochs: 1\n")
+    (tmp_path / "r.toml").write_text(
+        'corpus = {name = "phrasebook", first = 40}\nvalidation = {share = 0.2}\nepochs = 1\n'
+    )
     monkeypatch.setenv("COLUMNS", "80")
-    command = ["compare", tmp_path / "r.yaml", "--vary", "hidden-size=8,16", "--output", tmp_path / "out"]
+    command = ["compare", tmp_path / "r.toml", "--vary", "hidden-size=8,16", "--output", tmp_path / "out"]
     status, out, err = run(*command)
     assert status == 0
     assert "2 of 2: hidden_size=16: done" in err
@@ -374,9 +511,9 @@ def test_compare_takes_values_in_place_of_the_recipes(run, tmp_path):
     options = [*BOOK, *QUICK, "--test", tmp_path / "test.tsv", "--dropout", 0.3, "--no-bidirectional"]
     status, _, _ = run("compare", "phrasebook", *options, "--vary", "seed=5", "--output", tmp_path / "out")
     assert status == 0
-    plan = Recipe.load(tmp_path / "out" / "seed=5" / "recipe.yaml")
-    assert str(plan.corpus) == "{name: phrasebook, first: 8}"
-    assert str(plan.validation) == "{name: phrasebook, part: test, first: 5}"
+    plan = Recipe.load(tmp_path / "out" / "seed=5" / "recipe.toml")
+    assert str(plan.corpus) == FEW
+    assert str(plan.validation) == OTHERS
     assert plan.test.tsv == str(tmp_path / "test.tsv")
     settings = plan.settings
     assert (settings.seed, settings.dropout, settings.hidden_size, settings.bidirectional) == (5, 0.3, 8, False)
@@ -393,7 +530,7 @@ def test_compare_takes_values_in_place_of_the_recipes(run, tmp_path):
             "dikkat: seed=1: there are neither validation nor test pairs",
         ),
         (["--batch-tokens", 99, "--vary", "batch_size=8,16"], "--batch-size and --batch-tokens are both given"),
-        (["--vary", "seed=!!int x"], "--vary seed: 'x' cannot be read as !!int"),
+        (["--vary", "seed={1}"], "--vary seed: got {1}; expected such as"),
     ],
 )
 def test_compare_refuses_what_does_not_fit(run, tmp_path, options, message):
@@ -405,7 +542,7 @@ def test_recipes_are_listed_with_their_purpose_and_place(run):
     status, out, _ = run("recipes")
     assert status == 0
     assert re.search(r"^book +The textbook's experiment", out, re.MULTILINE)
-    assert Path(out.splitlines()[-1].removeprefix("files: "), "book.yaml").is_file()
+    assert Path(out.splitlines()[-1].removeprefix("files: "), "book.toml").is_file()
 
 
 def test_show_writes_a_picture_and_a_page_and_says_where(run, model, tmp_path):
@@ -476,8 +613,8 @@ def test_info_has_settings_sizes_and_where_the_model_comes_from(run, model, tmp_
     assert status == 0
     status, out, _ = run("info", tmp_path / "model", "--json")
     found = json.loads(out)
-    assert (status, found["corpus"], found["epochs"]) == (0, "{name: phrasebook, first: 8}", 2)
-    assert found["test"] == "{tsv: test.tsv}"  # a model may go to others, whom the folders here are no concern of
+    assert (status, found["corpus"], found["epochs"]) == (0, FEW, 2)
+    assert found["test"] == '{tsv = "test.tsv"}'  # a model may go to others, whom the folders here are no concern of
     target = Translator.load(tmp_path / "model").translate(["Come in."])[0].target
     assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu([target], [["Entrez !"]]).score)
     assert found["bleu_signature"] in err
@@ -488,7 +625,7 @@ def test_info_has_settings_sizes_and_where_the_model_comes_from(run, model, tmp_
     status, out, _ = run("info", tmp_path / "model")
     assert status == 0
     rows = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in out.splitlines() if "  " in line.strip())
-    assert (rows["corpus"], rows["hidden_size"], rows["bidirectional"]) == ("{name: phrasebook, first: 8}", "8", "yes")
+    assert (rows["corpus"], rows["hidden_size"], rows["bidirectional"]) == (FEW, "8", "yes")
     status, out, _ = run("info", model, "--json")  # made by the library, which knows of no corpus's name
     assert status == 0
     assert set(json.loads(out)) == {"parameters", "source_tokens", "target_tokens", "settings"}
@@ -501,11 +638,12 @@ def test_what_is_read_and_found_is_said_before_the_training(run, pairs, tmp_path
     tensors = load_file(tmp_path / "model" / "model.safetensors")
     source, target = tensors["source_embedding.weight"].shape[0], tensors["target_embedding.weight"].shape[0]
     parameters = sum(each.numel() for each in tensors.values())
-    assert err.splitlines()[:3] == [
+    threads = torch.get_num_threads()
+    assert err.splitlines()[:4] == [
         f"reading {pairs}, for the vocabularies",
         "8 pairs to learn from, 0 to validate with",
-        f"{source} source and {target} target tokens, {parameters:,} parameters; on the CPU, "
-        f"{torch.get_num_threads()} threads",
+        f"{source} source and {target} target tokens, {parameters:,} parameters",
+        f"on the CPU, {threads} {'thread' if threads == 1 else 'threads'}",
     ]
 
 
@@ -532,12 +670,12 @@ def test_show_nothing(run, model, tmp_path):
         ([], "no corpus is given: name one in the recipe or with --corpus"),
         (["nowhere"], "nowhere: no such file and no such recipe of dikkat's; there are book, multi30k-en-de,"),
         (["phrasebok"], "phrasebok: no such file and no such recipe of dikkat's; did you mean phrasebook?"),
-        (["nowhere.yaml"], "nowhere.yaml: No such file or directory"),
-        (["--corpus", "{tsv: nowhere.tsv}"], "nowhere.tsv: No such file or directory"),
+        (["nowhere.toml"], "nowhere.toml: No such file or directory"),
+        (["--corpus", '{tsv = "nowhere.tsv"}'], "nowhere.tsv: No such file or directory"),
         (["--corpus", "nowhere.tsv"], "nowhere.tsv: No such file or directory"),
         (["--corpus", "pairs"], "pairs: no such corpus; there are phrasebook, tatoeba-fra-eng, "),
-        (["--corpus", "{tsv: "], "--corpus: "),
-        (["--corpus", "phrasebook", "--validation", "{share: 2}"], "validation: {'share': 2}: write {share: NUMBER}"),
+        (["--corpus", "{tsv: x}"], '--corpus: got {tsv: x}; expected such as {name = "phrasebook", first = 600}'),
+        (["--corpus", "phrasebook", "--validation", "{share = 2}"], "validation: {'share': 2}: write {share = NUMBER}"),
         (["--corpus", "phrasebook", "--validation", "phrasebook"], "the phrasebook has no validation part: write"),
         (["--dropout", "2"], "dikkat: --dropout: got 2; expected a number of at least 0 and less than 1"),
         (["--dropout", "much"], "dikkat: --dropout: got 'much'; expected a number"),
@@ -562,10 +700,10 @@ def test_show_nothing(run, model, tmp_path):
             "dikkat: --average is 5 and epochs is 2: each epoch",
         ),
         (
-            ["--corpus", "phrasebook", "--validation", "{name: phrasebook, part: validation}"],
+            ["--corpus", "phrasebook", "--validation", '{name = "phrasebook", part = "validation"}'],
             "dikkat: --validation is {na",
         ),
-        (["--resume"], "recipe.yaml: missing, so there is no training to resume. Train without --resume"),
+        (["--resume"], "recipe.toml: missing, so there is no training to resume. Train without --resume"),
         (["book", "--resume"], "model.training; leave out book"),
     ],
 )
@@ -575,9 +713,11 @@ def test_train_refuses_what_does_not_fit(run, tmp_path, arguments, message):
 
 
 def test_options_count_instead_of_the_recipes_values(run, pairs, tmp_path):
-    (tmp_path / "r.yaml").write_text("corpus: {tsv: pairs.tsv}\nvalidation: none\nbatch_tokens: 50\ncell: lstm\n")
+    (tmp_path / "r.toml").write_text(
+        'corpus = {tsv = "pairs.tsv"}\nvalidation = "none"\nbatch_tokens = 50\ncell = "lstm"\n'
+    )
     options = ["--batch-tokens", "none", "--no-bidirectional", "--learning-rate", "1e-3", *QUICK]
-    assert run("train", tmp_path / "r.yaml", "-o", tmp_path / "model", *options)[0] == 0
+    assert run("train", tmp_path / "r.toml", "-o", tmp_path / "model", *options)[0] == 0
     settings = Translator.load(tmp_path / "model").settings
     assert (settings.batch_tokens, settings.bidirectional, settings.learning_rate) == (None, False, 1e-3)
     assert (settings.cell, settings.min_freq) == ("lstm", 1)
@@ -592,7 +732,9 @@ def test_a_bad_corpus_is_one_line(run, tmp_path, content):
 def test_training_does_not_overwrite_what_is_no_model(run, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "one.tex").write_text("years of work")
-    refused(run("train", "phrasebook", "-o", tmp_path / "thesis"), "holds one.tex, which is not a model of dikkat's")
+    refused(
+        run("train", "phrasebook", "-o", tmp_path / "thesis"), "holds one.tex, which would be lost. Give another name"
+    )
     assert (tmp_path / "thesis" / "one.tex").read_text() == "years of work"
 
 
@@ -715,6 +857,12 @@ def test_batches_by_tokens_and_precision_are_settings(run, pairs, tmp_path, monk
     assert "dikkat: --batch-tokens: got 3; expected at least" in err
 
 
+HOW = (
+    "is not installed; run pip install '.[{extra}]' in the folder of dikkat's sources, or pip install 'WHEEL[{extra}]' "
+    "with the path of its wheel"
+)
+
+
 @pytest.mark.parametrize(
     ("module", "extra"), [("tokenizers", "translation"), ("typer", "translation"), ("safetensors", "translation")]
 )
@@ -723,8 +871,7 @@ def test_a_missing_library_says_what_to_install(pairs, tmp_path, module, extra):
     command = [sys.executable, "-c", code, "train", "--corpus", pairs, "-o", str(tmp_path / "model")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 2
-    said = f"dikkat: {module} is not installed; in the folder of dikkat's sources, run: pip install '.[{extra}]'"
-    assert result.stderr.splitlines()[-1] == said
+    assert result.stderr.splitlines()[-1] == f"dikkat: {module} {HOW.format(extra=extra)}"
 
 
 @pytest.mark.parametrize(
@@ -732,13 +879,13 @@ def test_a_missing_library_says_what_to_install(pairs, tmp_path, module, extra):
     [
         ("from dikkat.translation import Translator", "tokenizers", "translation"),
         ("from dikkat.regression import NadarayaWatson", "scipy", "regression"),
+        ("from dikkat.textbook import torch", "tokenizers", "textbook"),
     ],
 )
 def test_the_libraries_too_say_what_to_install(statement, module, extra):
     code = f"import sys; sys.modules[{module!r}] = None; {statement}"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    said = f"{module} is not installed; in the folder of dikkat's sources, run: pip install '.[{extra}]'"
-    assert result.stderr.splitlines()[-1] == f"ModuleNotFoundError: {said}"
+    assert result.stderr.splitlines()[-1] == f"ModuleNotFoundError: {module} {HOW.format(extra=extra)}"
 
 
 @pytest.mark.parametrize(
@@ -776,6 +923,26 @@ def test_help_does_not_wait_for_pytorch():
     assert (done.returncode, done.stderr, done.stdout.splitlines()[-1]) == (0, "", "False")
 
 
+@pytest.mark.parametrize(("chosen", "kept"), [(None, "passive"), ("active", "active")])
+def test_threads_wait_passively_unless_the_user_says_otherwise(chosen, kept):
+    """Before PyTorch is imported, since its threads read it then; those that wait busily take other work's cores."""
+    code = (
+        "import os, sys\n"
+        "class Seeing:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'torch':\n"
+        "            print(os.environ.get('OMP_WAIT_POLICY'), file=sys.stderr)\n"
+        "sys.meta_path.insert(0, Seeing())\n"
+        "from dikkat.cli import main\n"
+        "main()\n"
+    )
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment = inherited | ({} if chosen is None else {"OMP_WAIT_POLICY": chosen})
+    command = [sys.executable, "-c", code, "report"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stderr.splitlines()[0] == kept
+
+
 @pytest.mark.parametrize("library", ["typer", "torch", "dikkat.translation.text.tokenizer"])
 def test_an_interrupt_while_libraries_are_imported_is_one_line(tmp_path, library):
     code = (
@@ -806,10 +973,11 @@ def test_help_is_for_newcomers(run):
 
 def test_every_help_page_fits_80_columns_and_no_flag_looks_as_if_it_took_a_value(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    for command in ([], ["train"], ["translate"], ["evaluate"], ["compare"], ["recipes"], ["show"]):
+    everything = "train translate evaluate show info quantize export serve compare recipes regress report"
+    for command in ([], *([name] for name in everything.split())):
         _, page, _ = run(*command, "--help")
         assert max(map(len, page.splitlines())) <= 80
-        assert "<bool>" not in page
+        assert not re.search(r"<(bool|str|path|list|int|float)", page)
         assert "…" not in page
         assert "(0.05)" not in page
     _, page, _ = run("train", "--help")
@@ -932,7 +1100,7 @@ def test_a_rank_without_torchrun_does_not_silence_the_training(run, tmp_path, mo
 
 
 def test_a_training_that_does_not_begin_leaves_the_recipe_that_is_there(run, tmp_path, monkeypatch):
-    recipe = tmp_path / "model.training" / "recipe.yaml"
+    recipe = tmp_path / "model.training" / "recipe.toml"
     assert run("train", *BOOK, *QUICK, "-o", tmp_path / "model")[0] == 0
     before = recipe.read_bytes()
     status, _, err = run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--min-freq", 999)
@@ -950,4 +1118,4 @@ def test_a_training_that_does_not_begin_leaves_the_recipe_that_is_there(run, tmp
     assert err.splitlines()[-1] == "dikkat: interrupted before there was a checkpoint; nothing is saved"
     assert recipe.read_bytes() == before
     assert run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--seed", 5)[0] == 0
-    assert b"seed: 5" in recipe.read_bytes()
+    assert b"seed = 5" in recipe.read_bytes()

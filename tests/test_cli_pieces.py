@@ -50,7 +50,7 @@ def test_pieces_by_shards_are_what_one_process_translates(run, model, letters, t
     assert "2 pieces are missing, the first with lines 1 to 16 of letters.en" in error
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert run(*pieces, "--shard", "env")[0] == 0
+    assert run(*pieces, "--shard", "env") == (0, "", "3 pieces are done; the same command with --collect joins them\n")
     collected = subprocess.run(  # what it writes are bytes
         [sys.executable, "-c", _WITH_SMALL_PIECES, *map(str, pieces), "--collect"], capture_output=True, check=True
     )
@@ -78,7 +78,7 @@ def test_workers_share_a_file(run, model, letters, tmp_path, monkeypatch):
 
     monkeypatch.setattr("dikkat.cli.sharded.subprocess.Popen", popen)
     pieces = ["translate", model, "--file", letters, "--batch-size", 1, "--pieces", tmp_path / "pieces"]
-    assert run(*pieces, "--workers", 2) == (0, "", "")
+    assert run(*pieces, "--workers", 2) == (0, "", "3 pieces are done; the same command with --collect joins them\n")
     assert len(kills) == 1
     assert len(list((tmp_path / "pieces").glob("*.piece"))) == 3
 

@@ -11,7 +11,6 @@ from dikkat import extras
 PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Distributions that are imported under another name.
 IMPORTED = {
-    "pyyaml": "yaml",
     "prometheus-client": "prometheus_client",
     "scikit-learn": "sklearn",
     "huggingface-hub": "huggingface_hub",

@@ -22,7 +22,7 @@ from dikkat.translation import Search, Translator, bleu_k, train
 from dikkat.translation.data.corpus import Pair
 from dikkat.translation.formats.recipe import Recipe
 
-RECIPE = ROOT / "recipes" / "book.yaml"
+RECIPE = ROOT / "recipes" / "book.toml"
 SEEDS = (0, 1, 2)
 FOUR = [
     ("Go.", "Va !"),

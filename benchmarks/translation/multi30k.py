@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--note", help="what else there is to know of the training")
     options = parser.parse_args()
     place = options.folder.with_name(f"{options.folder.name}.training")
-    recipe = Recipe.load(place / "recipe.yaml")
+    recipe = Recipe.load(place / "recipe.toml")
     if recipe.corpus is None or recipe.test is None:
         raise SystemExit(f"{place}: not a training by a Multi30k recipe")
     translator = Translator.load(options.folder)

@@ -1,7 +1,7 @@
 """Bahdanau attention: a translator learns 600 pairs by heart, and shows where it looks.
 
 The encoder reads the English words, the decoder writes French ones, and before each word it looks at the English anew:
-its state is the query, the encoder's outputs are keys and values. The recipe is the chapter's (`recipes/book.yaml`):
+its state is the query, the encoder's outputs are keys and values. The recipe is the chapter's (`recipes/book.toml`):
 two layers of 32 hidden numbers, 250 rounds over the short pairs. Judged is what has been learnt of these very pairs,
 by the chapter's four sentences and by all 600.
 

@@ -11,12 +11,12 @@ _EXTRAS = {
         "tokenizers",
         "safetensors",
         "sacrebleu",
-        "yaml",
         "pyarrow",
         "httpx",
         "platformdirs",
         "huggingface_hub",
     },
+    "textbook": {"tokenizers", "safetensors", "platformdirs", "httpx", "rich", "matplotlib"},
     "transformers": {"transformers", "safetensors"},
     "datasets": {"datasets"},
     "onnx": {"onnx", "onnxruntime"},
@@ -41,13 +41,17 @@ def extra_of(package: str, *, first: str) -> str | None:
 def missing(package: str, extra: str) -> str:
     """The message for a package that is not installed.
 
-    dikkat is on no package index, so that pip needs to be told where its sources are.
+    dikkat is on no package index, so that pip needs to be told where its sources or its wheel are.
 
     Example:
         >>> missing("tokenizers", "translation")
-        "tokenizers is not installed; in the folder of dikkat's sources, run: pip install '.[translation]'"
+        "tokenizers is not installed; run pip install '.[translation]' in the folder of dikkat's sources, or \
+pip install 'WHEEL[translation]' with the path of its wheel"
     """
-    return f"{package} is not installed; in the folder of dikkat's sources, run: pip install '.[{extra}]'"
+    return (
+        f"{package} is not installed; run pip install '.[{extra}]' in the folder of dikkat's sources, or "
+        f"pip install 'WHEEL[{extra}]' with the path of its wheel"
+    )
 
 
 @contextmanager

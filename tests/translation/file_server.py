@@ -1,6 +1,5 @@
 """A file server on this machine whose connections break, stall or refuse as a test asks."""
 
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,15 +12,13 @@ class Files:
     Attributes:
         content: the files by path.
         faults: of the next answers, in order: None, a status, ("cut", bytes) or ("stall", bytes).
-        ranges: whether ranges are known.
-        asked: (path, Range header) of each request.
+        asked: the path of each request.
     """
 
     def __init__(self) -> None:
         self.content: dict[str, bytes] = {}
         self.faults: list[object] = []
-        self.ranges = True
-        self.asked: list[tuple[str, str | None]] = []
+        self.asked: list[str] = []
         self.go_on = threading.Event()
         self.address = ""
 
@@ -36,25 +33,18 @@ def serving() -> Iterator[Files]:
         def log_message(self, *_: object) -> None: ...
 
         def do_GET(self) -> None:
-            asked = self.headers.get("Range")
-            files.asked.append((self.path, asked))
+            files.asked.append(self.path)
             fault = files.faults.pop(0) if files.faults else None
             content = files.content.get(self.path)
             self.close_connection = True
             if isinstance(fault, int) or content is None:
                 self.send_error(fault if isinstance(fault, int) else 404)
                 return
-            first = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]) if asked and files.ranges else 0
-            if first >= len(content) and first:
-                self.send_error(416)
-                return
-            self.send_response(206 if asked and files.ranges else 200)
-            if asked and files.ranges:
-                self.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
-            self.send_header("Content-Length", str(len(content) - first))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             kind, count = fault if isinstance(fault, tuple) else (None, len(content))
-            self.wfile.write(content[first : first + count])
+            self.wfile.write(content[:count])
             self.wfile.flush()
             if kind == "stall":
                 files.go_on.wait(10)

@@ -87,9 +87,9 @@ def test_a_result_on_other_pairs_is_not_taken_for_this_ones(tmp_path, monkeypatc
     }.items():
         with pytest.raises(InputError, match=f"holds seed=1 made otherwise: {key} was .* and is .* another folder"):
             list(compare(combinations(SMALL.with_values({key: value}), {"seed": [1]}), tmp_path))
-    assert Recipe.load(tmp_path / "seed=1" / "recipe.yaml") == SMALL.with_values({"seed": 1})
+    assert Recipe.load(tmp_path / "seed=1" / "recipe.toml") == SMALL.with_values({"seed": 1})
     assert list(compare(combinations(SMALL, {"seed": [1]}), tmp_path)) == first
-    (tmp_path / "seed=1" / "recipe.yaml").unlink()
+    (tmp_path / "seed=1" / "recipe.toml").unlink()
     with pytest.raises(InputError, match=r"result.json: .* Remove it, and the trial is made again"):
         list(compare(combinations(SMALL, {"seed": [1]}), tmp_path))
 

@@ -1,15 +1,17 @@
 """The folders of `benchmarks.translation.hostile_models`, which measures their time and memory too, in this process."""
 
+import json
 import math
 import random
 import shutil
 import subprocess
+import tracemalloc
 
 import pytest
 import torch
 
 from benchmarks.translation import hostile_models as hostile
-from dikkat.translation import ModelFolderError, Translator
+from dikkat.translation import ModelFolderError, Tokenizer, Translator
 
 
 @pytest.fixture(scope="module", params=["word", "bpe"])
@@ -54,6 +56,46 @@ def test_a_change_at_random_is_refused_or_leaves_a_model(good, tmp_path):
         assert outcome(good, tmp_path / "model", change, reseal=False) == "refused"
     for _ in range(25):
         outcome(good, tmp_path / "model", hostile.at_random(chance.randrange(2**32)), reseal=True)
+
+
+def test_weights_are_not_read_before_their_header_fits(good, tmp_path):
+    """300 MB without content, which the settings would allow."""
+
+    def enormous(folder):
+        settings = json.loads((folder / "settings.json").read_text())
+        settings["settings"] |= {"hidden_size": 65_536, "num_layers": 4}
+        (folder / "settings.json").write_text(json.dumps(settings))
+        with (folder / "model.safetensors").open("r+b") as file:
+            file.truncate(300_000_000)
+
+    folder = tmp_path / "model"
+    shutil.copytree(good, folder)
+    enormous(folder)
+    (folder / "SHA256SUMS").unlink()
+    hostile._text(folder / "settings.json", '"version": 2', '"version": 1')
+    tracemalloc.start()
+    with pytest.raises(ModelFolderError, match=r"got float32 \(.*The weights belong to other settings"):
+        Translator.load(folder)
+    assert tracemalloc.get_traced_memory()[1] < 30_000_000
+    tracemalloc.stop()
+
+
+def test_a_tokenizer_has_no_more_tokens_and_steps_than_a_language_needs(tmp_path):
+    folder = hostile.make(tmp_path / "model", "word")
+    path = folder / "target.tokenizer.json"
+    content = json.loads(path.read_text())
+    small = content["model"]["vocab"]
+    content["model"]["vocab"] = small | {f"w{number}": number for number in range(len(small), 2**18 + 1)}
+    with pytest.raises(ModelFolderError, match="got 262,145 tokens; expected at most 262,144"):
+        Tokenizer.from_json(json.dumps(content).encode(), "it")
+    names = {f"w{number}": number for number in range(len(small), 20_011)}
+    content["model"]["vocab"] = small | names
+    steps = content["decoder"]["decoders"]
+    name = {"type": "Replace", "pattern": {"Regex": ""}, "content": "X"}
+    more = [name | {"pattern": {"Regex": rf"(?<=[ ]){each}(?=[ ]|$)"}} for each in names]
+    content["decoder"]["decoders"] = [*steps[:2], *more, *steps[2:]]
+    with pytest.raises(ModelFolderError, match=r"its decoder: got 20,.* steps; expected at most 20,000"):
+        Tokenizer.from_json(json.dumps(content).encode(), "it")
 
 
 def test_every_bit_of_the_weights_counts(good, tmp_path):

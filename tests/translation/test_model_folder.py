@@ -318,7 +318,7 @@ def test_saving_replaces_a_model_or_an_empty_folder_and_nothing_else(folder, tra
         translator.save(folder / "thesis.tex")
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "empty")
-    with pytest.raises(ModelFolderError, match="not a folder"):
+    with pytest.raises(ModelFolderError, match="got a link; expected a folder"):
         translator.save(link)
     shutil.rmtree(folder)
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dikkat.translation import ModelFolderError, SettingsError, Tokenizer
+from dikkat.translation.text import orthography
 from dikkat.translation.text import tokenizer as module
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
@@ -45,6 +46,15 @@ def test_words_are_split_as_they_should_be():
     pieces = word().encode("L'homme n'a qu'un vélo, he's Va-t'en aujourd'hui... 3,5 kg!").pieces
     elided = ["L'", "homme", "n'", "a", "qu'", "un", "vélo", ","]
     assert pieces == [*elided, "he's", "Va-t'en", "aujourd'hui", "...", "3,5", "kg", "!"]
+
+
+def test_of_more_names_than_steps_the_most_frequent_keep_their_capitals(monkeypatch):
+    texts = ["it is Ab", "it is Cd", "it is Cd", "it is Ef", "it is Ef"]
+    monkeypatch.setattr(orthography, "_MOST_STEPS", 100)
+    assert word(texts).decode(word(texts).encode("it is Ab Cd Ef").ids) == "it is Ab Cd Ef"
+    others = len(json.loads(word(["it is"]).to_json())["decoder"]["decoders"]) - 4
+    monkeypatch.setattr(orthography, "_MOST_STEPS", others + 2)
+    assert word(texts).decode(word(texts).encode("it is Ab Cd Ef").ids) == "it is ab Cd Ef"
 
 
 def test_english_contractions_are_one_word():

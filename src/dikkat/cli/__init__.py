@@ -1,5 +1,6 @@
 """The command line `dikkat`: a thin skin on `dikkat.translation`, `dikkat.regression` and `dikkat.show`."""
 
+import os
 import sys
 import warnings
 
@@ -9,6 +10,9 @@ from dikkat.extras import extra_of, missing
 
 def main() -> None:
     """Run the command line on the process's arguments. What a user did wrong is one line, and exit status 2."""
+    # PyTorch's threads read this when it is imported: those that wait busily take the cores of other work, and train
+    # ten times as slowly beside it.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         # Imported here, so that Ctrl-C while the libraries are being imported is caught too.
         from dikkat.cli.run import run

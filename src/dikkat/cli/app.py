@@ -34,7 +34,17 @@ class InterruptedCommand(Exception):  # noqa: N818  (nothing is wrong)
 
 
 class Command(TyperCommand):
-    """A command whose --help is not shown as if it took a value."""
+    """A command whose help shows no types of Python."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """The arguments and options; what has no word for its value is called as it is named."""
+        found: Any = super().get_params(ctx)
+        for each in found:
+            if each.param_type_name == "argument":
+                each.display_type_rich = lambda ctx: None
+            elif each.metavar is None:
+                each.metavar = FLAG if each.is_flag else each.name.upper()
+        return found
 
     def get_help_option(self, ctx: Any) -> Any:  # the types of typer's own copy of click
         """The option --help."""

@@ -100,7 +100,7 @@ def compare(
 
 def _varied(given: Sequence[str]) -> dict[str, list[Any]]:
     """The values of each setting that is varied."""
-    from dikkat.translation.formats.yaml12 import read_value
+    from dikkat.translation.formats.recipe import read_value
 
     texts: dict[str, str] = {}
     for text in given:

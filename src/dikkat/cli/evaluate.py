@@ -28,6 +28,7 @@ from dikkat.translation.data.corpus import Pair, read_lines
 from dikkat.translation.decoding.translator import Translates
 
 _COMPARED = "Comparison"
+_FEW = 100  # sentences
 
 
 @app.command(
@@ -35,7 +36,8 @@ _COMPARED = "Comparison"
     name="evaluate",
     epilog="Examples:\n\n"
     "dikkat evaluate my-model --corpus phrasebook\n\n"
-    "dikkat evaluate my-model --corpus '{source: test.en.gz, target: test.fr.gz}' --versus my-second-model\n\n"
+    "dikkat evaluate my-model --versus my-second-model "
+    '--corpus \'{source = "test.en.gz", target = "test.fr.gz"}\'\n\n'
     "dikkat evaluate --hypotheses letters.fr --references letters.human.fr --json",
 )
 @with_options(search_options("n_best", "sample", "temperature", "top_k", "seed"))
@@ -76,6 +78,9 @@ def evaluate_model(
     **options: Any,
 ) -> None:
     """Score a model on sentence pairs that it has not seen: BLEU and chrF from 0 to 100, as sacreBLEU computes them.
+
+    They say how much of a human translation comes back word for word (BLEU) and letter for letter (chrF): a BLEU below
+    10 is of little use, from 30 on a text can mostly be understood, and 100 is the human translation itself.
 
     Of a corpus with parts, such as the phrasebook, the test part is taken.
     """
@@ -164,7 +169,9 @@ def _show(report: dict[str, Any]) -> None:
             for each in versus
         ]
         show_table(["paired bootstrap", "this", "the other", "p-value"], compared)
-        print("±: 95 % confidence. A p-value below 0.05: the difference is hardly chance.")
+        few = report["sentences"] < _FEW
+        meaning = f"fewer than {_FEW} sentences say little" if few else "the difference is hardly chance"
+        print(f"±: 95 % confidence. A p-value below 0.05: {meaning}.")
     if "alignment_error_rate" in report:
         print(f"\nalignment error rate: {report['alignment_error_rate']:.3f}")
     print()

@@ -6,13 +6,14 @@ from typing import Annotated
 from dikkat.cli.app import Command, app, option
 from dikkat.cli.options import ModelArgument
 from dikkat.errors import InputError
+from dikkat.storage.files import check_replaceable
 from dikkat.translation import Translator
 from dikkat.translation.formats import model_folder
 
 
 @app.command(
     cls=Command,
-    epilog='Examples:\n\ndikkat export my-model --html translator.html --example "I am at home."\n\n'
+    epilog='Examples:\n\ndikkat export my-model --html translator.html --example "She is tired."\n\n'
     "dikkat export my-model --onnx my-graphs",
 )
 def export(
@@ -38,18 +39,19 @@ def export(
         raise InputError("give --html FILE or --onnx FOLDER, and not both")
     if html is None and (title or example):
         raise InputError("--title and --example are of a page: give them with --html FILE")
-    translator = Translator.load(model)
+    if onnx is not None:
+        _write_graphs(model, onnx)
     if html is not None:
+        check_replaceable(html)
+        translator = Translator.load(model)
         translator.export_html(html, title=title or model.resolve().name, examples=example or [])
         print(f"{html}: a page of {html.stat().st_size / 1e6:.1f} MB, with the model inside")
-    if onnx is not None:
-        _write_graphs(translator, onnx)
 
 
-def _write_graphs(translator: Translator, folder: Path) -> None:
+def _write_graphs(model: Path, folder: Path) -> None:
     from dikkat.translation.formats import onnx_folder
 
     model_folder.check_writable(folder, onnx_folder.FILES)
-    translator.export_onnx(folder)
+    Translator.load(model).export_onnx(folder)
     sizes = [(folder / name).stat().st_size / 1e6 for name in (onnx_folder.ENCODER, onnx_folder.DECODER)]
     print(f"{folder}: an encoder of {sizes[0]:.1f} MB, a step of a decoder of {sizes[1]:.1f} MB, as PyTorch computes")

@@ -1,11 +1,11 @@
 """`dikkat info`."""
 
-import json
 from typing import Annotated, Any
 
 import typer
 
 from dikkat.cli.app import FLAG, Command, app
+from dikkat.cli.lines import json_text
 from dikkat.cli.options import ModelArgument
 from dikkat.cli.tables import show_table
 from dikkat.translation import Translator
@@ -21,7 +21,7 @@ def info(
     facts = _facts(translator)
     settings = translator.settings.to_dict()
     if as_json:
-        print(json.dumps({**facts, "settings": settings}, ensure_ascii=False, indent=2))
+        print(json_text({**facts, "settings": settings}, indent=2))
         return
     show_table(["", ""], [[name.replace("_", " "), _written(value)] for name, value in facts.items()], words=2)
     print()

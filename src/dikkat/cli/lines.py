@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from dikkat.cli.messages import printable
 from dikkat.translation import Translation
 from dikkat.translation.data.corpus import MAX_CHARACTERS, decode_line, read_lines
 
@@ -45,14 +47,20 @@ def arriving(stream: BufferedReader, name: str) -> Iterator[Iterator[str]]:
         number += len(lines)
 
 
+def json_text(values: object, **layout: Any) -> str:
+    """JSON in its own letters, except those that a terminal would obey."""
+    text = json.dumps(values, ensure_ascii=False, **layout)  # which escapes the other control characters
+    return re.sub(r"[\x7f-\x9f\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def line(number: int, translation: Translation, *, as_json: bool, numbered: bool) -> str:
     """A translation as a line of JSON or text."""
     if as_json:
         weights = [[round(weight, 4) for weight in row] for row in translation.weights.tolist()]
         most = translation.weights.argmax(1).tolist() if translation.target_tokens else []
         values = {"sentence": number, **vars(translation), "weights": weights, "alignment": most}
-        return json.dumps(values, ensure_ascii=False)
-    target = translation.target.translate(_ONE_LINE)
+        return json_text(values)
+    target = printable(translation.target.translate(_ONE_LINE))
     return f"{number}\t{translation.score:.3f}\t{target}" if numbered else target
 
 

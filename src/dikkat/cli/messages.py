@@ -1,5 +1,6 @@
 """What the command line says on standard error: errors and warnings in its own words, each as one line."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,9 +19,14 @@ def worded(words: Callable[[str], str]) -> Iterator[None]:
         _wording.reset(before)
 
 
+def printable(text: str) -> str:
+    """A text with its control characters, which a terminal would obey, as their numbers: ⟨1B⟩."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: f"⟨{ord(found[0]):X}⟩", text)
+
+
 def complain(message: str) -> None:
-    """One line, whatever white space is in the message."""
-    print("dikkat: " + " ".join(message.split()), file=sys.stderr)
+    """One line, whatever is in the message."""
+    print("dikkat: " + printable(" ".join(message.split())), file=sys.stderr)
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -18,7 +18,8 @@ from dikkat.translation.settings import Settings
 
 _SPELLINGS = (
     "A name, such as phrasebook or multi30k-en-fr; a file of lines of sentence, tab, translation; "
-    "'{source: FILE, target: FILE}', whose lines belong together; or '{dataset: NAME, source: COLUMN, target: COLUMN}'"
+    '\'{source = "FILE", target = "FILE"}\', whose lines belong together; or \'{dataset = "NAME", '
+    'source = "COLUMN", target = "COLUMN"}\''
 )
 
 ModelArgument = Annotated[Path, typer.Argument(help="A model folder that `dikkat train` made.", show_default=False)]
@@ -39,8 +40,8 @@ CorpusOption = Annotated[str | None, option(f"{_SPELLINGS}.", "CORPUS", panel="C
 ValidationOption = Annotated[
     str | None,
     option(
-        "Pairs to judge the model by while it learns: a corpus, '{share: 0.05}' of the pairs, which is then not learnt "
-        "from, or none. \\[default: the corpus's own, or else '{share: 0.05}']",
+        "Pairs to judge the model by while it learns: a corpus, '{share = 0.05}' of the pairs, which is then not "
+        "learnt from, or none. \\[default: the corpus's own, or else '{share = 0.05}']",
         "CORPUS",
         panel="Corpus",
     ),
@@ -128,7 +129,7 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: the text of one is no value.
     """
-    from dikkat.translation.formats.yaml12 import read_value
+    from dikkat.translation.formats.recipe import read_value
 
     return {
         name: read_value(value, option_name(name)) if isinstance(value, str) else value

@@ -13,7 +13,7 @@ from dikkat.translation.formats import model_folder
 @app.command(
     cls=Command,
     epilog="Example:\n\ndikkat quantize my-model --output my-small-model\n\n"
-    'dikkat translate my-small-model --precision int8 "I am at home."',
+    'dikkat translate my-small-model --precision int8 "She is tired."',
 )
 def quantize(
     model: ModelArgument,
@@ -25,8 +25,8 @@ def quantize(
     """
     if output.resolve() == model.resolve():
         raise InputError(f"--output: got {output}, the model itself; expected another folder, since this loses digits")
-    translator = Translator.load(model)
     model_folder.check_writable(output)
+    translator = Translator.load(model)
     translator.save(output, int8=True)
     before, after = ((folder / model_folder.WEIGHTS).stat().st_size for folder in (model, output))
     print(f"{output}: weights of {after / 1e6:.1f} MB, {after / before:.0%} of {before / 1e6:.1f} MB")

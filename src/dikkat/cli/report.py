@@ -15,6 +15,7 @@ _PACKAGES = (
 )  # fmt: skip
 _VARIABLES = (
     "OMP_NUM_THREADS",
+    "OMP_WAIT_POLICY",
     "MKL_NUM_THREADS",
     "NUMBA_CACHE_DIR",
     "DIKKAT_CACHE",

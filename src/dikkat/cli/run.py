@@ -30,7 +30,9 @@ def run() -> None:
         sys.stderr.close()
         raise SystemExit(1) from None
     except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+        _fail(
+            f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error.strerror or str(error)
+        )
     except InputError as error:
         _fail(str(error))
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from dikkat.cli.app import FLAG, Command, app
+from dikkat.cli.messages import printable
 from dikkat.cli.options import (
     FileOption,
     ModelArgument,
@@ -22,7 +23,7 @@ from dikkat.translation.data.corpus import read_lines
 
 @app.command(
     cls=Command,
-    epilog='Examples:\n\ndikkat show my-model "I am at home." "He is calm." --output pictures\n\n'
+    epilog='Examples:\n\ndikkat show my-model "She is tired." "He is calm." --output pictures\n\n'
     "dikkat show my-model --file letters.en --beam 1 --model-inside",
 )
 @with_options({"beam": search_options()["beam"]})
@@ -57,6 +58,6 @@ def show(
         translations = translator.translate(lines, search=search)
     picture, page = draw(translations, output, translator=translator if model_inside else None)
     for translation in translations:
-        print(f"{translation.source} => {translation.target}")
+        print(printable(f"{translation.source} => {translation.target}"))
     print(f"picture: {picture}")
     print(f"page: {page}")

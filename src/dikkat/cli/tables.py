@@ -3,6 +3,8 @@
 import sys
 from collections.abc import Sequence
 
+from dikkat.cli.messages import printable
+
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> None:
     """Print a table.
@@ -21,7 +23,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: 
     for place, name in enumerate(columns):
         table.add_column(name, justify="right" if place >= words else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     # Where no one looks on, no line may be broken: a file has no width.
     console = Console(markup=False, highlight=False, width=None if terminal else 1000)
     with console.capture() as written:

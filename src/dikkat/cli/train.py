@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from dikkat.translation.training.results import Training
 
 RUN = ".training"  # the folder beside the model's that a training is resumed from
-RECIPE = "recipe.yaml"  # in it
+RECIPE = "recipe.toml"  # in it
 
 
 @app.command(
     cls=Command,
     epilog="Examples:\n\n"
     "dikkat train phrasebook --output my-model\n\n"
-    "dikkat train book --corpus '{name: phrasebook, first: 600}' --seed 1 --output my-model\n\n"
+    "dikkat train book --corpus '{name = \"phrasebook\", first = 600}' --seed 1 --output my-model\n\n"
     "dikkat train --corpus fra.txt --max-minutes 20 --output my-model\n\n"
     "dikkat train --resume --output my-model",
 )
@@ -168,12 +168,18 @@ def _origin(result: "Training", plan: "Recipe") -> Origin:
 
 
 def _stopped_early(result: "Training", settings: Settings) -> str | None:
-    """Why the training ended before its last epoch, and which model is kept."""
+    """The reason why the training ended before its last epoch, and which model is kept."""
     qualities = [each.quality(settings.criterion) for each in result.validations]
     best = qualities.index(max(qualities)) if qualities else 0
     since = len(qualities) - 1 - best
-    if result.interrupted or since < settings.patience:
+    if result.interrupted:
         return None
+    if since < settings.patience:
+        if settings.max_minutes is None or result.seconds < 60 * settings.max_minutes:
+            return None
+        better = "; the last validation was the best: train longer" if since == 0 else ""
+        where = f"epoch {len(result.epochs)} of {settings.epochs}"
+        return f"stopped after {settings.max_minutes:g} minutes, in {where}{better}"
     kept = result.validations[best]
     place = f"step {kept.step}" if settings.validation_steps else f"epoch {best + 1}"
     bleu = f", BLEU {kept.bleu:.2f}" if settings.criterion == "bleu" else ""
@@ -190,7 +196,7 @@ def _summary(result: "Training", settings: Settings) -> str:
     best = max(result.validations, key=lambda each: each.quality(settings.criterion))
     count = min(settings.average, len(result.validations))
     which = "the best" if count == 1 else f"the mean of the best {count}"
-    bleu = "" if best.bleu is None else f", BLEU {best.bleu:.2f}"
+    bleu = "" if best.bleu is None else f", BLEU {best.bleu:.2f} (of greedy translations of validation pairs)"
     return f"{which} of {len(result.validations)} validations, the best one's loss {best.loss:.3f}{bleu}; {course}"
 
 

@@ -1,5 +1,6 @@
 """`dikkat translate`."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,7 +32,7 @@ _PANEL = "Long texts"
 @app.command(
     cls=Command,
     epilog="Examples:\n\n"
-    'dikkat translate my-model "I am at home." "He is calm."\n\n'
+    'dikkat translate my-model "She is tired." "He is calm."\n\n'
     "dikkat translate my-model --file letters.en > letters.fr\n\n"
     "cat letters.en | dikkat translate my-model --json > letters.jsonl\n\n"
     "dikkat translate my-model --file letters.en --pieces letters.d --workers 4\n\n"
@@ -137,10 +138,12 @@ def _in_pieces(
     work = sharded.pieces(file, folder, models, batch_size, search, as_json=as_json)
     if collect:
         sharded.collect(work)
-    elif workers:
+        return
+    if workers:
         sharded.by_workers(work, workers)
     else:
         sharded.translate(work, mine, lambda: load(models[0], models[1:]), batch_size, search, as_json=as_json)
+    print(f"{work.done()} pieces are done; the same command with --collect joins them", file=sys.stderr)
 
 
 def load(model: Path, others: Sequence[Path] | None) -> Translates:

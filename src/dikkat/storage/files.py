@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from dikkat.errors import InputError
 
-__all__ = ["flush_folder", "parse_json", "publish", "read_regular", "write_whole"]
+__all__ = ["check_replaceable", "flush_folder", "parse_json", "publish", "read_regular", "write_whole"]
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
@@ -29,7 +29,8 @@ def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
         FileNotFoundError: The folder does not exist.
         IsADirectoryError: `path` is a folder.
         TypeError: `data` is neither `bytes` nor `str`.
-        ValueError: `path` is neither a regular file nor free (a device or a pipe), or `data` cannot be encoded.
+        InputError: `path` is neither a regular file nor free (a device or a pipe).
+        ValueError: `data` cannot be encoded.
         OSError: The system could not write.
 
     Example:
@@ -41,7 +42,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
     """
     content = _as_bytes(data)
     target = Path(path).resolve()
-    mode = _replaceable_mode(target)
+    mode = check_replaceable(path)
     aside = target.with_name(f".{secrets.token_hex(8)}.part")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
@@ -79,10 +80,23 @@ def _as_bytes(data: bytes | str) -> bytes:
     raise TypeError(f"data: got {type(data).__name__}; expected bytes or str")
 
 
-def _replaceable_mode(target: Path) -> int | None:
-    """The permissions of the file that is to be replaced, `None` where there is none yet."""
+def check_replaceable(path: str | os.PathLike[str]) -> int | None:
+    """Check that `write_whole` may write a file: for before the work, and not after it.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The permissions of the file that would be replaced; None where there is none yet.
+
+    Raises:
+        FileNotFoundError: Its folder does not exist.
+        IsADirectoryError: It is a folder.
+        InputError: It is a device or a pipe.
+    """
+    target = Path(path).resolve()
     try:
-        status = target.stat()
+        status = Path(path).stat()  # not the target's: a pipe that /dev/stdout leads to has a name that is no file's
     except FileNotFoundError:
         if target.parent.is_dir():
             return None
@@ -91,7 +105,7 @@ def _replaceable_mode(target: Path) -> int | None:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, f"{str(target)!r} is a folder; give the name of a file in it")
     if not stat.S_ISREG(status.st_mode):
-        raise ValueError(f"path: {str(target)!r} is a device or a pipe, which cannot be replaced; give a file's name")
+        raise InputError(f"{path}: got a device or a pipe, which cannot be replaced; expected the name of a file")
     return stat.S_IMODE(status.st_mode)
 
 
@@ -116,15 +130,16 @@ def flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def read_regular(path: str | os.PathLike[str], *, most: int) -> bytes:
+def read_regular(path: str | os.PathLike[str], *, most: int, first: int | None = None) -> bytes:
     """Read a stranger's file: never a pipe or a device, which may have no end, and never more than is sensible.
 
     Args:
         path: The file, or a link to one.
         most: The largest size in bytes.
+        first: How many bytes to read; None: all.
 
     Returns:
-        All bytes of the file.
+        The bytes.
 
     Raises:
         InputError: The path is no regular file, or the file is larger.
@@ -146,10 +161,10 @@ def read_regular(path: str | os.PathLike[str], *, most: int) -> bytes:
         if status.st_size > most:
             raise InputError(f"{path}: got {status.st_size:,} bytes; expected at most {most:,}")
         with os.fdopen(os.dup(descriptor), "rb") as file:
-            data = file.read(status.st_size + 1)
+            data = file.read(status.st_size + 1 if first is None else first)
     finally:
         os.close(descriptor)
-    if len(data) != status.st_size:
+    if first is None and len(data) != status.st_size:
         raise InputError(f"{path}: got {len(data):,} bytes; expected {status.st_size:,}, the size of the file")
     return data
 

@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dikkat.translation import Corpus, CorpusError, PairCorpus, bleu_k, named, phrasebook
+from dikkat.extras import needing
+
+with needing("textbook"):
+    from dikkat.translation import Corpus, CorpusError, PairCorpus, bleu_k, named, phrasebook
 
 __all__ = [
     "Ids",

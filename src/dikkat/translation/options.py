@@ -27,9 +27,9 @@ class Range(NamedTuple):
     open_above: bool = False
 
     def holds(self, value: float) -> bool:
-        """Whether a number is within; NaN is in no range."""
+        """Whether a number is within; NaN and ∞ are in no range."""
         above = value > self.smallest if self.open_below else value >= self.smallest
-        return above and (value < self.largest if self.open_above else value <= self.largest)
+        return above and value < math.inf and (value < self.largest if self.open_above else value <= self.largest)
 
     def __str__(self) -> str:
         if not self.open_below and not self.open_above and self.largest < math.inf:

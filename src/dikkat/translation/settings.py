@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.options import Allowed, Range, allowed, check, nearest
-from dikkat.translation.text.tokenizer import Kind
+from dikkat.translation.text.tokenizer import MOST_TOKENS, Kind
 
 ScoreName = Literal[
     "additive", "dot", "scaled_dot", "bilinear", "cosine", "gaussian", "boxcar", "epanechnikov", "triangular",
@@ -127,7 +127,7 @@ class Settings:
 
     tokenizer: Kind = "word"
     min_freq: Count = 2
-    vocabulary_size: Annotated[int, Range(5, 1_000_000)] = 20_000
+    vocabulary_size: Annotated[int, Range(5, MOST_TOKENS)] = 20_000
 
     cell: Cell = "gru"
     embedding_size: Annotated[int, Range(1, 65_536)] = 256

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from dikkat.extras import missing
+
 BACKENDS = ("tensorflow", "jax", "torch")
 
 
@@ -21,10 +23,10 @@ try:
     import keras
 except ModuleNotFoundError as error:
     if error.name == "keras":
-        raise ImportError("dikkat.frameworks.keras needs Keras 3: pip install '.[keras]'") from error
+        raise ImportError(f"dikkat.frameworks.keras: {missing('keras', 'keras')}") from error
     raise ImportError(
-        f"Keras does not find {error.name}, which its backend needs: pip install '.[tensorflow]' or "
-        "'.[jax]', or set KERAS_BACKEND=torch, which is here with dikkat"
+        f"Keras does not find {error.name}, which its backend needs: run pip install '.[tensorflow]' or '.[jax]' in "
+        "the folder of dikkat's sources, or set KERAS_BACKEND=torch, which is here with dikkat"
     ) from error
 _refuse(keras.backend.backend())
 

@@ -108,6 +108,9 @@ class TsvCorpus(Corpus):
     Args:
         path: A UTF-8 file, plain or compressed with gzip.
 
+    Raises:
+        CorpusError: A pipe.
+
     Raises (when gone through):
         CorpusError: A line without a tab, with an empty side, too long, or not UTF-8; a broken .gz; no pairs at all.
         OSError: The file cannot be opened.
@@ -122,7 +125,7 @@ class TsvCorpus(Corpus):
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = _rereadable(path)
 
     def __iter__(self) -> Iterator[Pair]:
         """The pairs, in the file's order, stripped of white space at their ends."""
@@ -158,6 +161,9 @@ class AlignedCorpus(Corpus):
         source: A UTF-8 file of sentences, one a line, plain or compressed with gzip.
         target: The same number of translations.
 
+    Raises:
+        CorpusError: A pipe.
+
     Raises (when gone through):
         CorpusError: Unequal numbers of lines; an empty line, one too long, or not UTF-8; a broken .gz; no pairs at all.
         OSError: A file cannot be opened.
@@ -172,7 +178,7 @@ class AlignedCorpus(Corpus):
     """
 
     def __init__(self, source: str | Path, target: str | Path) -> None:
-        self.source, self.target = Path(source), Path(target)
+        self.source, self.target = _rereadable(source), _rereadable(target)
 
     def __iter__(self) -> Iterator[Pair]:
         """The pairs, in the files' order, stripped of white space at their ends."""
@@ -318,6 +324,14 @@ def read_aligned(source: str | Path, target: str | Path) -> list[Pair]:
     return list(AlignedCorpus(source, target))
 
 
+def _rereadable(path: str | Path) -> Path:
+    """The path of what can be read any number of times."""
+    path = Path(path)
+    if path.is_fifo():
+        raise CorpusError(f"{path}: got a pipe, which can be read once only; give a file")
+    return path
+
+
 def _fingerprint(path: Path) -> str:
     status = path.stat()
     return f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
@@ -369,14 +383,18 @@ def raw_lines(path: str | Path) -> Iterator[bytes]:
     if path.is_dir():
         raise CorpusError(f"{path}: got a folder; expected a file of sentences")
     with path.open("rb") as file:
-        magic = file.read(len(_GZIP_MAGIC))
-        file.seek(0)
+        magic = file.peek(len(_GZIP_MAGIC))[: len(_GZIP_MAGIC)]  # a pipe cannot go back
         # A line ends at a line feed and nowhere else: str.splitlines would also cut at U+2028 and the like.
         stream = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if magic == _GZIP_MAGIC else file
         number = 0
         while True:
             number += 1
             raw = _read_line(stream, f"{path}, line {number}")
+            if number == 1 and b"\n" not in raw and b"\r" in raw.rstrip(b"\r"):
+                raise CorpusError(
+                    f"{path}: its lines end in CR alone, as those of old Macs; expected LF, or CR LF. Convert it, for "
+                    r"instance with tr '\r' '\n'"
+                )
             if not raw:
                 return
             yield raw

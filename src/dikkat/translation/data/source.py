@@ -1,6 +1,5 @@
 """A corpus as recipes and the command line spell it."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dikkat.errors import InputError
+from dikkat.storage import toml
 from dikkat.translation import phrasebook
 from dikkat.translation.data.corpus import AlignedCorpus, DatasetCorpus, TsvCorpus
 from dikkat.translation.data.named_corpora import NAMES, named
@@ -18,7 +18,10 @@ Part = Literal["training", "validation", "test", "whole"]
 
 PHRASEBOOK = "phrasebook"
 _KNOWN = [PHRASEBOOK, *NAMES]
-SPELLINGS = "NAME, FILE, {tsv: FILE}, {source: FILE, target: FILE} or {dataset: NAME, source: COLUMN, target: COLUMN}"
+SPELLINGS = (
+    '"NAME", "FILE", {tsv = "FILE"}, {source = "FILE", target = "FILE"} or {dataset = "NAME", source = "COLUMN", '
+    'target = "COLUMN"}'
+)
 
 _FORMS = {  # the keys of each form: those that must be there, those that may
     "name": ({"name"}, {"part", "first"}),
@@ -35,13 +38,13 @@ class Source:
     | spelling | which pairs |
     | --- | --- |
     | `phrasebook`, `multi30k-en-fr` … | a corpus that dikkat knows by name; the part that it is used for |
-    | `{name: tatoeba-fra-eng, part: whole}` | the same, of another part: training, validation, test or whole |
-    | `pairs.tsv`, `{tsv: pairs.tsv}` | lines of sentence, tab, translation; what has a dot or a slash is a file |
-    | `{source: FILE, target: FILE}` | two files; line i of one translates line i of the other |
-    | `{dataset: NAME, source: COLUMN, target: COLUMN}` | a Hugging Face data set; also `config`, `split` |
-    | `{dataset: ./FOLDER, …}` | the same, from a folder: what begins with a dot, a slash or `~` is one |
+    | `{name = "tatoeba-fra-eng", part = "whole"}` | the same, of another part: training, validation, test or whole |
+    | `pairs.tsv`, `{tsv = "pairs.tsv"}` | lines of sentence, tab, translation; what has a dot or a slash is a file |
+    | `{source = "FILE", target = "FILE"}` | two files; line i of one translates line i of the other |
+    | `{dataset = "NAME", source = "COLUMN", target = "COLUMN"}` | a Hugging Face data set; also `config`, `split` |
+    | `{dataset = "./FOLDER", …}` | the same, from a folder: what begins with a dot, a slash or `~` is one |
 
-    With `first: N` in braces, the first N pairs alone. A file's or folder's name may begin with `~`, the home folder.
+    With `first = N` in braces, the first N pairs alone. A file's or folder's name may begin with `~`, the home folder.
 
     Attributes:
         name: A corpus that dikkat knows.
@@ -79,7 +82,7 @@ first=600)
         """A source from its spelling.
 
         Args:
-            value: A name, a file, or the keys of a form with their values, as YAML has them.
+            value: A name, a file, or the keys of a form with their values, as TOML has them.
             base: The folder that names of files and folders begin in.
 
         Raises:
@@ -108,15 +111,15 @@ first=600)
 
     def __str__(self) -> str:
         """As one would write it."""
-        given = [f"{key}: {value}" for key, value in asdict(self).items() if value is not None]
-        return self.name if self.name and len(given) == 1 else f"{{{', '.join(given)}}}"
+        given = {key: value for key, value in asdict(self).items() if value is not None}
+        return self.name if self.name and len(given) == 1 else toml.written(given)
 
     def title(self) -> str:
         """As one would write it, for those to whom the folders of this machine mean nothing.
 
         Example:
             >>> Source.parse("/home/marie/pairs.tsv").title()
-            '{tsv: pairs.tsv}'
+            '{tsv = "pairs.tsv"}'
         """
         given = {key: value for key, value in asdict(self).items() if value is not None}
         names: dict[str, Any] = {key: Path(given[key]).name for key in _places(given)}
@@ -174,8 +177,8 @@ def _places(values: Mapping[str, Any]) -> list[str]:
 def _place(key: str, name: str) -> Path:
     try:
         place = Path(name).expanduser()
-        possible = b"\0" not in os.fsencode(place)
-    except (RuntimeError, UnicodeEncodeError):  # nobody's home folder; letters that no name may have
+        possible = b"\0" not in str(place).encode()
+    except (RuntimeError, UnicodeEncodeError):  # nobody's home folder; letters that no recipe may have
         possible = False
     if not possible:
         raise InputError(f"{key}: got {name!r}; expected the name of a file")
@@ -198,7 +201,7 @@ def _check_values(values: Mapping[str, object]) -> None:
 
 def _phrasebook(part: Part) -> Any:
     if part == "validation":
-        raise CorpusError("the phrasebook has no validation part: write {share: 0.05} to set some of it aside")
+        raise CorpusError("the phrasebook has no validation part: write {share = 0.05} to set some of it aside")
     if part == "whole":
         return phrasebook.pairs()
     return phrasebook.split()[part == "test"]

@@ -129,7 +129,8 @@ class _Part(Corpus):
                 yield pair
         if empty:
             raise CorpusError(
-                f"{self} has no sentence pairs: the corpus is too small for it. Use a larger share, or separate files"
+                f"{self} has no sentence pairs: the corpus is too small for it. Use a larger share, separate files, or "
+                "none (--validation none)"
             )
 
     def __str__(self) -> str:

@@ -40,6 +40,8 @@ FILES = (WEIGHTS, SETTINGS, SOURCE, TARGET)
 
 _LARGEST_TEXT = 1 << 20  # bytes of settings, of sums, and of the header of the weights
 
+_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I8": "int8"}  # as safetensors says
+
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 _PICKLE_MAGIC = {b"PK\x03\x04": "a zip archive, as torch.save writes it", b"\x80": "a pickle"}
 
@@ -58,13 +60,15 @@ def check_replaceable(folder: Path, files: Collection[str] = FILES) -> None:
         return
     if folder.resolve() == Path.cwd():
         raise ModelFolderError(f"{folder}: the current folder, which cannot be exchanged. Give the name of one in it")
-    if folder.is_symlink() or not folder.is_dir():
+    if folder.is_symlink():
+        raise ModelFolderError(f"{folder}: got a link; expected a folder, or a free name. Give what it leads to")
+    if not folder.is_dir():
         raise ModelFolderError(f"{folder}: not a folder, so no model can be saved there. Give another name")
     others = sorted({entry.name for entry in folder.iterdir()} - {*files, SUMS})
     if others:
         raise ModelFolderError(
-            f"{folder}: holds {', '.join(others[:3])}{' …' if others[3:] else ''}, which is not a model of dikkat's. "
-            "Give another name, or an empty folder"
+            f"{folder}: holds {', '.join(others[:3])}{' …' if others[3:] else ''}, which would be lost. Give another "
+            "name, or an empty folder"
         )
 
 
@@ -347,14 +351,17 @@ def _load_tokenizer(path: Path, sums: Mapping[str, str] | None) -> Tokenizer:
 
 
 def _load_tensors(path: Path, expected: Mapping[str, Tensor], sums: Mapping[str, str] | None) -> dict[str, Tensor]:
-    data = _bytes(path, sum(each.numel() * each.itemsize for each in expected.values()) + _LARGEST_TEXT)
+    most = sum(each.numel() * each.itemsize for each in expected.values()) + _LARGEST_TEXT
+    head = _bytes(path, most, first=_LARGEST_TEXT)
     for magic, kind in _PICKLE_MAGIC.items():
         # A safetensors file begins with the length of its header, in eight bytes, of any value; then comes JSON.
-        if data.startswith(magic) and data[8:9] != b"{":
+        if head.startswith(magic) and head[8:9] != b"{":
             raise ModelFolderError(
                 f"{path}: this is {kind}, not safetensors. dikkat unpickles nothing, since that can run any code: "
                 "save the weights as safetensors"
             )
+    _check_weights_header(expected, head, path)
+    data = _bytes(path, most)
     _check_sum(path, data, sums)
     try:
         return load_tensors(data)
@@ -362,10 +369,24 @@ def _load_tensors(path: Path, expected: Mapping[str, Tensor], sums: Mapping[str,
         raise ModelFolderError(f"{path}: truncated or damaged ({error}). Copy the folder again") from error
 
 
-def _bytes(path: Path, most: int) -> bytes:
-    """All of a file, whoever wrote it."""
+def _check_weights_header(expected: Mapping[str, Tensor], head: bytes, path: Path) -> None:
+    """Hold what safetensors says of its tensors against what they should be, before reading gigabytes of them."""
     try:
-        return read_regular(path, most=most)
+        said = parse_json(head[8 : 8 + int.from_bytes(head[:8], "little")])
+        found = {
+            name: f"{_TYPES.get(entry['dtype'], entry['dtype'])} {tuple(entry['shape'])}"
+            for name, entry in said.items()
+            if name != "__metadata__"
+        }
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ModelFolderError(f"{path}: truncated or damaged ({error}). Copy the folder again") from error
+    _refuse(misfits({name: described(tensor) for name, tensor in expected.items()}, found), path)
+
+
+def _bytes(path: Path, most: int, first: int | None = None) -> bytes:
+    """A file, or its first bytes, whoever wrote it."""
+    try:
+        return read_regular(path, most=most, first=first)
     except FileNotFoundError:
         pickles = sorted(file.name for file in path.parent.iterdir() if file.suffix in _PICKLES)
         if path.name == WEIGHTS and pickles:

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from dikkat.errors import InputError
+from dikkat.storage import toml
 from dikkat.storage.files import write_whole
 from dikkat.translation.data.source import Part, Source
 from dikkat.translation.data.splits import hold_out, without_leaks
 from dikkat.translation.errors import CorpusError
-from dikkat.translation.formats import yaml12
 from dikkat.translation.options import allowed, nearest
 from dikkat.translation.settings import Settings
 
-SUFFIX = ".yaml"
+SUFFIX = ".toml"
 SHARE = 0.05
 SECTIONS = ("corpus", "validation", "test")
 
@@ -58,30 +58,30 @@ class Recipe:
         """A recipe from its file.
 
         Args:
-            recipe: A YAML file, or the name of a recipe that comes with dikkat. File names in a file begin in its
+            recipe: A TOML file, or the name of a recipe that comes with dikkat. File names in a file begin in its
                 folder; in a recipe that comes with dikkat, in the current one.
 
         Raises:
-            InputError: No such recipe; not YAML; a key twice, unknown, or with a value that it may not have: the
+            InputError: No such recipe; not TOML; a key twice, unknown, or with a value that it may not have: the
                 message has the file, the line and the key.
             OSError: The file cannot be read.
         """
         path = _find(recipe)
         text = _read(path)
-        values, lines = yaml12.read(text, str(path))
+        values = toml.read(text, str(path))
         try:
             return cls().with_values(values, Path() if path in built_in().values() else path.parent)
         except InputError as error:
             key = re.match(r"\w+", str(error))
-            line = lines.get(key[0]) if key else None
-            where = f"{path}, line {line}" if line else str(path)
+            written = key and re.search(rf"^\s*\[?\s*{key[0]}\b", text, re.MULTILINE)
+            where = f"{path}, line {text.count(chr(10), 0, written.end()) + 1}" if written else str(path)
             raise type(error)(f"{where}: {error}") from error
 
     def with_values(self, values: Mapping[str, Any], base: Path = Path()) -> "Recipe":
         """This recipe with other values.
 
         Args:
-            values: Of `corpus`, `validation`, `test` and the settings, by name, as YAML has them.
+            values: Of `corpus`, `validation`, `test` and the settings, by name, as TOML has them.
             base: The folder that file names in them begin in.
 
         Raises:
@@ -108,7 +108,7 @@ class Recipe:
         Raises:
             OSError: The system could not write.
         """
-        write_whole(path, yaml12.written(self.spelling()))
+        write_whole(path, "".join(f"{key} = {toml.written(value)}\n" for key, value in self.spelling().items()))
 
     def spelling(self) -> dict[str, Any]:
         """What `with_values` makes this recipe of: every setting, and file names absolute.
@@ -118,7 +118,7 @@ class Recipe:
             >>> spelling["corpus"], spelling["validation"], spelling["test"], spelling["cell"]
             ({'name': 'phrasebook'}, {'share': 0.1}, 'none', 'gru')
         """
-        values: dict[str, Any] = {"corpus": self.corpus.spelling() if self.corpus else None}
+        values: dict[str, Any] = {"corpus": self.corpus.spelling()} if self.corpus else {}
         if self.validation is not None:
             values["validation"] = _written(self.validation)
         values["test"] = self.test.spelling() if self.test else "none"
@@ -149,6 +149,38 @@ class Recipe:
         if isinstance(validation, float):
             return hold_out(pairs, validation)
         return (pairs, None) if held_out is None else (_without_leaks(pairs, held_out), held_out)
+
+
+def read_value(text: str, where: str) -> Any:
+    """A recipe's value from the text of an option: a table in braces, true or false, a number, or else the text itself.
+
+    Args:
+        text: The text.
+        where: What an error calls the option.
+
+    Raises:
+        InputError: Braces that are no table of TOML.
+
+    Example:
+        >>> read_value("phrasebook", "--corpus"), read_value('{tsv = "pairs.tsv", first = 600}', "--corpus")
+        ('phrasebook', {'tsv': 'pairs.tsv', 'first': 600})
+        >>> read_value("1e-3", "--learning-rate"), read_value("no", "--bidirectional")
+        (0.001, 'no')
+    """
+    if text.lstrip().startswith("{"):
+        try:
+            (value,) = toml.read(f"value = {text}", where).values()
+        except ValueError as error:
+            raise InputError(f'{where}: got {text}; expected such as {{name = "phrasebook", first = 600}}') from error
+        return value
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def built_in() -> dict[str, Path]:
@@ -202,7 +234,7 @@ def _validation(value: object, base: Path) -> Validation:
         return Source.parse(value, base)
     share = value["share"]
     if set(value) != {"share"} or isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
-        raise InputError(f"{dict(value)}: write {{share: NUMBER}}, a number between 0 and 1, and nothing beside it")
+        raise InputError(f"{dict(value)}: write {{share = NUMBER}}, a number between 0 and 1, and nothing beside it")
     return float(share)
 
 

@@ -8,6 +8,7 @@ import re
 import reprlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from heapq import nlargest
 from typing import Any, NamedTuple
 
 from tokenizers import Regex, decoders, pre_tokenizers
@@ -15,6 +16,7 @@ from tokenizers import Regex, decoders, pre_tokenizers
 LETTER = r"[\p{L}\p{M}]"
 
 _SENTENCE_ENDS = (".", "!", "?", "…")
+_MOST_STEPS = 20_000  # each takes a microsecond of every sentence
 _NEVER_SPACED = frozenset(".,)]}…")  # in front of these no language that dikkat has met puts a space
 _SENTENCE_MARKS = frozenset("?!;:")
 
@@ -95,11 +97,9 @@ def learn(
                 first_letters[piece.text[0]] += 1
             elif piece.text.lower() in vocabulary:  # no other word is ever decoded
                 inside.setdefault(piece.text.lower(), Counter())[piece.text] += 1
-    steps: list[decoders.Decoder] = []
-    steps += _capitals_inside(inside)
-    steps += _capitals_at_the_start(first_letters, inside)
-    steps += _spaces(before, after)
-    return decoders.Sequence([*_first_steps(), *steps, *_last_steps()])
+    steps = [*_capitals_at_the_start(first_letters, inside), *_spaces(before, after)][:_MOST_STEPS]
+    names = _capitals_inside(inside, _MOST_STEPS - len(steps))
+    return decoders.Sequence([*_first_steps(), *names, *steps, *_last_steps()])
 
 
 def check(decoder: Any, vocabulary: Mapping[str, int]) -> None:
@@ -112,6 +112,8 @@ def check(decoder: Any, vocabulary: Mapping[str, int]) -> None:
     steps = decoder.get("decoders") if isinstance(decoder, dict) and decoder.get("type") == "Sequence" else None
     if not isinstance(steps, list) or steps[:2] != first or steps[-2:] != last:
         raise ValueError("its decoder is another than those that dikkat writes")
+    if len(steps) - len(first) - len(last) > _MOST_STEPS:
+        raise ValueError(f"its decoder: got {len(steps):,} steps; expected at most {_MOST_STEPS:,} and a few")
     met = set()
     for step in steps[2:-2]:
         frame, text = next(((frame, text) for frame in _FRAMES if (text := frame.text(step)) is not None), (None, ""))
@@ -129,12 +131,12 @@ def _last_steps() -> list[decoders.Decoder]:
     return [decoders.Replace(Regex(rf"(?<={LETTER}')[ ](?={LETTER})"), ""), decoders.Strip(" ", 1, 0)]
 
 
-def _capitals_inside(inside: dict[str, Counter[str]]) -> Iterator[decoders.Decoder]:
-    """Names: words that have a capital more often than not where no sentence begins."""
-    for word in sorted(inside):
-        usual = max(sorted(inside[word]), key=inside[word].__getitem__)
-        if usual != word:
-            yield _INSIDE.step(word, usual)
+def _capitals_inside(inside: dict[str, Counter[str]], most: int) -> Iterator[decoders.Decoder]:
+    """Names: words that have a capital more often than not where no sentence begins; the most frequent of them."""
+    usual = {word: max(sorted(found), key=found.__getitem__) for word, found in sorted(inside.items())}
+    names = nlargest(most, (word for word in usual if usual[word] != word), key=lambda word: inside[word].total())
+    for word in sorted(names):
+        yield _INSIDE.step(word, usual[word])
 
 
 def _capitals_at_the_start(first_letters: Counter[str], inside: dict[str, Counter[str]]) -> Iterator[decoders.Decoder]:

@@ -29,7 +29,8 @@ _ELLIPSIS = r"\.{2,}"
 _WORD_PIECES = rf"{_ELIDED}|{_WORD}|{_NUMBER}|{_ELLIPSIS}|[^\s]"
 _BYTE_PIECES = rf" ?{_ELIDED}| ?{LETTER}+| ?\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+|\s+"
 
-LARGEST = 1 << 27  # bytes of a tokenizer.json: a million parts of words have less
+LARGEST = 1 << 25  # bytes of a tokenizer.json
+MOST_TOKENS = 1 << 18  # of a vocabulary
 
 
 def check_size(kind: Kind, vocabulary_size: int) -> None:
@@ -314,6 +315,8 @@ def _check(content: Any) -> None:
 
 
 def _check_vocabulary(vocabulary: Any) -> None:
+    if isinstance(vocabulary, dict) and len(vocabulary) > MOST_TOKENS:
+        raise ValueError(f"got {len(vocabulary):,} tokens; expected at most {MOST_TOKENS:,}")
     if not isinstance(vocabulary, dict) or any(type(number) is not int for number in vocabulary.values()):
         raise ValueError("it has no vocabulary of tokens and their numbers")
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)

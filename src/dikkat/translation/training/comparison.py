@@ -23,7 +23,7 @@ from dikkat.translation.text.tokenizer import SPECIAL_TOKENS
 from dikkat.translation.training.distributed import processes
 from dikkat.translation.training.run_folder import SETTINGS
 
-RESULT, RECIPE, COMPARISON = "result.json", "recipe.yaml", "comparison.json"
+RESULT, RECIPE, COMPARISON = "result.json", "recipe.toml", "comparison.json"
 _BY_ITSELF = "not given"  # of validation alone: a recipe has everything else
 
 

@@ -445,10 +445,18 @@ def _check_agreement(group: Group, values: Any) -> None:
 def _check_fingerprint(begun: dict[str, Any], now: dict[str, Any], folder: str) -> None:
     for name, before in begun.items():
         if now.get(name) != before:
+            expected, found = (_size(each) for each in (before, now.get(name)))
             raise TrainingFolderError(
-                f"{folder}: the {name} differs from what the training began with: it was {before} and is "
-                f"{now.get(name)}. Go on with the same, or train anew into another folder"
+                f"{folder}: the {name} differs from what the training began with: got "
+                f"{'as many others' if found == expected else found}; expected the same {expected}. Go on with the "
+                "same, or train anew into another folder"
             )
+
+
+def _size(fingerprint: Any) -> str:
+    if isinstance(fingerprint, dict):
+        return f"{fingerprint['pairs']:,} pairs"
+    return "none" if fingerprint is None else f"{' and '.join(map(str, fingerprint))} tokens"
 
 
 def _first_not_finite(tensors: Iterable[tuple[str, Tensor | None]]) -> str | None:

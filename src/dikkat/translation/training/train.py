@@ -368,8 +368,9 @@ def _found(translator: Translator, learnt: Store, judged: Store | None, *, resum
     source, target = len(translator.source_tokenizer), len(translator.target_tokenizer)
     parameters = sum(each.numel() for each in translator.model.parameters())
     place = "the CPU" if device_type() == "cpu" else torch.cuda.get_device_name()
-    threads = "" if resumed else f", {torch.get_num_threads()} threads"
-    yield f"{source:,} source and {target:,} target tokens, {parameters:,} parameters; on {place}{threads}"
+    yield f"{source:,} source and {target:,} target tokens, {parameters:,} parameters"
+    threads = torch.get_num_threads()
+    yield f"on {place}" + ("" if resumed else f", {threads} {'thread' if threads == 1 else 'threads'}")
 
 
 def _stored(

@@ -16,18 +16,9 @@ if "KERAS_BACKEND" not in os.environ:
 if importlib.util.find_spec("latex2mathml") is None:  # what builds the pages comes with `make check`
     collect_ignore_glob += ["docs/*.py"]
 if importlib.util.find_spec("mxnet") is None:
-    collect_ignore_glob += [
-        "tests/frameworks/in_mxnet/*",
-        "src/dikkat/frameworks/mxnet/*",
-        "src/dikkat/textbook/mxnet.py",
-    ]
+    collect_ignore_glob += ["tests/textbook/test_textbook_mxnet.py", "src/dikkat/textbook/mxnet.py"]
 if os.environ.get("TF_USE_LEGACY_KERAS") != "1":
-    collect_ignore_glob += ["tests/textbook/test_textbook_tensorflow.py"]
-    collect_ignore_glob += [
-        "src/dikkat/textbook/keras2*.py",
-        "src/dikkat/textbook/generations.py",
-        "src/dikkat/textbook/tensorflow.py",
-    ]
+    collect_ignore_glob += ["tests/textbook/test_textbook_tensorflow.py", "src/dikkat/textbook/tensorflow.py"]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,5 +1,5 @@
-"""The same attention in other frameworks: `dikkat.frameworks.keras` and `dikkat.frameworks.mxnet`.
+"""The same attention in another framework: `dikkat.frameworks.keras`.
 
-Both mirror the PyTorch library, module by module and name by name, and share its weights: every parameter has the name,
-the layout and the shape that it has in PyTorch, so that one file loads everywhere.
+It mirrors the PyTorch library name by name, and shares its weights: every parameter has the name, the layout and the
+shape that it has in PyTorch, so that one file loads everywhere.
 """

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-collect_ignore_glob = []
+collect_ignore_glob = ["src/dikkat/textbook/jax.py"]  # which raises, and says where the layers for JAX are
 if "KERAS_BACKEND" not in os.environ:
     collect_ignore_glob += ["tests/frameworks/in_keras/*", "src/dikkat/frameworks/keras/*"]
 if importlib.util.find_spec("latex2mathml") is None:  # what builds the pages comes with `make check`

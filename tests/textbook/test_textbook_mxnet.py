@@ -348,7 +348,8 @@ def test_arrays():
 
 NAMES = """
     masked_softmax sequence_mask AdditiveAttention DotProductAttention MultiHeadAttention transpose_qkv transpose_output
-    PositionalEncoding Encoder Decoder AttentionDecoder EncoderDecoder Seq2SeqEncoder MaskedSoftmaxCELoss Vocab read_data_nmt preprocess_nmt tokenize_nmt truncate_pad
+    PositionalEncoding Encoder Decoder AttentionDecoder EncoderDecoder Seq2SeqEncoder MaskedSoftmaxCELoss
+    Vocab read_data_nmt preprocess_nmt tokenize_nmt truncate_pad
     build_array_nmt load_data_nmt load_array train_seq2seq predict_seq2seq bleu grad_clipping show_heatmaps plot plt
     set_axes set_figsize use_svg_display Animator Accumulator Timer cpu gpu num_gpus try_gpu try_all_gpus tensor zeros
     ones zeros_like ones_like eye normal rand randn arange linspace meshgrid reshape concat stack transpose expand_dims
@@ -371,7 +372,11 @@ def test_modules_are_reached_through_it():
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("Trainer", "edition 1.0"), ("Seq2SeqAttentionDecoder", "own cell"), ("BERTModel", "not of the attention chapters")],
+    [
+        ("Trainer", "edition 1.0"),
+        ("Seq2SeqAttentionDecoder", "own cell"),
+        ("BERTModel", "not of the attention chapters"),
+    ],
 )
 def test_what_it_does_not_have_it_says(name, why):
     with pytest.raises(AttributeError, match=f"'dikkat.textbook.mxnet' has no attribute '{name}': .*{why}"):

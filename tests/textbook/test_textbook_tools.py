@@ -184,5 +184,7 @@ def test_a_curve_of_one_point_can_be_seen(figures):
 def test_there_is_no_module_for_jax():
     with pytest.raises(ImportError, match=r"expected torch, tensorflow or mxnet.*KERAS_BACKEND=jax"):
         from dikkat.textbook import jax  # noqa: F401
+    with pytest.raises(ImportError, match="expected torch, tensorflow or mxnet"):
+        import dikkat.textbook.jax  # noqa: F401
     with pytest.raises(ImportError):
         from dikkat.textbook import flax  # noqa: F401

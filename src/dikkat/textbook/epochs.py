@@ -9,7 +9,9 @@ from dikkat.textbook.tools import Accumulator, Timer
 __all__ = ["run_epochs"]
 
 
-def run_epochs(step: Callable[[Any], tuple[float, float]], batches: Iterable[Any], num_epochs: int, device: Any) -> None:
+def run_epochs(
+    step: Callable[[Any], tuple[float, float]], batches: Iterable[Any], num_epochs: int, device: Any
+) -> None:
     """Take a step of each batch, epoch by epoch; draw the loss of every tenth, and print the last one's.
 
     Args:

@@ -387,6 +387,8 @@ def test_what_it_does_not_have_it_says(name, why):
 def test_shapes_that_do_not_fit_are_refused(shapes):
     with pytest.raises(ValueError, match="queries, keys, values: got shapes"):
         d2l.DotProductAttention(0)(*map(np.zeros, shapes))
+    with pytest.raises(ValueError, match=r"X: got shape \(2, 3\)"):
+        d2l.masked_softmax(np.zeros((2, 3)), np.array([1, 2]))
 
 
 SIGNATURES = {

@@ -141,10 +141,13 @@ def sequence_mask(X: Array, valid_len: Array, value: float = 0) -> Array:
     return _where(inside.reshape(*inside.shape, *[1] * (X.ndim - 2)), X, value)
 
 
-def _visible(valid_lens: Array | None, batch: int, queries: int, keys: int) -> Any:
-    """The pairs that take part, NumPy's booleans (B, n or 1, m); None where all do."""
+def _visible(valid_lens: Array | None, scores: Sequence[int]) -> Any:
+    """The pairs that take part, NumPy's booleans (B, n or 1, m), for scores of this shape; None where all do."""
     if valid_lens is None:
         return None
+    if len(scores) != 3:
+        raise ValueError(f"X: got shape {tuple(scores)}; expected (batch, queries, keys)")
+    batch, queries, keys = scores
     lens = _whole("valid_lens", valid_lens)
     if lens.shape not in ((batch,), (batch, queries)):
         raise ValueError(f"valid_lens: got shape {lens.shape}; expected ({batch},) or ({batch}, {queries})")
@@ -179,7 +182,7 @@ def masked_softmax(X: Array, valid_lens: Array | None) -> Array:
         array([[[0.5, 0.5, 0. , 0. ],
                 [0. , 0. , 0. , 0. ]]])
     """
-    return _softmax(X, _visible(valid_lens, *X.shape))
+    return _softmax(X, _visible(valid_lens, X.shape))
 
 
 def _hide(queries: Array, keys: Array, values: Array, valid_lens: Array | None) -> tuple[Array, Array, Array, Any]:
@@ -196,7 +199,7 @@ def _hide(queries: Array, keys: Array, values: Array, valid_lens: Array | None) 
             f"queries, keys, values: got shapes {given[0]}, {given[1]} and {given[2]}; expected three dimensions each, "
             "one batch, and as many values as keys"
         )
-    visible = _visible(valid_lens, *given[0][:2], given[1][1])
+    visible = _visible(valid_lens, (*given[0][:2], given[1][1]))
     if visible is None:
         return queries, keys, values, None
     shown = visible.any(1)[..., None]

@@ -154,10 +154,13 @@ def sequence_mask(X: Tensor, valid_len: Tensor, value: float = 0) -> Tensor:
     return tf.where(tf.reshape(inside, (-1, X.shape[1], *[1] * (len(X.shape) - 2))), X, tf.cast(value, X.dtype))
 
 
-def _visible(valid_lens: Tensor | None, batch: int, queries: int, keys: int) -> Tensor | None:
-    """The pairs that take part, booleans (B, n or 1, m); None where all do."""
+def _visible(valid_lens: Tensor | None, scores: Sequence[int]) -> Tensor | None:
+    """The pairs that take part, booleans (B, n or 1, m), for scores of this shape; None where all do."""
     if valid_lens is None:
         return None
+    if len(scores) != 3:
+        raise ValueError(f"X: got shape {tuple(scores)}; expected (batch, queries, keys)")
+    batch, queries, keys = scores
     lens = _whole("valid_lens", valid_lens)
     if not (lens.shape.is_compatible_with((batch,)) or lens.shape.is_compatible_with((batch, queries))):
         raise ValueError(f"valid_lens: got shape {tuple(lens.shape)}; expected ({batch},) or ({batch}, {queries})")
@@ -192,7 +195,7 @@ def masked_softmax(X: Tensor, valid_lens: Tensor | None) -> Tensor:
           [0.  0.  0.  0. ]]]
     """
     X = tf.convert_to_tensor(X)
-    return _softmax(X, _visible(valid_lens, *X.shape))
+    return _softmax(X, _visible(valid_lens, X.shape))
 
 
 def _hide(
@@ -212,7 +215,7 @@ def _hide(
             f"queries, keys, values: got shapes {given[0]}, {given[1]} and {given[2]}; expected three dimensions each, "
             "one batch, and as many values as keys"
         )
-    visible = _visible(valid_lens, *given[0][:2], given[1][1])
+    visible = _visible(valid_lens, (*given[0][:2], given[1][1]))
     if visible is None:
         return queries, keys, values, None
     seeing, shown = (tf.reduce_any(visible, axis)[..., None] for axis in (2, 1))

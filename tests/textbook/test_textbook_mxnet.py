@@ -92,6 +92,16 @@ def test_masked_softmax_refuses(lens, named):
         d2l.masked_softmax(np.zeros((2, 1, 4)), np.array(lens))
 
 
+def test_the_chapters_page_shows_the_same_digits():
+    """What the book prints under its cells, with MXNet's first random numbers."""
+    mxnet.random.seed(0)
+    weights = d2l.masked_softmax(np.random.uniform(size=(2, 2, 4)), d2l.tensor([2, 3]))
+    close(weights[0, 0], [0.488994, 0.511006, 0, 0], 1e-6)
+    attention, keys, values = d2l.AdditiveAttention(8, 0.1), d2l.ones((2, 10, 2)), np.arange(40).reshape(1, 10, 4)
+    output = begun(attention)(d2l.normal(0, 1, (2, 1, 20)), keys, values.repeat(2, axis=0), d2l.tensor([2, 6]))
+    close(output, [[[2, 3, 4, 5]], [[10, 11, 12, 13]]])
+
+
 @pytest.mark.parametrize("lens", LENS)
 def test_additive_attention(lens):
     queries, keys, values = normal(BATCH, QUERIES, 17), normal(BATCH, KEYS, FEATURES), normal(BATCH, KEYS, VALUES)

@@ -164,17 +164,7 @@ def _softmax(scores: Array, visible: Any) -> Array:
 
 
 def masked_softmax(X: Array, valid_lens: Array | None) -> Array:
-    """The softmax over the first entries of each row; weights 0 in a row that has none.
-
-    Args:
-        X: (B, n, m) scores; they stay as they are.
-        valid_lens: (B,) or (B, n) whole numbers, those above m meaning m; None: all entries take part.
-
-    Returns:
-        (B, n, m).
-
-    Raises:
-        ValueError: Lengths of another shape, below 0, or not whole.
+    """The softmax over the first entries of each row, `dikkat.textbook.layers.masked_softmax`.
 
     Example:
         >>> npx.set_np()
@@ -212,17 +202,7 @@ def _dense(num_hiddens: int, bias: bool = False) -> nn.Dense:
 
 
 class AdditiveAttention(nn.Block):
-    """Additive attention, of the score Σ_h v_h tanh((W_q q)_h + (W_k k)_h).
-
-    Args:
-        num_hiddens: Features of both projections.
-        dropout: The probability with which a weight is dropped, in training.
-        **kwargs: Those of every block.
-
-    Attributes:
-        attention_weights: The last call's, before dropout; (B, n, m).
-
-    Source: Bahdanau, Cho and Bengio 2015, section 3.1.
+    """Additive attention, `dikkat.textbook.layers.AdditiveAttention`, of the sizes of the first call.
 
     Example:
         >>> npx.set_np()
@@ -247,17 +227,7 @@ class AdditiveAttention(nn.Block):
 
 
 class DotProductAttention(nn.Block):
-    """Scaled dot-product attention, of the score ⟨q, k⟩ / √d.
-
-    Args:
-        dropout: The probability with which a weight is dropped, in training.
-        **kwargs: Those of every block.
-
-    Attributes:
-        attention_weights: The last call's, before dropout; (B, n, m).
-
-    Source: Vaswani et al. 2017, section 3.2.1.
-    """
+    """Scaled dot-product attention, `dikkat.textbook.layers.DotProductAttention`."""
 
     def __init__(self, dropout: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -286,23 +256,7 @@ def transpose_output(X: Array, num_heads: int) -> Array:
 
 
 class MultiHeadAttention(nn.Block):
-    """Several scaled dot-product attentions, each on its share of the projected features.
-
-    Args:
-        num_hiddens: Features of the projections and of the output; a multiple of `num_heads`.
-        num_heads: How many attentions.
-        dropout: The probability with which a weight is dropped, in training.
-        use_bias: Whether the projections have one.
-        **kwargs: Those of every block.
-
-    Attributes:
-        attention: The `DotProductAttention` of the heads, whose `attention_weights` are (B · heads, n, m).
-
-    Raises:
-        ValueError: `num_hiddens` is no multiple of `num_heads`.
-
-    Source: Vaswani et al. 2017, section 3.2.2.
-    """
+    """Several scaled dot-product attentions, `dikkat.textbook.layers.MultiHeadAttention`, of the first call's sizes."""
 
     def __init__(self, num_hiddens: int, num_heads: int, dropout: float, use_bias: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -322,18 +276,7 @@ class MultiHeadAttention(nn.Block):
 
 
 class PositionalEncoding(nn.Block):
-    """Adds to each position sines and cosines of its own, `dikkat.textbook.tools.positions`.
-
-    Args:
-        num_hiddens: Features.
-        dropout: The probability with which a feature is dropped, in training.
-        max_len: Positions.
-
-    Attributes:
-        P: (1, max_len, num_hiddens).
-
-    Source: Vaswani et al. 2017, section 3.5.
-    """
+    """Adds to each position sines and cosines: `dikkat.textbook.layers.PositionalEncoding`."""
 
     def __init__(self, num_hiddens: int, dropout: float, max_len: int = 1000) -> None:
         super().__init__()
@@ -389,15 +332,7 @@ class EncoderDecoder(nn.Block):
 
 
 class Seq2SeqEncoder(Encoder):
-    """An embedding and a GRU. Given lengths, it reads no padding.
-
-    Args:
-        vocab_size: Tokens.
-        embed_size: Features of an embedding.
-        num_hiddens: Features of a state.
-        num_layers: GRU layers.
-        dropout: The probability with which a feature is dropped between layers, in training.
-        **kwargs: Those of every block.
+    """An embedding and a GRU that, given lengths, reads no padding: `dikkat.textbook.layers.Seq2SeqEncoder`.
 
     Example:
         >>> npx.set_np()
@@ -490,16 +425,7 @@ def load_data_nmt(
 
 
 def train_seq2seq(net: nn.Block, data_iter: Any, lr: float, num_epochs: int, tgt_vocab: Vocab, device: Any) -> None:
-    """Train an `EncoderDecoder` on sentence pairs: Adam, gradients of norm 1 at most, weights drawn by Xavier.
-
-    Args:
-        net: `net(X, dec_X, lengths)` returns scores and a state.
-        data_iter: Batches of sources, their lengths, targets and their lengths.
-        lr: The learning rate.
-        num_epochs: How often to go through the data; see `dikkat.textbook.epochs.run_epochs`.
-        tgt_vocab: Of the targets, for `<bos>`.
-        device: Where to train.
-    """
+    """Train an `EncoderDecoder` as `dikkat.textbook.learning.train_seq2seq` does, its weights drawn anew."""
     net.initialize(init.Xavier(), force_reinit=True, ctx=device)
     trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": lr})
     loss = MaskedSoftmaxCELoss()
@@ -527,20 +453,7 @@ def predict_seq2seq(
     device: Any,
     save_attention_weights: bool = False,
 ) -> tuple[str, list[Any]]:
-    """Translate a sentence, the likeliest word at each step.
-
-    Args:
-        net: As it was trained.
-        src_sentence: Words and punctuation marks with spaces between them.
-        src_vocab: Of the source.
-        tgt_vocab: Of the target.
-        num_steps: To which the source is padded, and how many words are said at most.
-        device: Where the net is.
-        save_attention_weights: Whether to return the decoder's `attention_weights` of each step.
-
-    Returns:
-        The translation, and the attention weights of each step, that of `<eos>` among them, if asked for.
-    """
+    """Translate a sentence as `dikkat.textbook.learning.predict_seq2seq` does."""
     arrays = build_array_nmt([src_sentence.lower().split()], src_vocab, num_steps)
     X, lens = (each.as_in_ctx(device) for each in arrays)
     state = net.decoder.init_state(net.encoder(X, lens), lens)

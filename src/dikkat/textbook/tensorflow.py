@@ -177,17 +177,7 @@ def _softmax(scores: Tensor, visible: Tensor | None) -> Tensor:
 
 
 def masked_softmax(X: Tensor, valid_lens: Tensor | None) -> Tensor:
-    """The softmax over the first entries of each row; weights 0 in a row that has none.
-
-    Args:
-        X: (B, n, m) scores; they stay as they are.
-        valid_lens: (B,) or (B, n) whole numbers, those above m meaning m; None: all entries take part.
-
-    Returns:
-        (B, n, m).
-
-    Raises:
-        ValueError: Lengths of another shape, below 0, or not whole.
+    """The softmax over the first entries of each row, `dikkat.textbook.layers.masked_softmax`.
 
     Example:
         >>> print(masked_softmax(tf.zeros((1, 2, 4)), tf.constant([[2, 0]])).numpy())
@@ -230,19 +220,7 @@ def _projection(inputs: int, features: int, bias: bool = False) -> Any:
 
 
 class AdditiveAttention(tf.keras.layers.Layer):
-    """Additive attention, of the score Σ_h v_h tanh((W_q q)_h + (W_k k)_h).
-
-    Args:
-        key_size: Features of a key.
-        query_size: Features of a query.
-        num_hiddens: Features of both projections.
-        dropout: The probability with which a weight is dropped, in training.
-        **kwargs: Those of every Keras layer.
-
-    Attributes:
-        attention_weights: The last call's, before dropout; (B, n, m).
-
-    Source: Bahdanau, Cho and Bengio 2015, section 3.1.
+    """Additive attention, `dikkat.textbook.layers.AdditiveAttention`, as in edition 0.17.
 
     Example:
         >>> attention = AdditiveAttention(key_size=11, query_size=17, num_hiddens=19, dropout=0.25)
@@ -268,17 +246,7 @@ class AdditiveAttention(tf.keras.layers.Layer):
 
 
 class DotProductAttention(tf.keras.layers.Layer):
-    """Scaled dot-product attention, of the score ⟨q, k⟩ / √d.
-
-    Args:
-        dropout: The probability with which a weight is dropped, in training.
-        **kwargs: Those of every Keras layer.
-
-    Attributes:
-        attention_weights: The last call's, before dropout; (B, n, m).
-
-    Source: Vaswani et al. 2017, section 3.2.1.
-    """
+    """Scaled dot-product attention, `dikkat.textbook.layers.DotProductAttention`."""
 
     def __init__(self, dropout: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -309,26 +277,7 @@ def transpose_output(X: Tensor, num_heads: int) -> Tensor:
 
 
 class MultiHeadAttention(tf.keras.layers.Layer):
-    """Several scaled dot-product attentions, each on its share of the projected features.
-
-    Args:
-        key_size: Features of a key.
-        query_size: Features of a query.
-        value_size: Features of a value.
-        num_hiddens: Features of the projections and of the output; a multiple of `num_heads`.
-        num_heads: How many attentions.
-        dropout: The probability with which a weight is dropped, in training.
-        bias: Whether the projections have one.
-        **kwargs: Those of every Keras layer.
-
-    Attributes:
-        attention: The `DotProductAttention` of the heads, whose `attention_weights` are (B · heads, n, m).
-
-    Raises:
-        ValueError: `num_hiddens` is no multiple of `num_heads`.
-
-    Source: Vaswani et al. 2017, section 3.2.2.
-    """
+    """Several scaled dot-product attentions, `dikkat.textbook.layers.MultiHeadAttention`, as in edition 0.17."""
 
     def __init__(
         self,
@@ -361,19 +310,7 @@ class MultiHeadAttention(tf.keras.layers.Layer):
 
 
 class PositionalEncoding(tf.keras.layers.Layer):
-    """Adds to each position sines and cosines of its own, `dikkat.textbook.tools.positions`.
-
-    Args:
-        num_hiddens: Features.
-        dropout: The probability with which a feature is dropped, in training.
-        max_len: Positions.
-        **kwargs: Those of every Keras layer.
-
-    Attributes:
-        P: (1, max_len, num_hiddens).
-
-    Source: Vaswani et al. 2017, section 3.5.
-    """
+    """Adds to each position sines and cosines: `dikkat.textbook.layers.PositionalEncoding`."""
 
     def __init__(self, num_hiddens: int, dropout: float, max_len: int = 1000, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -431,15 +368,7 @@ class EncoderDecoder(tf.keras.Model):
 
 
 class Seq2SeqEncoder(Encoder):
-    """An embedding and a GRU. Given lengths, it reads no padding.
-
-    Args:
-        vocab_size: Tokens.
-        embed_size: Features of an embedding.
-        num_hiddens: Features of a state.
-        num_layers: GRU layers.
-        dropout: The probability with which a feature of a layer's inputs is dropped, in training.
-        **kwargs: Those of every Keras layer.
+    """An embedding and a GRU that, given lengths, reads no padding: `dikkat.textbook.layers.Seq2SeqEncoder`.
 
     Example:
         >>> outputs, state = Seq2SeqEncoder(23, 7, 13, num_layers=2)(tf.ones((3, 11)), tf.constant([11, 5, 1]))
@@ -525,16 +454,7 @@ def load_data_nmt(batch_size: int, num_steps: int, num_examples: int | None = 60
 
 
 def train_seq2seq(net: Any, data_iter: Any, lr: float, num_epochs: int, tgt_vocab: Vocab, device: Any) -> None:
-    """Train an `EncoderDecoder` on sentence pairs: Adam, gradients of norm 1 at most.
-
-    Args:
-        net: `net(X, dec_X, lengths, training=True)` returns scores and a state.
-        data_iter: Batches of sources, their lengths, targets and their lengths.
-        lr: The learning rate.
-        num_epochs: How often to go through the data; see `dikkat.textbook.epochs.run_epochs`.
-        tgt_vocab: Of the targets, for `<bos>`.
-        device: Where to train.
-    """
+    """Train an `EncoderDecoder` as `dikkat.textbook.learning.train_seq2seq` does, from the weights that it has."""
     optimizer = tf.keras.optimizers.Adam(learning_rate=lr)
 
     def step(batch: Sequence[Tensor]) -> tuple[float, float]:
@@ -559,19 +479,7 @@ def predict_seq2seq(
     num_steps: int,
     save_attention_weights: bool = False,
 ) -> tuple[str, list[Any]]:
-    """Translate a sentence, the likeliest word at each step, where TensorFlow puts it.
-
-    Args:
-        net: As it was trained.
-        src_sentence: Words and punctuation marks with spaces between them.
-        src_vocab: Of the source.
-        tgt_vocab: Of the target.
-        num_steps: To which the source is padded, and how many words are said at most.
-        save_attention_weights: Whether to return the decoder's `attention_weights` of each step.
-
-    Returns:
-        The translation, and the attention weights of each step, that of `<eos>` among them, if asked for.
-    """
+    """Translate a sentence as `dikkat.textbook.learning.predict_seq2seq` does, where TensorFlow puts it."""
     X, lens = build_array_nmt([src_sentence.lower().split()], src_vocab, num_steps)
     state = net.decoder.init_state(net.encoder(X, lens, training=False), lens)
     token, said, looked_at = tf.constant([[tgt_vocab["<bos>"]]]), [], []

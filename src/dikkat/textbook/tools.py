@@ -209,7 +209,7 @@ def positions(num_hiddens: int, max_len: int) -> NDArray[np.float32]:
 
 
 def first_that_takes(args: Sequence[Any], kwargs: dict[str, Any], *functions: Callable[..., T]) -> T:
-    """Call the first function that takes these arguments: one constructor for the signatures of both generations.
+    """Call the first function that takes these arguments: one constructor for the signatures of both editions.
 
     Raises:
         TypeError: none takes them.

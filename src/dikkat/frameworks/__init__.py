@@ -1,5 +1,5 @@
-"""The same attention in other frameworks: `dikkat.frameworks.keras` and `dikkat.frameworks.mxnet`.
+"""The same attention in another framework: `dikkat.frameworks.keras`.
 
-Both mirror the PyTorch library's scores and layers, and share its weights: every parameter has the name, the layout and
+It mirrors the PyTorch library's scores and layers, and shares its weights: every parameter has the name, the layout and
 the shape that it has in PyTorch, so that one file loads everywhere.
 """

@@ -1,5 +1,4 @@
-"""The same attention in another framework: `dikkat.frameworks.keras`.
+"""The library's scores and layers of attention in other frameworks: `dikkat.frameworks.keras`.
 
-It mirrors the PyTorch library's scores and layers, and shares its weights: every parameter has the name, the layout and
-the shape that it has in PyTorch, so that one file loads everywhere.
+Every parameter has the name, the layout and the shape that it has in PyTorch, so that one file loads in both.
 """

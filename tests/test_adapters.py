@@ -239,5 +239,3 @@ def test_masks_compile_as_one_graph(kind: str) -> None:
     if kind == "by key":
         with pytest.raises(RuntimeError, match="numbers that differ from query to query"):
             compiled(x, x, x, attn_mask=torch.randn(KEYS, KEYS))
-
-

@@ -32,7 +32,7 @@ KEYED = {
 # PyTorch's and NumPy's names for an address, however they are reached.
 _ADDRESS = {
     "data_ptr", "mutable_data_ptr", "const_data_ptr", "_cdata", "__array_interface__", "__cuda_array_interface__",
-    "array_interface", "__dlpack__", "to_dlpack", "from_buffer", "ctypes", "data_as", "unsafe_address",
+    "__dlpack__", "to_dlpack", "ctypes", "data_as",
 }  # fmt: skip
 
 

@@ -36,9 +36,7 @@ def test_gradients_are_those_without_it(
         given = [torch.randn(2, *size, dtype=torch.float64).requires_grad_() for size in sizes]
 
         def attend(query: Tensor, key: Tensor, value: Tensor, impl: str = impl) -> Tensor:
-            came = dikkat.attend(
-                query, key, value, score=score, valid_lens=lens, impl=impl, return_weights=weights
-            )
+            came = dikkat.attend(query, key, value, score=score, valid_lens=lens, impl=impl, return_weights=weights)
             return came[0].square().sum() + came[1].sin().sum() if weights else came.square().sum()
 
         leaves = [*given, *score.parameters()]

@@ -57,7 +57,10 @@ with warnings.catch_warnings(record=True) as told:
             memory = dikkat.prepare(torch.randn(8, 2048, 64), torch.randn(8, 2048, 64), score=score)
             dikkat.attend_memory(torch.randn(8, 1, 64), memory)
             dikkat.inspect(x, x, score=score, top_k=3)
-            GRUEncoder(3, 13)(torch.randn(2, 7, 3))
+            GRUEncoder(3, 13)(torch.randn(2, 7, 3), torch.tensor([7, 5]))
+compiled = torch.compile(lambda t: dikkat.attend(t, t, t, score=score), backend="aot_eager", fullgraph=True)
+with torch.no_grad():
+    torch.testing.assert_close(compiled(x), came)
 torch.testing.assert_close(came, dikkat.attend(x, x, x, score=score, impl="reference"))
 mine = [str(each.message) for each in told if "numba" in str(each.message)]
 assert len(mine) == 1 and "'auto' goes on with slower implementations" in mine[0], mine

@@ -303,7 +303,6 @@ def test_errors(make: Any, error: type[Exception], message: str) -> None:
         make()
 
 
-
 class _Doubled(nn.Module):
     def forward(self, weight: Tensor) -> Tensor:
         return 2 * weight
@@ -340,7 +339,7 @@ def test_wrapped_parameters_are_those_that_torch_takes(wrapping: str, sizes: dic
     for _ in range(2):  # spectral norm goes a step further at each call in training
         found, right = ours(*given), theirs(*given)[0]
         torch.testing.assert_close(found, right)
-    for layer, output in ((ours, found), (theirs, right)):
+    for output in (found, right):
         output.square().sum().backward()
     for (name, one), (other_name, other) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
         assert name == other_name

@@ -132,16 +132,21 @@ def obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str
     return reasons
 
 
-@cache
+@torch.compiler.assume_constant_result
 def without_numba() -> list[str]:
     """Why nothing can be compiled for the CPU, if Numba cannot be imported; warns of it, once."""
+    return list(_without_numba())
+
+
+@cache
+def _without_numba() -> tuple[str, ...]:
     try:
         importlib.import_module("numba")
     except (ImportError, OSError) as error:  # the latter where LLVM's library is missing
         reason = f"numba cannot be imported here ({error})"
         warnings.warn(f"impl: {reason}; 'auto' goes on with slower implementations", RuntimeWarning, stacklevel=2)
-        return [reason]
-    return []
+        return (reason,)
+    return ()
 
 
 _EXPECTED = "expected a dense tensor with numbers of its own, no fake, functional, wrapped, sparse or quantised one"

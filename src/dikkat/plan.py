@@ -141,8 +141,7 @@ def _signature(
     query: Tensor, key: Tensor, value: Tensor, score: Score, valid_lens: Tensor | int | None, return_weights: bool
 ) -> Hashable:
     """What the long road's checks depend on; None for a call that is not plain."""
-    own = vars(score)
-    if type(score) not in _SCORES or "pair" in own or "profile" in own or not is_eager():
+    if type(score) not in _SCORES or "pair" in (own := vars(score)) or "profile" in own or not is_eager():
         return None
     # Checkpointing computes a forward again, and what it saves must be the same: whether it is the first or not.
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:  # no public function asks

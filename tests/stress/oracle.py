@@ -5,7 +5,8 @@ rounding of its terms, and of the projections before it, comes to; from there it
 through the sums of the output and of the gradients as an absolute value. So the bound is that of a plain computation in
 the same type, term by term, and not a tolerance.
 
-All arrays have the calls of the signature in front, (R, ...): NumPy takes as long for one of so small a size as for three.
+All arrays have the calls of the signature in front, (R, ...): at so small a size NumPy takes as long for one as for
+three.
 """
 
 import math
@@ -383,7 +384,9 @@ def _check(name: str, tensor: Tensor, near: Near, undecided: np.ndarray) -> None
     wrong[undecided] = False
     if wrong.any():
         with np.errstate(invalid="ignore", over="ignore"):
-            worst = np.unravel_index(int(np.argmax(np.where(wrong, np.nan_to_num(off / allowed, nan=np.inf), -1))), off.shape)
+            worst = np.unravel_index(
+                int(np.argmax(np.where(wrong, np.nan_to_num(off / allowed, nan=np.inf), -1))), off.shape
+            )
         place = tuple(int(i) for i in worst)
         raise WrongError(
             f"{name}{list(place)}: came {float(came[worst]):.9g}, is {float(near.exact[worst]):.9g}; off by "

@@ -3,8 +3,8 @@
     python -m tests.stress.properties --cases 1000000 --workers 2
     python -m tests.stress.properties --fences
 
-`random_calls` makes three calls of each signature, and `oracle` says what they should give. Workers are processes of their own:
-one that dies is counted with the numbers of the cases that it was at, and another goes on behind them. What is done is
+`random_calls` makes three calls of each signature, and `oracle` says what they should give. Workers are processes of
+their own: one that dies is counted with the cases that it was at, and another goes on behind them. What is done is
 kept in benchmarks/results/properties.json, and a run of the same seed at the same commit goes on where it was
 interrupted. Of every tenth block three threads make the calls at once, each one of each signature: what dikkat keeps
 of a signature is then kept and used by all of them. With `--fences` every tensor lies between NaN and huge numbers.
@@ -61,9 +61,7 @@ def _judged(
         return ["undocumented exception"] * random_calls.ROUNDS, told
 
 
-def block(
-    seed: int, start: int, stop: int, at: np.ndarray, *, fences: bool = False
-) -> tuple[Counter[str], list[str]]:
+def block(seed: int, start: int, stop: int, at: np.ndarray, *, fences: bool = False) -> tuple[Counter[str], list[str]]:
     """The cases of a block; `at` says meanwhile which ones are under way, a place for each thread."""
     counts: Counter[str] = Counter()
     told: list[str] = []

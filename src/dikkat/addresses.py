@@ -4,10 +4,14 @@ Compiled code believes what it is told: an address that is none, or fewer number
 crash or somebody else's memory. So no other module calls `data_ptr`.
 """
 
-from collections.abc import Iterable
+import importlib
+import warnings
+from collections.abc import Callable, Iterable
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
@@ -33,7 +37,7 @@ def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
     if not tensor.is_contiguous():
         raise ValueError(f"{name}: got strides {tensor.stride()}; expected a contiguous tensor")
     if tensor.untyped_storage().nbytes() < tensor.storage_offset() * dtype.itemsize + tensor.nbytes:
-        _check_room(name, tensor)
+        check_room(name, tensor)
     return found
 
 
@@ -44,8 +48,8 @@ def of_plain(tensor: Tensor) -> int | None:
     """
     if tensor.is_neg() or not tensor.is_contiguous():
         return None
-    needs = tensor.storage_offset() * tensor.itemsize + tensor.nbytes
-    return tensor.data_ptr() if tensor.untyped_storage().nbytes() >= needs else None
+    needs, found = tensor.storage_offset() * tensor.itemsize + tensor.nbytes, tensor.data_ptr()
+    return found if tensor.untyped_storage().nbytes() >= needs and (found or not needs) else None
 
 
 def rows_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
@@ -55,8 +59,27 @@ def rows_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected {dtype}")
     if tensor.ndim != 2 or (tensor.stride(1) != 1 and tensor.shape[1] > 1) or tensor.stride(0) < 0:
         raise ValueError(f"{name}: got strides {tensor.stride()}; expected a matrix of contiguous rows")
-    _check_room(name, tensor)
+    check_room(name, tensor)
     return found
+
+
+def of_array(array: np.ndarray[Any, Any]) -> int:
+    """Where the records of a NumPy array begin; whoever asks keeps the array until the call is over.
+
+    Raises:
+        ValueError: They do not lie one behind the other.
+    """
+    if not array.flags.c_contiguous:
+        raise ValueError(f"array: got strides {array.strides}; expected a contiguous array")
+    return array.ctypes.data
+
+
+def places(tensors: list[Tensor]) -> list[list[Any]] | None:
+    """Where the tensors' numbers lie, and how; None where some have none."""
+    try:
+        return [list(map(ask, tensors)) for ask in _LIE]
+    except RuntimeError:
+        return None
 
 
 def check(name: str, tensor: Tensor, device: str) -> None:
@@ -69,7 +92,7 @@ def check(name: str, tensor: Tensor, device: str) -> None:
         _start(name, tensor)
     else:
         _check(name, tensor, device)
-    _check_room(name, tensor)
+    check_room(name, tensor)
 
 
 def made(shape: Iterable[int], dtype: torch.dtype) -> tuple[Tensor, int]:
@@ -104,7 +127,26 @@ def obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str
         reasons.append("it runs outside modes that see every operation, as FakeTensorMode, make_fx and profilers are")
     elif not all(_keys(tensor) in _plain(device) for tensor in present):
         reasons.append("it takes tensors with numbers of their own (not fake, functional, wrapped or sparse ones)")
+    elif device == "cpu":
+        reasons += without_numba()
     return reasons
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def without_numba() -> list[str]:
+    """Why nothing can be compiled for the CPU, if Numba cannot be imported; warns of it, once."""
+    return list(_without_numba())
+
+
+@cache
+def _without_numba() -> tuple[str, ...]:
+    try:
+        importlib.import_module("numba")
+    except (ImportError, OSError) as error:  # the latter where LLVM's library is missing
+        reason = f"numba cannot be imported here ({error})"
+        warnings.warn(f"impl: {reason}; 'auto' goes on with slower implementations", RuntimeWarning, stacklevel=2)
+        return (reason,)
+    return ()
 
 
 _EXPECTED = "expected a dense tensor with numbers of its own, no fake, functional, wrapped, sparse or quantised one"
@@ -121,7 +163,7 @@ def _start(name: str, tensor: Tensor) -> int:
         raise _no_numbers(name, tensor, "cpu") from None
     if not found and tensor.numel():
         _check(name, tensor, "cpu")
-        _check_room(name, tensor)
+        check_room(name, tensor)
         raise _no_numbers(name, tensor, "cpu")
     return found
 
@@ -135,7 +177,12 @@ def _no_numbers(name: str, tensor: Tensor, device: str) -> ValueError:
     return ValueError(f"{name}: got {type(tensor).__name__} on {tensor.device}; {_EXPECTED}, on {device}")
 
 
-def _check_room(name: str, tensor: Tensor) -> None:
+def check_room(name: str, tensor: Tensor) -> None:
+    """Check that a tensor's storage has all of its numbers.
+
+    Raises:
+        ValueError: It has fewer.
+    """
     has = tensor.untyped_storage().nbytes()
     if tensor.is_contiguous() and has >= tensor.storage_offset() * tensor.itemsize + tensor.nbytes:
         return
@@ -153,6 +200,15 @@ def _reach(tensor: Tensor) -> int:
     if not tensor.numel():
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _room(tensor: Tensor) -> int:
+    return tensor.untyped_storage().nbytes()
+
+
+_LIE: tuple[Callable[[Tensor], Any], ...] = (
+    Tensor.data_ptr, Tensor.stride, Tensor.is_neg, attrgetter("shape", "dtype"), _room
+)  # fmt: skip
 
 
 def _keys(tensor: Tensor) -> Any:

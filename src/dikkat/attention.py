@@ -222,6 +222,9 @@ def attend(
     V_i are the keys that query i may see: the intersection of all restrictions. A row that sees no key has weights 0,
     output 0 and gradient 0. Keys hidden from a query have no effect on it, whatever they hold.
 
+    Where gradients are recorded, do not write to the output in place: implementations may need it on the way back, and
+    PyTorch then says so.
+
     One exception, in exchange for speed: PyTorch's fused kernels, which "auto" chooses for dot products, let a NaN that
     is hidden from *some* queries reach those too where looking for it would wait for a device.
 
@@ -259,7 +262,8 @@ def attend(
         >>> dikkat.attend(q, k, v, score=dikkat.scores.ScaledDot(), valid_lens=torch.tensor([2, 3])).flatten()
         tensor([0.5000, 4.0000])
     """
-    plain = impl == "auto" and mask is None and causal is False and key_bias is None and exclude is None and not dropout
+    hides = mask is not None or causal is not False or key_bias is not None or exclude is not None
+    plain = impl == "auto" and not hides and type(dropout) in (float, int) and not dropout
     if plain and (found := plan.attend(query, key, value, score, valid_lens, return_weights)) is not None:
         return found
     wanted = call.Wanted(dropout=dropout, wants_weights=return_weights)
@@ -470,6 +474,9 @@ def attend_memory(
     impl: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`attend` over a memory: what a decoder calls at each step.
+
+    `prepare` has projected the keys, all but those past the lengths. Where the score's projection is trained, keys that
+    are hidden here alone must be finite: a NaN in one would reach the projection's gradient, as 0 · NaN.
 
     Args:
         query: (..., n, d_q), floating point, of the memory's dtype.

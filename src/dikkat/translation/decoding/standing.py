@@ -7,12 +7,13 @@ the numbers in them, by a fingerprint of their bits (`cpu/search/digest.py`), wh
 
 from collections.abc import Callable
 from itertools import chain
-from operator import attrgetter, is_
+from operator import is_
 from threading import Lock
 from typing import Any, cast
 
-from torch import Tensor, nn
+from torch import nn
 
+from dikkat import addresses
 from dikkat.cpu.search.digest import Digest
 from dikkat.cpu.search.network import Panels
 
@@ -45,7 +46,7 @@ class Standing:
         self._values = list(self._all_values(self._own_values))
         self._methods = list(vars(type(model)).values())
         self._tensors = [*model.parameters(), *model.buffers()]
-        self._places = _places(self._tensors)
+        self._places = addresses.places(self._tensors)
         self.numbers = Digest(self._tensors)
 
     def _all_names(self, own: dict[str, Any]) -> list[str]:
@@ -65,7 +66,7 @@ class Standing:
             and self._all_names(own) == self._names
             and all(map(is_, self._all_values(own), self._values))
             and _same(vars(type(model)).values(), self._methods)
-            and _places(self._tensors) == self._places
+            and addresses.places(self._tensors) == self._places
         )
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[()]]:
@@ -104,23 +105,6 @@ def _own(model: nn.Module) -> dict[str, Any]:
     own = dict(vars(model))
     own.pop(_KEY, None)
     return own
-
-
-def _room(tensor: Tensor) -> int:
-    return tensor.untyped_storage().nbytes()
-
-
-_LIE: tuple[Callable[[Tensor], Any], ...] = (
-    Tensor.data_ptr, Tensor.stride, Tensor.is_neg, attrgetter("shape", "dtype"), _room
-)  # fmt: skip
-
-
-def _places(tensors: list[Tensor]) -> list[list[Any]] | None:
-    """Where the tensors' numbers lie, and how; None where some have none."""
-    try:
-        return [list(map(ask, tensors)) for ask in _LIE]
-    except RuntimeError:
-        return None
 
 
 def _same(values: Any, others: list[Any]) -> bool:

@@ -91,7 +91,7 @@ def _mask(**asked: Any) -> Tensor | None:
         mask = sdpa_mask(**asked | {"allow_is_causal_skip": False})
         first, keys = asked.get("q_offset", 0), asked["kv_length"] + asked.get("kv_offset", 0)
         if mask is not None and isinstance(first, int) and not torch.compiler.is_compiling():
-            mask.is_causal = first + asked["q_length"] == keys  # type: ignore[attr-defined]
+            mask.is_causal = first + asked["q_length"] == keys  # type: ignore[union-attr]
     return mask
 
 

@@ -1,6 +1,8 @@
-"""Every model that transformers lists, made tiny by rule, with "dikkat" beside "eager": the table in docs/transformers.md.
+"""Every model that transformers lists, tiny by rule, with "dikkat" beside "eager": the table in docs/transformers.md.
 
-PYTHONPATH=src:tests python -m stress.transformers_walk [--only REGEX] [--write]
+PYTHONPATH=src:tests python -m stress.transformers_walk rows.jsonl
+
+Each model runs in a process of its own, for at most half a minute. All takes about half an hour on one core.
 """
 
 import argparse
@@ -14,7 +16,6 @@ import os
 import re
 import select
 import signal
-import sys
 import time
 import traceback
 import warnings
@@ -23,15 +24,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-
-import dikkat
 import transformers
-from dikkat import huggingface
+from torch import Tensor
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
-PAGE = Path(__file__).parents[2] / "docs" / "transformers.md"
+import dikkat
+from dikkat import huggingface
+
+PAGE, MARK = Path(__file__).parents[2] / "docs" / "transformers.md", "<!-- walk -->"
 SECONDS = 30  # one model's
 LARGEST = 110_000_000  # parameters of a model that rules made no smaller
 LIMIT = 1e-3  # of a difference, as a part of the largest number; in float32
@@ -48,7 +49,8 @@ SMALL: list[tuple[str, int | None]] = [
     (r"mamba_d_head|mamba_head_dim", 32),
     (r"mamba_d_ssm", 128),
     (r"rotary_dim", 8),
-    (r"^(n_group|topk_group)$", 1),
+    (r"full_attention_interval|attn_layer_period|layer_group_size|sliding_window_pattern", 2),
+    (r"^(n_group|topk_group|attn_layer_offset)$", 1),
     (r"num_.*experts$|n_routed_experts|moe_num_experts|^num_experts", 4),
     (r"(key_value|kv)_heads$|key_heads$|num_kv_heads|num_global_key_value_heads|num_query_groups", 2),
     (r"attention_heads$|(num|n)_heads?$|value_heads$|num_heads$|query_heads$|index_n_heads|mamba_n_heads", 4),
@@ -58,31 +60,26 @@ SMALL: list[tuple[str, int | None]] = [
     (r"num_nextn_predict_layers|num_kv_shared_layers|num_hash_layers", 0),
     (r"layers?$|^depth$|num_blocks$|decoder_layers|encoder_layers", 2),
     (r"intermediate_size|ffn_dim|^d_ff$|mlp_dim|n_inner|ffn_hidden|feed_forward|d_inner", 48),
-    (r"hidden_size(_per_layer_input)?$|d_model$|n_embd$|embed_dim$|^dim$|hidden_dim$|embedding_(size|dim)$|model_dim|^emb_dim$", 64),
-    (r"projection_dim|output_dim$|fusion_hidden_size|d_embed|out_dim$|proj_dim|_hidden_dim", 64),
+    (r"hidden_size(_per_layer_input)?$|d_model$|n_embd$|embed_dim$|^dim$|hidden_dim$|embedding_(size|dim)$", 64),
+    (r"model_dim|^emb_dim$|projection_dim|output_dim$|fusion_hidden_size|d_embed|out_dim$|proj_dim|_hidden_dim", 64),
     (r"sliding_window|attention_window|local_attention|attention_chunk_size", 4),
     (r"index_topk", 3),
     (r"max_source_positions", 20),
 ]  # fmt: skip
-WIDTHS = re.compile(r"vocab_size|layers?$|^depth$|experts$|sliding_window|index_topk|max_source_positions|routed_experts")
+WIDTHS = re.compile(
+    r"vocab_size|layers?$|^depth$|experts$|sliding_window|index_topk|max_source_positions|routed_experts"
+)
 
 
 def shrink(config: Any, plan: str = "small") -> Any:
     """The configuration, made anew with small numbers, and so are those in it."""
-    kind, changed, keep_widths = type(config), {}, plan == "shallow"
     unknown = {"model_type", "transformers_version", "architectures", "dtype", "stage_names"}
     given = {k: v for k, v in config.to_diff_dict().items() if k not in unknown}
-    if getattr(config, "vocab_size", 0) is None:
-        changed["vocab_size"] = WORDS
-    heads = next((getattr(config, n) for n in ("num_attention_heads", "n_head") if _is_int(getattr(config, n, None))), 0)
-    layers = next((getattr(config, n) for n in ("num_hidden_layers", "num_layers") if _is_int(getattr(config, n, None))), 0)
-    lists = {n: v for n, v in vars(config).items() if layers > 1 and isinstance(v, list | tuple) and len(v) == layers
-             and (n.endswith("types") or n.endswith("type") or all(not _is_int(x) or x in (0, 1) for x in v))}  # fmt: skip
-    picked = list(range(min(2, layers)))
-    if lists and plan != "narrow":
-        rows = list(zip(*lists.values(), strict=True))
-        firsts = [rows.index(row) for row in dict.fromkeys(rows)][:4]
-        picked = sorted({*firsts, *range(2)})[: max(2, len(firsts))]
+    changed: dict[str, Any] = {"vocab_size": WORDS} if getattr(config, "vocab_size", 0) is None else {}
+    lists, picked = ({}, []) if plan == "narrow" else _layers(config)
+    patch = getattr(config, "patch_size", 8)
+    patch = patch[0] if isinstance(patch, list | tuple) else patch
+    side = 4 * patch if _is_int(patch) and patch >= 7 else 64
     special = 0
     for name, value in list(vars(config).items()):
         if name.startswith("_"):
@@ -90,43 +87,55 @@ def shrink(config: Any, plan: str = "small") -> Any:
         if isinstance(value, transformers.PreTrainedConfig):
             changed[name] = shrink(value, plan)
         elif name in lists:
-            if plan == "narrow":
-                continue
             changed[name] = [value[i] for i in picked]
-        elif name == "image_size" or name.endswith("_image_size"):
-            patch = getattr(config, "patch_size", 8)
-            patch = patch[0] if isinstance(patch, list | tuple) else patch
-            side = 4 * patch if _is_int(patch) and patch >= 7 else 64
-            if _is_int(value) and value > side:
-                changed[name] = side
-            elif isinstance(value, list | tuple):
-                changed[name] = [min(side, x) for x in value]
-        elif re.search(r"_token_(id|index)$|_token$", name):
-            if _is_int(value) and value >= WORDS:
-                special += 1
-                changed[name] = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}.get(name, WORDS - special)
-            elif isinstance(value, list):
-                changed[name] = [min(2, x) for x in value][:1]
-        elif name in ("rope_parameters", "rope_scaling") and isinstance(value, dict) and plan not in ("shallow", "headed"):
+        elif name in ("num_hidden_layers", "num_layers") and lists:
+            changed[name] = len(picked)
+        elif name.endswith("image_size") and isinstance(value, list | tuple):
+            changed[name] = [min(side, x) for x in value]
+        elif name.endswith("image_size") and _is_int(value):
+            changed[name] = min(side, value)
+        elif re.search(r"_token_(id|index)$|_token$", name) and isinstance(value, list):
+            changed[name] = [min(2, x) for x in value][:1]
+        elif re.search(r"_token_(id|index)$|_token$", name) and _is_int(value) and value >= WORDS:
+            special += 1
+            changed[name] = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}.get(name, WORDS - special)
+        elif name.startswith("rope_") and isinstance(value, dict) and plan not in ("shallow", "headed"):
             changed[name] = _rope(value)
         elif _is_int(value):
-            for rule, small in SMALL:
-                if re.search(rule, name):
-                    wanted = small if not keep_widths or WIDTHS.search(name) else None
-                    if plan == "narrow" and small == 2 and re.search(r"layers?$|^depth$|num_blocks$", name):
-                        wanted = None
-                    if plan == "paired" and small == 2 and re.search(r"key|kv", name):
-                        wanted = 4
-                    if plan == "headed" and re.search(r"head_dim|head_size", name):
-                        wanted = None
-                    if plan == "headed" and name in ("hidden_size", "d_model") and heads:
-                        wanted = 4 * value // heads
-                    if name in ("num_hidden_layers", "num_layers") and lists and plan != "narrow":
-                        wanted = len(picked)
-                    if wanted is not None and value > wanted:
-                        changed[name] = wanted
-                    break
-    return kind(**given | changed)
+            wanted = _wanted(config, name, plan)
+            if wanted is not None and value > wanted:
+                changed[name] = wanted
+    return type(config)(**given | changed)
+
+
+def _layers(config: Any) -> tuple[dict[str, Any], list[int]]:
+    """The lists that have an entry for each layer, and a few layers that have one of each kind."""
+    layers = next((getattr(config, n) for n in ("num_hidden_layers", "num_layers") if hasattr(config, n)), 0)
+    lists = {
+        name: value for name, value in vars(config).items()
+        if _is_int(layers) and layers > 1 and isinstance(value, list | tuple) and len(value) == layers
+        and (name.endswith(("types", "type")) or all(not _is_int(x) or x in (0, 1) for x in value))
+    }  # fmt: skip
+    rows = list(zip(*lists.values(), strict=True))
+    firsts = [rows.index(row) for row in dict.fromkeys(rows)][:4]
+    return lists, sorted({*firsts, 0, 1})[: max(2, len(firsts))]
+
+
+def _wanted(config: Any, name: str, plan: str) -> int | None:
+    """What a plan makes of an integer, where it is larger."""
+    small = next((small for rule, small in SMALL if re.search(rule, name)), None)
+    if plan == "shallow" and not WIDTHS.search(name):
+        return None
+    if plan == "narrow" and re.search(r"layers?$|^depth$|num_blocks$", name):
+        return None
+    if plan == "paired" and small == 2 and re.search(r"key|kv", name):
+        return 4
+    if plan == "headed" and re.search(r"head_dim|head_size", name):
+        return None
+    heads = getattr(config, "num_attention_heads", getattr(config, "n_head", None))
+    if plan == "headed" and name in ("hidden_size", "d_model") and heads and _is_int(heads):
+        return 4 * getattr(config, name) // heads
+    return small
 
 
 def _rope(value: dict[str, Any]) -> dict[str, Any]:
@@ -158,7 +167,11 @@ HEADS = [
     ["MODEL_FOR_CAUSAL_LM_MAPPING", "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING", "MODEL_FOR_MULTIMODAL_LM_MAPPING"],
     ["MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING", "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING"],
 ]  # fmt: skip
-OTHERS = ["MODEL_FOR_MASKED_LM_MAPPING", "MODEL_MAPPING", *sorted(n for n in dir(modeling_auto) if n.endswith("_MAPPING"))]
+OTHERS = [
+    "MODEL_FOR_MASKED_LM_MAPPING",
+    "MODEL_MAPPING",
+    *sorted(n for n in dir(modeling_auto) if n.endswith("_MAPPING")),
+]
 
 
 def classes(kind: str) -> list[type]:
@@ -188,7 +201,9 @@ def made(cls: type, config: Any, attention: str) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             noise = torch.randn(parameter.shape)
-            parameter.copy_(noise * 1.3 / math.sqrt(parameter.shape[-1]) if parameter.ndim > 1 else parameter + 0.1 * noise)
+            parameter.copy_(
+                noise * 1.3 / math.sqrt(parameter.shape[-1]) if parameter.ndim > 1 else parameter + 0.1 * noise
+            )
     return model
 
 
@@ -228,12 +243,20 @@ def inputs(model: Any) -> Iterator[dict[str, Tensor]]:
     side = _setting(config, "image_size", "img_size", default=64)
     height, width = (side, side) if _is_int(side) else tuple(side)[:2] if isinstance(side, list | tuple) else (64, 64)
     channels = _setting(config, "num_channels", "in_channels", "in_chans", default=3)
-    images = [numbers(BATCH, channels, height, width), numbers(BATCH, channels, 64, 64), numbers(BATCH, channels, 224, 224)]
+    images = [
+        numbers(BATCH, channels, height, width),
+        numbers(BATCH, channels, 64, 64),
+        numbers(BATCH, channels, 224, 224),
+    ]
     frames = _setting(config, "num_frames", "frames", default=2)
     mels = _setting(config, "num_mel_bins", "input_feat_per_channel", "feature_size", "n_mels", default=80)
     source = 2 * _setting(config, "max_source_positions", default=20)
     heard = [numbers(BATCH, mels, source), numbers(BATCH, source, mels), numbers(BATCH, 2 * source, mels)]
-    waves = [numbers(BATCH, 4000), numbers(BATCH, 1, 4000), numbers(BATCH, _setting(config, "max_length", default=1024) or 1024, mels)]
+    waves = [
+        numbers(BATCH, 4000),
+        numbers(BATCH, 1, 4000),
+        numbers(BATCH, _setting(config, "max_length", default=1024) or 1024, mels),
+    ]
     more = {k: v for k, v in text.items() if k.startswith("decoder_")}
     if "pixel_values" in takes and "input_ids" in takes and "image_embeds" not in takes:
         for image in images:
@@ -304,7 +327,9 @@ def gradients(model: Any, given: dict[str, Tensor]) -> Tensor:
     loss = (found * torch.sin(torch.arange(found.numel(), dtype=found.dtype)).view(found.shape)).sum()
     learnt = [p for p in model.parameters() if p.requires_grad]
     each = torch.autograd.grad(loss, learnt, allow_unused=True)
-    return torch.cat([(g if g is not None else torch.zeros_like(p)).flatten() for g, p in zip(each, learnt, strict=True)])
+    return torch.cat(
+        [(g if g is not None else torch.zeros_like(p)).flatten() for g, p in zip(each, learnt, strict=True)]
+    )
 
 
 def generated(model: Any, given: dict[str, Tensor], side: str, cache: str | None) -> Tensor:
@@ -380,27 +405,28 @@ def prepared(cls: type, kind: str) -> tuple[Any, Any, dict[str, Tensor], str]:
                 failures.append(f"{plan}: eager's output is not finite")
         except Exception as error:
             failures.append(f"{plan}: {_said(error)}")
-    raise RuntimeError(next((f for f in failures if f.startswith("small")), failures[-1] if failures else "no inputs known"))
+    raise RuntimeError(
+        next((f for f in failures if f.startswith("small")), failures[-1] if failures else "no inputs known")
+    )
 
 
 def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"
 
 
-def walked(cls: type, kind: str, only: str = "") -> dict[str, Any]:
+def walked(cls: type, kind: str) -> dict[str, Any]:
     """One row: how the model came out."""
     row: dict[str, Any] = {"kind": kind, "class": cls.__name__}
-    for plan, config in plans(kind):
+    for _, config in plans(kind):
         try:
             with torch.device("meta"):
                 config._attn_implementation = "dikkat"
                 cls(config)
+            break
         except Exception as error:
             refusal = _refused(error, "when it is made")
             if refusal["result"] == "refused":
                 return row | refusal
-        else:
-            break
     try:
         config, eager, given, plan = prepared(cls, kind)
     except Exception as error:
@@ -410,47 +436,51 @@ def walked(cls: type, kind: str, only: str = "") -> dict[str, Any]:
         ours = made(cls, config, "dikkat")
     except Exception as error:
         return row | _refused(error, "when it is made")
-    calls = collections.Counter[str]()
+    calls = []
 
-    def counted(module: nn.Module, *args: Any, **named: Any) -> Any:
-        calls["all"] += 1
-        row.setdefault("keywords", set()).update(k for k, v in named.items() if v is not None)
-        return huggingface._forward(module, *args, **named)
+    def counted(*args: Any, **named: Any) -> Any:
+        calls.append(1)
+        return huggingface._forward(*args, **named)
 
     transformers.AttentionInterface.register("dikkat", counted)
+    try:
+        row |= compared(cls, config, eager, ours, given)
+    finally:
+        dikkat.register_transformers()
+    return row | ({"result": "asks for no attention"} if row["result"] == "equal" and not calls else {})
+
+
+def compared(cls: type, config: Any, eager: Any, ours: Any, given: dict[str, Tensor]) -> dict[str, Any]:
+    """What is equal, and what is not."""
     passed, skipped, like_sdpa, wrong = [], [], [], []
     for name, check in checks(eager, given).items():
-        if only and not re.search(only, name):
-            continue
         try:
             right = check(eager)
         except Exception as error:
             skipped.append(f"{name} ({_said(error)})")
             continue
-        if name == "weights" and right[0] == 0 and len(right) == 1:
+        if name == "weights" and len(right) == 1:  # none
             continue
         try:
             found = check(ours)
-            away = apart(right, found)
         except Exception as error:
             refusal = _refused(error, "when it runs")
             if refusal["result"] == "refused" and not passed:
-                return row | refusal
+                return refusal
             wrong.append(f"{name}: {_said(error)}")
             continue
-        if away < LIMIT:
+        if (away := apart(right, found)) < LIMIT:
             passed.append(name)
         elif _as_sdpa(cls, config, check, found):
             like_sdpa.append(name)
         else:
             wrong.append(f"{name}: {away:.1e} away")
-    row |= {"passed": passed, "skipped": skipped, "calls": calls["all"]}
-    row["keywords"] = sorted(row.get("keywords", ()))
+    told = {"passed": passed, "skipped": skipped}
     if wrong:
-        return row | {"result": "WRONG", "reason": "; ".join(wrong)}
+        return told | {"result": "WRONG", "reason": "; ".join(wrong)}
     if like_sdpa:
-        return row | {"result": "as sdpa", "reason": "not as eager: " + ", ".join(like_sdpa)}
-    return row | {"result": "equal" if calls["all"] else "asks for no attention", "reason": ""}
+        return told | {"result": "as sdpa", "reason": "not as eager: " + ", ".join(like_sdpa)}
+    return told | {"result": "equal", "reason": ""}
 
 
 def _as_sdpa(cls: type, config: Any, check: Callable[[Any], Tensor], found: Tensor) -> bool:
@@ -498,34 +528,57 @@ def guarded(job: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]
         return {"result": "could not be made", "reason": f"died, or took longer than {seconds:.0f} s"}
 
 
+ORDER = {
+    "equal": 'Equal to "eager" in all that was compared.',
+    "as sdpa": 'Equal to "sdpa" where transformers\' own "eager" and "sdpa" differ.',
+    "refused": "Refused by name.",
+    "WRONG": "Different.",
+    "asks for no attention": "Served, but no layer asked for attention with these inputs.",
+    "could not be made": 'Neither rules nor its own defaults made a model that runs with "eager": nothing is known.',
+}
+
+
+def write(rows: list[dict[str, Any]]) -> None:
+    """Put the table into the page, behind its mark."""
+    count = collections.Counter(row["result"] for row in rows)
+    lines = ["| result | rows | |", "| --- | --- | --- |"]
+    lines += [f"| {name} | {count[name]} | {said} |" for name, said in ORDER.items() if count[name]]
+    lines += ["", "| model | class | result | compared, or the reason |", "| --- | --- | --- | --- |"]
+    for row in sorted(rows, key=lambda row: (row["kind"], row["class"])):
+        reason = row["reason"] or ", ".join(row.get("passed", ()))
+        if row["result"] == "refused":
+            reason = f"{row['when']}: {reason.split('; expected')[0]}"
+        reason = reason.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+        lines.append(f"| {row['kind']} | {row['class']} | {row['result']} | {reason} |")
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(text[: text.index(MARK) + len(MARK)] + "\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default="")
-    parser.add_argument("--rows", type=Path, default=Path("/tmp/transformers_walk.jsonl"))
-    parser.add_argument("--write", action="store_true")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", type=Path, help="a file of rows, which grows; what it has is not walked again")
+    parser.add_argument("--only", help="a pattern of kinds; the page is not written then")
     args = parser.parse_args()
     transformers.logging.set_verbosity(logging.CRITICAL)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dikkat.register_transformers()
-    rows = []
-    with args.rows.open("a") as kept:
+    args.rows.touch()
+    rows = [json.loads(line) for line in args.rows.read_text(encoding="utf-8").splitlines()]
+    walked_before = {(row["kind"], row["class"]) for row in rows}
+    with args.rows.open("a", encoding="utf-8") as kept:
         for kind in CONFIG_MAPPING_NAMES:
-            if not re.fullmatch(args.only or ".*", kind):
+            if args.only and not re.fullmatch(args.only, kind):
                 continue
-            try:
-                found = classes(kind)
-            except Exception as error:
-                rows.append({"kind": kind, "class": "", "result": "could not be made", "reason": _said(error)})
-                continue
-            for cls in found:
-                start = time.monotonic()
+            for cls in classes(kind):
+                if (kind, cls.__name__) in walked_before:
+                    continue
                 row = guarded(lambda cls=cls, kind=kind: walked(cls, kind), SECONDS)
-                row = {"kind": kind, "class": cls.__name__} | row | {"seconds": round(time.monotonic() - start, 1)}
-                rows.append(row)
-                print(json.dumps(row), file=kept, flush=True)
-                print(row["kind"], row["class"], row["result"], row.get("plan"), row["seconds"], row["reason"][:300], flush=True)
-    print(collections.Counter(row["result"] for row in rows), file=sys.stderr)
+                rows.append({"kind": kind, "class": cls.__name__} | row)
+                print(json.dumps(rows[-1]), file=kept, flush=True)
+                print(kind, cls.__name__, row["result"], row["reason"], flush=True)
+    if not args.only:
+        write(rows)
 
 
 if __name__ == "__main__":

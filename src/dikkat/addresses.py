@@ -116,6 +116,14 @@ def made_as(like: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, int]:
 _CPU = torch.device("cpu")  # a name would be looked up at each call
 
 
+def starts(tensors: Iterable[Tensor]) -> list[int]:
+    """Where tensors' numbers begin, to be compared and never read; nothing where one has no memory."""
+    try:
+        return list(map(Tensor.data_ptr, tensors))
+    except RuntimeError:
+        return []
+
+
 def obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str]:
     """Why compiled code cannot be called outside an operator, as PyTorch is now and with these tensors."""
     reasons, present = [], [tensor for tensor in tensors if tensor is not None]

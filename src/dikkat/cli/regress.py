@@ -43,7 +43,6 @@ _OPTIONS = {
     "categorical_features": "categorical",
 }  # options that are not called as the argument is
 _DATA, _TEXT, _MODEL, _RESULT = "Data", "How text is written", "Model", "Result"
-_CLUSTER = "Who works"
 
 
 @app.command(
@@ -53,15 +52,14 @@ _CLUSTER = "Who works"
     "dikkat regress homes.csv --target price --output homes\n\n"
     "dikkat regress homes.csv --target price --feature area --feature age --order linear --predict new-homes.csv\n\n"
     "dikkat regress homes.parquet --target price --kernel epanechnikov --bandwidth 12,5\n\n"
-    "dikkat regress new-homes.csv --apply homes/model.safetensors --band 0.95\n\n"
-    "dikkat regress homes.d --target price --workers 4 --memory 2GiB",
+    "dikkat regress new-homes.csv --apply homes/model.safetensors --band 0.95",
 )
 def regress(
     table: Annotated[
         Path | None,
         typer.Argument(
             help="A file with a row for each case and a name for each column: .csv or .tsv, plain or .gz, or .parquet; "
-            "or a folder of .parquet files, of any size. Without one, the textbook's experiment is made: fifty points, "
+            "or a folder of .parquet files. Without one, the textbook's experiment is made: fifty points, "
             "pooled in three ways.",
             show_default=False,
         ),
@@ -250,33 +248,6 @@ def regress(
             min=0,
         ),
     ] = None,
-    scheduler: Annotated[
-        str | None,
-        option(
-            "For a folder: the address of a Dask cluster that works on it, such as tcp://host:8786.",
-            "ADDRESS",
-            panel=_CLUSTER,
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            help="For a folder, without --scheduler: how many processes of this machine work on it. "
-            "\\[default: one a core]",
-            metavar="N",
-            rich_help_panel=_CLUSTER,
-            show_default=False,
-            min=1,
-        ),
-    ] = None,
-    memory: Annotated[
-        str | None,
-        option(
-            "Likewise: how much memory each may take, such as 2GiB. \\[default: all of them what there is]",
-            "SIZE",
-            panel=_CLUSTER,
-        ),
-    ] = None,
     output: Annotated[
         Path,
         typer.Option(
@@ -316,8 +287,7 @@ def regress(
         "out_of_reach": out_of_reach,
         "missing": missing,
     }
-    cluster = {"scheduler": scheduler, "workers": workers, "memory": memory}
-    _run(table, data, text, model, cluster, seed, output)
+    _run(table, data, text, model, seed, output)
 
 
 def _run(
@@ -325,25 +295,17 @@ def _run(
     data: dict[str, Any],
     text: dict[str, str | None],
     model: dict[str, Any],
-    cluster: dict[str, Any],
     seed: int | None,
     output: Path,
 ) -> None:
     settings = {name: value for name, value in model.items() if value is not None}
     if table is not None and seed is not None:
         raise InputError("--seed is for the experiment, which takes no table: leave out one of them")
-    given = [name for name, value in {**data, **text, **settings, **cluster}.items() if value is not None]
+    given = [name for name, value in {**data, **text, **settings}.items() if value is not None]
     if table is None and given:
         raise InputError(f"{_option(given[0])} is for a table: give one, as in dikkat regress TABLE --target COLUMN")
     if table is None:
         return _experiment(seed or 0, _made(output))
-    if table.is_dir():
-        from dikkat.cli.partitions import regress as regress_folder
-
-        with _naming_options({"y": f"column {data['target']!r}", "X": "--feature"}):
-            return regress_folder(table, data, settings, cluster, given, _made(output))
-    if wrong := [name for name in cluster if name in given]:
-        raise InputError(f"{_option(wrong[0])} is for a folder of .parquet files, and {table} is a file: leave it out")
     folds = _FOLDS if data["folds"] is None else data["folds"]
     if folds == 1:
         raise InputError("--folds: got 1; expected at least 2, or 0 for none")

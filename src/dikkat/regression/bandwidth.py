@@ -11,13 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize_scalar
 
 from dikkat.regression.coding import NARROWEST, WIDEST
-from dikkat.regression.criterion import HOPELESS, Criterion, Kind, Measure, Step, Trial
+from dikkat.regression.criterion import HOPELESS, Criterion, Kind, Step, Trial
 from dikkat.regression.factors import factors_of
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import RIDGE
 from dikkat.regression.moments import Profile
-from dikkat.regression.partitions.criterion import PartitionedCriterion
-from dikkat.regression.rules import Places, Rule, beyond, radius, rule_of_thumb, varying, within_dtype
+from dikkat.regression.rules import Rule, beyond, radius, rule_of_thumb, varying, within_dtype
 
 Searched = Literal["loo", "loo-1se", "aic", "gcv"]
 Steps = list[tuple[Array, float]]
@@ -54,14 +53,14 @@ class Chosen(NamedTuple):
 class _Found(NamedTuple):
     """What a search with some number of neighbours came to: the criterion, its steps, and the last of these again."""
 
-    criterion: Measure[Any]
+    criterion: Criterion
     steps: list[Step]
     last: Trial
     neighbors: int | None
 
 
 def choose(
-    joined: Places,
+    joined: Joined,
     asked: str | float | ArrayLike,
     ridge: str | float,
     profile: Profile,
@@ -96,7 +95,7 @@ def choose(
 
 
 def search(
-    joined: Places,
+    joined: Joined,
     profile: Profile,
     degree: int,
     device: torch.device,
@@ -142,7 +141,7 @@ def search(
     unit = 2.0 ** round(math.log2(whole_variance) / 2)
     joined = joined.in_unit(unit)
     counts: list[int | None] = [cast(int | None, neighbors)]
-    if neighbors == "auto" and isinstance(joined, Joined):
+    if neighbors == "auto":
         different = joined.different
         powers = {max(2, round(different**power)) for power in _COUNTS.tolist()}
         counts = [None, *sorted(count for count in powers if count < different)]
@@ -158,7 +157,7 @@ def search(
 
 
 def _searched(
-    joined: Places,
+    joined: Joined,
     profile: Profile,
     degree: int,
     device: torch.device,
@@ -171,14 +170,10 @@ def _searched(
     chosen = _sample(count, degree, len(joined.feature))
     kind = cast(Kind, by.removesuffix("-1se"))
     how: dict[str, Any] = {"profile": profile, "degree": degree, "device": device, "ridge": ridge, "kind": kind}
-    factors = factors_of(joined, neighbors) if isinstance(joined, Joined) else None
-    whole: Measure[Any]
+    factors = factors_of(joined, neighbors)
     whole = part = Criterion(joined.ranked(chosen), **how, factors=factors)
     if len(chosen) < count:
-        if isinstance(joined, Joined):
-            whole = Criterion(joined, **how, factors=factors)
-        else:
-            whole = PartitionedCriterion(joined, **how)
+        whole = Criterion(joined, **how, factors=factors)
     rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(joined)
     if ridge is None:
         rule, box = np.append(rule, math.log(RIDGE)), box.with_ridge()
@@ -192,7 +187,7 @@ def _searched(
             found.append(alike.step())
         else:
             found.append(_simplest(whole, whole(found[-1].t), alike, box))
-    last: Trial = whole(found[-1].t)
+    last = whole(found[-1].t)
     if whole.kind == "loo":  # the others count the degrees of freedom themselves
         wider = _wide_enough(whole, last, box)
         last, found = wider, found if wider is last else [*found, wider.step()]
@@ -232,7 +227,7 @@ class _Box(NamedTuple):
         return np.clip(t, self.low, self.high)
 
 
-def _box(joined: Places) -> _Box:
+def _box(joined: Joined) -> _Box:
     """A constant feature stays where it counts for nothing."""
     limits = np.tile(beyond(joined), (3, 1))
     for c, (gap, width) in enumerate(joined.numeric(_gap_and_range)):
@@ -288,17 +283,16 @@ def _predicts_as_well(criterion: Criterion, rule: Array, box: _Box, descend: "_D
     return bool(errors[1] <= errors[0])
 
 
-def _simplest(criterion: Measure[Any], best: Trial, alike: Trial | None, box: _Box) -> Step:
+def _simplest(criterion: Criterion, best: Trial, alike: Trial | None, box: _Box) -> Step:
     """The step with the fewest features, and then the widest bandwidths, that is hardly worse than the best."""
     is_near = _near(criterion, best)
 
     def without(trial: Trial, c: int) -> Trial:
         t = trial.t.copy()
         t[c] = box.high[c]
-        tried: Trial = criterion(t)
-        return tried
+        return criterion(t)
 
-    chosen: Trial = alike if alike is not None and is_near(alike) else best
+    chosen = alike if alike is not None and is_near(alike) else best
     there = np.flatnonzero(best.t < box.far) if chosen is best else np.empty(0, int)
     costs = [without(best, c).error for c in there.tolist()] if len(there) > 1 else []
     for c in there[np.argsort(costs)].tolist():
@@ -313,7 +307,7 @@ def _simplest(criterion: Measure[Any], best: Trial, alike: Trial | None, box: _B
     return chosen.step()
 
 
-def _wide_enough(criterion: Measure[Any], best: Trial, box: _Box) -> Trial:
+def _wide_enough(criterion: Criterion, best: Trial, box: _Box) -> Trial:
     """The best, or what leaves more rows a say if it leaves too few; of several features, if that is hardly worse."""
     is_near, last, alone = _near(criterion, best), best, box.width.sum() == 1
     while criterion.freedom(last) > _FREEDOM:
@@ -324,7 +318,7 @@ def _wide_enough(criterion: Measure[Any], best: Trial, box: _Box) -> Trial:
     return last
 
 
-def _near(criterion: Measure[Any], best: Trial) -> Callable[[Trial], bool]:
+def _near(criterion: Criterion, best: Trial) -> Callable[[Trial], bool]:
     """Whether an error is larger than the best by at most the standard error of the difference."""
 
     def is_near(trial: Trial) -> bool:
@@ -335,7 +329,7 @@ def _near(criterion: Measure[Any], best: Trial) -> Callable[[Trial], bool]:
 
 
 _Starts = Callable[[Criterion, Array, _Box], list[Trial]]
-_Descent = Callable[[Criterion, Measure[Any], Array, Array, _Box, _Starts], list[Step]]
+_Descent = Callable[[Criterion, Criterion, Array, Array, _Box, _Starts], list[Step]]
 
 
 class _Path(NamedTuple):
@@ -346,9 +340,7 @@ class _Path(NamedTuple):
     curve: Array
 
 
-def _by_gradient(
-    part: Criterion, whole: Measure[Any], rule: Array, grow: Array, box: _Box, starts: _Starts
-) -> list[Step]:
+def _by_gradient(part: Criterion, whole: Criterion, rule: Array, grow: Array, box: _Box, starts: _Starts) -> list[Step]:
     """For the Gaussian kernel, which is smooth."""
     rough = _rough(part, starts(part, rule + grow, box), box)
     if part is whole:
@@ -427,7 +419,7 @@ def _last_error(path: _Path) -> float:
     return path.last.error
 
 
-def _descend(criterion: Measure[Any], start: Trial, box: _Box, tolerance: float, curve: Array | None = None) -> _Path:
+def _descend(criterion: Criterion, start: Trial, box: _Box, tolerance: float, curve: Array | None = None) -> _Path:
     """Quasi-Newton steps (BFGS) in a box, until the next one promises less than a share of the error.
 
     By hand, since SciPy's L-BFGS-B in its place looks at 2.3 times as many pairs of rows on curves of 2,500 points in 1
@@ -471,10 +463,10 @@ def _newton(t: Array, slope: Array, curve: Array, box: _Box) -> Array:
     return box.clip(np.where(leaving, box.high, t + step)) - t
 
 
-def _downhill(criterion: Measure[Any], trial: Trial, step: Array, gain: float) -> Trial | None:
+def _downhill(criterion: Criterion, trial: Trial, step: Array, gain: float) -> Trial | None:
     """The first point back along a step where the error falls in proportion to what the slope promises."""
     for _ in range(10):
-        following: Trial = criterion(trial.t + step)
+        following = criterion(trial.t + step)
         rise = following.error - trial.error
         if rise <= -1e-4 * gain + 1e-15 * trial.error:
             return following
@@ -493,7 +485,7 @@ def _updated(curve: Array, step: Array, change: Array) -> Array:
     return curve - np.outer(along, along) / bend + np.outer(change, change) / float(step @ change)
 
 
-def _by_lines(part: Criterion, whole: Measure[Any], rule: Array, grow: Array, box: _Box, starts: _Starts) -> list[Step]:
+def _by_lines(part: Criterion, whole: Criterion, rule: Array, grow: Array, box: _Box, starts: _Starts) -> list[Step]:
     """For a kernel that ends somewhere: in the Gaussian kernel's proportions, and then along each feature."""
     size = int(box.width.sum())
     smooth = rule
@@ -514,7 +506,7 @@ def _by_lines(part: Criterion, whole: Measure[Any], rule: Array, grow: Array, bo
     return [start, final] if final.error < start.error else [start]
 
 
-def _along(criterion: Measure[Any], start: Step, direction: Array, box: _Box, steps: Array) -> Step:
+def _along(criterion: Criterion, start: Step, direction: Array, box: _Box, steps: Array) -> Step:
     """The best point of a line: of a grid, and then by golden sections and parabolas in the best cells of it."""
     seen = [start]
 

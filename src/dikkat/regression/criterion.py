@@ -21,15 +21,14 @@ Source: Craven and Wahba 1979; Hurvich, Simonoff and Tsai 1998.
 """
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from dikkat.regression.factors import Factors, factors_of, local_bandwidth
-from dikkat.regression.joined import Array, Joined, Whole
+from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import local_fit, ridge_at, ridge_of
 from dikkat.regression.moments import Points, Profile, Window, moments, parts, sensitivity
 
@@ -54,16 +53,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Trial(Step):
-    """A step with what the gradient there needs."""
-
-    def step(self) -> Step:
-        """This step without that: a path has many steps."""
-        return Step(self.t, self.error)
-
-
-@dataclass(frozen=True)
-class Fits(Trial):
-    """A trial of n places at hand.
+    """A step with what the gradient there needs, of n places.
 
     Attributes:
         left: (n, v), what is left of the values.
@@ -79,12 +69,13 @@ class Fits(Trial):
     theta: torch.Tensor
     kept: torch.Tensor
 
-
-_Trial = TypeVar("_Trial", bound=Trial)
+    def step(self) -> Step:
+        """This step without that: a path has many steps."""
+        return Step(self.t, self.error)
 
 
 class Spread(NamedTuple):
-    """Of numbers: how many, their mean, and the sum of the squares about it, which merge."""
+    """Of numbers: how many, their mean, and the sum of the squares about it."""
 
     number: int
     mean: float
@@ -101,106 +92,19 @@ class Spread(NamedTuple):
         mean = float(numbers.mean())
         return cls(len(numbers), mean, float(np.square(numbers - mean).sum()))
 
-    def merged(self, other: "Spread") -> "Spread":
-        """Of both sets of numbers."""
-        number = self.number + other.number
-        apart, share = other.mean - self.mean, other.number / number
-        squares = self.squares + other.squares + self.number * share * apart**2
-        return Spread(number, self.mean + share * apart, squares)
 
-
-class Measure(ABC, Generic[_Trial]):
-    """The criterion as a function of t = log σ, and its gradient where K is smooth.
+class Criterion:
+    """The criterion as a function of t = log σ, and its gradient where K is smooth; over places that see each other.
 
     With `ridge` None the last of t is log ρ.
 
     Args:
-        whole: What is known of all places.
+        joined: The places.
         profile: A kernel with a bandwidth.
         degree: 0 for the constant order, 1 for the linear one.
         device: Where to compute.
         ridge: ρ; None where it is searched for.
         kind: Which criterion.
-    """
-
-    def __init__(
-        self,
-        whole: Whole,
-        profile: Profile,
-        degree: int,
-        device: torch.device,
-        ridge: float | None = 0.0,
-        kind: Kind = "loo",
-    ) -> None:
-        self.whole, self.profile, self.degree, self.device, self.ridge = whole, profile, degree, device, ridge
-        self.kind = kind
-        self.variance = whole.variance
-        self.rest = whole.within if kind == "loo" else 0.0
-        """What is to be added to an error for the whole criterion."""
-        self.spread = torch.tensor(whole.spread, device=device)[: whole.numbers]
-
-    @abstractmethod
-    def __call__(self, t: Array) -> _Trial:
-        """The error at one t."""
-
-    @abstractmethod
-    def gradient(self, trial: _Trial) -> tuple[Array, Array]:
-        """Of the error with respect to t, and Gauss and Newton's guess at its second derivatives, a matrix."""
-
-    @abstractmethod
-    def sums(self, trial: _Trial) -> Array:
-        """(3,): of the places the mean squared errors, those of the residuals, and ν; they add."""
-
-    @abstractmethod
-    def excess(self, trial: _Trial, best: _Trial) -> Spread:
-        """By how much each place's part of the mean squared error, in units of the mean, is more than in another."""
-
-    def error(self, sums: Array) -> float:
-        """The criterion, or the part of it that depends on t, from the sums over all places."""
-        squares, residual, freedom = sums.tolist()
-        if self.kind == "loo":
-            return float(squares)
-        residual += self.whole.within
-        count = self.whole.weight
-        free = 1 - freedom / count - (2 / count if self.kind == "aic" else 0.0)
-        if free <= 0 or residual <= 0:
-            return math.inf
-        if self.kind == "gcv":
-            found = residual / free**2
-        else:
-            found = residual * math.exp(min((1 + freedom / count) / free - 1, 600.0))
-        return float(found) if found < HOPELESS * self.variance else math.inf
-
-    def freedom(self, trial: _Trial) -> float:
-        """ν over the number of rows, of which there is at least one at each place."""
-        return float(self.sums(trial)[2]) / max(self.whole.places, self.whole.weight)
-
-    def _differences(self, trial: _Trial) -> tuple[Array, Array]:
-        slope = np.array([self(trial.t + step).error - trial.error for step in _DIFFERENCE * np.eye(len(trial.t))])
-        return slope / _DIFFERENCE, self.variance * np.eye(len(trial.t))
-
-    def ridge_at(self, t: Array, window: Window) -> torch.Tensor:
-        """Λ S_0 at t, of the features that are numbers, under a window."""
-        amount = torch.tensor(math.exp(t[-1]) if self.ridge is None else self.ridge, dtype=torch.float64)
-        return ridge_of(amount, self.spread, window.bandwidth[..., : len(self.spread)])
-
-    def window(self, t: Array) -> Window:
-        """The kernel at t."""
-        bandwidth = torch.tensor(np.exp(t[self.whole.feature]), dtype=torch.float64, device=self.device)
-        return Window(self.profile, bandwidth, tolerance=float(np.finfo(np.float64).eps))
-
-
-class Criterion(Measure[Fits]):
-    """The criterion over places that are at hand, which see each other alone.
-
-    Args:
-        joined: The places.
-        profile: As for `Measure`, and what follows.
-        degree: Likewise.
-        device: Likewise.
-        ridge: Likewise.
-        kind: Likewise.
-        whole: What is known of all places, of which these are a part; None where they are all.
         factors: What bandwidths are multiplied with from place to place; None where they are everywhere the same.
     """
 
@@ -212,23 +116,26 @@ class Criterion(Measure[Fits]):
         device: torch.device,
         ridge: float | None = 0.0,
         kind: Kind = "loo",
-        whole: Whole | None = None,
         factors: Factors | None = None,
     ) -> None:
-        super().__init__(joined.whole() if whole is None else whole, profile, degree, device, ridge, kind)
-        self.joined, self.factors = joined, factors
+        self.joined, self.profile, self.degree, self.device = joined, profile, degree, device
+        self.ridge, self.kind, self.factors = ridge, kind, factors
+        self.variance, self.total = joined.variance(), joined.total
+        self.within = float(np.average(joined.within.mean(1), weights=joined.weight))
+        self.rest = self.within if kind == "loo" else 0.0
+        """What is to be added to an error for the whole criterion."""
+        self.spread = torch.tensor(joined.spread(), device=device)[: joined.numbers]
         self.wider = 1.0 if factors is None else torch.from_numpy(factors.left_out(joined.x)).to(device)
         self.points = Points(
             *(torch.tensor(each, dtype=torch.float64, device=device) for each in (joined.x, joined.y, joined.weight))
         )
         value, weight = self.points.value, self.points.weight[:, None]
-        total = self.whole.weight
-        self.share = weight / (total * value.shape[1])
-        rest = total - weight
-        every = torch.tensor(self.whole.value, device=device)
+        self.share = weight / (self.total * value.shape[1])
+        rest = self.total - weight
+        every = torch.tensor(joined.weight @ joined.y, device=device)
         self.others = torch.where(rest > 0, (every - weight * value) / rest, 0.0)
 
-    def __call__(self, t: Array) -> Fits:
+    def __call__(self, t: Array) -> Trial:
         """The error at one t."""
         window, places = self.window(t), torch.arange(len(self.points.key), device=self.device)
         pieces = [
@@ -237,25 +144,54 @@ class Criterion(Measure[Fits]):
         trial = self.fits(t, *(torch.cat(piece) for piece in zip(*pieces, strict=True)))
         return replace(trial, error=self.error(self.sums(trial)))
 
-    def fits(self, t: Array, lse: torch.Tensor, row: torch.Tensor, theta: torch.Tensor) -> Fits:
+    def fits(self, t: Array, lse: torch.Tensor, row: torch.Tensor, theta: torch.Tensor) -> Trial:
         """What local fits at the places come to; its error is still to be said."""
         left = theta[:, 0] - self.points.value
         lost = ~(torch.isfinite(left).all(1, keepdim=True) & torch.isfinite(lse)[:, None])
         left = torch.where(lost, self.others - self.points.value, left)
         own = self.points.weight * row[:, 0] * (-lse).exp()
         kept = (1 / (1 + own)).nan_to_num(0.0)
-        return Fits(t, math.nan, left, lse, row, theta, kept)
+        return Trial(t, math.nan, left, lse, row, theta, kept)
 
-    def sums(self, trial: Fits) -> Array:
+    def error(self, sums: Array) -> float:
+        """The criterion, or the part of it that depends on t, from the sums over all places."""
+        squares, residual, freedom = sums.tolist()
+        if self.kind == "loo":
+            return float(squares)
+        residual += self.within
+        count = self.total
+        free = 1 - freedom / count - (2 / count if self.kind == "aic" else 0.0)
+        if free <= 0 or residual <= 0:
+            return math.inf
+        if self.kind == "gcv":
+            found = residual / free**2
+        else:
+            found = residual * math.exp(min((1 + freedom / count) / free - 1, 600.0))
+        return float(found) if found < HOPELESS * self.variance else math.inf
+
+    def freedom(self, trial: Trial) -> float:
+        """ν over the number of rows, of which there is at least one at each place."""
+        return float(self.sums(trial)[2]) / max(self.joined.places, self.total)
+
+    def _differences(self, trial: Trial) -> tuple[Array, Array]:
+        slope = np.array([self(trial.t + step).error - trial.error for step in _DIFFERENCE * np.eye(len(trial.t))])
+        return slope / _DIFFERENCE, self.variance * np.eye(len(trial.t))
+
+    def ridge_at(self, t: Array, window: Window) -> torch.Tensor:
+        """Λ S_0 at t, of the features that are numbers, under a window."""
+        amount = torch.tensor(math.exp(t[-1]) if self.ridge is None else self.ridge, dtype=torch.float64)
+        return ridge_of(amount, self.spread, window.bandwidth[..., : len(self.spread)])
+
+    def sums(self, trial: Trial) -> Array:
         """(3,): of the places the mean squared errors, those of the residuals, and ν; they add."""
         residual = trial.kept[:, None] * trial.left
         squares = [(self.share * each.square()).sum() for each in (trial.left, residual)]
         found: Array = torch.stack([*squares, (1 - trial.kept).sum()]).cpu().numpy()
         return found
 
-    def excess(self, trial: Fits, best: Fits) -> Spread:
+    def excess(self, trial: Trial, best: Trial) -> Spread:
         """By how much each place's part of the mean squared error, in units of the mean, is more than in another."""
-        losses = [(self.whole.places * self.share * each.left.square()).sum(1) for each in (trial, best)]
+        losses = [(self.joined.places * self.share * each.left.square()).sum(1) for each in (trial, best)]
         return Spread.of((losses[0] - losses[1]).cpu().numpy())
 
     def _fit(self, places: torch.Tensor, window: Window, t: Array) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -264,7 +200,7 @@ class Criterion(Measure[Fits]):
         fit = local_fit(found, self.ridge_at(t, window))
         return found.lse, fit.row, fit.theta
 
-    def gradient(self, trial: Fits) -> tuple[Array, Array]:
+    def gradient(self, trial: Trial) -> tuple[Array, Array]:
         """Of the error with respect to t, and Gauss and Newton's guess at its second derivatives, a matrix."""
         if self.kind != "loo":
             return self._differences(trial)
@@ -280,10 +216,10 @@ class Criterion(Measure[Fits]):
         )
         return self.slopes(trial, change)
 
-    def slopes(self, trial: Fits, change: torch.Tensor) -> tuple[Array, Array]:
+    def slopes(self, trial: Trial, change: torch.Tensor) -> tuple[Array, Array]:
         """The same from how the estimates at the places change with each coordinate's log σ; both add."""
-        summed = change.new_zeros(len(change), self.whole.features, change.shape[2])
-        feature = torch.from_numpy(self.whole.feature).to(self.device)
+        summed = change.new_zeros(len(change), self.joined.features, change.shape[2])
+        feature = torch.from_numpy(self.joined.feature).to(self.device)
         change = summed.index_add_(1, feature, change)  # of coordinates that have one bandwidth
         if self.degree:
             change = self._with_ridge(change, trial)
@@ -295,24 +231,29 @@ class Criterion(Measure[Fits]):
 
     def window(self, t: Array) -> Window:
         """The kernel at t, about each place."""
-        window = super().window(t)
+        window = self._window(t)
         return window if self.factors is None else replace(window, bandwidth=window.bandwidth * self.wider)
+
+    def _window(self, t: Array) -> Window:
+        """The kernel at t, of the same bandwidths everywhere."""
+        bandwidth = torch.tensor(np.exp(t[self.joined.feature]), dtype=torch.float64, device=self.device)
+        return Window(self.profile, bandwidth, tolerance=float(np.finfo(np.float64).eps))
 
     def smooth(self) -> "Criterion":
         """The same with the Gaussian kernel."""
-        return Criterion(self.joined, "gaussian", self.degree, self.device, self.ridge, self.kind, factors=self.factors)
+        return Criterion(self.joined, "gaussian", self.degree, self.device, self.ridge, self.kind, self.factors)
 
     def of(self, joined: Joined) -> "Criterion":
         """The same of other places."""
         factors = factors_of(joined, None if self.factors is None else self.factors.count)
-        return Criterion(joined, self.profile, self.degree, self.device, self.ridge, self.kind, factors=factors)
+        return Criterion(joined, self.profile, self.degree, self.device, self.ridge, self.kind, factors)
 
     def error_at(self, held: Joined, t: Array) -> float:
         """The squared errors of other places, of the same origin, summed with their weights."""
         query, value, weight = (
             torch.tensor(each, dtype=torch.float64, device=self.device) for each in (held.x, held.y, held.weight)
         )
-        window = super().window(t)
+        window = self._window(t)
         window = replace(window, bandwidth=local_bandwidth(window.bandwidth, self.factors, query))
         found = moments(query, self.points, window, degree=self.degree)
         estimate = local_fit(found, self.ridge_at(t, window)).estimate
@@ -320,7 +261,7 @@ class Criterion(Measure[Fits]):
         reached = torch.isfinite(estimate).all(1, keepdim=True) & torch.isfinite(found.lse)[:, None]
         return float((weight[:, None] * (torch.where(reached, estimate, mean) - value).square()).sum())
 
-    def _with_ridge(self, change: torch.Tensor, trial: Fits) -> torch.Tensor:
+    def _with_ridge(self, change: torch.Tensor, trial: Trial) -> torch.Tensor:
         """How the estimates change with t where the ridge does too: by less of what it holds back."""
         slopes = len(self.spread)
         held = trial.row[:, 1 : 1 + slopes, None] * trial.theta[:, 1 : 1 + slopes]

@@ -16,7 +16,6 @@ from dikkat.regression.estimator import NadarayaWatson
 from dikkat.regression.factors import factors_of
 from dikkat.regression.held_out import FOLDS, LeftOut, judged, nothing
 from dikkat.regression.joined import Array
-from dikkat.regression.partitions.places import at_hand
 
 __all__ = ["Among", "Curve", "LeftOut", "along", "among", "hold_out", "leave_out", "reach"]
 
@@ -66,7 +65,7 @@ def leave_out(model: NadarayaWatson) -> LeftOut:
     Args:
         model: Fitted, to one target.
     """
-    y, weight, joined = model.y_train_, model.sample_weight_, at_hand(model._joined())
+    y, weight, joined = model.y_train_, model.sample_weight_, model._joined()
     if len(joined.x) == 1:
         return nothing(y)
     predicted = np.full(len(y), np.nan)

@@ -25,8 +25,6 @@ from dikkat.regression.joined import Array, Joined, join
 from dikkat.regression.local import Setting
 from dikkat.regression.looking import Looking
 from dikkat.regression.moments import Profile
-from dikkat.regression.partitions.places import Partitioned, at_hand
-from dikkat.regression.partitions.smoother import PartitionedSmoother
 from dikkat.regression.progress import Working
 from dikkat.regression.rows import Rows, checked_query, checked_rows, complete_pairs
 from dikkat.regression.smoother import Smoother
@@ -176,8 +174,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         Where that fails or is interrupted, the estimator is as it was: not fitted, or with the whole of its old model.
 
         Args:
-            X: (n, d), finite numbers; an array or a frame. Or those of Dask, and then y and the weights likewise: the
-                rows stay in their partitions, and `predict`, `score` and `save` are there of the model.
+            X: (n, d), finite numbers; an array or a frame.
             y: (n,) or (n, outputs), finite numbers.
             sample_weight: (n,), at least 0 and not all 0: how often each row counts; None for once.
 
@@ -246,17 +243,12 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
             (array([3.]), array([2.]))
         """
         if collections.is_dask(X):
-            return self._later(X, return_std)
+            check_is_fitted(self)
+            found: Array | tuple[Array, Array] = collections.predict(self, X, return_std)
+            return found
         query, missing = self._query(X)
         with self._bar("predicting"):
             return self._answer(query, missing, return_std)
-
-    def _later(self, X: Any, return_std: bool) -> Array | tuple[Array, Array]:
-        """The same of a Dask collection, still to be made."""
-        check_is_fitted(self)
-        self._check_settings()
-        found: Array | tuple[Array, Array] = collections.predict(self, X, return_std)
-        return found
 
     def _answer(
         self, query: Array, missing: NDArray[np.bool_], return_std: bool = False, scored: bool = False
@@ -296,9 +288,6 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
             >>> round(model.score([[0.5], [9.0], [-9.0]], [3.0, 4.0, 2.0]), 2)
             1.0
         """
-        if collections.is_dask(X):
-            check_is_fitted(self)
-            return collections.score(self, X, y, sample_weight)
         query, missing = self._query(X)
         predicted = np.asarray(self._answer(query, missing, scored=True))
         if self.missing == "drop":
@@ -375,7 +364,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         model.bandwidth_, model.history_, model.ridge_ = saved.bandwidth, saved.history, saved.ridge
         model.neighbors_, joined = saved.neighbors, model._joined()
         try:
-            check_neighbors(saved.neighbors, at_hand(joined))
+            check_neighbors(saved.neighbors, joined)
         except ValueError as error:
             raise InputError(f"{path}: {error}") from error
         model._smooth(joined)
@@ -405,15 +394,15 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         All is learned by another object with the same settings, whose attributes this one takes.
         """
         self._check_settings()
+        collections.check_at_hand(X=X, y=y, sample_weight=sample_weight)
         other = object.__new__(type(self))
         other.__dict__ = dict(vars(self))
-        name = None if collections.is_array(y) else getattr(y, "name", None)
+        name = getattr(y, "name", None)
         other.target_name_ = name if isinstance(name, str) else None
         before = (
             None if reset else Rows(self.X_train_, self.y_train_, self.sample_weight_, self.columns_, self.n_dropped_)
         )
-        checked = collections.checked_rows if collections.is_dask(X) else checked_rows
-        other._take(checked(other, X, y, sample_weight, before))
+        other._take(checked_rows(other, X, y, sample_weight, before))
         other._check_neighbors()
         with other._bar("finding the bandwidth"):
             other._choose()
@@ -436,7 +425,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         A search does not start from what was found for all rows: that has seen those that are held out, and keeps what
         it has followed of their noise. Of noise in 8 columns that made the score higher by 0.2 to 0.3.
         """
-        x, y, weight, joined = self.X_train_, self.y_train_, self.sample_weight_, at_hand(self._joined())
+        x, y, weight, joined = self.X_train_, self.y_train_, self.sample_weight_, self._joined()
         if len(joined.x) == 1:
             return nothing(y)
         predicted, fold = np.full(y.shape, np.nan), folds_of(joined, folds)
@@ -481,30 +470,24 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         """Rows such as `X_train_` as queries in coordinates, which lack no cells."""
         return self._coding().coordinates(x.astype(self.X_train_.dtype)), np.zeros(len(x), dtype=bool)
 
-    def _joined(self) -> Joined | Partitioned:
-        if collections.is_dask(self.X_train_):
-            return collections.join(self.X_train_, self.y_train_, self.sample_weight_, self._coding())
+    def _joined(self) -> Joined:
         coding, y = self._coding(), self.y_train_.reshape(len(self.y_train_), -1)
         x = coding.coordinates(self.X_train_)
         return join(x, y, self.sample_weight_, coding.feature, coding.numbers, coding.center().astype(x.dtype))
 
-    def _smooth(self, joined: Joined | Partitioned) -> None:
+    def _smooth(self, joined: Joined) -> None:
         """Build what answers, and is kept in no file, for the settings of now."""
         degree, device = int(self.order_ == "linear"), torch.device(self.device)
         sigma = self._coding().widths(self.bandwidth_)[joined.feature]
         how = self.kernel_, degree, sigma, self.ridge_, float(self.tolerance), device
-        if isinstance(joined, Partitioned):
-            self._smoother: Any = PartitionedSmoother(joined, *how)
-        else:
-            self._smoother = Smoother(Setting(joined, *how, factors_of(joined, self.neighbors_)))
+        self._smoother = Smoother(Setting(joined, *how, factors_of(joined, self.neighbors_)))
 
     def _current(self) -> Smoother:
-        """The smoother, with the settings that may change after `fit` as they are now; or that of partitions."""
+        """The smoother, with the settings that may change after `fit` as they are now."""
         old = self._smoother
         if (float(self.tolerance), torch.device(self.device)) != (old.tolerance, old.device):
             self._smooth(old.joined)
-        smoother: Smoother = self._smoother
-        return smoother
+        return self._smoother
 
     def _query(self, X: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
         """Queries in coordinates, and which of them lack cells."""
@@ -561,7 +544,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
     def _check_neighbors(self) -> None:
         """Whether there are so many rows as neighbours."""
         if self.neighbors is not None:
-            check_neighbors(self.neighbors, at_hand(self._joined()))
+            check_neighbors(self.neighbors, self._joined())
 
     def _saved_settings(self) -> dict[str, Any]:
         """The settings as JSON has them, of a fitted one those that its answers have; not the device."""

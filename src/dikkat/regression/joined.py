@@ -12,35 +12,6 @@ _T = TypeVar("_T")
 _FEW = 64  # points, which are near each other anyway
 
 
-class Whole(NamedTuple):
-    """What a search has to know of all places together.
-
-    Attributes:
-        places: How many there are.
-        weight: The sum of their weights.
-        value: (v,), the weighted sum of y.
-        within: The weighted mean of what values vary about their place's mean, over the outputs as well.
-        variance: Of all values, the mean over the outputs.
-        spread: (d,), the coordinates' standard deviations; of a constant one exactly 0.
-        feature: (d,) integers, the feature that each coordinate is of.
-        numbers: How many features are numbers.
-    """
-
-    places: int
-    weight: float
-    value: Array
-    within: float
-    variance: float
-    spread: Array
-    feature: NDArray[np.intp]
-    numbers: int
-
-    @property
-    def features(self) -> int:
-        """How many there are."""
-        return int(self.feature[-1]) + 1
-
-
 class Joined(NamedTuple):
     """The m distinct places of n rows, in an order in which neighbours in space are mostly neighbours in memory.
 
@@ -114,19 +85,6 @@ class Joined(NamedTuple):
     def ranked(self, ranks: NDArray[np.intp]) -> "Joined":
         """The places that have these ranks by their coordinates."""
         return self.some(np.sort(np.lexsort(self.x.T[::-1])[ranks]))
-
-    def whole(self) -> Whole:
-        """What a search has to know of all places together."""
-        return Whole(
-            self.places,
-            self.total,
-            self.weight @ self.y,
-            float(np.average(self.within.mean(1), weights=self.weight)),
-            self.variance(),
-            self.spread(),
-            self.feature,
-            self.numbers,
-        )
 
     def mean(self) -> Array:
         """(v,), of all values."""

@@ -9,13 +9,11 @@ from numpy.typing import NDArray
 from dikkat.regression.coding import WIDEST
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.moments import Profile
-from dikkat.regression.partitions.places import Partitioned
 
 Rule = Literal["silverman", "scott"]
-Places = Joined | Partitioned
 
 
-def rule_of_thumb(joined: Places, rule: Rule, profile: Profile = "gaussian") -> Array:
+def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> Array:
     r"""One bandwidth a feature, from its spread and the number of rows alone.
 
     $$ \sigma_c = k\, a\, s_c\, n^{-1/(d + 4)}, \qquad a = \Big(\frac{4}{d + 2}\Big)^{1/(d + 4)} $$
@@ -63,14 +61,14 @@ def radius(profile: Profile, size: int) -> float:
     return math.sqrt(squares[profile])
 
 
-def beyond(joined: Places) -> Array:
+def beyond(joined: Joined) -> Array:
     """How wide the kernel is along each constant feature, so that another number there changes nothing either."""
     firsts = np.searchsorted(joined.feature, np.arange(joined.features))
     wide: Array = WIDEST * np.abs(joined.first[firsts]).clip(1.0, 1e300)
     return wide
 
 
-def varying(joined: Places) -> NDArray[np.bool_]:
+def varying(joined: Joined) -> NDArray[np.bool_]:
     """Of each feature, whether it does."""
     found = np.zeros(joined.features, bool)
     np.logical_or.at(found, joined.feature, joined.varies())

@@ -66,8 +66,9 @@ class Table:
 
         Args:
             path: A file of comma-, semicolon-, tab- or bar-separated values with the columns' names in its first line,
-                or a Parquet file; its name says which. Text is UTF-8, UTF-16, or, where it is neither, Windows-1252, as
-                spreadsheets in Western Europe write it. Space around names is left out.
+                or a Parquet file, as its name says; or a folder of Parquet files. Text is
+                UTF-8, UTF-16, or, where it is neither, Windows-1252, as spreadsheets in Western Europe write it. Space
+                around names is left out.
             asked: How text is written, as far as it is not to be found.
 
         Raises:
@@ -308,6 +309,8 @@ def write_columns(path: str | os.PathLike[str], columns: Mapping[str, Array]) ->
 
 def _suffix(path: Path) -> str:
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
+    if path.is_dir():
+        return _PARQUET
     if suffix in DELIMITERS or (suffix == _PARQUET and path.suffix != ".gz"):
         return suffix
     raise InputError(f"{path}: got a name that does not say what kind of table it is; expected the ending {_ENDINGS}")

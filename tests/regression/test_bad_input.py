@@ -3,10 +3,12 @@ import re
 import dense
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 from sklearn.exceptions import NotFittedError
 
+from dikkat.errors import InputError
 from dikkat.regression import NadarayaWatson
 
 X, Y = np.linspace(0, 4, 23)[:, None], np.sin(np.linspace(0, 4, 23))
@@ -72,7 +74,8 @@ def test_all_x_equal(kernel, order):
     y = np.arange(5.0)
     model = NadarayaWatson(kernel, order=order, out_of_reach="nearest", bandwidth="loo").fit(np.full((5, 2), 0.1), y)
     _sensible(model, [[0.1, 0.1], [0.2, 0.1], [50.0, 1.0]], 2, 2)
-    np.testing.assert_allclose(model.predict([[0.1, 0.1]], return_std=True)[1], y.std())
+    left_out = y - (y.sum() - y) / 4
+    np.testing.assert_allclose(model.predict([[0.1, 0.1]], return_std=True)[1], np.sqrt(np.mean(left_out**2)))
 
 
 @EVERY
@@ -309,3 +312,26 @@ def test_top_k(top_k):
 def test_the_average_has_no_density():
     with pytest.raises(ValueError, match="kernel: got 'average', which has no density"):
         NadarayaWatson("average", bandwidth="loo", order="constant").fit(X, Y).log_density(X)
+
+
+def test_values_whose_squares_are_nothing():
+    x = np.arange(9.0)[:, None]
+    with pytest.raises(ValueError, match=r"^y: got values at most 8e-170 apart; expected 1e-150"):
+        NadarayaWatson().fit(x, 1e-170 * x[:, 0])
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5])
+def test_a_band_of_a_few_rows_is_infinite(rows):
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(rows, 3)), random.normal(size=rows)
+    for end in NadarayaWatson(bandwidth="scott").fit(x, y).confidence_band(x):
+        assert not ((np.abs(end) > 1e6) & np.isfinite(end)).any()
+
+
+def test_lazy_frames_and_turned_queries():
+    frame = pl.DataFrame({"a": [1.0, 2.0, 4.0], "b": [3.0, 1.0, 2.0]})
+    with pytest.raises(InputError, match=r"^X: got a LazyFrame; expected the frame that its `\.collect\(\)` makes"):
+        NadarayaWatson().fit(frame.lazy(), [1.0, 2.0, 3.0])
+    x = frame.to_numpy()
+    model = NadarayaWatson(bandwidth=1.0).fit(x, x[:, 0])
+    np.testing.assert_array_equal(model.predict(x[:, ::-1]), model.predict(x[:, ::-1].copy()))

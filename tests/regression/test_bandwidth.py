@@ -111,12 +111,12 @@ def _with_repeats(size, outputs=1):
 @pytest.mark.parametrize("order", dense.ORDERS)
 @pytest.mark.parametrize("kernel", dense.KERNELS)
 @pytest.mark.parametrize(("size", "outputs"), [(1, 1), (2, 3)])
-def test_all_rows_at_a_place_are_left_out_together(kernel, order, size, outputs):
+def test_each_row_is_left_out(kernel, order, size, outputs):
     x, y, weight = _with_repeats(size, outputs)
     sigma = np.array([3.9, 5.3])[:size]
     criterion = Criterion(join(x, y, weight), kernel, int(order == "linear"), CPU)
     expected = dense.leave_one_out_error(kernel, order, x, y, sigma, weight)
-    assert criterion(np.log(sigma)).error + criterion.rest == pytest.approx(expected, rel=1e-7)
+    assert criterion(np.log(sigma)).error == pytest.approx(expected, rel=1e-7)
 
 
 @pytest.mark.parametrize("kernel", dense.COMPACT)
@@ -124,7 +124,7 @@ def test_whom_nobody_reaches_the_mean_of_the_others_answers(kernel):
     x, y, weight = _with_repeats(2)
     criterion = Criterion(join(x, y, weight), kernel, 0, CPU)
     expected = dense.leave_one_out_error(kernel, "constant", x, y, np.array([1e-3, 1e-3]), weight)
-    assert criterion(np.log([1e-3, 1e-3])).error + criterion.rest == pytest.approx(expected, rel=1e-9)
+    assert criterion(np.log([1e-3, 1e-3])).error == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(("degree", "ridge"), [(0, 0.0), (1, 0.0), (1, 0.7), (1, None)])
@@ -261,14 +261,15 @@ def test_the_whole_is_looked_at_a_few_times(monkeypatch):
         monkeypatch.setattr(Criterion, name, counted)
     monkeypatch.setattr(bandwidth, "_PLACES", 250)
     NadarayaWatson(bandwidth="loo", order="constant").fit(*_waves(1500, 1))
-    assert 4 <= looks.count(1500) <= 12
+    assert 4 <= looks.count(1500) <= 15
 
 
 def test_a_sample_is_spread_over_all():
-    chosen = bandwidth._sample(10_007, 0, 1)
+    x = np.random.default_rng(0).permutation(10_007).astype(float)
+    chosen = bandwidth._sample(_joined(x[:, None], np.sqrt(x)), 0)
     assert len(chosen) == 1000
     assert (np.diff(chosen) > 0).all()
-    assert np.diff(chosen).max() <= 21
+    assert np.diff(chosen).max() <= 21  # y goes up with x
     assert chosen[-1] < 10_007
 
 

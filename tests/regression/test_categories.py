@@ -492,3 +492,21 @@ def test_rows_that_lack_cells_are_left_out_of_the_score():
         pytest.raises(ValueError, match="missing cells, in X or y, in each of 2 rows"),
     ):
         model.score(holes[:2], y[:2])
+
+
+def test_levels_may_be_numpys_numbers(tmp_path):
+    codes = [0, 1, 1, 0, 1, 0, 1]
+    y = np.arange(7.0)
+    expected = NadarayaWatson(categorical_features=[0], bandwidth=[0.2]).fit(np.array(codes)[:, None], y)
+    for kind in (np.int64, np.bool_):
+        x = np.array([[kind(code)] for code in codes], object)
+        model = NadarayaWatson(categorical_features=[0], bandwidth=[0.2]).fit(x, y)
+        np.testing.assert_array_equal(model.predict(x), expected.predict(np.array(codes)[:, None]))
+        model.save(tmp_path / "model")
+        np.testing.assert_array_equal(NadarayaWatson.load(tmp_path / "model").predict(x), model.predict(x))
+
+
+def test_neighbours_are_none_where_all_columns_are_categories():
+    x = np.random.default_rng(0).integers(0, 3, (41, 1))
+    model = NadarayaWatson(categorical_features=[0], neighbors="auto").fit(x, x[:, 0] + 0.1 * np.arange(41))
+    assert model.neighbors_ is None

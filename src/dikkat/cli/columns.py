@@ -165,5 +165,5 @@ def say_form(*tables: "Table") -> None:
     from dikkat.regression.dialects import Form
 
     for each in {table.path: table for table in tables}.values():
-        if each.form != Form():
+        if each.form._replace(encoding=each.form.encoding.removesuffix("-sig")) != Form():
             print(f"{each.path}: read as {each.form}")

@@ -25,7 +25,7 @@ _PLACES = 1000  # size of the sample on which many starts are tried
 _STEPS = 60  # most steps of one descent
 _FINE = 1e-13  # relative gain in the error at which a descent stops: the bandwidth then has about six digits
 _ROUGH = 1e-5  # likewise, of a first descent on the sample
-_HELD, _FOLDS = 400, 5  # places that are held out in turn, and in how many parts
+_HELD, _FOLDS = 400, 5  # rows that are held out in turn, and in how many parts
 _EVENLY = np.log([0.01, 0.1, 1.0, 10.0, 100.0, 1e6])
 _WIDER = 20  # most steps of a tenth by which all bandwidths are made wider
 _FREEDOM = 0.8  # most degrees of freedom of a row: with more, the estimate is a staircase from row to row
@@ -142,16 +142,18 @@ def search(
     joined = joined.in_unit(unit)
     counts: list[int | None] = [cast(int | None, neighbors)]
     if neighbors == "auto":
+        counts = [None]
+    if neighbors == "auto" and joined.numbers:
         different = joined.different
         powers = {max(2, round(different**power)) for power in _COUNTS.tolist()}
         counts = [None, *sorted(count for count in powers if count < different)]
     tried = [_searched(joined, profile, degree, device, ridge, by, count) for count in counts]
     smooth = (each for each in tried[1:] if each.criterion.freedom(each.last) <= _FREEDOM)
     best = min([tried[0], *smooth], key=lambda each: each.last.error)
-    if by == "loo-1se" and _near(best.criterion, best.last)(tried[0].last):
+    if by == "loo-1se" and _is_near(best.criterion, best.last, tried[0].last):
         best = tried[0]
-    size, rest = joined.features, best.criterion.rest
-    steps = [(within_dtype(np.exp(step.t[:size]), joined.dtype), (step.error + rest) * unit**2) for step in best.steps]
+    size = joined.features
+    steps = [(within_dtype(np.exp(step.t[:size]), joined.dtype), step.error * unit**2) for step in best.steps]
     amount = float(np.exp(best.last.t[-1])) if ridge is None else ridge
     return Chosen(steps[-1][0], amount, steps, best.neighbors)
 
@@ -167,11 +169,11 @@ def _searched(
 ) -> _Found:
     """The same for one number of neighbours."""
     count, size = joined.places, joined.features
-    chosen = _sample(count, degree, len(joined.feature))
+    chosen = _sample(joined, degree)
     kind = cast(Kind, by.removesuffix("-1se"))
     how: dict[str, Any] = {"profile": profile, "degree": degree, "device": device, "ridge": ridge, "kind": kind}
     factors = factors_of(joined, neighbors)
-    whole = part = Criterion(joined.ranked(chosen), **how, factors=factors)
+    whole = part = Criterion(joined.some(chosen), **how, factors=factors)
     if len(chosen) < count:
         whole = Criterion(joined, **how, factors=factors)
     rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(joined)
@@ -183,7 +185,7 @@ def _searched(
     if by == "loo-1se":
         few = part is whole and len(rule) > 1  # over many rows some bandwidths more or less cost nothing
         alike = _alike(part, rule, box) if few else None
-        if alike is not None and _predicts_as_well(part, rule, box, descend):
+        if alike is not None and _predicts_as_well(part, alike, rule, box, descend):
             found.append(alike.step())
         else:
             found.append(_simplest(whole, whole(found[-1].t), alike, box))
@@ -194,13 +196,14 @@ def _searched(
     return _Found(whole, found, last, neighbors)
 
 
-def _sample(count: int, degree: int, size: int) -> NDArray[np.intp]:
-    """Places spread evenly over all, one at random in each stretch, so that no grid is in step with them."""
+def _sample(joined: Joined, degree: int) -> NDArray[np.intp]:
+    """Places spread evenly over the values, whatever their coordinates; one at random in each stretch."""
+    size, count = len(joined.feature), joined.places
     room = max(100, int(_PLACES * min(1.0, 2 / size if degree else (4 / size) ** 0.5)))
     if count <= room:
         return np.arange(count)
     ends = np.arange(room + 1) * count // room
-    return np.random.default_rng(0).integers(ends[:-1], ends[1:])
+    return np.sort(np.lexsort(joined.y.T[::-1])[np.random.default_rng(0).integers(ends[:-1], ends[1:])])
 
 
 class _Box(NamedTuple):
@@ -258,50 +261,54 @@ def _alike(criterion: Criterion, rule: Array, box: _Box) -> Trial:
     return min((trial(step, amount) for step in np.linspace(-2.0, 5.0, 15) for amount in amounts), key=_error)
 
 
-def _predicts_as_well(criterion: Criterion, rule: Array, box: _Box, descend: "_Descent") -> bool:
-    """Whether bandwidths that are alike predict held-out places as well as those with one for each feature.
+def _predicts_as_well(criterion: Criterion, alike: Trial, rule: Array, box: _Box, descend: "_Descent") -> bool:
+    """Whether bandwidths that are alike predict held-out rows as well as those with one for each feature.
 
-    On few rows the least of an error over many bandwidths is no measure of theirs. Each fold is searched without what
-    was found over all places, which knows its held-out ones; to be quick, from the best bandwidths that are alike.
+    On few rows the least of an error over many bandwidths is no measure of theirs. Rows go to the folds in turn, in the
+    order of their leave-one-out errors: no chance is in that, nor anything that turning or scaling X or y changes. Each
+    fold is searched without what was found over all rows, which knows its held-out ones; to be quick, from the best
+    bandwidths that are alike.
     """
-    joined = criterion.joined
-    order = np.lexsort(joined.x.T[::-1])
-    order = order[np.random.default_rng(0).permutation(len(order))][:_HELD]
-    if len(order) < 2 * _FOLDS:
+    joined, rows = criterion.joined, criterion.joined.rows()
+    error = torch.cat([alike.left[criterion.alone[:, 0] > 0], alike.repeated]).mean(1).cpu().numpy()
+    counts = rows.times.astype(int)
+    each = np.repeat(np.argsort(error, kind="stable"), counts[np.argsort(error, kind="stable")])
+    each = each[np.arange(min(_HELD, len(each))) * len(each) // min(_HELD, len(each))]
+    place, y, weight = rows.place[each], rows.y[each], (rows.weight / counts)[each]
+    if len(each) < 2 * _FOLDS:
         return True
-    errors = np.zeros(2)
-    for fold in range(_FOLDS):
-        out = np.arange(len(order)) % _FOLDS == fold
-        inner = criterion.of(joined.some(np.sort(order[~out])))
-        if inner.variance == 0:
+    errors, fold = np.zeros(2), np.arange(len(each)) % _FOLDS
+    for number in range(_FOLDS):
+        held, others = (joined.of(place[of], y[of], weight[of]) for of in (fold == number, fold != number))
+        inner = criterion.of(others)
+        if inner.variance == 0 or others.places == 1:
             continue
-        alike = _alike(inner, rule, box)
-        starts = partial(_from, alike.t, criterion.profile)
+        inner_alike = _alike(inner, rule, box)
+        starts = partial(_from, inner_alike.t, criterion.profile)
         own = _simplest(inner, inner(descend(inner, inner, rule, 0 * box.width, box, starts)[-1].t), None, box)
-        for place, step in enumerate((own, alike)):
-            errors[place] += inner.error_at(joined.some(order[out]), step.t)
+        for which, step in enumerate((own, inner_alike)):
+            errors[which] += inner.error_at(held, step.t)
     return bool(errors[1] <= errors[0])
 
 
 def _simplest(criterion: Criterion, best: Trial, alike: Trial | None, box: _Box) -> Step:
     """The step with the fewest features, and then the widest bandwidths, that is hardly worse than the best."""
-    is_near = _near(criterion, best)
 
     def without(trial: Trial, c: int) -> Trial:
         t = trial.t.copy()
         t[c] = box.high[c]
         return criterion(t)
 
-    chosen = alike if alike is not None and is_near(alike) else best
+    chosen = alike if alike is not None and _is_near(criterion, best, alike) else best
     there = np.flatnonzero(best.t < box.far) if chosen is best else np.empty(0, int)
     costs = [without(best, c).error for c in there.tolist()] if len(there) > 1 else []
     for c in there[np.argsort(costs)].tolist():
         trial = without(chosen, c)
-        if is_near(trial):
+        if _is_near(criterion, best, trial):
             chosen = trial
     for _ in range(_WIDER):
         trial = criterion(box.clip(chosen.t + 0.1 * box.width))
-        if not is_near(trial):
+        if not _is_near(criterion, best, trial):
             break
         chosen = trial
     return chosen.step()
@@ -309,23 +316,19 @@ def _simplest(criterion: Criterion, best: Trial, alike: Trial | None, box: _Box)
 
 def _wide_enough(criterion: Criterion, best: Trial, box: _Box) -> Trial:
     """The best, or what leaves more rows a say if it leaves too few; of several features, if that is hardly worse."""
-    is_near, last, alone = _near(criterion, best), best, box.width.sum() == 1
+    last, alone = best, box.width.sum() == 1
     while criterion.freedom(last) > _FREEDOM:
         trial = criterion(box.clip(last.t + 0.05 * box.width))
-        if np.array_equal(trial.t, last.t) or not (alone or is_near(trial)):
+        if np.array_equal(trial.t, last.t) or not (alone or _is_near(criterion, best, trial)):
             break
         last = trial
     return last
 
 
-def _near(criterion: Criterion, best: Trial) -> Callable[[Trial], bool]:
+def _is_near(criterion: Criterion, best: Trial, trial: Trial) -> bool:
     """Whether an error is larger than the best by at most the standard error of the difference."""
-
-    def is_near(trial: Trial) -> bool:
-        more = criterion.excess(trial, best)
-        return more.mean <= more.deviation / math.sqrt(more.number)
-
-    return is_near
+    more, standard_error = criterion.excess(trial, best)
+    return more <= standard_error
 
 
 _Starts = Callable[[Criterion, Array, _Box], list[Trial]]
@@ -369,33 +372,23 @@ def _starts(part: Criterion, rule: Array, box: _Box) -> list[Trial]:
     grid = [part(box.clip(rule + step * box.width)) for step in np.linspace(-3.5, 3.5, 11)]
     ordered = sorted(grid, key=_error)
     starts: list[Trial] = [part(box.clip(rule)), *ordered[:2]]
-    if len(rule) > 1:
-        starts += [*_with_some(part, ordered[0], box), _from_one(part, rule, box, ordered[0])]
-    return starts
+    return starts + _with_some(part, rule, box, ordered[0]) if len(rule) > 1 else starts
 
 
 def _from(known: Array, profile: Profile, part: Criterion, rule: Array, box: _Box) -> list[Trial]:
-    """What was found with a kernel, such with only some of the features, and from the one that alone says most."""
+    """What was found with a kernel, and such with only some of the features."""
     size = int(box.width.sum())
     wider = math.log(radius(part.profile, size) / radius(profile, size)) * box.width
     best = part(box.clip(known + wider))
-    return [best, *_with_some(part, best, box), _from_one(part, rule, box, best)]
+    return [best, *_with_some(part, rule, box, best)]
 
 
-def _with_some(part: Criterion, best: Trial, box: _Box) -> list[Trial]:
-    """Without the features that count for little, left out one by one, and with those that count, taken in likewise."""
-    found = []
-    for trial, other in ((best, box.far), (part(np.maximum(best.t, box.far)), best.t)):
-        for c in range(len(best.t))[::-1]:  # the slopes first, if they are searched for
-            changed = trial.t.copy()
-            changed[c] = other[c]
-            trial = min(trial, part(changed), key=_error)
-        found.append(trial)
-    return found
+def _with_some(part: Criterion, rule: Array, box: _Box, best: Trial) -> list[Trial]:
+    """Starts with only some of the features, by what each says alone, so that the columns' order is nothing.
 
-
-def _from_one(part: Criterion, rule: Array, box: _Box, best: Trial) -> Trial:
-    """From the one feature that alone says most, however narrow its bandwidth: others hide what oscillates."""
+    Without those that count for little, left out one by one; with those that count, taken in likewise; and from the one
+    that alone says most, however narrow its bandwidth: others hide what oscillates.
+    """
 
     def alone(c: int, step: float) -> Trial:
         t = np.where(box.width > 0, box.far, rule)
@@ -403,12 +396,22 @@ def _from_one(part: Criterion, rule: Array, box: _Box, best: Trial) -> Trial:
         return part(box.clip(t))
 
     features = np.flatnonzero((box.width > 0) & (box.low < box.high)).tolist()
-    trial = min((alone(c, step) for c in features for step in _ALONE), key=_error, default=best)
+    single = {c: min((alone(c, step) for step in _ALONE), key=_error) for c in features}
+    features.sort(key=lambda c: single[c].error)
+    ridge = np.flatnonzero(box.width == 0).tolist()
+    found = []
+    for trial, other in ((best, box.far), (part(np.maximum(best.t, box.far)), best.t)):
+        for c in [*ridge, *features[::-1]]:  # the slopes first, if they are searched for
+            changed = trial.t.copy()
+            changed[c] = other[c]
+            trial = min(trial, part(changed), key=_error)
+        found.append(trial)
+    trial = single[features[0]] if features else best
     for c in features:
         changed = trial.t.copy()
         changed[c] = best.t[c] if trial.t[c] >= box.far[c] else trial.t[c]
         trial = min(trial, part(changed), key=_error)
-    return trial
+    return [*found, trial]
 
 
 def _error(step: Step) -> float:

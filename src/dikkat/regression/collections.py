@@ -18,10 +18,10 @@ def is_dask(given: object) -> bool:
 
 
 def check_at_hand(**given: object) -> None:
-    """Refuse collections to learn from.
+    """Refuse collections and frames that are still to be made.
 
     Raises:
-        InputError: One is Dask's.
+        InputError: One is Dask's, or a lazy frame.
     """
     for name, each in given.items():
         if is_dask(each):
@@ -29,6 +29,8 @@ def check_at_hand(**given: object) -> None:
                 f"{name}: got a Dask collection; expected rows at hand, such as `.sample(frac=0.01).compute()`. A "
                 "fitted model's predict takes collections"
             )
+        if hasattr(each, "collect_schema") and hasattr(each, "lazy") and not hasattr(each, "to_numpy"):
+            raise InputError(f"{name}: got a {type(each).__name__}; expected the frame that its `.collect()` makes")
 
 
 def predict(model: Any, X: Any, return_std: bool) -> Any:

@@ -60,15 +60,17 @@ class Among(NamedTuple):
 
 
 def leave_out(model: NadarayaWatson) -> LeftOut:
-    """Predict each training row from the others; those at its own place are left out with it.
+    """Predict each training row from the others; rows equal in x and y, which are copies, are left out together.
+
+    Of a discrete y they are none: `dikkat.regression.criterion` has when, and the formulas.
 
     Args:
-        model: Fitted, to one target.
+        model: Fitted.
     """
+    check_is_fitted(model)
     y, weight, joined = model.y_train_, model.sample_weight_, model._joined()
-    if len(joined.x) == 1:
+    if joined.rows_apart == 1:
         return nothing(y)
-    predicted = np.full(len(y), np.nan)
     criterion = Criterion(
         joined,
         model.kernel_,
@@ -79,22 +81,25 @@ def leave_out(model: NadarayaWatson) -> LeftOut:
     )
     # Any finite bandwidth will do for the kernel "average".
     sigma = model._coding().widths(model.bandwidth_)
-    left = criterion(np.log(np.where(np.isinf(sigma), 1.0, sigma))).left[:, 0].cpu().numpy()
-    known = joined.place >= 0
-    predicted[known] = (left + joined.y[:, 0] + joined.origin)[joined.place[known]]
-    return judged(predicted, y, weight, joined)
+    trial = criterion(np.log(np.where(np.isinf(sigma), 1.0, sigma)))
+    places, repeats = trial.left.cpu().numpy() + joined.y, trial.repeated.cpu().numpy() + joined.repeats.y
+    predicted = np.full((len(y), joined.y.shape[1]), np.nan)
+    known, shared = joined.place >= 0, joined.repeat >= 0
+    predicted[known] = places[joined.place[known]] + joined.origin
+    predicted[shared] = repeats[joined.repeat[shared]] + joined.origin
+    return judged(predicted.reshape(y.shape), y, weight, joined)
 
 
 def hold_out(model: NadarayaWatson, folds: int = FOLDS) -> LeftOut:
     """Predict each training row by a model of the rows in the other folds, for which everything is chosen anew.
 
     That is the accuracy to expect on new rows: the bandwidth has not seen the rows that it is judged by, as it has in
-    `leave_out`. Rows at one place are held out together. A row that no row of the other folds reaches counts as
-    answered with their mean. Each fold takes as long as a fit.
+    `leave_out`. Copies of a row, as `leave_out` has them, are held out together. A row that no row of the other folds
+    reaches counts as answered with their mean. Each fold takes as long as a fit.
 
     Args:
         model: Fitted.
-        folds: How many, at least 2; of fewer places each is a fold.
+        folds: How many, at least 2; of fewer rows each is a fold.
 
     Returns:
         R² is 0 for predictions as good as the mean of all rows.

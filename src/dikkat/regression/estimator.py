@@ -61,8 +61,8 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         bandwidth: σ in the units of X: a positive number, or (d,) numbers, one for each feature; "silverman" or
             "scott", rules of thumb from the features' spreads (a kernel that ends gets the radius with which its
             standard deviation is that of the rules' Gaussian); "loo": for each feature the one with the least
-            leave-one-out squared error, where all rows at the same place are left out together; "aic" and "gcv", with
-            the least corrected AIC or generalised cross-validation instead; or "loo-1se": the simplest, with few
+            leave-one-out squared error, where copies, rows equal in X and y, are left out together; "aic" and "gcv",
+            with the least corrected AIC or generalised cross-validation instead; or "loo-1se": the simplest, with few
             features and wide bandwidths, whose leave-one-out error is at most one standard error above the least. Over
             several outputs that is the mean error: outputs of different units should be brought to one.
         order: "constant" or "linear".
@@ -394,7 +394,6 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         All is learned by another object with the same settings, whose attributes this one takes.
         """
         self._check_settings()
-        collections.check_at_hand(X=X, y=y, sample_weight=sample_weight)
         other = object.__new__(type(self))
         other.__dict__ = dict(vars(self))
         name = getattr(y, "name", None)
@@ -426,9 +425,9 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         it has followed of their noise. Of noise in 8 columns that made the score higher by 0.2 to 0.3.
         """
         x, y, weight, joined = self.X_train_, self.y_train_, self.sample_weight_, self._joined()
-        if len(joined.x) == 1:
+        if joined.rows_apart == 1:
             return nothing(y)
-        predicted, fold = np.full(y.shape, np.nan), folds_of(joined, folds)
+        predicted, fold = np.full(y.shape, np.nan), folds_of(joined, y, weight, folds)
         settings = {**self.get_params(), "kernel": self.kernel_, "order": self.order_, "verbose": False}
         for each in range(fold.max() + 1):
             out, rest = fold == each, (fold != each) & (fold >= 0)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import _get_feature_names, check_array, check_consistent_length, check_X_y, validate_data
 
+from dikkat.regression.collections import check_at_hand
 from dikkat.regression.columns import Column, encoded, extended, find, recoded
 from dikkat.regression.joined import Array
 from dikkat.regression.validation import check_size, check_sizes, checked_weights
@@ -41,6 +42,7 @@ def checked_rows(
     Raises:
         ValueError: They are no numbers where they should be, lack cells, or do not fit those before.
     """
+    check_at_hand(X=X, y=y, sample_weight=sample_weight)
     drops, reset, names = estimator.missing == "drop", before is None, _get_feature_names(X)
     if before is None:
         columns = find(X, estimator.categorical_features, estimator.ordered_features, names)
@@ -87,6 +89,7 @@ def checked_query(estimator: Any, X: ArrayLike) -> tuple[Array, NDArray[np.bool_
     Raises:
         ValueError: They have other columns, or lack cells and the estimator does not take that.
     """
+    check_at_hand(X=X)
     columns, rows, drops = estimator.columns_, estimator.X_train_, estimator.missing == "drop"
     with np.errstate(over="ignore", invalid="ignore"):
         if columns or drops:
@@ -103,7 +106,7 @@ def checked_query(estimator: Any, X: ArrayLike) -> tuple[Array, NDArray[np.bool_
             f"{lost.sum()} of {len(lost)} rows of X have missing cells and get NaN", UserWarning, stacklevel=4
         )
     check_size("X", query, float(np.finfo(rows.dtype).max), rows.dtype)
-    return query.astype(rows.dtype, copy=False), lost
+    return np.ascontiguousarray(query, rows.dtype), lost
 
 
 def _numbers(

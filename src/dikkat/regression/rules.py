@@ -86,7 +86,9 @@ def _spread(column: Array, weight: Array) -> float:
     deviation = np.sqrt(square * total / max(total - 1, total / 2))  # weights below 2 in all are no counts
     order = np.argsort(unit, kind="stable")
     reached = np.cumsum(weight[order])
-    lower, upper = unit[order[np.searchsorted(reached, np.array([0.25, 0.75]) * reached[-1])]]
+    at = np.array([0.25, 0.75]) * reached[-1]  # where two values are a quartile it is their mean, as of −x
+    last, first = (unit[order[np.searchsorted(reached, at, side)]] for side in ("left", "right"))
+    lower, upper = (last + first) / 2
     quartiles = (upper - lower) / 1.349
     return float((min(deviation, quartiles) if quartiles > 0 else deviation) * (high - low))
 

@@ -24,6 +24,7 @@ Missing = Literal["refuse", "drop"]
 Neighbors = int | Literal["auto"] | None
 
 
+_LEAST = 1e-150  # whose square is a number
 _RULES = (*get_args(Rule), *get_args(Searched))
 
 
@@ -89,7 +90,7 @@ def check_neighbors(neighbors: object, joined: Joined) -> None:
     Raises:
         ValueError: There are not, or no columns of numbers.
     """
-    if neighbors is not None and not joined.numbers:
+    if isinstance(neighbors, Integral) and not joined.numbers:
         raise ValueError(f"neighbors: got {neighbors!r}, and no column of numbers; expected None")
     if isinstance(neighbors, Integral) and int(neighbors) >= (different := joined.different):
         raise ValueError(
@@ -161,7 +162,7 @@ def check_sizes(x: Array, values: Array, weight: Array) -> None:
     """Whether the sums and squares that are made of the data are numbers in their dtype.
 
     Raises:
-        ValueError: They would overflow.
+        ValueError: They would overflow, or squares of differences of y would all be 0.
     """
     limits, low, high = np.finfo(x.dtype), x.min(0).astype(np.float64), x.max(0).astype(np.float64)
     with np.errstate(over="ignore"):
@@ -176,6 +177,9 @@ def check_sizes(x: Array, values: Array, weight: Array) -> None:
     total = max(total, 1.0)
     squares = math.sqrt(float(np.finfo(np.float64).max) / total) / 2**10
     check_size("y", values, min(float(limits.max) / total / 2**10, squares), x.dtype)
+    apart = float(np.ptp(values, axis=0).max())
+    if 0 < apart < _LEAST:
+        raise ValueError(f"y: got values at most {apart} apart; expected {_LEAST} and more. Bring it to another unit")
 
 
 def check_size(name: str, numbers: Array, limit: float, dtype: np.dtype[Any]) -> None:

@@ -7,11 +7,8 @@ import numpy as np
 KERNELS = {
     "gaussian": lambda r: np.exp(-(r**2) / 2),
     "epanechnikov": lambda r: np.maximum(0, 1 - r**2),
-    "boxcar": lambda r: (r <= 1).astype(float),
-    "triangular": lambda r: np.maximum(0, 1 - r),
-    "average": lambda r: np.ones_like(r),
 }
-COMPACT = ["epanechnikov", "boxcar", "triangular"]
+COMPACT = ["epanechnikov"]
 ORDERS = ["constant", "linear"]
 
 

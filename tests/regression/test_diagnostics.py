@@ -63,13 +63,15 @@ def test_along_a_feature_the_others_are_at_their_medians():
     np.testing.assert_array_equal(curve.data, x[:, 1])
 
 
-def test_where_a_kernel_reaches_nobody_the_curve_has_a_gap_and_no_warning():
-    model = NadarayaWatson("boxcar", bandwidth=1.0, order="constant").fit([[0.0], [0.5], [9.0]], [1.0, 2.0, 3.0])
+def test_where_a_kernel_reaches_nobody_the_curve_has_no_band():
+    model = NadarayaWatson("epanechnikov", bandwidth=1.0, order="constant").fit([[0.0], [0.5], [9.0]], [1.0, 2.0, 3.0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         curve = along(model, 0, "x")
     alone = curve.at > 8
-    assert np.isnan(curve.estimate[(curve.at > 2) & (curve.at < 7)]).all()
+    gap = (curve.at > 2) & (curve.at < 7)
+    np.testing.assert_array_equal(curve.estimate[gap], np.where(curve.at[gap] < 4.75, 2, 3))
+    assert np.isnan(curve.lower[gap]).all()
     assert (curve.estimate[alone] == 3).all()
     assert np.isnan(curve.lower[alone]).all()
     assert np.isfinite(curve.lower[curve.at < 0.9]).all()

@@ -1,14 +1,11 @@
 """How wide the kernel is, and how strong a line's ridge: numbers, rules, or the least leave-one-out squared error."""
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize_scalar
 
 from dikkat.regression.coding import NARROWEST, WIDEST
 from dikkat.regression.criterion import HOPELESS, Criterion, Kind, Step, Trial
@@ -18,7 +15,7 @@ from dikkat.regression.local import RIDGE
 from dikkat.regression.moments import Profile
 from dikkat.regression.rules import Rule, beyond, radius, rule_of_thumb, varying, within_dtype
 
-Searched = Literal["loo", "loo-1se", "aic", "gcv"]
+Searched = Literal["loo", "loo-1se", "aic"]
 Steps = list[tuple[Array, float]]
 
 _PLACES = 1000  # size of the sample on which many starts are tried
@@ -75,8 +72,6 @@ def choose(
     """
     size, limits = joined.features, np.finfo(joined.dtype)
     amount = 0.0 if degree == 0 else RIDGE if isinstance(ridge, str) else float(ridge)
-    if profile == "average":
-        return Chosen(np.full(size, np.inf), amount, [])
     if isinstance(asked, str) and asked in get_args(Searched):
         free = degree == 1 and isinstance(ridge, str)
         return search(joined, profile, degree, device, None if free else amount, cast(Searched, asked), neighbors)
@@ -106,9 +101,9 @@ def search(
     """The bandwidths with the least criterion that a search from several starts finds.
 
     Many starts are tried on a sample of the places, the best are carried to all of them (a bandwidth shrinks with
-    n^(−1/(4 + d))), and the best of these is followed to the minimum: for the Gaussian kernel by the gradient with
-    respect to log σ, with an estimate of the second derivatives that grows on the way (BFGS); for kernels that end
-    somewhere, whose error jumps, along one direction at a time. It is computed in float64.
+    n^(−1/(4 + d))), and the best of these is followed to the minimum by the gradient with respect to log σ, with an
+    estimate of the second derivatives that grows on the way (BFGS). It is computed in float64, and with the Gaussian
+    kernel; Epanechnikov's, whose error has kinks, gets the bandwidths with which its standard deviations are those.
 
     With "loo-1se" the search goes on from there. Where rows are few (all are looked at from the start), bandwidths that
     are all the same number of standard deviations are taken if they predict held-out rows as well, in five folds, or if
@@ -130,8 +125,8 @@ def search(
             a staircase. With "loo-1se" a k has to be better by more than the standard error of the difference.
 
     Returns:
-        The bandwidths, the ridge and the steps over all places. No steps where there is nothing to choose by: all rows
-        at one place, or all values equal.
+        The bandwidths, the ridge and the steps over all places; for Epanechnikov's kernel only the last one. No steps
+        where there is nothing to choose by: all rows at one place, or all values equal.
     """
     whole_variance = joined.variance()
     if joined.places == 1 or whole_variance == 0:
@@ -147,45 +142,41 @@ def search(
         different = joined.different
         powers = {max(2, round(different**power)) for power in _COUNTS.tolist()}
         counts = [None, *sorted(count for count in powers if count < different)]
-    tried = [_searched(joined, profile, degree, device, ridge, by, count) for count in counts]
+    tried = [_searched(joined, degree, device, ridge, by, count) for count in counts]
     smooth = (each for each in tried[1:] if each.criterion.freedom(each.last) <= _FREEDOM)
     best = min([tried[0], *smooth], key=lambda each: each.last.error)
     if by == "loo-1se" and _is_near(best.criterion, best.last, tried[0].last):
         best = tried[0]
     size = joined.features
-    steps = [(within_dtype(np.exp(step.t[:size]), joined.dtype), step.error * unit**2) for step in best.steps]
+    path, criterion = best.steps, best.criterion
+    if profile != "gaussian":
+        t = best.last.t + math.log(radius(profile, joined.numbers)) * (np.arange(len(best.last.t)) < size)
+        path = [Criterion(joined, profile, degree, device, ridge, criterion.kind, criterion.factors)(t).step()]
+    steps = [(within_dtype(np.exp(step.t[:size]), joined.dtype), step.error * unit**2) for step in path]
     amount = float(np.exp(best.last.t[-1])) if ridge is None else ridge
     return Chosen(steps[-1][0], amount, steps, best.neighbors)
 
 
 def _searched(
-    joined: Joined,
-    profile: Profile,
-    degree: int,
-    device: torch.device,
-    ridge: float | None,
-    by: Searched,
-    neighbors: int | None,
+    joined: Joined, degree: int, device: torch.device, ridge: float | None, by: Searched, neighbors: int | None
 ) -> _Found:
-    """The same for one number of neighbours."""
+    """The best bandwidths of the Gaussian kernel with one number of neighbours."""
     count, size = joined.places, joined.features
     chosen = _sample(joined, degree)
     kind = cast(Kind, by.removesuffix("-1se"))
-    how: dict[str, Any] = {"profile": profile, "degree": degree, "device": device, "ridge": ridge, "kind": kind}
     factors = factors_of(joined, neighbors)
-    whole = part = Criterion(joined.some(chosen), **how, factors=factors)
+    whole = part = Criterion(joined.some(chosen), "gaussian", degree, device, ridge, kind, factors)
     if len(chosen) < count:
-        whole = Criterion(joined, **how, factors=factors)
+        whole = Criterion(joined, "gaussian", degree, device, ridge, kind, factors)
     rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(joined)
     if ridge is None:
         rule, box = np.append(rule, math.log(RIDGE)), box.with_ridge()
-    descend = _by_gradient if profile == "gaussian" else _by_lines
     grow = np.log(count / len(chosen)) / (4 + size) * box.width
-    found = descend(part, whole, rule, grow, box, _starts)
+    found = _descent(part, whole, _starts(part, rule + grow, box), grow, box)
     if by == "loo-1se":
         few = part is whole and len(rule) > 1  # over many rows some bandwidths more or less cost nothing
         alike = _alike(part, rule, box) if few else None
-        if alike is not None and _predicts_as_well(part, alike, rule, box, descend):
+        if alike is not None and _predicts_as_well(part, alike, rule, box):
             found.append(alike.step())
         else:
             found.append(_simplest(whole, whole(found[-1].t), alike, box))
@@ -261,7 +252,7 @@ def _alike(criterion: Criterion, rule: Array, box: _Box) -> Trial:
     return min((trial(step, amount) for step in np.linspace(-2.0, 5.0, 15) for amount in amounts), key=_error)
 
 
-def _predicts_as_well(criterion: Criterion, alike: Trial, rule: Array, box: _Box, descend: "_Descent") -> bool:
+def _predicts_as_well(criterion: Criterion, alike: Trial, rule: Array, box: _Box) -> bool:
     """Whether bandwidths that are alike predict held-out rows as well as those with one for each feature.
 
     On few rows the least of an error over many bandwidths is no measure of theirs. Rows go to the folds in turn, in the
@@ -284,8 +275,8 @@ def _predicts_as_well(criterion: Criterion, alike: Trial, rule: Array, box: _Box
         if inner.variance == 0 or others.places == 1:
             continue
         inner_alike = _alike(inner, rule, box)
-        starts = partial(_from, inner_alike.t, criterion.profile)
-        own = _simplest(inner, inner(descend(inner, inner, rule, 0 * box.width, box, starts)[-1].t), None, box)
+        starts = [inner_alike, *_with_some(inner, rule, box, inner_alike)]
+        own = _simplest(inner, inner(_descent(inner, inner, starts, 0 * box.width, box)[-1].t), None, box)
         for which, step in enumerate((own, inner_alike)):
             errors[which] += inner.error_at(held, step.t)
     return bool(errors[1] <= errors[0])
@@ -331,10 +322,6 @@ def _is_near(criterion: Criterion, best: Trial, trial: Trial) -> bool:
     return more <= standard_error
 
 
-_Starts = Callable[[Criterion, Array, _Box], list[Trial]]
-_Descent = Callable[[Criterion, Criterion, Array, Array, _Box, _Starts], list[Step]]
-
-
 class _Path(NamedTuple):
     """The accepted steps of a descent, where it is now, and what it learned of the second derivatives, (d, d)."""
 
@@ -343,9 +330,9 @@ class _Path(NamedTuple):
     curve: Array
 
 
-def _by_gradient(part: Criterion, whole: Criterion, rule: Array, grow: Array, box: _Box, starts: _Starts) -> list[Step]:
-    """For the Gaussian kernel, which is smooth."""
-    rough = _rough(part, starts(part, rule + grow, box), box)
+def _descent(part: Criterion, whole: Criterion, starts: list[Trial], grow: Array, box: _Box) -> list[Step]:
+    """The steps from the best start to the minimum over all places."""
+    rough = _rough(part, starts, box)
     if part is whole:
         fine = [_descend(whole, path.last, box, _FINE, path.curve) for path in rough[:2]]
         start, end = min(zip(rough, fine, strict=False), key=lambda pair: _last_error(pair[1]))
@@ -373,14 +360,6 @@ def _starts(part: Criterion, rule: Array, box: _Box) -> list[Trial]:
     ordered = sorted(grid, key=_error)
     starts: list[Trial] = [part(box.clip(rule)), *ordered[:2]]
     return starts + _with_some(part, rule, box, ordered[0]) if len(rule) > 1 else starts
-
-
-def _from(known: Array, profile: Profile, part: Criterion, rule: Array, box: _Box) -> list[Trial]:
-    """What was found with a kernel, and such with only some of the features."""
-    size = int(box.width.sum())
-    wider = math.log(radius(part.profile, size) / radius(profile, size)) * box.width
-    best = part(box.clip(known + wider))
-    return [best, *_with_some(part, rule, box, best)]
 
 
 def _with_some(part: Criterion, rule: Array, box: _Box, best: Trial) -> list[Trial]:
@@ -486,39 +465,3 @@ def _updated(curve: Array, step: Array, change: Array) -> Array:
         share = 0.8 * bend / (bend - seen)
         change = share * change + (1 - share) * along
     return curve - np.outer(along, along) / bend + np.outer(change, change) / float(step @ change)
-
-
-def _by_lines(part: Criterion, whole: Criterion, rule: Array, grow: Array, box: _Box, starts: _Starts) -> list[Step]:
-    """For a kernel that ends somewhere: in the Gaussian kernel's proportions, and then along each feature."""
-    size = int(box.width.sum())
-    smooth = rule
-    if len(rule) > 1:
-        gaussian = part.smooth()
-        smooth = _rough(gaussian, starts(gaussian, rule + grow, box), box)[0].last.t - grow
-    shape = smooth + math.log(radius(part.profile, size)) * box.width
-    together = box.width
-    # Every point reaches every other.
-    reach = np.log(np.sqrt(size)) + ((box.far - np.minimum(shape, box.far)) * box.width).max()
-    best = _along(part, part(box.clip(shape + grow)).step(), together, box, np.linspace(-3.5, max(reach, 0), 16))
-    for c in np.flatnonzero(box.low < box.high) if len(rule) > 1 else ():
-        best = _along(
-            part, best, np.eye(len(rule))[c], box, np.array([-1.2, -0.4, 0.4, 1.2, max(box.far[c] - best.t[c], 2)])
-        )
-    start = best if part is whole else whole(box.clip(best.t - grow)).step()
-    final = _along(whole, start, together, box, np.array([-0.4, 0.0, 0.4]))
-    return [start, final] if final.error < start.error else [start]
-
-
-def _along(criterion: Criterion, start: Step, direction: Array, box: _Box, steps: Array) -> Step:
-    """The best point of a line: of a grid, and then by golden sections and parabolas in the best cells of it."""
-    seen = [start]
-
-    def error(step: float) -> float:
-        seen.append(criterion(box.clip(start.t + step * direction)).step())
-        return seen[-1].error
-
-    steps = np.sort(steps)
-    lowest = int(np.argmin([error(step) for step in steps]))
-    bounds = steps[max(0, lowest - 1)], steps[min(len(steps) - 1, lowest + 1)]
-    minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": 1e-3, "maxiter": 12})
-    return min(seen, key=_error)

@@ -1,4 +1,4 @@
-r"""What a bandwidth is chosen by: the leave-one-out squared error, and two criteria that count degrees of freedom.
+r"""What a bandwidth is chosen by: the leave-one-out squared error, or AIC, which counts degrees of freedom.
 
 With the rows at one place joined (weight $W_g$, mean value $\bar y_g$), the estimate at g is found without them:
 $\hat y_{-g}$, with $a_g$ the square of the length of its row of the smoother matrix in units of one row's weight, so
@@ -17,12 +17,11 @@ With the share $s_g = 1/(1 + W_g a_g)$ that a place has not in its own estimate,
 $s_g (\bar y_g - \hat y_{-g})$, the degrees of freedom are $\nu = \sum_g (1 - s_g)$, and with RSS the mean square of the
 residuals and n the sum of the weights
 
-$$ \mathrm{GCV} = \frac{\mathrm{RSS}}{(1 - \nu/n)^2}, \qquad
-\mathrm{AIC_c} = \log \mathrm{RSS} + \frac{1 + \nu/n}{1 - (\nu + 2)/n} . $$
+$$ \mathrm{AIC_c} = \log \mathrm{RSS} + \frac{1 + \nu/n}{1 - (\nu + 2)/n} , $$
 
-The latter is taken as $e^{\mathrm{AIC_c} - 1}$, which is least at the same place and a square like the others.
+It is taken as $e^{\mathrm{AIC_c} - 1}$, which is least at the same place and a square like the others.
 
-Source: Craven and Wahba 1979; Hurvich, Simonoff and Tsai 1998.
+Source: Hurvich, Simonoff and Tsai 1998.
 """
 
 import math
@@ -37,7 +36,7 @@ from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import local_fit, ridge_at, ridge_of
 from dikkat.regression.moments import Points, Profile, Window, moments, parts, sensitivity
 
-Kind = Literal["loo", "gcv", "aic"]
+Kind = Literal["loo", "aic"]
 
 _DIFFERENCE = 1e-4  # of t, by which criteria without a derivative are differentiated
 HOPELESS = 1e20  # variances, from which an error is as good as infinite; below, squares of its slopes are numbers
@@ -158,13 +157,10 @@ class Criterion:
             return float(squares)
         residual += self.within
         count = self.total
-        free = 1 - freedom / count - (2 / count if self.kind == "aic" else 0.0)
+        free = 1 - (freedom + 2) / count
         if free <= 0 or residual <= 0:
             return math.inf
-        if self.kind == "gcv":
-            found = residual / free**2
-        else:
-            found = residual * math.exp(min((1 + freedom / count) / free - 1, 600.0))
+        found = residual * math.exp(min((1 + freedom / count) / free - 1, 600.0))
         return float(found) if found < HOPELESS * self.variance else math.inf
 
     def freedom(self, trial: Trial) -> float:
@@ -253,10 +249,6 @@ class Criterion:
         """The kernel at t, of the same bandwidths everywhere."""
         bandwidth = torch.tensor(np.exp(t[self.joined.feature]), dtype=torch.float64, device=self.device)
         return Window(self.profile, bandwidth, tolerance=float(np.finfo(np.float64).eps))
-
-    def smooth(self) -> "Criterion":
-        """The same with the Gaussian kernel."""
-        return Criterion(self.joined, "gaussian", self.degree, self.device, self.ridge, self.kind, self.factors)
 
     def of(self, joined: Joined) -> "Criterion":
         """The same of other places."""

@@ -161,7 +161,7 @@ def _check_clear(path: Path, text: str, form: Form, as_good: list[Form], typed: 
         small, large = marked[0].replace(mark, "."), marked[0].replace(mark, "")
         raise InputError(
             f"{path}: got numbers such as {marked[0]}, which may be {small} or {large}; say which with "
-            f"--decimal {mark} or --thousands {mark}"
+            f"--text decimal={mark} or --text thousands={mark}"
         )
 
 
@@ -179,7 +179,7 @@ def _decoded(path: Path, asked: str | None) -> tuple[str, bool, str]:
             return asked, False, data.decode(asked if marked != "utf-8-sig" else "utf-8-sig").lstrip("\ufeff")
         except (LookupError, UnicodeError) as error:
             raise InputError(
-                f"{path}: --encoding: got {asked!r}; expected how the file is encoded ({error})"
+                f"{path}: --text encoding: got {asked!r}; expected how the file is encoded ({error})"
             ) from error
     bare = _bare_utf16(data)
     for encoding in [marked] if marked else [bare] if bare else ["utf-8", GUESSED]:
@@ -191,7 +191,7 @@ def _decoded(path: Path, asked: str | None) -> tuple[str, bool, str]:
             return encoding, encoding in (GUESSED, bare), text
     raise InputError(
         f"{path}: got letters in an encoding that is not known here; expected UTF-8, UTF-16 or Windows-1252. Save it "
-        "as UTF-8, or say with --encoding how it is written"
+        "as UTF-8, or say with --text encoding=NAME how it is written"
     )
 
 

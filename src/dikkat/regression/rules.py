@@ -21,8 +21,7 @@ def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> 
     for Silverman's rule and a = 1 for Scott's, with n the sum of the weights and $s_c$ the smaller of the standard
     deviation and the interquartile range over 1.349 (its ratio for a normal distribution), which an outlier does not
     move. The rules are the Gaussian kernel's, where k = 1; a kernel that ends gets the radius with which its standard
-    deviation along a feature is the Gaussian's: $k^2$ is d + 4 for Epanechnikov's, d + 2 for the boxcar and
-    $(d + 2)(d + 3)/(d + 1)$ for the triangular kernel.
+    deviation along a feature is the Gaussian's: $k^2$ is d + 4 for Epanechnikov's.
 
     A category has no spread. Of d numbers its best smoothing falls as $n^{-2/(d + 4)}$: so much less than a row of the
     same category does one of another weigh.
@@ -52,13 +51,7 @@ def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> 
 
 def radius(profile: Profile, size: int) -> float:
     """The bandwidth with which a kernel in so many dimensions has the standard deviation 1 along each."""
-    squares = {
-        "gaussian": 1.0,
-        "epanechnikov": size + 4,
-        "boxcar": size + 2,
-        "triangular": (size + 2) * (size + 3) / (size + 1),
-    }
-    return math.sqrt(squares[profile])
+    return 1.0 if profile == "gaussian" else math.sqrt(size + 4)
 
 
 def beyond(joined: Joined) -> Array:

@@ -76,8 +76,7 @@ class Uncertainty:
     """
 
     def __init__(self, setting: Setting) -> None:
-        self.joined, self.profile, self.degree, bandwidth, self.ridge, self.tolerance, self.device, factors = setting
-        self.factors = factors
+        self.joined, self.profile, self.degree, bandwidth, self.ridge, self.device, self.factors = setting
         self.bandwidth, self.spread = self._wide(bandwidth), self._wide(self.joined.spread())
         self._sloped = slice(self.joined.numbers)
 
@@ -175,7 +174,7 @@ class Uncertainty:
     def _window(self, query: Tensor, part: float) -> Window:
         """So many times as wide as the estimate's."""
         bandwidth = local_bandwidth(self.bandwidth, self.factors, query) * part
-        return Window(self.profile, bandwidth, tolerance=self.tolerance)
+        return Window(self.profile, bandwidth)
 
     def _wide(self, array: Array) -> Tensor:
         return torch.tensor(array, dtype=torch.float64, device=self.device)

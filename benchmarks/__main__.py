@@ -70,7 +70,6 @@ SUITES: dict[str, dict[str, Bench]] = {
         "memory": Bench("scale.ranks", "memory of a rank of attention over four", ("memory", "--write")),
         "time": Bench("scale.ranks", "two ranks of a thread beside one process of two", ("time", "--write")),
         "network": Bench("scale.network", "from which size a ring hides its messages", ("--back", "--write")),
-        "partitions": Bench("scale.partitions", "regression over 10⁷ rows on two Dask workers", ("--write",)),
         "shards": Bench("scale.shards", "10⁶ lines translated by workers that are killed", ("--write",)),
     },
     "translation": {

@@ -74,14 +74,6 @@ def of_array(array: np.ndarray[Any, Any]) -> int:
     return array.ctypes.data
 
 
-def places(tensors: list[Tensor]) -> list[list[Any]] | None:
-    """Where the tensors' numbers lie, and how; None where some have none."""
-    try:
-        return [list(map(ask, tensors)) for ask in _LIE]
-    except RuntimeError:
-        return None
-
-
 def check(name: str, tensor: Tensor, device: str) -> None:
     """Check a tensor that compiled code reads: its strides may be any, but its numbers must all be there.
 

@@ -6,9 +6,8 @@ crash or somebody else's memory. So no other module calls `data_ptr`.
 
 import importlib
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -200,15 +199,6 @@ def _reach(tensor: Tensor) -> int:
     if not tensor.numel():
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-
-
-def _room(tensor: Tensor) -> int:
-    return tensor.untyped_storage().nbytes()
-
-
-_LIE: tuple[Callable[[Tensor], Any], ...] = (
-    Tensor.data_ptr, Tensor.stride, Tensor.is_neg, attrgetter("shape", "dtype"), _room
-)  # fmt: skip
 
 
 def _keys(tensor: Tensor) -> Any:

@@ -52,15 +52,11 @@ SUITES: dict[str, dict[str, Bench]] = {
     "attention": {
         "core": Bench("attention.core", "import time, memory of `chunked`, speed of each implementation"),
         "additive": Bench("attention.additive", "additive and distance attention beside its peers", venv=PEERS),
-        "stress": Bench(
-            "attention.stress", "answers and slowdown under threads, forks and load", ("--write",), venv=PEERS
-        ),
         "small": Bench("attention.small", "small calls beside plain PyTorch, over a grid"),
         "host": Bench("attention.host", "what a call costs beside its arithmetic, and a process's first call"),
         "crossovers": Bench("attention.crossovers", "sizes at which one implementation overtakes another"),
         "looking": Bench("attention.looking", "weights on request: time beside the forward, memory"),
         "threads": Bench("attention.threads", "many threads on one object of each kind"),
-        "properties": Bench("attention.properties", "a million random calls against an oracle", ("--workers", "2")),
         "profiles": Bench("attention.profiles", "where the time goes on a GPU", ("{out}",)),
     },
     "regression": {
@@ -74,7 +70,6 @@ SUITES: dict[str, dict[str, Bench]] = {
         "memory": Bench("scale.ranks", "memory of a rank of attention over four", ("memory", "--write")),
         "time": Bench("scale.ranks", "two ranks of a thread beside one process of two", ("time", "--write")),
         "network": Bench("scale.network", "from which size a ring hides its messages", ("--back", "--write")),
-        "partitions": Bench("scale.partitions", "regression over 10⁷ rows on two Dask workers", ("--write",)),
         "shards": Bench("scale.shards", "10⁶ lines translated by workers that are killed", ("--write",)),
     },
     "translation": {

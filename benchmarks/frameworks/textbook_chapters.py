@@ -29,6 +29,7 @@ CHAPTERS = {
         "bahdanau-attention",
         "multihead-attention",
         "self-attention-and-positional-encoding",
+        "transformer",
     ),
     "chapter_attention-mechanisms-and-transformers": (
         "queries-keys-values",
@@ -37,6 +38,7 @@ CHAPTERS = {
         "bahdanau-attention",
         "multihead-attention",
         "self-attention-and-positional-encoding",
+        "transformer",
     ),
 }
 IMPORT = re.compile(r"^from d2l import (\w+) as d2l", re.MULTILINE)

@@ -5,8 +5,8 @@
 The phrasebook's first 600 pairs, batches of 64, 10 steps, 32 features, 2 layers, dropout 0.1, learning rate 0.005: what
 the model says of the four sentences, their mean BLEU-2, and how many target tokens a second it has learnt from. FOLDER
 is a checkout of the book's repository of its first generation, d2l-zh, which is run on the same arrays: the loop of its
-library and the decoder of its chapter, on PyTorch and on MXNet, and that decoder on PyTorch's drop-in. PYTHON is the
-interpreter of the environment that `make test-mxnet` builds.
+library and the decoder of its chapter, on PyTorch and on MXNet, and that decoder on the drop-ins of all three
+frameworks. PYTHON is the interpreter of the environment that `make test-mxnet` builds.
 """
 
 import argparse
@@ -44,7 +44,7 @@ UNNEEDED = {
     "matplotlib_inline": "backend_inline",
 }
 FRAMEWORKS = ("book", "chapter", "torch", "tensorflow", "mxnet-book", "mxnet")
-OF_THE_BOOK = ("book", "chapter", "mxnet-book")  # which need its checkout
+OF_THE_BOOK = ("book", "chapter", "tensorflow", "mxnet-book", "mxnet")  # which need its checkout
 ON_MXNET = ("mxnet-book", "mxnet")  # which need its interpreter
 
 
@@ -99,7 +99,7 @@ def run(framework: str, seed: int, epochs: int, book: Path | None) -> dict[str, 
     library, decoder = names, getattr(names, "Seq2SeqAttentionDecoder", None)
     if framework in OF_THE_BOOK:
         assert book is not None
-        library = names if framework == "chapter" else library_of(book, package)
+        library = library_of(book, package) if framework in ("book", "mxnet-book") else names
         decoder = chapter_decoder(book, library, package)
     seeded(framework, seed)
     device = names.try_gpu()
@@ -190,6 +190,10 @@ def chapter_decoder(book: Path, library: Any, package: str) -> Any:
         from mxnet.gluon import nn, rnn
 
         scope |= {"np": np, "npx": npx, "nn": nn, "rnn": rnn}
+    elif package == "tensorflow":
+        import tensorflow
+
+        scope |= {"tf": tensorflow}
     else:
         import torch
 

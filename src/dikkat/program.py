@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dikkat import call, watching
+from dikkat.addresses import check_room
 from dikkat.backends import BACKENDS, choose
 from dikkat.masking import PLAIN, autocasts, extremes, is_eager, is_finite
 from dikkat.problem import Problem, Result
@@ -20,8 +21,8 @@ _INTEGERS = frozenset({torch.int32, torch.int64})
 _FLOATS = frozenset({torch.float32, torch.float64})
 # Implementations whose calls may be so small that a first call's checks take longer.
 _KEPT = frozenset({"reference", "sdpa", "numba-few", "numba"})
-# Signatures that are kept, and the most batch elements of one: a program may have an integer for each.
-_MOST, _LARGEST = 1024, 4096
+# Programs that are kept, and the most numbers of an operand of one: texts of any length have many signatures.
+_MOST, _LARGEST = 1024, 2**20
 
 
 class Program(NamedTuple):
@@ -164,6 +165,8 @@ def run(
         signature = _signature(query, key, value, score, wanted, impl, valid_lens, causal)
     programs = None if signature is None else _PROGRAMS.get(signature)
     if programs is not None:
+        for name, tensor in (("query", query), ("key", key), ("value", value)):
+            check_room(name, tensor)
         (to_compare, keys), weight = score.project(query, key), score.pair_weight()
         program = programs.get(_projected_signature(to_compare, keys, weight, value))
         if program is not None:
@@ -178,7 +181,7 @@ def run(
     program = Program.of(problem, impl)
     result = program.run()
     if signature is not None and program.name in _KEPT and _is_kept(problem := program.problem, query, key, value):
-        if len(_PROGRAMS) >= _MOST:
+        if sum(map(len, _PROGRAMS.values())) >= _MOST:
             _PROGRAMS.clear()
         weight = None if problem.weight is None else problem.weight.reshape(-1)
         second = _projected_signature(problem.query, problem.key, weight, problem.value)
@@ -198,6 +201,11 @@ def _signature(
     """What the checks of a call depend on; None for a call whose program is made anew."""
     if type(score) not in _SCORES or wanted.dropout or type(wanted.dropout) not in (float, int) or not is_eager():
         return None
+    if "pair" in (own := vars(score)) or "profile" in own:
+        return None
+    # Checkpointing computes a forward again, and what it saves must be the same: whether it is the first or not.
+    if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:  # no public function asks
+        return None
     if not (_is_plain(query) and _is_plain(key) and _is_plain(value)) or type(causal) is not bool:
         return None
     by_lens = None
@@ -208,7 +216,7 @@ def _signature(
             return None
         by_lens = lens.shape
     return (
-        type(score), score.pair, score.profile, query.shape, query.dtype, key.shape, key.dtype, value.shape,
+        type(score), query.shape, query.dtype, key.shape, key.dtype, value.shape,
         value.dtype, by_lens, causal, wanted, impl,
     )  # fmt: skip
 
@@ -228,7 +236,12 @@ def _projected_signature(query: Tensor, key: Tensor, weight: Tensor | None, valu
 def _is_kept(problem: Problem, *given: Tensor) -> bool:
     """Whether a program serves other calls of its signature, given other numbers in the shapes of these."""
     lead, value = problem.lead, problem.value
-    if problem.harmless is False or lead.numel() > _LARGEST or not value.shape[-1] or value.dtype not in _FLOATS:
+    if (
+        problem.harmless is False
+        or max(t.numel() for t in given) > _LARGEST
+        or not value.shape[-1]
+        or value.dtype not in _FLOATS
+    ):
         return False
     if any(t.shape[:-2] != lead for t in given):  # a row that batch elements share is read as often as they are
         return False

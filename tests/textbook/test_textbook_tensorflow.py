@@ -16,9 +16,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dikkat.textbook import keras2, text
 from dikkat.textbook import tensorflow as d2l
-from dikkat.textbook.keras2 import tf
+from dikkat.textbook import text
+
+# isort: split
+import tensorflow as tf
 
 matplotlib.use("Agg")
 BATCH, QUERIES, KEYS, FEATURES, VALUES, HIDDENS = 2, 3, 5, 7, 11, 13
@@ -161,21 +163,6 @@ def test_heads_are_split_and_joined():
     np.testing.assert_array_equal(d2l.transpose_output(split, 5), X)
 
 
-@pytest.mark.parametrize("shape", [(QUERIES, KEYS), (KEYS,)])
-def test_kernel_regression(shape):
-    net = d2l.NWKernelRegression()
-    queries, keys, values = normal(QUERIES), normal(*shape), normal(*shape, seed=1)
-    w = float(net.w[0])
-    weights = softmax(-(((queries[:, None] - keys) * w) ** 2) / 2, np.ones((QUERIES, KEYS), bool))
-    with tf.GradientTape() as tape:
-        output = net(queries, keys, values)
-    np.testing.assert_allclose(output, (weights * values).sum(-1), atol=1e-5)
-    np.testing.assert_allclose(net.attention_weights, weights, atol=1e-6)
-    (gradient,) = tape.gradient(output, net.trainable_variables)
-    assert gradient.shape == (1,)
-    assert abs(float(gradient[0])) > 0
-
-
 def test_positions_are_sines_and_cosines():
     encoding = d2l.PositionalEncoding(6, dropout=0.5, max_len=11)
     X = normal(2, 5, 6)
@@ -213,81 +200,56 @@ def as_torch(cell: object) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize("lens", [None, [2, 7, 5]])
-def test_gru(lens):
-    gru, inputs = d2l.GRU(HIDDENS, num_layers=2), normal(7, 3, VALUES)
-    gru(inputs)  # which makes its weights
-    for cell in gru.cells:
+def encoder_of(vocab: int = 17, layers: int = 2, dropout: float = 0.0):
+    return d2l.Seq2SeqEncoder(vocab, 5, HIDDENS, layers, dropout)
+
+
+@pytest.mark.parametrize("lens", [None, [2, 7, 5], [2.0, 7.0, 5.0]])
+def test_an_encoder_is_a_gru_that_reads_no_padding(lens):
+    encoder, X = encoder_of(), np.random.default_rng(0).integers(17, size=(3, 7))
+    encoder(X)  # which makes its weights
+    peer = torch.nn.GRU(5, HIDDENS, num_layers=2)
+    for layer, cell in enumerate(encoder.rnn.cell.cells):
         cell.bias.assign(normal(2, 3 * HIDDENS))
-    outputs, state = gru(inputs, None, None if lens is None else tf.constant(lens))
-    peer = torch.nn.GRU(VALUES, HIDDENS, num_layers=2)
-    for layer, cell in enumerate(gru.cells):
         for name, value in as_torch(cell).items():
             getattr(peer, f"{name}_l{layer}").data = value
-    packed = torch.nn.utils.rnn.pack_padded_sequence(torch.tensor(inputs), lens or [7] * 3, enforce_sorted=False)
+    outputs, state = encoder(X, None if lens is None else tf.constant(lens))
+    embedded = torch.tensor(encoder.embedding.embeddings.numpy()[X]).transpose(0, 1)
+    packed = torch.nn.utils.rnn.pack_padded_sequence(embedded, lens or [7] * 3, enforce_sorted=False)
     expected, expected_state = peer(packed)
-    expected, _ = torch.nn.utils.rnn.pad_packed_sequence(expected, total_length=7)
+    expected, _ = torch.nn.utils.rnn.pad_packed_sequence(expected, batch_first=True, total_length=7)
     np.testing.assert_allclose(outputs, expected.detach(), atol=1e-5)
     np.testing.assert_allclose(tf.stack(state), expected_state.detach(), atol=1e-5)
 
 
-def translator(vocab: int = 17, layers: int = 2, dropout: float = 0.0) -> tuple[object, object]:
-    sizes = {"embed_size": 5, "num_hiddens": HIDDENS, "num_layers": layers, "dropout": dropout}
-    return d2l.Seq2SeqEncoder(vocab, **sizes), d2l.Seq2SeqAttentionDecoder(vocab + 2, **sizes)
+def test_an_encoder_trains_on_batches_of_any_size():
+    encoder = encoder_of(dropout=0.5)
+    for batch in (5, 3, 5):
+        outputs, _ = encoder(tf.ones((batch, 7)), tf.fill((batch,), 4), "more", training=True)
+        assert outputs.shape == (batch, 7, HIDDENS)
 
 
-def test_an_encoder_reads_no_padding():
-    encoder, _ = translator()
-    X, lens = tf.constant([[3, 4, 5, 1, 1], [6, 7, 8, 9, 2]]), tf.constant([3, 5])
-    outputs, state = encoder(X, lens)
-    short, short_state = encoder(X[:1, :3], lens[:1])
-    np.testing.assert_allclose(outputs[:1, :3], short, atol=1e-6)
-    np.testing.assert_array_equal(outputs[0, 3:], np.zeros((2, HIDDENS)))
-    np.testing.assert_allclose([layer[0] for layer in state], [layer[0] for layer in short_state], atol=1e-6)
+def test_an_encoder_takes_an_lstm_in_the_place_of_its_gru():
+    encoder, X, lens = encoder_of(), tf.constant([[3, 4, 5, 1, 1], [6, 7, 8, 9, 2]]), tf.constant([3, 5])
+    encoder.rnn = tf.keras.layers.LSTM(HIDDENS, return_sequences=True, return_state=True)
+    _, states = encoder(X, lens)
+    _, short_states = encoder(X[:1, :3])
+    for state, short in zip(states, short_states, strict=True):
+        np.testing.assert_allclose(state[:1], short, atol=1e-6)
 
 
-def test_a_decoder_steps_as_it_runs():
-    encoder, decoder = translator()
-    X, lens = tf.constant([[3, 4, 5, 1], [6, 7, 8, 9]]), tf.constant([3.0, 4.0])
-    before = decoder.init_state(encoder(X, lens), lens)
-    Y = tf.constant([[2, 5, 6], [2, 7, 3]])
-    scores, after = decoder(Y, before, training=False)
-    weights = decoder.attention_weights
-    assert [each.shape.as_list() for each in weights] == [[2, 1, 4]] * 3
-    np.testing.assert_array_equal(weights[1][0, 0, 3], 0)
-    state = before
-    for step in range(3):
-        one, state = decoder(Y[:, step : step + 1], state, training=False)
-        np.testing.assert_allclose(one[:, 0], scores[:, step], atol=1e-5)
-        np.testing.assert_allclose(decoder.attention_weights[0], weights[step], atol=1e-6)
-    np.testing.assert_allclose(tf.stack(state[1]), tf.stack(after[1]), atol=1e-5)
-
-
-def test_a_step_of_the_decoder_is_that_of_the_formula():
-    """Additive attention with the top layer's state, its context before the embedding, and PyTorch's cells."""
-    encoder, decoder = translator()
-    X, lens = tf.constant([[3, 4, 5, 1], [6, 7, 8, 9]]), tf.constant([3, 4])
-    encoded, hidden = encoder(X, lens)
-    scores, _ = decoder(tf.constant([[2], [3]]), (encoded, hidden, lens))
-    attention = decoder.attention
-    queries = linear(attention.W_q, hidden[-1].numpy())[:, None, None]
-    hiddens = np.tanh(queries + linear(attention.W_k, encoded.numpy())[:, None])
-    shown = np.arange(4) < np.array([[[3]], [[4]]])
-    context = softmax(linear(attention.w_v, hiddens)[..., 0], shown) @ encoded.numpy()
-    x = torch.tensor(np.hstack([context[:, 0], decoder.embedding.embeddings.numpy()[[2, 3]]]).astype(np.float32))
-    for cell, state in zip(decoder.cells, hidden, strict=True):
-        peer = torch.nn.GRUCell(x.shape[1], HIDDENS)
-        peer.load_state_dict(as_torch(cell))
-        x = peer(x, torch.tensor(state.numpy()))
-    np.testing.assert_allclose(scores[:, 0], linear(decoder.dense, x.detach().numpy()), atol=1e-5)
+def test_parts_of_tokens_are_refused():
+    for name, given in (("X", (tf.fill((2, 3), 1.5),)), ("valid_len", (tf.ones((2, 3)), tf.constant([1.5, 2])))):
+        with pytest.raises(ValueError, match=f"{name}: got .*1.5"):
+            encoder_of()(*given)
 
 
 class Glance(d2l.AttentionDecoder):
     """A decoder of a reader's own: it moves one cell on a word, and then looks at the sentence with the new state."""
 
-    def __init__(self, words, width, steps_first=False):
+    def __init__(self, words, width):
         super().__init__()
-        self.steps_first, self.glances = steps_first, []
+        self.glances = []
         self.words = tf.keras.layers.Embedding(words, 3)
         self.cell = tf.keras.layers.GRUCell(width)
         self.looking = d2l.AdditiveAttention(width, width, 11, 0.25)
@@ -295,9 +257,7 @@ class Glance(d2l.AttentionDecoder):
 
     def init_state(self, found, lens):
         sentence, (*_, top) = found
-        if lens is not None:
-            assert lens.shape == top.shape[:1]
-        return {"sentence": tf.einsum("tbh->bth", sentence) if self.steps_first else sentence, "lens": lens, "top": top}
+        return {"sentence": sentence, "lens": lens, "top": top}
 
     def call(self, tokens, state, training=None):
         said, self.glances, top = [], [], state["top"]
@@ -314,106 +274,20 @@ class Glance(d2l.AttentionDecoder):
         return self.glances
 
 
-@pytest.mark.parametrize("steps_first", [False, True])
-@pytest.mark.parametrize("lens", [False, True])
-@pytest.mark.parametrize(("batch", "steps"), [(5, 7), (3, 3), (1, 1)])
-def test_decoders_of_both_generations_get_what_they_expect(steps_first, lens, batch, steps):
-    encoder, _ = translator()
-    decoder = Glance(19, HIDDENS, steps_first)
-    X = tf.constant(np.random.default_rng(0).integers(17, size=(batch, steps)))
-    lens = tf.fill((batch,), 1) if lens else None
-    encoded = encoder(X, lens)
-    state = decoder.init_state(encoded, lens)
-    np.testing.assert_array_equal(state["sentence"], encoded.outputs)
-    scores, _ = decoder(tf.zeros((batch, 2)), state)
-    assert scores.shape == (batch, 2, 19)
-    assert [each.shape.as_list() for each in decoder.attention_weights] == [[batch, 1, steps]] * 2
-
-
-class Exact(d2l.Decoder):
-    """A decoder of a reader's own, whose `init_state` is called with real batches alone, and says so."""
-
-    def __init__(self, shape, turns):
-        super().__init__()
-        self.shape, self.turns = shape, turns
-
-    def init_state(self, found, lens, source):
-        outputs, (*_, top) = found
-        batch, steps, width = self.shape
-        d2l.check_shape(outputs, (steps, batch, width) if self.turns else self.shape)
-        assert top.shape == (batch, width)
-        assert source.shape == (batch, steps)
-        self.first, self.seen = source[:, 0], tf.sequence_mask(lens, steps)
-        return tf.transpose(outputs, (1, 0, 2)) if self.turns else outputs, top
-
-    def call(self, tokens, state):
-        return tokens, state
-
-
-@pytest.mark.parametrize("turns", [False, True])
-@pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize(("batch", "steps"), [(5, 7), (3, 3)])
-def test_a_state_is_begun_with_the_real_batch_alone(turns, graph, batch, steps):
-    encoder, _ = translator()
-    source = tf.constant(np.random.default_rng(0).integers(17, size=(batch, steps)))
-    lens = tf.range(1, batch + 1)
-    encoded = encoder(source, lens)
-    decoder = Exact((batch, steps, HIDDENS), turns)
-    begin = tf.function(decoder.init_state, autograph=False) if graph else decoder.init_state
-    outputs, _ = begin(encoded, lens, source)
-    np.testing.assert_array_equal(outputs, encoded.outputs)
-    if not graph:
-        np.testing.assert_array_equal(decoder.first, source[:, 0])
-        assert decoder.seen.shape == (batch, steps)
-
-
-@pytest.mark.parametrize("steps_first", [False, True])
-@pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize(("batch", "steps"), [(5, 7), (3, 3)])
-def test_a_state_is_begun_in_a_graph(steps_first, known, batch, steps):
-    encoder, _ = translator()
-    encoded = encoder(tf.constant(np.random.default_rng(0).integers(17, size=(batch, steps))))
-    sizes = (batch, steps) if known else (None, None)
-    specs = [tf.TensorSpec((*sizes, HIDDENS)), *[tf.TensorSpec((sizes[0], HIDDENS)) for _ in encoded.state]]
-    decoder = Glance(19, HIDDENS, steps_first)
-    begin = tf.function(
-        lambda outputs, *state: decoder.init_state(d2l.Encoded(outputs, list(state)), None)["sentence"],
-        input_signature=specs,
-        autograph=False,
-    )
-    np.testing.assert_array_equal(begin(encoded.outputs, *encoded.state), encoded.outputs)
-
-
-def test_a_readers_mistake_is_told():
-    encoder, _ = translator()
-    source = tf.ones((3, 4), tf.int32)
-    with pytest.raises(ValueError, match=r"expected \(3, 4, 14\)"):
-        Exact((3, 4, HIDDENS + 1), turns=False).init_state(encoder(source), tf.constant([1, 2, 4]), source)
-
-
-def test_a_decoder_reads_nothing_behind_the_lengths():
-    """An encoder of a reader's own may leave anything there."""
-    encoder, decoder = translator()
-    X, lens = tf.constant([[3, 4, 5, 1], [6, 7, 8, 9]]), tf.constant([3, 4])
-    outputs, state = encoder(X, lens)
-    broken = tf.Variable(tf.where(tf.sequence_mask(lens, 4)[..., None], outputs, np.nan))
-    tokens = tf.constant([[2, 5], [2, 7]])
-    expected, _ = decoder(tokens, decoder.init_state((outputs, state), lens))
-    with tf.GradientTape() as tape:
-        scores, _ = decoder(tokens, decoder.init_state((broken, state), lens))
-    np.testing.assert_array_equal(scores, expected)
-    for gradient in tape.gradient(scores, [broken, *decoder.attention.trainable_variables]):
-        assert np.isfinite(gradient).all()
-
-
-def test_before_the_first_call_nothing_was_looked_at():
-    assert translator()[1].attention_weights == []
-
-
-def test_an_encoder_takes_further_arguments_as_the_base_does():
-    encoder, _ = translator()
-    X, lens = tf.constant([[3, 4, 5]]), tf.constant([2])
-    np.testing.assert_array_equal(encoder(X, lens, "more", training=True).outputs, encoder(X, lens).outputs)
+@pytest.mark.parametrize("lens", [None, [7, 2, 5]])
+def test_a_readers_decoder_steps_as_it_runs(lens):
+    encoder, decoder, lens = encoder_of(), Glance(19, HIDDENS), None if lens is None else tf.constant(lens)
+    encoded = encoder(tf.ones((3, 7)), lens)
+    state, tokens = decoder.init_state(encoded, lens), tf.constant([[2, 5], [2, 7], [3, 3]])
+    scores, _ = decoder(tokens, state, training=False)
+    weights = decoder.attention_weights
+    assert scores.shape == (3, 2, 19)
+    assert [each.shape.as_list() for each in weights] == [[3, 1, 7]] * 2
+    if lens is not None:
+        np.testing.assert_array_equal(weights[1][1, 0, 2:], 0)
+    for step in range(2):
+        one, state = decoder(tokens[:, step : step + 1], state, training=False)
+        np.testing.assert_allclose(one[:, 0], scores[:, step], atol=1e-5)
 
 
 # --- training
@@ -439,12 +313,10 @@ def translations(net, source_vocab, target_vocab):
     ]
 
 
-def test_the_first_generation_learns_to_translate(sentences, capsys):
+def test_a_readers_translator_learns_the_four_sentences(sentences, capsys):
     draw_alike()
     batches, source_vocab, target_vocab = d2l.load_data_nmt(batch_size=3, num_steps=7)
-    net = d2l.EncoderDecoder(
-        d2l.Seq2SeqEncoder(len(source_vocab), 16, 16, 1), d2l.Seq2SeqAttentionDecoder(len(target_vocab), 16, 16, 1)
-    )
+    net = d2l.EncoderDecoder(d2l.Seq2SeqEncoder(len(source_vocab), 16, 16, 1), Glance(len(target_vocab), 16))
     d2l.train_seq2seq(net, batches, 0.02, 60, target_vocab, d2l.try_gpu())
     assert "tokens/sec on /CPU:0" in capsys.readouterr().out
     assert translations(net, source_vocab, target_vocab) == [
@@ -454,42 +326,7 @@ def test_the_first_generation_learns_to_translate(sentences, capsys):
     looked_at = np.array(weights)  # two words and the end, of one step, one sentence and one query each
     assert looked_at.shape == (3, 1, 1, 1, 7)
     np.testing.assert_allclose(looked_at[..., :3].sum(-1), np.ones((3, 1, 1, 1)), atol=1e-6)
-
-
-def test_a_readers_decoder_is_trained_too(sentences, capsys):
-    draw_alike()
-    batches, _, target_vocab = d2l.load_data_nmt(batch_size=4, num_steps=7)
-    net = d2l.EncoderDecoder(d2l.Seq2SeqEncoder(17, 8, 8, 1), Glance(len(target_vocab), 8))
-    losses = []
-    for _ in range(2):
-        d2l.train_seq2seq(net, batches, 0.02, 5, target_vocab, d2l.cpu())
-        losses.append(float(capsys.readouterr().out.split()[1].rstrip(",")))
-    assert losses[1] < losses[0]
-
-
-def test_the_second_generation_learns(sentences):
-    draw_alike()
-    data = d2l.MTFraEng(batch_size=2, num_steps=7, num_train=4, num_val=0)
-    assert len(data.arrays[0]) == 4  # the fixture's sentences
-    sizes = {"embed_size": 16, "num_hiddens": 16, "num_layers": 1}
-    encoder = d2l.Seq2SeqEncoder(len(data.src_vocab), **sizes)
-    decoder = d2l.Seq2SeqAttentionDecoder(len(data.tgt_vocab), **sizes)
-    model = d2l.Seq2Seq(encoder, decoder, tgt_pad=data.tgt_vocab["<pad>"], lr=0.02)
-    trainer = d2l.Trainer(max_epochs=12, gradient_clip_val=1)
-    trainer.fit(model, data)
-    losses = [loss for _, loss in model.board.data["train_loss"]]
-    assert losses[-1] < 0.7 * losses[0]
-    tokens, weights = model.predict_step(data.build(["go .", "i lost ."], ["va !", "?"]), d2l.try_gpu(), 7, True)
-    assert tokens.shape == (2, 7)
-    assert weights[6][0].shape == (2, 1, 7)
-    assert model.predict_step(data.build(["go ."], ["va !"]), d2l.try_gpu(), 7)[1] == []
-
-
-def test_the_second_generations_loss_leaves_padding_out(sentences):
-    model = d2l.Seq2Seq(*translator(), tgt_pad=1, lr=0.1)
-    scores, labels = normal(2, 3, 19), np.array([[4, 5, 1], [6, 1, 1]])
-    expected = F.cross_entropy(torch.tensor(scores).flatten(0, 1), torch.tensor(labels).flatten(), ignore_index=1)
-    assert float(model.loss(tf.constant(scores), tf.constant(labels))) == pytest.approx(float(expected), abs=1e-5)
+    np.testing.assert_array_equal(looked_at[..., 3:], 0)
 
 
 def test_the_first_generations_loss():
@@ -504,36 +341,6 @@ def test_gradients_are_clipped_together():
     np.testing.assert_allclose([float(clipped[0][0]), float(clipped[1][0, 0])], [1.2, 1.6], atol=1e-6)
     kept = d2l.grad_clipping([tf.constant([3.0])], 5)
     np.testing.assert_allclose(kept[0], [3.0])
-
-
-def test_a_module_of_the_readers_own():
-    class Line(d2l.Module):
-        def __init__(self, lr):
-            super().__init__()
-            self.save_hyperparameters()
-            self.net = tf.keras.layers.Dense(1)
-
-        def loss(self, y_hat, y):
-            return tf.reduce_mean((y_hat - y) ** 2)
-
-    class Points(d2l.DataModule):
-        def __init__(self, batch_size):
-            super().__init__()
-            self.save_hyperparameters()
-            self.X = tf.constant(normal(32, 2))
-            self.y = self.X @ tf.constant([[2.0], [-3.0]]) + 1
-
-        def get_dataloader(self, train):
-            return self.get_tensorloader((self.X, self.y), train)
-
-    model, trainer = Line(lr=0.1), d2l.Trainer(max_epochs=20)
-    trainer.fit(model, Points(batch_size=8))
-    np.testing.assert_allclose(model.net.kernel, [[2], [-3]], atol=0.05)
-    assert set(model.board.data) == {"train_loss", "val_loss"}
-    assert model.lr == 0.1
-    assert (trainer.steps, trainer.progress) == (80, 20)
-    with pytest.raises(NotImplementedError):
-        d2l.Module().loss(1, 2)
 
 
 # --- arrays and the rest
@@ -556,13 +363,13 @@ def test_arrays():
 
 NAMES = """
     masked_softmax sequence_mask AdditiveAttention DotProductAttention MultiHeadAttention transpose_qkv transpose_output
-    NWKernelRegression PositionalEncoding Encoder Decoder AttentionDecoder EncoderDecoder GRU Seq2SeqEncoder
-    Seq2SeqAttentionDecoder MaskedSoftmaxCELoss Vocab read_data_nmt preprocess_nmt tokenize_nmt truncate_pad
+    PositionalEncoding Encoder Decoder AttentionDecoder EncoderDecoder Seq2SeqEncoder MaskedSoftmaxCELoss
+    Vocab read_data_nmt preprocess_nmt tokenize_nmt truncate_pad
     build_array_nmt load_data_nmt load_array train_seq2seq predict_seq2seq bleu grad_clipping show_heatmaps plot plt
     set_axes set_figsize use_svg_display Animator Accumulator Timer cpu gpu num_gpus try_gpu try_all_gpus tensor zeros
     ones zeros_like ones_like eye normal rand arange linspace meshgrid reshape concat stack transpose expand_dims repeat
     reduce_sum reduce_mean argmax astype to numpy size matmul batch_matmul sin cos sinh cosh tanh exp log abs sigmoid
-    int32 int64 float32 nn_Module Module DataModule Trainer MTFraEng Seq2Seq ProgressBoard HyperParameters add_to_class
+    int32 int64 float32 nn_Module ProgressBoard HyperParameters add_to_class
     check_len check_shape
 """
 
@@ -570,6 +377,29 @@ NAMES = """
 def test_every_name_is_there():
     assert sorted(d2l.__all__) == sorted(NAMES.split())
     assert [name for name in NAMES.split() if not hasattr(d2l, name)] == []
+
+
+def test_modules_are_reached_through_it():
+    assert d2l.np is np
+    assert d2l.math is math
+    assert d2l.collections.Counter("aab")["a"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("Trainer", "edition 1.0"), ("Seq2SeqAttentionDecoder", "own cell"), ("Updater", "not of the attention chapters")],
+)
+def test_what_it_does_not_have_it_says(name, why):
+    with pytest.raises(AttributeError, match=f"'dikkat.textbook.tensorflow' has no attribute '{name}': .*{why}"):
+        getattr(d2l, name)
+
+
+@pytest.mark.parametrize("shapes", [((2, 3, 7), (3, 5, 7), (3, 5, 11)), ((2, 3, 7), (2, 5, 7), (2, 4, 11))])
+def test_shapes_that_do_not_fit_are_refused(shapes):
+    with pytest.raises(ValueError, match="queries, keys, values: got shapes"):
+        d2l.DotProductAttention(0)(*map(tf.zeros, shapes))
+    with pytest.raises(ValueError, match=r"X: got shape \(2, 3\)"):
+        d2l.masked_softmax(tf.zeros((2, 3)), tf.constant([1, 2]))
 
 
 SIGNATURES = {
@@ -580,12 +410,9 @@ SIGNATURES = {
     "MultiHeadAttention": "key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias=False, **kwargs",
     "transpose_qkv": "X, num_heads",
     "transpose_output": "X, num_heads",
-    "NWKernelRegression": "**kwargs",
     "PositionalEncoding": "num_hiddens, dropout, max_len=1000, **kwargs",
     "Seq2SeqEncoder": "vocab_size, embed_size, num_hiddens, num_layers, dropout=0, **kwargs",
-    "Seq2SeqAttentionDecoder": "vocab_size, embed_size, num_hiddens, num_layers, dropout=0, **kwargs",
     "EncoderDecoder": "encoder, decoder, **kwargs",
-    "GRU": "num_hiddens, num_layers, dropout=0, **kwargs",
     "MaskedSoftmaxCELoss": "valid_len",
     "load_array": "data_arrays, batch_size, is_train=True",
     "load_data_nmt": "batch_size, num_steps, num_examples=600",
@@ -594,11 +421,6 @@ SIGNATURES = {
     "predict_seq2seq": "net, src_sentence, src_vocab, tgt_vocab, num_steps, save_attention_weights=False",
     "grad_clipping": "grads, theta",
     "show_heatmaps": "matrices, xlabel, ylabel, titles=None, figsize=(2.5, 2.5), cmap='Reds'",
-    "Module": "plot_train_per_epoch=2, plot_valid_per_epoch=1",
-    "DataModule": "root='../data', num_workers=4",
-    "Trainer": "max_epochs, num_gpus=0, gradient_clip_val=0",
-    "MTFraEng": "batch_size, num_steps=9, num_train=512, num_val=128",
-    "Seq2Seq": "encoder, decoder, tgt_pad, lr",
 }
 
 
@@ -636,11 +458,10 @@ def test_tensorflow_may_be_imported_before():
     ("name", "module", "said"),
     [
         ("tf_keras", None, r"pip install '\.\[textbook-tensorflow\]'"),
-        ("tf_keras", Other(spec=keras2.__spec__, layers=Other(Layer=object)), "TF_USE_LEGACY_KERAS=1"),
-        ("keras", Other(backend=Other(backend=lambda: "jax")), "backend 'jax'"),
+        ("tf_keras", Other(spec=d2l.__spec__, layers=Other(Layer=object)), "TF_USE_LEGACY_KERAS=1"),
     ],
 )
 def test_an_import_that_cannot_work_says_why(name, module, said, monkeypatch):
     monkeypatch.setitem(sys.modules, name, module)
     with pytest.raises(ImportError, match=said):
-        runpy.run_path(keras2.__file__)
+        runpy.run_path(d2l.__file__)

@@ -64,7 +64,7 @@ def test_array_helpers_are_the_frameworks():
 
 NAMES = """
     masked_softmax sequence_mask AdditiveAttention DotProductAttention MultiHeadAttention transpose_qkv transpose_output
-    NWKernelRegression Encoder Decoder AttentionDecoder EncoderDecoder Seq2SeqEncoder Seq2SeqAttentionDecoder
+    Encoder Decoder AttentionDecoder EncoderDecoder Seq2SeqEncoder Seq2SeqAttentionDecoder
     MaskedSoftmaxCELoss Vocab read_data_nmt preprocess_nmt tokenize_nmt truncate_pad build_array_nmt load_data_nmt
     load_array train_seq2seq predict_seq2seq bleu grad_clipping show_heatmaps plot plt Animator Accumulator Timer
     try_gpu tensor zeros ones normal arange reshape concat reduce_sum astype expand_dims transpose
@@ -280,22 +280,6 @@ def test_heads_are_parted_and_joined():
     assert torch.equal(attention.transpose_output(attention.transpose_qkv(X)), X)
 
 
-def test_kernel_regression_with_flat_arrays():
-    net = d2l.NWKernelRegression()
-    queries, keys, values = torch.randn(5), torch.randn(5, 7), torch.randn(5, 7)
-    output = net(queries, keys, values)
-    w = net.w.item()
-    scores = -(((queries[:, None] - keys).double().numpy() * w) ** 2) / 2
-    weights = softmax_over(scores[None], [7])[0]
-    close(output, (weights * values.numpy()).sum(1))
-    close(net.attention_weights, weights)
-    assert output.shape == (5,)
-    shared = net(queries, keys[0], values[0])
-    close(shared, net(queries, keys[:1].expand(5, 7), values[:1].expand(5, 7)).detach().numpy())
-    output.sum().backward()
-    assert net.w.grad.shape == (1,)
-
-
 @pytest.mark.parametrize("size", [6, 7, 32])
 def test_positions_are_waves(size):
     encoding = d2l.PositionalEncoding(size, 0, max_len=1000)
@@ -306,6 +290,62 @@ def test_positions_are_waves(size):
     X = torch.randn(2, 11, size)
     close(encoding(X), X.numpy() + expected[:11], atol=1e-5)
     assert not encoding.state_dict()
+
+
+def by_hand(attention, queries, keys, values, lens):
+    """Additive attention with whatever modules stand in the layer, in the book's order."""
+    features = torch.tanh(attention.W_q(queries)[:, :, None] + attention.W_k(keys)[:, None])
+    weights = softmax_over(attention.w_v(features)[..., 0].detach(), lens)
+    return attention.dropout(torch.from_numpy(weights).float()) @ values
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda attention: attention.w_v.register_forward_hook(lambda module, given, found: 3 * found),
+        lambda attention: setattr(attention, "w_v", nn.Sequential(nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 1))),
+        lambda attention: setattr(attention, "dropout", nn.Identity()),
+        lambda attention: attention.dropout.register_forward_hook(lambda module, given, found: 2 * found),
+        lambda attention: setattr(attention, "W_q", nn.Sequential(nn.Linear(11, 7), nn.ReLU())),
+    ],
+)
+@pytest.mark.parametrize("lazy", [False, True])
+def test_hooks_and_other_modules_take_part(change, lazy):
+    attention = d2l.AdditiveAttention(7, 0.5) if lazy else d2l.AdditiveAttention(2, 11, 7, 0.5)
+    queries, keys, values = torch.randn(3, 3, 11), torch.randn(3, 5, 2), torch.randn(3, 5, 13)
+    attention.eval()(queries, keys, values)  # so that lazy layers have a size
+    change(attention)
+    output = attention(queries, keys, values, torch.tensor([2, 0, 5]))
+    close(output, by_hand(attention, queries, keys, values, [2, 0, 5]).detach().numpy(), atol=1e-5)
+    keys[0, 2:] = values[0, 2:] = keys[1] = values[1] = queries[1] = torch.nan
+    assert torch.equal(attention(queries, keys, values, torch.tensor([2, 0, 5])), output)
+
+
+def test_a_hook_on_w_v_sees_the_features_of_all_pairs():
+    attention, seen = d2l.AdditiveAttention(2, 11, 7, 0.0), []
+    attention.w_v.register_forward_pre_hook(lambda module, given: seen.append(given[0].shape))
+    attention(torch.randn(3, 4, 11), torch.randn(3, 5, 2), torch.randn(3, 5, 13))
+    assert seen == [(3, 4, 5, 7)]
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Identity(), lambda: nn.Dropout1d(0.5)])
+def test_dot_product_attention_with_another_dropout(make):
+    attention = d2l.DotProductAttention(0.5)
+    attention.dropout = make().eval()
+    queries, keys, values = torch.randn(3, 3, 11), torch.randn(3, 3, 11), torch.randn(3, 3, 2)
+    output = attention(queries, keys, values, torch.tensor([2, 1, 3]))
+    mask = torch.arange(3) < torch.tensor([2, 1, 3])[:, None, None]
+    close(output, F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask).numpy())
+
+
+def test_heads_attend_with_what_stands_in_their_attention():
+    heads, X, lens = d2l.MultiHeadAttention(6, 2, 0.0), torch.randn(3, 5, 4), torch.tensor([2, 5, 3])
+    heads(X, X, X)
+    heads.attention = d2l.AdditiveAttention(3, 3, 7, 0.0)
+    split = [d2l.transpose_qkv(layer(X).detach(), 2) for layer in (heads.W_q, heads.W_k, heads.W_v)]
+    expected, _ = additive(heads.attention, *split, np.repeat(lens.numpy(), 2))
+    expected = np.concatenate([expected.reshape(3, 2, 5, 3)[:, head] for head in range(2)], axis=-1)
+    close(heads(X, X, X, lens), expected @ heads.W_o.weight.detach().numpy().T, atol=1e-5)
 
 
 # --- translators
@@ -329,7 +369,7 @@ def test_an_encoder_that_is_given_lengths_reads_no_padding():
 def test_an_encoder_without_lengths_is_a_gru():
     encoder = d2l.Seq2SeqEncoder(13, 5, 7, 2).eval()
     theirs = nn.GRU(5, 7, 2)
-    theirs.load_state_dict(encoder.rnn.gru.state_dict())
+    theirs.load_state_dict(encoder.rnn.state_dict())
     X = torch.randint(13, (3, 11))
     expected = theirs(encoder.embedding(X).transpose(0, 1))
     for given in (X, X.float()):
@@ -337,6 +377,120 @@ def test_an_encoder_without_lengths_is_a_gru():
             close(found, wanted.detach().numpy())
     with pytest.raises(ValueError, match="whole"):
         encoder(X + 0.5)
+
+
+NETWORKS = {
+    "GRU": lambda: nn.GRU(5, 7, 2),
+    "LSTM": lambda: nn.LSTM(5, 7, 2),
+    "RNN": lambda: nn.RNN(5, 7),
+    "both directions": lambda: nn.GRU(5, 7, 2, bidirectional=True),
+    "LSTM in both directions": lambda: nn.LSTM(5, 7, bidirectional=True),
+    "of edition 1.0": lambda: d2l.GRU(5, 7, 2),
+}
+
+
+def flat(state):
+    return state if isinstance(state, tuple) else (state,)
+
+
+class InALine(d2l.Seq2SeqEncoder):
+    """As a reader changes the book's encoder."""
+
+    def __init__(self, network):
+        super().__init__(13, 5, 7, 2)
+        self.rnn = network
+
+
+@pytest.mark.parametrize("subclass", [False, True])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_another_network_in_the_place_of_the_gru(name, subclass):
+    network, X = NETWORKS[name](), torch.randint(13, (3, 7))
+    if subclass:
+        encoder = InALine(network)
+    else:
+        encoder = d2l.Seq2SeqEncoder(13, 5, 7, 2)
+        encoder.rnn = network
+    outputs, state = encoder(X)
+    expected, last = network(encoder.embedding(X).transpose(0, 1))
+    for found, wanted in zip((outputs, *flat(state)), (expected, *flat(last)), strict=True):
+        assert torch.equal(found, wanted)
+    lens = [7, 2, 5]  # one sentence after the other, without its padding
+    outputs, state = encoder(X, torch.tensor(lens))
+    for row, length in enumerate(lens):
+        expected, last = network(encoder.embedding(X[row : row + 1, :length]).transpose(0, 1))
+        close(outputs[:length, row], expected[:, 0].detach().numpy())
+        assert not outputs[length:, row].any()
+        for found, wanted in zip(flat(state), flat(last), strict=True):
+            close(found[:, row], wanted[:, 0].detach().numpy())
+
+
+class Steps(nn.Module):
+    """A recurrent network of a reader's own, steps first."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.GRUCell(5, 7)
+
+    def forward(self, X):
+        states = [self.cell(X[0])]
+        for x in X[1:]:
+            states.append(self.cell(x, states[-1]))
+        return torch.stack(states), states[-1][None]
+
+
+def test_a_readers_own_network_reads_all_steps_as_in_the_book():
+    encoder, X = d2l.Seq2SeqEncoder(13, 5, 7, 1), torch.randint(13, (3, 7))
+    encoder.rnn = Steps()
+    outputs, state = encoder(X, torch.tensor([7, 2, 5]))
+    expected, last = encoder.rnn(encoder.embedding(X).transpose(0, 1))
+    assert torch.equal(outputs, expected)
+    assert torch.equal(state, last)
+
+
+def test_the_encoders_gru_is_pytorchs():
+    encoder = d2l.Seq2SeqEncoder(13, 5, 7, 2, 0.5)
+    assert (encoder.rnn.num_layers, encoder.rnn.hidden_size, encoder.rnn.dropout) == (2, 7, 0.5)
+    outputs, state = encoder.rnn(torch.zeros(11, 3, 5))
+    assert (outputs.shape, state.shape) == ((11, 3, 7), (2, 3, 7))
+    assert [name for name in encoder.state_dict() if name.endswith("ih_l0")] == ["rnn.weight_ih_l0", "rnn.bias_ih_l0"]
+
+
+class Saved(nn.Module):
+    """Modules by the names that they have in the book's classes."""
+
+    def __init__(self, **modules):
+        super().__init__()
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+
+@pytest.mark.parametrize("network", [lambda: nn.GRU(5, 7, 2), lambda: Saved(rnn=nn.GRU(5, 7, 2))])
+def test_the_books_saved_weights_load(network):
+    """Of the encoder of either edition, and of the decoder of the chapter, which the four names are."""
+    rnn = network()
+    decoder = Saved(
+        attention=Saved(W_k=nn.Linear(7, 7, False), W_q=nn.Linear(7, 7, False), w_v=nn.Linear(7, 1, False)),
+        embedding=nn.Embedding(17, 5),
+        rnn=nn.GRU(5 + 7, 7, 2),
+        dense=nn.Linear(7, 17),
+    )
+    saved = Saved(encoder=Saved(embedding=nn.Embedding(13, 5), rnn=rnn), decoder=decoder)
+    net = d2l.EncoderDecoder(d2l.Seq2SeqEncoder(13, 5, 7, 2), d2l.Seq2SeqAttentionDecoder(17, 5, 7, 2))
+    net.load_state_dict(saved.state_dict())
+    X, Y = torch.randint(13, (3, 11)), torch.randint(17, (3, 4))
+    outputs, hidden = getattr(rnn, "rnn", rnn)(saved.encoder.embedding(X).transpose(0, 1))
+    expected, encoded = [], outputs.transpose(0, 1)
+    for token in Y.T:
+        context, _ = additive(
+            decoder.attention, hidden[-1][:, None].detach(), encoded.detach(), encoded.detach(), [11] * 3
+        )
+        x = torch.cat([torch.from_numpy(context[:, 0]).float(), decoder.embedding(token)], dim=-1)
+        output, hidden = decoder.rnn(x[None], hidden)
+        expected.append(decoder.dense(output[0]))
+    close(net(X, Y)[0], torch.stack(expected, 1).detach().numpy(), rtol=1e-4, atol=1e-5)
+    again = d2l.EncoderDecoder(d2l.Seq2SeqEncoder(13, 5, 7, 2), d2l.Seq2SeqAttentionDecoder(17, 5, 7, 2))
+    again.load_state_dict(net.state_dict())
+    assert torch.equal(again(X, Y)[0], net(X, Y)[0])
 
 
 def test_a_gru_is_a_gru():
@@ -625,6 +779,23 @@ def test_the_loss_of_the_second_generation_counts_no_padding():
     Y_hat, Y = torch.randn(2, 3, 5), torch.tensor([[2, 3, 1], [4, 1, 1]])
     logs = Y_hat.double().log_softmax(-1).numpy()
     close(model.loss(Y_hat, Y), -(logs[0, 0, 2] + logs[0, 1, 3] + logs[1, 0, 4]) / 3)
+
+
+def test_modules_are_reached_through_it():
+    import collections
+    import os
+    import random
+
+    assert (d2l.np, d2l.math, d2l.os, d2l.random, d2l.collections) == (np, math, os, random, collections)
+    assert (d2l.torch, d2l.nn, d2l.F) == (torch, nn, F)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("BERTModel", "not of the attention chapters.*d2l"), ("NWKernelRegression", "own cell")]
+)
+def test_what_it_does_not_have_it_says(name, why):
+    with pytest.raises(AttributeError, match=f"'dikkat.textbook.torch' has no attribute '{name}': .*{why}"):
+        getattr(d2l, name)
 
 
 SIGNATURES = {

@@ -1,5 +1,4 @@
-"""The same attention in other frameworks: `dikkat.frameworks.keras` and `dikkat.frameworks.mxnet`.
+"""The library's scores and layers of attention in other frameworks: `dikkat.frameworks.keras`.
 
-Both mirror the PyTorch library's scores and layers, and share its weights: every parameter has the name, the layout and
-the shape that it has in PyTorch, so that one file loads everywhere.
+Every parameter has the name, the layout and the shape that it has in PyTorch, so that one file loads in both.
 """

@@ -1,6 +1,6 @@
 """Encoders: GRU and LSTM over sequences of different lengths, which never read padding."""
 
-from typing import ClassVar, Generic, TypeVar, cast
+from typing import ClassVar, Generic, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,16 @@ class _Encoder(nn.Module, Generic[StateT]):
             input_size, hidden_size, num_layers, batch_first=True, dropout=dropout, bidirectional=bidirectional
         )
         self.add_module(self.part, network)
+
+    @classmethod
+    def of(cls, network: nn.RNNBase) -> Self:
+        """An encoder of a network that another module owns: for one call, and with the network's own weights."""
+        encoder = cls.__new__(cls)
+        nn.Module.__init__(encoder)
+        encoder.directions = 2 if network.bidirectional else 1
+        encoder.output_size, encoder.training = encoder.directions * network.hidden_size, network.training
+        encoder.add_module(cls.part, network)
+        return encoder
 
     @property
     def _network(self) -> nn.RNNBase:

@@ -1,50 +1,124 @@
-"""The textbook's layers, written once: what the classes of the same names in its three modules share.
+"""The textbook's layers on PyTorch: attention, encoders and decoders. `dikkat.textbook.torch` has them all.
 
-A framework's class inherits the one here, which has the text and the steps, and a layer of its kind. What its
-constructor takes is said here, but for `**kwargs`, which go to the framework's layer, and for what differs.
 In the shapes, B is the batch, T and m are steps, n queries, h features of a state.
 """
 
-from typing import Any, ClassVar
+import math
+from collections.abc import Callable
+from typing import Any, cast
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from dikkat.scores import Pair, whole
-from dikkat.textbook.skeleton import Layer, OfAFramework, Tensor
+import dikkat
+from dikkat.masking import can_read_values
+from dikkat.recurrent import AttentionalGRU, GRUEncoder
+from dikkat.scores import Additive, ScaledDot, Score, is_plain, whole
+from dikkat.textbook.tools import check_heads, first_that_takes, positions
 
 __all__ = [
+    "GRU",
     "AdditiveAttention",
-    "Attention",
     "AttentionDecoder",
     "Decoder",
     "DotProductAttention",
     "Encoder",
     "EncoderDecoder",
+    "MaskedSoftmaxCELoss",
     "MultiHeadAttention",
-    "NWKernelRegression",
     "PositionalEncoding",
     "Seq2SeqAttentionDecoder",
     "Seq2SeqEncoder",
-    "between_layers",
-    "check_heads",
-    "positions",
+    "init_seq2seq",
+    "masked_softmax",
+    "sequence_mask",
+    "transpose_output",
+    "transpose_qkv",
 ]
+
+# --- masks
+
+
+def _integers(name: str, X: Tensor) -> Tensor:
+    """Whole numbers of any type, as integers."""
+    if X.is_floating_point():
+        wrong = X[X.frac() != 0]  # NaN and infinities among them, whose fraction is NaN
+        if wrong.numel():
+            raise ValueError(f"{name}: got {wrong[0].item()}; expected whole numbers, as integers or as floats")
+    return X.long()
+
+
+def _lengths(valid_lens: Tensor | None, keys: int) -> Tensor | None:
+    """Lengths as integers, none above the number of keys."""
+    return None if valid_lens is None else _integers("valid_lens", valid_lens).clamp(max=keys)
+
+
+def sequence_mask(X: Tensor, valid_len: Tensor, value: float = 0) -> Tensor:
+    """A copy in which another value stands behind each sequence's length.
+
+    Args:
+        X: (B, T, ...).
+        valid_len: (B,) whole numbers.
+        value: What stands there.
+
+    Raises:
+        ValueError: A length that is not whole.
+    """
+    behind = torch.arange(X.shape[1], device=X.device) >= _integers("valid_len", valid_len)[:, None]
+    return X.masked_fill(behind.reshape(*behind.shape, *[1] * (X.ndim - 2)), value)
+
+
+def masked_softmax(X: Tensor, valid_lens: Tensor | None) -> Tensor:
+    """The softmax over the first entries of each row; weights 0 in a row that has none.
+
+    Args:
+        X: (B, n, m) scores; they stay as they are.
+        valid_lens: (B,) or (B, n) whole numbers, those above m meaning m; None: all entries take part.
+
+    Returns:
+        (B, n, m).
+
+    Raises:
+        ValueError: Lengths of another shape, below 0, or not whole.
+
+    Source: *Dive into Deep Learning*, section "Attention Scoring Functions".
+
+    Example:
+        >>> from dikkat.textbook import torch as d2l
+        >>> d2l.masked_softmax(torch.zeros(1, 2, 4), torch.tensor([[2, 0]]))
+        tensor([[[0.5000, 0.5000, 0.0000, 0.0000],
+                 [0.0000, 0.0000, 0.0000, 0.0000]]])
+    """
+    if valid_lens is None:
+        return F.softmax(X, dim=-1)
+    return dikkat.masked_softmax(X, _lengths(valid_lens, X.shape[-1]))
+
+
+def _hide(queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The three with 0 for queries that see no key, and for keys and values that no query sees.
+
+    Before the projections: a hidden NaN would reach their weights' gradients as 0 · NaN.
+    """
+    if valid_lens is None:
+        return queries, keys, values
+    lens = valid_lens.reshape(len(valid_lens), -1, 1)
+    hidden = torch.arange(keys.shape[1], device=keys.device)[:, None] >= lens.amax(1, keepdim=True)
+    return queries.masked_fill(lens <= 0, 0.0), keys.masked_fill(hidden, 0.0), values.masked_fill(hidden, 0.0)
+
 
 # --- attention
 
 
-class Attention(OfAFramework):
-    """A layer that attends, and keeps what it looked at last.
+class _Attention(Score):
+    """A layer that attends with a score of its own, and keeps what it looked at last."""
 
-    Attributes:
-        attention_weights: The last call's, before dropout; (B, n, m).
-    """
-
+    dropout: nn.Module
     attention_weights: Tensor
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None) -> Tensor:
-        """Attend. TensorFlow's layers take `training` too: whether weights are dropped.
+        """Attend.
 
         Args:
             queries: (B, n, d_q).
@@ -58,81 +132,132 @@ class Attention(OfAFramework):
         Raises:
             ValueError: Shapes that do not fit, or lengths that are not whole numbers from 0.
         """
-        return self.look(queries, keys, values, valid_lens)
+        lens, dropout = _lengths(valid_lens, keys.shape[-2]), self.dropout
+        if self._is_plain() and type(dropout) is nn.Dropout and not _has_hooks(dropout):
+            p = dropout.p if dropout.training else 0.0
+            output, self.attention_weights = dikkat.attend(
+                queries, keys, values, score=self, valid_lens=lens, dropout=p, return_weights=True
+            )
+            return output
+        # A module that a reader has put in, or hooked to, is called with what the book's layer calls it with.
+        queries, keys, values = _hide(queries, keys, values, lens)
+        self.attention_weights = masked_softmax(self._scores(queries, keys), lens)
+        return cast(Tensor, dropout(self.attention_weights) @ values)
 
-    def look(
-        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None, training: Any = None
-    ) -> Tensor:
-        """`forward`, in training or not; None: as the framework says."""
-        dropout = self.framework.dropping(self, training)
-        output, self.attention_weights = self.framework.attend(self, queries, keys, values, valid_lens, dropout)
-        return output
+    def _is_plain(self) -> bool:
+        """Whether the score is what its weights say."""
+        return True
+
+    def _scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """(B, n, m), step by step."""
+        raise NotImplementedError
 
 
-class AdditiveAttention(Attention):
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
+
+
+class AdditiveAttention(_Attention, Additive):
     """Additive attention, of the score Σ_h v_h tanh((W_q q)_h + (W_k k)_h) with the layers `W_q`, `W_k` and `w_v`.
 
-    Its constructor takes:
+    `AdditiveAttention(key_size, query_size, num_hiddens, dropout)` as in edition 0.17; as in 1.0,
+    `AdditiveAttention(num_hiddens, dropout)`, which takes the other sizes from the first call.
 
-    - `key_size`: features of a key.
-    - `query_size`: features of a query.
-    - `num_hiddens`: features of both projections.
-    - `dropout`: the probability with which a weight is dropped, in training.
+    Args:
+        *args: `key_size` and `query_size`, features of a key and of a query; `num_hiddens`, those of both projections;
+            `dropout`, the probability with which a weight is dropped in training.
+        **kwargs: The same by their names.
+
+    Attributes:
+        attention_weights: The last call's, before dropout; (B, n, m).
 
     Source: Bahdanau, Cho and Bengio 2015, section 3.1.
+
+    Example:
+        >>> attention = AdditiveAttention(num_hiddens=19, dropout=0.25)
+        >>> queries, keys, values = torch.zeros(5, 3, 17), torch.ones(5, 7, 11), torch.ones(5, 7, 13)
+        >>> attention(queries, keys, values, torch.tensor([7, 1, 4, 0, 3])).shape, attention.attention_weights.shape
+        (torch.Size([5, 3, 13]), torch.Size([5, 3, 7]))
     """
 
-    pair: ClassVar[Pair] = "additive"
-    W_q: Layer
-    W_k: Layer
-    w_v: Layer
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        key_size, query_size, num_hiddens, dropout = first_that_takes(
+            args,
+            kwargs,
+            lambda key_size, query_size, num_hiddens, dropout: (key_size, query_size, num_hiddens, dropout),
+            lambda num_hiddens, dropout: (None, None, num_hiddens, dropout),
+        )
+        Score.__init__(self)
+        self.num_hiddens = num_hiddens
+        self.W_k = _linear("key_size", key_size, num_hiddens)
+        self.W_q = _linear("query_size", query_size, num_hiddens)
+        self.w_v = nn.Linear(num_hiddens, 1, bias=False)
+        self.dropout = nn.Dropout(dropout)
 
-    def project_query(self, query: Tensor) -> Tensor:
-        """W_q q."""
-        return self.W_q(query)
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None) -> Tensor:
+        """(B, n, query_size), (B, m, key_size), (B, m, d_v), lengths (B,) or (B, n), None for all -> (B, n, d_v)."""
+        for layer, features in ((self.W_q, queries), (self.W_k, keys)):
+            if isinstance(layer, nn.LazyLinear):
+                layer(features[..., :1, :])  # from which it takes its size
+        return super().forward(queries, keys, values, valid_lens)
 
-    def project_key(self, key: Tensor) -> Tensor:
-        """W_k k."""
-        return self.W_k(key)
+    def _is_plain(self) -> bool:
+        return is_plain(self.w_v)
+
+    def _scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        features = torch.tanh(self.W_q(queries).unsqueeze(2) + self.W_k(keys).unsqueeze(1))
+        return cast(Tensor, self.w_v(features).squeeze(-1))
 
 
-class DotProductAttention(Attention):
+def _linear(name: str, size: int | None, num_hiddens: int, bias: bool = False) -> nn.Linear:
+    """A linear layer; without a size, one that takes its size from the first input."""
+    if size is None:
+        return nn.LazyLinear(num_hiddens, bias=bias)
+    return nn.Linear(whole(name, size), num_hiddens, bias=bias)
+
+
+class DotProductAttention(_Attention, ScaledDot):
     """Scaled dot-product attention, of the score ⟨q, k⟩ / √d.
 
-    Its constructor takes:
+    Args:
+        dropout: The probability with which a weight is dropped, in training.
 
-    - `dropout`: the probability with which a weight is dropped, in training.
+    Attributes:
+        attention_weights: The last call's, before dropout; (B, n, m).
 
     Source: Vaswani et al. 2017, section 3.2.1.
     """
 
-    pair: ClassVar[Pair] = "inner"
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
 
-    def project_query(self, query: Tensor) -> Tensor:
-        """q / √d."""
-        return query / query.shape[-1] ** 0.5
-
-    def project_key(self, key: Tensor) -> Tensor:
-        """k."""
-        return key
-
-    def pair_weight(self) -> Tensor:
-        """None: the products of all features count alike."""
-        return None
+    def _scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return queries @ keys.mT / math.sqrt(queries.shape[-1])
 
 
-class MultiHeadAttention(OfAFramework):
+def transpose_qkv(X: Tensor, num_heads: int) -> Tensor:
+    """(B, n, heads · d) -> (B · heads, n, d): a batch element of each head."""
+    return X.unflatten(-1, (num_heads, -1)).transpose(1, 2).flatten(0, 1)
+
+
+def transpose_output(X: Tensor, num_heads: int) -> Tensor:
+    """(B · heads, n, d) -> (B, n, heads · d), the reverse of `transpose_qkv`."""
+    return X.unflatten(0, (-1, num_heads)).transpose(1, 2).flatten(2)
+
+
+class MultiHeadAttention(nn.Module):
     """Several scaled dot-product attentions, each on its share of the projected features.
 
-    Its constructor takes:
+    `MultiHeadAttention(key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias=False)` as in edition
+    0.17; as in 1.0 without the first three, which are then those of the first call.
 
-    - `key_size`: features of a key.
-    - `query_size`: features of a query.
-    - `value_size`: features of a value.
-    - `num_hiddens`: features of the projections and of the output; a multiple of `num_heads`.
-    - `num_heads`: how many attentions.
-    - `dropout`: the probability with which a weight is dropped, in training.
-    - `bias`: whether the projections have one; in MXNet `use_bias`.
+    Args:
+        *args: `key_size`, `query_size`, `value_size`, features of what comes in; `num_hiddens`, those of the
+            projections and of the output; `num_heads`; `dropout` of weights; `bias`, whether the projections have one.
+        **kwargs: The same by their names.
 
     Attributes:
         attention: The `DotProductAttention` of the heads, whose `attention_weights` are (B · heads, n, m).
@@ -141,101 +266,58 @@ class MultiHeadAttention(OfAFramework):
         ValueError: `num_hiddens` is no multiple of `num_heads`.
 
     Source: Vaswani et al. 2017, section 3.2.2.
+
+    Example:
+        >>> attention, X = MultiHeadAttention(21, 3, 0.25), torch.ones(5, 7, 11)
+        >>> attention(X, X, X, torch.tensor([7, 1, 4, 0, 3])).shape
+        torch.Size([5, 7, 21])
     """
 
-    num_heads: int
-    attention: Layer
-    W_q: Layer
-    W_k: Layer
-    W_v: Layer
-    W_o: Layer
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+        sizes, num_hiddens, self.num_heads, dropout, bias = first_that_takes(
+            args,
+            kwargs,
+            lambda key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias=False: (
+                (query_size, key_size, value_size), num_hiddens, num_heads, dropout, bias,
+            ),
+            lambda num_hiddens, num_heads, dropout, bias=False: ((None,) * 3, num_hiddens, num_heads, dropout, bias),
+        )  # fmt: skip
+        check_heads(num_hiddens, self.num_heads)
+        self.attention = DotProductAttention(dropout)
+        names = ("query_size", "key_size", "value_size")
+        self.W_q, self.W_k, self.W_v = (
+            _linear(name, size, num_hiddens, bias) for name, size in zip(names, sizes, strict=True)
+        )
+        self.W_o = nn.Linear(num_hiddens, num_hiddens, bias=bias)
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None) -> Tensor:
         """(B, n, query_size), (B, m, key_size), (B, m, value_size), lengths (B,) or (B, n) -> (B, n, num_hiddens)."""
-        return self.look(queries, keys, values, valid_lens)
-
-    def look(
-        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None, training: Any = None
-    ) -> Tensor:
-        """`forward`, in training or not; None: as the framework says."""
-        dropout = self.framework.dropping(self.attention, training)
-        output, weights = self.framework.attend_heads(self, queries, keys, values, valid_lens, dropout)
-        self.attention.attention_weights = weights
-        return self.W_o(output)
+        lens = _lengths(valid_lens, keys.shape[1])
+        queries, keys, values = _hide(queries, keys, values, lens)
+        heads = (
+            transpose_qkv(layer(X), self.num_heads)
+            for layer, X in ((self.W_q, queries), (self.W_k, keys), (self.W_v, values))
+        )
+        lens = None if lens is None else lens.repeat_interleave(self.num_heads, dim=0)
+        return cast(Tensor, self.W_o(transpose_output(self.attention(*heads, lens), self.num_heads)))
 
     def transpose_qkv(self, X: Tensor) -> Tensor:
-        """`Skeleton.transpose_qkv` with this layer's heads."""
-        return self.framework.transpose_qkv(X, self.num_heads)
+        """The function of this name with this layer's heads."""
+        return transpose_qkv(X, self.num_heads)
 
     def transpose_output(self, X: Tensor) -> Tensor:
-        """`Skeleton.transpose_output` with this layer's heads."""
-        return self.framework.transpose_output(X, self.num_heads)
+        """The function of this name with this layer's heads."""
+        return transpose_output(X, self.num_heads)
 
 
-def check_heads(num_hiddens: int, num_heads: int) -> None:
-    """Check that the heads of a `MultiHeadAttention` share its features evenly.
+class PositionalEncoding(nn.Module):
+    """Adds to each position sines and cosines of its own, `dikkat.textbook.tools.positions`.
 
-    Raises:
-        TypeError: A size that is no whole number.
-        ValueError: `num_hiddens` is no multiple of `num_heads`.
-    """
-    if whole("num_hiddens", num_hiddens) % whole("num_heads", num_heads):
-        raise ValueError(f"num_hiddens: got {num_hiddens}; expected a multiple of num_heads, {num_heads}")
-
-
-class NWKernelRegression(OfAFramework):
-    """Nadaraya–Watson regression with a Gaussian kernel whose width is learnt: softmax(−((q − k) w)² / 2).
-
-    Attributes:
-        w: (1,), one over the bandwidth.
-        attention_weights: The last call's, (n, m).
-
-    Source: Nadaraya 1964; Watson 1964.
-    """
-
-    pair: ClassVar[Pair] = "distance"
-    w: Tensor
-    attention_weights: Tensor
-
-    def project_query(self, query: Tensor) -> Tensor:
-        """q w."""
-        return query * self.w
-
-    def project_key(self, key: Tensor) -> Tensor:
-        """k w."""
-        return key * self.w
-
-    def pair_weight(self) -> Tensor:
-        """None: there is one feature."""
-        return None
-
-    def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Predict.
-
-        Args:
-            queries: (n,).
-            keys: (n, m), those of each query; or (m,), of all.
-            values: Likewise.
-
-        Returns:
-            (n,).
-        """
-        framework, shape = self.framework, (queries.shape[0], keys.shape[-1])
-        keys, values = (framework.broadcast_to(each, shape)[:, :, None] for each in (keys, values))
-        queries = framework.reshape(queries, (-1, 1, 1))
-        output, weights = framework.attend(self, queries, keys, values, None, 0.0)
-        self.attention_weights = weights[:, 0]
-        return framework.reshape(output, (-1,))
-
-
-class PositionalEncoding(OfAFramework):
-    """Adds to each position sines and cosines of its own, those of `positions`.
-
-    Its constructor takes:
-
-    - `num_hiddens`: features.
-    - `dropout`: the probability with which a feature is dropped, in training.
-    - `max_len`: positions.
+    Args:
+        num_hiddens: Features.
+        dropout: The probability with which a feature is dropped, in training.
+        max_len: Positions.
 
     Attributes:
         P: (1, max_len, num_hiddens).
@@ -243,43 +325,31 @@ class PositionalEncoding(OfAFramework):
     Source: Vaswani et al. 2017, section 3.5.
     """
 
+    P: Tensor
 
-def positions(num_hiddens: int, max_len: int) -> NDArray[np.float32]:
-    r"""Sines and cosines of positions.
+    def __init__(self, num_hiddens: int, dropout: float, max_len: int = 1000) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.register_buffer("P", torch.from_numpy(positions(num_hiddens, max_len)), persistent=False)
 
-    $$ P_{i, 2j} = \sin\left(i / 10000^{2j/d}\right), \qquad P_{i, 2j+1} = \cos\left(i / 10000^{2j/d}\right) $$
-
-    Args:
-        num_hiddens: d.
-        max_len: How many positions.
-
-    Returns:
-        P, (1, max_len, d).
-
-    Source: Vaswani et al. 2017, section 3.5.
-
-    Example:
-        >>> positions(3, 2).round(2).tolist()[0][0]
-        [0.0, 1.0, 0.0]
-    """
-    column: NDArray[Any] = np.arange(num_hiddens)
-    angle = np.arange(max_len)[:, None] / 10000.0 ** ((column - column % 2) / num_hiddens)
-    return np.where(column % 2, np.cos(angle), np.sin(angle))[None].astype(np.float32)
+    def forward(self, X: Tensor) -> Tensor:
+        """(B, n, num_hiddens) -> (B, n, num_hiddens)."""
+        return cast(Tensor, self.dropout(X + self.P[:, : X.shape[1]]))
 
 
 # --- translators
 
 
-class Encoder(OfAFramework):
-    """The interface of encoders. In TensorFlow `forward` is `call`."""
+class Encoder(nn.Module):
+    """The interface of encoders."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What a decoder is to know of the inputs; the encoder's own."""
         raise NotImplementedError
 
 
-class Decoder(OfAFramework):
-    """The interface of decoders. In TensorFlow `forward` is `call`."""
+class Decoder(nn.Module):
+    """The interface of decoders."""
 
     def init_state(self, enc_outputs: Any, *args: Any) -> Any:
         """The state before the first step, made of what the encoder returned; the decoder's own."""
@@ -290,7 +360,7 @@ class Decoder(OfAFramework):
         raise NotImplementedError
 
 
-class AttentionDecoder:
+class AttentionDecoder(Decoder):
     """The interface of decoders that attend."""
 
     @property
@@ -299,46 +369,77 @@ class AttentionDecoder:
         raise NotImplementedError
 
 
-class EncoderDecoder(OfAFramework):
+class EncoderDecoder(nn.Module):
     """An encoder, and a decoder that begins with what it found."""
 
-    encoder: Layer
-    decoder: Layer
+    def __init__(self, encoder: nn.Module, decoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
 
-    def forward(self, enc_X: Tensor, dec_X: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """The decoder's outputs and its state.
-
-        Args:
-            enc_X: What the encoder reads.
-            dec_X: What the decoder reads.
-            *args: What goes to both, such as lengths.
-            **kwargs: What goes to the calls of both, such as TensorFlow's `training`.
-        """
-        state = self.decoder.init_state(self.encoder(enc_X, *args, **kwargs), *args)
-        return self.decoder(dec_X, state, **kwargs)
+    def forward(self, enc_X: Tensor, dec_X: Tensor, *args: Any) -> Any:
+        """The decoder's outputs and its state; `args`, such as lengths, go to the encoder and to `init_state`."""
+        init_state = cast(Callable[..., Any], self.decoder.init_state)
+        return self.decoder(dec_X, init_state(self.encoder(enc_X, *args), *args))
 
 
-def between_layers(num_layers: int, dropout: float) -> float:
+class GRU(nn.Module):
+    """A GRU of several layers, steps first.
+
+    Args:
+        num_inputs: Features of an input.
+        num_hiddens: Features of a state.
+        num_layers: Layers.
+        dropout: The probability with which a feature is dropped between layers, in training.
+    """
+
+    def __init__(self, num_inputs: int, num_hiddens: int, num_layers: int, dropout: float = 0) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(num_inputs, num_hiddens, num_layers, dropout=_between_layers(num_layers, dropout))
+
+    def forward(self, inputs: Tensor, H: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(T, B, num_inputs) and a state (layers, B, h) -> states (T, B, h), the last state."""
+        outputs, state = self.rnn(inputs, H)
+        return outputs, state
+
+
+def _between_layers(num_layers: int, dropout: float) -> float:
     """The dropout between layers, which the book takes for a single one too."""
     return dropout if num_layers > 1 else 0.0
 
 
-class Seq2SeqEncoder(OfAFramework):
+def init_seq2seq(module: nn.Module) -> None:
+    """Xavier-uniform matrices for linear and recurrent layers: for `net.apply(init_seq2seq)`."""
+    recurrent = isinstance(module, nn.RNNBase | AttentionalGRU)
+    if isinstance(module, nn.LazyLinear) or not (recurrent or isinstance(module, nn.Linear)):
+        return
+    for name, parameter in module.named_parameters(recurse=False):
+        if name.startswith("weight"):
+            nn.init.xavier_uniform_(parameter)
+
+
+class Seq2SeqEncoder(Encoder):
     """An embedding and a GRU. Given lengths, it reads no padding.
 
-    Its constructor takes:
+    Another network may stand in the place of `rnn`: one of PyTorch's, in one or both directions, reads no padding
+    either; a module of a reader's own is called with (T, B, embed_size) alone, and reads all steps, as in the book.
+    Weights that were saved with the book's library load, those of both editions.
 
-    - `vocab_size`: tokens.
-    - `embed_size`: features of an embedding.
-    - `num_hiddens`: features of a state.
-    - `num_layers`: GRU layers.
-    - `dropout`: the probability with which a feature is dropped between layers, in training.
+    Args:
+        vocab_size: Tokens.
+        embed_size: Features of an embedding.
+        num_hiddens: Features of a state.
+        num_layers: GRU layers.
+        dropout: The probability with which a feature is dropped between layers, in training.
     """
 
-    embedding: Layer
-    rnn: Layer
+    def __init__(self, vocab_size: int, embed_size: int, num_hiddens: int, num_layers: int, dropout: float = 0) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, embed_size)
+        self.rnn: nn.Module = nn.GRU(embed_size, num_hiddens, num_layers, dropout=_between_layers(num_layers, dropout))
+        self.apply(init_seq2seq)
+        self.register_load_state_dict_pre_hook(_of_edition_1)
 
-    def forward(self, X: Tensor, valid_len: Tensor | None = None, *args: Any) -> tuple[Tensor, Tensor]:
+    def forward(self, X: Tensor, valid_len: Tensor | None = None, *args: Any) -> tuple[Tensor, Any]:
         """Encode.
 
         Args:
@@ -350,42 +451,67 @@ class Seq2SeqEncoder(OfAFramework):
             The top layer's states (T, B, h), 0 behind a length; each layer's last state (layers, B, h).
 
         Raises:
-            ValueError: A length that is not whole, or less than 1.
+            ValueError: A token id or a length that is not whole, or a length that is less than 1.
         """
-        framework, (batch, steps) = self.framework, X.shape
-        everything = framework.tensor(np.full(batch, steps))
-        lens = everything if valid_len is None else framework.lengths(valid_len, steps, "valid_len", 1)
-        outputs, state = self.rnn(self.embedding(framework.integers("X", X)), lens)
-        return framework.swapaxes(outputs, 0, 1), self.state_out(state)
+        embedded, rnn = self.embedding(_integers("X", X)), self.rnn
+        if valid_len is None or not len(X) or not isinstance(rnn, nn.RNNBase | GRU):
+            outputs, state = rnn(embedded.transpose(0, 1))
+            return outputs, state
+        lens = _integers("valid_len", valid_len).clamp(max=X.shape[1])
+        if lens.numel() and can_read_values(lens) and int(lens.min()) < 1:
+            raise ValueError(f"valid_len: got {int(lens.min())}; expected 1 at least")
+        if type(rnn) is nn.GRU and not rnn.bidirectional:
+            outputs, state = GRUEncoder.of(rnn)(embedded, lens)
+            return outputs.transpose(0, 1), state
+        packed = pack_padded_sequence(embedded, lens.cpu(), batch_first=True, enforce_sorted=False)
+        outputs, state = rnn(packed)
+        return pad_packed_sequence(outputs, total_length=X.shape[1])[0], state
 
-    def state_out(self, state: Tensor) -> Any:
-        """The recurrent layers' state as the book's framework has it."""
-        return state
+
+def _of_edition_1(module: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    """Rename the weights of the book's encoder of edition 1.0, which has a `GRU` in the place of PyTorch's."""
+    if not isinstance(module.rnn, GRU):
+        for name in [name for name in state_dict if name.startswith(f"{prefix}rnn.rnn.")]:
+            state_dict[prefix + name.removeprefix(f"{prefix}rnn.")] = state_dict.pop(name)
 
 
-class Seq2SeqAttentionDecoder(OfAFramework):
+class Seq2SeqAttentionDecoder(AttentionDecoder):
     """A GRU that looks at the encoder's states before every step, by additive attention.
 
-    Its constructor takes:
+    Weights of the decoder that the chapter's cell defines load, with its layers' names.
 
-    - `vocab_size`: tokens.
-    - `embed_size`: features of an embedding.
-    - `num_hiddens`: features of a state, and of the encoder's.
-    - `num_layers`: GRU layers, as the encoder has.
-    - `dropout`: the probability with which an attention weight, or a feature between layers, is dropped, in training.
+    Args:
+        vocab_size: Tokens.
+        embed_size: Features of an embedding.
+        num_hiddens: Features of a state, and of the encoder's.
+        num_layers: GRU layers, as the encoder has.
+        dropout: The probability with which an attention weight, or a feature between layers, is dropped, in training.
 
     Source: Bahdanau, Cho and Bengio 2015, section 3; as in *Dive into Deep Learning*, section "Bahdanau Attention".
     """
 
-    embedding: Layer
-    rnn: Layer
-    dense: Layer
     _looked_at: Tensor | None = None  # (B, T, m) of the last call
+
+    def __init__(self, vocab_size: int, embed_size: int, num_hiddens: int, num_layers: int, dropout: float = 0) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, embed_size)
+        self.rnn = AttentionalGRU(
+            embed_size,
+            num_hiddens,
+            num_hiddens,
+            Additive(num_hiddens, num_hiddens, num_hiddens),
+            num_layers,
+            _between_layers(num_layers, dropout),
+            weight_dropout=dropout,
+        )
+        self.dense = nn.Linear(num_hiddens, vocab_size)
+        self.apply(init_seq2seq)
+        self.register_load_state_dict_pre_hook(_of_the_cell)
 
     def init_state(self, enc_outputs: Any, enc_valid_lens: Tensor | None = None, *args: Any) -> tuple[Any, ...]:
         """The encoder's states, batch first; its last state; the lengths, None for no padding."""
         outputs, state = enc_outputs
-        return self.framework.swapaxes(outputs, 0, 1), state, enc_valid_lens
+        return outputs.transpose(0, 1), state, enc_valid_lens
 
     def forward(self, X: Tensor, state: Any) -> tuple[Tensor, list[Any]]:
         """Run some steps.
@@ -398,22 +524,50 @@ class Seq2SeqAttentionDecoder(OfAFramework):
             Scores (B, T, vocab_size); the state after the last step.
         """
         encoded, hidden, lens = state
-        framework = self.framework
-        memory = self.rnn.prepare(encoded, None if lens is None else framework.lengths(lens, encoded.shape[1]))
-        embedded = self.embedding(framework.integers("X", X))
-        outputs, _, self._looked_at, hidden = self.rnn(embedded, memory, self.state_in(hidden), return_weights=True)
-        return self.dense(outputs), [encoded, self.state_out(hidden), lens]
-
-    def state_in(self, state: Any) -> Tensor:
-        """The state (layers, B, h), from what `state_out` makes of it."""
-        return state
-
-    def state_out(self, state: Tensor) -> Any:
-        """The recurrent layers' state as the book's framework has it."""
-        return state
+        memory = self.rnn.prepare(encoded, _lengths(lens, encoded.shape[1]))
+        embedded = self.embedding(_integers("X", X))
+        outputs, _, self._looked_at, hidden = self.rnn(embedded, memory, hidden, return_weights=True)
+        return self.dense(outputs), [encoded, hidden, lens]
 
     @property
     def attention_weights(self) -> list[Tensor]:
         """What each step of the last call looked at, (B, 1, m) each; empty before the first call."""
-        weights = self._looked_at
-        return [] if weights is None else [weights[:, step : step + 1] for step in range(weights.shape[1])]
+        return [] if self._looked_at is None else list(self._looked_at.unsqueeze(2).unbind(1))
+
+
+def _of_the_cell(module: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    """Rename the weights of the chapter's decoder, which reads the context before the embedding, and not behind it."""
+    score = f"{prefix}attention."
+    names = [name for name in state_dict if name.startswith(score)]
+    for name in names:
+        state_dict[f"{prefix}rnn.score.{name.removeprefix(score)}"] = state_dict.pop(name)
+    if names:
+        weight = state_dict[f"{prefix}rnn.weight_ih_l0"]
+        state_dict[f"{prefix}rnn.weight_ih_l0"] = weight.roll(-cast(AttentionalGRU, module.rnn).hidden_size, 1)
+
+
+class MaskedSoftmaxCELoss(nn.CrossEntropyLoss):
+    """Cross-entropy of the labels that are no padding.
+
+    Args:
+        weight: (vocab_size,), what a token's loss counts; None: all 1.
+        ignore_index: A label that does not count wherever it stands.
+        label_smoothing: The part of each label that is shared out among all tokens, 0 to 1.
+    """
+
+    def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, label_smoothing: float = 0.0) -> None:
+        super().__init__(weight, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing)
+
+    def forward(self, pred: Tensor, label: Tensor, valid_len: Tensor) -> Tensor:  # type: ignore[override]
+        """The sum over each sequence's real tokens, divided by all its positions.
+
+        Args:
+            pred: (B, T, vocab_size) scores.
+            label: (B, T) token ids.
+            valid_len: (B,).
+
+        Returns:
+            (B,).
+        """
+        losses = super().forward(pred.transpose(1, 2), _integers("label", label))
+        return sequence_mask(losses, valid_len).mean(dim=1)

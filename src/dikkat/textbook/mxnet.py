@@ -1,10 +1,8 @@
 """The textbook's helper library on Apache MXNet: `from dikkat.textbook import mxnet as d2l`.
 
-Names, signatures and shapes are the book's, of both its generations. As there, `npx.set_np()` comes before arrays and
-blocks are made. MXNet's `np.array([2, 3])` is of floats: whole numbers are taken as lengths and token ids so.
-
-What the frameworks have in common stands in `dikkat.textbook.skeleton`, `layers` and `learning`. What differs from the
-book, because it is right:
+Names, signatures and shapes are those of the book's edition 0.17 and of its second Chinese edition. As there,
+`npx.set_np()` comes before arrays and blocks are made, and `np.array([2, 3])` is of floats: whole numbers are taken as
+lengths and token ids in any type. What differs from the book, because it is right:
 
 - a row of attention without a valid key has weights 0, scores may lie below −10⁶, and no function writes to its
   arguments;
@@ -13,26 +11,46 @@ book, because it is right:
 - a length above the number of keys means all of them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+import sys
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as onp
 
-from dikkat.frameworks import mxnet as dikkat
-from dikkat.textbook import common, layers, learning
+from dikkat.textbook import common, text
 from dikkat.textbook.common import *  # noqa: F403
-from dikkat.textbook.layers import between_layers, check_heads, positions
-from dikkat.textbook.skeleton import Skeleton
-from dikkat.textbook.text import Ids
+from dikkat.textbook.common import Vocab, absent
+from dikkat.textbook.epochs import run_epochs
+from dikkat.textbook.tools import check_heads, positions
 
-# isort: split
 
-from mxnet import autograd, context, gluon, init, np, npx
-from mxnet.gluon import nn, rnn
+def _refuse(reason: str) -> ImportError:
+    return ImportError(
+        f"dikkat.textbook.mxnet: {reason}; expected MXNet 1.9.1, its last release, with Python 3.11 or older and numpy "
+        "1.23.5. In an environment of its own with Python 3.11, run: pip install '.[textbook-mxnet]'"
+    )
 
-from dikkat.frameworks.mxnet.attention import hide
-from dikkat.frameworks.mxnet.backend import where, whole_numbers
-from dikkat.frameworks.mxnet.masking import visible
+
+if sys.version_info[:2] > (3, 11):
+    raise _refuse(f"got Python {sys.version_info[0]}.{sys.version_info[1]}")
+if find_spec("mxnet") is None:
+    raise _refuse("got no MXNet")
+if tuple(int(part) for part in onp.__version__.split(".")[:2]) > (1, 23):
+    raise _refuse(f"got numpy {onp.__version__}, without names that MXNet uses")
+try:
+    with warnings.catch_warnings():  # of 2022, it imports what Python and NumPy have since advised against
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from mxnet import autograd, context, gluon, init, np, npx
+        from mxnet.gluon import nn, rnn
+except OSError as error:
+    raise _refuse(
+        f"MXNet's library does not load ({error}). Of the system it needs libgomp1 and libquadmath0, as Debian and "
+        "Ubuntu call them, or libgomp and libquadmath, as Fedora does"
+    ) from error
 
 __all__ = [  # noqa: RUF022 - by kind
     # arrays
@@ -43,16 +61,14 @@ __all__ = [  # noqa: RUF022 - by kind
     # devices
     "cpu", "gpu", "num_gpus", "try_all_gpus", "try_gpu",
     # attention
-    "AdditiveAttention", "DotProductAttention", "MultiHeadAttention", "NWKernelRegression", "PositionalEncoding",
-    "masked_softmax", "sequence_mask", "transpose_output", "transpose_qkv",
+    "AdditiveAttention", "DotProductAttention", "MultiHeadAttention", "PositionalEncoding", "masked_softmax",
+    "sequence_mask", "transpose_output", "transpose_qkv",
     # translators
-    "AttentionDecoder", "Decoder", "Encoder", "EncoderDecoder", "GRU", "MaskedSoftmaxCELoss", "Seq2SeqAttentionDecoder",
-    "Seq2SeqEncoder", "build_array_nmt", "grad_clipping", "load_array", "load_data_nmt", "predict_seq2seq",
-    "train_seq2seq",
-    # learning
-    "DataModule", "MTFraEng", "Module", "Seq2Seq", "Trainer", "nn_Module",
+    "AttentionDecoder", "Decoder", "Encoder", "EncoderDecoder", "MaskedSoftmaxCELoss", "Seq2SeqEncoder",
+    "build_array_nmt", "grad_clipping", "load_array", "load_data_nmt", "nn_Module", "predict_seq2seq", "train_seq2seq",
 ]  # fmt: skip
 __all__ += common.__all__
+__getattr__ = partial(absent, __name__)
 
 Array = Any  # mxnet.np.ndarray
 
@@ -83,135 +99,110 @@ def transpose(a: Array) -> Array:
     return a.T
 
 
-# --- the skeleton's operations
+# --- devices
+
+cpu, gpu, num_gpus = context.cpu, context.gpu, context.num_gpus
 
 
-class _Batches:
-    """Batches of rows of arrays that belong together, in another order each time if `shuffle`."""
-
-    def __init__(self, arrays: Sequence[Array], batch_size: int, shuffle: bool) -> None:
-        self.arrays, self.batch_size, self.shuffle = arrays, batch_size, shuffle
-
-    def __len__(self) -> int:
-        return -(-len(self.arrays[0]) // self.batch_size)
-
-    def __iter__(self) -> Iterator[list[Array]]:
-        count = len(self.arrays[0])
-        order = onp.random.permutation(count) if self.shuffle else onp.arange(count)
-        for start in range(0, count, self.batch_size):
-            rows = np.array(order[start : start + self.batch_size], dtype="int32")
-            yield [np.take(array, rows, axis=0) for array in self.arrays]
+def try_gpu(i: int = 0) -> Any:
+    """The i-th GPU if it is there, otherwise the CPU."""
+    return gpu(i) if num_gpus() > i else cpu()
 
 
-class _MXNet(Skeleton):
-    """The skeleton of MXNet: attention is that of `dikkat.frameworks.mxnet`."""
-
-    reshape = staticmethod(np.reshape)
-    swapaxes = staticmethod(np.swapaxes)
-    broadcast_to = staticmethod(np.broadcast_to)
-    concat = staticmethod(np.concatenate)
-    full_like = staticmethod(np.full_like)
-
-    def tensor(self, ids: Ids) -> Array:
-        return np.array(ids, dtype="int32")
-
-    def integers(self, name: str, X: Array) -> Array:
-        whole_numbers(name, X)
-        return X  # as they were given: MXNet's functions take floats
-
-    def lengths(self, valid_lens: Array, keys: int, name: str = "valid_lens", least: int = 0) -> Array:
-        return self.tensor(whole_numbers(name, valid_lens).clip(max=keys))
-
-    def most_likely(self, scores: Array) -> Array:
-        return scores.argmax(axis=2).astype("int32")
-
-    def cpu(self) -> Any:
-        return context.cpu()
-
-    def gpu(self, i: int = 0) -> Any:
-        return context.gpu(i)
-
-    def num_gpus(self) -> int:
-        return int(context.num_gpus())
-
-    def put(self, x: Array, device: Any) -> Array:
-        return x.as_in_ctx(device)
-
-    def move(self, net: nn.Block, device: Any) -> None:
-        net.collect_params().reset_ctx(device)
-
-    def sequence_mask(self, X: Array, valid_len: Array, value: float = 0) -> Array:
-        inside = onp.arange(X.shape[1]) < whole_numbers("valid_len", valid_len)[:, None]
-        return where(inside.reshape(*inside.shape, *[1] * (X.ndim - 2)), X, value)
-
-    def masked_softmax(self, X: Array, valid_lens: Array | None) -> Array:
-        return dikkat.masked_softmax(X, None if valid_lens is None else self.lengths(valid_lens, X.shape[-1]))
-
-    def shown(self, queries: Array, keys: Array, valid_lens: Array | None) -> Any:
-        lens = None if valid_lens is None else self.lengths(valid_lens, keys.shape[1])
-        return visible(queries.shape[:1], queries.shape[1], keys.shape[1], valid_lens=lens)
-
-    def hide(self, queries: Array, keys: Array, values: Array, shown: Any) -> tuple[Array, Array, Array]:
-        return hide(queries, keys, values, shown)
-
-    def compare(self, score: nn.Block, queries: Array, keys: Array) -> Array:
-        return dikkat.compare(queries, keys, pair=score.pair, weight=score.pair_weight())
-
-    def pool(self, scores: Array, values: Array, shown: Any, dropout: float) -> tuple[Array, Array]:
-        return dikkat.pool(scores, values, shown, dropout=dropout)
-
-    def repeat_rows(self, shown: Any, times: int) -> Any:
-        return shown.repeat(times, axis=0)
-
-    def dropping(self, layer: nn.Block, training: None) -> float:
-        return layer.dropout if autograd.is_training() else 0.0
-
-    def load_array(self, data_arrays: Sequence[Array], batch_size: int, is_train: bool = True) -> _Batches:
-        return _Batches(data_arrays, batch_size, is_train)
-
-    def optimizer(self, net: nn.Block, name: str, lr: float) -> gluon.Trainer:
-        return gluon.Trainer(net.collect_params(), name, {"learning_rate": lr})
-
-    def learn(self, net: nn.Block, optimizer: gluon.Trainer, loss: Callable[[], Array], theta: float) -> Array:
-        with autograd.record():
-            value = loss()
-        value.backward()
-        if theta:
-            grad_clipping(net, theta)
-        optimizer.step(1)
-        return value
-
-    def total_loss(self, scores: Array, labels: Array, lens: Array) -> Array:
-        return MaskedSoftmaxCELoss()(scores, labels, lens).sum()
-
-    def mean_loss(self, scores: Array, labels: Array, padding: int) -> Array:
-        losses = _cross_entropy(scores, labels)
-        real = np.not_equal(labels, padding).astype(losses.dtype)
-        return (losses * real).sum() / real.sum()
-
-    def restart(self, net: nn.Block, device: Any) -> None:
-        net.initialize(init.Xavier(), force_reinit=True, ctx=device)
-
-
-_mxnet = _MXNet()
-cpu, gpu, num_gpus = _mxnet.cpu, _mxnet.gpu, _mxnet.num_gpus
-try_gpu, try_all_gpus = _mxnet.try_gpu, _mxnet.try_all_gpus
-masked_softmax, sequence_mask = _mxnet.masked_softmax, _mxnet.sequence_mask
-transpose_qkv, transpose_output = _mxnet.transpose_qkv, _mxnet.transpose_output
-load_array, build_array_nmt, load_data_nmt = _mxnet.load_array, _mxnet.build_array_nmt, _mxnet.load_data_nmt
-train_seq2seq, predict_seq2seq = _mxnet.train_seq2seq, _mxnet.predict_seq2seq
+def try_all_gpus() -> list[Any]:
+    """All GPUs, or a list of the CPU where there are none."""
+    return [gpu(i) for i in range(num_gpus())] or [cpu()]
 
 
 # --- attention
 
 
-def _dense(num_hiddens: int, bias: bool = False, inputs: int = 0) -> nn.Dense:
-    """A linear layer of the last dimension; of 0 inputs one that takes its size from the first call."""
-    return nn.Dense(num_hiddens, use_bias=bias, flatten=False, in_units=inputs)
+def _whole(name: str, X: Array) -> text.Ids:
+    """Whole numbers of any type, as NumPy's integers."""
+    values = X.asnumpy()
+    wrong = values[~onp.isfinite(values) | (values != onp.floor(values))]
+    if wrong.size:
+        raise ValueError(f"{name}: got {wrong[0]}; expected whole numbers, as integers or as floats")
+    return values.astype(onp.int64)
 
 
-class AdditiveAttention(layers.AdditiveAttention, nn.Block):
-    """Additive attention: `dikkat.textbook.layers.AdditiveAttention`, of the sizes of the first call.
+def _where(condition: Any, X: Array, value: float) -> Array:
+    # With a number in the place of its second array, MXNet's `where` has the gradient of the other branch.
+    return np.where(np.array(condition, dtype="bool", ctx=X.ctx), X, np.full((), value, dtype=X.dtype, ctx=X.ctx))
+
+
+def sequence_mask(X: Array, valid_len: Array, value: float = 0) -> Array:
+    """A copy of X (B, T, ...) in which another value stands behind each sequence's length (B,).
+
+    Raises:
+        ValueError: A length that is not whole.
+    """
+    inside = onp.arange(X.shape[1]) < _whole("valid_len", valid_len)[:, None]
+    return _where(inside.reshape(*inside.shape, *[1] * (X.ndim - 2)), X, value)
+
+
+def _visible(valid_lens: Array | None, scores: Sequence[int]) -> Any:
+    """The pairs that take part, NumPy's booleans (B, n or 1, m), for scores of this shape; None where all do."""
+    if valid_lens is None:
+        return None
+    if len(scores) != 3:
+        raise ValueError(f"X: got shape {tuple(scores)}; expected (batch, queries, keys)")
+    batch, queries, keys = scores
+    lens = _whole("valid_lens", valid_lens)
+    if lens.shape not in ((batch,), (batch, queries)):
+        raise ValueError(f"valid_lens: got shape {lens.shape}; expected ({batch},) or ({batch}, {queries})")
+    if lens.size and lens.min() < 0:
+        raise ValueError(f"valid_lens: got {lens.min()}; expected 0 at least")
+    return onp.arange(keys) < lens.reshape(batch, -1, 1)
+
+
+def _softmax(scores: Array, visible: Any) -> Array:
+    """Weights over the visible keys; 0 in a row that sees none, which MXNet's softmax makes NaN."""
+    if visible is None:
+        return npx.softmax(scores, axis=-1)
+    return _where(visible, npx.softmax(_where(visible, scores, -onp.inf), axis=-1), 0.0)
+
+
+def masked_softmax(X: Array, valid_lens: Array | None) -> Array:
+    """The softmax over the first entries of each row, `dikkat.textbook.layers.masked_softmax`.
+
+    Example:
+        >>> npx.set_np()
+        >>> masked_softmax(np.zeros((1, 2, 4)), np.array([[2, 0]]))
+        array([[[0.5, 0.5, 0. , 0. ],
+                [0. , 0. , 0. , 0. ]]])
+    """
+    return _softmax(X, _visible(valid_lens, X.shape))
+
+
+def _hide(queries: Array, keys: Array, values: Array, valid_lens: Array | None) -> tuple[Array, Array, Array, Any]:
+    """The three with 0 for queries that see no key, and for keys and values that no query sees; the visible pairs.
+
+    Before the projections: a hidden NaN would reach their weights' gradients as 0 · NaN.
+
+    Raises:
+        ValueError: Shapes that do not fit.
+    """
+    given = [each.shape for each in (queries, keys, values)]
+    if any(len(shape) != 3 or shape[0] != given[0][0] for shape in given) or given[1][1] != given[2][1]:
+        raise ValueError(
+            f"queries, keys, values: got shapes {given[0]}, {given[1]} and {given[2]}; expected three dimensions each, "
+            "one batch, and as many values as keys"
+        )
+    visible = _visible(valid_lens, (*given[0][:2], given[1][1]))
+    if visible is None:
+        return queries, keys, values, None
+    shown = visible.any(1)[..., None]
+    return _where(visible.any(2)[..., None], queries, 0), _where(shown, keys, 0), _where(shown, values, 0), visible
+
+
+def _dense(num_hiddens: int, bias: bool = False) -> nn.Dense:
+    """A linear layer of the last dimension."""
+    return nn.Dense(num_hiddens, use_bias=bias, flatten=False)
+
+
+class AdditiveAttention(nn.Block):
+    """Additive attention, `dikkat.textbook.layers.AdditiveAttention`, of the sizes of the first call.
 
     Example:
         >>> npx.set_np()
@@ -222,32 +213,50 @@ class AdditiveAttention(layers.AdditiveAttention, nn.Block):
         ((5, 3, 13), (5, 3, 7))
     """
 
-    framework = _mxnet
-
     def __init__(self, num_hiddens: int, dropout: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.W_k, self.W_q, self.w_v = _dense(num_hiddens), _dense(num_hiddens), _dense(1, inputs=num_hiddens)
-        self.dropout = dropout
+        self.W_k, self.W_q, self.w_v = _dense(num_hiddens), _dense(num_hiddens), _dense(1)
+        self.dropout = nn.Dropout(dropout)
 
-    def pair_weight(self) -> Array:
-        """v, (num_hiddens,)."""
-        return self.w_v.weight.data()[0]
+    def forward(self, queries: Array, keys: Array, values: Array, valid_lens: Array | None = None) -> Array:
+        """(B, n, d_q), (B, m, d_k), (B, m, d_v), lengths (B,) or (B, n), None for all -> (B, n, d_v)."""
+        queries, keys, values, visible = _hide(queries, keys, values, valid_lens)
+        features = np.tanh(np.expand_dims(self.W_q(queries), 2) + np.expand_dims(self.W_k(keys), 1))
+        self.attention_weights = _softmax(self.w_v(features).squeeze(-1), visible)
+        return npx.batch_dot(self.dropout(self.attention_weights), values)
 
 
-class DotProductAttention(layers.DotProductAttention, nn.Block):
-    """Scaled dot-product attention: `dikkat.textbook.layers.DotProductAttention`."""
-
-    framework = _mxnet
+class DotProductAttention(nn.Block):
+    """Scaled dot-product attention, `dikkat.textbook.layers.DotProductAttention`."""
 
     def __init__(self, dropout: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.dropout = dropout
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, queries: Array, keys: Array, values: Array, valid_lens: Array | None = None) -> Array:
+        """(B, n, d), (B, m, d), (B, m, d_v), lengths (B,) or (B, n), None for all -> (B, n, d_v)."""
+        queries, keys, values, visible = _hide(queries, keys, values, valid_lens)
+        scores = npx.batch_dot(queries, keys, transpose_b=True) / math.sqrt(queries.shape[-1])
+        self.attention_weights = _softmax(scores, visible)
+        return npx.batch_dot(self.dropout(self.attention_weights), values)
 
 
-class MultiHeadAttention(layers.MultiHeadAttention, nn.Block):
-    """Multi-head attention: `dikkat.textbook.layers.MultiHeadAttention`, of the sizes of the first call."""
+def transpose_qkv(X: Array, num_heads: int) -> Array:
+    """(B, n, heads · d) -> (B · heads, n, d): a batch element of each head."""
+    batch, length, features = X.shape
+    heads = X.reshape(batch, length, num_heads, features // num_heads).swapaxes(1, 2)
+    return heads.reshape(batch * num_heads, length, features // num_heads)
 
-    framework = _mxnet
+
+def transpose_output(X: Array, num_heads: int) -> Array:
+    """(B · heads, n, d) -> (B, n, heads · d), the reverse of `transpose_qkv`."""
+    rows, length, features = X.shape
+    joined = X.reshape(rows // num_heads, num_heads, length, features).swapaxes(1, 2)
+    return joined.reshape(rows // num_heads, length, num_heads * features)
+
+
+class MultiHeadAttention(nn.Block):
+    """Several scaled dot-product attentions, `dikkat.textbook.layers.MultiHeadAttention`, of the first call's sizes."""
 
     def __init__(self, num_hiddens: int, num_heads: int, dropout: float, use_bias: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -255,27 +264,19 @@ class MultiHeadAttention(layers.MultiHeadAttention, nn.Block):
         self.num_heads, self.attention = num_heads, DotProductAttention(dropout)
         self.W_q, self.W_k, self.W_v, self.W_o = (_dense(num_hiddens, use_bias) for _ in range(4))
 
-
-class NWKernelRegression(layers.NWKernelRegression, nn.Block):
-    """Nadaraya–Watson regression: `dikkat.textbook.layers.NWKernelRegression`."""
-
-    framework = _mxnet
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.w = self.params.get("w", shape=(1,), init=init.Uniform(1))
-
-    def project_query(self, query: Array) -> Array:
-        """q w."""
-        return query * self.w.data(query.ctx)
-
-    def project_key(self, key: Array) -> Array:
-        """k w."""
-        return key * self.w.data(key.ctx)
+    def forward(self, queries: Array, keys: Array, values: Array, valid_lens: Array | None = None) -> Array:
+        """(B, n, d_q), (B, m, d_k), (B, m, d_v), lengths (B,) or (B, n), None for all -> (B, n, num_hiddens)."""
+        queries, keys, values, _ = _hide(queries, keys, values, valid_lens)
+        heads = (
+            transpose_qkv(layer(X), self.num_heads)
+            for layer, X in ((self.W_q, queries), (self.W_k, keys), (self.W_v, values))
+        )
+        output = self.attention(*heads, None if valid_lens is None else valid_lens.repeat(self.num_heads, axis=0))
+        return self.W_o(transpose_output(output, self.num_heads))
 
 
-class PositionalEncoding(layers.PositionalEncoding, nn.Block):
-    """Adds to each position sines and cosines of its own: `dikkat.textbook.layers.PositionalEncoding`."""
+class PositionalEncoding(nn.Block):
+    """Adds to each position sines and cosines: `dikkat.textbook.layers.PositionalEncoding`."""
 
     def __init__(self, num_hiddens: int, dropout: float, max_len: int = 1000) -> None:
         super().__init__()
@@ -289,132 +290,88 @@ class PositionalEncoding(layers.PositionalEncoding, nn.Block):
 # --- translators
 
 
-class Encoder(layers.Encoder, nn.Block):
+class Encoder(nn.Block):
     """The interface of encoders."""
 
-    framework = _mxnet
+    def forward(self, X: Array, *args: Any) -> Any:
+        """What a decoder is to know of the inputs; the encoder's own."""
+        raise NotImplementedError
 
 
-class Decoder(layers.Decoder, nn.Block):
+class Decoder(nn.Block):
     """The interface of decoders."""
 
-    framework = _mxnet
+    def init_state(self, enc_outputs: Any, *args: Any) -> Any:
+        """The state before the first step, made of what the encoder returned; the decoder's own."""
+        raise NotImplementedError
+
+    def forward(self, X: Array, state: Any) -> tuple[Array, Any]:
+        """The outputs of some steps, and the state after them; the decoder's own."""
+        raise NotImplementedError
 
 
-class AttentionDecoder(layers.AttentionDecoder, Decoder):
+class AttentionDecoder(Decoder):
     """The interface of decoders that attend."""
 
+    @property
+    def attention_weights(self) -> Any:
+        """What the last call looked at; the decoder's own."""
+        raise NotImplementedError
 
-class EncoderDecoder(layers.EncoderDecoder, nn.Block):
+
+class EncoderDecoder(nn.Block):
     """An encoder, and a decoder that begins with what it found."""
 
-    framework = _mxnet
-
-    def __init__(self, encoder: Any, decoder: Any, **kwargs: Any) -> None:
+    def __init__(self, encoder: nn.Block, decoder: nn.Block, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.encoder, self.decoder = encoder, decoder
 
+    def forward(self, enc_X: Array, dec_X: Array, *args: Any) -> tuple[Array, Any]:
+        """The decoder's outputs and its state; `args`, such as lengths, go to the encoder and to `init_state`."""
+        return self.decoder(dec_X, self.decoder.init_state(self.encoder(enc_X, *args), *args))
 
-class GRU(nn.Block):
-    """A GRU of several layers, steps first; the features of its inputs are those of the first call.
 
-    Args:
-        num_hiddens: Features of a state.
-        num_layers: Layers.
-        dropout: The probability with which a feature is dropped between layers, in training.
+class Seq2SeqEncoder(Encoder):
+    """An embedding and a GRU that, given lengths, reads no padding: `dikkat.textbook.layers.Seq2SeqEncoder`.
 
     Example:
         >>> npx.set_np()
-        >>> gru = GRU(5, 3)
-        >>> gru.initialize()
-        >>> outputs, state = gru(np.zeros((7, 2, 11)))
-        >>> outputs.shape, state.shape
-        ((7, 2, 5), (3, 2, 5))
+        >>> encoder = Seq2SeqEncoder(vocab_size=23, embed_size=7, num_hiddens=13, num_layers=2)
+        >>> encoder.initialize()
+        >>> outputs, state = encoder(np.ones((3, 11)), np.array([11, 5, 1]))
+        >>> outputs.shape, state[0].shape
+        ((11, 3, 13), (2, 3, 13))
     """
 
-    def __init__(self, num_hiddens: int, num_layers: int, dropout: float = 0) -> None:
-        super().__init__()
+    def __init__(
+        self, vocab_size: int, embed_size: int, num_hiddens: int, num_layers: int, dropout: float = 0, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.embedding = nn.Embedding(vocab_size, embed_size)
         self.rnn = rnn.GRU(num_hiddens, num_layers, dropout=dropout)
 
-    def forward(self, inputs: Array, H: Array | None = None) -> tuple[Array, Array]:
-        """(T, B, e) and a state (layers, B, h), None for zeros -> states (T, B, h), the last state."""
-        before = self.rnn.begin_state(inputs.shape[1], ctx=inputs.ctx) if H is None else [H]
-        outputs, (state,) = self.rnn(inputs, before)
-        return outputs, state
+    def forward(self, X: Array, valid_len: Array | None = None, *args: Any) -> tuple[Array, list[Array]]:
+        """Token ids (B, T), and how many of them are read, (B,), None for all.
 
+        Returns:
+            The top layer's states (T, B, h), 0 behind a length; the last states, a list of one array (layers, B, h).
 
-class States(list[Any]):
-    """An encoder's last state, for the decoders of both generations.
-
-    To the first it is a list of one array, (layers, B, h), as Gluon's recurrent layers have it; the second asks it for
-    its last entry, as of the array itself: the top layer's state, (B, h).
-    """
-
-    def __getitem__(self, index: Any) -> Any:
-        return super().__getitem__(0)[-1] if index == -1 else super().__getitem__(index)
-
-
-class _Ready(nn.Block):
-    """A block whose weights are there at once, and are drawn anew when it is initialized again."""
-
-    def initialize(self, *args: Any, force_reinit: bool = True, **kwargs: Any) -> None:
-        """As of every block."""
-        super().initialize(*args, force_reinit=force_reinit, **kwargs)
-
-
-class Seq2SeqEncoder(layers.Seq2SeqEncoder, _Ready, Encoder):
-    """An embedding and a GRU: `dikkat.textbook.layers.Seq2SeqEncoder`; its last state is `States`."""
-
-    def __init__(
-        self, vocab_size: int, embed_size: int, num_hiddens: int, num_layers: int, dropout: float = 0, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.embedding = nn.Embedding(vocab_size, embed_size)
-        self.rnn = dikkat.GRUEncoder(embed_size, num_hiddens, num_layers, False, between_layers(num_layers, dropout))
-        self.initialize(init.Xavier())
-
-    def state_out(self, state: Array) -> States:
-        """(layers, B, h) as `States`."""
-        return States([state])
-
-
-class Seq2SeqAttentionDecoder(layers.Seq2SeqAttentionDecoder, _Ready, AttentionDecoder):
-    """A GRU that looks at the encoder's states before every step: `dikkat.textbook.layers.Seq2SeqAttentionDecoder`.
-
-    Example:
-        >>> npx.set_np()
-        >>> encoder = Seq2SeqEncoder(vocab_size=23, embed_size=7, num_hiddens=13, num_layers=1)
-        >>> decoder = Seq2SeqAttentionDecoder(vocab_size=29, embed_size=5, num_hiddens=13, num_layers=1)
-        >>> sources, lens = np.ones((2, 11)), np.array([11, 3])
-        >>> scores, _ = decoder(np.ones((2, 3)), decoder.init_state(encoder(sources, lens), lens))
-        >>> scores.shape, [each.shape for each in decoder.attention_weights]
-        ((2, 3, 29), [(2, 1, 11), (2, 1, 11), (2, 1, 11)])
-    """
-
-    def __init__(
-        self, vocab_size: int, embed_size: int, num_hiddens: int, num_layers: int, dropout: float = 0, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.embedding = nn.Embedding(vocab_size, embed_size)
-        self.rnn = dikkat.AttentionalGRU(
-            embed_size,
-            num_hiddens,
-            num_hiddens,
-            dikkat.scores.Additive(num_hiddens, num_hiddens, num_hiddens),
-            num_layers,
-            between_layers(num_layers, dropout),
-            weight_dropout=dropout,
-        )
-        self.dense = _dense(vocab_size, bias=True, inputs=num_hiddens)
-        self.initialize(init.Xavier())
-
-    def state_in(self, state: Any) -> Array:
-        """(layers, B, h), of `States` or as it is."""
-        return state[0] if isinstance(state, list) else state
-
-    def state_out(self, state: Array) -> States:
-        """(layers, B, h) as `States`."""
-        return States([state])
+        Raises:
+            ValueError: Token ids or a length that are not whole.
+        """
+        _whole("X", X)
+        inputs, state = self.embedding(X).swapaxes(0, 1), self.rnn.begin_state(X.shape[0], ctx=X.ctx)
+        if valid_len is None:
+            outputs, state = self.rnn(inputs, state)
+            return outputs, state
+        # Step by step: on a CPU, MXNet's own operator knows no lengths.
+        found, lens = [], _whole("valid_len", valid_len)
+        for step, x in enumerate(inputs):
+            goes_on = np.array((step < lens)[:, None], dtype="bool", ctx=X.ctx)
+            output, after = self.rnn(np.expand_dims(x, 0), state)
+            state = [np.where(goes_on, new, old) for new, old in zip(after, state, strict=True)]
+            found.append(_where((step < lens)[:, None], output, 0))
+        return np.concatenate(found, axis=0), state
 
 
 class MaskedSoftmaxCELoss(nn.Block):
@@ -430,21 +387,10 @@ class MaskedSoftmaxCELoss(nn.Block):
         super().__init__()
 
     def forward(self, pred: Array, label: Array, valid_len: Array) -> Array:
-        """The sum over each sequence's real tokens, divided by all its positions.
-
-        Args:
-            pred: (B, T, vocab_size) scores.
-            label: (B, T) token ids.
-            valid_len: (B,).
-
-        Returns:
-            (B,).
-        """
-        return sequence_mask(_cross_entropy(pred, label), valid_len).mean(axis=1)
-
-
-def _cross_entropy(pred: Array, label: Array) -> Array:
-    return -npx.pick(npx.log_softmax(pred, axis=-1), _mxnet.integers("label", label), axis=-1)
+        """Scores (B, T, vocab_size), token ids (B, T), lengths (B,) -> the sum over real tokens, divided by T, (B,)."""
+        _whole("label", label)
+        losses = -npx.pick(npx.log_softmax(pred, axis=-1), label, axis=-1)
+        return sequence_mask(losses, valid_len).mean(axis=1)
 
 
 def grad_clipping(net: Any, theta: float) -> None:
@@ -453,41 +399,71 @@ def grad_clipping(net: Any, theta: float) -> None:
         grads = [each.grad() for each in net.collect_params().values() if each.grad_req != "null"]
     else:
         grads = [each.grad for each in net.params]
-    # In NumPy: MXNet takes longer to begin a sum than to do this one.
-    norm = float(onp.linalg.norm([onp.linalg.norm(grad.asnumpy()) for grad in grads]))
+    norm = math.sqrt(sum(float((grad**2).sum()) for grad in grads))
     if norm > theta:
         for grad in grads:
             grad *= theta / norm
 
 
-# --- learning, in the second generation's way
+def load_array(data_arrays: Sequence[Array], batch_size: int, is_train: bool = True) -> gluon.data.DataLoader:
+    """Batches of arrays that belong together row by row, in another order each time if `is_train`."""
+    return gluon.data.DataLoader(gluon.data.ArrayDataset(*data_arrays), batch_size, shuffle=is_train)
 
 
-class Module(learning.LearningModel, nn.Block):
-    """A model that draws how it learns: `dikkat.textbook.learning.LearningModel`."""
-
-    framework = _mxnet
-
-    def parameters(self) -> Any:
-        """The parameters, by name."""
-        return self.collect_params()
+def build_array_nmt(lines: Sequence[Sequence[str]], vocab: Vocab, num_steps: int) -> tuple[Array, Array]:
+    """`dikkat.textbook.text.build_array_nmt` as arrays: token ids (sentences, num_steps), lengths (sentences,)."""
+    ids, lens = text.build_array_nmt(lines, vocab, num_steps)
+    return np.array(ids, dtype="int32"), np.array(lens, dtype="int32")
 
 
-class DataModule(learning.LearningData):
-    """Batches to learn from and to validate with: `dikkat.textbook.learning.LearningData`."""
-
-    framework = _mxnet
-
-
-class MTFraEng(learning.FrenchFromEnglish, DataModule):
-    """English sentences and their French translations: `dikkat.textbook.learning.FrenchFromEnglish`."""
+def load_data_nmt(
+    batch_size: int, num_steps: int, num_examples: int | None = 600
+) -> tuple[gluon.data.DataLoader, Vocab, Vocab]:
+    """Batches of `dikkat.textbook.text.load_data_nmt`, and the vocabularies of both languages."""
+    arrays, source, target = text.load_data_nmt(num_steps, num_examples)
+    return load_array([np.array(each, dtype="int32") for each in arrays], batch_size), source, target
 
 
-class Trainer(learning.LearningTrainer):
-    """Goes through the data, epoch by epoch: `dikkat.textbook.learning.LearningTrainer`."""
+def train_seq2seq(net: nn.Block, data_iter: Any, lr: float, num_epochs: int, tgt_vocab: Vocab, device: Any) -> None:
+    """Train an `EncoderDecoder` as `dikkat.textbook.learning.train_seq2seq` does, its weights drawn anew."""
+    net.initialize(init.Xavier(), force_reinit=True, ctx=device)
+    trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": lr})
+    loss = MaskedSoftmaxCELoss()
 
-    framework = _mxnet
+    def step(batch: Sequence[Array]) -> tuple[float, float]:
+        X, X_lens, Y, Y_lens = (each.as_in_ctx(device) for each in batch)
+        read = np.concatenate([np.full_like(Y[:, :1], tgt_vocab["<bos>"]), Y[:, :-1]], axis=1)
+        with autograd.record():
+            scores, _ = net(X, read, X_lens)
+            total = loss(scores, Y, Y_lens).sum()
+        total.backward()
+        grad_clipping(net, 1)
+        trainer.step(1)
+        return float(total), float(Y_lens.sum())
+
+    run_epochs(step, data_iter, num_epochs, device)
 
 
-class Seq2Seq(learning.LearningTranslator, EncoderDecoder, Module):
-    """A translator that `Trainer` trains: `dikkat.textbook.learning.LearningTranslator`."""
+def predict_seq2seq(
+    net: nn.Block,
+    src_sentence: str,
+    src_vocab: Vocab,
+    tgt_vocab: Vocab,
+    num_steps: int,
+    device: Any,
+    save_attention_weights: bool = False,
+) -> tuple[str, list[Any]]:
+    """Translate a sentence as `dikkat.textbook.learning.predict_seq2seq` does."""
+    arrays = build_array_nmt([src_sentence.lower().split()], src_vocab, num_steps)
+    X, lens = (each.as_in_ctx(device) for each in arrays)
+    state = net.decoder.init_state(net.encoder(X, lens), lens)
+    token, said, looked_at = np.array([[tgt_vocab["<bos>"]]], dtype="int32", ctx=device), [], []
+    for _ in range(num_steps):
+        scores, state = net.decoder(token, state)
+        token = scores.argmax(axis=2).astype("int32")
+        if save_attention_weights:
+            looked_at.append(net.decoder.attention_weights)
+        if int(token[0, 0]) == tgt_vocab["<eos>"]:
+            break
+        said.append(int(token[0, 0]))
+    return " ".join(tgt_vocab.to_tokens(said)), looked_at

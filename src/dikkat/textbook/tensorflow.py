@@ -1,34 +1,47 @@
 """The textbook's helper library on TensorFlow: `from dikkat.textbook import tensorflow as d2l`.
 
-Its layers are Keras 2's, as the textbook's are, over this library's functions. Both generations of the book have the
-same signatures here. One thing they differ in: what an encoder puts out is (batch, steps, hiddens) in the first, and
-(steps, batch, hiddens) in the second, whose decoders turn it in `init_state`. A decoder of either gets what it expects.
+Names, signatures and shapes are those of the book's edition 0.17 and of its second Chinese edition, whose layers are
+Keras 2's: importing this module makes `tf.keras` tf-keras, which is Keras 2 for today's TensorFlow, as
+`TF_USE_LEGACY_KERAS=1` does. What differs from the book, because it is right:
 
-What the frameworks have in common stands in `dikkat.textbook.skeleton`, `layers` and `learning`. What differs from the
-book: a masked softmax leaves its argument as it is, weights nothing where no key is valid, and holds at scores below
--1e6; an encoder's state is that of a sentence's last word, not of the padding after it; and `Seq2SeqAttentionDecoder`
-is trained as a compiled graph.
+- a row of attention without a valid key has weights 0, scores may lie below −10⁶, and no function writes to its
+  arguments;
+- an encoder that is given lengths, as `EncoderDecoder` gives them, reads no padding, and its last state is that at each
+  sentence's end;
+- a length above the number of keys means all of them.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import importlib.util
+import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self
 
-from dikkat.textbook import common, layers, learning
+from dikkat.textbook import common, text
 from dikkat.textbook.common import *  # noqa: F403
-from dikkat.textbook.generations import Encoded, of_either_generation
-from dikkat.textbook.keras2 import tf
-from dikkat.textbook.keras2_gru import GRU, advance, cells, gates
-from dikkat.textbook.layers import check_heads, positions
-from dikkat.textbook.skeleton import Skeleton
-from dikkat.textbook.text import Ids, Vocab
-from dikkat.textbook.tools import as_array
+from dikkat.textbook.common import Vocab, absent
+from dikkat.textbook.epochs import run_epochs
+from dikkat.textbook.tools import as_array, check_heads, positions
 
-# isort: split
-from dikkat.frameworks.keras import masking
-from dikkat.frameworks.keras.attention import compare, hide
-from dikkat.frameworks.keras.masking import check_restrictions, visible
+if importlib.util.find_spec("tensorflow") is None or importlib.util.find_spec("tf_keras") is None:
+    raise ImportError("dikkat.textbook.tensorflow needs TensorFlow and tf-keras: pip install '.[textbook-tensorflow]'")
+
+import tensorflow as tf
+import tf_keras
+
+# Keras 3 does not run the book's code: it does not train a `tf.Variable` that is a layer's attribute, and hands over
+# the states of stacked cells in another shape. Which Keras `tf.keras` is, TensorFlow decides at its first use: until
+# then it keeps a loader there, and others for the four that come from it.
+if "Loader" in type(vars(tf)["keras"]).__name__:
+    for _name in ("initializers", "losses", "metrics", "optimizers"):
+        setattr(tf, _name, getattr(tf_keras, _name))
+    tf.keras = tf_keras
+elif tf.keras.layers.Layer is not tf_keras.layers.Layer:
+    raise ImportError(
+        "tf.keras: got Keras 3, which it has been since it was used; expected tf-keras. Import "
+        "dikkat.textbook.tensorflow before tf.keras is used (TensorFlow itself may come earlier), or set "
+        "TF_USE_LEGACY_KERAS=1"
+    )
 
 __all__ = [  # noqa: RUF022 - by kind
     # arrays
@@ -39,33 +52,18 @@ __all__ = [  # noqa: RUF022 - by kind
     # devices
     "cpu", "gpu", "num_gpus", "try_all_gpus", "try_gpu",
     # attention
-    "AdditiveAttention", "DotProductAttention", "MultiHeadAttention", "NWKernelRegression", "PositionalEncoding",
-    "masked_softmax", "sequence_mask", "transpose_output", "transpose_qkv",
+    "AdditiveAttention", "DotProductAttention", "MultiHeadAttention", "PositionalEncoding", "masked_softmax",
+    "sequence_mask", "transpose_output", "transpose_qkv",
     # translators
-    "AttentionDecoder", "Decoder", "Encoder", "EncoderDecoder", "GRU", "MaskedSoftmaxCELoss", "Seq2SeqAttentionDecoder",
-    "Seq2SeqEncoder", "build_array_nmt", "grad_clipping", "load_array", "load_data_nmt", "predict_seq2seq",
-    "train_seq2seq",
-    # learning
-    "DataModule", "MTFraEng", "Module", "Seq2Seq", "Trainer", "nn_Module",
+    "AttentionDecoder", "Decoder", "Encoder", "EncoderDecoder", "MaskedSoftmaxCELoss", "Seq2SeqEncoder",
+    "build_array_nmt", "grad_clipping", "load_array", "load_data_nmt", "nn_Module", "predict_seq2seq", "train_seq2seq",
 ]  # fmt: skip
 __all__ += common.__all__
+__getattr__ = partial(absent, __name__)
 
 Tensor = Any
-Keras = Any  # a layer or a model
 
 # --- arrays
-
-
-def size(a: Tensor) -> int:
-    """How many elements a tensor has."""
-    return int(tf.size(a))
-
-
-def to(x: Tensor, device: str) -> Tensor:
-    """A tensor on a device."""
-    with tf.device(str(device)):
-        return tf.identity(x)
-
 
 tensor, zeros, ones, zeros_like, ones_like, eye = tf.constant, tf.zeros, tf.ones, tf.zeros_like, tf.ones_like, tf.eye
 arange, linspace, meshgrid = tf.range, tf.linspace, tf.meshgrid
@@ -81,7 +79,18 @@ nn_Module = tf.keras.Model  # noqa: N816 - the book's name
 numpy = as_array
 
 
-# --- devices, and the skeleton's operations
+def size(a: Tensor) -> int:
+    """How many elements a tensor has."""
+    return int(tf.size(a))
+
+
+def to(x: Tensor, device: str) -> Tensor:
+    """A tensor on a device."""
+    with tf.device(str(device)):
+        return tf.identity(x)
+
+
+# --- devices
 
 
 class Device(str):
@@ -96,174 +105,122 @@ class Device(str):
         self.entered.pop().__exit__(*error)
 
 
-class _TensorFlow(Skeleton):
-    """The skeleton of TensorFlow: attention is that of `dikkat.frameworks.keras`, with Keras 2's dropout."""
-
-    training, evaluating = {"training": True}, {"training": False}
-    reshape = staticmethod(tf.reshape)
-    broadcast_to = staticmethod(tf.broadcast_to)
-    concat = staticmethod(tf.concat)
-
-    @staticmethod
-    def shape(X: Tensor) -> list[Any]:
-        return [known or found for known, found in zip(X.shape, tf.unstack(tf.shape(X)), strict=True)]
-
-    @staticmethod
-    def swapaxes(X: Tensor, one: int, other: int) -> Tensor:
-        order = list(range(len(X.shape)))
-        order[one], order[other] = other, one
-        return tf.transpose(X, order)
-
-    @staticmethod
-    def full_like(X: Tensor, value: int) -> Tensor:
-        return tf.fill(tf.shape(X), tf.cast(value, X.dtype))
-
-    def tensor(self, ids: Ids) -> Tensor:
-        return tf.constant(ids, tf.int32)
-
-    def integers(self, name: str, X: Tensor) -> Tensor:
-        X = tf.convert_to_tensor(X)
-        if not X.dtype.is_floating:
-            return X
-        if tf.executing_eagerly() and bool(tf.reduce_any(tf.floor(X) != X)):
-            raise ValueError(f"{name}: got {X.numpy().tolist()}; expected whole numbers")
-        return tf.cast(X, tf.int32)
-
-    def lengths(self, valid_lens: Tensor, keys: int, name: str = "valid_lens", least: int = 0) -> Tensor:
-        return tf.minimum(tf.cast(self.integers(name, valid_lens), tf.int32), keys)
-
-    def most_likely(self, scores: Tensor) -> Tensor:
-        return tf.argmax(scores, axis=2, output_type=tf.int32)
-
-    def cpu(self) -> Device:
-        return Device("/CPU:0")
-
-    def gpu(self, i: int = 0) -> Device:
-        return Device(f"/GPU:{i}")
-
-    def num_gpus(self) -> int:
-        return len(tf.config.list_physical_devices("GPU"))
-
-    def put(self, x: Tensor, device: Any) -> Tensor:
-        return x  # TensorFlow takes tensors to where they are used
-
-    def move(self, net: Keras, device: Any) -> None:
-        pass  # likewise
-
-    def on(self, device: Any) -> AbstractContextManager[Any]:
-        return tf.device(str(device)) if isinstance(device, str) else device
-
-    def sequence_mask(self, X: Tensor, valid_len: Tensor, value: float = 0) -> Tensor:
-        X = tf.convert_to_tensor(X)
-        inside = tf.sequence_mask(self.integers("valid_len", valid_len), X.shape[1])
-        return tf.where(tf.reshape(inside, (-1, X.shape[1], *[1] * (len(X.shape) - 2))), X, tf.cast(value, X.dtype))
-
-    def masked_softmax(self, X: Tensor, valid_lens: Tensor | None) -> Tensor:
-        X = tf.convert_to_tensor(X)
-        return masking.masked_softmax(X, None if valid_lens is None else self.lengths(valid_lens, X.shape[-1]))
-
-    def shown(self, queries: Tensor, keys: Tensor, valid_lens: Tensor | None) -> Tensor | None:
-        sizes = queries.shape[-2], keys.shape[-2]
-        lens = None if valid_lens is None else self.lengths(valid_lens, sizes[1])
-        check_restrictions(tuple(queries.shape[:-2]), *sizes, valid_lens=lens)
-        return visible(len(queries.shape) - 2, *sizes, valid_lens=lens)
-
-    def hide(
-        self, queries: Tensor, keys: Tensor, values: Tensor, shown: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return hide(queries, keys, values, shown)
-
-    def compare(self, score: Keras, queries: Tensor, keys: Tensor) -> Tensor:
-        weight = score.pair_weight()
-        if score.pair == "additive" and queries.shape[1] == 1:
-            # A decoder's step: the features of all pairs are as many as those of the keys, and need no blocks.
-            return tf.reduce_sum(tf.tanh(queries + keys) * weight, -1)[:, None]
-        return compare(queries, keys, pair=score.pair, weight=weight)
-
-    def pool(self, scores: Tensor, values: Tensor, shown: Tensor | None, dropout: Any) -> tuple[Tensor, Tensor]:
-        weights = masking.softmax(scores, shown)
-        return (dropout(weights) if dropout else weights) @ values, weights
-
-    def repeat_rows(self, shown: Tensor, times: int) -> Tensor:
-        return tf.repeat(shown, times, axis=0)
-
-    def dropping(self, layer: Keras, training: Any) -> Callable[[Tensor], Tensor]:
-        return partial(layer.dropout, training=training)
-
-    def load_array(self, data_arrays: Sequence[Tensor], batch_size: int, is_train: bool = True) -> Any:
-        data = tf.data.Dataset.from_tensor_slices(tuple(data_arrays))
-        return (data.shuffle(len(data)) if is_train else data).batch(batch_size)
-
-    def optimizer(self, net: Keras, name: str, lr: float) -> Any:
-        return {"adam": tf.keras.optimizers.Adam, "sgd": tf.keras.optimizers.SGD}[name](learning_rate=lr)
-
-    def learn(self, net: Keras, optimizer: Any, loss: Callable[[], Tensor], theta: float) -> Tensor:
-        with tf.GradientTape() as tape:
-            value = loss()
-        weights = net.trainable_variables
-        found = tape.gradient(value, weights)
-        optimizer.apply_gradients(zip(grad_clipping(found, theta) if theta else found, weights, strict=True))
-        return value
-
-    def total_loss(self, scores: Tensor, labels: Tensor, lens: Tensor) -> Tensor:
-        return tf.reduce_sum(MaskedSoftmaxCELoss(lens)(labels, scores))
-
-    def mean_loss(self, scores: Tensor, labels: Tensor, padding: int) -> Tensor:
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(self.integers("Y", labels), scores)
-        real = tf.cast(tf.not_equal(labels, padding), losses.dtype)
-        return tf.reduce_sum(losses * real) / tf.reduce_sum(real)
-
-    def compiled(self, step: Callable[..., Tensor], net: Keras) -> Callable[..., Tensor]:
-        # A decoder of the reader's goes step by step in Python, over tensors that a graph does not have.
-        own = type(net.decoder) is Seq2SeqAttentionDecoder and type(net.encoder) is Seq2SeqEncoder
-        return tf.function(step, autograph=False, reduce_retracing=True) if own else step
+def cpu() -> Device:
+    """The CPU."""
+    return Device("/CPU:0")
 
 
-_tensorflow = _TensorFlow()
-cpu, gpu, num_gpus = _tensorflow.cpu, _tensorflow.gpu, _tensorflow.num_gpus
-try_gpu, try_all_gpus = _tensorflow.try_gpu, _tensorflow.try_all_gpus
-masked_softmax, sequence_mask = _tensorflow.masked_softmax, _tensorflow.sequence_mask
-transpose_qkv, transpose_output = _tensorflow.transpose_qkv, _tensorflow.transpose_output
-load_array, build_array_nmt = _tensorflow.load_array, _tensorflow.build_array_nmt
-load_data_nmt, train_seq2seq = _tensorflow.load_data_nmt, _tensorflow.train_seq2seq
+def gpu(i: int = 0) -> Device:
+    """The i-th GPU."""
+    return Device(f"/GPU:{i}")
 
 
-def predict_seq2seq(
-    net: Keras,
-    src_sentence: str,
-    src_vocab: Vocab,
-    tgt_vocab: Vocab,
-    num_steps: int,
-    save_attention_weights: bool = False,
-) -> tuple[str, list[Any]]:
-    """`Skeleton.predict_seq2seq` where TensorFlow puts it: as in the book, there is no argument for a device."""
-    device = cpu()
-    return _tensorflow.predict_seq2seq(
-        net, src_sentence, src_vocab, tgt_vocab, num_steps, device, save_attention_weights
-    )
+def num_gpus() -> int:
+    """How many GPUs there are."""
+    return len(tf.config.list_physical_devices("GPU"))
+
+
+def try_gpu(i: int = 0) -> Device:
+    """The i-th GPU if it is there, otherwise the CPU."""
+    return gpu(i) if num_gpus() > i else cpu()
+
+
+def try_all_gpus() -> list[Device]:
+    """All GPUs, or a list of the CPU where there are none."""
+    return [gpu(i) for i in range(num_gpus())] or [cpu()]
 
 
 # --- attention
 
 
-class _Attention(layers.Attention, tf.keras.layers.Layer):
-    """What the layers share: Keras's `call`, which is told whether it is training."""
-
-    framework = _tensorflow
-
-    def __init__(self, dropout: float, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.dropout = tf.keras.layers.Dropout(dropout)
-
-    def call(
-        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None, training: Any = None
-    ) -> Tensor:
-        """`forward`; `training`: whether weights are dropped."""
-        return self.look(queries, keys, values, valid_lens, training)
+def _whole(name: str, X: Tensor) -> Tensor:
+    """Whole numbers of any type, as integers."""
+    X = tf.convert_to_tensor(X)
+    if not X.dtype.is_floating:
+        return X
+    if tf.executing_eagerly() and not bool(tf.reduce_all(tf.math.is_finite(X) & (tf.floor(X) == X))):
+        raise ValueError(f"{name}: got {X.numpy().tolist()}; expected whole numbers, as integers or as floats")
+    return tf.cast(X, tf.int32)
 
 
-class AdditiveAttention(layers.AdditiveAttention, _Attention):
-    """Additive attention: `dikkat.textbook.layers.AdditiveAttention`.
+def sequence_mask(X: Tensor, valid_len: Tensor, value: float = 0) -> Tensor:
+    """X (B, T, ...) with another value behind each sequence's length (B,).
+
+    Raises:
+        ValueError: A length that is not whole.
+    """
+    X = tf.convert_to_tensor(X)
+    inside = tf.sequence_mask(_whole("valid_len", valid_len), X.shape[1])
+    return tf.where(tf.reshape(inside, (-1, X.shape[1], *[1] * (len(X.shape) - 2))), X, tf.cast(value, X.dtype))
+
+
+def _visible(valid_lens: Tensor | None, scores: Sequence[int]) -> Tensor | None:
+    """The pairs that take part, booleans (B, n or 1, m), for scores of this shape; None where all do."""
+    if valid_lens is None:
+        return None
+    if len(scores) != 3:
+        raise ValueError(f"X: got shape {tuple(scores)}; expected (batch, queries, keys)")
+    batch, queries, keys = scores
+    lens = _whole("valid_lens", valid_lens)
+    if not (lens.shape.is_compatible_with((batch,)) or lens.shape.is_compatible_with((batch, queries))):
+        raise ValueError(f"valid_lens: got shape {tuple(lens.shape)}; expected ({batch},) or ({batch}, {queries})")
+    if tf.executing_eagerly() and bool(tf.reduce_any(lens < 0)):
+        raise ValueError(f"valid_lens: got {lens.numpy().min()}; expected 0 at least")
+    return tf.sequence_mask(lens if len(lens.shape) == 2 else lens[:, None], keys)
+
+
+def _softmax(scores: Tensor, visible: Tensor | None) -> Tensor:
+    """Weights over the visible keys; 0 in a row that sees none, of which TensorFlow's softmax makes NaN."""
+    if visible is None:
+        return tf.nn.softmax(scores)
+    return tf.where(visible, tf.nn.softmax(tf.where(visible, scores, -math.inf)), 0.0)
+
+
+def masked_softmax(X: Tensor, valid_lens: Tensor | None) -> Tensor:
+    """The softmax over the first entries of each row, `dikkat.textbook.layers.masked_softmax`.
+
+    Example:
+        >>> print(masked_softmax(tf.zeros((1, 2, 4)), tf.constant([[2, 0]])).numpy())
+        [[[0.5 0.5 0.  0. ]
+          [0.  0.  0.  0. ]]]
+    """
+    X = tf.convert_to_tensor(X)
+    return _softmax(X, _visible(valid_lens, X.shape))
+
+
+def _hide(
+    queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """The three with 0 for queries that see no key, and for keys and values that no query sees; the visible pairs.
+
+    Before the projections: a hidden NaN would reach their weights' gradients as 0 · NaN.
+
+    Raises:
+        ValueError: Shapes that do not fit.
+    """
+    queries, keys, values = (tf.convert_to_tensor(each) for each in (queries, keys, values))
+    given = [tuple(each.shape) for each in (queries, keys, values)]
+    if any(len(shape) != 3 or shape[0] != given[0][0] for shape in given) or given[1][1] != given[2][1]:
+        raise ValueError(
+            f"queries, keys, values: got shapes {given[0]}, {given[1]} and {given[2]}; expected three dimensions each, "
+            "one batch, and as many values as keys"
+        )
+    visible = _visible(valid_lens, (*given[0][:2], given[1][1]))
+    if visible is None:
+        return queries, keys, values, None
+    seeing, shown = (tf.reduce_any(visible, axis)[..., None] for axis in (2, 1))
+    return tf.where(seeing, queries, 0.0), tf.where(shown, keys, 0.0), tf.where(shown, values, 0.0), visible
+
+
+def _projection(inputs: int, features: int, bias: bool = False) -> Any:
+    """A linear layer that has its weights at once, so that inputs of another size are refused."""
+    layer = tf.keras.layers.Dense(features, use_bias=bias)
+    layer.build((inputs,))
+    return layer
+
+
+class AdditiveAttention(tf.keras.layers.Layer):
+    """Additive attention, `dikkat.textbook.layers.AdditiveAttention`, as in edition 0.17.
 
     Example:
         >>> attention = AdditiveAttention(key_size=11, query_size=17, num_hiddens=19, dropout=0.25)
@@ -273,33 +230,54 @@ class AdditiveAttention(layers.AdditiveAttention, _Attention):
     """
 
     def __init__(self, key_size: int, query_size: int, num_hiddens: int, dropout: float, **kwargs: Any) -> None:
-        super().__init__(dropout, **kwargs)
+        super().__init__(**kwargs)
         self.W_k, self.W_q = _projection(key_size, num_hiddens), _projection(query_size, num_hiddens)
         self.w_v = _projection(num_hiddens, 1)
+        self.dropout = tf.keras.layers.Dropout(dropout)
 
-    def pair_weight(self) -> Tensor:
-        """v, (num_hiddens,)."""
-        return self.w_v.kernel[:, 0]
+    def call(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None, training: Any = None
+    ) -> Tensor:
+        """(B, n, query_size), (B, m, key_size), (B, m, d_v), lengths (B,) or (B, n), None for all -> (B, n, d_v)."""
+        queries, keys, values, visible = _hide(queries, keys, values, valid_lens)
+        features = tf.tanh(self.W_q(queries)[:, :, None] + self.W_k(keys)[:, None])
+        self.attention_weights = _softmax(tf.squeeze(self.w_v(features), -1), visible)
+        return self.dropout(self.attention_weights, training=training) @ values
 
 
-def _projection(inputs: int, features: int, bias: bool = False) -> Keras:
-    """A linear layer that has its weights at once, so that inputs of another size are refused."""
-    layer = tf.keras.layers.Dense(features, use_bias=bias)
-    layer.build((inputs,))
-    return layer
-
-
-class DotProductAttention(layers.DotProductAttention, _Attention):
-    """Scaled dot-product attention: `dikkat.textbook.layers.DotProductAttention`."""
+class DotProductAttention(tf.keras.layers.Layer):
+    """Scaled dot-product attention, `dikkat.textbook.layers.DotProductAttention`."""
 
     def __init__(self, dropout: float, **kwargs: Any) -> None:
-        super().__init__(dropout, **kwargs)
+        super().__init__(**kwargs)
+        self.dropout = tf.keras.layers.Dropout(dropout)
+
+    def call(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None, training: Any = None
+    ) -> Tensor:
+        """(B, n, d), (B, m, d), (B, m, d_v), lengths (B,) or (B, n), None for all -> (B, n, d_v)."""
+        queries, keys, values, visible = _hide(queries, keys, values, valid_lens)
+        scores = tf.matmul(queries, keys, transpose_b=True) / math.sqrt(queries.shape[-1])
+        self.attention_weights = _softmax(scores, visible)
+        return self.dropout(self.attention_weights, training=training) @ values
 
 
-class MultiHeadAttention(layers.MultiHeadAttention, tf.keras.layers.Layer):
-    """Multi-head attention: `dikkat.textbook.layers.MultiHeadAttention`."""
+def transpose_qkv(X: Tensor, num_heads: int) -> Tensor:
+    """(B, n, heads · d) -> (B · heads, n, d): a batch element of each head."""
+    _, length, features = X.shape
+    heads = tf.transpose(tf.reshape(X, (-1, length, num_heads, features // num_heads)), (0, 2, 1, 3))
+    return tf.reshape(heads, (-1, length, features // num_heads))
 
-    framework = _tensorflow
+
+def transpose_output(X: Tensor, num_heads: int) -> Tensor:
+    """(B · heads, n, d) -> (B, n, heads · d), the reverse of `transpose_qkv`."""
+    _, length, features = X.shape
+    joined = tf.transpose(tf.reshape(X, (-1, num_heads, length, features)), (0, 2, 1, 3))
+    return tf.reshape(joined, (-1, length, num_heads * features))
+
+
+class MultiHeadAttention(tf.keras.layers.Layer):
+    """Several scaled dot-product attentions, `dikkat.textbook.layers.MultiHeadAttention`, as in edition 0.17."""
 
     def __init__(
         self,
@@ -316,28 +294,23 @@ class MultiHeadAttention(layers.MultiHeadAttention, tf.keras.layers.Layer):
         check_heads(num_hiddens, num_heads)
         self.num_heads, self.attention = num_heads, DotProductAttention(dropout)
         sizes = query_size, key_size, value_size, num_hiddens
-        self.W_q, self.W_k, self.W_v, self.W_o = (_projection(size, num_hiddens, bias) for size in sizes)
+        self.W_q, self.W_k, self.W_v, self.W_o = (_projection(each, num_hiddens, bias) for each in sizes)
 
     def call(
         self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None, training: Any = None
     ) -> Tensor:
-        """`forward`; `training`: whether weights are dropped."""
-        return self.look(queries, keys, values, valid_lens, training)
+        """(B, n, query_size), (B, m, key_size), (B, m, value_size), lengths, None for all -> (B, n, num_hiddens)."""
+        queries, keys, values, _ = _hide(queries, keys, values, valid_lens)
+        heads = (
+            transpose_qkv(layer(X), self.num_heads)
+            for layer, X in ((self.W_q, queries), (self.W_k, keys), (self.W_v, values))
+        )
+        lens = None if valid_lens is None else tf.repeat(valid_lens, self.num_heads, axis=0)
+        return self.W_o(transpose_output(self.attention(*heads, lens, training=training), self.num_heads))
 
 
-class NWKernelRegression(layers.NWKernelRegression, tf.keras.layers.Layer):
-    """Nadaraya–Watson regression: `dikkat.textbook.layers.NWKernelRegression`."""
-
-    framework = _tensorflow
-    call = layers.NWKernelRegression.forward
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.w = tf.Variable(tf.random.uniform((1,)))
-
-
-class PositionalEncoding(layers.PositionalEncoding, tf.keras.layers.Layer):
-    """Adds to each position sines and cosines of its own: `dikkat.textbook.layers.PositionalEncoding`."""
+class PositionalEncoding(tf.keras.layers.Layer):
+    """Adds to each position sines and cosines: `dikkat.textbook.layers.PositionalEncoding`."""
 
     def __init__(self, num_hiddens: int, dropout: float, max_len: int = 1000, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -345,132 +318,88 @@ class PositionalEncoding(layers.PositionalEncoding, tf.keras.layers.Layer):
         self.P = positions(num_hiddens, max_len)
 
     def call(self, X: Tensor, training: Any = None) -> Tensor:
-        """(B, n, num_hiddens) -> (B, n, num_hiddens); `training`: whether features are dropped."""
+        """(B, n, num_hiddens) -> (B, n, num_hiddens)."""
         return self.dropout(X + tf.cast(self.P[:, : X.shape[1]], X.dtype), training=training)
 
 
-# --- encoders and decoders
+# --- translators
 
 
-class Encoder(layers.Encoder, tf.keras.layers.Layer):
-    """The interface of encoders: `call(X, *args)` returns what a decoder's `init_state` takes."""
+class Encoder(tf.keras.layers.Layer):
+    """The interface of encoders."""
 
-    framework = _tensorflow
-    call = layers.Encoder.forward
-
-
-class Decoder(layers.Decoder, tf.keras.layers.Layer):
-    """The interface of decoders: `init_state(encoded, *args)`, and `call(X, state)`, which returns outputs and a state.
-
-    A subclass may be of either generation: where its `init_state` turns the encoder's outputs, they come to it as
-    (steps, batch, hiddens).
-    """
-
-    framework = _tensorflow
-    call = layers.Decoder.forward
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "init_state" in vars(cls):
-            cls.init_state = of_either_generation(cls.init_state)  # type: ignore[method-assign]
+    def call(self, X: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """What a decoder is to know of the inputs; the encoder's own."""
+        raise NotImplementedError
 
 
-class AttentionDecoder(layers.AttentionDecoder, Decoder):
+class Decoder(tf.keras.layers.Layer):
+    """The interface of decoders."""
+
+    def init_state(self, enc_outputs: Any, *args: Any) -> Any:
+        """The state before the first step, made of what the encoder returned; the decoder's own."""
+        raise NotImplementedError
+
+    def call(self, X: Tensor, state: Any, **kwargs: Any) -> tuple[Tensor, Any]:
+        """The outputs of some steps, and the state after them; the decoder's own."""
+        raise NotImplementedError
+
+
+class AttentionDecoder(Decoder):
     """The interface of decoders that attend."""
 
+    @property
+    def attention_weights(self) -> Any:
+        """What the last call looked at; the decoder's own."""
+        raise NotImplementedError
 
-class Seq2SeqEncoder(layers.Seq2SeqEncoder, Encoder):
-    """An embedding and a GRU: `dikkat.textbook.layers.Seq2SeqEncoder`, but for the layout: it returns `Encoded`."""
 
-    def __init__(
-        self, vocab_size: int, embed_size: int, num_hiddens: int, num_layers: int, dropout: float = 0, **kwargs: Any
-    ) -> None:
+class EncoderDecoder(tf.keras.Model):
+    """An encoder, and a decoder that begins with what it found."""
+
+    def __init__(self, encoder: Any, decoder: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.embedding = tf.keras.layers.Embedding(vocab_size, embed_size)
-        self.rnn = GRU(num_hiddens, num_layers, dropout)
+        self.encoder, self.decoder = encoder, decoder
 
-    def call(self, X: Tensor, valid_len: Tensor | None = None, *args: Any, training: Any = None) -> Encoded:
-        """As the other frameworks' `forward`, but for the layout.
-
-        Args:
-            X: (B, T) token ids.
-            valid_len: (B,), how many of them are read; None: all.
-            *args: What else `EncoderDecoder` gives to both, of which an encoder makes nothing.
-            training: Whether features are dropped.
-        """
-        embedded = self.embedding(tf.transpose(_tensorflow.integers("X", X)))
-        lens = None if valid_len is None else _tensorflow.lengths(valid_len, X.shape[1], "valid_len")
-        outputs, state = self.rnn(embedded, None, lens, training=training)
-        return Encoded(tf.transpose(outputs, (1, 0, 2)), state)
+    def call(self, enc_X: Tensor, dec_X: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
+        """The decoder's outputs and its state; `args`, such as lengths, go to the encoder and to `init_state`."""
+        state = self.decoder.init_state(self.encoder(enc_X, *args, **kwargs), *args)
+        return self.decoder(dec_X, state, **kwargs)
 
 
-class Seq2SeqAttentionDecoder(AttentionDecoder):
-    """A GRU that looks at the encoder's states before every step: `dikkat.textbook.layers.Seq2SeqAttentionDecoder`.
+class Seq2SeqEncoder(Encoder):
+    """An embedding and a GRU that, given lengths, reads no padding: `dikkat.textbook.layers.Seq2SeqEncoder`.
 
     Example:
-        >>> encoder = Seq2SeqEncoder(vocab_size=23, embed_size=7, num_hiddens=13, num_layers=1)
-        >>> decoder = Seq2SeqAttentionDecoder(vocab_size=29, embed_size=5, num_hiddens=13, num_layers=1)
-        >>> sources, lens = tf.ones((2, 11)), tf.constant([11, 3])
-        >>> scores, _ = decoder(tf.ones((2, 3)), decoder.init_state(encoder(sources, lens), lens))
-        >>> scores.shape, [each.shape.as_list() for each in decoder.attention_weights]
-        (TensorShape([2, 3, 29]), [[2, 1, 11], [2, 1, 11], [2, 1, 11]])
+        >>> outputs, state = Seq2SeqEncoder(23, 7, 13, num_layers=2)(tf.ones((3, 11)), tf.constant([11, 5, 1]))
+        >>> outputs.shape, [each.shape.as_list() for each in state]
+        (TensorShape([3, 11, 13]), [[3, 13], [3, 13]])
     """
 
     def __init__(
         self, vocab_size: int, embed_size: int, num_hiddens: int, num_layers: int, dropout: float = 0, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.attention = AdditiveAttention(num_hiddens, num_hiddens, num_hiddens, dropout)
         self.embedding = tf.keras.layers.Embedding(vocab_size, embed_size)
-        self.cells = cells(num_hiddens, [num_hiddens + embed_size, *[num_hiddens] * (num_layers - 1)])
-        self.dropout = tf.keras.layers.Dropout(dropout)
-        self.dense = tf.keras.layers.Dense(vocab_size)
-        self._attention_weights: list[Tensor] = []
+        cells = [tf.keras.layers.GRUCell(num_hiddens, dropout=dropout) for _ in range(num_layers)]
+        self.rnn = tf.keras.layers.RNN(
+            tf.keras.layers.StackedRNNCells(cells), return_sequences=True, return_state=True, zero_output_for_mask=True
+        )
 
-    def init_state(self, enc_outputs: Any, enc_valid_lens: Tensor | None, *args: Any) -> tuple[Any, ...]:
-        """The encoder's outputs (B, m, h), its state, a tensor (B, h) a layer, and the lengths; None for no padding."""
-        outputs, hidden_state = enc_outputs
-        return outputs, hidden_state, enc_valid_lens
-
-    def call(self, X: Tensor, state: Any, training: Any = None) -> tuple[Tensor, list[Any]]:
-        """Run some steps.
-
-        Args:
-            X: (B, T) token ids.
-            state: What `init_state` or the last call returned.
-            training: Whether features and weights are dropped.
+    def call(
+        self, X: Tensor, valid_len: Tensor | None = None, *args: Any, training: Any = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Token ids (B, T), and how many of them are read, (B,), None for all.
 
         Returns:
-            Scores (B, T, vocab_size); the state after the last step.
+            The top layer's states (B, T, h), 0 behind a length; each layer's last state, (B, h).
+
+        Raises:
+            ValueError: Token ids or a length that are not whole.
         """
-        encoded, hidden_state, lens = state
-        now, attention = list(hidden_state), self.attention
-        shown, dropout = _tensorflow.shown(now[-1][:, None], encoded, lens), _tensorflow.dropping(attention, training)
-        _, encoded, _ = _tensorflow.hide(now[-1][:, None], encoded, encoded, shown)
-        projected = attention.project_key(encoded)
-        features, first = encoded.shape[-1], self.cells[0]
-        embedded = self.embedding(tf.transpose(_tensorflow.integers("X", X)))
-        outputs, looked_at = [], []
-        for own in tf.unstack(embedded @ first.kernel[features:] + first.bias[0]):
-            scores = _tensorflow.compare(attention, attention.project_query(now[-1][:, None]), projected)
-            context, weights = _tensorflow.pool(scores, encoded, shown, dropout)
-            now[0] = advance(first, own + context[:, 0] @ first.kernel[:features], now[0])
-            for layer, cell in enumerate(self.cells[1:], start=1):
-                below = self.dropout(now[layer - 1], training=training)
-                now[layer] = advance(cell, gates(cell, below), now[layer])
-            outputs.append(now[-1])
-            looked_at.append(weights)
-        if tf.executing_eagerly():
-            self._attention_weights = looked_at
-        return self.dense(tf.stack(outputs, axis=1)), [encoded, now, lens]
-
-    @property
-    def attention_weights(self) -> list[Tensor]:
-        """What each step of the last call outside a graph looked at, (B, 1, m) each."""
-        return list(self._attention_weights)
-
-
-# --- the first generation's training
+        mask = None if valid_len is None else tf.sequence_mask(_whole("valid_len", valid_len), X.shape[1])
+        outputs, *state = self.rnn(self.embedding(_whole("X", X)), mask=mask, training=training)
+        return outputs, state
 
 
 class MaskedSoftmaxCELoss(tf.keras.losses.Loss):
@@ -491,7 +420,7 @@ class MaskedSoftmaxCELoss(tf.keras.losses.Loss):
 
     def call(self, label: Tensor, pred: Tensor) -> Tensor:
         """(batch, steps) token ids and (batch, steps, tokens) scores -> (batch,)."""
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(_tensorflow.integers("label", label), pred)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(_whole("label", label), pred)
         return tf.reduce_mean(sequence_mask(losses, self.valid_len), axis=1)
 
 
@@ -506,53 +435,60 @@ def grad_clipping(grads: Sequence[Tensor], theta: float) -> list[Tensor]:
     return clipped
 
 
-class EncoderDecoder(layers.EncoderDecoder, tf.keras.Model):
-    """An encoder, and a decoder that begins with what it found."""
-
-    framework = _tensorflow
-    call = layers.EncoderDecoder.forward
-
-    def __init__(self, encoder: Keras, decoder: Keras, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.encoder, self.decoder = encoder, decoder
+def load_array(data_arrays: Sequence[Tensor], batch_size: int, is_train: bool = True) -> Any:
+    """Batches of tensors that belong together row by row, in another order each time if `is_train`."""
+    data = tf.data.Dataset.from_tensor_slices(tuple(data_arrays))
+    return (data.shuffle(len(data)) if is_train else data).batch(batch_size)
 
 
-# --- learning, in the second generation's way
+def build_array_nmt(lines: Sequence[Sequence[str]], vocab: Vocab, num_steps: int) -> tuple[Tensor, Tensor]:
+    """`dikkat.textbook.text.build_array_nmt` as tensors: token ids (sentences, num_steps), lengths (sentences,)."""
+    ids, lens = text.build_array_nmt(lines, vocab, num_steps)
+    return tf.constant(ids, tf.int32), tf.constant(lens, tf.int32)
 
 
-class Module(learning.LearningModel, tf.keras.Model):
-    """A model that draws how it learns: `dikkat.textbook.learning.LearningModel`."""
-
-    framework = _tensorflow
-
-    def call(self, X: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """What `forward` makes of the inputs; `training` among the others is kept as an attribute for it."""
-        self.training = kwargs.get("training")
-        return self.forward(X, *args)
+def load_data_nmt(batch_size: int, num_steps: int, num_examples: int | None = 600) -> tuple[Any, Vocab, Vocab]:
+    """Batches of `dikkat.textbook.text.load_data_nmt`, and the vocabularies of both languages."""
+    arrays, source, target = text.load_data_nmt(num_steps, num_examples)
+    return load_array([tf.constant(each, tf.int32) for each in arrays], batch_size), source, target
 
 
-class DataModule(learning.LearningData):
-    """Batches to learn from and to validate with: `dikkat.textbook.learning.LearningData`."""
+def train_seq2seq(net: Any, data_iter: Any, lr: float, num_epochs: int, tgt_vocab: Vocab, device: Any) -> None:
+    """Train an `EncoderDecoder` as `dikkat.textbook.learning.train_seq2seq` does, from the weights that it has."""
+    optimizer = tf.keras.optimizers.Adam(learning_rate=lr)
 
-    framework = _tensorflow
+    def step(batch: Sequence[Tensor]) -> tuple[float, float]:
+        X, X_lens, Y, Y_lens = batch
+        read = tf.concat([tf.fill(Y[:, :1].shape, tf.cast(tgt_vocab["<bos>"], Y.dtype)), Y[:, :-1]], 1)
+        with tf.GradientTape() as tape:
+            scores, _ = net(X, read, X_lens, training=True)
+            loss = tf.reduce_sum(MaskedSoftmaxCELoss(Y_lens)(Y, scores))
+        weights = net.trainable_variables
+        optimizer.apply_gradients(zip(grad_clipping(tape.gradient(loss, weights), 1), weights, strict=True))
+        return float(loss), float(tf.reduce_sum(Y_lens))
+
+    with tf.device(str(device)) if isinstance(device, str) else device:
+        run_epochs(step, data_iter, num_epochs, device)
 
 
-class MTFraEng(learning.FrenchFromEnglish, DataModule):
-    """English sentences and their French translations: `dikkat.textbook.learning.FrenchFromEnglish`."""
-
-
-class Trainer(learning.LearningTrainer):
-    """Goes through the data, epoch by epoch: `dikkat.textbook.learning.LearningTrainer`.
-
-    It trains where TensorFlow puts it, on the first GPU if there is one, whatever `num_gpus` says.
-    """
-
-    framework = _tensorflow
-
-
-class Seq2Seq(learning.LearningTranslator, EncoderDecoder, Module):
-    """A translator that `Trainer` trains: `dikkat.textbook.learning.LearningTranslator`."""
-
-    def call(self, enc_X: Tensor, dec_X: Tensor, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
-        """`forward`."""
-        return self.forward(enc_X, dec_X, *args, **kwargs)
+def predict_seq2seq(
+    net: Any,
+    src_sentence: str,
+    src_vocab: Vocab,
+    tgt_vocab: Vocab,
+    num_steps: int,
+    save_attention_weights: bool = False,
+) -> tuple[str, list[Any]]:
+    """Translate a sentence as `dikkat.textbook.learning.predict_seq2seq` does, where TensorFlow puts it."""
+    X, lens = build_array_nmt([src_sentence.lower().split()], src_vocab, num_steps)
+    state = net.decoder.init_state(net.encoder(X, lens, training=False), lens)
+    token, said, looked_at = tf.constant([[tgt_vocab["<bos>"]]]), [], []
+    for _ in range(num_steps):
+        scores, state = net.decoder(token, state, training=False)
+        token = tf.argmax(scores, axis=2, output_type=tf.int32)
+        if save_attention_weights:
+            looked_at.append(net.decoder.attention_weights)
+        if int(token[0, 0]) == tgt_vocab["<eos>"]:
+            break
+        said.append(int(token[0, 0]))
+    return " ".join(tgt_vocab.to_tokens(said)), looked_at

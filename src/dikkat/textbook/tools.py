@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+
+from dikkat.scores import whole
 
 __all__ = [
     "Accumulator",
@@ -15,9 +18,11 @@ __all__ = [
     "Timer",
     "add_to_class",
     "as_array",
+    "check_heads",
     "check_len",
     "check_shape",
     "first_that_takes",
+    "positions",
 ]
 
 T = TypeVar("T")
@@ -169,8 +174,42 @@ def check_shape(a: Any, shape: Sequence[int]) -> None:
         raise ValueError(f"a: got shape {tuple(a.shape)}; expected {tuple(shape)}")
 
 
+def check_heads(num_hiddens: int, num_heads: int) -> None:
+    """Check that the heads of a `MultiHeadAttention` share its features evenly.
+
+    Raises:
+        TypeError: A size that is no whole number.
+        ValueError: `num_hiddens` is no multiple of `num_heads`.
+    """
+    if whole("num_hiddens", num_hiddens) % whole("num_heads", num_heads):
+        raise ValueError(f"num_hiddens: got {num_hiddens}; expected a multiple of num_heads, {num_heads}")
+
+
+def positions(num_hiddens: int, max_len: int) -> NDArray[np.float32]:
+    r"""Sines and cosines of positions.
+
+    $$ P_{i, 2j} = \sin\left(i / 10000^{2j/d}\right), \qquad P_{i, 2j+1} = \cos\left(i / 10000^{2j/d}\right) $$
+
+    Args:
+        num_hiddens: d.
+        max_len: How many positions.
+
+    Returns:
+        P, (1, max_len, d).
+
+    Source: Vaswani et al. 2017, section 3.5.
+
+    Example:
+        >>> positions(3, 2).round(2).tolist()[0][0]
+        [0.0, 1.0, 0.0]
+    """
+    column: NDArray[Any] = np.arange(num_hiddens)
+    angle = np.arange(max_len)[:, None] / 10000.0 ** ((column - column % 2) / num_hiddens)
+    return np.where(column % 2, np.cos(angle), np.sin(angle))[None].astype(np.float32)
+
+
 def first_that_takes(args: Sequence[Any], kwargs: dict[str, Any], *functions: Callable[..., T]) -> T:
-    """Call the first function that takes these arguments: one constructor for the signatures of both generations.
+    """Call the first function that takes these arguments: one constructor for the signatures of both editions.
 
     Raises:
         TypeError: none takes them.

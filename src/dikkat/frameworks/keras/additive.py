@@ -160,7 +160,7 @@ def _pairs(query: Tensor, key: Tensor) -> Tensor:
 
 
 def _slope(argument: Tensor) -> Tensor:
-    """Of tanh; 1 − tanh² would have no digits left where tanh is saturated."""
+    """The slope of tanh; 1 − tanh² would have no digits left where tanh is saturated."""
     small = ops.exp(-2 * ops.abs(argument))
     return 4 * small / ((1 + small) * (1 + small))
 
@@ -275,13 +275,11 @@ _in_a_loop = differentiated(_scores, _gradient, _tangent)
 
 
 def _either(query: Tensor, key: Tensor, folded: Callable[[Tensor, Tensor], Any], plain: Callable[[], Any]) -> Any:
-    """What is folded, of the exponentials, where that is safe; else the plain way.
-
-    It is decided on the device, as NaN comes out as no.
-    """
+    """The folded computation, from exponentials, where that is safe, else the plain one; decided on the device."""
     if keras.backend.backend() == "torch":
         # Its transforms cannot ask for values; and without a compiler, folding is as many passes over memory.
         return plain()
+    # Of NaN it is False.
     safe = sum(ops.max(ops.abs(each), initial=0.0) for each in (query, key)) <= _SAFE
 
     def exponentials() -> Any:

@@ -1,14 +1,15 @@
 """The front door: compare a query with every key, normalise over the keys, average the values."""
 
-from typing import Any
+import math
+from typing import Any, get_args
 
 import keras
 from keras import ops
 
 from dikkat.call import probability
-from dikkat.frameworks.contract import checks, scores
-from dikkat.frameworks.contract.checks import Call
-from dikkat.frameworks.keras.backend import Backend, as_tensor, check_concrete, features, kind, product, shape_of, wide
+from dikkat.frameworks.keras.additive import additive
+from dikkat.frameworks.keras.backend import as_tensor, check_concrete, features, kind, product, shape_of, wide
+from dikkat.frameworks.keras.checks import Call, Shape, check_name, leading, same
 from dikkat.frameworks.keras.masking import check_restrictions, softmax, visible
 from dikkat.frameworks.keras.scores import Score, check_score
 from dikkat.scores import Pair, Profile
@@ -156,8 +157,46 @@ def compare(query: Any, key: Any, *, pair: Pair, weight: Any = None, profile: Pr
         ((2, 5), 3.0)
     """
     weight = as_tensor(weight)
-    checks.check_compared(shape_of(query), shape_of(key), pair, None if weight is None else shape_of(weight), profile)
-    return scores.compare(Backend(), query, key, pair, weight, profile)
+    _check_compared(shape_of(query), shape_of(key), pair, None if weight is None else shape_of(weight), profile)
+    dtype = wide(query, key)
+    query, key = ops.cast(query, dtype), ops.cast(key, dtype)
+    if pair == "inner":
+        return product(query, ops.swapaxes(key, -1, -2))
+    if pair == "additive":
+        return additive(query, key, ops.cast(weight, dtype))
+    square = ops.sum(ops.square(ops.expand_dims(query, -2) - ops.expand_dims(key, -3)), axis=-1)
+    return _log_profile(profile, square)
+
+
+def _check_compared(query: Shape, key: Shape, pair: str, weight: Shape | None, profile: str) -> None:
+    check_name("pair", pair, get_args(Pair))
+    check_name("profile", profile, get_args(Profile))
+    if query[-1] != key[-1]:
+        raise ValueError(
+            f"query, key: got {query[-1]} and {key[-1]} features after projection; expected the same number (for "
+            "different sizes: Bilinear, Additive)"
+        )
+    if (weight is None) == (pair == "additive"):
+        got = "None" if weight is None else f"shape {weight}"
+        raise TypeError(f"weight: got {got}; expected v, (h,), for pair 'additive', None for others")
+    if weight is not None and not same(weight, query[-1:]):
+        raise ValueError(f"weight: got shape {weight}; expected {query[-1:]}, one a feature")
+
+
+def _log_profile(profile: Profile, square: Any) -> Any:
+    """The logarithm of a kernel as a function of the squared scaled distance; −∞ outside its support.
+
+    NaN stays NaN, and where a branch is not taken, what it reads is replaced first, so that its gradient is finite.
+    """
+    if profile == "gaussian":
+        return -0.5 * square
+    if profile == "boxcar":
+        return ops.where(square > 1, -math.inf, 0.0 * square)
+    if profile == "triangular":  # whose tip has no slope
+        at_zero = square == 0
+        square = ops.where(at_zero, 0.0, ops.sqrt(ops.where(at_zero, 1.0, square)))
+    outside = square >= 1
+    return ops.where(outside, -math.inf, ops.log1p(-ops.where(outside, 0.0, square)))
 
 
 def pool(
@@ -213,6 +252,15 @@ def check_call(query: Any, key: Any, value: Any, **limits: Any) -> Call:
     """
     named = {"query": query, "key": key, "value": value}
     shapes = {name: shape_of(tensor) for name, tensor in named.items()}
-    call = checks.check_call(shapes, {name: kind(tensor) for name, tensor in named.items()})
+    keys, values = shapes["key"][-2], shapes["value"][-2]
+    if None not in (keys, values) and keys != values:
+        raise ValueError(
+            f"value: got {values} rows (shape {shapes['value']}); expected {keys}, one for each key (shape "
+            f"{shapes['key']})"
+        )
+    for name, tensor in named.items():
+        if kind(tensor) != kind(query):
+            raise TypeError(f"{name}: got dtype {kind(tensor)}; expected {kind(query)}, that of query")
+    call = Call(leading(shapes), shapes["query"][-2], keys)
     check_restrictions(*call, **limits)
     return call

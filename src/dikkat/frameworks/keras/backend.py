@@ -1,4 +1,4 @@
-"""Keras itself: whether it can be had, on a backend that is served; and what its backends must be asked one by one."""
+"""Keras itself, on a backend that is served; and what differs from backend to backend."""
 
 import os
 from typing import Any
@@ -32,8 +32,7 @@ _refuse(keras.backend.backend())
 
 from keras import ops  # noqa: E402
 
-from dikkat.frameworks.contract.checks import Shape, check_features, check_rank  # noqa: E402
-from dikkat.frameworks.keras.additive import additive  # noqa: E402
+from dikkat.frameworks.keras.checks import Shape  # noqa: E402
 
 Array = np.ndarray[Any, Any]
 
@@ -80,7 +79,7 @@ def as_tensor(value: Any) -> Any:
 
 
 def shape_of(tensor: Any) -> Shape:
-    """What is known of a tensor's shape."""
+    """A tensor's shape, as far as it is known."""
     return tuple(tensor.shape)
 
 
@@ -95,12 +94,13 @@ def features(name: str, tensor: Any) -> Any:
     if tensor is None or not keras.backend.is_float_dtype(kind(tensor)):
         got = "None" if tensor is None else f"dtype {kind(tensor)}"
         raise TypeError(f"{name}: got {got}; expected float16, bfloat16, float32, float64")
-    check_rank(name, shape_of(tensor))
+    if len(shape_of(tensor)) < 2:
+        raise ValueError(f"{name}: got shape {shape_of(tensor)}; expected (..., length, features)")
     return tensor
 
 
 def check_concrete(function: str, layer: str, *tensors: Any) -> None:
-    """Whether a function's tensors have values, or will have them where it runs.
+    """A check that a function's tensors have values, or will have them where it runs.
 
     Raises:
         TypeError: One stands for an input of a functional model.
@@ -110,47 +110,3 @@ def check_concrete(function: str, layer: str, *tensors: Any) -> None:
             f"{function}: got a symbolic tensor of a functional model; expected tensors with values. There, use the "
             f"layer: {layer}"
         )
-
-
-class Backend:
-    """`dikkat.frameworks.contract.operations.Operations` of the tensors of Keras's backend."""
-
-    wide = staticmethod(wide)
-    cast, log1p, sqrt = staticmethod(ops.cast), staticmethod(ops.log1p), staticmethod(ops.sqrt)
-    zeros_like, ones_like, additive = staticmethod(ops.zeros_like), staticmethod(ops.ones_like), staticmethod(additive)
-
-    @staticmethod
-    def fill(tensor: Any, condition: Any, number: float) -> Any:
-        """As in `Operations`."""
-        return ops.where(condition, number, tensor)
-
-    @staticmethod
-    def peak(tensor: Any) -> Any:
-        """As in `Operations`."""
-        return ops.stop_gradient(ops.max(ops.abs(tensor), axis=-1, keepdims=True))
-
-    @staticmethod
-    def total(tensor: Any) -> Any:
-        """As in `Operations`."""
-        return ops.sum(tensor, axis=-1, keepdims=True)
-
-    @staticmethod
-    def concatenate(tensors: list[Any]) -> Any:
-        """As in `Operations`."""
-        return ops.concatenate(tensors, axis=-1)
-
-    @staticmethod
-    def linear(layer: Any, tensor: Any, name: str) -> Any:
-        """As in `Operations`."""
-        check_features(name, shape_of(tensor), layer.weight.shape[-1])
-        return layer(tensor)
-
-    @staticmethod
-    def inner(query: Any, key: Any) -> Any:
-        """As in `Operations`."""
-        return product(query, ops.swapaxes(key, -1, -2))
-
-    @staticmethod
-    def squared_distance(query: Any, key: Any) -> Any:
-        """As in `Operations`."""
-        return ops.sum(ops.square(ops.expand_dims(query, -2) - ops.expand_dims(key, -3)), axis=-1)

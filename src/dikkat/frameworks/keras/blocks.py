@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Self
 import keras
 from keras import ops
 
-from dikkat.frameworks.keras.backend import Array, product, wide
+from dikkat.frameworks.keras.backend import Array, product, shape_of, wide
+from dikkat.frameworks.keras.checks import check_features
 from dikkat.storage.tensors import Tensors, check, read, write
 
 _OPTIONS = ("name", "dtype", "trainable", "autocast", "activity_regularizer")  # of every Keras layer
@@ -32,7 +33,7 @@ class Block(keras.layers.Layer):
         super().__init__(**options)
 
     def get_config(self) -> dict[str, Any]:
-        """What the constructor needs to make this layer again."""
+        """The arguments with which the constructor makes this layer again."""
         own = {name: getattr(self, name) for name in self.arguments}
         return super().get_config() | {
             name: keras.saving.serialize_keras_object(value) if isinstance(value, keras.layers.Layer) else value
@@ -103,6 +104,12 @@ class Linear(Block):
     def compute_output_shape(self, x_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         """(..., features)."""
         return (*x_shape[:-1], self.features)
+
+
+def linear(layer: Linear, x: Any, name: str) -> Any:
+    """A linear layer's output, after a check of the features that come in, which names them."""
+    check_features(name, shape_of(x), layer.weight.shape[-1])
+    return layer(x)
 
 
 def parameters(layer: Any, prefix: str = "") -> dict[str, Any]:

@@ -17,10 +17,10 @@ import keras
 from keras import ops
 
 from dikkat.call import probability
-from dikkat.frameworks.contract.checks import Call, Shape, leading
 from dikkat.frameworks.keras.attention import check_call
 from dikkat.frameworks.keras.backend import as_tensor, features, kind, shape_of
 from dikkat.frameworks.keras.blocks import Block
+from dikkat.frameworks.keras.checks import Call, Shape, leading
 from dikkat.frameworks.keras.masking import check_mask, check_restrictions
 from dikkat.frameworks.keras.scores import Score, check_score
 

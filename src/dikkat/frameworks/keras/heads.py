@@ -6,11 +6,11 @@ from typing import Any
 
 from keras import ops
 
-from dikkat.frameworks.contract.checks import Shape, check_features
 from dikkat.frameworks.keras.attention import attend, hide
-from dikkat.frameworks.keras.backend import Backend, features, product, shape_of
-from dikkat.frameworks.keras.blocks import Block, Linear, registered
+from dikkat.frameworks.keras.backend import features, product, shape_of
+from dikkat.frameworks.keras.blocks import Block, Linear, linear, registered
 from dikkat.frameworks.keras.calls import Attending, Masks, limits_of, renamed, spec_of
+from dikkat.frameworks.keras.checks import Shape, check_features
 from dikkat.frameworks.keras.masking import visible
 from dikkat.frameworks.keras.scores import ScaledDot, Score, size_of
 from dikkat.layers import check_heads
@@ -108,7 +108,7 @@ class SelfAttention(Block):
 
     def _project(self, *tensors: Any) -> tuple[Any, ...]:
         layers = self.W_q, self.W_k, self.W_v
-        return tuple(Backend.linear(layer, tensor, "x") for layer, tensor in zip(layers, tensors, strict=True))
+        return tuple(linear(layer, tensor, "x") for layer, tensor in zip(layers, tensors, strict=True))
 
     def compute_output_spec(
         self,

@@ -5,11 +5,11 @@ from typing import Any, ClassVar
 
 import keras
 
-from dikkat.frameworks.contract.checks import Shape
 from dikkat.frameworks.keras import attention
 from dikkat.frameworks.keras.backend import as_tensor, features, shape_of
 from dikkat.frameworks.keras.blocks import Block, registered
 from dikkat.frameworks.keras.calls import Attending
+from dikkat.frameworks.keras.checks import Shape
 from dikkat.frameworks.keras.masking import check_restrictions, masked_softmax
 from dikkat.frameworks.keras.scores import Additive, Bilinear, Gaussian, ScaledDot
 

@@ -1,14 +1,15 @@
 """Which keys a query may see, and the softmax over them."""
 
-from functools import partial
+import math
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import keras
 from keras import ops
 
-from dikkat.frameworks.contract import checks, masking
-from dikkat.frameworks.contract.checks import Call, Given, Shape
 from dikkat.frameworks.keras.backend import as_tensor, check_concrete, features, kind, readable, shape_of, wide
+from dikkat.frameworks.keras.checks import Shape, check_fit, same
 
 _KINDS = {
     "int": ("an integer type (for example int32)", keras.backend.is_int_dtype),
@@ -28,7 +29,7 @@ def check_restrictions(
     key_bias: Any = None,
     exclude: Any = None,
 ) -> None:
-    """Whether the restrictions fit a call, as far as shapes and values are known.
+    """A check that the restrictions fit a call, as far as shapes and values are known.
 
     Args:
         lead: The leading dimensions of the call.
@@ -44,33 +45,48 @@ def check_restrictions(
         TypeError: An argument of the wrong kind or dtype.
         ValueError: One of the wrong shape or out of range.
     """
-    checks.check_restrictions(
-        Call(lead, queries, keys),
-        valid_lens=_given("valid_lens", valid_lens, "int"),
-        mask=_given("mask", mask, "bool"),
-        causal=causal,
-        key_bias=_given("key_bias", key_bias, "float"),
-        exclude=_given("exclude", exclude, "int"),
-    )
+    if not isinstance(causal, bool):
+        raise TypeError(f"causal: got {type(causal).__name__}; expected True or False")
+    if valid_lens is not None:
+        _check_kind("valid_lens", valid_lens, "int")
+        shape, expected = shape_of(valid_lens), [lead[:1], (*lead[:1], queries)]
+        if not any(same(shape, each) for each in expected):
+            raise ValueError(
+                f"valid_lens: got shape {shape}; expected {expected[0]} (one length a batch element) or {expected[1]} "
+                "(one a query), aligned with the first leading dimension and shared by the heads"
+            )
+        _check_range("valid_lens", valid_lens, 0, keys, "a length among the keys")
+    if mask is not None:
+        check_mask("mask", mask, (*lead, queries, keys))
+    if key_bias is not None:
+        _check_kind("key_bias", key_bias, "float")
+        check_fit("key_bias", shape_of(key_bias), (*lead, keys))
+    if exclude is not None:
+        _check_kind("exclude", exclude, "int")
+        check_fit("exclude", shape_of(exclude), (*lead, queries))
+        last = None if keys is None else keys - 1
+        _check_range("exclude", exclude, -1, last, "the index of a key, or -1 for none")
 
 
-def _given(name: str, tensor: Any, wanted: str) -> Given | None:
-    if tensor is None:
-        return None
-    _check_kind(name, tensor, wanted)
-    values = ops.convert_to_numpy(tensor) if wanted == "int" and readable(tensor) else None
-    return Given(shape_of(tensor), values)
+def _check_range(name: str, tensor: Any, low: int, high: int | None, meaning: str) -> None:
+    """A check that whole numbers lie in a range, where they and the range are known."""
+    if high is None or not readable(tensor):
+        return
+    values = ops.convert_to_numpy(tensor)
+    outside = values[(values < low) | (values > high)]
+    if outside.size:
+        raise ValueError(f"{name}: got {outside.flat[0]}; expected {low} to {high}, {meaning}")
 
 
 def check_mask(name: str, mask: Any, shape: Shape) -> None:
-    """Whether a mask is of booleans that broadcast to a shape.
+    """A check that a mask is of booleans that broadcast to a shape.
 
     Raises:
         TypeError: It is of another dtype.
         ValueError: It does not broadcast.
     """
     _check_kind(name, mask, "bool")
-    checks.check_fit(name, shape_of(mask), shape)
+    check_fit(name, shape_of(mask), shape)
 
 
 def _check_kind(name: str, tensor: Any, wanted: str) -> None:
@@ -111,18 +127,25 @@ def visible(
         >>> visible(1, 1, 3, valid_lens=ops.array([2, 0])).shape == (2, 1, 3)
         True
     """
-    lens, exclude = (None if each is None else ops.cast(each, "int32") for each in (valid_lens, exclude))
-    return masking.visible(
-        partial(ops.arange, dtype="int32"),
-        lead,
-        queries,
-        keys,
-        valid_lens=lens,
-        mask=as_tensor(mask),
-        causal=causal,
-        key_bias=as_tensor(key_bias),
-        exclude=exclude,
-    )
+    mask, key_bias, key = as_tensor(mask), as_tensor(key_bias), ops.arange(keys, dtype="int32")
+    parts = []
+    if valid_lens is not None:
+        lens = ops.cast(valid_lens, "int32")
+        lens = lens[..., None] if len(lens.shape) == min(lead, 1) else lens
+        for _ in range(lead - 1):  # for the heads
+            lens = lens[:, None]
+        parts.append(key < lens[..., None])
+    if causal:
+        parts.append(key <= ops.arange(queries, dtype="int32")[:, None] + (keys - queries))
+    if mask is not None:
+        while len(mask.shape) < 2:  # whoever asks which keys are seen, or by whom, counts on both axes
+            mask = mask[None]
+        parts.append(mask)
+    if key_bias is not None:
+        parts.append((key_bias != -math.inf)[..., None, :])
+    if exclude is not None:
+        parts.append(key != ops.cast(exclude, "int32")[..., None])
+    return reduce(and_, parts) if parts else None
 
 
 def softmax(scores: Any, shown: Any = None) -> Any:

@@ -4,28 +4,31 @@ Sizes of queries and keys come when a score is built, as everywhere in Keras: a 
 (..., m, d_k); projected, both have h features. Parameters have the names of `dikkat.scores`.
 """
 
+import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 from keras import ops
 
-from dikkat.frameworks.contract import checks, scores
-from dikkat.frameworks.contract.checks import Shape
-from dikkat.frameworks.keras.backend import Backend
-from dikkat.frameworks.keras.blocks import Block, Linear, registered
-from dikkat.scores import whole
+from dikkat.frameworks.keras.backend import Array, wide
+from dikkat.frameworks.keras.blocks import Block, Linear, linear, registered
+from dikkat.frameworks.keras.checks import Shape, check_name
+from dikkat.scores import Pair, Profile, whole
 
 
-class Score(scores.Score, Block):
-    """What every scoring function supplies; parameters live here.
+class Score(Block):
+    """A scoring function: a projection, done once for each query and key, and a pair function of what comes out.
+
+    `build` makes the parameters of one that has some.
 
     Attributes:
-        pair: Which pair function compares the projected query and key.
+        pair: The pair function: "inner", "additive" or "distance".
         profile: For `distance` only: which g, a log-kernel of the squared scaled distance s.
     """
 
-    operations = Backend()
+    pair: ClassVar[Pair]
+    profile: ClassVar[Profile] = "gaussian"
 
     def __init__(self, name: str = "score", **options: Any) -> None:
         # Keras would count all scores of a process, and the path of a variable would say how many there were before.
@@ -33,6 +36,18 @@ class Score(scores.Score, Block):
 
     def build(self, query_shape: Shape, key_shape: Shape) -> None:
         """Make the parameters, for queries and keys of these shapes."""
+
+    def project_query(self, query: Any) -> Any:
+        """(..., n, d_q) -> (..., n, h)."""
+        return query
+
+    def project_key(self, key: Any) -> Any:
+        """(..., m, d_k) -> (..., m, h)."""
+        return key
+
+    def pair_weight(self) -> Any:
+        """The weight v of each feature, (h,), for `additive`; None for the others."""
+        return None
 
 
 class _Alike(Score):
@@ -48,7 +63,7 @@ class _Alike(Score):
 
 
 @registered
-class Average(scores.Average, Score):
+class Average(Score):
     """Every key scores 0, so that the output is the mean of the visible values.
 
     Queries and keys may have any number of features; neither has a gradient.
@@ -63,9 +78,19 @@ class Average(scores.Average, Score):
         2.0
     """
 
+    pair = "inner"
+
+    def project_query(self, query: Any) -> Any:
+        """Zeros, (..., n, 1)."""
+        return ops.zeros_like(query[..., :1])
+
+    def project_key(self, key: Any) -> Any:
+        """Zeros, (..., m, 1)."""
+        return ops.zeros_like(key[..., :1])
+
 
 @registered
-class Dot(scores.Dot, _Alike):
+class Dot(_Alike):
     """⟨q, k⟩.
 
     Source: Luong, Pham and Manning 2015, section 3.1, "dot".
@@ -77,9 +102,11 @@ class Dot(scores.Dot, _Alike):
         0.7311
     """
 
+    pair = "inner"
+
 
 @registered
-class ScaledDot(scores.ScaledDot, _Alike):
+class ScaledDot(_Alike):
     """⟨q, k⟩ / √d, with d the number of features: its variance is 1 where the features' is.
 
     Source: Vaswani et al. 2017, section 3.2.1.
@@ -92,9 +119,15 @@ class ScaledDot(scores.ScaledDot, _Alike):
         0.8808
     """
 
+    pair = "inner"
+
+    def project_query(self, query: Any) -> Any:
+        """q / √d."""
+        return query / math.sqrt(max(1, query.shape[-1]))
+
 
 @registered
-class Bilinear(scores.Bilinear, Score):
+class Bilinear(Score):
     """kᵀ W_q q, for queries and keys of different sizes.
 
     Source: Luong, Pham and Manning 2015, section 3.1, "general".
@@ -107,14 +140,20 @@ class Bilinear(scores.Bilinear, Score):
         (7, 3)
     """
 
+    pair = "inner"
+
     def build(self, query_shape: Shape, key_shape: Shape) -> None:
         """Make W_q, (d_k, d_q)."""
         self.W_q = Linear(size_of("key", key_shape), use_bias=False, dtype=self.dtype_policy, name="W_q")
         self.W_q.build(query_shape)
 
+    def project_query(self, query: Any) -> Any:
+        """W_q q, (..., n, d_k)."""
+        return linear(self.W_q, query, "query")
+
 
 @registered
-class Cosine(scores.Cosine, _Alike):
+class Cosine(_Alike):
     """⟨q, k⟩ / (‖q‖ ‖k‖); a zero vector scores 0.
 
     Source: Graves, Wayne and Danihelka 2014, section 3.3.1, content addressing (with strength 1).
@@ -125,9 +164,19 @@ class Cosine(scores.Cosine, _Alike):
         [[0.6000000238418579, 0.800000011920929]]
     """
 
+    pair = "inner"
+
+    def project_query(self, query: Any) -> Any:
+        """q / ‖q‖."""
+        return _unit(query)
+
+    def project_key(self, key: Any) -> Any:
+        """k / ‖k‖."""
+        return _unit(key)
+
 
 @registered
-class VectorSum(scores.VectorSum, _Alike):
+class VectorSum(_Alike):
     """v·(q + k). The query's share is the same for all keys and cancels in the softmax: it cannot attend.
 
     Source: an exercise of *Dive into Deep Learning*, "Attention Scoring Functions".
@@ -141,6 +190,8 @@ class VectorSum(scores.VectorSum, _Alike):
         True
     """
 
+    pair = "inner"
+
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.w_v = Linear(1, use_bias=False, dtype=self.dtype_policy, name="w_v")
@@ -150,9 +201,19 @@ class VectorSum(scores.VectorSum, _Alike):
         super().build(query_shape, key_shape)
         self.w_v.build(query_shape)
 
+    def project_query(self, query: Any) -> Any:
+        """(v·q, 1): with (1, v·k) the inner product is the whole sum."""
+        share = linear(self.w_v, query, "query")
+        return ops.concatenate([share, ops.ones_like(share)], axis=-1)
+
+    def project_key(self, key: Any) -> Any:
+        """(1, v·k)."""
+        share = linear(self.w_v, key, "key")
+        return ops.concatenate([ops.ones_like(share), share], axis=-1)
+
 
 @registered
-class Additive(scores.Additive, Score):
+class Additive(Score):
     """Σ_h v_h tanh((W_q q)_h + (W_k k)_h).
 
     Args:
@@ -169,6 +230,7 @@ class Additive(scores.Additive, Score):
         ((2, 11, 7), (7,))
     """
 
+    pair = "additive"
     arguments = ("num_hiddens",)
 
     def __init__(self, num_hiddens: int, **options: Any) -> None:
@@ -184,19 +246,28 @@ class Additive(scores.Additive, Score):
         self.W_q.build(query_shape)
         self.w_v.build((None, self.num_hiddens))
 
+    def project_query(self, query: Any) -> Any:
+        """W_q q."""
+        return linear(self.W_q, query, "query")
+
+    def project_key(self, key: Any) -> Any:
+        """W_k k."""
+        return linear(self.W_k, key, "key")
+
     def pair_weight(self) -> Any:
         """v, (h,)."""
         return self.w_v.weight[0]
 
 
-class _Distance(scores.Distance, _Alike):
-    """g(‖q − k‖² / σ²): what the four kernels share."""
+class _Distance(_Alike):
+    """g(‖q − k‖² / σ²), the base of the four kernels."""
 
+    pair = "distance"
     arguments: ClassVar[tuple[str, ...]] = ("learnable",)
 
     def __init__(self, bandwidth: float | Sequence[float] = 1.0, learnable: bool = False, **options: Any) -> None:
         super().__init__(**options)
-        self._sigma = scores.bandwidths(bandwidth)
+        self._sigma = _bandwidths(bandwidth)
         self.learnable = learnable
 
     def get_config(self) -> dict[str, Any]:
@@ -226,6 +297,23 @@ class _Distance(scores.Distance, _Alike):
     def bandwidth(self) -> Any:
         """σ, in the units of the data: () or (d,)."""
         return ops.exp(self.log_bandwidth) if self.learnable else ops.convert_to_tensor(self.fixed_bandwidth)
+
+    def project_query(self, query: Any) -> Any:
+        """q / σ, in float32 or wider: a difference of two rounded halves has few digits left."""
+        return self._scaled(query, "query")
+
+    def project_key(self, key: Any) -> Any:
+        """k / σ, in float32 or wider."""
+        return self._scaled(key, "key")
+
+    def _scaled(self, features: Any, name: str) -> Any:
+        sigma = self.bandwidth
+        if len(sigma.shape) and sigma.shape[0] != features.shape[-1]:
+            raise ValueError(
+                f"{name}: got {features.shape[-1]} features; expected {sigma.shape[0]}, one for each bandwidth"
+            )
+        dtype = wide(features)
+        return ops.cast(features, dtype) / ops.cast(sigma, dtype)
 
 
 @registered
@@ -321,12 +409,18 @@ class Triangular(_Distance):
 
 
 def check_score(score: Any) -> None:
-    """Whether a score is an instance of `Score` that says of itself what it must.
+    """A check that a score is an instance of `Score` with a pair function and a profile that there are.
 
     Raises:
         TypeError: It is none, or has no such pair function or profile.
     """
-    checks.check_score(score, Score)
+    if not isinstance(score, Score):
+        is_class = isinstance(score, type)
+        hint = ": make one, with its brackets" if is_class and issubclass(score, Score) else ""
+        got = score.__name__ if is_class else repr(score) if isinstance(score, str) else type(score).__name__
+        raise TypeError(f"score: got {got}; expected an instance of a dikkat.frameworks.keras.Score{hint}")
+    for name, expected in (("pair", get_args(Pair)), ("profile", get_args(Profile))):
+        check_name(f"score: {type(score).__name__}.{name}", getattr(score, name, None), expected, TypeError)
 
 
 def size_of(name: str, shape: Shape) -> int:
@@ -339,3 +433,28 @@ def size_of(name: str, shape: Shape) -> int:
     if size is None:
         raise ValueError(f"{name}: got shape {shape}; expected one whose number of features, the last, is known")
     return size
+
+
+def _unit(vector: Any) -> Any:
+    """v / ‖v‖, 0 for v = 0, in float32 or wider. Scaled by the largest entry first, so that no square overflows."""
+    vector = ops.cast(vector, wide(vector))
+    if 0 in tuple(vector.shape):  # of which there is no maximum
+        return vector
+    peak = ops.stop_gradient(ops.max(ops.abs(vector), axis=-1, keepdims=True))
+    vector = vector / ops.where(peak == 0, 1.0, peak)
+    square = ops.sum(vector * vector, axis=-1, keepdims=True)
+    # Not held above a small number: that would give the zero vector a gradient of 1/small.
+    return vector / ops.sqrt(ops.where(square == 0, 1.0, square))
+
+
+def _bandwidths(bandwidth: Any) -> Array:
+    """A kernel's bandwidth, checked: () or (d,), float64, so that a fixed one is exact for every dtype of data."""
+    try:
+        sigma = np.array(bandwidth, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"bandwidth: got {bandwidth!r}; expected a positive number, or one for each feature") from None
+    if sigma.ndim > 1:
+        raise ValueError(f"bandwidth: got shape {sigma.shape}; expected a number, or (d,), one a feature")
+    if not sigma.size or not bool((np.isfinite(sigma) & (sigma > 0)).all()):
+        raise ValueError(f"bandwidth: got {sigma.tolist()}; expected positive finite numbers, in the units of the data")
+    return sigma

@@ -109,7 +109,7 @@ def test_a_key_hidden_from_some_reaches_only_those_who_see_it(
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("way", WITH_STATES)
+@pytest.mark.parametrize("way", kit.GENERAL)
 def test_a_visible_nan_is_not_swallowed(way: str, case: str) -> None:
     made = kit.call(case, "lengths a query")
     rows = torch.zeros(kit.BATCH, kit.HEADS, KEYS, dtype=torch.bool)
@@ -122,7 +122,7 @@ def test_a_visible_nan_is_not_swallowed(way: str, case: str) -> None:
     assert bool(out[weighed].isnan().all())
 
 
-@over(cases=KINDS, restricted=["lengths", "mask a head"], how=[math.nan, math.inf])
+@over(ways=kit.TRACED, cases=KINDS, restricted=["lengths", "mask a head"], how=[math.nan, math.inf])
 def test_what_is_shared_is_hidden_from_those_who_may_not_see_it(
     way: str, case: str, restricted: str, how: float
 ) -> None:

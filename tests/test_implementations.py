@@ -277,7 +277,7 @@ LEADING = [
 ]
 
 
-@over(cases=KINDS, leading=LEADING)
+@over(ways=kit.TRACED, cases=KINDS, leading=LEADING)
 def test_leading_dimensions_broadcast(way: str, case: str, leading: tuple[tuple[int, ...], ...]) -> None:
     query, key, value, lead = leading
     made = kit.call(case, "none")

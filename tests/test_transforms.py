@@ -10,7 +10,7 @@ import dikkat
 import kit
 from dikkat import scores
 from dikkat.backends import chunked
-from kit import KINDS, WAYS, WITH_STATES, over, pairwise, runs
+from kit import GENERAL, KINDS, TRACED, over, pairwise, runs
 
 # --- under torch's transforms
 
@@ -162,7 +162,7 @@ def test_sdpa_does_not_run_under_vmap() -> None:
         )
 
 
-@over(ways=WITH_STATES, cases=KINDS, restriction=["none", "lengths", "all"])
+@over(ways=GENERAL, cases=KINDS, restriction=["none", "lengths", "all"])
 def test_vmap(way: str, case: str, restriction: str) -> None:
     made = kit.call(case, restriction)
     queries = torch.randn(4, *made.query.shape, dtype=torch.float64)
@@ -205,7 +205,7 @@ def test_dropout_differs_where_nothing_but_the_seeds_is_batched(way: str) -> Non
     assert error.max() < 5
 
 
-@pytest.mark.parametrize("way", WITH_STATES)
+@pytest.mark.parametrize("way", GENERAL)
 def test_vmap_over_lengths_and_scores_parameters(way: str) -> None:
     torch.manual_seed(2)
     score = scores.Additive(3, 5, 7).double()
@@ -234,7 +234,7 @@ def test_vmap_over_lengths_and_scores_parameters(way: str) -> None:
 
 
 # Additive projections are autocast's to round.
-@pytest.mark.parametrize(("way", "case"), [(w, c) for w in WAYS for c in KINDS if c != "additive" and runs(w, c)])
+@pytest.mark.parametrize(("way", "case"), [(w, c) for w in TRACED for c in KINDS if c != "additive" and runs(w, c)])
 def test_autocast_leaves_attention_in_the_types_that_come(way: str, case: str) -> None:
     made = kit.call(case, "lengths").to(torch.float32)
     with kit.way(way) as impl:
@@ -245,7 +245,7 @@ def test_autocast_leaves_attention_in_the_types_that_come(way: str, case: str) -
     torch.testing.assert_close(came, expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("way", WITH_STATES)
+@pytest.mark.parametrize("way", GENERAL)
 def test_autocast_projects_in_half_and_accumulates_in_single(way: str) -> None:
     made = kit.call("additive", "lengths").to(torch.float32)
     with kit.way(way) as impl, torch.autocast("cpu", dtype=torch.bfloat16):
@@ -257,7 +257,7 @@ def test_autocast_projects_in_half_and_accumulates_in_single(way: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", TRACED)
 def test_a_bias_is_not_rounded_to_half(way: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(1, n, 8).to(dtype) for n in (3, 5, 5))
@@ -270,7 +270,7 @@ def test_a_bias_is_not_rounded_to_half(way: str, dtype: torch.dtype) -> None:
             torch.testing.assert_close(came.double(), exact, rtol=0, atol=8 * torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", TRACED)
 def test_autocast_with_mixed_types_and_a_bias(way: str) -> None:
     query, key, value = torch.randn(2, 3, 8).bfloat16(), torch.randn(2, 5, 8), torch.randn(2, 5, 8)
     bias = torch.randn(2, 5)
@@ -283,7 +283,7 @@ def test_autocast_with_mixed_types_and_a_bias(way: str) -> None:
 # --- operators
 
 
-OPERATORS = [name for name in WAYS if hasattr(torch.ops.dikkat, name)]
+OPERATORS = [name for name in TRACED if hasattr(torch.ops.dikkat, name)]
 
 
 def test_chunked_is_an_operator() -> None:

@@ -161,8 +161,8 @@ def run(
 ) -> Result:  # fmt: skip
     """The result of a call, by the program of its signature, which the first call of a signature makes."""
     signature = None
-    if mask is key_bias is exclude is None:
-        signature = _signature(query, key, value, score, wanted, impl, valid_lens, causal)
+    if impl == "auto" and mask is key_bias is exclude is None:
+        signature = _signature(query, key, value, score, wanted, valid_lens, causal)
     programs = None if signature is None else _PROGRAMS.get(signature)
     if programs is not None:
         for name, tensor in (("query", query), ("key", key), ("value", value)):
@@ -195,8 +195,7 @@ def dispatch(problem: Problem, impl: str = "auto") -> Result:
 
 
 def _signature(
-    query: Tensor, key: Tensor, value: Tensor, score: Score, wanted: call.Wanted, impl: str,
-    lens: Tensor | int | None, causal: bool,
+    query: Tensor, key: Tensor, value: Tensor, score: Score, wanted: call.Wanted, lens: Tensor | int | None, causal: bool,
 ) -> Hashable:  # fmt: skip
     """What the checks of a call depend on; None for a call whose program is made anew."""
     if type(score) not in _SCORES or wanted.dropout or type(wanted.dropout) not in (float, int) or not is_eager():
@@ -217,7 +216,7 @@ def _signature(
         by_lens = lens.shape
     return (
         type(score), query.shape, query.dtype, key.shape, key.dtype, value.shape,
-        value.dtype, by_lens, causal, wanted, impl,
+        value.dtype, by_lens, causal, wanted,
     )  # fmt: skip
 
 

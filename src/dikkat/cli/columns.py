@@ -23,7 +23,7 @@ _NAMES = {"tab": "\t", "space": " ", "none": ""}  # letters that are hard to typ
 
 
 def asked(text: Mapping[str, str]) -> "Asked":
-    """How --text says that text is written."""
+    """The form of text that --text asks for."""
     from dikkat.regression.dialects import Asked
 
     letters = {name: _NAMES.get(given, given) for name, given in text.items()}
@@ -182,7 +182,7 @@ def complete(x: "pyarrow.Table") -> "NDArray[np.bool_]":
 
 
 def predicted(model: "NadarayaWatson", x: "pyarrow.Table", level: float | None) -> "list[Array]":
-    """What stands in these columns: NaN in rows that lack a cell, with a warning."""
+    """The values of these columns: NaN in rows that lack a cell, with a warning."""
     import pyarrow
 
     there = complete(x)
@@ -200,7 +200,7 @@ def predicted(model: "NadarayaWatson", x: "pyarrow.Table", level: float | None) 
 
 
 def say_form(*tables: "Table") -> None:
-    """How text was written, where it is not the usual way, in a line a file."""
+    """Print the form of each text that is not written in the usual way."""
     from dikkat.regression.dialects import Form
 
     for each in {table.path: table for table in tables}.values():

@@ -1,4 +1,4 @@
-"""How wide the kernel is, and how strong a line's ridge: numbers, rules, or the least leave-one-out squared error."""
+"""Choice of the bandwidths and of a line's ridge: numbers, rules, or the least leave-one-out squared error."""
 
 import math
 from typing import Literal, NamedTuple, cast, get_args
@@ -32,7 +32,7 @@ _RIDGES = 1e-3, 1e6  # the least ρ, by which no slope explodes, and one that le
 
 
 class Chosen(NamedTuple):
-    """What a search or a rule came to.
+    """The result of a search or a rule.
 
     Attributes:
         bandwidth: (d,).
@@ -48,7 +48,7 @@ class Chosen(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What a search with some number of neighbours came to: the criterion, its steps, and the last of these again."""
+    """The result with one number of neighbours: the criterion, the steps of its search, and the last trial."""
 
     criterion: Criterion
     steps: list[Step]
@@ -65,7 +65,7 @@ def choose(
     device: torch.device,
     neighbors: int | str | None = None,
 ) -> Chosen:
-    """What an estimator's settings `bandwidth`, `ridge` and `neighbors` ask for.
+    """The bandwidths that an estimator's settings `bandwidth`, `ridge` and `neighbors` ask for.
 
     Raises:
         ValueError: Numbers that are not as many as the features, or 0 or infinite in the dtype of the rows.
@@ -234,7 +234,7 @@ def _box(joined: Joined) -> _Box:
 
 
 def _gap_and_range(column: Array, weight: Array) -> tuple[float, float]:
-    """Of the different values, the least difference of neighbours and the largest of all."""
+    """The least and the largest difference of the different values of a column."""
     values = np.unique(column)
     return (float(np.diff(values).min()), float(np.ptp(values))) if len(values) > 1 else (0.0, 0.0)
 

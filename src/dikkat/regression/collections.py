@@ -13,7 +13,7 @@ from dikkat.regression.joined import Array
 
 
 def is_dask(given: object) -> bool:
-    """Whether it is a collection of Dask's."""
+    """True for a collection of Dask's."""
     return hasattr(given, "__dask_graph__")
 
 

@@ -1,4 +1,4 @@
-"""How good a fitted model is, and what it says along one feature and among its own points."""
+"""The accuracy of a fitted model, its curve along one feature, and the attention among its own points."""
 
 import math
 from dataclasses import dataclass
@@ -107,7 +107,7 @@ def hold_out(model: NadarayaWatson, folds: int = FOLDS) -> LeftOut:
 
 
 def reach(model: NadarayaWatson) -> Array:
-    """How wide the kernel is along each feature, (d,), over the feature's range; infinite along a constant one.
+    """The kernel's width along each feature, (d,), over the feature's range; infinite along a constant one.
 
     Of a category that is the width in its coordinates, in which two categories are 1 apart.
 
@@ -153,7 +153,7 @@ def along(model: NadarayaWatson, feature: int, name: str) -> Curve:
 
 
 def among(model: NadarayaWatson, by: Array) -> Among:
-    """How much training points look at each other.
+    """The attention of training points to each other.
 
     Args:
         model: Fitted.

@@ -229,7 +229,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return self._output(mean), self._output(deviation)
 
     def attention_weights(self, X: ArrayLike, top_k: int | None = None) -> Array | csr_array:
-        """What each training row weighs at each query: the kernel's weights, which sum to 1.
+        """The attention of each query to each training row: the kernel's weights, which sum to 1.
 
         For the order "constant", the weights times `y_train_` are the estimate.
 
@@ -255,7 +255,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return self._attention(self._query(X), top_k)
 
     def gradient(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
-        r"""How the estimate changes with each column: its derivative, the marginal effect of a number.
+        r"""The derivative of the estimate with respect to each number, its marginal effect.
 
         It is that of `predict`'s own answer, of both orders; of the linear one it is near the slope of the line that is
         fitted there. $\hat y(x + h e_c) = \hat y(x) + h\, \partial\hat y/\partial x_c + O(h^2)$.
@@ -351,7 +351,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return np.concatenate(pieces) if top_k is None else csr_array(vstack(pieces, format="csr"))
 
     def effective_neighbors(self, X: ArrayLike) -> Array:
-        r"""How many training rows have a say at each query: $(\sum_j w_j K_j)^2 / \sum_j w_j K_j^2$.
+        r"""The number of training rows that have a say at each query: $(\sum_j w_j K_j)^2 / \sum_j w_j K_j^2$.
 
         Args:
             X: (n, d).
@@ -618,7 +618,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             check_device(self.device)
 
     def _check_neighbors(self) -> None:
-        """Whether there are so many rows as neighbours."""
+        """Refuse more neighbours than rows."""
         if self.neighbors is not None:
             check_neighbors(self.neighbors, self._joined())
 

@@ -42,7 +42,7 @@ _DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 
 
 class Saved(NamedTuple):
-    """What a file holds. The arrays are its tensors, under the names of the estimator's attributes; the rest is JSON.
+    """The content of a file: the arrays are tensors, under the names of the estimator's attributes; the rest is JSON.
 
     Attributes:
         settings: The estimator's, by name, without the device.
@@ -183,7 +183,7 @@ def _content(path: Path, metadata: dict[str, str], known: dict[str, Any]) -> dic
 
 
 def _columns(path: Path, saved: object, x: Array) -> tuple[Column, ...]:
-    """What the columns are, after a look at whether that is so."""
+    """The kinds of the columns, checked against the rows."""
     if saved == []:
         return ()
     try:
@@ -212,7 +212,7 @@ def _is_column(column: Column, values: Array) -> bool:
 
 
 def _misfits(tensors: dict[str, Array], names: list[str] | None, columns: object) -> list[str]:
-    """What is wrong with the tensors, or between them."""
+    """The faults of the tensors, one by one and together."""
     if faults := misfits(dict.fromkeys(_TENSORS, "a tensor"), dict.fromkeys(tensors, "a tensor")):
         return faults
     x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
@@ -241,7 +241,6 @@ def _misfits(tensors: dict[str, Array], names: list[str] | None, columns: object
 
 
 def _is_step(step: Any, size: int) -> bool:
-    """Whether an entry of the history is one."""
     if not isinstance(step, dict) or step.keys() != {"bandwidth", "error"} or not isinstance(step["bandwidth"], list):
         return False
     numbers = [*step["bandwidth"], step["error"]]

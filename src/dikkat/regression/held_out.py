@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dikkat.regression.joined import Array, Joined
 
 FOLDS = 5
-"""How many, unless somebody says otherwise."""
+"""The usual number of folds."""
 
 
 class LeftOut(NamedTuple):
@@ -33,7 +33,7 @@ def nothing(y: Array) -> LeftOut:
 
 
 def judged(predicted: Array, y: Array, weight: Array, joined: Joined) -> LeftOut:
-    """How good predictions of the training rows are.
+    """Predictions of the training rows, with their error and R².
 
     Args:
         predicted: (n,) or (n, outputs).

@@ -73,22 +73,22 @@ class Joined(NamedTuple):
 
     @property
     def features(self) -> int:
-        """How many there are."""
+        """The number of features."""
         return int(self.feature[-1]) + 1
 
     @property
     def places(self) -> int:
-        """How many there are."""
+        """The number of places."""
         return len(self.x)
 
     @property
     def rows_apart(self) -> int:
-        """How many rows are left out one by one."""
+        """The number of rows that are left out one by one."""
         return int(self.counts().sum())
 
     @property
     def different(self) -> int:
-        """How many differ in their numbers."""
+        """The number of places that differ in their numbers."""
         return len(np.unique(self.x[:, : self.numbers], axis=0))
 
     @property
@@ -111,7 +111,7 @@ class Joined(NamedTuple):
         return np.asarray((self.x != self.x[0]).any(0))
 
     def numeric(self, look: Callable[[Array, Array], _T]) -> list[_T]:
-        """What a function makes of each feature that is a number: of its values in float64, and the weights."""
+        """A function of each number's values, in float64, and the weights."""
         return [look(column.astype(np.float64), self.weight) for column in self.x.T[: self.numbers]]
 
     def in_unit(self, unit: float) -> "Joined":
@@ -120,12 +120,12 @@ class Joined(NamedTuple):
         return self._replace(y=self.y / unit, within=self.within / unit**2, repeats=repeats)
 
     def mean(self) -> Array:
-        """(v,), of all values."""
+        """(v,), the mean of all values."""
         found: Array = self.origin + np.average(self.y, axis=0, weights=self.weight)
         return found
 
     def variance(self) -> float:
-        """Of all values, the mean over the outputs."""
+        """The variance of all values, the mean over the outputs."""
         return float(self.variances().mean())
 
     def variances(self) -> Array:

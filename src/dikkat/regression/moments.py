@@ -60,7 +60,7 @@ class Points:
         object.__setattr__(self, "line", sweep_launch.line(*own) if run else None)
 
     def columns(self, degree: int) -> int:
-        """How many numbers the moments of a query are, but for the log-sum-exp."""
+        """The size of the moments of a query, without the log-sum-exp."""
         size, values = self.key.shape[1], self.value.shape[1]
         return values + degree * (size + size * size + size * values)
 
@@ -82,12 +82,12 @@ class Window:
     tolerance: float = 0.0
 
     def of(self, queries: Any) -> "Window":
-        """The same of some of the queries, given as an index."""
+        """The window of some of the queries, given as an index."""
         return self if self.bandwidth.ndim == 1 else replace(self, bandwidth=self.bandwidth[queries])
 
 
 class Moments(NamedTuple):
-    """Of n queries, of degree 0. A query that no key reaches has lse −∞, and 0 otherwise.
+    """Moments of degree 0 of n queries. A query that no key reaches has lse −∞, and 0 otherwise.
 
     Attributes:
         lse: (n,), log Σ_j W_j K(δ_j).
@@ -99,7 +99,7 @@ class Moments(NamedTuple):
 
 
 class LineMoments(NamedTuple):
-    """Likewise of degree 1.
+    """Moments of degree 1 of n queries.
 
     Attributes:
         lse: (n,).
@@ -150,7 +150,7 @@ def moments(
 
 
 def state(query: Tensor, points: Points, window: Window, *, degree: int = 0, exclude: Tensor | None = None) -> State:
-    """The same as a state, which merges with those over other keys: the moments in one row a query, and lse."""
+    """The moments as a state, which merges with those over other keys: one row a query, and lse."""
     if points.tiles is not None:
         settings = {"points": points, "tiles": points.tiles, "degree": degree}
         return State(*_in_order(_averages, query, {"exclude": exclude}, window=window, **settings))
@@ -215,7 +215,7 @@ def weights(query: Tensor, points: Points, window: Window) -> Tensor:
 def _averages(
     query: Tensor, *, exclude: Tensor | None, points: Points, tiles: moments_launch.Tiles, window: Window, degree: int
 ) -> tuple[Tensor, Tensor]:
-    """Of ordered queries, from a sweep where it serves; and where one leaves open, or does not, pair by pair."""
+    """Means and lse of ordered queries: from a sweep where it serves, else pair by pair."""
 
     def by_pairs(query: Tensor, window: Window, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
         return moments_launch.moments(
@@ -251,7 +251,7 @@ def _sensitivity(
     tiles: moments_launch.Tiles,
     window: Window,
 ) -> Tensor:
-    """Likewise."""
+    """The sensitivities of ordered queries: from a sweep where it serves, else pair by pair."""
 
     def by_pairs(chosen: Tensor) -> Tensor:
         return moments_launch.sensitivity(

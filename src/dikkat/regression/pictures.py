@@ -84,7 +84,7 @@ def draw_fit(predicted: Array, observed: Array, curves: Sequence[Curve], target:
 
 
 def draw_attention(found: Among, order: str) -> Figure:
-    """How much the estimate at each point looks at the value of each.
+    """A picture of the attention among points.
 
     Args:
         found: The weights.
@@ -111,7 +111,7 @@ def draw_history(
     ranges: Array,
     criterion: str = "leave-one-out mean squared error",
 ) -> Figure:
-    """What the bandwidth is chosen by, and the bandwidths, by epoch.
+    """A picture of the criterion and the bandwidths, by epoch.
 
     Args:
         history: The `history_` of an estimator: its first entry is the start, each other one a step that was taken.
@@ -178,7 +178,7 @@ def _colour_bar(figure: Figure, image: AxesImage, axes: list[Axes], extend: str 
 
 
 def _limit(axes: Axes, *values: Array) -> None:
-    """As high as these values: a band may be far wider where there are few data."""
+    """Set the height by these values: a band may be far wider where there are few data."""
     finite = np.concatenate([each[np.isfinite(each)] for each in values])
     low, high = float(finite.min()), float(finite.max())
     margin = 0.05 * (high - low) or 0.5

@@ -55,14 +55,14 @@ def radius(profile: Profile, size: int) -> float:
 
 
 def beyond(joined: Joined) -> Array:
-    """How wide the kernel is along each constant feature, so that another number there changes nothing either."""
+    """A bandwidth for each constant feature, so wide that another number there changes nothing either."""
     firsts = np.searchsorted(joined.feature, np.arange(joined.features))
     wide: Array = WIDEST * np.abs(joined.first[firsts]).clip(1.0, 1e300)
     return wide
 
 
 def varying(joined: Joined) -> NDArray[np.bool_]:
-    """Of each feature, whether it does."""
+    """True for each feature that varies."""
     found = np.zeros(joined.features, bool)
     np.logical_or.at(found, joined.feature, joined.varies())
     return found

@@ -22,7 +22,7 @@ _DIGITS = 1e9  # largest |lse| whose rounding does not show in a difference of t
 
 
 class Smoother:
-    """What every answer is computed from.
+    """The estimates, weights and densities of a fit.
 
     Args:
         setting: What is fitted, and to what.
@@ -52,7 +52,7 @@ class Smoother:
         return mean, self.uncertainty.deviation(query), reached
 
     def band(self, query: Array) -> tuple[Band, NDArray[np.bool_]]:
-        """Of the queries, and who has one, (n,)."""
+        """The band at queries, and True for those that have one, (n,)."""
         found = self.uncertainty.band(query)
         center = found.center + self.joined.origin
         return found._replace(center=center), np.isfinite(center).all(1) & self._is_reached(query)
@@ -82,11 +82,11 @@ class Smoother:
 
     @cached_property
     def uncertainty(self) -> Uncertainty:
-        """What deviations and bands are made of; the rows' own errors are found when it is first asked."""
+        """Deviations and bands; the rows' own errors are found at the first call."""
         return Uncertainty(self._setting)
 
     def trace(self) -> float:
-        """Of the smoother matrix over the training rows; in float64."""
+        """The trace of the smoother matrix over the training rows, in float64."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
@@ -126,7 +126,7 @@ class Smoother:
 
     @cached_property
     def _tree(self) -> tuple[cKDTree, Array]:
-        """Of the places in the scaled distance, in a unit in which nothing overflows; and that scale."""
+        """A tree of the places in a unit in which nothing overflows, and that scale."""
         x = self.joined.x.astype(np.float64) - self.joined.x[0]
         scale = self.bandwidth.min() / self.bandwidth
         scale = scale / max(float(np.abs(x * scale).max()), np.finfo(np.float64).tiny)
@@ -159,7 +159,7 @@ class Smoother:
         return Window(self.profile, bandwidth)
 
     def _by_parts(self, query: Array, points: Points, work: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Array]:
-        """What `work` makes of the queries, in float64, of so many at a time that their moments are small."""
+        """The results of `work` for all queries, in float64, made a part at a time to save memory."""
         found = [
             [piece.double().cpu() for piece in work(torch.tensor(query[rows]).to(points.key))]
             for rows in parts(len(query), points.columns(self.degree))

@@ -82,7 +82,7 @@ class Table:
             raise InputError(f"{self.path}: there are no rows in it; at least one is needed")
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return int(self.columns.num_rows)
 
     @property
@@ -95,13 +95,13 @@ class Table:
         return [field.name for field in self.typed.schema if _holds_numbers(field.type)]
 
     def kind(self, name: str) -> str:
-        """What a column that was named holds: "number", "date", or "category"."""
+        """The kind of a column: "number", "date", or "category"."""
         self.check_once(name)
         kind = self.typed.schema.field(name).type
         return "number" if _holds_numbers(kind) else "date" if _holds_dates(kind) else "category"
 
     def holds_text(self, name: str) -> bool:
-        """Whether a column holds text."""
+        """True for a column of text."""
         self.check_once(name)
         return _holds_text(self.typed.schema.field(name).type)
 
@@ -128,7 +128,7 @@ class Table:
         return found, others
 
     def check_usable(self, name: str) -> None:
-        """Whether a column that is asked for can be used without a word on what it is to be taken as.
+        """Refuse a column that cannot be used without a word on what it is to be taken as.
 
         Raises:
             InputError: It is none of those that `usable` finds.
@@ -217,7 +217,7 @@ class Table:
         return pyarrow.table({name: taken(name, kind) for name, kind in kinds.items()})
 
     def _ordered(self, name: str, column: Any, levels: list[str]) -> Any:
-        """As categories with these levels in this order."""
+        """A column as categories with these levels in this order."""
         import pyarrow
 
         cells = [None if cell is None else str(cell) for cell in column.to_pylist()]
@@ -227,7 +227,7 @@ class Table:
         return pyarrow.DictionaryArray.from_arrays(places, levels, ordered=True)
 
     def check_new(self, names: Sequence[str]) -> None:
-        """Whether columns of these names can be added.
+        """Refuse names that there are already.
 
         Raises:
             InputError: There is one of such a name.
@@ -237,7 +237,7 @@ class Table:
                 raise InputError(f"{self.path}: there is a column {name!r} already; rename it, or leave it out")
 
     def check_writable(self, path: str | os.PathLike[str], names: Sequence[str]) -> None:
-        """Whether the table can be written with columns of these names, before there is anything to put in them.
+        """Refuse columns that could not be written, before there is anything to put in them.
 
         Raises:
             InputError: There is one of such a name; or the kind of file cannot hold what the table or the names hold.
@@ -275,7 +275,7 @@ class Table:
         return np.asarray(found, np.float64)
 
     def check_once(self, name: str) -> None:
-        """Whether there is a column of this name, and one alone.
+        """Refuse a name that no column has, or several.
 
         Raises:
             InputError: There is none, or there are several.
@@ -420,7 +420,7 @@ def _holds_text(kind: Any) -> bool:
 
 
 class _Held(NamedTuple):
-    """What a column holds that does not hold numbers.
+    """The cells of a column that does not hold numbers.
 
     Attributes:
         kind: The type of its cells, as pyarrow calls it but for text.
@@ -441,7 +441,7 @@ class _Held(NamedTuple):
 
     @property
     def numbers(self) -> bool:
-        """Whether most cells read as numbers."""
+        """True where most cells read as numbers."""
         return 2 * len(self.faults) < len(self.cells)
 
     def __str__(self) -> str:

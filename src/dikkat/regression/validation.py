@@ -1,4 +1,4 @@
-"""What an estimator may be set to, and what data it takes: refused before any work, in one sentence."""
+"""Checks of settings and data before any work, each an error in one sentence."""
 
 import math
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ def _is_count(neighbors: object) -> bool:
 
 
 def check_neighbors(neighbors: object, joined: Joined) -> None:
-    """Whether there are so many: rows with the same numbers are one.
+    """Refuse more neighbours than rows, of which those with the same numbers are one.
 
     Raises:
         ValueError: There are not, or no columns of numbers.
@@ -77,7 +77,7 @@ def check_neighbors(neighbors: object, joined: Joined) -> None:
 
 
 def check_device(device: object) -> None:
-    """Whether there is such a device here.
+    """Refuse a device that is not here.
 
     Raises:
         ValueError: There is none.
@@ -93,7 +93,7 @@ def check_device(device: object) -> None:
 
 
 def check_count(name: str, given: object) -> None:
-    """Whether it is a whole number of at least 1, or None.
+    """Refuse all but a whole number of at least 1, or None.
 
     Raises:
         ValueError: It is neither.
@@ -124,7 +124,7 @@ def checked_weights(given: ArrayLike | None, x: Array) -> Array:
 
 
 def check_sizes(x: Array, values: Array, weight: Array) -> None:
-    """Whether the sums and squares that are made of the data are numbers in their dtype.
+    """Refuse data whose sums and squares are no numbers in their dtype.
 
     Raises:
         ValueError: They would overflow, or squares of differences of y would all be 0.
@@ -148,7 +148,7 @@ def check_sizes(x: Array, values: Array, weight: Array) -> None:
 
 
 def check_size(name: str, numbers: Array, limit: float, dtype: np.dtype[Any]) -> None:
-    """Whether numbers are at most so large.
+    """Refuse numbers that are larger than a limit.
 
     Raises:
         ValueError: One is larger.
@@ -199,7 +199,7 @@ def _not_positive(bandwidth: object) -> ValueError:
 
 
 def _are_positive(bandwidth: object) -> bool:
-    """Whether they are; one of several may be 0, which a category's may."""
+    """True for positive numbers; one of several may be 0, as a category's may."""
     if isinstance(bandwidth, bool | str):
         return False
     try:

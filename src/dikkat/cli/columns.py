@@ -67,11 +67,7 @@ class Data:
 
     @classmethod
     def read(cls, table: Path, given: Mapping[str, Any], form: "Asked", settings: Mapping[str, Any]) -> "Data":
-        """Read the tables that the options name, and find out which columns are meant.
-
-        Raises:
-            InputError: A column is not there, is given twice, or cannot be what it is asked for as.
-        """
+        """Read the tables that the options name, and find out which columns are meant."""
         from dikkat.regression.tables import Table
 
         rows, target, weights = Table(table, form), given["target"], given["weights"]
@@ -120,11 +116,7 @@ class Data:
         return table.frame(self.kinds, missing, self.orders, texts)
 
     def learned(self, drops: bool) -> "tuple[pyarrow.Table, Array, Array | None]":
-        """Rows to learn from: features, target and weights; without those that lack cells, if they are dropped.
-
-        Raises:
-            InputError: A cell is missing, or with `drops` one in each row.
-        """
+        """Rows to learn from: features, target and weights; without those that lack cells, if they are dropped."""
         import pyarrow
 
         x, y = self.frame(self.rows, drops), self.rows.numbers(self.target, missing=drops)[:, 0]

@@ -18,11 +18,7 @@ def is_dask(given: object) -> bool:
 
 
 def check_at_hand(**given: object) -> None:
-    """Refuse collections and frames that are still to be made.
-
-    Raises:
-        InputError: One is Dask's, or a lazy frame.
-    """
+    """Refuse collections and frames that are still to be made."""
     for name, each in given.items():
         if is_dask(each):
             raise InputError(

@@ -71,17 +71,7 @@ class _Cells(NamedTuple):
 
 
 def find(X: Any, categorical: object, ordered: object, names: Sequence[str] | None) -> tuple[Column, ...]:
-    """The kinds of the columns; nothing where all are numbers.
-
-    Args:
-        X: (n, d), an array or a frame.
-        categorical: None, "from_dtype", or which columns: names, places or a mask.
-        ordered: Likewise.
-        names: Of the columns, if they have some.
-
-    Raises:
-        ValueError: A column is not there, is in both, or is ordered and nothing says how.
-    """
+    """The kinds of the columns; nothing where all are numbers."""
     if hasattr(X, "tocsr"):
         return ()  # sparse: refused where arrays are checked
     X = _indexed(X)
@@ -142,9 +132,6 @@ def encoded(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> A
     """X (n, d) as float64: NaN for a missing cell, −1 for a category that was not there.
 
     A number between two ordered levels that are numbers has a place between theirs; beyond the last, the last one's.
-
-    Raises:
-        ValueError: A cell that its column cannot hold.
     """
     X = _indexed(X)
     return np.column_stack([_encode(_cells(X, j).values, each, _called(j, names)) for j, each in enumerate(columns)])
@@ -180,9 +167,6 @@ class _Places:
 
     A column of numbers is one of text in another file as soon as one cell is no number. So where no level is equal, one
     is taken that is written alike, 1 for "1", if there is but one.
-
-    Args:
-        levels: In their order.
     """
 
     def __init__(self, levels: Sequence[Level]) -> None:

@@ -84,15 +84,6 @@ class Criterion:
     """The criterion as a function of t = log σ, and its gradient where K is smooth; over places that see each other.
 
     With `ridge` None the last of t is log ρ.
-
-    Args:
-        joined: The places.
-        profile: A kernel with a bandwidth.
-        degree: 0 for the constant order, 1 for the linear one.
-        device: Where to compute.
-        ridge: ρ; None where it is searched for.
-        kind: Which criterion.
-        factors: What bandwidths are multiplied with from place to place; None where they are everywhere the same.
     """
 
     def __init__(
@@ -107,7 +98,7 @@ class Criterion:
     ) -> None:
         self.joined, self.profile, self.degree, self.device = joined, profile, degree, device
         self.ridge, self.kind, self.factors = ridge, kind, factors
-        self.variance, self.total = joined.variance(), joined.total
+        self.variance, self.total = joined.variance(), float(joined.weight.sum())
         self.within = float(np.average(joined.within.mean(1), weights=joined.weight))
         self.spread = torch.tensor(joined.spread(), device=device)[: joined.numbers]
         self.wider = 1.0 if factors is None else torch.from_numpy(factors.left_out(joined)).to(device)
@@ -165,7 +156,7 @@ class Criterion:
 
     def freedom(self, trial: Trial) -> float:
         """ν over the number of rows, of which there is at least one at each place."""
-        return float(self.sums(trial)[2]) / max(self.joined.places, self.total)
+        return float(self.sums(trial)[2]) / max(len(self.joined.x), self.total)
 
     def _differences(self, trial: Trial) -> tuple[Array, Array]:
         slope = np.array([self(trial.t + step).error - trial.error for step in _DIFFERENCE * np.eye(len(trial.t))])

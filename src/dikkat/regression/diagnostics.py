@@ -13,8 +13,9 @@ from dikkat.regression.columns import Column
 from dikkat.regression.criterion import Criterion
 from dikkat.regression.estimator import NadarayaWatson
 from dikkat.regression.factors import factors_of
-from dikkat.regression.held_out import FOLDS, LeftOut, judged, nothing
+from dikkat.regression.held_out import FOLDS, LeftOut, folds_of, judged, nothing
 from dikkat.regression.joined import Array
+from dikkat.regression.rows import Rows
 
 __all__ = ["Among", "Curve", "LeftOut", "along", "among", "hold_out", "leave_out", "reach"]
 
@@ -68,7 +69,7 @@ def leave_out(model: NadarayaWatson) -> LeftOut:
     """
     check_is_fitted(model)
     y, weight, joined = model.y_train_, model.sample_weight_, model._joined()
-    if joined.rows_apart == 1:
+    if joined.counts().sum() == 1:
         return nothing(y)
     criterion = Criterion(
         joined,
@@ -103,7 +104,19 @@ def hold_out(model: NadarayaWatson, folds: int = FOLDS) -> LeftOut:
     check_is_fitted(model)
     if isinstance(folds, bool) or not isinstance(folds, Integral) or folds < 2:
         raise ValueError(f"folds: got {folds!r}; expected a whole number, at least 2")
-    return model._hold_out(folds)
+    x, y, weight, joined = model.X_train_, model.y_train_, model.sample_weight_, model._joined()
+    if joined.counts().sum() == 1:
+        return nothing(y)
+    predicted, fold = np.full(y.shape, np.nan), folds_of(joined, y, weight, folds)
+    settings = {**model.get_params(), "kernel": model.kernel_, "order": model.order_}
+    # A search does not start from what was found for all rows, which has followed the noise of those held out.
+    for each in range(fold.max() + 1):
+        out, rest = fold == each, (fold != each) & (fold >= 0)
+        other = NadarayaWatson(**{name: settings[name] for name in NadarayaWatson().get_params()})
+        other._take(Rows(x[rest], y[rest], weight[rest], model.columns_))
+        other._choose()
+        predicted[out] = other._answer(other._at(x[out]))
+    return judged(predicted, y, weight, joined)
 
 
 def reach(model: NadarayaWatson) -> Array:
@@ -167,6 +180,8 @@ def among(model: NadarayaWatson, by: Array) -> Among:
     at_once = max(1, _WEIGHTS // len(model.X_train_))
     weights = []
     for start in range(0, len(query), at_once):
-        sorted_weights = np.asarray(model._attention(model._at(query[start : start + at_once])))[:, order]
+        sorted_weights = np.asarray(
+            model._current().attention(model._at(query[start : start + at_once]), model.sample_weight_)
+        )[:, order]
         weights.append(np.add.reduceat(sorted_weights, starts, axis=1))
     return Among(np.concatenate(weights), len(order))

@@ -95,12 +95,7 @@ class Text(NamedTuple):
 
 
 def read(path: Path, suffix: str, asked: Asked) -> Text:
-    """Read a file of text.
-
-    Raises:
-        InputError: It cannot be read as a table, or can be read in two ways.
-        OSError: The system could not read it.
-    """
+    """Read a file of text."""
     import pyarrow
 
     encoding, guessed, text = _decoded(path, asked.encoding)

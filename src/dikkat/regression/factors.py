@@ -28,16 +28,12 @@ _AT_ONCE = 2**20  # neighbours that a tree looks for before Ctrl-C is heard, wit
 
 
 class Factors:
-    """Factors of the bandwidths from place to place.
-
-    Args:
-        joined: The training rows.
-        count: k, at least 2, since a query may be where a row is; of fewer places the farthest counts.
-    """
+    """Factors of the bandwidths from place to place."""
 
     def __init__(self, joined: Joined, count: int) -> None:
         self.count, self._joined = count, joined
-        self._spread, self._origin = (each[: joined.numbers] for each in (joined.spread(), joined.first))
+        self._spread = joined.spread()[: joined.numbers]
+        self._origin = joined.x[0, : joined.numbers].astype(np.float64)
         self._places = np.unique(self._scaled(joined.x), axis=0)
 
     def at(self, query: Array) -> Array:

@@ -72,15 +72,7 @@ class Saved(NamedTuple):
 
 
 def write(path: str | os.PathLike[str], saved: Saved) -> None:
-    """Write a file, whole or not at all.
-
-    Args:
-        path: The file; its folder must exist, and a file there is replaced.
-        saved: What it is to hold.
-
-    Raises:
-        OSError: The system could not write.
-    """
+    """Write a file, whole or not at all."""
     from safetensors.numpy import save
 
     content = {
@@ -98,17 +90,7 @@ def write(path: str | os.PathLike[str], saved: Saved) -> None:
 
 
 def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
-    """Read what `write` wrote, after checking everything but the settings' values.
-
-    Args:
-        path: The file.
-        known: The settings that the estimator has.
-
-    Raises:
-        InputError: The file is truncated, damaged or not of this kind; of a newer version; a tensor is missing, too
-            many, or does not fit the others; a setting is missing or not known.
-        OSError: The system could not read.
-    """
+    """Read what `write` wrote, after checking everything but the settings' values."""
     path = Path(path)
     metadata, tensors = _read(path)
     content = _content(path, metadata, known)

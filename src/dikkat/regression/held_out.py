@@ -28,19 +28,12 @@ class LeftOut(NamedTuple):
 
 
 def nothing(y: Array) -> LeftOut:
-    """Where there is but one row, which none predicts."""
+    """The prediction of a single row, from none."""
     return LeftOut(np.full(y.shape, np.nan), math.nan, math.nan)
 
 
 def judged(predicted: Array, y: Array, weight: Array, joined: Joined) -> LeftOut:
-    """Predictions of the training rows, with their error and R².
-
-    Args:
-        predicted: (n,) or (n, outputs).
-        y: Likewise.
-        weight: (n,).
-        joined: The same rows.
-    """
+    """Predictions of the training rows, with their error and R²."""
     known = joined.place >= 0
     squares = ((y - predicted) ** 2).reshape(len(y), -1)[known]
     error, variance = np.average(squares, axis=0, weights=weight[known]), joined.variances()

@@ -146,26 +146,18 @@ def moments(
         degree: 0 or 1.
         exclude: (n,) integers, the place in `points` that a query must not see, or −1 for none.
     """
-    return unpacked(state(query, points, window, degree=degree, exclude=exclude), query.shape[1], degree)
-
-
-def state(query: Tensor, points: Points, window: Window, *, degree: int = 0, exclude: Tensor | None = None) -> State:
-    """The moments as a state, which merges with those over other keys: one row a query, and lse."""
     if points.tiles is not None:
         settings = {"points": points, "tiles": points.tiles, "degree": degree}
-        return State(*_in_order(_averages, query, {"exclude": exclude}, window=window, **settings))
-    if degree or window.bandwidth.ndim > 1 or (window.squared and window.profile != "gaussian"):
-        return _features(query, points, window, degree, exclude)
-    return _attended(query, points, window, exclude)
-
-
-def unpacked(state: State, size: int, degree: int) -> Moments | LineMoments:
-    """The moments that a state holds, of so many features."""
+        mean, lse = _in_order(_averages, query, {"exclude": exclude}, window=window, **settings)
+    elif degree or window.bandwidth.ndim > 1 or (window.squared and window.profile != "gaussian"):
+        mean, lse, _ = _features(query, points, window, degree, exclude)
+    else:
+        mean, lse, _ = _attended(query, points, window, exclude)
     if not degree:
-        return Moments(state.lse, state.mean)
-    values = (state.mean.shape[1] - size - size * size) // (1 + size)
-    value, offset, spread, cross = state.mean.split([values, size, size * size, size * values], 1)
-    return LineMoments(state.lse, value, offset, spread.unflatten(1, (size, size)), cross.unflatten(1, (size, values)))
+        return Moments(lse, mean)
+    size, values = query.shape[1], points.value.shape[1]
+    value, offset, spread, cross = mean.split([values, size, size * size, size * values], 1)
+    return LineMoments(lse, value, offset, spread.unflatten(1, (size, size)), cross.unflatten(1, (size, values)))
 
 
 def sensitivity(

@@ -4,11 +4,12 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, vstack
 from scipy.spatial import cKDTree
 from torch import Tensor
 
@@ -22,11 +23,7 @@ _DIGITS = 1e9  # largest |lse| whose rounding does not show in a difference of t
 
 
 class Smoother:
-    """The estimates, weights and densities of a fit.
-
-    Args:
-        setting: What is fitted, and to what.
-    """
+    """The estimates, weights and densities of a fit."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -95,6 +92,30 @@ class Smoother:
 
         lse, own = self._by_parts(self.joined.x, self._wide, work)
         return float((np.exp(np.log(self.joined.weight) - lse) * own).sum())
+
+    def attention(self, query: Array, row_weight: Array, top_k: int | None = None) -> Array | csr_array:
+        """The weights of all training rows at each query; or the largest, sparse."""
+        kept = np.flatnonzero(self.joined.place >= 0)
+        place, weight = self.joined.place[kept], row_weight[kept]
+        dtype, pieces = self.joined.x.dtype, list[Any]()
+        for part, found in self.weights(query, self.joined.x[place], weight):
+            lost = found.sum(1) == 0
+            if lost.any():
+                shares = self.nearest(query[part][lost]).toarray()
+                found[lost] = shares[:, place] * (weight / self.joined.weight[place])
+            if top_k is None:
+                pieces.append(np.zeros((len(found), len(row_weight)), dtype))
+                pieces[-1][:, kept] = found
+                continue
+            count = min(int(top_k), len(kept))
+            columns = np.sort(np.argpartition(-found, count - 1, axis=1)[:, :count], axis=1)
+            largest = np.take_along_axis(found, columns, 1).astype(dtype)
+            ends = np.arange(len(found) + 1) * count
+            pieces.append(
+                csr_array((largest.ravel(), kept[columns].ravel(), ends), shape=(len(found), len(row_weight)))
+            )
+            pieces[-1].eliminate_zeros()
+        return np.concatenate(pieces) if top_k is None else csr_array(vstack(pieces, format="csr"))
 
     def weights(self, query: Array, key: Array, weight: Array) -> Iterator[tuple[slice, Array]]:
         """The attention of some queries at a time to rows (m, d) with weights (m,)."""

@@ -69,11 +69,7 @@ class Band(NamedTuple):
 
 
 class Uncertainty:
-    """Deviations and bands of a smoother, in float64.
-
-    Args:
-        setting: What is fitted, and to what, with a finite bandwidth.
-    """
+    """Deviations and bands of a smoother, in float64."""
 
     def __init__(self, setting: Setting) -> None:
         self.joined, self.profile, self.degree, bandwidth, self.ridge, self.device, self.factors = setting

@@ -10,15 +10,15 @@ from benchmarks.kit.report import spread, write
 IMPORT = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
 
 
-def seconds(name: str) -> float:
-    """The time that a fresh process takes to import a package."""
-    words = [sys.executable, "-c", IMPORT.format(name)]
+def seconds(names: str) -> float:
+    """The time that a fresh process takes to import packages."""
+    words = [sys.executable, "-c", IMPORT.format(names)]
     return float(subprocess.run(words, check=True, capture_output=True, text=True, env=environment()).stdout)
 
 
 def import_times(runs: int = 9) -> dict[str, Any]:
     """Seconds in turn, without the first turn, in which caches are filled."""
-    pairs = [(seconds("torch"), seconds("dikkat")) for _ in range(runs + 1)][1:]
+    pairs = [(seconds("torch"), seconds("torch, dikkat")) for _ in range(runs + 1)][1:]
     torchs, ours = zip(*pairs, strict=True)
     beyond = [our - its for its, our in pairs]
     return {"torch": spread(list(torchs)), "dikkat": spread(list(ours)), "beyond torch": spread(beyond)}

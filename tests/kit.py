@@ -141,6 +141,7 @@ def _bias(*shape: int) -> Tensor:
 RESTRICTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "none": dict,
     "lengths": lambda: {"valid_lens": torch.tensor([3, 0])},
+    "lengths above 0": lambda: {"valid_lens": torch.randint(1, KEYS + 1, (BATCH,))},
     "lengths a query": lambda: {"valid_lens": _with_an_empty_row(lens(BATCH, QUERIES), 0)},
     "mask": lambda: {"mask": _mask(BATCH, 1, QUERIES, KEYS)},
     "mask a head": lambda: {"mask": _mask(HEADS, QUERIES, KEYS)},
@@ -213,15 +214,28 @@ def _leaf(value: Any, dtype: torch.dtype) -> Any:
 
 
 def call(
-    case: str, restriction: str, *, seed: int = 0, queries: int = QUERIES, round_to: torch.dtype | None = None
-) -> Call:
-    """The call of a case and a restriction; `round_to`: with numbers that this dtype holds exactly."""
+    case: str, restriction: str, *, seed: int = 0, queries: int = QUERIES, round_to: torch.dtype | None = None,
+    shared: str = "",
+) -> Call:  # fmt: skip
+    """The call of a case and a restriction.
+
+    Args:
+        case: of `CASES`.
+        restriction: of `RESTRICTIONS`.
+        seed: of the numbers.
+        queries: n.
+        round_to: a dtype that holds all numbers exactly.
+        shared: the operand that all batch elements share.
+    """
     torch.manual_seed(1009 * seed + 31 * list(CASES).index(case) + list(RESTRICTIONS).index(restriction))
     made = CASES[case]
     tensors = [
         torch.randn(BATCH, HEADS, length, size, dtype=torch.float64)
         for length, size in ((queries, made.query_features), (KEYS, FEATURES), (KEYS, VALUES))
     ]
+    if shared:
+        place = ("query", "key", "value").index(shared)
+        tensors[place] = tensors[place][:1]
     score = made.make().to(torch.float64)
     restricted = RESTRICTIONS[restriction]()
     if round_to is not None:
@@ -273,16 +287,21 @@ def twin(call: Call) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
+def _of(operand: Tensor, b: int, h: int) -> Tensor:
+    """The rows of an operand for a head, whether its batch elements share them or not."""
+    return operand.expand(BATCH, HEADS, *operand.shape[-2:])[b, h]
+
+
 def _twin_row(call: Call, b: int, h: int, i: int, seen: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    key, value = call.key[b, h], call.value[b, h]
+    query, key, value = (_of(operand, b, h) for operand in (call.query, call.key, call.value))
     empty = value.new_zeros(value.shape[-1]), value.new_full((), -math.inf), value.new_zeros(key.shape[0])
     if not seen:
         return empty
-    score = call.case.dense(call.parameters(), call.query[b, h, i], key[seen])
+    score = call.case.dense(call.parameters(), query[i], key[seen])
     reached = [j for j, s in zip(seen, score.tolist(), strict=True) if s != -math.inf]
     if not reached:
         return empty
-    score = call.case.dense(call.parameters(), call.query[b, h, i], key[reached])
+    score = call.case.dense(call.parameters(), query[i], key[reached])
     bias = call.restricted.get("key_bias")
     if bias is not None:
         score = score + bias.expand(BATCH, HEADS, -1)[b, h, reached]
@@ -323,9 +342,9 @@ class Expected:
 
 
 @cache
-def expected(case: str, restriction: str, dtype: torch.dtype) -> Expected:
+def expected(case: str, restriction: str, dtype: torch.dtype, seed: int = 0, shared: str = "") -> Expected:
     """What a call should give, whose numbers `dtype` holds exactly."""
-    made = call(case, restriction, round_to=dtype)
+    made = call(case, restriction, round_to=dtype, seed=seed, shared=shared)
     exact = _twin_results(made)
     plain = exact if dtype == torch.float64 else _twin_results(made.to(dtype))
     return Expected(exact, {name: _furthest(plain[name], exact[name]) for name in exact}, _absolute_sums(made))
@@ -347,7 +366,7 @@ def _absolute_sums(made: Call) -> dict[str, Tensor]:
     sums = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
     largest = torch.zeros((), dtype=torch.float64)
     for b, h, i, j in (weights > 0).nonzero().tolist():
-        score = made.case.dense(made.parameters(), made.query[b, h, i], made.key[b, h, j : j + 1])[0]
+        score = made.case.dense(made.parameters(), _of(made.query, b, h)[i], _of(made.key, b, h)[j : j + 1])[0]
         largest = torch.maximum(largest, score.detach().abs())
         if not score.requires_grad:
             continue
@@ -356,7 +375,7 @@ def _absolute_sums(made: Call) -> dict[str, Tensor]:
         ):
             if grad is not None:
                 sums[name] += by_score[b, h, i, j] * grad.abs()
-    sums |= {"value": weights.mT @ upstream, "key_bias": by_score.sum()}
+    sums |= {"value": (weights.mT @ upstream).sum_to_size(value.shape), "key_bias": by_score.sum()}
     one = torch.ones((), dtype=torch.float64)
     # A weight's error is relative to it as the score's is absolute; so is the log-sum-exp's.
     sums |= {"output": value.max(), "weights": one + largest, "lse": one + largest}
@@ -411,7 +430,7 @@ def record() -> Iterator[list[str]]:
         return runs
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "_SCORES", frozenset())  # the short road passes by the table
+        patch.setattr(plan, "_PLANS", {})  # a call whose like has been made passes by the table
         for name, backend in list(BACKENDS.items()):
             patch.setitem(BACKENDS, name, replace(backend, run=spy(name, backend.run)))
         yield ran
@@ -429,7 +448,7 @@ _KIND_OF = {
 }
 WITH_STATES = [w for w in WAYS if w != "sdpa"]
 # PyTorch's fused kernels take no more than this.
-SDPA_RESTRICTIONS = ["none", "lengths", "mask", "mask a head", "mask of keys"]
+SDPA_RESTRICTIONS = ["none", "lengths", "lengths above 0", "mask", "mask a head", "mask of keys"]
 
 
 def runs(way: str, case: str, restriction: str = "none") -> bool:

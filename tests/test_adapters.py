@@ -218,3 +218,24 @@ def test_what_cannot_be_said_is_refused() -> None:
         dikkat.as_torch_attention(dikkat.SelfAttention(8, 8, 8))
     with pytest.raises(TypeError, match="batch_first: got int"):
         dikkat.as_torch_attention(dikkat.DotProductAttention(), batch_first=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["causal", "by key", "booleans"])
+def test_masks_compile_as_one_graph(kind: str) -> None:
+    torch.manual_seed(0)
+    theirs = nn.MultiheadAttention(SIZE, HEADS, batch_first=True).eval()
+    layer = dikkat.MultiHeadAttention(SIZE, HEADS).eval()
+    layer.load_state_dict(theirs.state_dict())
+    ours = dikkat.as_torch_attention(layer, batch_first=True)
+    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
+    mask = nn.Transformer.generate_square_subsequent_mask(KEYS)
+    if kind != "causal":
+        mask = torch.randn(KEYS).expand(KEYS, KEYS) if kind == "by key" else mask != 0
+    for _ in range(2):
+        x = torch.randn(BATCH, KEYS, SIZE)
+        right = theirs(x, x, x, attn_mask=mask)
+        for came, expected in zip(compiled(x, x, x, attn_mask=mask), right, strict=True):
+            torch.testing.assert_close(came, expected)
+    if kind == "by key":
+        with pytest.raises(RuntimeError, match="numbers that differ from query to query"):
+            compiled(x, x, x, attn_mask=torch.randn(KEYS, KEYS))

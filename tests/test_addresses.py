@@ -1,9 +1,10 @@
 """What is handed to compiled code: real numbers, as many as it is told, or an error."""
 
-import re
+import ast
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -28,14 +29,67 @@ KEYED = {
 }
 
 
+# PyTorch's and NumPy's names for an address, however they are reached.
+_ADDRESS = {
+    "data_ptr", "mutable_data_ptr", "const_data_ptr", "_cdata", "__array_interface__", "__cuda_array_interface__",
+    "__dlpack__", "to_dlpack", "ctypes", "data_as",
+}  # fmt: skip
+
+
+def _addresses_in(source: str) -> set[str]:
+    """The names of addresses that a source uses as attributes, called or not, or as strings for `getattr`."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found |= set(node.value.split("."))
+    return found & _ADDRESS
+
+
 def test_addresses_are_taken_in_one_place() -> None:
     package = Path(dikkat.__file__).parent
-    others = [
-        path.name
+    others = {
+        path.name: used
         for path in package.rglob("*.py")
-        if path.name != "addresses.py" and re.search(r"\.data_ptr\(|_cdata\b", path.read_text("utf-8"))
-    ]
+        if path.name != "addresses.py" and (used := _addresses_in(path.read_text("utf-8")))
+    }
     assert not others
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x.data_ptr()", "ask = Tensor.data_ptr", "array.ctypes.data", "array.__array_interface__['data']",
+        "getattr(x, 'data_ptr')", "attrgetter('ctypes.data')(x)", "x.untyped_storage()._cdata", "x.__dlpack__()",
+    ],
+)  # fmt: skip
+def test_an_address_is_noticed_however_it_is_taken(line: str) -> None:
+    assert _addresses_in(line)
+    assert not _addresses_in("import ctypes; ctypes.addressof(memory)")
+
+
+def test_an_array_has_an_address_if_it_is_whole() -> None:
+    array = np.zeros((3, 5), np.dtype([("one", np.int64), ("two", np.int64)]))
+    assert addresses.of_array(array) == array.__array_interface__["data"][0]
+    with pytest.raises(ValueError, match=r"array: got strides \(80, 32\)"):
+        addresses.of_array(array[:, ::2])
+
+
+@pytest.mark.parametrize("impl", ["reference", "chunked", "sdpa", "numba", "auto"])
+@pytest.mark.parametrize("cut", ["query", "key", "value"])
+@pytest.mark.parametrize("left", [0, 64])
+def test_a_storage_cut_below_its_shape_is_refused_by_all(impl: str, cut: str, left: int) -> None:
+    for score in (scores.ScaledDot(), *([] if impl == "sdpa" else [scores.Gaussian(), scores.Additive(7, 7, 3)])):
+        for turned in (False, True):
+            given = {name: torch.randn(2, 257, 7) for name in ("query", "key", "value")}
+            for _ in range(2):
+                dikkat.attend(**given, score=score, impl=impl)
+            if turned:
+                given[cut] = given[cut].mT.contiguous().mT
+            given[cut].untyped_storage().resize_(left)
+            with pytest.raises(ValueError, match=rf"{cut}: got shape .* and {left} are left: it was resized"):
+                dikkat.attend(**given, score=score, impl=impl)
 
 
 def _resized() -> Tensor:

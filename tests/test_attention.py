@@ -359,3 +359,21 @@ def test_no_room_is_named_as_a_public_function() -> None:
     rooms = {module.name for module in pkgutil.iter_modules(dikkat.__path__)}
     assert rooms & set(dikkat.__all__) == {"distributed", "scores"}  # public as they are
     assert callable(dikkat.implementations)
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference", "chunked", "sdpa", "numba"])
+@pytest.mark.parametrize("size", [5, 131])
+def test_writing_to_an_output_leaves_gradients_right_or_is_refused(impl: str, size: int) -> None:
+    torch.manual_seed(0)
+    for score in (scores.ScaledDot(), *([] if impl == "sdpa" else [scores.Gaussian()])):
+        for _ in range(2):
+            x, y = (torch.randn(2, size, 7, requires_grad=True) for _ in range(2))
+            (right,) = torch.autograd.grad((dikkat.attend(x, y, y, score=score, impl="reference") + x).sum(), x)
+            output = dikkat.attend(x, y, y, score=score, impl=impl)
+            output += x
+            try:
+                (came,) = torch.autograd.grad(output.sum(), x)
+            except RuntimeError as error:
+                assert "modified by an inplace operation" in str(error)  # noqa: PT017
+            else:
+                torch.testing.assert_close(came, right, rtol=1e-4, atol=1e-5)

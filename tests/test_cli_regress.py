@@ -15,6 +15,7 @@ from dikkat.regression.diagnostics import hold_out
 
 # What the extra "regression" does not bring, nor PyTorch.
 OTHERS = {"tokenizers", "sacrebleu", "httpx", "platformdirs", "huggingface_hub", "datasets"}
+SETTINGS = "bandwidth", "kernel", "ridge", "neighbors"
 OTHERS |= {"tensorboard", "tensorflow", "keras", "jax", "mxnet", "pandas", "polars"}
 
 
@@ -66,7 +67,7 @@ def both(*names):
 
 
 def test_a_table_in_a_model_predictions_and_pictures_out(run, homes, tmp_path):
-    options = ["--feature", "area", "--feature", "age", "--bandwidth", "1.5,4", "--weights", "count"]
+    options = ["--feature", "area", "--feature", "age", "--set", "bandwidth=1.5,4", "--weights", "count"]
     status, out, err = run("homes.csv", "--target", "price", *options, "-o", "made")
     assert (status, err) == (0, "")
     assert pictures(tmp_path / "made") == both("attention", "fit")
@@ -109,38 +110,32 @@ def test_all_other_columns_of_numbers_are_the_features_and_the_bandwidth_is_foun
 
 
 def test_every_option_of_the_model_reaches_it(run, quick, homes):
-    options = ["--kernel", "triangular", "--order", "linear", "--ridge", 0.5, "--tolerance", 1e-4]
-    options += ["--out-of-reach", "nearest", "--neighbors", 5]
-    status, _, _ = run("homes.csv", "--target", "price", "--feature", "area", "--bandwidth", "silverman", *options)
+    settings = ["kernel=epanechnikov", "ridge=0.5", "neighbors=5", "bandwidth=silverman", "device=cpu"]
+    options = ["--order", "linear", *(part for each in settings for part in ("--set", each))]
+    status, _, _ = run("homes.csv", "--target", "price", "--feature", "area", *options)
     assert status == 0
     assert NadarayaWatson.load("regression/model.safetensors").get_params() == {
-        "kernel": "triangular",
+        "kernel": "epanechnikov",
         "bandwidth": "silverman",
         "order": "linear",
         "ridge": 0.5,
         "neighbors": 5,
-        "tolerance": 1e-4,
-        "out_of_reach": "nearest",
         "device": "cpu",
         "categorical_features": "from_dtype",
         "ordered_features": "from_dtype",
-        "missing": "refuse",
-        "nested_score": False,
-        "verbose": False,
     }
 
 
-@pytest.mark.filterwarnings("default")  # as outside the tests
 def test_another_table_is_predicted_in_its_own_format(run, quick, homes, tmp_path):
     pd.DataFrame({"id": ["a", "b", "c"], "area": [2.0, 5.0, 99.0]}).to_parquet("new.parquet")
-    options = ["--feature", "area", "--kernel", "boxcar", "--bandwidth", 1]
+    options = ["--feature", "area", "--set", "kernel=epanechnikov", "--set", "bandwidth=1"]
     status, _, err = run("homes.csv", "--target", "price", *options, "--predict", "new.parquet")
-    assert status == 0
-    assert err.startswith("dikkat: 1 of 3 rows of X have no training row in reach of the boxcar kernel")
-    assert err.endswith("or --out-of-reach nearest\n")
+    assert (status, err) == (0, "")
     written = pd.read_parquet("regression/predictions.parquet")
-    near = [homes["price"][(homes["area"] - place).abs() <= 1].mean() for place in (2.0, 5.0)]
-    np.testing.assert_allclose(written["price_predicted"], [*near, np.nan], rtol=1e-12)
+    weights = [(1 - (homes["area"] - place) ** 2).clip(0) for place in (2.0, 5.0)]
+    near = [(weight * homes["price"]).sum() / weight.sum() for weight in weights]
+    nearest = homes["price"][homes["area"].argmax()]  # of what no row reaches
+    np.testing.assert_allclose(written["price_predicted"], [*near, nearest], rtol=1e-12)
     assert written["id"].tolist() == ["a", "b", "c"]
 
 
@@ -157,18 +152,11 @@ def test_another_table_is_predicted_in_its_own_format(run, quick, homes, tmp_pat
 )
 def test_tables_with_little_in_them(run, quick, tmp_path, table):
     (tmp_path / "t.csv").write_text(table)
-    settings = ["--order", "linear", "--kernel", "epanechnikov"] if "5," in table or "1e6" in table else []
+    settings = ["--order", "linear", "--set", "kernel=epanechnikov"] if "5," in table or "1e6" in table else []
     status, out, _ = run("t.csv", "--target", "y", *settings)
     assert status == 0
     assert "nan" not in out
     assert {"attention.png", "fit.svg"} <= set(pictures(tmp_path / "regression"))
-
-
-def test_the_kernel_that_has_no_bandwidth(run, quick, homes):
-    status, out, _ = run("homes.csv", "--target", "price", "--feature", "area", "--kernel", "average")
-    assert status == 0
-    assert out.splitlines()[1].split()[-2:] == ["no", "influence"]
-    np.testing.assert_allclose(pd.read_csv("regression/predictions.csv")["price_predicted"], homes["price"].mean())
 
 
 def test_a_feature_without_influence_is_said_to_have_none(run, quick, tmp_path):
@@ -178,7 +166,7 @@ def test_a_feature_without_influence_is_said_to_have_none(run, quick, tmp_path):
     frame.to_csv("t.csv")
     for order, meaning in (("constant", "no influence"), ("linear", "a straight line")):
         features = ["--feature", "x", "--feature", "noise"]
-        _, out, _ = run("t.csv", "--target", "y", *features, "--bandwidth", "0.1,5000", "--order", order)
+        _, out, _ = run("t.csv", "--target", "y", *features, "--set", "bandwidth=0.1,5000", "--order", order)
         assert re.search(rf"^noise .*{meaning}$", out, re.MULTILINE)
         assert re.search(r"^x .* 0\.1$", out, re.MULTILINE)
 
@@ -193,8 +181,8 @@ def test_rows_of_weight_0_are_in_no_number_and_no_picture(run, homes, monkeypatc
     monkeypatch.setattr("dikkat.show.save", save)
     far = pd.DataFrame({"area": [700.0, 800.0], "age": [-900.0, 900.0], "price": [1e6, -1e6]})
     pd.concat([homes.assign(weight=1), far.assign(weight=0)]).to_csv("more.csv", index=False)
-    features = ["--feature", "area", "--bandwidth", 1.5]
-    for options in (features, [*features, "--feature", "age", "--bandwidth", "1.5,4"]):
+    features = ["--feature", "area", "--set", "bandwidth=1.5"]
+    for options in (features, [*features, "--feature", "age", "--set", "bandwidth=1.5,4"]):
         _, out, _ = run("homes.csv", "--target", "price", *options)
         alone = {name: [axes.viewLim.bounds for axes in figure.axes] for name, figure in drawn.items()}
         dots = [len(line.get_xdata()) for line in drawn["fit"].axes[0].lines]
@@ -210,7 +198,9 @@ def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
     names = [f"x{i}" for i in range(12)]
     values = np.random.default_rng(4).uniform(0, 1, (23, 13))
     pd.DataFrame(values, columns=[*names, "y"]).to_csv("t.csv", index=False)
-    assert run("t.csv", "--target", "y", "--bandwidth", ",".join(str(2 ** (12 - i)) for i in range(12)))[0] == 0
+    assert (
+        run("t.csv", "--target", "y", "--set", "bandwidth=" + ",".join(str(2 ** (12 - i)) for i in range(12)))[0] == 0
+    )
     svg = (tmp_path / "regression/fit.svg").read_text()
     assert [name for name in names if f">{name}<" in svg] == names[4:]
 
@@ -228,16 +218,24 @@ def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
         (["--target", "price", "--feature", "area", "--without", "area"], "both with --feature and with --without"),
         (["--target", "price", "--feature", "price"], "column 'price' is given twice"),
         (["--target", "price", "--weights", "area", "--feature", "area"], "column 'area' is given twice"),
-        (["--target", "price", "--kernel", "gausian"], "--kernel: got 'gausian'; expected 'gaussian'"),
-        (["--target", "price", "--bandwidth", "0"], "--bandwidth: got 0.0; expected a positive number"),
-        (["--target", "price", "--bandwidth", "1,2"], "--bandwidth: got shape (2,); expected a number, or (3,)"),
+        (["--target", "price", "--set", "kernel=gausian"], "--set kernel: got 'gausian'; expected 'gaussian'"),
+        (["--target", "price", "--set", "bandwidth=0"], "--set bandwidth: got 0.0; expected a positive number"),
         (
-            ["--target", "price", "--bandwidth", "lo"],
-            "--bandwidth: got 'lo'; expected a positive number in the units of X, one for each",
+            ["--target", "price", "--set", "bandwidth=1,2"],
+            "--set bandwidth: got shape (2,); expected a number, or (3,)",
+        ),
+        (
+            ["--target", "price", "--set", "bandwidth=lo"],
+            "--set bandwidth: got 'lo'; expected a positive number in the units of X, one for each",
         ),
         (["--target", "price", "--order", "cubic"], "--order: got 'cubic'"),
-        (["--target", "price", "--tolerance", "1"], "--tolerance: got 1.0"),
-        (["--target", "price", "--out-of-reach", "far"], "--out-of-reach: got 'far'"),
+        (
+            ["--target", "price", "--set", "tolerance=1"],
+            "--set: got 'tolerance=1'; expected NAME=VALUE, with one of ker",
+        ),
+        (["--target", "price", "--set", "kernel"], "--set: got 'kernel'; expected NAME=VALUE"),
+        (["--target", "price", "--set", "ridge=-1"], "--set ridge: got -1.0; expected a number of rows"),
+        (["--target", "price", "--set", "neighbors=x"], "--set neighbors: got 'x'; expected a whole number"),
         (["--target", "price", "--weights", "negative"], "--weights: got -1.0"),
         (["--target", "price", "--weights", "zero"], "--weights: got zeros alone"),
         (["--target", "price", "--seed", "1"], "--seed is for the experiment"),
@@ -268,11 +266,11 @@ def test_a_table_is_not_replaced_by_its_predictions(run, homes, tmp_path):
 def test_columns_that_cannot_be_used_are_named(run, quick, homes):
     homes["parts"] = [f"{i}-{i}" for i in range(41)]
     homes.to_csv("homes.csv", index=False)
-    status, out, err = run("homes.csv", "--target", "price", "--bandwidth", "2")
+    status, out, err = run("homes.csv", "--target", "price", "--set", "bandwidth=2")
     assert (status, err) == (0, "")
     assert "left out: town, which holds text ('Lyon' in row 1), the same in all rows\n" in out
     assert "left out: parts, which holds text ('0-0' in row 1)\n" in out
-    _, out, _ = run("homes.csv", "--target", "price", "--feature", "area", "--bandwidth", "2")
+    _, out, _ = run("homes.csv", "--target", "price", "--feature", "area", "--set", "bandwidth=2")
     assert "left out" not in out
     homes[["town", "parts", "price"]].to_csv("words.csv", index=False)
     message = (
@@ -294,7 +292,7 @@ def test_a_cell_that_is_no_number_does_not_take_its_column_away(run, quick, home
     refused(run("homes.csv", "--target", "area", "--feature", "age"), message + "numbers are needed")
     refused(run("homes.csv", "--target", "area"), message + "numbers are needed")
     refused(run("homes.csv", "--target", "price", "--weights", "area"), message + "numbers are needed")
-    assert run("homes.csv", "--target", "price", "--feature", "age", "--bandwidth", "2")[0] == 0
+    assert run("homes.csv", "--target", "price", "--feature", "age", "--set", "bandwidth=2")[0] == 0
     homes.loc[6, "area"] = None
     homes.to_csv("homes.csv", index=False)
     refused(
@@ -315,7 +313,7 @@ def test_what_a_spreadsheet_in_western_europe_saves(run, quick, homes, tmp_path,
     homes = homes.rename(columns={"area": "Fläche"}).assign(town="Zürich")
     options = {"sep": ";", "decimal": decimal, "encoding": "cp1252"}
     homes.to_csv("homes.csv", index=False, **options)
-    status, out, err = run("homes.csv", "--target", "price", "--bandwidth", "2")
+    status, out, err = run("homes.csv", "--target", "price", "--set", "bandwidth=2")
     assert (status, err) == (0, "")
     said = ", decimal commas" if decimal == "," else ""
     assert f"homes.csv: read as Windows-1252 (a guess) with semicolons between the columns{said}\n" in out
@@ -420,7 +418,7 @@ def test_the_experiment_with_a_seed(run, quick, tmp_path):
     assert default == zero != one
 
 
-@pytest.mark.parametrize("option", ["--target", "--feature", "--weights", "--kernel", "--order", "--out-of-reach"])
+@pytest.mark.parametrize("option", ["--target", "--feature", "--weights", "--set", "--order", "--text"])
 def test_options_for_a_table_need_one(run, option):
     refused(run(option, "x"), f"{option} is for a table: give one")
 
@@ -434,17 +432,17 @@ def test_help_fits_80_columns(run, monkeypatch):
     assert "…" not in page
     defaults = NadarayaWatson().get_params()
     words = " ".join(page.replace("│", " ").split())
-    for name, default in defaults.items():
-        if name not in ("device", "categorical_features", "ordered_features", "nested_score", "verbose"):
-            shown = {"tolerance": "0", "neighbors": "none"}.get(name, default)
-            assert re.search(rf"--{name.replace('_', '-')} .*?\[default: {shown}\]", words)
+    assert len(set(re.findall(r"--[a-z]+", page.partition("Examples")[0])) - {"--help", "--set"}) <= 15
+    assert f"[default: {defaults['order']}]" in words
+    shown = [f"{name}={'none' if (value := defaults[name]) is None else value}" for name in SETTINGS]
+    assert f"[default: {', '.join(shown)}]" in words
 
 
 def test_the_shell_completes_kernels():
-    variables = {"_DIKKAT_COMPLETE": "complete_bash", "COMP_WORDS": "dikkat regress --kernel ep", "COMP_CWORD": "3"}
+    variables = {"_DIKKAT_COMPLETE": "complete_bash", "COMP_WORDS": "dikkat regress --set kernel=ep", "COMP_CWORD": "3"}
     command = [sys.executable, "-c", "import sys; sys.argv[0] = 'dikkat'; from dikkat.cli import main; main()"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables}, check=False)
-    assert done.stdout.split() == ["epanechnikov"]
+    assert done.stdout.split() == ["kernel=epanechnikov"]
 
 
 BLOCKED = """
@@ -468,7 +466,7 @@ def blocked(modules, *arguments):
 
 
 def test_it_needs_nothing_of_translation(homes, tmp_path):
-    output = ["--bandwidth", "scott", "-o", tmp_path / "made"]
+    output = ["--set", "bandwidth=scott", "-o", tmp_path / "made"]
     done = blocked(OTHERS, "regress", tmp_path / "homes.csv", "--target", "price", *output)
     assert (done.returncode, done.stderr) == (0, "")
     assert pictures(tmp_path / "made") == both("attention", "fit")

@@ -1,6 +1,8 @@
 """The extras that messages name, and those that are installed."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -33,3 +35,46 @@ def test_a_message_names_an_extra_that_brings_the_package(extra):
     assert extras._EXTRAS[extra] <= own
     named = set().union(*extras._EXTRAS.values())
     assert own <= named, "a package of an extra that no message names"
+
+
+WITHOUT_NUMBA = """
+import sys, warnings
+sys.modules["numba"] = None  # as where it is not installed, or refuses this NumPy
+import torch, dikkat
+from dikkat import scores
+from dikkat.recurrent import GRUEncoder
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    x = torch.randn(2, 256, 64, requires_grad=True)
+    score = scores.Additive(64, 64, 16)
+    for _ in range(3):
+        dikkat.attend(x, x, x, score=score).sum().backward()
+        dikkat.attend(x[:, :1], x, x, score=scores.Dot(), valid_lens=torch.tensor([100, 256]))
+        with torch.no_grad():
+            came = dikkat.attend(x, x, x, score=score)
+            dikkat.attend(x, x, x, score=scores.Dot(), valid_lens=torch.tensor([100, 256]))
+            memory = dikkat.prepare(torch.randn(8, 2048, 64), torch.randn(8, 2048, 64), score=score)
+            dikkat.attend_memory(torch.randn(8, 1, 64), memory)
+            dikkat.inspect(x, x, score=score, top_k=3)
+            GRUEncoder(3, 13)(torch.randn(2, 7, 3), torch.tensor([7, 5]))
+compiled = torch.compile(lambda t: dikkat.attend(t, t, t, score=score), backend="aot_eager", fullgraph=True)
+with torch.no_grad():
+    torch.testing.assert_close(compiled(x), came)
+torch.testing.assert_close(came, dikkat.attend(x, x, x, score=score, impl="reference"))
+mine = [str(each.message) for each in told if "numba" in str(each.message)]
+assert len(mine) == 1 and "'auto' goes on with slower implementations" in mine[0], mine
+by_name = {each.name: each for each in dikkat.implementations(x, x, x, score=score)}
+assert by_name["reference"].runs and by_name["chunked"].runs and not by_name["numba"].runs
+assert "numba cannot be imported here" in by_name["numba"].reasons[0], by_name["numba"]
+try:
+    dikkat.attend(x, x, x, score=score, impl="numba")
+except ValueError as error:
+    assert "numba cannot be imported here" in str(error)
+else:
+    raise AssertionError
+"""
+
+
+def test_without_numba_the_others_serve() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_NUMBA], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -75,6 +75,37 @@ def test_values_and_gradients(way: str, case: str, restriction: str, dtype: torc
         kit.assert_within_budget(name, tensor.detach(), budget)
 
 
+@pytest.mark.parametrize(
+    ("case", "restriction", "shared", "dtype", "asked"),
+    kit.pairwise(
+        {
+            "case": list(CASES),
+            "restriction": list(RESTRICTIONS),
+            "shared": ["", "query", "key", "value"],
+            "dtype": [torch.float64, torch.float32, torch.bfloat16],
+            "asked": ["gradients", "output", "weights"],
+        },
+        # Near the edge of a support the score is the log of a difference: float64 is no truth for itself there.
+        lambda case, restriction, dtype, **_: (
+            _is_tried(restriction, dtype) and not (case in ("epanechnikov", "triangular") and dtype == torch.float64)
+        ),
+    ),
+    ids=str,
+)
+def test_calls_like_earlier_ones(case: str, restriction: str, shared: str, dtype: torch.dtype, asked: str) -> None:
+    """As users call it: `impl="auto"`, and again with other numbers of the same shapes and types."""
+    for seed in range(3):
+        made = kit.call(case, restriction, round_to=dtype, seed=seed, shared=shared).to(dtype)
+        with torch.set_grad_enabled(asked == "gradients"):
+            found = made.run(return_weights=asked == "weights")
+        came = dict(zip(("output", "weights"), found if asked == "weights" else (found,), strict=False))
+        if asked == "gradients":
+            came |= kit.gradients(made, found, kit.upstream_of(found))
+        budget = kit.expected(case, restriction, dtype, seed, shared)
+        for name, tensor in came.items():
+            kit.assert_within_budget(name, tensor.detach(), budget)
+
+
 @over(
     ways=WITH_STATES,
     restriction=list(RESTRICTIONS),

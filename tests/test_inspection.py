@@ -233,3 +233,16 @@ def test_halves_under_autocast_and_in_inference_mode() -> None:
 def test_bad_input(asked: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         dikkat.inspect(torch.zeros(2, 5, 3), torch.zeros(2, 7, 3), score=scores.Dot(), **asked)
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference", "chunked", "numba"])
+@pytest.mark.parametrize("keys", [3, 301])
+def test_keys_that_weigh_nothing_are_not_among_the_largest(impl: str, keys: int) -> None:
+    """Whether they are hidden, or seen with a weight that is too small for the type."""
+    query, key = torch.tensor([[200.0], [0.0]]), torch.zeros(keys, 1)
+    key[0], key[2] = 1.0, -1.0
+    seen = dikkat.inspect(query, key, score=scores.Dot(), top_k=3, argmax=True, impl=impl)
+    assert seen.top_keys.tolist() == [[0, -1, -1], [0, 1, 2]]
+    assert seen.argmax.tolist() == [0, 0]
+    hidden = dikkat.inspect(query, key, score=scores.Dot(), top_k=3, valid_lens=torch.tensor([3, 2]), impl=impl)
+    assert hidden.top_keys.tolist() == [[0, -1, -1], [0, 1, -1]]

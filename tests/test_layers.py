@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 import dikkat
 from dikkat import scores
@@ -300,3 +301,65 @@ def test_layers_under_autocast() -> None:
 def test_errors(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
+
+
+class _Doubled(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return 2 * weight
+
+
+WRAPPINGS: dict[str, Any] = {
+    "pruned": lambda layer, name: prune.random_unstructured(layer, name, 0.5),
+    "pruned by size": lambda layer, name: prune.l1_unstructured(layer, name, 0.3),
+    "weight norm, old": lambda layer, name: nn.utils.weight_norm(layer, name),
+    "weight norm": lambda layer, name: nn.utils.parametrizations.weight_norm(layer, name),
+    "spectral norm, old": lambda layer, name: nn.utils.spectral_norm(layer, name),
+    "spectral norm": lambda layer, name: nn.utils.parametrizations.spectral_norm(layer, name),
+    "parametrized": lambda layer, name: nn.utils.parametrize.register_parametrization(layer, name, _Doubled()),
+}
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("sizes", [{}, {"kdim": 5, "vdim": 7}])
+@pytest.mark.parametrize("wrapping", WRAPPINGS)
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated")
+def test_wrapped_parameters_are_those_that_torch_takes(wrapping: str, sizes: dict[str, int], train: bool) -> None:
+    theirs = nn.MultiheadAttention(6, 2, batch_first=True, dtype=torch.float64, **sizes)
+    ours = dikkat.MultiHeadAttention(6, 2, key_size=sizes.get("kdim"), value_size=sizes.get("vdim")).double()
+    nn.init.normal_(theirs.in_proj_bias)
+    ours.load_state_dict(theirs.state_dict())
+    given = tensors(6, sizes.get("kdim", 6), sizes.get("vdim", 6))
+    weights = ["q_proj_weight", "k_proj_weight", "v_proj_weight"] if sizes else ["in_proj_weight"]
+    for name in (*weights, "in_proj_bias"):
+        if name == "in_proj_bias" and "norm" in wrapping:
+            continue  # which are for matrices
+        for layer in (theirs, ours):
+            torch.manual_seed(0)
+            WRAPPINGS[wrapping](layer.train(train), name)
+    for _ in range(2):  # spectral norm goes a step further at each call in training
+        found, right = ours(*given), theirs(*given)[0]
+        torch.testing.assert_close(found, right)
+    for output in (found, right):
+        output.square().sum().backward()
+    for (name, one), (other_name, other) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+        assert name == other_name
+        torch.testing.assert_close(one.grad, other.grad)
+    lens = torch.tensor([2, 4])
+    hidden = torch.arange(KEYS) >= lens[:, None]
+    torch.testing.assert_close(ours.eval()(*given, lens), theirs.eval()(*given, key_padding_mask=hidden)[0])
+
+
+def test_a_replica_has_the_parameters_of_its_layer() -> None:
+    """As `DataParallel` makes one on another device: its parameters are attributes, plain tensors."""
+    for sizes in ({}, {"key_size": 5}):
+        layer = dikkat.MultiHeadAttention(6, 2, **sizes).double()
+        nn.init.normal_(layer.in_proj_bias)
+        given = tensors(6, sizes.get("key_size", 6), 6)
+        replica = layer._replicate_for_data_parallel()
+        for name, parameter in layer._parameters.items():
+            if parameter is None:
+                replica._parameters[name] = None
+            else:
+                setattr(replica, name, parameter.detach().clone().requires_grad_())
+        replica.out_proj = layer.out_proj
+        torch.testing.assert_close(replica(*given), layer(*given))

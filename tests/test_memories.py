@@ -79,7 +79,7 @@ def test_a_memory_made_without_gradients_is_what_prepare_saw(cell: str, score: s
         theirs.fill_(torch.nan)
         if other_lens is not None:
             other_lens.fill_(2)
-        spoil(module)
+        spoil(module.score)
         for each in (memory, used):
             changed = COPIES[way](each)
             same(module.step(inputs[:, 0], changed, state, return_weights=True)[:3], wanted)
@@ -113,22 +113,22 @@ def test_a_plain_memory_is_what_prepare_saw(score: str, way: str) -> None:
         made.load_state_dict(state)
 
 
-def _by_data(module: nn.Module) -> None:
-    for parameter in module.parameters():
-        parameter.data = parameter.data + 1
+def _optimised(module: nn.Module, make: Any = torch.optim.SGD, **options: Any) -> None:
+    make(module.parameters(), lr=0.1, **options).step()
 
 
-def _by_order(module: nn.Module) -> None:
-    """The same numbers in other places, which no sum of them tells apart."""
-    for parameter in module.parameters():
-        parameter.data.copy_(parameter.data.flatten().flip(0).view_as(parameter))
+def _other_part(module: Any) -> None:
+    module.score.W_q = copy.deepcopy(module.score.W_q)
 
 
 UPDATES: dict[str, Callable[[nn.Module], Any]] = {
-    "plain": lambda module: torch.optim.SGD(module.parameters(), lr=0.1).step(),
-    "fused": lambda module: torch.optim.AdamW(module.parameters(), lr=0.1, fused=True).step(),
-    "data": _by_data,
-    "order": _by_order,
+    "plain": _optimised,
+    "fused": lambda module: _optimised(module, torch.optim.AdamW, fused=True),
+    "foreach": lambda module: _optimised(module, foreach=True),
+    "load_state_dict": lambda module: module.load_state_dict(decoder(layers=1).state_dict()),
+    "by assignment": lambda module: module.load_state_dict(decoder(layers=1).state_dict(), assign=True),
+    "in place": spoil,
+    "another part": _other_part,
 }
 
 
@@ -143,7 +143,9 @@ def test_a_memory_is_refused_where_its_score_learns_and_has_changed(update: str,
     copied = copy.copy(plain)
     module(inputs, memory, state)[0].sum().backward()
     UPDATES[update](module)
+    late = [] if grads else [copy.deepcopy(plain), pickle.loads(pickle.dumps(plain))]  # stale, and so are copies
     for call in (
+        *(lambda each=each: dikkat.attend_memory(state.transpose(0, 1), each) for each in late),
         lambda: module(inputs, memory, state),
         lambda: module(inputs, copy.copy(memory), state),
         lambda: module.step(inputs[:, 0], memory.select(torch.arange(BATCH)), state),
@@ -152,6 +154,73 @@ def test_a_memory_is_refused_where_its_score_learns_and_has_changed(update: str,
     ):
         with pytest.raises(ValueError, match="memory: the score's parameters have been changed since `prepare`"):
             call()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_of_another_optimiser_refuses_no_memory(fused: bool) -> None:
+    """As of two networks that learn in turns."""
+    module, other = decoder(), nn.Linear(3, 5)
+    inputs, encoded, state = given()
+    memory, plain = module.prepare(encoded), dikkat.prepare(encoded, encoded, score=module.score)
+    other(torch.randn(2, 3)).sum().backward()
+    torch.optim.AdamW(other.parameters(), fused=fused).step()
+    torch.optim.SGD([each for name, each in module.named_parameters() if "score" not in name], lr=0.1).step()
+    module(inputs, memory, state)
+    dikkat.attend_memory(state.transpose(0, 1), plain)
+
+
+def test_a_write_through_data_counts_from_the_next_memory_on() -> None:
+    module = decoder()
+    inputs, encoded, state = given()
+    module.prepare(encoded)
+    for parameter in module.parameters():
+        parameter.data.mul_(-1.5)
+    plain = copy.deepcopy(module)
+    same(module(inputs, module.prepare(encoded), state), plain(inputs, plain.prepare(encoded), state))
+
+
+def _spoilt(cell: str) -> Any:
+    module = decoder(cell, "average", 2)
+    spoil(module)
+    return module
+
+
+@torch.no_grad()
+def _spoil_one(module: nn.Module) -> None:
+    """Of the weights that `CELLS` parametrizes alone."""
+    for name, parameter in module.named_parameters():
+        if "weight_hh_l1" in name:
+            parameter.mul_(-1.5)
+
+
+CELLS: dict[str, Callable[[nn.Module], Any]] = {
+    "in place": spoil,
+    "fused": UPDATES["fused"],
+    "by assignment": lambda module: module.load_state_dict(_spoilt("lstm").state_dict(), assign=True),
+    "parametrization": lambda module: nn.utils.parametrize.register_parametrization(module, "weight_hh_l1", Doubled()),
+}
+
+
+@pytest.mark.parametrize("update", CELLS)
+def test_a_step_takes_the_cells_as_they_are(update: str) -> None:
+    """And the score as `prepare` saw it, here one without parameters."""
+    module = decoder("lstm", "average", 2)
+    inputs, encoded, state = given("lstm", 2)
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    with torch.no_grad():
+        memory = module.prepare(encoded)
+        before = module.step(inputs[:, 0], memory, state)[0]
+        chosen = memory.select(torch.tensor([4, 1, 1]))
+        some, state_of_some = inputs[[4, 1, 1], 0], module.select(state, torch.tensor([4, 1, 1]))
+        module.step(some, chosen, state_of_some)
+    for change in (CELLS[update], _spoil_one):
+        change(module)
+        with torch.no_grad():
+            wanted = module(inputs[:, :1], module.prepare(encoded), state, impl="reference")[0].squeeze(1)
+            assert not torch.equal(wanted, before)
+            same([module.step(inputs[:, 0], memory, state)[0]], [wanted])
+            same([module.step(some, chosen, state_of_some)[0]], [wanted[[4, 1, 1]]])
 
 
 @torch.no_grad()
@@ -392,16 +461,3 @@ def test_threads_find_what_one_finds() -> None:
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" answers, 0 wrong") == 4
-
-
-@torch.no_grad()
-def test_a_live_memory_steps_the_same_and_copies_no_weights() -> None:
-    torch.manual_seed(0)
-    module = AttentionalGRU(3, 5, 7, scores.Additive(7, 5, 11)).eval()
-    encoded, lens = torch.randn(2, 13, 7), torch.tensor([13, 4])
-    inputs, state = torch.randn(2, 3), torch.randn(1, 2, 5)
-    live, kept = module.prepare_live(encoded, lens), module.prepare(encoded, lens)
-    assert live.seen is module
-    assert kept.seen is not module
-    for found, expected in zip(module.step(inputs, live, state), module.step(inputs, kept, state), strict=True):
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)

@@ -361,7 +361,7 @@ def test_exponentials_of_other_keys_are_not_used() -> None:
     came = torch.vmap(lambda mask: dikkat.attend_memory(query, memory, mask=mask, impl="numba"))(masks)
     each = [dikkat.attend(query, key, value, score=score, mask=mask, impl="reference") for mask in masks]
     torch.testing.assert_close(came, torch.stack(each))
-    wide = replace(memory, score=score.double(), key=memory.key.double(), value=value.double(), stamp=())
+    wide = replace(memory, score=score.double(), key=memory.key.double(), value=value.double(), writes=None)
     exact = dikkat.attend(query.double(), key.double(), value.double(), score=score, impl="reference")
     # The keys were projected in float32.
     torch.testing.assert_close(dikkat.attend_memory(query.double(), wide, impl="numba"), exact, rtol=1e-5, atol=1e-5)

@@ -1,5 +1,6 @@
 """The short road: what takes it, and that it comes to the same bits as the long one."""
 
+import pickle
 import threading
 from typing import Any
 
@@ -306,3 +307,138 @@ def test_threads_share_a_plan_and_not_its_record(taken: list[bool]) -> None:
     assert not wrong
     assert len(taken) == 2001
     assert all(taken[1:])
+
+
+SHARED = {"query": 0, "key": 1, "value": 2}
+
+
+@pytest.mark.parametrize(
+    ("case", "shared", "queries", "restriction", "record"),
+    kit.pairwise(
+        {
+            "case": list(SCORES),
+            "shared": list(SHARED),
+            "queries": [1, 5, 67],
+            "restriction": ["none", "alike", "some", "by row"],
+            "record": [False, True],
+        }
+    ),
+)
+def test_operands_that_elements_share_are_read_as_they_are(
+    case: str, shared: str, queries: int, restriction: str, record: bool
+) -> None:
+    """A long road that copies them for each element says nothing of how they come the next time."""
+    torch.manual_seed(0)
+    score, lens = SCORES[case]().double(), lengths(restriction, 3, queries, 101)
+    for _ in range(3):
+        tensors = [torch.randn(3, length, 7, dtype=torch.float64) for length in (queries, 101, 101)]
+        tensors[SHARED[shared]] = tensors[SHARED[shared]][:1]
+        came = run(tensors, score, lens, False, record)
+        lead = [tensors[0].expand(3, -1, -1), *(t.expand(3, -1, -1) for t in tensors[1:])]
+        weights = torch.softmax(dense(score, *lead[:2], lens), -1)
+        torch.testing.assert_close(came[0].detach(), weights.detach() @ lead[2], rtol=1e-11, atol=1e-12)
+        assert not record or [g.shape for g in came[1:4]] == [t.shape for t in tensors] or case == "average"
+
+
+def dense(score: Any, query: Tensor, key: Tensor, lens: Tensor | None) -> Tensor:
+    """Scores (B, n, m) from the formulas, −∞ past the lengths."""
+    query, key, size = query[:, :, None], key[:, None], query.shape[-1]
+    if isinstance(score, scores.Average):
+        found = 0 * (query + key).sum(-1)
+    elif isinstance(score, scores.Gaussian):
+        found = -((query - key) / score.log_bandwidth.exp()).square().sum(-1) / 2
+    elif isinstance(score, scores.VectorSum):
+        found = (query + key) @ score.w_v.weight[0]
+    elif isinstance(score, scores.Additive):
+        found = torch.tanh(query @ score.W_q.weight.T + key @ score.W_k.weight.T) @ score.w_v.weight[0]
+    elif isinstance(score, scores.Bilinear):
+        found = ((query @ score.W_q.weight.T) * key).sum(-1)
+    else:
+        found = (query * key).sum(-1)
+        if isinstance(score, scores.ScaledDot):
+            found = found / size**0.5
+        if isinstance(score, scores.Cosine):
+            found = found / (query.norm(dim=-1) * key.norm(dim=-1))
+    if lens is None:
+        return found
+    lens = lens[:, None] if lens.ndim == 1 else lens
+    return found.masked_fill(torch.arange(found.shape[-1]) >= lens[..., None], -torch.inf)
+
+
+def test_values_without_a_batch_beside_a_batch_of_one() -> None:
+    query, key, value = torch.randn(1, 3, 7), torch.randn(1, 5, 7), torch.randn(5, 7)
+    for weights in (False, True):
+        for _ in range(3):
+            came = dikkat.attend(query, key, value, score=scores.Dot(), return_weights=weights)
+            right = torch.softmax(query @ key.mT, -1) @ value
+            torch.testing.assert_close(came[0] if isinstance(came, tuple) else came, right)
+
+
+@pytest.mark.parametrize("case", SCORES)
+@pytest.mark.parametrize(("queries", "keys"), [(3, 11), (200, 200), (1, 2**11)])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_hidden_infinities_do_not_reach_gradients(case: str, queries: int, keys: int, place: int) -> None:
+    """Those that make a score of −∞ leave no trace in the output: e^−∞ is 0, but 0 · ∞ is not."""
+    torch.manual_seed(0)
+    score, size = SCORES[case](), torch.tensor([keys - 2, keys])
+    query, key, value = torch.rand(2, queries, 7), torch.randn(2, keys, 7), torch.randn(2, keys, 7)
+    for broken in (0.0, 0.0, -torch.inf, torch.inf, torch.nan):
+        if place:
+            (key, value)[place - 1][0, keys - 2 :] = broken
+        leaves = [t.clone().requires_grad_() for t in (query, key, value)]
+        dikkat.attend(*leaves, score=score, valid_lens=size).sum().backward()
+        grads = [t.grad for t in (*leaves, *score.parameters()) if t.grad is not None]
+        assert all(grad.isfinite().all() for grad in grads)
+        score.zero_grad()
+
+
+def test_plans_keep_no_memory_by_the_key(taken: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor without end: neither for each length of a text, nor for each size of a score."""
+    monkeypatch.setattr(plan, "_MOST", 61)
+    x, score = torch.zeros(1, 1, 1), scores.Dot()
+    for lens in (None, torch.tensor([1])):
+        key = torch.zeros(1, 20_011, 1)
+        for _ in range(2):
+            dikkat.attend(x, key, key, score=score, valid_lens=lens)
+    kept = [each for plans in plan._PLANS.values() for plan_ in plans.values() for each in plan_]
+    assert not [each for each in kept if isinstance(each, Tensor)]
+    assert len(pickle.dumps([each for each in kept if isinstance(each, tuple | int | None)])) < 2**12
+    for size in range(1, 100):
+        dikkat.attend(x, x, x, score=scores.Additive(1, 1, size))
+    assert sum(map(len, plan._PLANS.values())) <= 61
+
+
+def test_zeros_without_numbers_behind_them_are_refused_by_the_kernels() -> None:
+    """Their address is 0, and their storage says that it has all."""
+    query, key, nothing = torch.randn(2, 1, 7), torch.randn(2, 5, 7), torch._efficientzerotensor((2, 5, 7))
+    for score in (scores.Dot(), scores.Additive(7, 7, 3), scores.Gaussian()):
+        with torch.no_grad():
+            for _ in range(3):
+                dikkat.attend(query, key, torch.zeros(2, 5, 7), score=score, valid_lens=torch.tensor([3, 5]))
+            with pytest.raises(ValueError, match="value: got Tensor on cpu; expected a dense tensor with numbers"):
+                dikkat.attend(query, key, nothing, score=score, valid_lens=torch.tensor([3, 5]))
+
+
+@pytest.mark.parametrize("dropout", [False, True, None, "", [], "0.1", (0.0,)])
+def test_a_dropout_that_is_no_number_is_refused_at_each_call(dropout: Any, taken: list[bool]) -> None:
+    x = torch.randn(2, 5, 7)
+    for _ in range(2):
+        dikkat.attend(x, x, x, score=scores.Dot())
+        with pytest.raises(TypeError, match=r"dropout: got .*; expected a number from 0 to 1"):
+            dikkat.attend(x, x, x, score=scores.Dot(), dropout=dropout)
+    for zero in (0, 0.0):
+        dikkat.attend(x, x, x, score=scores.Dot(), dropout=zero)
+    assert taken == [False, True, True, True]
+
+
+def test_what_a_score_declares_for_itself_counts_at_each_call() -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 3, 7), torch.randn(2, 5, 7), torch.randn(2, 5, 7)
+    plainly, own, wrong = scores.Gaussian(2.0), scores.Gaussian(2.0), scores.Gaussian(2.0)
+    own.profile, wrong.pair = "boxcar", ["inner"]  # type: ignore[assignment,misc]
+    right = dikkat.attend(query, key, value, score=scores.Boxcar(2.0), impl="reference")
+    for _ in range(3):
+        dikkat.attend(query, key, value, score=plainly)
+        torch.testing.assert_close(dikkat.attend(query, key, value, score=own), right)
+        with pytest.raises((TypeError, ValueError), match=r"got Gaussian.pair = "):
+            dikkat.attend(query, key, value, score=wrong)

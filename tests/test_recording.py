@@ -1,6 +1,8 @@
 """Recording: what models look at is what their layers return as weights, and nothing else changes."""
 
+import json
 import threading
+import tracemalloc
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -380,3 +382,17 @@ def test_a_trace_in_a_file(tmp_path: Path) -> None:
     save_file({"x": torch.zeros(3)}, path)
     with pytest.raises(ValueError, match="format: got None; expected 'dikkat trace'"):
         dikkat.Trace.load(path)
+
+
+def test_a_trace_that_claims_many_calls_takes_no_memory(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    content = {"format": "dikkat trace", "version": 1, "modules": {"m": 100_000}}
+    save_file({"m:0:sums": torch.zeros(3)}, tmp_path / "trace", metadata={"dikkat": json.dumps(content)})
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="modules: got more calls than the 1 tensors"):
+            dikkat.Trace.load(tmp_path / "trace")
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()

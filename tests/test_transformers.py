@@ -1,6 +1,7 @@
 """Hugging Face's models, from tiny configurations with random weights, beside their own eager attention."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +9,12 @@ import torch
 from torch import Tensor, nn
 
 import dikkat
-from dikkat.huggingface import _forward
+from dikkat import huggingface
+from dikkat.huggingface import _forward, _mask
 
 transformers = pytest.importorskip("transformers")
+from stress import transformers_walk as walk  # noqa: E402
+
 dikkat.register_transformers()
 
 BATCH, LENGTH, WORDS = 3, 11, 43
@@ -214,8 +218,183 @@ def test_a_softmax_of_ones_own_is_not_taken_for_attention() -> None:
         nn.functional.softmax(torch.zeros(3), dim=-1)
 
 
-@pytest.mark.parametrize("more", [{"softcap": 50.0}, {"s_aux": torch.zeros(2)}])
-def test_what_is_not_served_is_refused(more: dict[str, Any]) -> None:
+@pytest.mark.parametrize("name", ["softcap", "s_aux", "sinks", "indices", "block_indices", "cache", "something_new"])
+def test_what_is_not_served_is_refused(name: str) -> None:
     x = torch.zeros(1, 2, 3, 5)
-    with pytest.raises(ValueError, match=rf"{next(iter(more))}: got .* from Linear; expected None: .* 'eager' does"):
-        _forward(nn.Linear(3, 3), x, x, x, None, **more)
+    with pytest.raises(ValueError, match=rf"{name}: got Tensor from Linear; expected None: .* 'eager' does"):
+        _forward(nn.Linear(3, 3), x, x, x, None, **{name: torch.zeros(2)})
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["big_bird", "bigbird_pegasus", "bloom", "codegen", "data2vec-vision", "falcon", "gpt_neox_japanese", "gptj", "led",
+     "megatron-bert", "mpt", "mvp", "nllb-moe", "openai-gpt", "pegasus_x", "sam"],
+)  # fmt: skip
+def test_a_model_that_attends_by_itself_is_refused_before_it_is_made(kind: str) -> None:
+    config = transformers.CONFIG_MAPPING[kind]()
+    refused = pytest.raises(ValueError, match=r"attn_implementation: got 'dikkat' for \w+; expected 'eager'")
+    with torch.device("meta"), refused:
+        transformers.AutoModel.from_config(config, attn_implementation="dikkat")
+
+
+def test_a_model_that_attends_by_itself_is_refused_when_it_is_loaded(tmp_path: Path) -> None:
+    config = transformers.BloomConfig(vocab_size=WORDS, hidden_size=12, n_layer=1, n_head=3)
+    transformers.BloomForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="got 'dikkat' for BloomForCausalLM; expected 'eager'"):
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="dikkat")
+
+
+def test_a_model_that_attends_by_itself_is_refused_when_it_is_changed() -> None:
+    config = transformers.SwitchTransformersConfig(
+        vocab_size=WORDS, d_model=12, d_kv=5, d_ff=17, num_layers=1, num_decoder_layers=1, num_heads=3, num_experts=2
+    )
+    made = transformers.SwitchTransformersModel(config)
+    with pytest.raises(ValueError, match="got 'dikkat' for SwitchTransformersModel; expected 'eager'"):
+        made.set_attn_implementation("dikkat")
+    bloom = transformers.BloomModel(transformers.BloomConfig(vocab_size=WORDS, hidden_size=12, n_layer=1, n_head=3))
+    bloom.set_attn_implementation("dikkat")  # of such, transformers warns, and leaves them as they are
+    assert bloom.config._attn_implementation == "eager"
+
+
+def test_a_model_changed_to_dikkat_computes_with_it() -> None:
+    made, given = model("llama", "eager"), _inputs("llama", "left")
+    right = made(**given).logits
+    made.set_attn_implementation("dikkat")
+    with dikkat.record(made, sums=True) as trace:
+        found = made(**given).logits
+    assert made.config._attn_implementation == "dikkat"
+    assert trace[trace.names[0]].lse is not None  # which eager attention does not have
+    torch.testing.assert_close(found[0], right[0], rtol=1e-4, atol=1e-4)
+
+
+def test_chosen_keys_are_refused() -> None:
+    cls, config = transformers.DeepseekV32ForCausalLM, walk.shrink(transformers.DeepseekV32Config(), "paired")
+    with pytest.raises(ValueError, match="indices: got Tensor from DeepseekV32Attention; expected None"):
+        walk.made(cls, config, "dikkat")(input_ids=IDS)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "mistral", "t5"])
+@pytest.mark.parametrize("side", ["none", "left"])
+def test_generation_with_a_static_cache(kind: str, side: str) -> None:
+    given = {"input_ids": IDS, "attention_mask": _inputs(kind, side)["attention_mask"]}
+    more = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 0, "eos_token_id": None, "output_logits": True,
+            "cache_implementation": "static", "disable_compile": True}  # fmt: skip
+    right, found = (
+        model(kind, attention).generate(**given, **more, return_dict_in_generate=True)
+        for attention in ("eager", "dikkat")
+    )
+    torch.testing.assert_close(torch.stack(found.logits), torch.stack(right.logits), rtol=1e-3, atol=1e-3)
+    assert torch.equal(found.sequences, right.sequences)
+
+
+def test_a_static_cache_without_a_mask() -> None:
+    found = []
+    for attention in ("eager", "dikkat"):
+        made = model("llama", attention)
+        cache = transformers.StaticCache(made.config, max_cache_len=23)
+        steps = [made(input_ids=ids, past_key_values=cache).logits for ids in IDS.split([6, 1, 4], dim=1)]
+        found.append(torch.cat(steps, dim=1))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_a_mask_of_numbers_is_taken_as_it_is(kind: str) -> None:
+    prefix = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+    prefix[:, :4] = True  # the first four see each other
+    mask = torch.where(prefix, 0.25, torch.finfo(torch.float32).min).expand(BATCH, 1, -1, -1)
+    right, found = (model(kind, each)(input_ids=IDS, attention_mask=mask).logits for each in ("eager", "dikkat"))
+    torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-4)
+
+
+def _softmax(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
+    """Weights by their definition, in double precision."""
+    return (query.double() @ key.double().mT / query.shape[-1] ** 0.5 + bias.double()).softmax(-1)
+
+
+def test_a_position_bias_and_a_mask_of_numbers_add_up() -> None:
+    query, key, value = torch.randn(2, 3, 5, 7), torch.randn(2, 3, 11, 7), torch.randn(2, 3, 11, 13)
+    bias, mask = torch.randn(1, 3, 5, 11), torch.randn(2, 1, 5, 11)
+    weights = _softmax(query, key, bias + mask)
+    output, found = _forward(nn.Linear(3, 3), query, key, value, mask, position_bias=bias, output_attentions=True)
+    torch.testing.assert_close(output, (weights @ value.double()).transpose(1, 2).float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found, weights.float(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("of_module", [False, True])
+@pytest.mark.parametrize("of_call", [None, False, True])
+def test_only_a_mask_hides(biased: bool, of_module: bool, of_call: bool | None) -> None:
+    """In eager attention too; PyTorch's function, for which masks are left out, is told of causality otherwise."""
+    query, key, value = torch.randn(2, 3, 5, 7), torch.randn(2, 3, 5, 7), torch.randn(2, 3, 5, 13)
+    module, bias = nn.Linear(3, 3), torch.randn(1, 3, 5, 5) if biased else None
+    module.is_causal = of_module
+    later = torch.full((5, 5), -torch.inf).triu(1)
+    for mask, hidden in ((None, torch.zeros(())), (_mask(q_length=5, kv_length=5, batch_size=2), later)):
+        weights = _softmax(query, key, hidden if bias is None else hidden + bias)
+        output, _ = _forward(module, query, key, value, mask, position_bias=bias, is_causal=of_call)
+        torch.testing.assert_close(output, (weights @ value.double()).transpose(1, 2).float(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_layer_that_denies_its_causality_gets_the_mask() -> None:
+    """AIMv2's text is causal, which its layers do not say: transformers' "sdpa" shows them what comes later."""
+    config = transformers.Aimv2TextConfig(
+        vocab_size=WORDS, hidden_size=12, intermediate_size=17, num_hidden_layers=2, num_attention_heads=3,
+        max_position_embeddings=29,
+    )  # fmt: skip
+    given, cls = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}, transformers.Aimv2TextModel
+    right, found = (walk.made(cls, config, each)(**given).last_hidden_state for each in ("eager", "dikkat"))
+    torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-4)
+
+
+def test_causality_alone_is_computed_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a mask of all pairs in each layer."""
+    seen = []
+
+    def spied(*given: Any, mask: Tensor | None, causal: bool, **more: Any) -> Any:
+        seen.append((mask is None, causal))
+        return dikkat.attend(*given, mask=mask, causal=causal, **more)
+
+    monkeypatch.setattr(huggingface, "attend", spied)
+    made = model("llama", "dikkat")
+    made(**_inputs("llama", "none"))
+    made(**_inputs("llama", "left"))
+    assert seen == [(True, True)] * 2 + [(False, False)] * 2
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_dropout_drops_as_many_weights_as_it_says(biased: bool) -> None:
+    query, key, drop = torch.randn(2, 3, 17, 7), torch.randn(2, 3, 101, 7), 0.3
+    bias = torch.randn(1, 3, 17, 101) if biased else None
+    weights = _softmax(query, key, bias if bias is not None else torch.zeros(())).float().transpose(1, 2)
+    value = torch.eye(101).expand(2, 3, -1, -1)  # so that the output is the weights
+    output, _ = _forward(nn.Linear(3, 3), query, key, value, None, drop, position_bias=bias, is_causal=False)
+    kept = output != 0
+    torch.testing.assert_close(output, weights / (1 - drop) * kept, rtol=1e-4, atol=1e-6)
+    assert abs(kept.double().mean() - (1 - drop)) < 5 * (drop * (1 - drop) / kept.numel()) ** 0.5
+
+
+def test_a_model_in_training_drops_weights() -> None:
+    made = model("gpt2", "dikkat").train()
+    for module in made.modules():
+        if isinstance(module, nn.Dropout) and module is not made.transformer.h[0].attn.attn_dropout:
+            module.p = 0.0
+    made.transformer.h[0].attn.attn_dropout.p = 0.5
+    given = _inputs("gpt2", "none")
+    assert not torch.allclose(made(**given).logits, made(**given).logits, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "t5"])
+@pytest.mark.parametrize("side", ["none", "right"])
+def test_weights_are_returned_by_every_layer(kind: str, side: str) -> None:
+    given = _inputs(kind, side)
+    right, found = (model(kind, each)(**given, output_attentions=True) for each in ("eager", "dikkat"))
+    assert len(_weights(kind, right)) == (6 if kind == "t5" else 2)
+    torch.testing.assert_close(_weights(kind, found), _weights(kind, right), rtol=1e-4, atol=1e-5)
+    assert not any("attentions" in name for name in model(kind, "dikkat")(**given))  # unless they are asked for
+
+
+@pytest.mark.parametrize("kind", ["clip", "gemma3_text", "modernbert", "opt", "qwen2", "vit", "wav2vec2", "whisper"])
+def test_a_model_of_the_walk_is_as_eager(kind: str) -> None:
+    for cls in walk.classes(kind):
+        row = walk.walked(cls, kind)
+        assert row["result"] == "equal", row

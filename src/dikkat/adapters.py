@@ -168,11 +168,17 @@ def _parted(mask: Tensor) -> tuple[Tensor, Tensor | None]:
     visible = mask != -_INF
     by_key = mask.amax(-2) if mask.shape[-2] else mask.new_zeros((*mask.shape[:-2], mask.shape[-1]))
     by_key = by_key.masked_fill(by_key == -_INF, 0.0)
-    if mask.requires_grad or not bool((~visible | (mask == by_key[..., None, :])).all()):
-        came = "a gradient" if mask.requires_grad else "numbers that differ from query to query"
-        raise ValueError(
-            f"attn_mask: got {came}; expected booleans, or numbers without a gradient, which are 0 and −∞ or the "
-            "same for all queries: use −∞, or booleans, for what a query must not see (not −1e9 or finfo.min); "
-            "what else depends on the pair belongs in the score"
-        )
+    alike, came = (~visible | (mask == by_key[..., None, :])).all(), "numbers that differ from query to query"
+    error = (
+        "attn_mask: got {}; expected booleans, or numbers without a gradient, which are 0 and −∞ or the same for all "
+        "queries: use −∞, or booleans, for what a query must not see (not −1e9 or finfo.min); what else depends on the "
+        "pair belongs in the score"
+    )
+    if mask.requires_grad:
+        raise ValueError(error.format("a gradient"))
+    if torch.compiler.is_compiling():  # the numbers come when the graph runs
+        torch._assert_async(alike, error.format(came))
+        return visible, by_key
+    if not bool(alike):
+        raise ValueError(error.format(came))
     return visible, by_key if bool(by_key.any()) else None

@@ -4,10 +4,13 @@ Compiled code believes what it is told: an address that is none, or fewer number
 crash or somebody else's memory. So no other module calls `data_ptr`.
 """
 
+import importlib
+import warnings
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
@@ -33,7 +36,7 @@ def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
     if not tensor.is_contiguous():
         raise ValueError(f"{name}: got strides {tensor.stride()}; expected a contiguous tensor")
     if tensor.untyped_storage().nbytes() < tensor.storage_offset() * dtype.itemsize + tensor.nbytes:
-        _check_room(name, tensor)
+        check_room(name, tensor)
     return found
 
 
@@ -44,8 +47,8 @@ def of_plain(tensor: Tensor) -> int | None:
     """
     if tensor.is_neg() or not tensor.is_contiguous():
         return None
-    needs = tensor.storage_offset() * tensor.itemsize + tensor.nbytes
-    return tensor.data_ptr() if tensor.untyped_storage().nbytes() >= needs else None
+    needs, found = tensor.storage_offset() * tensor.itemsize + tensor.nbytes, tensor.data_ptr()
+    return found if tensor.untyped_storage().nbytes() >= needs and (found or not needs) else None
 
 
 def rows_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
@@ -55,8 +58,19 @@ def rows_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected {dtype}")
     if tensor.ndim != 2 or (tensor.stride(1) != 1 and tensor.shape[1] > 1) or tensor.stride(0) < 0:
         raise ValueError(f"{name}: got strides {tensor.stride()}; expected a matrix of contiguous rows")
-    _check_room(name, tensor)
+    check_room(name, tensor)
     return found
+
+
+def of_array(array: np.ndarray[Any, Any]) -> int:
+    """Where the records of a NumPy array begin; whoever asks keeps the array until the call is over.
+
+    Raises:
+        ValueError: They do not lie one behind the other.
+    """
+    if not array.flags.c_contiguous:
+        raise ValueError(f"array: got strides {array.strides}; expected a contiguous array")
+    return array.ctypes.data
 
 
 def check(name: str, tensor: Tensor, device: str) -> None:
@@ -69,7 +83,7 @@ def check(name: str, tensor: Tensor, device: str) -> None:
         _start(name, tensor)
     else:
         _check(name, tensor, device)
-    _check_room(name, tensor)
+    check_room(name, tensor)
 
 
 def made(shape: Iterable[int], dtype: torch.dtype) -> tuple[Tensor, int]:
@@ -93,6 +107,14 @@ def made_as(like: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, int]:
 _CPU = torch.device("cpu")  # a name would be looked up at each call
 
 
+def starts(tensors: Iterable[Tensor]) -> list[int]:
+    """Where tensors' numbers begin, to be compared and never read; nothing where one has no memory."""
+    try:
+        return list(map(Tensor.data_ptr, tensors))
+    except RuntimeError:
+        return []
+
+
 def obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str]:
     """Why compiled code cannot be called outside an operator, as PyTorch is now and with these tensors."""
     reasons, present = [], [tensor for tensor in tensors if tensor is not None]
@@ -104,7 +126,26 @@ def obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str
         reasons.append("it runs outside modes that see every operation, as FakeTensorMode, make_fx and profilers are")
     elif not all(_keys(tensor) in _plain(device) for tensor in present):
         reasons.append("it takes tensors with numbers of their own (not fake, functional, wrapped or sparse ones)")
+    elif device == "cpu":
+        reasons += without_numba()
     return reasons
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def without_numba() -> list[str]:
+    """Why nothing can be compiled for the CPU, if Numba cannot be imported; warns of it, once."""
+    return list(_without_numba())
+
+
+@cache
+def _without_numba() -> tuple[str, ...]:
+    try:
+        importlib.import_module("numba")
+    except (ImportError, OSError) as error:  # the latter where LLVM's library is missing
+        reason = f"numba cannot be imported here ({error})"
+        warnings.warn(f"impl: {reason}; 'auto' goes on with slower implementations", RuntimeWarning, stacklevel=2)
+        return (reason,)
+    return ()
 
 
 _EXPECTED = "expected a dense tensor with numbers of its own, no fake, functional, wrapped, sparse or quantised one"
@@ -121,7 +162,7 @@ def _start(name: str, tensor: Tensor) -> int:
         raise _no_numbers(name, tensor, "cpu") from None
     if not found and tensor.numel():
         _check(name, tensor, "cpu")
-        _check_room(name, tensor)
+        check_room(name, tensor)
         raise _no_numbers(name, tensor, "cpu")
     return found
 
@@ -135,7 +176,12 @@ def _no_numbers(name: str, tensor: Tensor, device: str) -> ValueError:
     return ValueError(f"{name}: got {type(tensor).__name__} on {tensor.device}; {_EXPECTED}, on {device}")
 
 
-def _check_room(name: str, tensor: Tensor) -> None:
+def check_room(name: str, tensor: Tensor) -> None:
+    """Check that a tensor's storage has all of its numbers.
+
+    Raises:
+        ValueError: It has fewer.
+    """
     has = tensor.untyped_storage().nbytes()
     if tensor.is_contiguous() and has >= tensor.storage_offset() * tensor.itemsize + tensor.nbytes:
         return

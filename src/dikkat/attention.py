@@ -1,7 +1,7 @@
 """The front door: compare a query with every key, normalise over the keys, average the values."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Unpack, overload
+from typing import Literal, NamedTuple, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from dikkat import call, plan
 from dikkat.backends import BACKENDS, choose, pack
 from dikkat.masking import Hiding, Restricting, restrict
 from dikkat.scores import Score
-from dikkat.snapshot import Mark, differ, frozen, learns, marks, traced
+from dikkat.snapshot import Writes, frozen, learns, traced
 from dikkat.state import State, merge
 
 __all__ = [
@@ -71,10 +71,8 @@ class Memory:
         value: (..., m, d_v); 0 past the length.
         valid_lens: None, or (B,) integers (a scalar where there is no leading dimension).
         packed: What an implementation keeps of these keys, for many additive ones their exponentials; or None.
-        seen: The score, or the recurrent layer that made the memory, as it was then; None where it has no parameters,
-            or gradients flow to them.
-        stamp: Where gradients flow, the score's parameters as they were.
-        maker: Which recurrent layer made it.
+        seen: A copy of the score as it was then; None where it has no parameters, or gradients flow to them.
+        writes: Those to the score's parameters since then; None in a memory made by hand, and while PyTorch traces.
     """
 
     score: Score
@@ -82,9 +80,8 @@ class Memory:
     value: Tensor
     valid_lens: Tensor | None
     packed: Tensor | None = None
-    seen: nn.Module | None = None
-    stamp: tuple[Mark, ...] = ()
-    maker: str | None = None
+    seen: Score | None = None
+    writes: Writes | None = None
 
     def __post_init__(self) -> None:
         """Check that keys, values and lengths fit, also where one of them was replaced by hand."""
@@ -102,36 +99,22 @@ class Memory:
         if lens is not None and lens.dtype != torch.int64:
             raise TypeError(f"memory: got valid_lens of dtype {lens.dtype}; expected torch.int64")
 
-    def __copy__(self) -> "Memory":
-        """A copy that shares the parameters, and so keeps the stamp."""
-        return replace(self)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Deep copies and pickles have no stamp: it belongs to these parameters, not to their copies."""
-        return Memory, (self.score, self.key, self.value, self.valid_lens, self.packed, self.seen, (), self.maker)
-
     def scoring(self) -> Score:
         """The score that compares queries: the memory's copy, or the caller's score where it is trained.
 
         Raises:
             ValueError: Its parameters have been written to since, so that keys and queries would not go together.
         """
-        if self._seen_score is not None and not learns(self.score):
-            return self._seen_score
+        if self.seen is not None and not learns(self.score):
+            return self.seen
         self.check_fresh()
         return self.score
 
-    @property
-    def _seen_score(self) -> Score | None:
-        seen: Any = self.seen
-        return seen if seen is None or isinstance(seen, Score) else seen.score  # a recurrent layer's
-
     def check_fresh(self) -> None:
         """Refuse parameters that were written to since: where they are trained, no copy may replace them."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or self.writes is None:
             return
-        seen = self._seen_score
-        if not all(mark.holds() for mark in self.stamp) or (seen is not None and differ(seen, self.score)):
+        if not self.writes.none(self.score.parameters()):
             raise ValueError(
                 "memory: the score's parameters have been changed since `prepare`, so that queries and keys would not "
                 "go together; prepare it again (once for each update), or under torch.no_grad(), where it keeps what "
@@ -222,6 +205,9 @@ def attend(
     V_i are the keys that query i may see: the intersection of all restrictions. A row that sees no key has weights 0,
     output 0 and gradient 0. Keys hidden from a query have no effect on it, whatever they hold.
 
+    Where gradients are recorded, do not write to the output in place: implementations may need it on the way back, and
+    PyTorch then says so.
+
     One exception, in exchange for speed: PyTorch's fused kernels, which "auto" chooses for dot products, let a NaN that
     is hidden from *some* queries reach those too where looking for it would wait for a device.
 
@@ -259,7 +245,8 @@ def attend(
         >>> dikkat.attend(q, k, v, score=dikkat.scores.ScaledDot(), valid_lens=torch.tensor([2, 3])).flatten()
         tensor([0.5000, 4.0000])
     """
-    plain = impl == "auto" and mask is None and causal is False and key_bias is None and exclude is None and not dropout
+    hides = mask is not None or causal is not False or key_bias is not None or exclude is not None
+    plain = impl == "auto" and not hides and type(dropout) in (float, int) and not dropout
     if plain and (found := plan.attend(query, key, value, score, valid_lens, return_weights)) is not None:
         return found
     wanted = call.Wanted(dropout=dropout, wants_weights=return_weights)
@@ -385,7 +372,8 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
 
     What this call saw is what counts: writing to `key`, `value` or `valid_lens` afterwards changes nothing. Nor does
     changing the score's parameters where gradients are off, or none of these require any: the memory keeps a copy.
-    Where the parameters learn, a memory is refused once they have been changed.
+    Where the parameters learn, a memory is refused once they have been changed, by an optimiser or by a write that
+    PyTorch counts. A write through `.data` is not seen: prepare the memory again.
 
     Args:
         key: (..., m, d_k), floating point.
@@ -441,8 +429,7 @@ def project_keys(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor
     if lead:  # `select` takes rows of all of them, so none may be broadcast over the first leading dimension
         projected, value = (t.expand(lead[:1] + t.shape[1:]) for t in (projected, value))
     lens = None if limits.lens is None else limits.lens.reshape(lead[:1]).clone()
-    stamp = marks(score) if not traced() and learns(score, projected, value) else ()
-    return Memory(score, projected, value, lens, stamp=stamp)
+    return Memory(score, projected, value, lens, writes=None if traced() else Writes(score.parameters()))
 
 
 @overload
@@ -470,6 +457,9 @@ def attend_memory(
     impl: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`attend` over a memory: what a decoder calls at each step.
+
+    `prepare` has projected the keys, all but those past the lengths. Where the score's projection is trained, keys that
+    are hidden here alone must be finite: a NaN in one would reach the projection's gradient, as 0 · NaN.
 
     Args:
         query: (..., n, d_q), floating point, of the memory's dtype.

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from dikkat import watching
+from dikkat.addresses import check_room
 from dikkat.backends import BACKENDS, Backend, Choice, choose
 from dikkat.masking import (
+    PLAIN,
     Hiding,
     Restricting,
     Restrictions,
@@ -23,6 +25,7 @@ from dikkat.masking import (
     can_read_values,
     check_dense,
     restrict,
+    transformed,
 )
 from dikkat.problem import Problem, Result
 from dikkat.problem.arithmetic import derive_seeds
@@ -257,6 +260,8 @@ def check_score(score: object) -> None:
 def check_features(name: str, tensor: Tensor) -> None:
     """Validate a query, key or value: dense, (..., length, features), of a dtype that is computed with."""
     check_dense(name, tensor)
+    if type(tensor) in PLAIN and not (torch.compiler.is_compiling() or transformed()):
+        check_room(name, tensor)
     if tensor.dtype not in _FLOATS:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected float16, bfloat16, float32, float64")
     if tensor.ndim < 2:

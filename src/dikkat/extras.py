@@ -23,7 +23,7 @@ _EXTRAS = {
     "serve": {"fastapi", "uvicorn", "prometheus_client", "limits"},
     "show": {"matplotlib"},
     "notebook": {"anywidget"},
-    "dask": {"dask", "distributed"},
+    "dask": {"dask"},
     "regression": {"sklearn", "scipy", "typer", "rich", "safetensors", "pyarrow", "matplotlib"},
 }
 

@@ -1,6 +1,8 @@
 """Hugging Face's transformers with dikkat's attention: `attn_implementation="dikkat"`."""
 
+import functools
 import math
+import sys
 from typing import Any
 
 import torch
@@ -15,17 +17,27 @@ __all__ = ["register_transformers"]
 
 _NAME = "dikkat"
 
+# What a model hands on beside switches; none of it changes a weight that the masks have not changed already.
+_HARMLESS = {
+    "cu_seq_lens_k", "cu_seq_lens_q", "logits_to_keep", "max_length_k", "max_length_q", "num_items_in_batch",
+    "position_ids", "seq_idx", "sliding_window", "token_type_ids",
+}  # fmt: skip
+
 
 def register_transformers() -> None:
     """Make `attn_implementation="dikkat"` known to Hugging Face's transformers, in this process.
 
     It is registered with `AttentionInterface`, and so are its masks with `AttentionMaskInterface`, without which a
     model would lose its causality and its padding. What a model restricts comes as those masks: padding on either side,
-    sliding windows, caches. Heads that share their keys are served. Where a model adds a bias to every pair, as T5
-    does, or its user gives a mask of numbers, PyTorch's fused function computes the call, which alone takes such.
-    `dikkat.record` sees both. With `output_attentions=True` the layers return their weights, before dropout.
+    sliding windows, caches that grow and static ones. Heads that share their keys are served. Where a model adds a bias
+    to every pair, as T5 does, or its user gives a mask of numbers, PyTorch's fused function computes the call, which
+    alone takes such. `dikkat.record` sees both. With `output_attentions=True` the layers return their weights, before
+    dropout.
 
-    What is not served is refused by name when it runs: capped scores (`softcap`), sinks (`s_aux`), paged caches.
+    What is not served is refused by name. A model that computes its attention itself, as those do that transformers
+    does not give "sdpa" either, is refused when it is made, or `set_attn_implementation` is called; for that,
+    `PreTrainedModel.get_correct_attn_implementation` is wrapped. What a layer asks for beyond masks and biases is
+    refused when it runs: capped scores (`softcap`), sinks (`s_aux`), chosen keys (`indices`), paged caches.
 
     A query that sees no key, as at the padding on the left, gives 0.
 
@@ -41,9 +53,46 @@ def register_transformers() -> None:
     """
     with needing("transformers"):
         from transformers import AttentionInterface, AttentionMaskInterface
-        from transformers.masking_utils import sdpa_mask
+    _refuse_models()
     AttentionInterface.register(_NAME, _forward)
-    AttentionMaskInterface.register(_NAME, sdpa_mask)
+    AttentionMaskInterface.register(_NAME, _mask)
+
+
+@functools.cache
+def _refuse_models() -> None:
+    """Let transformers refuse, when it asks a model for its attention, those that would not call `_forward`."""
+    from transformers import PreTrainedModel
+
+    correct = PreTrainedModel.get_correct_attn_implementation
+
+    @functools.wraps(correct)
+    def checked(self: Any, requested_attention: str | None, *more: Any, **named: Any) -> str:
+        modules = {base.__module__ for base in type(self).__mro__} & sys.modules.keys()
+        tables = [name for each in modules for name in vars(sys.modules[each]) if name.endswith("_ATTENTION_CLASSES")]
+        served = (self._supports_sdpa or self._supports_attention_backend) and not tables
+        if requested_attention == _NAME and not served:
+            raise ValueError(
+                f"attn_implementation: got 'dikkat' for {type(self).__name__}; expected 'eager': transformers does not "
+                "hand this model's attention to other functions, or not all of it"
+            )
+        return str(correct(self, requested_attention, *more, **named))
+
+    PreTrainedModel.get_correct_attn_implementation = checked
+
+
+def _mask(**asked: Any) -> Tensor | None:
+    """Who sees whom, (B, 1, n, m); None where every query sees all keys."""
+    from transformers.masking_utils import sdpa_mask
+
+    mask: Tensor | None = sdpa_mask(**asked)
+    if mask is None:
+        # Left out, maybe, since PyTorch's function is causal by itself. Its causality is not ours where a static cache
+        # has places to come, and is not that of each layer: eager attention, which needs the mask, is the measure.
+        mask = sdpa_mask(**asked | {"allow_is_causal_skip": False})
+        first, keys = asked.get("q_offset", 0), asked["kv_length"] + asked.get("kv_offset", 0)
+        if mask is not None and isinstance(first, int) and not torch.compiler.is_compiling():
+            mask.is_causal = first + asked["q_length"] == keys  # type: ignore[union-attr]
+    return mask
 
 
 def _forward(
@@ -54,55 +103,53 @@ def _forward(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    is_causal: bool | None = None,
     position_bias: Tensor | None = None,
     output_attentions: bool | None = False,
     **more: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """One layer's attention, as transformers calls it: (B, H, n, d), (B, H', m, d) -> (B, n, H, d)."""
-    for name in ("softcap", "s_aux", "cache"):
-        if more.get(name) is not None:
+    for name, given in more.items():
+        if given is not None and not isinstance(given, bool) and name not in _HARMLESS:
             raise ValueError(
-                f"{name}: got {type(more[name]).__name__} from {type(module).__name__}; expected None: "
+                f"{name}: got {type(given).__name__} from {type(module).__name__}; expected None: "
                 "attn_implementation='dikkat' does not have it, 'eager' does"
             )
+    from transformers.utils.output_capturing import _active_collector  # many layers are not told, yet looked at
+
+    weighed = bool(output_attentions) or any("attentions" in name for name in _active_collector.get() or ())
     shared = query.shape[1] // key.shape[1]
     if shared > 1:
         key, value = key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1)
     query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-    if attention_mask is not None:
-        attention_mask = attention_mask[..., : key.shape[-2]]
+    causal = position_bias is None and getattr(attention_mask, "is_causal", False)
+    if causal and attention_mask is not None and attention_mask.shape[-2:] == (query.shape[-2], key.shape[-2]):
+        attention_mask = None
+    elif attention_mask is not None:
+        attention_mask, causal = attention_mask[..., : key.shape[-2]], False
         if attention_mask.dtype != torch.bool:
             position_bias = attention_mask if position_bias is None else position_bias + attention_mask
             attention_mask = None
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    causal = bool(causal) and attention_mask is None and query.shape[-2] > 1
-    weights = None
     if position_bias is not None:
-        mask = _seen(query, key) if causal else attention_mask
-        output = _biased(query, key, value, position_bias, mask, dropout)
-    elif output_attentions:
-        output, weights = attend(
-            query, key, value, score=Dot(), mask=attention_mask, causal=causal, dropout=dropout, return_weights=True
-        )
+        output, weights = _biased(query, key, value, position_bias, attention_mask, dropout, weighed)
     else:
-        output = attend(query, key, value, score=Dot(), mask=attention_mask, causal=causal, dropout=dropout)
+        found = attend(
+            query, key, value, score=Dot(), mask=attention_mask, causal=causal, dropout=dropout, return_weights=weighed
+        )
+        output, weights = found if isinstance(found, tuple) else (found, None)
     return output.transpose(1, 2).contiguous(), weights
 
 
-def _seen(query: Tensor, key: Tensor) -> Tensor:
-    """Who sees whom under causality, (n, m)."""
-    queries, keys = query.shape[-2], key.shape[-2]
-    return torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
-
-
-def _biased(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
+def _biased(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, mask: Tensor | None, dropout: float, weighed: bool
+) -> tuple[Tensor, Tensor | None]:
     """Attention with a bias for each pair, by PyTorch's fused function; 0 where a query sees no key."""
     live = None
     if mask is not None:
         live = mask.any(-1, keepdim=True)
         bias = torch.where(mask | ~live, bias, -math.inf)  # a row of −∞ alone would be NaN, its gradient too
-    output = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=bias.to(query.dtype), dropout_p=dropout, scale=1.0
-    )
-    return output if live is None else output.masked_fill(~live, 0.0)
+    bias = bias.to(query.dtype)
+    output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout, scale=1.0)
+    weights = (query @ key.mT + bias).softmax(-1) if weighed else None
+    if live is None:
+        return output, weights
+    return output.masked_fill(~live, 0.0), None if weights is None else weights.masked_fill(~live, 0.0)

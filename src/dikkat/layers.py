@@ -5,7 +5,7 @@ Each is called `layer(query, key, value, valid_lens=None, ...)` with the restric
 `return_weights=True` the pair (output, weights). Dropout acts on the weights, in training mode only.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -318,15 +318,18 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (B, n, embed_dim), and with `return_weights` the weights (B, heads, n, m).
         """
-        own: Mapping[str, Any] = self._parameters  # None for those that it has not
+        # Attributes, each read once: a parameter that is pruned, normalised or parametrized is computed as it is read.
+        whole_weight: Tensor | None = self.in_proj_weight
+        bias: Tensor | None = self.in_proj_bias
+        three = [f"{each}_proj_weight" for each in "qkv"]
+        own: list[Any] = [getattr(self, name) for name in three] if whole_weight is None else [whole_weight]
+        own += [] if bias is None else [bias]
         if self.group is not None and self.method == "reduce":  # every rank is to have their whole gradient
-            mine = {name: each for name, each in own.items() if each is not None}
-            own = dict(zip(mine, whole_gradients(Ranks(self.group), *mine.values()), strict=True))
-        whole_weight, bias = own.get("in_proj_weight"), own.get("in_proj_bias")
+            own = whole_gradients(Ranks(self.group), *own)
+        *weights, bias = own if bias is not None else [*own, None]
         biases = (None,) * 3 if bias is None else bias.split(self._sizes)
-        if whole_weight is None:
-            weights: Sequence[Tensor] = [own[f"{each}_proj_weight"] for each in "qkv"]
-        else:
+        if whole_weight is not None:
+            (whole_weight,) = weights
             weights = whole_weight.split(self._sizes)
         named = zip(("query", "key", "value"), weights, biases, strict=True)
         projections = tuple(partial(_project, *arguments) for arguments in named)

@@ -7,7 +7,7 @@ from one that is not there. Whatever is found otherwise, a length that is out of
 round, where the rules are.
 
 Plain calls alone are served: dikkat's own scores, numbers on a CPU, lengths as the only restriction, nothing traced,
-transformed or cast.
+transformed, cast, or saved by hooks for a backward.
 """
 
 from collections.abc import Callable, Hashable
@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dikkat.addresses import check_room
 from dikkat.backends import Choice, sdpa
 from dikkat.cpu.attention import few
 from dikkat.cpu.attention import launch as attention_launch
@@ -27,8 +28,8 @@ from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, Sc
 _SCORES = frozenset({Average, Dot, ScaledDot, Bilinear, Cosine, VectorSum, Additive, Gaussian})
 _INTEGERS = frozenset({torch.int32, torch.int64})
 _FLOATS = frozenset({torch.float32, torch.float64})
-# Signatures that are kept; texts of any length have many.
-_MOST = 4096
+# Plans that are kept; texts of any length have many.
+_MOST = 1024
 _INF = float("inf")
 
 
@@ -39,14 +40,12 @@ class Plan(NamedTuple):
         run: The arithmetic.
         problem: The call without its tensors.
         lens: The shape of the lengths, aligned with the leading dimensions; None without lengths.
-        places: 0 ... m − 1.
         ready: What runs a compiled kernel for few queries at once, where no gradient is recorded.
     """
 
     run: "_Run"
     problem: Problem
     lens: tuple[int, ...] | None
-    places: Tensor
     ready: Ready | None = None
 
 
@@ -87,7 +86,8 @@ def attend(
     plans = None if signature is None else _PLANS.get(signature)
     if plans is None:
         return None
-    given = key
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        check_room(name, tensor)
     (query, key), weight = score.project(query, key), score.pair_weight()
     records = _records(query, key, weight, value)
     plan = plans.get(_projected_signature(query, key, weight, records))
@@ -101,8 +101,8 @@ def attend(
         if shortest < 1 or longest > keys:
             return None
         lens = None if shortest == keys else valid_lens
-    # A hidden key has a gradient of 0 here, and a projection would multiply it by the key.
-    if lens is not None and records and key is not given and not _is_finite(key):
+    # A hidden key has a gradient of 0 here, which the way back multiplies by the key.
+    if lens is not None and records and not _is_finite(key):
         return None
     found = plan.run(plan, _Operands(query, key, weight, value, records, shortest, longest, lens))
     if found is None:
@@ -119,20 +119,18 @@ def keep(
     signature, problem = _signature(query, key, value, score, valid_lens, return_weights), choice.problem
     if signature is None or choice.name not in _RUNS or problem.harmless is False:
         return
-    operands = (problem.query, problem.key, problem.value)
+    operands = (problem.query, problem.key, value)  # a value that elements share is copied for each in the problem
     if any(type(t) not in PLAIN or t.dtype != value.dtype or t.shape[:-2] != problem.lead for t in operands):
         return
     if problem.weight is not None and (not _is_plain(problem.weight) or problem.weight.dtype != value.dtype):
         return
     lens = problem.limits.lens
-    with torch.inference_mode(False):
-        places = torch.arange(problem.limits.keys, device="cpu")
     shapes = problem.without_tensors().again(kept={})
     records, by_few = _records(*operands, problem.weight), choice.name == "numba" and few.fits(problem)
     ready = few.ready(problem) if by_few and not records else None
     run = _by_few if by_few else _RUNS[choice.name]
-    plan = Plan(run, shapes, None if lens is None else tuple(lens.shape), places, ready)
-    if len(_PLANS) >= _MOST:
+    plan = Plan(run, shapes, None if lens is None else tuple(lens.shape), ready)
+    if sum(map(len, _PLANS.values())) >= _MOST:
         _PLANS.clear()
     weight = None if problem.weight is None else problem.weight.reshape(-1)
     second = _projected_signature(problem.query, problem.key, weight, records)
@@ -143,7 +141,10 @@ def _signature(
     query: Tensor, key: Tensor, value: Tensor, score: Score, valid_lens: Tensor | int | None, return_weights: bool
 ) -> Hashable:
     """What the long road's checks depend on; None for a call that is not plain."""
-    if type(score) not in _SCORES or not is_eager():
+    if type(score) not in _SCORES or "pair" in (own := vars(score)) or "profile" in own or not is_eager():
+        return None
+    # Checkpointing computes a forward again, and what it saves must be the same: whether it is the first or not.
+    if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:  # no public function asks
         return None
     if not (_is_plain(query) and _is_plain(key) and _is_plain(value)):
         return None
@@ -202,13 +203,11 @@ def _by_products(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None
         scores = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh_() @ weight
     else:
         scores = _gaussian_scores(query, key, records)
-    # Distances that overflow are clipped on the long road. What is hidden is left out here, but not on the way back,
-    # where a gradient of 0 meets the keys themselves: scores tell what is in a key, but for those made by tanh.
-    told = key if pair == "additive" else scores
-    if (pair == "distance" or (lens is not None and records)) and not _is_finite(told):
+    if pair == "distance" and not _is_finite(scores):  # those that overflow are clipped on the long road
         return None
     if lens is not None and plan.lens is not None:
-        scores = scores.masked_fill(lens.view(plan.lens).unsqueeze(-1) <= plan.places, -_INF)
+        hidden = lens.view(plan.lens).unsqueeze(-1) <= torch.arange(key.shape[-2], device="cpu")
+        scores = scores.masked_fill(hidden, -_INF)
     weights = torch.softmax(scores, -1)
     mean = product(weights, value)
     return (mean, weights) if lens is None or _is_finite(mean) else None
@@ -227,7 +226,7 @@ def _by_sdpa(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None] | 
         if longest < key.shape[-2]:
             key, value = key.narrow(-2, 0, longest), value.narrow(-2, 0, longest)
         if shortest < longest and plan.lens is not None:
-            mask = lens.view(plan.lens).unsqueeze(-1) > plan.places[:longest]
+            mask = lens.view(plan.lens).unsqueeze(-1) > torch.arange(longest, device="cpu")
             mask = mask.unsqueeze(1) if len(lead) == 1 else mask
     mean = sdpa.fused(query, key, value, mask, lead, False, 0.0)
     return (mean, None) if lens is None or _is_finite(mean) else None
@@ -236,7 +235,7 @@ def _by_sdpa(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None] | 
 def _by_kernel(plan: Plan, operands: _Operands) -> tuple[Tensor, Tensor | None] | None:
     """The compiled kernels."""
     hides = operands.lens is not None
-    if hides and operands.records and not (_is_finite(operands.key) and _is_finite(operands.value)):
+    if hides and operands.records and not _is_finite(operands.value):
         return None
     mean, weights = _by_few(plan, operands)
     return None if hides and not _is_finite(mean) else (mean, weights)

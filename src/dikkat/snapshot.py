@@ -1,12 +1,15 @@
-"""Copies and fingerprints of modules, for memories that must not change with them."""
+"""Copies of modules, and counts of the writes to their parameters, for what must not change with them."""
 
-from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable
+from operator import is_
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from dikkat.masking import can_read_values, transformed, watched
+from dikkat.masking import transformed, watched
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -44,53 +47,50 @@ def traced() -> bool:
     return torch.compiler.is_compiling() or transformed() or watched()
 
 
-# Integer types by their number of bytes.
-_WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+class Writes:
+    """The writes to some tensors since this was made, as PyTorch counts them, and the steps of optimisers.
 
+    PyTorch's count misses fused optimisers: any optimiser's step is a write to all of its parameters. Not counted are
+    writes through `.data` or a NumPy view, to tensors made in inference mode, and by fused optimisers in torch.compile.
 
-class Mark(NamedTuple):
-    """A parameter's fingerprint, by which a later change is noticed.
-
-    Attributes:
-        tensor: The parameter.
-        version: How often it had been written to, as autograd counts, which misses fused optimisers and `.data`.
-        digest: A sum of its bits, each number's by its place; None where they could not be read.
+    Args:
+        tensors: The tensors.
+        none_before: False where one of them had been written to already.
     """
 
-    tensor: Tensor
-    version: int
-    digest: int | None
+    def __init__(self, tensors: Iterable[Tensor], none_before: bool = True) -> None:
+        self._tensors = list(tensors)
+        self._counted = [tensor for tensor in self._tensors if not tensor.is_inference()]
+        self._versions = [tensor._version for tensor in self._counted]
+        self._written = not none_before
+        _observers[id(self)] = self
 
-    def holds(self) -> bool:
-        """Whether the parameter is as it was."""
-        return self.tensor._version == self.version and _may_be(_digest(self.tensor), self.digest)
+    def none(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether these are the same tensors as ever, and none has been written to."""
+        if self._written or [tensor._version for tensor in self._counted] != self._versions:
+            return False
+        now = list(tensors)
+        return len(now) == len(self._tensors) and all(map(is_, now, self._tensors))
 
+    def step(self, parameters: set[int]) -> None:
+        """Note an optimiser's step, by the ids of its parameters."""
+        self._written = self._written or not parameters.isdisjoint(map(id, self._tensors))
 
-def marks(module: nn.Module) -> tuple[Mark, ...]:
-    """Fingerprints of a module's parameters."""
-    return tuple(Mark(p, p._version, _digest(p)) for p in module.parameters() if not p.is_inference())
-
-
-def differ(one: nn.Module, other: nn.Module) -> bool:
-    """Whether the parameters of two modules of one class differ, as far as their values can be read."""
-    here, there = list(one.parameters()), list(other.parameters())
-    return len(here) != len(there) or not all(_may_be(_digest(a), _digest(b)) for a, b in zip(here, there, strict=True))
-
-
-def _may_be(one: int | None, other: int | None) -> bool:
-    """Whether two digests are of the same bits; one that cannot be taken, as under vmap, says nothing."""
-    return one is None or other is None or one == other
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy counts the writes to its own copies of the tensors."""
+        return Writes, (self._tensors, self.none(self._tensors))
 
 
-def _digest(tensor: Tensor) -> int | None:
-    """A number that changes with the bits of a tensor; None where its values cannot be read without waiting."""
-    if not can_read_values(tensor) or not tensor.is_floating_point():
-        return None
-    bits = tensor.detach().view(_WHOLE[tensor.itemsize]).flatten()
-    return int((bits * _places(len(bits), bits.device)).sum())
+_observers: WeakValueDictionary[int, Writes] = WeakValueDictionary()
 
 
-@lru_cache(16)
-def _places(count: int, device: torch.device) -> Tensor:
-    """Odd numbers, so that each bit of each number counts, and numbers that change places are noticed."""
-    return torch.arange(1, 2 * count, 2, device=device)
+def _count_step(optimizer: Optimizer, *_: Any) -> None:
+    if torch.compiler.is_compiling() or not _observers:
+        return
+    stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for observer in _observers.valuerefs():  # a list, which other threads do not change
+        if (writes := observer()) is not None:
+            writes.step(stepped)
+
+
+register_optimizer_step_post_hook(_count_step)

@@ -3,10 +3,12 @@ import re
 import dense
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 from sklearn.exceptions import NotFittedError
 
+from dikkat.errors import InputError
 from dikkat.regression import NadarayaWatson
 
 X, Y = np.linspace(0, 4, 23)[:, None], np.sin(np.linspace(0, 4, 23))
@@ -22,7 +24,7 @@ def _sensible(model, query, low, high):
     assert (found >= low - 1e-9).all()
     assert (found <= high + 1e-9).all()
     assert (model.bandwidth_ > 0).all()
-    assert np.isfinite(model.bandwidth_).all() or model.kernel == "average"
+    assert np.isfinite(model.bandwidth_).all()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -42,7 +44,7 @@ def test_not_finite(bad):
 @EVERY
 @BOTH
 def test_one_point(kernel, order):
-    model = NadarayaWatson(kernel, order=order, out_of_reach="nearest", bandwidth="loo").fit([[2.0, 3.0]], [7.0])
+    model = NadarayaWatson(kernel, order=order, bandwidth="loo").fit([[2.0, 3.0]], [7.0])
     _sensible(model, [[2.0, 3.0], [2.5, 3.0], [9.0, -9.0]], 7, 7)
     assert model.predict([[2.0, 3.0]], return_std=True)[1] == 0
     assert np.isinf(model.confidence_band([[2.0, 3.0]])).all()
@@ -54,7 +56,7 @@ def test_one_point(kernel, order):
 def test_fewer_points_than_features(kernel, order):
     random = np.random.default_rng(0)
     x, y = random.normal(size=(5, 11)), random.normal(size=5)
-    model = NadarayaWatson(kernel, order=order, out_of_reach="nearest", bandwidth="loo").fit(x, y)
+    model = NadarayaWatson(kernel, order=order, bandwidth="loo").fit(x, y)
     span = np.ptp(y)
     _sensible(model, np.vstack([x, random.normal(size=(7, 11))]), y.min() - 2 * span, y.max() + 2 * span)
 
@@ -62,7 +64,7 @@ def test_fewer_points_than_features(kernel, order):
 @EVERY
 @BOTH
 def test_all_y_equal(kernel, order):
-    model = NadarayaWatson(kernel, order=order, out_of_reach="nearest", bandwidth="loo").fit(X, np.full(23, 0.1))
+    model = NadarayaWatson(kernel, order=order, bandwidth="loo").fit(X, np.full(23, 0.1))
     _sensible(model, [[-1.0], [1.1], [7.0]], 0.1, 0.1)
 
 
@@ -70,19 +72,19 @@ def test_all_y_equal(kernel, order):
 @BOTH
 def test_all_x_equal(kernel, order):
     y = np.arange(5.0)
-    model = NadarayaWatson(kernel, order=order, out_of_reach="nearest", bandwidth="loo").fit(np.full((5, 2), 0.1), y)
+    model = NadarayaWatson(kernel, order=order, bandwidth="loo").fit(np.full((5, 2), 0.1), y)
     _sensible(model, [[0.1, 0.1], [0.2, 0.1], [50.0, 1.0]], 2, 2)
-    np.testing.assert_allclose(model.predict([[0.1, 0.1]], return_std=True)[1], y.std())
+    left_out = y - (y.sum() - y) / 4
+    np.testing.assert_allclose(model.predict([[0.1, 0.1]], return_std=True)[1], np.sqrt(np.mean(left_out**2)))
 
 
 @EVERY
 @BOTH
 def test_the_same_x_with_different_y(kernel, order):
     x, y = np.repeat(X, 3, 0), np.repeat(Y, 3) + np.tile([-1.0, 0.0, 1.0], 23)
-    model = NadarayaWatson(kernel, order=order, out_of_reach="nearest", bandwidth="loo").fit(x, y)
+    model = NadarayaWatson(kernel, order=order, bandwidth="loo").fit(x, y)
     _sensible(model, X, -1.5, 1.5)
-    if kernel != "average":
-        np.testing.assert_allclose(model.predict(X), Y, atol=0.4)
+    np.testing.assert_allclose(model.predict(X), Y, atol=0.4)
 
 
 @EVERY
@@ -115,7 +117,7 @@ def test_another_number_in_a_constant_column(kernel, order, dtype, constant, rul
 def test_outliers_in_x(kernel, order, rule):
     """The others are answered as well as without it."""
     x, y = np.vstack([X, [[1e6]]]), np.append(Y, 3.0)
-    model = NadarayaWatson(kernel, bandwidth=rule, order=order, out_of_reach="nearest").fit(x, y)
+    model = NadarayaWatson(kernel, bandwidth=rule, order=order).fit(x, y)
     _sensible(model, [[0.0], [2.0], [5e5], [1e6], [1e7]], -3, 3)
     if rule == "loo":
         np.testing.assert_allclose(model.predict(X), Y, atol=0.2)
@@ -126,7 +128,7 @@ def test_outliers_in_x(kernel, order, rule):
 def test_outliers_in_y(kernel, order):
     """The error is all its; still the bandwidth is no worse than any other, and the answers are by the formula."""
     x, y = np.vstack([X, [[2.02]]]), np.append(Y, 1e6)
-    model = NadarayaWatson(kernel, order=order, ridge=0, out_of_reach="nearest", bandwidth="loo").fit(x, y)
+    model = NadarayaWatson(kernel, order=order, ridge=0, bandwidth="loo").fit(x, y)
     grid = [dense.leave_one_out_error(kernel, order, x, y, sigma) for sigma in np.geomspace(0.02, 40, 40)]
     assert model.history_[-1]["error"] <= min(grid) * 1.001
     np.testing.assert_allclose(model.predict(X), dense.predict(kernel, order, X, x, y, model.bandwidth_), rtol=1e-5)
@@ -149,7 +151,7 @@ def test_numbers_of_any_size(kernel, order, scale):
 @pytest.mark.parametrize("scale", [2.0**-300, 2.0**450])
 def test_values_of_any_size(kernel, order, scale):
     """The search too: its slopes are squared, and those are of squares."""
-    settings = {"kernel": kernel, "order": order, "out_of_reach": "nearest"}
+    settings = {"kernel": kernel, "order": order}
     expected, found = NadarayaWatson(**settings).fit(X, Y), NadarayaWatson(**settings).fit(X, scale * Y)
     np.testing.assert_array_equal(found.bandwidth_, expected.bandwidth_)
     for one, other in zip(found.predict(X, return_std=True), expected.predict(X, return_std=True), strict=True):
@@ -178,7 +180,7 @@ def test_numbers_whose_sums_or_squares_would_be_infinite(kernel, order, dtype, n
 def test_a_query_at_the_end_of_all_numbers(kernel, order, dtype):
     """All rows are as near to it as the dtype can tell; what float32 cannot hold is refused."""
     huge = float(np.finfo(dtype).max)
-    model = NadarayaWatson(kernel, order=order, bandwidth=1.0, out_of_reach="nearest").fit(X.astype(dtype), Y)
+    model = NadarayaWatson(kernel, order=order, bandwidth=1.0).fit(X.astype(dtype), Y)
     if kernel != "average" or order == "constant":
         np.testing.assert_allclose(model.predict([[huge], [-huge]]), Y.mean(), rtol=1e-5)
     if dtype == np.float32:
@@ -222,8 +224,8 @@ def test_y_beyond_the_dtype_of_x():
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("kernel", "cosine"), ("kernel", None), ("order", "quadratic"), ("order", 1), ("out_of_reach", "raise"),
-        ("tolerance", -0.1), ("tolerance", 1), ("tolerance", np.nan), ("tolerance", "small"),
+        ("kernel", "cosine"), ("kernel", None), ("order", "quadratic"), ("order", 1), ("kernel", "boxcar"),
+        ("bandwidth", "gcv"),
         ("device", "tpu"), ("device", None), ("device", "meta"),
     ],
 )  # fmt: skip
@@ -288,9 +290,7 @@ def test_sample_weights():
 
 @EVERY
 def test_one_row_of_weight(kernel):
-    model = NadarayaWatson(kernel, out_of_reach="nearest", bandwidth="loo", order="constant").fit(
-        X, Y, sample_weight=np.eye(23)[4]
-    )
+    model = NadarayaWatson(kernel, bandwidth="loo", order="constant").fit(X, Y, sample_weight=np.eye(23)[4])
     _sensible(model, X, Y[4], Y[4])
 
 
@@ -306,6 +306,24 @@ def test_top_k(top_k):
         NadarayaWatson(bandwidth=1.0, order="constant").fit(X, Y).attention_weights(X, top_k=top_k)
 
 
-def test_the_average_has_no_density():
-    with pytest.raises(ValueError, match="kernel: got 'average', which has no density"):
-        NadarayaWatson("average", bandwidth="loo", order="constant").fit(X, Y).log_density(X)
+def test_values_whose_squares_are_nothing():
+    x = np.arange(9.0)[:, None]
+    with pytest.raises(ValueError, match=r"^y: got values at most 8e-170 apart; expected 1e-150"):
+        NadarayaWatson().fit(x, 1e-170 * x[:, 0])
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5])
+def test_a_band_of_a_few_rows_is_infinite(rows):
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(rows, 3)), random.normal(size=rows)
+    for end in NadarayaWatson(bandwidth="scott").fit(x, y).confidence_band(x):
+        assert not ((np.abs(end) > 1e6) & np.isfinite(end)).any()
+
+
+def test_lazy_frames_and_turned_queries():
+    frame = pl.DataFrame({"a": [1.0, 2.0, 4.0], "b": [3.0, 1.0, 2.0]})
+    with pytest.raises(InputError, match=r"^X: got a LazyFrame; expected the frame that its `\.collect\(\)` makes"):
+        NadarayaWatson().fit(frame.lazy(), [1.0, 2.0, 3.0])
+    x = frame.to_numpy()
+    model = NadarayaWatson(bandwidth=1.0).fit(x, x[:, 0])
+    np.testing.assert_array_equal(model.predict(x[:, ::-1]), model.predict(x[:, ::-1].copy()))

@@ -111,12 +111,12 @@ def _with_repeats(size, outputs=1):
 @pytest.mark.parametrize("order", dense.ORDERS)
 @pytest.mark.parametrize("kernel", dense.KERNELS)
 @pytest.mark.parametrize(("size", "outputs"), [(1, 1), (2, 3)])
-def test_all_rows_at_a_place_are_left_out_together(kernel, order, size, outputs):
+def test_each_row_is_left_out(kernel, order, size, outputs):
     x, y, weight = _with_repeats(size, outputs)
     sigma = np.array([3.9, 5.3])[:size]
     criterion = Criterion(join(x, y, weight), kernel, int(order == "linear"), CPU)
     expected = dense.leave_one_out_error(kernel, order, x, y, sigma, weight)
-    assert criterion(np.log(sigma)).error + criterion.rest == pytest.approx(expected, rel=1e-7)
+    assert criterion(np.log(sigma)).error == pytest.approx(expected, rel=1e-7)
 
 
 @pytest.mark.parametrize("kernel", dense.COMPACT)
@@ -124,7 +124,7 @@ def test_whom_nobody_reaches_the_mean_of_the_others_answers(kernel):
     x, y, weight = _with_repeats(2)
     criterion = Criterion(join(x, y, weight), kernel, 0, CPU)
     expected = dense.leave_one_out_error(kernel, "constant", x, y, np.array([1e-3, 1e-3]), weight)
-    assert criterion(np.log([1e-3, 1e-3])).error + criterion.rest == pytest.approx(expected, rel=1e-9)
+    assert criterion(np.log([1e-3, 1e-3])).error == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(("degree", "ridge"), [(0, 0.0), (1, 0.0), (1, 0.7), (1, None)])
@@ -151,10 +151,9 @@ def test_the_gradient_where_a_row_is_far_from_all_others(ridge):
         assert slope[c] == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["gcv", "aic"])
-def test_a_criterion_without_end_ends_no_search(kind):
+def test_a_criterion_without_end_ends_no_search():
     x, y = _waves(23, 3)
-    criterion = Criterion(_joined(x, y), "gaussian", 0, CPU, kind=kind)
+    criterion = Criterion(_joined(x, y), "gaussian", 0, CPU, kind="aic")
     low, high = -9.0, 0.0
     for _ in range(60):  # to where it becomes infinite, as nearly every row has a place of its own
         middle = (low + high) / 2
@@ -219,7 +218,7 @@ def test_kernels_that_end_come_close_to_the_best_of_a_grid(kernel, order):
 
 
 @pytest.mark.parametrize("order", dense.ORDERS)
-@pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov", "boxcar"])
+@pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])
 def test_a_feature_without_a_say_gets_a_wide_bandwidth(kernel, order):
     random = np.random.default_rng(0)
     x = random.uniform(0, 5, (97, 2))
@@ -261,18 +260,19 @@ def test_the_whole_is_looked_at_a_few_times(monkeypatch):
         monkeypatch.setattr(Criterion, name, counted)
     monkeypatch.setattr(bandwidth, "_PLACES", 250)
     NadarayaWatson(bandwidth="loo", order="constant").fit(*_waves(1500, 1))
-    assert 4 <= looks.count(1500) <= 12
+    assert 4 <= looks.count(1500) <= 15
 
 
 def test_a_sample_is_spread_over_all():
-    chosen = bandwidth._sample(10_007, 0, 1)
+    x = np.random.default_rng(0).permutation(10_007).astype(float)
+    chosen = bandwidth._sample(_joined(x[:, None], np.sqrt(x)), 0)
     assert len(chosen) == 1000
     assert (np.diff(chosen) > 0).all()
-    assert np.diff(chosen).max() <= 21
+    assert np.diff(chosen).max() <= 21  # y goes up with x
     assert chosen[-1] < 10_007
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from(dense.ORDERS), st.sampled_from(["gaussian", "triangular"]))
+@given(st.integers(0, 2**32 - 1), st.sampled_from(dense.ORDERS), st.sampled_from(["gaussian", "epanechnikov"]))
 @settings(max_examples=12, deadline=None)
 def test_repeats_weights_and_the_order_of_rows(seed, order, kernel):
     random = np.random.default_rng(seed)
@@ -313,7 +313,7 @@ def _problem(kind, seed, count=30):
 def _error_of_means(x, y, sigma):
     """The leave-one-out error of the Gaussian's local means, of which none underflow."""
     square = (((x[:, None] - x) / sigma) ** 2).sum(2) / 2
-    square[(x[:, None] == x).all(2)] = np.inf
+    np.fill_diagonal(square, np.inf)
     weights = np.exp(square.min(1, keepdims=True) - square)
     return np.mean((y - weights @ y / weights.sum(1)) ** 2)
 
@@ -334,7 +334,7 @@ def test_a_hundred_small_problems(kind, order):
             assert errors[-1] <= _error_of_means(x, y, rule) * (1 + 1e-9), seed
 
 
-@pytest.mark.parametrize("kernel", ["gaussian", "boxcar"])
+@pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])
 def test_nothing_to_choose_by(kernel):
     """One place, or equal values: any bandwidth will do, and there is no path to it."""
     for x, y in ((np.ones((5, 2)), np.arange(5.0)), (np.arange(10.0).reshape(5, 2), np.ones(5))):
@@ -366,29 +366,24 @@ def test_two_points(order):
 # --- other criteria, and judgement
 
 
-@pytest.mark.parametrize("kind", ["gcv", "aic"])
 @pytest.mark.parametrize("order", dense.ORDERS)
-def test_criteria_of_the_degrees_of_freedom_by_their_formulas(order, kind):
+def test_aic_by_its_formula(order):
     x, y = _waves(43, 2)
     weight = np.random.default_rng(3).integers(1, 4, 43).astype(float)
     sigma = np.array([0.9, 1.3])
-    found = Criterion(join(x, y[:, None], weight), "gaussian", int(order == "linear"), CPU, 0.0, kind)(np.log(sigma))
+    found = Criterion(join(x, y[:, None], weight), "gaussian", int(order == "linear"), CPU, 0.0, "aic")(np.log(sigma))
     rows, values = np.repeat(x, weight.astype(int), 0), np.repeat(y, weight.astype(int))
     ones = np.ones(len(rows))
     hat = np.array([dense.smoother_row("gaussian", order, row, rows, sigma, ones) for row in rows])
     residual, share = np.mean((values - hat @ values) ** 2), np.trace(hat) / len(rows)
-    if kind == "gcv":
-        expected = residual / (1 - share) ** 2
-    else:
-        expected = np.exp(np.log(residual) + (1 + share) / (1 - share - 2 / len(rows)) - 1)
+    expected = np.exp(np.log(residual) + (1 + share) / (1 - share - 2 / len(rows)) - 1)
     assert found.error == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("by", ["gcv", "aic"])
-def test_no_bandwidth_of_a_grid_has_a_lower_criterion(by):
+def test_no_bandwidth_of_a_grid_has_a_lower_criterion():
     x, y = _waves(61, 1)
-    model = NadarayaWatson(bandwidth=by).fit(x, y)
-    criterion = Criterion(_joined(x, y), "gaussian", 0, CPU, kind=by)
+    model = NadarayaWatson(bandwidth="aic").fit(x, y)
+    criterion = Criterion(_joined(x, y), "gaussian", 0, CPU, kind="aic")
     least = min(criterion(np.log([sigma])).error for sigma in np.geomspace(0.03, 9, 80))
     assert model.history_[-1]["error"] == pytest.approx(criterion(np.log(model.bandwidth_)).error, rel=1e-9)
     assert model.history_[-1]["error"] <= least * (1 + 1e-9)

@@ -421,7 +421,7 @@ def test_rows_that_come_later_are_checked():
 
 def test_folds_and_clones():
     frame, y = _table()
-    model = NadarayaWatson(bandwidth="silverman", out_of_reach="nearest", **MIXED)
+    model = NadarayaWatson(bandwidth="silverman", **MIXED)
     assert np.isfinite(cross_val_score(clone(model), frame, y, error_score="raise")).all()
     held = hold_out(model.fit(frame, y))
     assert 0 < held.r2 < 1
@@ -440,55 +440,19 @@ def test_coding_there_and_back():
     np.testing.assert_allclose(center, 3 / 8, rtol=1e-14)
 
 
-# --- missing cells
+def test_levels_may_be_numpys_numbers(tmp_path):
+    codes = [0, 1, 1, 0, 1, 0, 1]
+    y = np.arange(7.0)
+    expected = NadarayaWatson(categorical_features=[0], bandwidth=[0.2]).fit(np.array(codes)[:, None], y)
+    for kind in (np.int64, np.bool_):
+        x = np.array([[kind(code)] for code in codes], object)
+        model = NadarayaWatson(categorical_features=[0], bandwidth=[0.2]).fit(x, y)
+        np.testing.assert_array_equal(model.predict(x), expected.predict(np.array(codes)[:, None]))
+        model.save(tmp_path / "model")
+        np.testing.assert_array_equal(NadarayaWatson.load(tmp_path / "model").predict(x), model.predict(x))
 
 
-@pytest.mark.parametrize("kind", ["numbers", "mixed"])
-def test_rows_without_all_cells_are_left_out_and_counted(kind):
-    frame, y = _table()
-    settings = MIXED if kind == "mixed" else {}
-    frame = frame if kind == "mixed" else frame[["area", "rooms"]].astype(float)
-    bandwidth = BANDWIDTH if kind == "mixed" else [0.4, 1.0]
-    whole = NadarayaWatson(bandwidth=bandwidth, **settings).fit(frame[3:], y[3:])
-    holes, values = frame.copy(), y.copy()
-    holes.loc[0, "area"] = np.nan
-    if kind == "mixed":
-        holes.loc[1, "town"] = None
-    else:
-        holes.loc[1, "rooms"] = np.nan
-    values[2] = np.nan
-    model = NadarayaWatson(bandwidth=bandwidth, missing="drop", **settings).fit(holes, values)
-    assert model.n_dropped_ == 3
-    assert len(model.X_train_) == ROWS - 3
-    with pytest.warns(UserWarning, match="2 of 61 rows of X have missing cells and get NaN"):
-        found, deviation = model.predict(holes, return_std=True)
-    assert np.isnan(found[:2]).all()
-    assert np.isnan(deviation[:2]).all()
-    np.testing.assert_array_equal(found[2:], whole.predict(frame)[2:])
-    with pytest.warns(UserWarning, match="missing cells"):
-        lower, upper = model.confidence_band(holes)
-    assert np.isnan(lower[:2]).all()
-    assert np.isnan(upper[:2]).all()
-    assert (lower[2:] < upper[2:]).all()
-    with pytest.warns(UserWarning, match="missing cells"):
-        assert (model.attention_weights(holes)[:2] == 0).all()
-    with pytest.raises(ValueError, match="Input X contains NaN"):
-        NadarayaWatson(bandwidth=bandwidth, **settings).fit(holes, y)
-    with pytest.raises(ValueError, match="missing cells, in X or y, in each of 2 rows"):
-        NadarayaWatson(bandwidth=bandwidth, missing="drop", **settings).fit(holes[:2], y[:2])
-
-
-def test_rows_that_lack_cells_are_left_out_of_the_score():
-    frame, y = _table()
-    model = NadarayaWatson(bandwidth=BANDWIDTH, missing="drop", **MIXED).fit(frame, y)
-    weight = np.random.default_rng(1).uniform(0, 1, ROWS)
-    holes, values = frame.copy(), y.copy()
-    holes.loc[0, "area"], holes.loc[1, "town"], values[2] = np.nan, None, np.nan
-    with pytest.warns(UserWarning, match="2 of 61 rows of X have missing cells"):
-        found = [model.score(holes, values), model.score(holes, values, weight)]
-    assert found == [model.score(frame[3:], y[3:]), model.score(frame[3:], y[3:], weight[3:])]
-    with (
-        pytest.warns(UserWarning, match="missing cells"),
-        pytest.raises(ValueError, match="missing cells, in X or y, in each of 2 rows"),
-    ):
-        model.score(holes[:2], y[:2])
+def test_neighbours_are_none_where_all_columns_are_categories():
+    x = np.random.default_rng(0).integers(0, 3, (41, 1))
+    model = NadarayaWatson(categorical_features=[0], neighbors="auto").fit(x, x[:, 0] + 0.1 * np.arange(41))
+    assert model.neighbors_ is None

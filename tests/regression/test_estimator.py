@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import t as student
 from sklearn.base import clone
-from sklearn.dummy import DummyRegressor
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KernelDensity
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -35,13 +34,11 @@ def _data(outputs=(), seed=0, dtype=np.float64):
 
 def _searched():
     """With the bandwidth from a search of each kind, of a smooth criterion and of one with steps."""
-    found = [NadarayaWatson(), NadarayaWatson("boxcar"), NadarayaWatson(bandwidth="scott", order="linear")]
+    found = [NadarayaWatson(), NadarayaWatson("epanechnikov"), NadarayaWatson(bandwidth="scott", order="linear")]
     found += [NadarayaWatson(bandwidth="scott", neighbors=3)]
-    found += [NadarayaWatson("average", order=order) for order in dense.ORDERS]
     return found + [NadarayaWatson(k, bandwidth="scott", order=o) for k in dense.COMPACT for o in dense.ORDERS]
 
 
-@pytest.mark.filterwarnings("ignore:.*in reach of the.*:UserWarning")  # rows of weight 0, far from all others
 @parametrize_with_checks(_searched())
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
@@ -105,7 +102,7 @@ def test_float32_stays_and_is_near(order):
 
 
 @pytest.mark.parametrize("order", dense.ORDERS)
-@pytest.mark.parametrize("kernel", [kernel for kernel in dense.KERNELS if kernel != "average"])
+@pytest.mark.parametrize("kernel", dense.KERNELS)
 def test_deviation_and_band(kernel, order):
     """Weights are repeats here too."""
     x, y, query, weight = _data((2,))
@@ -208,7 +205,7 @@ def test_a_huge_value_elsewhere_costs_no_digits_in_float32(order):
 @pytest.mark.parametrize("order", dense.ORDERS)
 def test_the_nearest_rows_deviate_by_their_own_errors_and_the_distance(order):
     x, y = np.array([[0.0], [0.5], [9.0]]), np.array([1.0, 3.0, 1e12])
-    model = NadarayaWatson("boxcar", bandwidth=1.0, order=order, out_of_reach="nearest").fit(x, y)
+    model = NadarayaWatson("epanechnikov", bandwidth=1.0, order=order).fit(x, y)
     mean, deviation = model.predict([[2.0], [3.0], [4.0]], return_std=True)
     np.testing.assert_allclose(mean, [3, 3, 3], rtol=1e-15)
     np.testing.assert_allclose(np.diff(deviation**2, 2) > 0, True)
@@ -227,7 +224,7 @@ def test_the_band_holds_what_it_says():
 
 @pytest.mark.parametrize("order", dense.ORDERS)
 def test_the_band_is_infinite_where_nothing_is_left_to_measure_noise_by(order):
-    model = NadarayaWatson("boxcar", bandwidth=0.6, order=order).fit([[2.0], [2.0]], [1.0, 1.0], [1.0, 0.0])
+    model = NadarayaWatson("epanechnikov", bandwidth=0.6, order=order).fit([[2.0], [2.0]], [1.0, 1.0], [1.0, 0.0])
     lower, upper = model.confidence_band([[2.0]])
     assert (lower[0], upper[0]) == (-math.inf, math.inf)
 
@@ -291,9 +288,7 @@ def test_effective_degrees_of_freedom(kernel, order):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize(
-    ("kernel", "theirs"), [("gaussian", "gaussian"), ("boxcar", "tophat"), ("epanechnikov", "epanechnikov")]
-)
+@pytest.mark.parametrize(("kernel", "theirs"), [("gaussian", "gaussian"), ("epanechnikov", "epanechnikov")])
 def test_log_density_is_scikit_learns(kernel, theirs, size):
     x, y, query, weight = _data()
     weight[0], query[0] = 1, x[0]
@@ -330,19 +325,6 @@ def test_bandwidths_scale_the_density():
     np.testing.assert_allclose(found, scaled - np.log(SIGMA).sum(), rtol=1e-10)
 
 
-@pytest.mark.parametrize("order", dense.ORDERS)
-def test_the_tolerance_is_kept(order):
-    random = np.random.default_rng(0)
-    x, query = random.uniform(0, 100, (3001, 1)), random.uniform(0, 100, (97, 1))
-    y = random.uniform(-1, 1, 3001)
-    exact = NadarayaWatson(bandwidth=2.0, order=order).fit(x, y)
-    expected = exact.predict(query)
-    found = clone(exact).set_params(tolerance=1e-6).fit(x, y).predict(query)
-    assert 0 < np.abs(found - expected).max() < (2e-6 if order == "constant" else 1e-3)
-    exact.set_params(tolerance=1e-6)  # which takes effect without another fit
-    np.testing.assert_array_equal(exact.predict(query), found)
-
-
 # --- far away
 
 
@@ -368,16 +350,7 @@ def test_out_of_reach_of_a_kernel_that_ends(kernel):
     x, y = np.array([[0.0, 0.0], [3.0, 0.0], [3.0, 0.0], [0.0, 9.0]]), np.array([1.0, 2.0, 6.0, 5.0])
     query = np.array([[0.0, 0.0], [7.0, 0.0], [1.5, 30.0]])
     model = NadarayaWatson(kernel, bandwidth=[1.0, 9.5], order="constant").fit(x, y, sample_weight=[1, 3, 1, 1])
-    with pytest.warns(UserWarning, match="2 of 3 rows of X have no training row in reach of"):
-        found = model.predict(query)
-    assert np.isfinite(found).tolist() == [True, False, False]
-    with pytest.warns(UserWarning, match="in reach"):
-        assert np.isnan(model.confidence_band(query)).tolist() == [[False, True, True]] * 2
-    assert model.attention_weights(query)[1:].sum() == 0
-    assert model.effective_neighbors(query)[1:].tolist() == [0, 0]
     assert model.log_density(query)[1:].tolist() == [-math.inf] * 2
-
-    model.set_params(out_of_reach="nearest")
     found, deviation = model.predict(query, return_std=True)
     np.testing.assert_allclose(found[1:], [3.0, 5.0])
     assert (deviation[1:] > 10).all()  # several bandwidths off, that is far
@@ -388,9 +361,7 @@ def test_out_of_reach_of_a_kernel_that_ends(kernel):
 
 
 def test_places_as_near_share_the_answer():
-    model = NadarayaWatson("boxcar", bandwidth=0.1, out_of_reach="nearest", order="constant").fit(
-        [[0.0], [2.0]], [1.0, 4.0], [1, 2]
-    )
+    model = NadarayaWatson("epanechnikov", bandwidth=0.1, order="constant").fit([[0.0], [2.0]], [1.0, 4.0], [1, 2])
     np.testing.assert_allclose(model.predict([[1.0]]), 3.0)
 
 
@@ -402,7 +373,7 @@ def test_places_as_near_share_the_answer():
 def test_partial_fit_is_fit_to_all(seed, cut, kernel):
     x, y, query, weight = _data((2,), seed)
     weight[0] = weight[-1] = 1
-    made = NadarayaWatson(kernel, bandwidth="scott", out_of_reach="nearest", order="constant")
+    made = NadarayaWatson(kernel, bandwidth="scott", order="constant")
     whole = clone(made).fit(x, y, sample_weight=weight)
     parts = clone(made).partial_fit(x[:cut], y[:cut], weight[:cut]).partial_fit(x[cut:], y[cut:], weight[cut:])
     np.testing.assert_array_equal(parts.bandwidth_, whole.bandwidth_)
@@ -443,8 +414,8 @@ def test_pipelines_and_grids():
     assert pipeline[-1].feature_names_in_.tolist() == ["a", "b", "c"]
     assert pipeline.predict(frame[:5]).shape == (5,)
     grid = GridSearchCV(
-        NadarayaWatson(out_of_reach="nearest", bandwidth="loo", order="constant"),
-        {"kernel": ["gaussian", "boxcar"], "order": dense.ORDERS, "bandwidth": [0.5, 2.0, "silverman"]},
+        NadarayaWatson(bandwidth="loo", order="constant"),
+        {"kernel": ["gaussian", "epanechnikov"], "order": dense.ORDERS, "bandwidth": [0.5, 2.0, "silverman"]},
         cv=3,
     ).fit(x, y)
     assert np.isfinite(grid.cv_results_["mean_test_score"]).all()
@@ -459,36 +430,12 @@ def test_score_is_r2():
     assert model.score(x, y, sample_weight=weight) == pytest.approx(expected)
 
 
-def test_score_counts_what_is_out_of_reach_as_the_mean():
-    x, y, query, weight = _data()
-    model = NadarayaWatson("boxcar", bandwidth=SIGMA, order="constant").fit(x, y, weight)
-    far, right = np.vstack([x[weight > 0], query[:2] + 100]), np.append(y[weight > 0], [0.0, 3.0])
-    mean = np.average(y, weights=weight)
-    found = np.append(model.predict(x[weight > 0]), [mean, mean])
-    expected = 1 - np.square(right - found).sum() / np.square(right - right.mean()).sum()
-    with pytest.warns(UserWarning, match=f"2 of {len(far)} rows .* boxcar kernel and count as answered with the mean"):
-        assert model.score(far, right) == pytest.approx(expected, rel=1e-12)
-    with pytest.warns(UserWarning, match=f"2 of {len(far)} rows .* get NaN"):
-        assert np.isnan(model.predict(far)[-2:]).all()
-    nearest = model.set_params(out_of_reach="nearest").score(far, right)
-    assert np.isfinite(nearest)
-    assert nearest != pytest.approx(expected)
-
-
-@pytest.mark.filterwarnings("ignore:.*in reach of the.*:UserWarning")
-def test_no_fold_fails_for_what_is_out_of_reach():
-    x, y, _, _ = _data()
-    settings = {"X": x, "y": y, "cv": 5, "error_score": "raise"}
-    nobody = cross_val_score(NadarayaWatson("epanechnikov", bandwidth=1e-6), **settings)
-    np.testing.assert_allclose(nobody, cross_val_score(DummyRegressor(), **settings), rtol=1e-12)
-
-
 @pytest.mark.parametrize("outputs", [(), (2,)])
-def test_nested_score_of_a_given_bandwidth_is_left_out_by_the_formula(outputs):
+def test_held_out_rows_of_a_given_bandwidth_by_the_formula(outputs):
     """Where each row is a fold."""
     x, y, _, weight = _data(outputs)
     there = np.flatnonzero(weight)
-    model = NadarayaWatson(bandwidth=SIGMA, nested_score=99).fit(x, y, weight)
+    model = NadarayaWatson(bandwidth=SIGMA).fit(x, y, weight)
     left = []
     for row in there:
         others = there[there != row]
@@ -498,36 +445,12 @@ def test_nested_score_of_a_given_bandwidth_is_left_out_by_the_formula(outputs):
     y, weight = y[there], weight[there]
     variance = np.average(np.square(y - np.average(y, axis=0, weights=weight)), axis=0, weights=weight)
     expected = 1 - np.average(np.square(left), axis=0, weights=weight) / variance
-    assert model.score_ == pytest.approx(expected.mean(), rel=1e-9)
-
-
-def test_nested_score_of_what_no_fold_reaches_is_that_of_its_mean():
-    x, y = np.arange(5.0)[:, None], np.array([1.0, 2.0, 4.0, 8.0, 16.0])
-    model = NadarayaWatson("boxcar", bandwidth=0.5, nested_score=5).fit(x, y)
-    others = (y.sum() - y) / 4
-    assert model.score_ == pytest.approx(1 - np.square(y - others).mean() / y.var())
-
-
-def test_nested_score_is_asked_for(tmp_path):
-    x, y, _, _ = _data()
-    model = NadarayaWatson(nested_score=True).fit(x, y)
-    assert model.score_ == hold_out(model).r2 == hold_out(NadarayaWatson().fit(x, y), 5).r2
-    assert model.score_ < 1 - model.history_[-1]["error"] / y.var()
-    three = NadarayaWatson(nested_score=3).fit(x, y)
-    assert three.score_ == hold_out(model, 3).r2 != model.score_
-    model.save(tmp_path / "model")
-    assert not hasattr(NadarayaWatson.load(tmp_path / "model"), "score_")
-    assert pickle.loads(pickle.dumps(model)).score_ == model.score_
-    assert not hasattr(model.set_params(nested_score=False).partial_fit(x, y), "score_")
-    assert math.isnan(NadarayaWatson(nested_score=True).fit([[0.0], [0.0]], [1.0, 2.0]).score_)
-    for wrong in (1, -1, 2.5, "five", None):
-        with pytest.raises(ValueError, match=r"^nested_score: got .*; expected True, False, or a number of folds"):
-            NadarayaWatson(nested_score=wrong).fit(x, y)
+    assert hold_out(model, 99).r2 == pytest.approx(expected.mean(), rel=1e-9)
 
 
 @pytest.mark.parametrize(
     ("fitted", "changed"),
-    [({"kernel": "boxcar"}, {"kernel": "gaussian"}), ({"order": "constant"}, {"order": "linear"})],
+    [({"kernel": "epanechnikov"}, {"kernel": "gaussian"}), ({"order": "constant"}, {"order": "linear"})],
 )
 def test_kernel_and_order_are_the_fitted_ones(fitted, changed, tmp_path):
     """A change takes effect with the next fit, and is in no file before."""

@@ -65,9 +65,9 @@ def test_the_right_numbers(tmp_path, kind):
 
 WRONG = {
     "1,234 between tabs": ("x\ty\n1,234\t2\n5,678\t3\n", "got numbers such as 1,234, which may be 1.234 or 1234"),
-    "1.234 between semicolons": ("x;y\n1.234;2\n5.678;3\n", "--decimal . or --thousands ."),
+    "1.234 between semicolons": ("x;y\n1.234;2\n5.678;3\n", "--text decimal=. or --text thousands=."),
     "1.234 between tabs": ("x\ty\n1.234\t2\n5.678\t3\n", "got numbers such as 1.234, which may be 1.234 or 1234"),
-    "1.234 between bars": ("x|y\n1.234|2\n5.678|3\n", "--decimal . or --thousands ."),
+    "1.234 between bars": ("x|y\n1.234|2\n5.678|3\n", "--text decimal=. or --text thousands=."),
     "1,234 in quotes between commas": ('x,y\n"1,234",2\n"5,678",3\n', "which may be 1.234 or 1234"),
     "a question mark among numbers": ("x,y\n1,2\n?,3\n4,5\n", r"column 'x' holds text in 1 of 3 cells ('?' in row 2)"),
     "rows of different lengths": ("x,y\n1,2\n3\n4,5,6\n", "cannot be read as UTF-8 with commas between the columns"),

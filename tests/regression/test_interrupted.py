@@ -97,7 +97,9 @@ def test_another_leaves_the_old_model_or_has_made_the_new_one(tmp_path, how):
     old, new = rows(), rows(11, seed=0 if how == "partial_fit" else 1)
 
     def fitted():
-        return NadarayaWatson(bandwidth=1.0, order="constant").fit(*old).set_params(kernel="boxcar", bandwidth=2.0)
+        return (
+            NadarayaWatson(bandwidth=1.0, order="constant").fit(*old).set_params(kernel="epanechnikov", bandwidth=2.0)
+        )
 
     before, after = answers(fitted(), tmp_path), answers(getattr(fitted(), how)(*new), tmp_path)
     for model in interrupted(fitted, lambda model: getattr(model, how)(*new)):

@@ -42,9 +42,8 @@ def model_file(path, change=None, tensors=None, metadata=None):
     "settings",
     [
         {},
-        {"bandwidth": np.float32(0.7), "order": "linear", "tolerance": np.float32(1e-6)},
-        {"bandwidth": np.array([1.0, 2.0, 0.5]), "kernel": "epanechnikov", "out_of_reach": "nearest"},
-        {"kernel": "average"},
+        {"bandwidth": np.float32(0.7), "order": "linear"},
+        {"bandwidth": np.array([1.0, 2.0, 0.5]), "kernel": "epanechnikov"},
     ],
 )
 def test_a_loaded_model_is_the_saved_one(tmp_path, settings, outputs, dtype):
@@ -91,6 +90,7 @@ def test_files_of_the_third_version_answer_as_they_did(tmp_path):
 
     def older(content):
         content.update(version=3)
+        content["settings"] |= {"tolerance": 0.0, "out_of_reach": "nan", "missing": "refuse"}
         del content["neighbors"], content["settings"]["neighbors"]
 
     loaded, query = NadarayaWatson.load(model_file(tmp_path / "older", older)), data(17, seed=2)[0] / 2
@@ -104,8 +104,8 @@ def test_files_of_the_second_version_answer_as_they_did(tmp_path):
 
     def older(content):
         content.update(version=2)
-        del content["columns"], content["dropped"], content["target"], content["neighbors"]
-        for name in ("categorical_features", "ordered_features", "missing", "neighbors"):
+        del content["columns"], content["target"], content["neighbors"]
+        for name in ("categorical_features", "ordered_features", "neighbors"):
             del content["settings"][name]
 
     path = tmp_path / "model"
@@ -161,6 +161,16 @@ def put(**values):
     return lambda content: content.update(values)
 
 
+def former(**settings):
+    """Of the version before, with these settings."""
+
+    def change(content):
+        content.update(version=4, dropped=0)
+        content["settings"] |= {"tolerance": 0.0, "out_of_reach": "nan", "missing": "refuse", **settings}
+
+    return change
+
+
 def set_to(name, value):
     return lambda content: content["settings"].update({name: value})
 
@@ -178,21 +188,23 @@ def set_to(name, value):
             put(columns=[{"kind": "category", "levels": ["a"], "origin": ""}] * 3),
             "expected positive and finite",
         ),
-        (put(dropped=-1), "dropped: got -1; expected a number of rows"),
         (put(target=3), "target: got 3; expected a name, or none"),
-        (put(version=5), "version: got 5; expected 1 or 2 or 3 or 4. Use the dikkat that wrote it, or fit again"),
+        (put(version=6), "version: got 6; expected 1 or 2 or 3 or 4 or 5. Use the dikkat that wrote it, or fit again"),
         (put(history=None), "settings, feature_names or history are missing"),
         (put(history=[{"bandwidth": [1.0], "error": 0.5}]), "its history is not one of bandwidths and errors"),
         (put(history=[{"bandwidth": 1.0, "error": 0.5}]), "its history is not one"),
         (put(history=["x"]), "its history is not one"),
         (
             put(settings={}),
-            "got the settings ; expected bandwidth, categorical_features, kernel, missing, neighbors, order",
+            "got the settings ; expected bandwidth, categorical_features, kernel, neighbors, order",
         ),
         (set_to("kernel", "cosine"), "kernel: got 'cosine'"),
         (set_to("bandwidth", -1.0), "bandwidth: got -1.0"),
         (set_to("bandwidth", {"a": 1}), "bandwidth: got {'a': 1}"),
-        (set_to("tolerance", 1.0), "tolerance: got 1.0"),
+        (former(tolerance=1e-6), "tolerance: got 1e-06, a setting that is no more; fit again without it"),
+        (former(missing="drop"), "missing: got 'drop', a setting that is no more"),
+        (former(kernel="boxcar"), "kernel: got 'boxcar'; expected 'gaussian', 'epanechnikov'"),
+        (former(bandwidth="gcv"), "bandwidth: got 'gcv'; expected"),
         (set_to("extra", 1), "got the settings bandwidth, categorical_features, extra, kernel"),
         (put(ridge=-1.0), "ridge: got -1.0; expected a number of at least 0"),
         (put(ridge="auto"), "ridge: got 'auto'; expected a number"),
@@ -207,7 +219,7 @@ def test_content_that_does_not_fit(tmp_path, change, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["columns", "target", "dropped", "ridge", "history", "settings"])
+@pytest.mark.parametrize("name", ["columns", "target", "ridge", "history", "settings"])
 def test_content_that_lacks_a_part(tmp_path, name):
     path = model_file(tmp_path / "model", lambda content: content.pop(name) and None)
     with pytest.raises(InputError, match=f"^{path}: .*{name}"):
@@ -289,11 +301,8 @@ def test_another_process_loads_it(tmp_path):
 class Smooth(NadarayaWatson):
     """With a setting of its own."""
 
-    def __init__(self, kernel="gaussian", *, bandwidth=0.5, unit="m", order="constant", tolerance=0.0,
-                 out_of_reach="nan", device="cpu"):  # fmt: skip
-        super().__init__(
-            kernel, bandwidth=bandwidth, order=order, tolerance=tolerance, out_of_reach=out_of_reach, device=device
-        )
+    def __init__(self, kernel="gaussian", *, bandwidth=0.5, unit="m", order="constant", device="cpu"):
+        super().__init__(kernel, bandwidth=bandwidth, order=order, device=device)
         self.unit = unit
 
 
@@ -304,7 +313,7 @@ def test_a_derived_class_loads_itself(tmp_path):
     assert type(loaded) is Smooth
     assert loaded.get_params() == model.get_params()
     np.testing.assert_array_equal(loaded.predict(data(17)[0]), model.predict(data(17)[0]))
-    settings = "bandwidth, kernel, order, out_of_reach, tolerance, unit"
+    settings = "bandwidth, kernel, order, unit"
     with pytest.raises(InputError, match=f"got the settings {settings}"):
         NadarayaWatson.load(tmp_path / "model")
 

@@ -117,7 +117,7 @@ def test_tied_keys_and_edges_are_those_of_pairs(sweeping, kernel):
 
 @pytest.mark.parametrize("kernel", dense.COMPACT)
 def test_at_a_distance_of_a_bandwidth_there_is_nobody(kernel):
-    """On a grid all others are at the edge: of a boxcar they are seen, of the others they weigh nothing."""
+    """On a grid all others are at the edge: they weigh nothing."""
     key = torch.arange(50, dtype=torch.float64)[:, None] / 49
     given = Points(key, key.clone(), torch.ones(50, dtype=torch.float64))
     plain = Points(key, key.clone(), torch.ones(50, dtype=torch.float64))
@@ -174,8 +174,7 @@ def test_no_more_is_left_out_than_the_tolerance(sweeping, tolerance):
 def test_whom_they_do_not_serve(sweeping, monkeypatch):
     """Another key than the own left out, single precision, several features, few keys: all of these by pairs."""
     given = points()
-    moments(given.key, given, window("boxcar"), exclude=torch.arange(211).flip(0))
-    moments(given.key, given, window("average"))
+    moments(given.key, given, window("epanechnikov"), exclude=torch.arange(211).flip(0))
     assert points("even").line is not None
     assert Points(given.key.float(), given.value.float(), given.weight.float()).line is None
     assert Points(given.key.flip(0), given.value, given.weight).line is None
@@ -233,7 +232,7 @@ def test_tasks_end_anywhere(monkeypatch):
 
 
 @pytest.mark.parametrize("origin", [0.0, 1e8])
-@pytest.mark.parametrize("kind", ["loo", "gcv", "aic"])
+@pytest.mark.parametrize("kind", ["loo", "aic"])
 @pytest.mark.parametrize("degree", [0, 1])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_criteria_are_those_of_pairs(sweeping, kernel, degree, kind, origin):

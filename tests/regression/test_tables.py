@@ -92,6 +92,20 @@ def test_bad_tables_are_one_line_that_says_what_to_do(table, content, columns, m
     assert str(caught.value).startswith(str(caught.value).partition("t.csv")[0] + "t.csv: ")
 
 
+def test_a_first_line_of_numbers_workbooks_and_other_endings(tmp_path):
+    (tmp_path / "t.csv").write_text("0.0,1.5,-2e3\n1,2,3\n")
+    with pytest.raises(InputError, match=r"the first line looks like numbers \(0\.0, 1\.5, -2e3\); expected the names"):
+        Table(tmp_path / "t.csv")
+    (tmp_path / "w.csv").write_bytes(b"PK\x03\x04\x00")
+    with pytest.raises(InputError, match="save the sheet as CSV"):
+        Table(tmp_path / "w.csv")
+    (tmp_path / "t.txt").write_text("a\tb\n1\t2\n")
+    (tmp_path / "t.dat").write_text("a;b\n1;2\n")
+    (tmp_path / "T.CSV.GZ").write_bytes(gzip.compress(b"a,b\n1,2\n"))
+    for name in ("t.txt", "t.dat", "T.CSV.GZ"):
+        assert Table(tmp_path / name).numbers("a", "b").tolist() == [[1, 2]]
+
+
 def test_other_kinds_of_files(tmp_path):
     for name in ("t.xlsx", "t", "t.parquet.gz", "csv"):
         with pytest.raises(InputError, match=r"expected the ending \.csv, \.tsv"):

@@ -14,12 +14,10 @@ if TYPE_CHECKING:
     from dikkat.regression.tables import Table
 
 
-def apply(
-    path: Path, table: Path, form: "Asked", std: bool, level: float | None, missing: str | None, output: Path
-) -> None:
+def apply(path: Path, table: Path, form: "Asked", level: float | None, drops: bool, output: Path) -> None:
     """Predict the rows of a table, and write it with the predictions, whole or not at all.
 
-    Rows that lack cells are what the model was made to take them as, unless `missing` says otherwise.
+    Rows that lack cells are an error, or get no prediction if they are dropped.
 
     Raises:
         InputError: The model or the table cannot be read, or the table lacks columns of the model.
@@ -29,15 +27,13 @@ def apply(
     from dikkat.regression.tables import Table
 
     model, rows = NadarayaWatson.load(path), Table(table, form)
-    if missing is not None:
-        model.set_params(missing=missing)
     kinds = _kinds(path, model, rows)
     written = output / f"predictions{rows.suffix}"
     if written.resolve() == rows.path.resolve():
         raise InputError(f"{written}: the predictions would replace the table itself; give another --output")
     if written.is_dir():
         raise InputError(f"{written}: a folder is in the way; give another --output")
-    names = added(model.target_name_, std=std, band=level is not None)
+    names = added(model.target_name_, band=level is not None)
     rows.check_writable(written, names)
     orders = {
         name: list(map(str, column.levels))
@@ -49,10 +45,10 @@ def apply(
         for name, column in zip(kinds, model.columns_, strict=False)
         if column.kind == "category" and all(isinstance(level, str) for level in column.levels)
     ]
-    x = rows.frame(kinds, model.missing == "drop", orders, texts)
+    x = rows.frame(kinds, drops, orders, texts)
     try:
         with Working("predicting", None, len(rows) * len(model.X_train_)).shown():
-            found = predicted(model, x, std, level)
+            found = predicted(model, x, level)
     except ValueError as error:
         raise InputError(f"{rows.path}: {error}") from error
     other = [name for name in rows.names if name not in kinds]

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dikkat.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]
+    from numpy.typing import NDArray
 
     from dikkat.regression import NadarayaWatson
     from dikkat.regression.dialects import Asked
@@ -19,20 +22,19 @@ if TYPE_CHECKING:
 _NAMES = {"tab": "\t", "space": " ", "none": ""}  # letters that are hard to type
 
 
-def asked(text: Mapping[str, str | None]) -> "Asked":
-    """What the options say of how text is written."""
+def asked(text: Mapping[str, str]) -> "Asked":
+    """How --text says that text is written."""
     from dikkat.regression.dialects import Asked
 
-    letters = {name: None if given is None else _NAMES.get(given, given) for name, given in text.items()}
+    letters = {name: _NAMES.get(given, given) for name, given in text.items()}
     for name in ("delimiter", "decimal", "thousands"):
-        given = letters[name]
+        given = letters.get(name)
         if given is not None and (len(given) > 1 or (not given and name != "thousands")):
-            raise InputError(f"--{name}: got {text[name]!r}; expected one letter")
-    if letters["decimal"] not in (None, ".", ","):
-        raise InputError(f"--decimal: got {text['decimal']!r}; expected . or ,")
-    for first, second in (("decimal", "thousands"), ("decimal", "delimiter")):
-        if letters[first] and letters[first] == letters[second] and first + second != "decimaldelimiter":
-            raise InputError(f"--{first} and --{second}: got {letters[first]!r} for both; expected different letters")
+            raise InputError(f"--text {name}: got {text[name]!r}; expected one letter")
+    if letters.get("decimal") not in (None, ".", ","):
+        raise InputError(f"--text decimal: got {text['decimal']!r}; expected . or ,")
+    if letters.get("decimal") and letters.get("decimal") == letters.get("thousands"):
+        raise InputError(f"--text decimal and thousands: got {letters['decimal']!r} for both; expected different ones")
     return Asked(**letters)
 
 
@@ -117,6 +119,23 @@ class Data:
         texts = [name for name, kind in self.kinds.items() if kind == "category" and self.rows.holds_text(name)]
         return table.frame(self.kinds, missing, self.orders, texts)
 
+    def learned(self, drops: bool) -> "tuple[pyarrow.Table, Array, Array | None]":
+        """Rows to learn from: features, target and weights; without those that lack cells, if they are dropped.
+
+        Raises:
+            InputError: A cell is missing, or with `drops` one in each row.
+        """
+        import pyarrow
+
+        x, y = self.frame(self.rows, drops), self.rows.numbers(self.target, missing=drops)[:, 0]
+        weight = None if self.weights is None else self.rows.numbers(self.weights)[:, 0]
+        there = complete(x) & ~np.isnan(y)
+        if there.all():
+            return x, y, weight
+        if not there.any():
+            raise InputError(f"{self.rows.path}: each of its {len(y):,} rows lacks a cell; expected one without")
+        return x.filter(pyarrow.array(there)), y[there], None if weight is None else weight[there]
+
     def categories(self) -> dict[str, Any]:
         """The settings that say which columns are categories."""
         found = {
@@ -146,18 +165,38 @@ def _reasons(left_out: Mapping[str, str]) -> str:
     return "".join(f"; {name!r} {held}" for name, held in left_out.items())
 
 
-def added(target: str | None, *, std: bool, band: bool) -> list[str]:
-    """The columns of predictions and, as far as asked for, of deviations about them and of the band's ends."""
+def added(target: str | None, *, band: bool) -> list[str]:
+    """The columns of predictions, of deviations about them and, as far as asked for, of the band's ends."""
     start = f"{target}_" if target else ""
-    return [f"{start}{name}" for name in ("predicted", *["std"] * std, *["lower", "upper"] * band)]
+    return [f"{start}{name}" for name in ("predicted", "std", *["lower", "upper"] * band)]
 
 
-def predicted(model: "NadarayaWatson", x: "pyarrow.Table", std: bool, level: float | None) -> "list[Array]":
-    """What stands in these columns."""
-    found = [*model.predict(x, return_std=True)] if std else [model.predict(x)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what was said of the predictions is true of the band
-        return found if level is None else [*found, *model.confidence_band(x, level)]
+def complete(x: "pyarrow.Table") -> "NDArray[np.bool_]":
+    """The rows that lack no cell."""
+    from pyarrow import compute, types
+
+    there = np.ones(x.num_rows, bool)
+    for column in x.columns:
+        there &= ~np.asarray(compute.is_null(column, nan_is_null=types.is_floating(column.type)))
+    return there
+
+
+def predicted(model: "NadarayaWatson", x: "pyarrow.Table", level: float | None) -> "list[Array]":
+    """What stands in these columns: NaN in rows that lack a cell, with a warning."""
+    import pyarrow
+
+    there = complete(x)
+    if not there.all():
+        warnings.warn(f"{(~there).sum():,} of {len(there):,} rows lack a cell and get no prediction", stacklevel=2)
+        x = x.filter(pyarrow.array(there))
+    found = np.full((2 if level is None else 4, len(there)), np.nan)
+    if there.any():
+        found[:2, there] = model.predict(x, return_std=True)
+    if there.any() and level is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what was said of the predictions is true of the band
+            found[2:, there] = model.confidence_band(x, level)
+    return list(found)
 
 
 def say_form(*tables: "Table") -> None:
@@ -165,5 +204,5 @@ def say_form(*tables: "Table") -> None:
     from dikkat.regression.dialects import Form
 
     for each in {table.path: table for table in tables}.values():
-        if each.form != Form():
+        if each.form._replace(encoding=each.form.encoding.removesuffix("-sig")) != Form():
             print(f"{each.path}: read as {each.form}")

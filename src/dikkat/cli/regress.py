@@ -14,8 +14,6 @@ import typer
 
 from dikkat.cli.app import Command, app, option
 from dikkat.cli.columns import Data, added, asked, predicted, say_form
-from dikkat.cli.messages import worded
-from dikkat.cli.numbers import bandwidth_of, neighbors_of
 from dikkat.cli.tables import show_table
 from dikkat.errors import InputError
 
@@ -32,18 +30,161 @@ _PICTURES, _ENDINGS = ("fit", "attention", "history"), (".png", ".svg")
 _POOLINGS = "average", "gaussian", "learned"  # the columns of the experiment's predictions
 _LEVELS = 5  # most categories that are named
 _FOLDS = 5  # unless said otherwise
-_CRITERIA = {"aic": "exp(AICc − 1)", "gcv": "GCV"}  # as `history_` has them, by rule; of others it is an error
+_AIC = "exp(AICc − 1)"  # what `history_` has as "error" with the bandwidth "aic"
 _CHOSEN = ", by which the bandwidth was chosen"
 _CURVES = 8  # most features with a curve; more would be too small to read
 _FAR = 1e3  # bandwidth over a feature's range at which all its values weigh alike
 _ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # the estimator's argument in the message of an error
-_OPTIONS = {
-    "sample_weight": "weights",
-    "ordered_features": "ordered",
-    "categorical_features": "categorical",
-}  # options that are not called as the argument is
-_DATA, _TEXT, _MODEL, _RESULT = "Data", "How text is written", "Model", "Result"
-_CLUSTER = "Who works"
+_SET = ("kernel", "bandwidth", "ridge", "neighbors", "device")  # the estimator's settings that --set takes
+_TEXT = ("delimiter", "decimal", "thousands", "encoding")  # what --text takes
+_OPTIONS = {"sample_weight": "--weights", "ordered_features": "--ordered", "categorical_features": "--categorical"}
+_DATA, _MODEL, _RESULT = "Data", "Model", "Result"
+
+TableArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        help="A file with a row for each case and a name for each column: .csv, .tsv, .txt or .dat, plain or .gz, or "
+        ".parquet; or a folder of .parquet files. Without one, the textbook's experiment is made: fifty points, pooled "
+        "in three ways.",
+        show_default=False,
+    ),
+]
+TargetOption = Annotated[str | None, option("The column to predict.", "COLUMN", panel=_DATA)]
+FeatureOption = Annotated[
+    list[str] | None,
+    option(
+        "A column to predict it from. May be given several times. \\[default: all other columns of numbers, dates and "
+        "categories]",
+        "COLUMN",
+        panel=_DATA,
+    ),
+]
+WithoutOption = Annotated[
+    list[str] | None,
+    option("A column not to predict it from. May be given several times.", "COLUMN", panel=_DATA),
+]
+CategoricalOption = Annotated[
+    list[str] | None,
+    option(
+        "A column whose cells are categories: equal or not. May be given several times. \\[default: text with few "
+        "different values]",
+        "COLUMN",
+        panel=_DATA,
+    ),
+]
+OrderedOption = Annotated[
+    list[str] | None,
+    option(
+        "A column whose cells are categories with an order: of numbers theirs, of text as in size=small,medium,large. "
+        "May be given several times.",
+        "COLUMN",
+        panel=_DATA,
+    ),
+]
+MissingOption = Annotated[
+    str | None,
+    option(
+        "What is done with rows that lack a cell: refuse, an error; drop, they are left out and counted. "
+        "\\[default: refuse]",
+        "NAME",
+        panel=_DATA,
+        completes=("refuse", "drop"),
+    ),
+]
+WeightsOption = Annotated[
+    str | None,
+    option(
+        "A column that says how much each row counts: 2 as if it were there twice, 0 as if it were not.",
+        "COLUMN",
+        panel=_DATA,
+    ),
+]
+PredictOption = Annotated[
+    Path | None,
+    option(
+        "Another table with the same features, for whose rows the target is predicted. \\[default: the table itself]",
+        "TABLE",
+        panel=_DATA,
+    ),
+]
+ApplyOption = Annotated[
+    Path | None,
+    option(
+        "Predict TABLE with a model that was saved, instead of fitting one. Columns are matched by their names.",
+        "MODEL",
+        panel=_DATA,
+    ),
+]
+TextOption = Annotated[
+    list[str] | None,
+    option(
+        "How text is written, where it is not found: delimiter=LETTER or tab, between columns; decimal=. or ,; "
+        "thousands=LETTER or none; encoding=NAME, such as cp1250. May be given several times.",
+        "NAME=VALUE",
+        panel=_DATA,
+    ),
+]
+OrderOption = Annotated[
+    str | None,
+    option(
+        "What is fitted around each place: constant, a mean; linear, a line, which follows slopes to the edge of the "
+        "data, and mostly predicts better. \\[default: constant]",
+        "NAME",
+        panel=_MODEL,
+        completes=("constant", "linear"),
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    option(
+        "Another setting of the model: bandwidth=NUMBER, or one for each feature with commas between, in its units, or "
+        "how it is found, loo-1se, loo, aic, silverman or scott; kernel=gaussian or epanechnikov; ridge=ROWS or auto; "
+        "neighbors=N, auto or none; device=NAME. May be given several times. \\[default: bandwidth=loo-1se, "
+        "kernel=gaussian, ridge=auto, neighbors=none]",
+        "NAME=VALUE",
+        "--set",
+        panel=_MODEL,
+        completes=(
+            *(f"bandwidth={each}" for each in ("loo-1se", "loo", "aic", "silverman", "scott")),
+            *(f"kernel={each}" for each in ("gaussian", "epanechnikov")),
+            *("ridge=auto", "neighbors=auto", "neighbors=none"),
+        ),
+    ),
+]
+BandOption = Annotated[
+    float | None, option("Write the confidence band of this level too, such as 0.95.", "LEVEL", panel=_RESULT)
+]
+FoldsOption = Annotated[
+    int | None,
+    typer.Option(
+        help="In how many parts the rows are held out in turn, with all chosen anew from the others, to measure how "
+        "good predictions of new rows are. Each takes as long as a fit. 0: not measured. \\[default: 5]",
+        metavar="N",
+        rich_help_panel=_RESULT,
+        show_default=False,
+        min=0,
+    ),
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Without a table: where the random numbers begin. \\[default: 0]",
+        metavar="N",
+        rich_help_panel=_DATA,
+        show_default=False,
+        min=0,
+    ),
+]
+OutputOption = Annotated[
+    Path,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Where to put the model, the predictions and the pictures; files of a former run are replaced.",
+        metavar="FOLDER",
+        rich_help_panel=_RESULT,
+    ),
+]
 
 
 @app.command(
@@ -52,329 +193,102 @@ _CLUSTER = "Who works"
     "dikkat regress\n\n"
     "dikkat regress homes.csv --target price --output homes\n\n"
     "dikkat regress homes.csv --target price --feature area --feature age --order linear --predict new-homes.csv\n\n"
-    "dikkat regress homes.parquet --target price --kernel epanechnikov --bandwidth 12,5\n\n"
-    "dikkat regress new-homes.csv --apply homes/model.safetensors --band 0.95\n\n"
-    "dikkat regress homes.d --target price --workers 4 --memory 2GiB",
+    "dikkat regress homes.parquet --target price --set kernel=epanechnikov --set bandwidth=12,5\n\n"
+    "dikkat regress new-homes.csv --apply homes/model.safetensors --band 0.95",
 )
 def regress(
-    table: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A file with a row for each case and a name for each column: .csv or .tsv, plain or .gz, or .parquet; "
-            "or a folder of .parquet files, of any size. Without one, the textbook's experiment is made: fifty points, "
-            "pooled in three ways.",
-            show_default=False,
-        ),
-    ] = None,
-    target: Annotated[str | None, option("The column to predict.", "COLUMN", panel=_DATA)] = None,
-    feature: Annotated[
-        list[str] | None,
-        option(
-            "A column to predict it from. May be given several times. \\[default: all other columns of numbers, dates "
-            "and categories]",
-            "COLUMN",
-            panel=_DATA,
-        ),
-    ] = None,
-    without: Annotated[
-        list[str] | None,
-        option("A column not to predict it from. May be given several times.", "COLUMN", panel=_DATA),
-    ] = None,
-    categorical: Annotated[
-        list[str] | None,
-        option(
-            "A column whose cells are categories: equal or not. May be given several times. \\[default: text with few "
-            "different values]",
-            "COLUMN",
-            panel=_DATA,
-        ),
-    ] = None,
-    ordered: Annotated[
-        list[str] | None,
-        option(
-            "A column whose cells are categories with an order: of numbers theirs, of text as in "
-            "size=small,medium,large. May be given several times.",
-            "COLUMN",
-            panel=_DATA,
-        ),
-    ] = None,
-    missing: Annotated[
-        str | None,
-        option(
-            "What is done with rows that lack a cell: refuse, an error; drop, they are left out and counted. "
-            "\\[default: refuse]",
-            "NAME",
-            panel=_DATA,
-            completes=("refuse", "drop"),
-        ),
-    ] = None,
-    weights: Annotated[
-        str | None,
-        option(
-            "A column that says how much each row counts: 2 as if it were there twice, 0 as if it were not.",
-            "COLUMN",
-            panel=_DATA,
-        ),
-    ] = None,
-    predict: Annotated[
-        Path | None,
-        option(
-            "Another table with the same features, for whose rows the target is predicted. \\[default: the table "
-            "itself]",
-            "TABLE",
-            panel=_DATA,
-        ),
-    ] = None,
-    apply: Annotated[
-        Path | None,
-        option(
-            "Predict TABLE with a model that was saved, instead of fitting one. Columns are matched by their names.",
-            "MODEL",
-            panel=_DATA,
-        ),
-    ] = None,
-    delimiter: Annotated[
-        str | None,
-        option("What stands between columns of text: a letter, or tab. \\[default: found]", "LETTER", panel=_TEXT),
-    ] = None,
-    decimal: Annotated[
-        str | None, option("What stands before decimals: . or , \\[default: found]", "LETTER", panel=_TEXT)
-    ] = None,
-    thousands: Annotated[
-        str | None,
-        option("What stands between thousands, or none. \\[default: found]", "LETTER", panel=_TEXT),
-    ] = None,
-    encoding: Annotated[
-        str | None, option("How letters are written, such as cp1250. \\[default: found]", "NAME", panel=_TEXT)
-    ] = None,
-    kernel: Annotated[
-        str | None,
-        option(
-            "How weight falls with distance: gaussian, over all rows; epanechnikov, triangular or boxcar, to nothing "
-            "at the bandwidth; average, not at all. \\[default: gaussian]",
-            "NAME",
-            panel=_MODEL,
-            completes=("gaussian", "epanechnikov", "boxcar", "triangular", "average"),
-        ),
-    ] = None,
-    bandwidth: Annotated[
-        str | None,
-        option(
-            "How far the kernel reaches, in the units of the features: a number, or one for each feature with commas "
-            "between; loo, that with the least error when each row is predicted from the others; loo-1se, the "
-            "simplest that is hardly worse; aic or gcv, likewise by the residuals and degrees of freedom; or silverman "
-            "or scott, a rule of thumb, at once. \\[default: loo-1se]",
-            "NUMBERS",
-            panel=_MODEL,
-            completes=("loo", "loo-1se", "aic", "gcv", "silverman", "scott"),
-        ),
-    ] = None,
-    order: Annotated[
-        str | None,
-        option(
-            "What is fitted around each place: constant, a mean; linear, a line, which follows slopes to the edge of "
-            "the data. \\[default: constant]",
-            "NAME",
-            panel=_MODEL,
-            completes=("constant", "linear"),
-        ),
-    ] = None,
-    ridge: Annotated[
-        float | None,
-        option(
-            "How much a line holds back from slopes that few rows tell: as if so many more rows at each place said "
-            "that it is flat. 0: not at all. \\[default: auto]",
-            "ROWS",
-            panel=_MODEL,
-        ),
-    ] = None,
-    neighbors: Annotated[
-        str | None,
-        option(
-            "Make bandwidths wider where rows are sparse: in proportion to the distance of the so many-th nearest row. "
-            "none: not at all; auto: by as many as predict best, or not at all. \\[default: none]",
-            "N",
-            panel=_MODEL,
-            completes=("none", "auto"),
-        ),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        option(
-            "The share of the weight that may be left out of a prediction, below 1. Larger: faster on large tables. "
-            "0: exact. \\[default: 0]",
-            "SHARE",
-            panel=_MODEL,
-        ),
-    ] = None,
-    out_of_reach: Annotated[
-        str | None,
-        option(
-            "What is predicted where a kernel that ends reaches no row: nan, nothing; nearest, the nearest row. "
-            "\\[default: nan]",
-            "NAME",
-            panel=_MODEL,
-            completes=("nan", "nearest"),
-        ),
-    ] = None,
-    band: Annotated[
-        float | None,
-        option("Write the confidence band of this level too, such as 0.95.", "LEVEL", panel=_RESULT),
-    ] = None,
-    std: Annotated[
-        bool,
-        typer.Option(
-            "--std",
-            help="With --apply, write standard deviations too, as is done without it.",
-            rich_help_panel=_RESULT,
-        ),
-    ] = False,
-    folds: Annotated[
-        int | None,
-        typer.Option(
-            help="In how many parts the rows are held out in turn, with all chosen anew from the others, to measure "
-            "how good predictions of new rows are. Each takes as long as a fit. 0: not measured. \\[default: 5]",
-            metavar="N",
-            rich_help_panel=_RESULT,
-            show_default=False,
-            min=0,
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Without a table: where the random numbers begin. \\[default: 0]",
-            metavar="N",
-            rich_help_panel=_DATA,
-            show_default=False,
-            min=0,
-        ),
-    ] = None,
-    scheduler: Annotated[
-        str | None,
-        option(
-            "For a folder: the address of a Dask cluster that works on it, such as tcp://host:8786.",
-            "ADDRESS",
-            panel=_CLUSTER,
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            help="For a folder, without --scheduler: how many processes of this machine work on it. "
-            "\\[default: one a core]",
-            metavar="N",
-            rich_help_panel=_CLUSTER,
-            show_default=False,
-            min=1,
-        ),
-    ] = None,
-    memory: Annotated[
-        str | None,
-        option(
-            "Likewise: how much memory each may take, such as 2GiB. \\[default: all of them what there is]",
-            "SIZE",
-            panel=_CLUSTER,
-        ),
-    ] = None,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Where to put the model, the predictions and the pictures; files of a former run are replaced.",
-            metavar="FOLDER",
-            rich_help_panel=_RESULT,
-        ),
-    ] = Path("regression"),
+    table: TableArgument = None,
+    target: TargetOption = None,
+    feature: FeatureOption = None,
+    without: WithoutOption = None,
+    categorical: CategoricalOption = None,
+    ordered: OrderedOption = None,
+    missing: MissingOption = None,
+    weights: WeightsOption = None,
+    predict: PredictOption = None,
+    apply: ApplyOption = None,
+    text: TextOption = None,
+    order: OrderOption = None,
+    settings: SetOption = None,
+    band: BandOption = None,
+    folds: FoldsOption = None,
+    seed: SeedOption = None,
+    output: OutputOption = Path("regression"),
 ) -> None:
     """Predict a column of a table from other columns by kernel regression, and see what it looks at.
 
     A prediction is a weighted mean over the rows, in which near ones count most: attention. What is near is learned.
     """
-    data = {
+    chosen = {
         "target": target,
         "feature": feature,
-        "weights": weights,
-        "predict": predict,
         "without": without,
         "categorical": categorical,
         "ordered": ordered,
+        "missing": missing,
+        "weights": weights,
+        "predict": predict,
         "apply": apply,
+        "text": text,
+        "order": order,
+        "set": settings,
         "band": band,
-        "std": std or None,
         "folds": folds,
     }
-    text = {"delimiter": delimiter, "decimal": decimal, "thousands": thousands, "encoding": encoding}
-    model = {
-        "kernel": kernel,
-        "bandwidth": None if bandwidth is None else bandwidth_of(bandwidth),
-        "order": order,
-        "ridge": ridge,
-        "neighbors": neighbors_of(neighbors),
-        "tolerance": tolerance,
-        "out_of_reach": out_of_reach,
-        "missing": missing,
-    }
-    cluster = {"scheduler": scheduler, "workers": workers, "memory": memory}
-    _run(table, data, text, model, cluster, seed, output)
-
-
-def _run(
-    table: Path | None,
-    data: dict[str, Any],
-    text: dict[str, str | None],
-    model: dict[str, Any],
-    cluster: dict[str, Any],
-    seed: int | None,
-    output: Path,
-) -> None:
-    settings = {name: value for name, value in model.items() if value is not None}
+    given = [name for name, value in chosen.items() if value is not None]
     if table is not None and seed is not None:
         raise InputError("--seed is for the experiment, which takes no table: leave out one of them")
-    given = [name for name, value in {**data, **text, **settings, **cluster}.items() if value is not None]
     if table is None and given:
-        raise InputError(f"{_option(given[0])} is for a table: give one, as in dikkat regress TABLE --target COLUMN")
+        raise InputError(f"--{given[0]} is for a table: give one, as in dikkat regress TABLE --target COLUMN")
     if table is None:
         return _experiment(seed or 0, _made(output))
-    if table.is_dir():
-        from dikkat.cli.partitions import regress as regress_folder
-
-        with _naming_options({"y": f"column {data['target']!r}", "X": "--feature"}):
-            return regress_folder(table, data, settings, cluster, given, _made(output))
-    if wrong := [name for name in cluster if name in given]:
-        raise InputError(f"{_option(wrong[0])} is for a folder of .parquet files, and {table} is a file: leave it out")
-    folds = _FOLDS if data["folds"] is None else data["folds"]
     if folds == 1:
         raise InputError("--folds: got 1; expected at least 2, or 0 for none")
-    if (level := data["band"]) is not None and not 0 < level < 1:
-        raise InputError(f"--band: got {level}; expected a number between 0 and 1, such as 0.95")
-    if settings.get("missing", "drop") not in ("refuse", "drop"):
-        raise InputError(f"--missing: got {settings['missing']!r}; expected 'refuse' or 'drop'")
-    if data["apply"] is not None:
-        return _apply(table, data, text, settings, given, _made(output))
-    if data["std"] is not None:
-        raise InputError("--std is for --apply: without it, standard deviations are always written")
-    return _regression(settings, Data.read(table, data, asked(text), settings), data["band"], folds, _made(output))
+    if band is not None and not 0 < band < 1:
+        raise InputError(f"--band: got {band}; expected a number between 0 and 1, such as 0.95")
+    if missing not in (None, "refuse", "drop"):
+        raise InputError(f"--missing: got {missing!r}; expected 'refuse' or 'drop'")
+    form = asked(_pairs("text", text, _TEXT))
+    if apply is not None:
+        from dikkat.cli.applying import apply as apply_model
+
+        if wrong := [name for name in given if name not in ("apply", "band", "missing", "text")]:
+            raise InputError(f"--{wrong[0]} is for a fit, and --apply takes a model as it is: leave out one of them")
+        return apply_model(apply, table, form, band, missing == "drop", _made(output))
+    model = {name: _value(name, each) for name, each in _pairs("set", settings, _SET).items()}
+    if order is not None:
+        model["order"] = order
+    data = Data.read(table, chosen, form, model)
+    return _regression(model, data, band, _FOLDS if folds is None else folds, missing == "drop", _made(output))
 
 
-def _apply(
-    table: Path,
-    data: Mapping[str, Any],
-    text: Mapping[str, str | None],
-    settings: Mapping[str, Any],
-    given: Sequence[str],
-    output: Path,
+def _pairs(option: str, given: Sequence[str] | None, known: Sequence[str]) -> dict[str, str]:
+    """Values by their names, from NAME=VALUE."""
+    found = {}
+    for each in given or ():
+        name, sign, value = each.partition("=")
+        if not sign or name not in known:
+            raise InputError(f"--{option}: got {each!r}; expected NAME=VALUE, with one of {', '.join(known)}")
+        found[name] = value
+    return found
+
+
+def _value(name: str, text: str) -> Any:
+    """A setting of the estimator: numbers as numbers, "none" as None, and words as they are."""
+    if name == "neighbors":
+        return None if text == "none" else int(text) if text.isdecimal() else text
+    if name not in ("bandwidth", "ridge"):
+        return text
+    try:
+        numbers = [float(number) for number in text.split(",")]
+    except ValueError:
+        return text
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _regression(
+    settings: dict[str, Any], data: Data, level: float | None, folds: int, drops: bool, output: Path
 ) -> None:
-    from dikkat.cli.applying import apply
-
-    allowed = {"apply", "band", "std", "missing", *text}
-    if wrong := [name for name in given if name not in allowed]:
-        raise InputError(f"{_option(wrong[0])} is for a fit, and --apply takes a model as it is: leave out one of them")
-    apply(data["apply"], table, asked(text), bool(data["std"]), data["band"], settings.get("missing"), output)
-
-
-def _regression(settings: dict[str, Any], data: Data, level: float | None, folds: int, output: Path) -> None:
     from dikkat.regression import NadarayaWatson
     from dikkat.regression.diagnostics import hold_out, leave_out
     from dikkat.regression.progress import Working
@@ -382,28 +296,26 @@ def _regression(settings: dict[str, Any], data: Data, level: float | None, folds
     written = output / f"{PREDICTIONS}{data.asked.suffix}"
     if written.resolve() in (data.rows.path.resolve(), data.asked.path.resolve()):
         raise InputError(f"{written}: the predictions would replace the table itself; give another --output")
-    names = added(data.target, std=True, band=level is not None)
+    names = added(data.target, band=level is not None)
     data.asked.check_writable(written, names)
     _check_free(output / MODEL, written, *(output / f"{name}{ending}" for name in _PICTURES for ending in _ENDINGS))
     begin = time.perf_counter()
-    drops = settings.get("missing") == "drop"
-    x, y = data.frame(data.rows, drops), data.rows.numbers(data.target, missing=drops)[:, 0]
+    x, y, weight = data.learned(drops)
     asked_x = data.frame(data.asked, drops)
-    weight = None if data.weights is None else data.rows.numbers(data.weights)[:, 0]
-    own, other = len(data.rows) ** 2, len(data.asked) * len(data.rows)
-    columns = {"y": f"column {data.target!r}", "X": f"column {_widest(data)!r}"}
-    with _naming_options(columns):
+    own, other = len(y) ** 2, len(data.asked) * len(y)
+    with _naming_options({"y": f"column {data.target!r}", "X": f"column {_widest(data)!r}"}):
         with Working("finding the bandwidth", None, own).shown():
             model = NadarayaWatson(**settings, **data.categories()).fit(x, y, weight)
         model.target_name_ = data.target
         # An estimate and its deviation are a sum over the rows each; so are a row's error and its degree of freedom.
         with Working("predicting", 2 * other + 2 * own, own).shown():
-            predictions = dict(zip(names, predicted(model, asked_x, True, level), strict=True))
+            predictions = dict(zip(names, predicted(model, asked_x, level), strict=True))
             left_out = leave_out(model)
             freedom = model.effective_degrees_of_freedom()
         with Working(f"holding out {folds} folds", None, own).shown():
             held_out = hold_out(model, folds) if folds else None
-    _describe(model, data, left_out, held_out, freedom)
+    _describe_columns(model, data)
+    _describe_rows(model, data, left_out, held_out, freedom)
     print(f"seconds: {time.perf_counter() - begin:.1f}")
     model.save(output / MODEL)
     print(f"model: {output / MODEL}")
@@ -412,23 +324,21 @@ def _regression(settings: dict[str, Any], data: Data, level: float | None, folds
     _draw(model, data, left_out, output)
 
 
-def _describe(
-    model: "NadarayaWatson", data: Data, left_out: "LeftOut", held_out: "LeftOut | None", freedom: float
-) -> None:
-    """How wide the kernel is, and how good the model."""
-    there = model.sample_weight_ > 0
-    x = model.X_train_[there]
+def _describe_columns(model: "NadarayaWatson", data: Data) -> None:
+    """How wide the kernel is along each column, and what that is taken as."""
+    x = model.X_train_[model.sample_weight_ > 0]
     low, high = x.min(0), x.max(0)
+    columns = list(zip(data.features, _columns(model), strict=True))
     show_table(
         ["feature", "from", "to", "bandwidth"],
         [
             (name, *_ends(column, low[j], high[j]), _reach(model, column, model.bandwidth_[j], high[j] - low[j]))
-            for j, (name, column) in enumerate(zip(data.features, _columns(model), strict=True))
+            for j, (name, column) in enumerate(columns)
         ],
     )
     if model.neighbors_ is not None:
         print(f"bandwidths of a typical row: they are wider as the {model.neighbors_} nearest rows lie farther off")
-    for name, column in zip(data.features, _columns(model), strict=True):
+    for name, column in columns:
         if column.kind == "date":
             print(f"{name}: dates, which count as days since {column.shown(0)}")
         elif column.coded:
@@ -437,17 +347,24 @@ def _describe(
     for name, held in data.left_out.items():
         print(f"left out: {name}, which {held}" if name else f"left out: a column that {held}")
     say_form(data.rows, data.asked)
-    without_cells = f", {model.n_dropped_:,} left out for missing cells" if model.n_dropped_ else ""
-    weighted = "" if there.all() else f", {len(x):,} of them with weight"
-    print(f"rows: {len(data.rows):,}{without_cells}{weighted}")
+
+
+def _describe_rows(
+    model: "NadarayaWatson", data: Data, left_out: "LeftOut", held_out: "LeftOut | None", freedom: float
+) -> None:
+    """How many rows there are, and how well they are predicted."""
+    there, count = model.sample_weight_ > 0, len(data.rows)
+    lacking = f", {count - len(there):,} left out for missing cells" if len(there) < count else ""
+    weighted = "" if there.all() else f", {there.sum():,} of them with weight"
+    print(f"rows: {count:,}{lacking}{weighted}")
     if held_out is not None and not math.isnan(held_out.error):
         explained = "" if math.isnan(held_out.r2) else f"R² {held_out.r2:.3f}, "
         print(f"on rows held out: {explained}root mean squared error {math.sqrt(held_out.error):.4g}")
     if not math.isnan(left_out.error):
-        by = _CHOSEN if model.history_ and model.bandwidth not in _CRITERIA else ""
+        by = _CHOSEN if model.history_ and model.bandwidth != "aic" else ""
         print(f"leaving each row out{by}: root mean squared error {math.sqrt(left_out.error):.4g}")
-    if model.history_ and model.bandwidth in _CRITERIA:
-        print(f"{_CRITERIA[str(model.bandwidth)]}{_CHOSEN}: {model.history_[-1]['error']:.4g}")
+    if model.history_ and model.bandwidth == "aic":
+        print(f"{_AIC}{_CHOSEN}: {model.history_[-1]['error']:.4g}")
     print(f"effective degrees of freedom: {freedom:.1f}")
 
 
@@ -493,7 +410,7 @@ def _draw(model: "NadarayaWatson", data: Data, left_out: "LeftOut", output: Path
     among, order = diagnostics.among(model, model.X_train_[:, most]), names[most]
     _save(pictures.draw_attention(among, order), output / "attention")
     if model.history_:
-        criterion = {"criterion": _CRITERIA[str(model.bandwidth)]} if model.bandwidth in _CRITERIA else {}
+        criterion = {"criterion": _AIC} if model.bandwidth == "aic" else {}
         _save(pictures.draw_history(model.history_, names, _units(model, ranges), **criterion), output / "history")
 
 
@@ -534,7 +451,9 @@ def _experiment(seed: int, output: Path) -> None:
 
 
 def _sigma(model: "NadarayaWatson") -> str:
-    return f"{model.bandwidth_[0]:.4g}" if math.isfinite(model.bandwidth_[0]) else ""
+    from dikkat.regression.experiment import EVERYWHERE
+
+    return "" if model.bandwidth == EVERYWHERE else f"{model.bandwidth_[0]:.4g}"
 
 
 def _save(figure: "Figure", path: Path) -> None:
@@ -579,17 +498,13 @@ def _range(values: np.ndarray[Any, Any]) -> float:
 
 @contextmanager
 def _naming_options(columns: Mapping[str, str]) -> Iterator[None]:
-    """Errors and warnings about the estimator's arguments name the columns or the options instead."""
+    """Errors about the estimator's arguments name the columns or the options instead."""
 
     def named(found: re.Match[str]) -> str:
-        return columns.get(found[0], _option(_OPTIONS.get(found[0], found[0])))
+        name = found[0]
+        return columns.get(name) or _OPTIONS.get(name) or (f"--set {name}" if name in _SET else f"--{name}")
 
-    with worded(lambda message: message.replace("out_of_reach='nearest'", "--out-of-reach nearest")):
-        try:
-            yield
-        except ValueError as error:
-            raise InputError(_ARGUMENT.sub(named, str(error))) from error
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(_ARGUMENT.sub(named, str(error))) from error

@@ -79,7 +79,7 @@ def _largest(weights: Tensor, top: int) -> tuple[Tensor, Tensor]:
     found = weights.gather(-1, order)
     missing = top - order.shape[-1]  # where there are no keys at all
     order, found = (torch.nn.functional.pad(t, (0, missing)) for t in (order, found))
-    return found, order.masked_fill(~(found > 0), -1)
+    return found, order
 
 
 def _pooled(weights: Tensor, cells: int, by_largest: bool) -> Tensor:

@@ -143,6 +143,8 @@ def is_by_product(name: str, problem: Problem) -> bool:
 def answer(summary: Summary, request: Request, rows: Tensor | None, tile: Tensor | None) -> Inspection:
     """A summary, under the names of the request."""
     top, keys = summary.top_weights, summary.top_keys
+    if keys is not None and top is not None:  # of what weighs nothing, who is seen cannot be told by the weight
+        keys = keys.masked_fill(~(top > 0), -1)
     return Inspection(
         summary.lse,
         rows,
@@ -174,9 +176,9 @@ def _no_values(like: Tensor, lead: torch.Size) -> Tensor:
 def _summary(problem: Problem, asked: Asked, lse: Tensor | None, impl: str, whole: Problem | None) -> Summary:
     """The summaries, in compiled code where that runs and is worth it or was named; and the mean of the whole call."""
     name = choose(problem).name if impl == "auto" else impl
-    limits, on_cpu = problem.limits, not launch.obstacles(problem)
+    limits, compiled = problem.limits, name == "numba" or (impl == "auto" and name != "reference")
     some = limits.queries and limits.keys and problem.lead.numel()
-    if some and on_cpu and (name == "numba" or (impl == "auto" and name != "reference")):
+    if some and compiled and not launch.obstacles(problem):
         return launch.summarise(whole or problem, asked, lse, pools=whole is not None)
     each, device = numbers_of_a_row(problem), problem.query.device
     if some and name == "triton" and gpu_launch.can_summarise(asked) and not gpu_launch.obstacles(problem):

@@ -23,7 +23,7 @@ class Inspection:
         rows: (..., r, m), the weights of the chosen queries.
         tile: (..., r, c), the weights of the rectangle.
         top_weights: (..., n, k), the largest weights of each query, from the largest on.
-        top_keys: (..., n, k) int64, the keys that have them; −1, of weight 0, where the query sees fewer.
+        top_keys: (..., n, k) int64, the keys that have them; −1 where fewer keys have a weight above 0.
         sums: (..., m), for each key the sum of its weights over the queries: how much it was looked at in all.
         entropy: (..., n), −Σ w log w in nats: 0 for one key alone, log m for all alike.
         argmax: (..., n) int64, the key with the largest weight, the first of equal ones; −1 where there is none.

@@ -142,6 +142,8 @@ class Trace:
         modules, made = content.get("modules"), cls()
         if not isinstance(modules, dict) or not all(type(count) is int and count > 0 for count in modules.values()):
             raise ValueError("modules: got something else; expected each module's number of calls. Record again")
+        if sum(modules.values()) > len(tensors):
+            raise ValueError(f"modules: got more calls than the {len(tensors)} tensors; expected no more. Record again")
         found: dict[tuple[str, int], dict[str, torch.Tensor]] = {
             (name, index): {} for name, count in modules.items() for index in range(count)
         }

@@ -192,7 +192,8 @@ def operator(name: str, forward: Forward, backward: Backward) -> Operator:
         raise RuntimeError(f"impl {name!r} has no second derivatives; impl='reference' has them")
 
     def differentiate(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        rest, output = iter(ctx.saved_tensors[: -len(outputs)]), ctx.saved_tensors[-len(outputs) :]
+        saved = ctx.saved_tensors  # unpacked at each reading, which checkpointing allows once
+        rest, output = iter(saved[: -len(outputs)]), saved[-len(outputs) :]
         operands = [next(rest) if plain is None else plain[0] for plain in ctx.plain]
         call: Callable[..., Any] = TransformedBackward.apply if transformed() else backward_op
         found = call(*operands, *output, *grads)
@@ -263,7 +264,8 @@ def operator(name: str, forward: Forward, backward: Backward) -> Operator:
 
         @staticmethod
         def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
-            tensors, out = ctx.saved_tensors[: -len(outputs)], Output(*ctx.saved_tensors[-len(outputs) :])
+            saved = ctx.saved_tensors
+            tensors, out = saved[: -len(outputs)], Output(*saved[-len(outputs) :])
             problem = ctx.problem.with_tensors(dict(zip(ctx.names, tensors, strict=True)))
             grads = (torch.zeros_like(o) if g is None else g for o, g in zip(out, given, strict=True))
             if torch.is_grad_enabled():  # the operator refuses to be differentiated once more

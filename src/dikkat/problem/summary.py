@@ -30,8 +30,7 @@ class Summary(NamedTuple):
     Attributes:
         lse: (..., n), log-sum-exp of the scores.
         top_weights: (..., n, k), from the largest on.
-        top_keys: (..., n, k) int64, whose weights those are, the first of equal ones first; −1 where the query sees
-            fewer keys.
+        top_keys: (..., n, k) int64, whose weights those are, the first of equal ones first; any where they are 0.
         sums: (..., m).
         entropy: (..., n), in nats.
         cells: (..., rows, columns).

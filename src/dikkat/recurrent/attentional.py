@@ -1,10 +1,8 @@
 """Decoders: GRU and LSTM cells that look at a memory before every step."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
-from uuid import uuid4
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +16,7 @@ from dikkat.recurrent import sequence
 from dikkat.recurrent.cells import StackedCells
 from dikkat.recurrent.sequence import Masks, State, Task
 from dikkat.recurrent.stack import check_lengths, check_probability, check_stack, choose
-from dikkat.recurrent.stepped import Once, SteppedMemory
+from dikkat.recurrent.stepped import SharedStepper, SteppedMemory
 from dikkat.scores import Score
 from dikkat.snapshot import frozen, learns, traced
 
@@ -67,12 +65,6 @@ class _Attentional(StackedCells):
             self.coverage_weight = nn.Parameter(torch.zeros(features))
         _check_queries(score, hidden_size)
         self.score = score
-        self._maker = uuid4().hex
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy is another layer, whose weights go their own way."""
-        super().__setstate__(state)  # type: ignore[no-untyped-call]  # PyTorch's own has no types
-        self._maker = uuid4().hex
 
     def prepare(self, encoded: Tensor, valid_lens: Tensor | None = None) -> Memory:
         """Project a batch of encoded sequences to keys, once for all steps; they are the values too.
@@ -84,41 +76,25 @@ class _Attentional(StackedCells):
         Returns:
             The memory that `forward` and `step` look at; `memory.select(rows)` reorders its batch. What this call saw
             is what counts: writing to `encoded` or `valid_lens` afterwards changes nothing. Nor does changing the
-            weights, of cells and score alike, where gradients are off: the memory keeps a copy of them, also when it
-            is stored. Where the weights learn, `forward` takes them as they are, and refuses a memory once its score
-            has been changed.
+            score's weights, where gradients are off: the memory keeps a copy of them, also when it is stored. Where
+            the score learns, `forward` refuses a memory once it has been changed. The cells are taken as they are.
+            A write through `.data` is not seen, neither to the score nor, between two steps, to the cells: prepare
+            the memory again.
         """
-        return self._prepared(encoded, valid_lens, frozen)
-
-    def prepare_live(self, encoded: Tensor, valid_lens: Tensor | None = None) -> Memory:
-        """`prepare` without the copy of the weights, for a search that is over before anybody changes them.
-
-        Args:
-            encoded: (B, m, c) floating point.
-            valid_lens: (B,) integers, the true lengths; None: all positions are real.
-
-        Returns:
-            The memory. Its steps have the weights of the first step, or those of a later one: change none meanwhile.
-        """
-        return self._prepared(encoded, valid_lens, lambda module: module)
-
-    def _prepared(self, encoded: Tensor, valid_lens: Tensor | None, keep: Callable[[nn.Module], nn.Module]) -> Memory:
         check_dense("encoded", encoded)
         memory = project_keys(encoded, encoded, score=self.score, valid_lens=valid_lens)
         if not traced() and not learns(self, memory.key, memory.value):
-            # Hooks compute weights when their module is called, and a copy of this one never is.
-            seen = keep(self.score if self._hooked() else self)
-            memory = replace(memory, seen=seen, maker=self._maker)
+            memory = replace(memory, seen=frozen(self.score))
         if self.coverage:  # the keys change from step to step: nothing can be kept of them
             return memory
-        seen_by = memory.seen
-        if self._obstacles(encoded, memory, self.score) or not isinstance(seen_by, _Attentional):
+        score = memory.seen
+        if score is None or self._computes_weights() or self._obstacles(encoded, memory, self.score):
             return replace(memory, packed=pack(self.score.pair, memory.key))
         if torch.is_grad_enabled():
             return memory
-        looked_at = Memory(seen_by.score, memory.key, memory.value, memory.valid_lens)
-        make = Once(lambda: Stepper(seen_by.layer_weights(), sequence.attention_of(seen_by, looked_at)))
-        return SteppedMemory.of(memory, make)
+        looked_at = Memory(score, memory.key, memory.value, memory.valid_lens)
+        shared = SharedStepper(self, lambda: Stepper(self.layer_weights(), sequence.attention_of(self, looked_at)))
+        return SteppedMemory.of(memory, shared)
 
     def begin(self, state: Tensor | tuple[Tensor, Tensor], memory: Memory) -> Tensor | tuple[Tensor, Tensor] | Covered:
         """The state before the first step: with coverage, nothing has been looked at.
@@ -177,14 +153,14 @@ class _Attentional(StackedCells):
         masks = Masks()
         if self.training:
             masks = Masks.drawn(inputs, memory.key.shape[-2], self, self.dropout, self.weight_dropout)
-        by, memory = self._as_seen(memory)
-        memory.check_recorded(by, inputs, before.hidden)
+        memory = self._as_seen(memory)
+        memory.check_recorded(self, inputs, before.hidden)
         watchers = watching.watchers()
         wanted = return_weights or bool(watchers)
-        task = Task(inputs, memory, before, lengths, masks, by.coverage_weight if by.coverage else None, wanted)
-        fused = choose(impl, by._obstacles(inputs, memory, memory.score, before)) == "numba"
+        task = Task(inputs, memory, before, lengths, masks, self.coverage_weight if self.coverage else None, wanted)
+        fused = choose(impl, self._obstacles(inputs, memory, memory.score, before)) == "numba"
         with watching.watched_by() if watchers else nullcontext():  # all steps are one call
-            outputs, contexts, weights, last = (sequence.as_operation if fused else sequence.as_loop)(by, task)
+            outputs, contexts, weights, last = (sequence.as_operation if fused else sequence.as_loop)(self, task)
             for watcher in watchers:
                 watcher.saw_weights(cast(Tensor, weights))
         return outputs, contexts, weights if return_weights else None, cast(StateT, self._joined(last))
@@ -213,7 +189,7 @@ class _Attentional(StackedCells):
             hidden, cell, _ = self._check(inputs.unsqueeze(1), memory, state)
             if len(inputs) != memory.batch:
                 raise _other_batch(memory.batch, len(inputs))
-            found = memory.stepper.step(cast(_Attentional, memory.seen).first_gates(inputs), hidden, cell)
+            found = memory.stepper.step(self.first_gates(inputs), hidden, cell)
             for watcher in watching.watchers():
                 watcher.saw_weights(cast(Tensor, found.weights).unsqueeze(1))
             contexts, weights = cast(Tensor, found.contexts), found.weights if return_weights else None
@@ -248,28 +224,24 @@ class _Attentional(StackedCells):
                 sizes += f", {name}={value}"
         return f"{sizes}, coverage=True" if self.coverage else sizes
 
-    def _hooked(self) -> bool:
-        return bool(self._forward_hooks or self._forward_pre_hooks)
+    def _computes_weights(self) -> bool:
+        """Whether hooks or parametrizations compute its weights."""
+        return bool(self._forward_hooks or self._forward_pre_hooks) or "parametrizations" in self._modules
 
     def _steps(self, memory: SteppedMemory) -> bool:
         """Whether a step may run on the stepper that the memory keeps."""
-        if self.training or self.coverage or torch.is_grad_enabled() or memory.maker != self._maker:
+        if self.training or self.coverage or torch.is_grad_enabled() or not memory.batch or memory.layer is not self:
             return False
-        return bool(memory.batch) and not (self._hooked() or traced())
+        return not (self._computes_weights() or traced())
 
-    def _as_seen(self, memory: Memory) -> tuple["_Attentional", Memory]:
-        """The layer whose weights count, and a plain memory with the score that counts.
-
-        This layer as the memory saw it; or as it is, where its weights learn, or another made the memory.
-        """
-        by, score = self, self.score
+    def _as_seen(self, memory: Memory) -> Memory:
+        """A plain memory with the score that counts: its copy, or this layer's own where the weights learn."""
         if memory.seen is None or learns(self):
-            memory.check_fresh()  # of the score alone: the cells are as they are
+            memory.check_fresh()
+            score = self.score
         else:
             score = memory.scoring()
-            if isinstance(memory.seen, _Attentional) and memory.maker == self._maker:
-                by = memory.seen
-        return by, Memory(score, memory.key, memory.value, memory.valid_lens, memory.packed)
+        return Memory(score, memory.key, memory.value, memory.valid_lens, memory.packed)
 
     def _obstacles(self, inputs: Tensor, memory: Memory, score: Score, before: State | None = None) -> list[str]:
         reasons = sequence.obstacles(self, inputs, memory, score, before)

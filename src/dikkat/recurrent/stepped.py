@@ -1,30 +1,39 @@
 """A memory that a recurrent layer steps over without gradients, as a search does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import fields
 from functools import cached_property
 from threading import Lock
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dikkat import call
 from dikkat.attention import Memory
 from dikkat.cpu.recurrence.launch import Stepper
+from dikkat.snapshot import Writes
 
 
-class Once:
-    """Makes a stepper when it is first asked for, by one of the threads that ask."""
+class SharedStepper:
+    """The stepper of a layer over a memory: made for the first step, and again once the cells have been written to.
 
-    def __init__(self, make: Callable[[], Stepper]) -> None:
-        self._make, self._lock = make, Lock()
-        self._made: Stepper | None = None
+    Args:
+        layer: Its own parameters are the cells'.
+        make: What makes a stepper of the layer as it is.
+    """
 
-    def __call__(self) -> Stepper:
-        """The stepper, made by the first call."""
+    def __init__(self, layer: nn.Module, make: Callable[[], Stepper]) -> None:
+        self.layer, self._make, self._lock = layer, make, Lock()
+        self._made: tuple[Writes, Stepper] | None = None
+
+    def get(self) -> Stepper:
+        """The stepper, made by one of the threads that ask."""
+        cells = cast(Iterable[Tensor], self.layer._parameters.values())
         with self._lock:
-            if self._made is None:
-                self._made = self._make()
-            return self._made
+            if self._made is None or not self._made[0].none(cells):
+                self._made = Writes(cells), self._make()
+            return self._made[1]
 
 
 class SteppedMemory(Memory):
@@ -41,22 +50,37 @@ class SteppedMemory(Memory):
     batch: int = 0
     _whole: Memory
     _rows: Tensor | None
-    _make: Once
+    _shared: SharedStepper
+    _chosen: tuple[Stepper, Stepper] | None = None
 
     @classmethod
-    def of(cls, whole: Memory, make: Once, rows: Tensor | None = None) -> "SteppedMemory":
+    def of(cls, whole: Memory, shared: SharedStepper, rows: Tensor | None = None) -> "SteppedMemory":
         """Some rows of a memory, or all of them."""
         made = object.__new__(cls)
         batch = len(whole.key) if rows is None else len(rows)
-        vars(made).update(_whole=whole, _make=make, _rows=rows, batch=batch)
-        vars(made).update(score=whole.score, seen=whole.seen, stamp=whole.stamp, maker=whole.maker)
+        vars(made).update(_whole=whole, _shared=shared, _rows=rows, batch=batch)
+        vars(made).update(score=whole.score, seen=whole.seen, writes=whole.writes)
         return made
 
-    @cached_property
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is a plain memory."""
+        return Memory, tuple(getattr(self, field.name) for field in fields(Memory))
+
+    @property
+    def layer(self) -> nn.Module:
+        """The layer that made the memory."""
+        return self._shared.layer
+
+    @property
     def stepper(self) -> Stepper:
-        """The stepper, made for the first step, since whole sequences need none; its weights must not change."""
-        whole = self._make()
-        return whole if self._rows is None else whole.select(self._rows)
+        """The stepper of the selected rows, made for the first step, since whole sequences need none."""
+        whole = self._shared.get()
+        if self._rows is None:
+            return whole
+        chosen = self._chosen
+        if chosen is None or chosen[0] is not whole:
+            chosen = vars(self)["_chosen"] = whole, whole.select(self._rows)
+        return chosen[1]
 
     @cached_property
     def _selected(self) -> Memory:
@@ -97,6 +121,6 @@ class SteppedMemory(Memory):
         call.check_rows(rows, self.batch)
         return self.of(
             self._whole,
-            self._make,
+            self._shared,
             rows.to(torch.int64, copy=True) if self._rows is None else self._rows.index_select(0, rows),
         )

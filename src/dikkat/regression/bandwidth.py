@@ -1,32 +1,28 @@
 """How wide the kernel is, and how strong a line's ridge: numbers, rules, or the least leave-one-out squared error."""
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize_scalar
 
 from dikkat.regression.coding import NARROWEST, WIDEST
-from dikkat.regression.criterion import HOPELESS, Criterion, Kind, Measure, Step, Trial
+from dikkat.regression.criterion import HOPELESS, Criterion, Kind, Step, Trial
 from dikkat.regression.factors import factors_of
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import RIDGE
 from dikkat.regression.moments import Profile
-from dikkat.regression.partitions.criterion import PartitionedCriterion
-from dikkat.regression.rules import Places, Rule, beyond, radius, rule_of_thumb, varying, within_dtype
+from dikkat.regression.rules import Rule, beyond, radius, rule_of_thumb, varying, within_dtype
 
-Searched = Literal["loo", "loo-1se", "aic", "gcv"]
+Searched = Literal["loo", "loo-1se", "aic"]
 Steps = list[tuple[Array, float]]
 
 _PLACES = 1000  # size of the sample on which many starts are tried
 _STEPS = 60  # most steps of one descent
 _FINE = 1e-13  # relative gain in the error at which a descent stops: the bandwidth then has about six digits
 _ROUGH = 1e-5  # likewise, of a first descent on the sample
-_HELD, _FOLDS = 400, 5  # places that are held out in turn, and in how many parts
+_HELD, _FOLDS = 400, 5  # rows that are held out in turn, and in how many parts
 _EVENLY = np.log([0.01, 0.1, 1.0, 10.0, 100.0, 1e6])
 _WIDER = 20  # most steps of a tenth by which all bandwidths are made wider
 _FREEDOM = 0.8  # most degrees of freedom of a row: with more, the estimate is a staircase from row to row
@@ -54,14 +50,14 @@ class Chosen(NamedTuple):
 class _Found(NamedTuple):
     """What a search with some number of neighbours came to: the criterion, its steps, and the last of these again."""
 
-    criterion: Measure[Any]
+    criterion: Criterion
     steps: list[Step]
     last: Trial
     neighbors: int | None
 
 
 def choose(
-    joined: Places,
+    joined: Joined,
     asked: str | float | ArrayLike,
     ridge: str | float,
     profile: Profile,
@@ -76,8 +72,6 @@ def choose(
     """
     size, limits = joined.features, np.finfo(joined.dtype)
     amount = 0.0 if degree == 0 else RIDGE if isinstance(ridge, str) else float(ridge)
-    if profile == "average":
-        return Chosen(np.full(size, np.inf), amount, [])
     if isinstance(asked, str) and asked in get_args(Searched):
         free = degree == 1 and isinstance(ridge, str)
         return search(joined, profile, degree, device, None if free else amount, cast(Searched, asked), neighbors)
@@ -96,7 +90,7 @@ def choose(
 
 
 def search(
-    joined: Places,
+    joined: Joined,
     profile: Profile,
     degree: int,
     device: torch.device,
@@ -107,9 +101,9 @@ def search(
     """The bandwidths with the least criterion that a search from several starts finds.
 
     Many starts are tried on a sample of the places, the best are carried to all of them (a bandwidth shrinks with
-    n^(−1/(4 + d))), and the best of these is followed to the minimum: for the Gaussian kernel by the gradient with
-    respect to log σ, with an estimate of the second derivatives that grows on the way (BFGS); for kernels that end
-    somewhere, whose error jumps, along one direction at a time. It is computed in float64.
+    n^(−1/(4 + d))), and the best of these is followed to the minimum by the gradient with respect to log σ, with an
+    estimate of the second derivatives that grows on the way (BFGS). It is computed in float64, and with the Gaussian
+    kernel; Epanechnikov's, whose error has kinks, gets the bandwidths with which its standard deviations are those.
 
     With "loo-1se" the search goes on from there. Where rows are few (all are looked at from the start), bandwidths that
     are all the same number of standard deviations are taken if they predict held-out rows as well, in five folds, or if
@@ -131,8 +125,8 @@ def search(
             a staircase. With "loo-1se" a k has to be better by more than the standard error of the difference.
 
     Returns:
-        The bandwidths, the ridge and the steps over all places. No steps where there is nothing to choose by: all rows
-        at one place, or all values equal.
+        The bandwidths, the ridge and the steps over all places; for Epanechnikov's kernel only the last one. No steps
+        where there is nothing to choose by: all rows at one place, or all values equal.
     """
     whole_variance = joined.variance()
     if joined.places == 1 or whole_variance == 0:
@@ -142,70 +136,65 @@ def search(
     unit = 2.0 ** round(math.log2(whole_variance) / 2)
     joined = joined.in_unit(unit)
     counts: list[int | None] = [cast(int | None, neighbors)]
-    if neighbors == "auto" and isinstance(joined, Joined):
+    if neighbors == "auto":
+        counts = [None]
+    if neighbors == "auto" and joined.numbers:
         different = joined.different
         powers = {max(2, round(different**power)) for power in _COUNTS.tolist()}
         counts = [None, *sorted(count for count in powers if count < different)]
-    tried = [_searched(joined, profile, degree, device, ridge, by, count) for count in counts]
+    tried = [_searched(joined, degree, device, ridge, by, count) for count in counts]
     smooth = (each for each in tried[1:] if each.criterion.freedom(each.last) <= _FREEDOM)
     best = min([tried[0], *smooth], key=lambda each: each.last.error)
-    if by == "loo-1se" and _near(best.criterion, best.last)(tried[0].last):
+    if by == "loo-1se" and _is_near(best.criterion, best.last, tried[0].last):
         best = tried[0]
-    size, rest = joined.features, best.criterion.rest
-    steps = [(within_dtype(np.exp(step.t[:size]), joined.dtype), (step.error + rest) * unit**2) for step in best.steps]
+    size = joined.features
+    path, criterion = best.steps, best.criterion
+    if profile != "gaussian":
+        t = best.last.t + math.log(radius(profile, joined.numbers)) * (np.arange(len(best.last.t)) < size)
+        path = [Criterion(joined, profile, degree, device, ridge, criterion.kind, criterion.factors)(t).step()]
+    steps = [(within_dtype(np.exp(step.t[:size]), joined.dtype), step.error * unit**2) for step in path]
     amount = float(np.exp(best.last.t[-1])) if ridge is None else ridge
     return Chosen(steps[-1][0], amount, steps, best.neighbors)
 
 
 def _searched(
-    joined: Places,
-    profile: Profile,
-    degree: int,
-    device: torch.device,
-    ridge: float | None,
-    by: Searched,
-    neighbors: int | None,
+    joined: Joined, degree: int, device: torch.device, ridge: float | None, by: Searched, neighbors: int | None
 ) -> _Found:
-    """The same for one number of neighbours."""
+    """The best bandwidths of the Gaussian kernel with one number of neighbours."""
     count, size = joined.places, joined.features
-    chosen = _sample(count, degree, len(joined.feature))
+    chosen = _sample(joined, degree)
     kind = cast(Kind, by.removesuffix("-1se"))
-    how: dict[str, Any] = {"profile": profile, "degree": degree, "device": device, "ridge": ridge, "kind": kind}
-    factors = factors_of(joined, neighbors) if isinstance(joined, Joined) else None
-    whole: Measure[Any]
-    whole = part = Criterion(joined.ranked(chosen), **how, factors=factors)
+    factors = factors_of(joined, neighbors)
+    whole = part = Criterion(joined.some(chosen), "gaussian", degree, device, ridge, kind, factors)
     if len(chosen) < count:
-        if isinstance(joined, Joined):
-            whole = Criterion(joined, **how, factors=factors)
-        else:
-            whole = PartitionedCriterion(joined, **how)
+        whole = Criterion(joined, "gaussian", degree, device, ridge, kind, factors)
     rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(joined)
     if ridge is None:
         rule, box = np.append(rule, math.log(RIDGE)), box.with_ridge()
-    descend = _by_gradient if profile == "gaussian" else _by_lines
     grow = np.log(count / len(chosen)) / (4 + size) * box.width
-    found = descend(part, whole, rule, grow, box, _starts)
+    found = _descent(part, whole, _starts(part, rule + grow, box), grow, box)
     if by == "loo-1se":
         few = part is whole and len(rule) > 1  # over many rows some bandwidths more or less cost nothing
         alike = _alike(part, rule, box) if few else None
-        if alike is not None and _predicts_as_well(part, rule, box, descend):
+        if alike is not None and _predicts_as_well(part, alike, rule, box):
             found.append(alike.step())
         else:
             found.append(_simplest(whole, whole(found[-1].t), alike, box))
-    last: Trial = whole(found[-1].t)
+    last = whole(found[-1].t)
     if whole.kind == "loo":  # the others count the degrees of freedom themselves
         wider = _wide_enough(whole, last, box)
         last, found = wider, found if wider is last else [*found, wider.step()]
     return _Found(whole, found, last, neighbors)
 
 
-def _sample(count: int, degree: int, size: int) -> NDArray[np.intp]:
-    """Places spread evenly over all, one at random in each stretch, so that no grid is in step with them."""
+def _sample(joined: Joined, degree: int) -> NDArray[np.intp]:
+    """Places spread evenly over the values, whatever their coordinates; one at random in each stretch."""
+    size, count = len(joined.feature), joined.places
     room = max(100, int(_PLACES * min(1.0, 2 / size if degree else (4 / size) ** 0.5)))
     if count <= room:
         return np.arange(count)
     ends = np.arange(room + 1) * count // room
-    return np.random.default_rng(0).integers(ends[:-1], ends[1:])
+    return np.sort(np.lexsort(joined.y.T[::-1])[np.random.default_rng(0).integers(ends[:-1], ends[1:])])
 
 
 class _Box(NamedTuple):
@@ -232,7 +221,7 @@ class _Box(NamedTuple):
         return np.clip(t, self.low, self.high)
 
 
-def _box(joined: Places) -> _Box:
+def _box(joined: Joined) -> _Box:
     """A constant feature stays where it counts for nothing."""
     limits = np.tile(beyond(joined), (3, 1))
     for c, (gap, width) in enumerate(joined.numeric(_gap_and_range)):
@@ -263,79 +252,74 @@ def _alike(criterion: Criterion, rule: Array, box: _Box) -> Trial:
     return min((trial(step, amount) for step in np.linspace(-2.0, 5.0, 15) for amount in amounts), key=_error)
 
 
-def _predicts_as_well(criterion: Criterion, rule: Array, box: _Box, descend: "_Descent") -> bool:
-    """Whether bandwidths that are alike predict held-out places as well as those with one for each feature.
+def _predicts_as_well(criterion: Criterion, alike: Trial, rule: Array, box: _Box) -> bool:
+    """Whether bandwidths that are alike predict held-out rows as well as those with one for each feature.
 
-    On few rows the least of an error over many bandwidths is no measure of theirs. Each fold is searched without what
-    was found over all places, which knows its held-out ones; to be quick, from the best bandwidths that are alike.
+    On few rows the least of an error over many bandwidths is no measure of theirs. Rows go to the folds in turn, in the
+    order of their leave-one-out errors: no chance is in that, nor anything that turning or scaling X or y changes. Each
+    fold is searched without what was found over all rows, which knows its held-out ones; to be quick, from the best
+    bandwidths that are alike.
     """
-    joined = criterion.joined
-    order = np.lexsort(joined.x.T[::-1])
-    order = order[np.random.default_rng(0).permutation(len(order))][:_HELD]
-    if len(order) < 2 * _FOLDS:
+    joined, rows = criterion.joined, criterion.joined.rows()
+    error = torch.cat([alike.left[criterion.alone[:, 0] > 0], alike.repeated]).mean(1).cpu().numpy()
+    counts = rows.times.astype(int)
+    each = np.repeat(np.argsort(error, kind="stable"), counts[np.argsort(error, kind="stable")])
+    each = each[np.arange(min(_HELD, len(each))) * len(each) // min(_HELD, len(each))]
+    place, y, weight = rows.place[each], rows.y[each], (rows.weight / counts)[each]
+    if len(each) < 2 * _FOLDS:
         return True
-    errors = np.zeros(2)
-    for fold in range(_FOLDS):
-        out = np.arange(len(order)) % _FOLDS == fold
-        inner = criterion.of(joined.some(np.sort(order[~out])))
-        if inner.variance == 0:
+    errors, fold = np.zeros(2), np.arange(len(each)) % _FOLDS
+    for number in range(_FOLDS):
+        held, others = (joined.of(place[of], y[of], weight[of]) for of in (fold == number, fold != number))
+        inner = criterion.of(others)
+        if inner.variance == 0 or others.places == 1:
             continue
-        alike = _alike(inner, rule, box)
-        starts = partial(_from, alike.t, criterion.profile)
-        own = _simplest(inner, inner(descend(inner, inner, rule, 0 * box.width, box, starts)[-1].t), None, box)
-        for place, step in enumerate((own, alike)):
-            errors[place] += inner.error_at(joined.some(order[out]), step.t)
+        inner_alike = _alike(inner, rule, box)
+        starts = [inner_alike, *_with_some(inner, rule, box, inner_alike)]
+        own = _simplest(inner, inner(_descent(inner, inner, starts, 0 * box.width, box)[-1].t), None, box)
+        for which, step in enumerate((own, inner_alike)):
+            errors[which] += inner.error_at(held, step.t)
     return bool(errors[1] <= errors[0])
 
 
-def _simplest(criterion: Measure[Any], best: Trial, alike: Trial | None, box: _Box) -> Step:
+def _simplest(criterion: Criterion, best: Trial, alike: Trial | None, box: _Box) -> Step:
     """The step with the fewest features, and then the widest bandwidths, that is hardly worse than the best."""
-    is_near = _near(criterion, best)
 
     def without(trial: Trial, c: int) -> Trial:
         t = trial.t.copy()
         t[c] = box.high[c]
-        tried: Trial = criterion(t)
-        return tried
+        return criterion(t)
 
-    chosen: Trial = alike if alike is not None and is_near(alike) else best
+    chosen = alike if alike is not None and _is_near(criterion, best, alike) else best
     there = np.flatnonzero(best.t < box.far) if chosen is best else np.empty(0, int)
     costs = [without(best, c).error for c in there.tolist()] if len(there) > 1 else []
     for c in there[np.argsort(costs)].tolist():
         trial = without(chosen, c)
-        if is_near(trial):
+        if _is_near(criterion, best, trial):
             chosen = trial
     for _ in range(_WIDER):
         trial = criterion(box.clip(chosen.t + 0.1 * box.width))
-        if not is_near(trial):
+        if not _is_near(criterion, best, trial):
             break
         chosen = trial
     return chosen.step()
 
 
-def _wide_enough(criterion: Measure[Any], best: Trial, box: _Box) -> Trial:
+def _wide_enough(criterion: Criterion, best: Trial, box: _Box) -> Trial:
     """The best, or what leaves more rows a say if it leaves too few; of several features, if that is hardly worse."""
-    is_near, last, alone = _near(criterion, best), best, box.width.sum() == 1
+    last, alone = best, box.width.sum() == 1
     while criterion.freedom(last) > _FREEDOM:
         trial = criterion(box.clip(last.t + 0.05 * box.width))
-        if np.array_equal(trial.t, last.t) or not (alone or is_near(trial)):
+        if np.array_equal(trial.t, last.t) or not (alone or _is_near(criterion, best, trial)):
             break
         last = trial
     return last
 
 
-def _near(criterion: Measure[Any], best: Trial) -> Callable[[Trial], bool]:
+def _is_near(criterion: Criterion, best: Trial, trial: Trial) -> bool:
     """Whether an error is larger than the best by at most the standard error of the difference."""
-
-    def is_near(trial: Trial) -> bool:
-        more = criterion.excess(trial, best)
-        return more.mean <= more.deviation / math.sqrt(more.number)
-
-    return is_near
-
-
-_Starts = Callable[[Criterion, Array, _Box], list[Trial]]
-_Descent = Callable[[Criterion, Measure[Any], Array, Array, _Box, _Starts], list[Step]]
+    more, standard_error = criterion.excess(trial, best)
+    return more <= standard_error
 
 
 class _Path(NamedTuple):
@@ -346,11 +330,9 @@ class _Path(NamedTuple):
     curve: Array
 
 
-def _by_gradient(
-    part: Criterion, whole: Measure[Any], rule: Array, grow: Array, box: _Box, starts: _Starts
-) -> list[Step]:
-    """For the Gaussian kernel, which is smooth."""
-    rough = _rough(part, starts(part, rule + grow, box), box)
+def _descent(part: Criterion, whole: Criterion, starts: list[Trial], grow: Array, box: _Box) -> list[Step]:
+    """The steps from the best start to the minimum over all places."""
+    rough = _rough(part, starts, box)
     if part is whole:
         fine = [_descend(whole, path.last, box, _FINE, path.curve) for path in rough[:2]]
         start, end = min(zip(rough, fine, strict=False), key=lambda pair: _last_error(pair[1]))
@@ -377,33 +359,15 @@ def _starts(part: Criterion, rule: Array, box: _Box) -> list[Trial]:
     grid = [part(box.clip(rule + step * box.width)) for step in np.linspace(-3.5, 3.5, 11)]
     ordered = sorted(grid, key=_error)
     starts: list[Trial] = [part(box.clip(rule)), *ordered[:2]]
-    if len(rule) > 1:
-        starts += [*_with_some(part, ordered[0], box), _from_one(part, rule, box, ordered[0])]
-    return starts
+    return starts + _with_some(part, rule, box, ordered[0]) if len(rule) > 1 else starts
 
 
-def _from(known: Array, profile: Profile, part: Criterion, rule: Array, box: _Box) -> list[Trial]:
-    """What was found with a kernel, such with only some of the features, and from the one that alone says most."""
-    size = int(box.width.sum())
-    wider = math.log(radius(part.profile, size) / radius(profile, size)) * box.width
-    best = part(box.clip(known + wider))
-    return [best, *_with_some(part, best, box), _from_one(part, rule, box, best)]
+def _with_some(part: Criterion, rule: Array, box: _Box, best: Trial) -> list[Trial]:
+    """Starts with only some of the features, by what each says alone, so that the columns' order is nothing.
 
-
-def _with_some(part: Criterion, best: Trial, box: _Box) -> list[Trial]:
-    """Without the features that count for little, left out one by one, and with those that count, taken in likewise."""
-    found = []
-    for trial, other in ((best, box.far), (part(np.maximum(best.t, box.far)), best.t)):
-        for c in range(len(best.t))[::-1]:  # the slopes first, if they are searched for
-            changed = trial.t.copy()
-            changed[c] = other[c]
-            trial = min(trial, part(changed), key=_error)
-        found.append(trial)
-    return found
-
-
-def _from_one(part: Criterion, rule: Array, box: _Box, best: Trial) -> Trial:
-    """From the one feature that alone says most, however narrow its bandwidth: others hide what oscillates."""
+    Without those that count for little, left out one by one; with those that count, taken in likewise; and from the one
+    that alone says most, however narrow its bandwidth: others hide what oscillates.
+    """
 
     def alone(c: int, step: float) -> Trial:
         t = np.where(box.width > 0, box.far, rule)
@@ -411,12 +375,22 @@ def _from_one(part: Criterion, rule: Array, box: _Box, best: Trial) -> Trial:
         return part(box.clip(t))
 
     features = np.flatnonzero((box.width > 0) & (box.low < box.high)).tolist()
-    trial = min((alone(c, step) for c in features for step in _ALONE), key=_error, default=best)
+    single = {c: min((alone(c, step) for step in _ALONE), key=_error) for c in features}
+    features.sort(key=lambda c: single[c].error)
+    ridge = np.flatnonzero(box.width == 0).tolist()
+    found = []
+    for trial, other in ((best, box.far), (part(np.maximum(best.t, box.far)), best.t)):
+        for c in [*ridge, *features[::-1]]:  # the slopes first, if they are searched for
+            changed = trial.t.copy()
+            changed[c] = other[c]
+            trial = min(trial, part(changed), key=_error)
+        found.append(trial)
+    trial = single[features[0]] if features else best
     for c in features:
         changed = trial.t.copy()
         changed[c] = best.t[c] if trial.t[c] >= box.far[c] else trial.t[c]
         trial = min(trial, part(changed), key=_error)
-    return trial
+    return [*found, trial]
 
 
 def _error(step: Step) -> float:
@@ -427,7 +401,7 @@ def _last_error(path: _Path) -> float:
     return path.last.error
 
 
-def _descend(criterion: Measure[Any], start: Trial, box: _Box, tolerance: float, curve: Array | None = None) -> _Path:
+def _descend(criterion: Criterion, start: Trial, box: _Box, tolerance: float, curve: Array | None = None) -> _Path:
     """Quasi-Newton steps (BFGS) in a box, until the next one promises less than a share of the error.
 
     By hand, since SciPy's L-BFGS-B in its place looks at 2.3 times as many pairs of rows on curves of 2,500 points in 1
@@ -471,10 +445,10 @@ def _newton(t: Array, slope: Array, curve: Array, box: _Box) -> Array:
     return box.clip(np.where(leaving, box.high, t + step)) - t
 
 
-def _downhill(criterion: Measure[Any], trial: Trial, step: Array, gain: float) -> Trial | None:
+def _downhill(criterion: Criterion, trial: Trial, step: Array, gain: float) -> Trial | None:
     """The first point back along a step where the error falls in proportion to what the slope promises."""
     for _ in range(10):
-        following: Trial = criterion(trial.t + step)
+        following = criterion(trial.t + step)
         rise = following.error - trial.error
         if rise <= -1e-4 * gain + 1e-15 * trial.error:
             return following
@@ -491,39 +465,3 @@ def _updated(curve: Array, step: Array, change: Array) -> Array:
         share = 0.8 * bend / (bend - seen)
         change = share * change + (1 - share) * along
     return curve - np.outer(along, along) / bend + np.outer(change, change) / float(step @ change)
-
-
-def _by_lines(part: Criterion, whole: Measure[Any], rule: Array, grow: Array, box: _Box, starts: _Starts) -> list[Step]:
-    """For a kernel that ends somewhere: in the Gaussian kernel's proportions, and then along each feature."""
-    size = int(box.width.sum())
-    smooth = rule
-    if len(rule) > 1:
-        gaussian = part.smooth()
-        smooth = _rough(gaussian, starts(gaussian, rule + grow, box), box)[0].last.t - grow
-    shape = smooth + math.log(radius(part.profile, size)) * box.width
-    together = box.width
-    # Every point reaches every other.
-    reach = np.log(np.sqrt(size)) + ((box.far - np.minimum(shape, box.far)) * box.width).max()
-    best = _along(part, part(box.clip(shape + grow)).step(), together, box, np.linspace(-3.5, max(reach, 0), 16))
-    for c in np.flatnonzero(box.low < box.high) if len(rule) > 1 else ():
-        best = _along(
-            part, best, np.eye(len(rule))[c], box, np.array([-1.2, -0.4, 0.4, 1.2, max(box.far[c] - best.t[c], 2)])
-        )
-    start = best if part is whole else whole(box.clip(best.t - grow)).step()
-    final = _along(whole, start, together, box, np.array([-0.4, 0.0, 0.4]))
-    return [start, final] if final.error < start.error else [start]
-
-
-def _along(criterion: Measure[Any], start: Step, direction: Array, box: _Box, steps: Array) -> Step:
-    """The best point of a line: of a grid, and then by golden sections and parabolas in the best cells of it."""
-    seen = [start]
-
-    def error(step: float) -> float:
-        seen.append(criterion(box.clip(start.t + step * direction)).step())
-        return seen[-1].error
-
-    steps = np.sort(steps)
-    lowest = int(np.argmin([error(step) for step in steps]))
-    bounds = steps[max(0, lowest - 1)], steps[min(len(steps) - 1, lowest + 1)]
-    minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": 1e-3, "maxiter": 12})
-    return min(seen, key=_error)

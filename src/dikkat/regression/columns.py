@@ -207,7 +207,8 @@ def _alike(level: Level) -> float | str:
 
 def _levels(values: NDArray[Any], called: str) -> tuple[Level, ...]:
     """Those that occur, sorted: numbers, and then texts."""
-    found = set(_checked([value for value in values.tolist() if not _is_missing(value)], called))
+    cells = (value.item() if isinstance(value, np.generic) else value for value in values.tolist())
+    found = set(_checked([value for value in cells if not _is_missing(value)], called))
     return tuple(sorted(found, key=lambda value: (isinstance(value, str), value)))
 
 

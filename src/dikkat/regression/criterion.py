@@ -1,39 +1,42 @@
-r"""What a bandwidth is chosen by: the leave-one-out squared error, and two criteria that count degrees of freedom.
+r"""What a bandwidth is chosen by: the leave-one-out squared error, or AIC, which counts degrees of freedom.
 
-For one place g of the training rows, all rows at that place are left out together, so that repeated rows and integer
-weights mean the same. With the places joined (weight $W_g$, mean value $\bar y_g$) the error is
+With the rows at one place joined (weight $W_g$, mean value $\bar y_g$), the estimate at g is found without them:
+$\hat y_{-g}$, with $a_g$ the square of the length of its row of the smoother matrix in units of one row's weight, so
+that a row of weight w at g would have the leverage $w a_g/(1 + w a_g)$. Each of its rows is then predicted from all
+others, those at its own place as well,
 
-$$ \frac{1}{\sum_g W_g} \sum_g \Big( W_g (\bar y_g - \hat y_{-g})^2 + \sum_{i \in g} w_i (y_i - \bar y_g)^2 \Big) , $$
+$$ y_i - \hat y_{-i} = \frac{(\bar y_g - \hat y_{-g}) + (1 + W_g a_g)(y_i - \bar y_g)}{1 + (W_g - v_i) a_g} , $$
 
-the mean over the outputs where there are several. A place that no other reaches is answered with the mean of the
-others, lest a bandwidth win by answering nothing.
+with $v_i$ the weight that is left out. Rows equal in x and y are copies, which are left out together, so that repeated
+rows and integer weights mean the same: $v_i$ is the sum of their weights. Where y is discrete equal rows are no copies:
+of those that share their place with other values, and whose value occurs at other places too, a single row is left out,
+$v_i \le 1$. The error is the weighted mean of the squares, over the outputs as well. A place that no other reaches is
+answered with the mean of the others, lest a bandwidth win by answering nothing.
 
-With the same leave-one-out errors $e_g$, and the share $1 - s_g$ that a place has in its own estimate, residuals are
-$s_g e_g$, the degrees of freedom $\nu = \sum_g (1 - s_g)$, and with RSS the mean square of the residuals and n the sum
-of the weights
+With the share $s_g = 1/(1 + W_g a_g)$ that a place has not in its own estimate, the residual of its mean is
+$s_g (\bar y_g - \hat y_{-g})$, the degrees of freedom are $\nu = \sum_g (1 - s_g)$, and with RSS the mean square of the
+residuals and n the sum of the weights
 
-$$ \mathrm{GCV} = \frac{\mathrm{RSS}}{(1 - \nu/n)^2}, \qquad
-\mathrm{AIC_c} = \log \mathrm{RSS} + \frac{1 + \nu/n}{1 - (\nu + 2)/n} . $$
+$$ \mathrm{AIC_c} = \log \mathrm{RSS} + \frac{1 + \nu/n}{1 - (\nu + 2)/n} , $$
 
-The latter is taken as $e^{\mathrm{AIC_c} - 1}$, which is least at the same place and a square like the others.
+It is taken as $e^{\mathrm{AIC_c} - 1}$, which is least at the same place and a square like the others.
 
-Source: Craven and Wahba 1979; Hurvich, Simonoff and Tsai 1998.
+Source: Hurvich, Simonoff and Tsai 1998.
 """
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Literal
 
 import numpy as np
 import torch
 
 from dikkat.regression.factors import Factors, factors_of, local_bandwidth
-from dikkat.regression.joined import Array, Joined, Whole
+from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import local_fit, ridge_at, ridge_of
 from dikkat.regression.moments import Points, Profile, Window, moments, parts, sensitivity
 
-Kind = Literal["loo", "gcv", "aic"]
+Kind = Literal["loo", "aic"]
 
 _DIFFERENCE = 1e-4  # of t, by which criteria without a derivative are differentiated
 HOPELESS = 1e20  # variances, from which an error is as good as infinite; below, squares of its slopes are numbers
@@ -41,11 +44,11 @@ HOPELESS = 1e20  # variances, from which an error is as good as infinite; below,
 
 @dataclass(frozen=True)
 class Step:
-    """The criterion at one t; its error is the part that depends on t.
+    """The criterion at one t.
 
     Attributes:
         t: log σ of each feature; and log ρ behind it where the ridge is searched for too.
-        error: The criterion; of "loo" the part that depends on t.
+        error: The criterion.
     """
 
     t: Array
@@ -54,19 +57,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Trial(Step):
-    """A step with what the gradient there needs."""
-
-    def step(self) -> Step:
-        """This step without that: a path has many steps."""
-        return Step(self.t, self.error)
-
-
-@dataclass(frozen=True)
-class Fits(Trial):
-    """A trial of n places at hand.
+    """A step with what the gradient there needs, of n places.
 
     Attributes:
-        left: (n, v), what is left of the values.
+        left: (n, v), the estimates at the places, each without its place, less the mean values there.
+        repeated: (k, v), the estimates without each row of `Joined.repeats`, less its value.
         lse: (n,), of the moments.
         row: (n, k), of the local fit.
         theta: (n, k, v), of the local fit.
@@ -74,133 +69,29 @@ class Fits(Trial):
     """
 
     left: torch.Tensor
+    repeated: torch.Tensor
     lse: torch.Tensor
     row: torch.Tensor
     theta: torch.Tensor
     kept: torch.Tensor
 
-
-_Trial = TypeVar("_Trial", bound=Trial)
-
-
-class Spread(NamedTuple):
-    """Of numbers: how many, their mean, and the sum of the squares about it, which merge."""
-
-    number: int
-    mean: float
-    squares: float
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation."""
-        return math.sqrt(self.squares / self.number)
-
-    @classmethod
-    def of(cls, numbers: Array) -> "Spread":
-        """Of so many numbers, at least one."""
-        mean = float(numbers.mean())
-        return cls(len(numbers), mean, float(np.square(numbers - mean).sum()))
-
-    def merged(self, other: "Spread") -> "Spread":
-        """Of both sets of numbers."""
-        number = self.number + other.number
-        apart, share = other.mean - self.mean, other.number / number
-        squares = self.squares + other.squares + self.number * share * apart**2
-        return Spread(number, self.mean + share * apart, squares)
+    def step(self) -> Step:
+        """This step without that: a path has many steps."""
+        return Step(self.t, self.error)
 
 
-class Measure(ABC, Generic[_Trial]):
-    """The criterion as a function of t = log σ, and its gradient where K is smooth.
+class Criterion:
+    """The criterion as a function of t = log σ, and its gradient where K is smooth; over places that see each other.
 
     With `ridge` None the last of t is log ρ.
 
     Args:
-        whole: What is known of all places.
+        joined: The places.
         profile: A kernel with a bandwidth.
         degree: 0 for the constant order, 1 for the linear one.
         device: Where to compute.
         ridge: ρ; None where it is searched for.
         kind: Which criterion.
-    """
-
-    def __init__(
-        self,
-        whole: Whole,
-        profile: Profile,
-        degree: int,
-        device: torch.device,
-        ridge: float | None = 0.0,
-        kind: Kind = "loo",
-    ) -> None:
-        self.whole, self.profile, self.degree, self.device, self.ridge = whole, profile, degree, device, ridge
-        self.kind = kind
-        self.variance = whole.variance
-        self.rest = whole.within if kind == "loo" else 0.0
-        """What is to be added to an error for the whole criterion."""
-        self.spread = torch.tensor(whole.spread, device=device)[: whole.numbers]
-
-    @abstractmethod
-    def __call__(self, t: Array) -> _Trial:
-        """The error at one t."""
-
-    @abstractmethod
-    def gradient(self, trial: _Trial) -> tuple[Array, Array]:
-        """Of the error with respect to t, and Gauss and Newton's guess at its second derivatives, a matrix."""
-
-    @abstractmethod
-    def sums(self, trial: _Trial) -> Array:
-        """(3,): of the places the mean squared errors, those of the residuals, and ν; they add."""
-
-    @abstractmethod
-    def excess(self, trial: _Trial, best: _Trial) -> Spread:
-        """By how much each place's part of the mean squared error, in units of the mean, is more than in another."""
-
-    def error(self, sums: Array) -> float:
-        """The criterion, or the part of it that depends on t, from the sums over all places."""
-        squares, residual, freedom = sums.tolist()
-        if self.kind == "loo":
-            return float(squares)
-        residual += self.whole.within
-        count = self.whole.weight
-        free = 1 - freedom / count - (2 / count if self.kind == "aic" else 0.0)
-        if free <= 0 or residual <= 0:
-            return math.inf
-        if self.kind == "gcv":
-            found = residual / free**2
-        else:
-            found = residual * math.exp(min((1 + freedom / count) / free - 1, 600.0))
-        return float(found) if found < HOPELESS * self.variance else math.inf
-
-    def freedom(self, trial: _Trial) -> float:
-        """ν over the number of rows, of which there is at least one at each place."""
-        return float(self.sums(trial)[2]) / max(self.whole.places, self.whole.weight)
-
-    def _differences(self, trial: _Trial) -> tuple[Array, Array]:
-        slope = np.array([self(trial.t + step).error - trial.error for step in _DIFFERENCE * np.eye(len(trial.t))])
-        return slope / _DIFFERENCE, self.variance * np.eye(len(trial.t))
-
-    def ridge_at(self, t: Array, window: Window) -> torch.Tensor:
-        """Λ S_0 at t, of the features that are numbers, under a window."""
-        amount = torch.tensor(math.exp(t[-1]) if self.ridge is None else self.ridge, dtype=torch.float64)
-        return ridge_of(amount, self.spread, window.bandwidth[..., : len(self.spread)])
-
-    def window(self, t: Array) -> Window:
-        """The kernel at t."""
-        bandwidth = torch.tensor(np.exp(t[self.whole.feature]), dtype=torch.float64, device=self.device)
-        return Window(self.profile, bandwidth, tolerance=float(np.finfo(np.float64).eps))
-
-
-class Criterion(Measure[Fits]):
-    """The criterion over places that are at hand, which see each other alone.
-
-    Args:
-        joined: The places.
-        profile: As for `Measure`, and what follows.
-        degree: Likewise.
-        device: Likewise.
-        ridge: Likewise.
-        kind: Likewise.
-        whole: What is known of all places, of which these are a part; None where they are all.
         factors: What bandwidths are multiplied with from place to place; None where they are everywhere the same.
     """
 
@@ -212,23 +103,29 @@ class Criterion(Measure[Fits]):
         device: torch.device,
         ridge: float | None = 0.0,
         kind: Kind = "loo",
-        whole: Whole | None = None,
         factors: Factors | None = None,
     ) -> None:
-        super().__init__(joined.whole() if whole is None else whole, profile, degree, device, ridge, kind)
-        self.joined, self.factors = joined, factors
-        self.wider = 1.0 if factors is None else torch.from_numpy(factors.left_out(joined.x)).to(device)
+        self.joined, self.profile, self.degree, self.device = joined, profile, degree, device
+        self.ridge, self.kind, self.factors = ridge, kind, factors
+        self.variance, self.total = joined.variance(), joined.total
+        self.within = float(np.average(joined.within.mean(1), weights=joined.weight))
+        self.spread = torch.tensor(joined.spread(), device=device)[: joined.numbers]
+        self.wider = 1.0 if factors is None else torch.from_numpy(factors.left_out(joined)).to(device)
         self.points = Points(
             *(torch.tensor(each, dtype=torch.float64, device=device) for each in (joined.x, joined.y, joined.weight))
         )
         value, weight = self.points.value, self.points.weight[:, None]
-        total = self.whole.weight
-        self.share = weight / (total * value.shape[1])
-        rest = total - weight
-        every = torch.tensor(self.whole.value, device=device)
+        self.share = weight / (self.total * value.shape[1])
+        rest = self.total - weight
+        every = torch.tensor(joined.weight @ joined.y, device=device)
         self.others = torch.where(rest > 0, (every - weight * value) / rest, 0.0)
+        self.place = torch.from_numpy(joined.repeats.place).to(device)
+        self.alone = self.share.index_fill(0, self.place, 0.0)
+        y, own, out = (torch.tensor(each, dtype=torch.float64, device=device) for each in joined.repeats[1:])
+        self.about = y - value[self.place]
+        self.repeats_share, self.rest = own[:, None] / (self.total * value.shape[1]), weight[self.place] - out[:, None]
 
-    def __call__(self, t: Array) -> Fits:
+    def __call__(self, t: Array) -> Trial:
         """The error at one t."""
         window, places = self.window(t), torch.arange(len(self.points.key), device=self.device)
         pieces = [
@@ -237,26 +134,76 @@ class Criterion(Measure[Fits]):
         trial = self.fits(t, *(torch.cat(piece) for piece in zip(*pieces, strict=True)))
         return replace(trial, error=self.error(self.sums(trial)))
 
-    def fits(self, t: Array, lse: torch.Tensor, row: torch.Tensor, theta: torch.Tensor) -> Fits:
+    def fits(self, t: Array, lse: torch.Tensor, row: torch.Tensor, theta: torch.Tensor) -> Trial:
         """What local fits at the places come to; its error is still to be said."""
         left = theta[:, 0] - self.points.value
         lost = ~(torch.isfinite(left).all(1, keepdim=True) & torch.isfinite(lse)[:, None])
         left = torch.where(lost, self.others - self.points.value, left)
         own = self.points.weight * row[:, 0] * (-lse).exp()
         kept = (1 / (1 + own)).nan_to_num(0.0)
-        return Fits(t, math.nan, left, lse, row, theta, kept)
+        bare, own = self._bare(lse, row), self.points.weight[self.place, None]
+        repeated = (bare * left[self.place] - (bare + own) * self.about) / (bare + self.rest)
+        return Trial(t, math.nan, left, repeated, lse, row, theta, kept)
 
-    def sums(self, trial: Fits) -> Array:
-        """(3,): of the places the mean squared errors, those of the residuals, and ν; they add."""
+    def _bare(self, lse: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        """1/a of the places of repeats, (k, 1); 0 where no other place is in reach."""
+        found: torch.Tensor = (lse.exp() / row[:, 0])[self.place, None]
+        return found.nan_to_num(0.0)
+
+    def error(self, sums: Array) -> float:
+        """The criterion from the sums over all places."""
+        squares, residual, freedom = sums.tolist()
+        if self.kind == "loo":
+            return float(squares)
+        residual += self.within
+        count = self.total
+        free = 1 - (freedom + 2) / count
+        if free <= 0 or residual <= 0:
+            return math.inf
+        found = residual * math.exp(min((1 + freedom / count) / free - 1, 600.0))
+        return float(found) if found < HOPELESS * self.variance else math.inf
+
+    def freedom(self, trial: Trial) -> float:
+        """ν over the number of rows, of which there is at least one at each place."""
+        return float(self.sums(trial)[2]) / max(self.joined.places, self.total)
+
+    def _differences(self, trial: Trial) -> tuple[Array, Array]:
+        slope = np.array([self(trial.t + step).error - trial.error for step in _DIFFERENCE * np.eye(len(trial.t))])
+        return slope / _DIFFERENCE, self.variance * np.eye(len(trial.t))
+
+    def ridge_at(self, t: Array, window: Window) -> torch.Tensor:
+        """Λ S_0 at t, of the features that are numbers, under a window."""
+        amount = torch.tensor(math.exp(t[-1]) if self.ridge is None else self.ridge, dtype=torch.float64)
+        return ridge_of(amount, self.spread, window.bandwidth[..., : len(self.spread)])
+
+    def sums(self, trial: Trial) -> Array:
+        """(3,): the mean squared errors of rows, those of places' residuals, and ν."""
         residual = trial.kept[:, None] * trial.left
-        squares = [(self.share * each.square()).sum() for each in (trial.left, residual)]
+        squares = [(self.alone * trial.left.square()).sum(), (self.share * residual.square()).sum()]
+        squares[0] = squares[0] + (self.repeats_share * trial.repeated.square()).sum()
         found: Array = torch.stack([*squares, (1 - trial.kept).sum()]).cpu().numpy()
         return found
 
-    def excess(self, trial: Fits, best: Fits) -> Spread:
-        """By how much each place's part of the mean squared error, in units of the mean, is more than in another."""
-        losses = [(self.whole.places * self.share * each.left.square()).sum(1) for each in (trial, best)]
-        return Spread.of((losses[0] - losses[1]).cpu().numpy())
+    def loss(self, trial: Trial) -> torch.Tensor:
+        """(m, v): the mean squared error of the rows at each place."""
+        weighted = self.repeats_share * trial.repeated.square()
+        there = torch.zeros_like(trial.left).index_add_(0, self.place, weighted) / self.share
+        return torch.where(self.alone > 0, trial.left.square(), there)
+
+    def excess(self, trial: Trial, best: Trial) -> tuple[float, float]:
+        """By how much the mean of the rows' squared errors is more than in another, and its standard error."""
+        alone, repeats = (
+            [(share * each.square()).sum(1) for each in errors]
+            for share, errors in (
+                (self.alone, (trial.left, best.left)),
+                (self.repeats_share, (trial.repeated, best.repeated)),
+            )
+        )
+        more = torch.cat([alone[0] - alone[1], repeats[0] - repeats[1]]).cpu().numpy()
+        count = np.concatenate([self.alone[:, 0].cpu().numpy() > 0, self.joined.repeats.times])
+        number = count.sum()
+        mean, each = float(more.sum()), number * np.divide(more, count, out=np.zeros_like(more), where=count > 0)
+        return mean, float(np.sqrt(count @ np.square(each - mean)) / number)
 
     def _fit(self, places: torch.Tensor, window: Window, t: Array) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """What is kept of some places: their moments are much larger than that."""
@@ -264,55 +211,57 @@ class Criterion(Measure[Fits]):
         fit = local_fit(found, self.ridge_at(t, window))
         return found.lse, fit.row, fit.theta
 
-    def gradient(self, trial: Fits) -> tuple[Array, Array]:
+    def gradient(self, trial: Trial) -> tuple[Array, Array]:
         """Of the error with respect to t, and Gauss and Newton's guess at its second derivatives, a matrix."""
         if self.kind != "loo":
             return self._differences(trial)
-        key, window = self.points.key, self.window(trial.t)
-        change = sensitivity(
-            key,
-            self.points,
-            window,
-            trial.lse,
-            trial.row,
-            trial.theta,
-            exclude=torch.arange(len(key), device=self.device),
-        )
-        return self.slopes(trial, change)
-
-    def slopes(self, trial: Fits, change: torch.Tensor) -> tuple[Array, Array]:
-        """The same from how the estimates at the places change with each coordinate's log σ; both add."""
-        summed = change.new_zeros(len(change), self.whole.features, change.shape[2])
-        feature = torch.from_numpy(self.whole.feature).to(self.device)
+        key, window, points, theta = self.points.key, self.window(trial.t), self.points, trial.theta
+        if len(self.place):  # log 1/a changes as a further output does whose values are 0 and whose fit is −u
+            points = Points(key, torch.nn.functional.pad(points.value, (0, 1)), points.weight)
+            theta = torch.cat([theta, -trial.row[..., None]], -1)
+        exclude = torch.arange(len(key), device=self.device)
+        change = sensitivity(key, points, window, trial.lse, trial.row, theta, exclude=exclude)
+        summed = change.new_zeros(len(change), self.joined.features, change.shape[2])
+        feature = torch.from_numpy(self.joined.feature).to(self.device)
         change = summed.index_add_(1, feature, change)  # of coordinates that have one bandwidth
         if self.degree:
-            change = self._with_ridge(change, trial)
+            change = self._with_ridge(change, trial, theta)
         change = torch.where(torch.isfinite(change), change, 0.0)
-        weighted = change * self.share[:, None]
-        slope = 2 * torch.einsum("gcv,gv->c", weighted, trial.left)
-        curve = 2 * torch.einsum("gcv,gev->ce", weighted, change)
+        values = trial.left.shape[1]
+        pieces = [(change[..., :values], self.alone, trial.left)]
+        if len(self.place):
+            bare, place = self._bare(trial.lse, trial.row)[..., None], self.place
+            barer = (change[..., values:] / trial.row[:, :1, None])[place]
+            own = change[place, :, :values] + barer * (trial.left[place] - self.about - trial.repeated)[:, None]
+            pieces.append((bare * own / (bare + self.rest[..., None]), self.repeats_share, trial.repeated))
+        changes, shares, errors = (torch.cat(each) for each in zip(*pieces, strict=True))
+        weighted = changes * shares[:, None]
+        slope = 2 * torch.einsum("gcv,gv->c", weighted, errors)
+        curve = 2 * torch.einsum("gcv,gev->ce", weighted, changes)
         return slope.cpu().numpy(), curve.cpu().numpy()
 
     def window(self, t: Array) -> Window:
         """The kernel at t, about each place."""
-        window = super().window(t)
+        window = self._window(t)
         return window if self.factors is None else replace(window, bandwidth=window.bandwidth * self.wider)
 
-    def smooth(self) -> "Criterion":
-        """The same with the Gaussian kernel."""
-        return Criterion(self.joined, "gaussian", self.degree, self.device, self.ridge, self.kind, factors=self.factors)
+    def _window(self, t: Array) -> Window:
+        """The kernel at t, of the same bandwidths everywhere."""
+        bandwidth = torch.tensor(np.exp(t[self.joined.feature]), dtype=torch.float64, device=self.device)
+        return Window(self.profile, bandwidth, tolerance=float(np.finfo(np.float64).eps))
 
     def of(self, joined: Joined) -> "Criterion":
         """The same of other places."""
         factors = factors_of(joined, None if self.factors is None else self.factors.count)
-        return Criterion(joined, self.profile, self.degree, self.device, self.ridge, self.kind, factors=factors)
+        return Criterion(joined, self.profile, self.degree, self.device, self.ridge, self.kind, factors)
 
     def error_at(self, held: Joined, t: Array) -> float:
-        """The squared errors of other places, of the same origin, summed with their weights."""
+        """The squared errors of the values at other places, summed with their weights."""
         query, value, weight = (
-            torch.tensor(each, dtype=torch.float64, device=self.device) for each in (held.x, held.y, held.weight)
+            torch.tensor(each, dtype=torch.float64, device=self.device)
+            for each in (held.x, held.y + (held.origin - self.joined.origin), held.weight)
         )
-        window = super().window(t)
+        window = self._window(t)
         window = replace(window, bandwidth=local_bandwidth(window.bandwidth, self.factors, query))
         found = moments(query, self.points, window, degree=self.degree)
         estimate = local_fit(found, self.ridge_at(t, window)).estimate
@@ -320,10 +269,10 @@ class Criterion(Measure[Fits]):
         reached = torch.isfinite(estimate).all(1, keepdim=True) & torch.isfinite(found.lse)[:, None]
         return float((weight[:, None] * (torch.where(reached, estimate, mean) - value).square()).sum())
 
-    def _with_ridge(self, change: torch.Tensor, trial: Fits) -> torch.Tensor:
+    def _with_ridge(self, change: torch.Tensor, trial: Trial, theta: torch.Tensor) -> torch.Tensor:
         """How the estimates change with t where the ridge does too: by less of what it holds back."""
         slopes = len(self.spread)
-        held = trial.row[:, 1 : 1 + slopes, None] * trial.theta[:, 1 : 1 + slopes]
+        held = trial.row[:, 1 : 1 + slopes, None] * theta[:, 1 : 1 + slopes]
         window = self.window(trial.t)
         held = held * ridge_at(self.ridge_at(trial.t, window), trial.lse)[..., None]
         share = 1 / (1 + (window.bandwidth[..., :slopes] / self.spread).square())

@@ -1,7 +1,6 @@
 """How good a fitted model is, and what it says along one feature and among its own points."""
 
 import math
-import warnings
 from dataclasses import dataclass
 from numbers import Integral
 from typing import NamedTuple
@@ -16,7 +15,6 @@ from dikkat.regression.estimator import NadarayaWatson
 from dikkat.regression.factors import factors_of
 from dikkat.regression.held_out import FOLDS, LeftOut, judged, nothing
 from dikkat.regression.joined import Array
-from dikkat.regression.partitions.places import at_hand
 
 __all__ = ["Among", "Curve", "LeftOut", "along", "among", "hold_out", "leave_out", "reach"]
 
@@ -32,7 +30,7 @@ class Curve:
     Attributes:
         name: The feature.
         at: (k,), its values, ascending.
-        estimate: (k,), NaN where no training row is within reach.
+        estimate: (k,).
         lower: (k,), the lower end of the 95 % band, NaN where it has none.
         upper: (k,), the upper one.
         data: (n,), the feature's values in the training rows that have weight.
@@ -61,15 +59,17 @@ class Among(NamedTuple):
 
 
 def leave_out(model: NadarayaWatson) -> LeftOut:
-    """Predict each training row from the others; those at its own place are left out with it.
+    """Predict each training row from the others; rows equal in x and y, which are copies, are left out together.
+
+    Of a discrete y they are none: `dikkat.regression.criterion` has when, and the formulas.
 
     Args:
-        model: Fitted, to one target.
+        model: Fitted.
     """
-    y, weight, joined = model.y_train_, model.sample_weight_, at_hand(model._joined())
-    if len(joined.x) == 1:
+    check_is_fitted(model)
+    y, weight, joined = model.y_train_, model.sample_weight_, model._joined()
+    if joined.rows_apart == 1:
         return nothing(y)
-    predicted = np.full(len(y), np.nan)
     criterion = Criterion(
         joined,
         model.kernel_,
@@ -78,24 +78,24 @@ def leave_out(model: NadarayaWatson) -> LeftOut:
         model.ridge_,
         factors=factors_of(joined, model.neighbors_),
     )
-    # Any finite bandwidth will do for the kernel "average".
-    sigma = model._coding().widths(model.bandwidth_)
-    left = criterion(np.log(np.where(np.isinf(sigma), 1.0, sigma))).left[:, 0].cpu().numpy()
-    known = joined.place >= 0
-    predicted[known] = (left + joined.y[:, 0] + joined.origin)[joined.place[known]]
-    return judged(predicted, y, weight, joined)
+    trial = criterion(np.log(model._coding().widths(model.bandwidth_)))
+    places, repeats = trial.left.cpu().numpy() + joined.y, trial.repeated.cpu().numpy() + joined.repeats.y
+    predicted = np.full((len(y), joined.y.shape[1]), np.nan)
+    known, shared = joined.place >= 0, joined.repeat >= 0
+    predicted[known] = places[joined.place[known]] + joined.origin
+    predicted[shared] = repeats[joined.repeat[shared]] + joined.origin
+    return judged(predicted.reshape(y.shape), y, weight, joined)
 
 
 def hold_out(model: NadarayaWatson, folds: int = FOLDS) -> LeftOut:
     """Predict each training row by a model of the rows in the other folds, for which everything is chosen anew.
 
     That is the accuracy to expect on new rows: the bandwidth has not seen the rows that it is judged by, as it has in
-    `leave_out`. Rows at one place are held out together. A row that no row of the other folds reaches counts as
-    answered with their mean. Each fold takes as long as a fit.
+    `leave_out`. Copies of a row, as `leave_out` has them, are held out together. Each fold takes as long as a fit.
 
     Args:
         model: Fitted.
-        folds: How many, at least 2; of fewer places each is a fold.
+        folds: How many, at least 2; of fewer rows each is a fold.
 
     Returns:
         R² is 0 for predictions as good as the mean of all rows.
@@ -103,8 +103,7 @@ def hold_out(model: NadarayaWatson, folds: int = FOLDS) -> LeftOut:
     check_is_fitted(model)
     if isinstance(folds, bool) or not isinstance(folds, Integral) or folds < 2:
         raise ValueError(f"folds: got {folds!r}; expected a whole number, at least 2")
-    with model._bar(f"holding out {folds} folds"):
-        return model._hold_out(folds)
+    return model._hold_out(folds)
 
 
 def reach(model: NadarayaWatson) -> Array:
@@ -145,10 +144,9 @@ def along(model: NadarayaWatson, feature: int, name: str) -> Curve:
     at = np.arange(len(column.levels)) if column.coded else np.linspace(data.min(), data.max(), _STEPS)
     places = np.tile(middle, (len(at), 1))
     places[:, feature] = at
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a gap in the curve shows what the warning would say
-        lower, upper = model._interval(*model._at(places))
-        estimate = np.asarray(model._answer(*model._at(places)))
+    query = model._at(places)
+    lower, upper = model._interval(query)
+    estimate = np.asarray(model._answer(query))
     unknown = ~np.isfinite(upper - lower)  # where one row is alone, the band is infinite
     lower[unknown] = upper[unknown] = math.nan
     return Curve(name, places[:, feature], estimate, lower, upper, data, column)
@@ -169,6 +167,6 @@ def among(model: NadarayaWatson, by: Array) -> Among:
     at_once = max(1, _WEIGHTS // len(model.X_train_))
     weights = []
     for start in range(0, len(query), at_once):
-        sorted_weights = np.asarray(model._attention(*model._at(query[start : start + at_once])))[:, order]
+        sorted_weights = np.asarray(model._attention(model._at(query[start : start + at_once])))[:, order]
         weights.append(np.add.reduceat(sorted_weights, starts, axis=1))
     return Among(np.concatenate(weights), len(order))

@@ -18,7 +18,7 @@ __all__ = ["Asked", "Form", "read"]
 
 GUESSED = "cp1252"
 """The encoding that nothing in a file confirms."""
-DELIMITERS = {".csv": ",;\t|", ".tsv": "\t"}  # those allowed, the usual one first
+DELIMITERS = {".csv": ",;\t|", ".tsv": "\t", ".txt": "\t,;|", ".dat": "\t,;|"}  # those allowed, the usual one first
 MISSING = ("", "NA", "N/A", "#N/A", "n/a", "NaN", "nan", "NULL", "null", "-NaN", "-nan", "#NA", "<NA>")
 """Cells that stand for nothing."""
 
@@ -29,6 +29,7 @@ _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BO
 _GROUPS = {".": ",'’ \u00a0\u202f", ",": ".'’ \u00a0\u202f"}  # between thousands, by what is before decimals
 _SEPARATOR = re.compile(r'^"?sep=(.)"?\n')  # a first line that a spreadsheet reads, and no row
 _DATE = r"^(\d{1,2})([./-])(\d{1,2})[./-]\d{4}( \d{1,2}:\d{2}(:\d{2})?)?$"
+_NUMBER = r"[+-]?\d*[.,]?\d+([eE][+-]?\d+)?"
 _DOUBTED = {",": ",", ";": "."}  # by what is between the columns, which of both marks may be either
 _LOOKED = 1_000_000  # letters of a text in which numbers are looked at
 _TWICE = "holds dates that can be read in two ways"
@@ -137,6 +138,10 @@ def _best(path: Path, text: str, form: Form, asked: Asked) -> Text:
         best_count = found[0][0]
         _check_clear(path, text, best, [form for count, form, _, _ in found if count == best_count], typed)
     names = [" ".join(name.split()) for name in columns.column_names]
+    if all(re.fullmatch(_NUMBER, name) for name in names):
+        raise InputError(
+            f"{path}: the first line looks like numbers ({', '.join(names[:3])}); expected the names of the columns"
+        )
     columns, typed = columns.rename_columns(names), typed.rename_columns(names)
     typed, doubts = _with_dates(typed)
     return Text(best, columns, typed, doubts)
@@ -156,7 +161,7 @@ def _check_clear(path: Path, text: str, form: Form, as_good: list[Form], typed: 
         small, large = marked[0].replace(mark, "."), marked[0].replace(mark, "")
         raise InputError(
             f"{path}: got numbers such as {marked[0]}, which may be {small} or {large}; say which with "
-            f"--decimal {mark} or --thousands {mark}"
+            f"--text decimal={mark} or --text thousands={mark}"
         )
 
 
@@ -166,13 +171,15 @@ def _decoded(path: Path, asked: str | None) -> tuple[str, bool, str]:
         data = gzip.decompress(path.read_bytes()) if path.suffix.lower() == ".gz" else path.read_bytes()
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{path}: damaged, or not compressed by gzip ({error})") from error
+    if data.startswith((b"PK", b"\xd0\xcf\x11\xe0")):
+        raise InputError(f"{path}: a workbook of a spreadsheet, or compressed by zip; save the sheet as CSV")
     marked = next((encoding for mark, encoding in _MARKS.items() if data.startswith(mark)), None)
     if asked is not None:
         try:
             return asked, False, data.decode(asked if marked != "utf-8-sig" else "utf-8-sig").lstrip("\ufeff")
         except (LookupError, UnicodeError) as error:
             raise InputError(
-                f"{path}: --encoding: got {asked!r}; expected how the file is encoded ({error})"
+                f"{path}: --text encoding: got {asked!r}; expected how the file is encoded ({error})"
             ) from error
     bare = _bare_utf16(data)
     for encoding in [marked] if marked else [bare] if bare else ["utf-8", GUESSED]:
@@ -184,7 +191,7 @@ def _decoded(path: Path, asked: str | None) -> tuple[str, bool, str]:
             return encoding, encoding in (GUESSED, bare), text
     raise InputError(
         f"{path}: got letters in an encoding that is not known here; expected UTF-8, UTF-16 or Windows-1252. Save it "
-        "as UTF-8, or say with --encoding how it is written"
+        "as UTF-8, or say with --text encoding=NAME how it is written"
     )
 
 

@@ -73,17 +73,12 @@ def _weights(profile: Profile, delta: Tensor, weight: Tensor) -> tuple[Tensor, T
         lse = scores.logsumexp(1)
         share = (scores - lse[:, None]).exp()
         return share, share[..., None] * delta, lse
-    distance = square.sqrt()
-    inside = ((distance > 0) & (distance < 1)).to(delta)
-    kernel, fall = {
-        "epanechnikov": ((1 - square).clamp(min=0), 2 * inside),
-        "triangular": ((1 - distance).clamp(min=0), inside / distance.clamp(min=math.ulp(0))),
-        "average": (torch.ones_like(square), 0 * inside),
-    }[profile]
+    inside = ((square > 0) & (square < 1)).to(delta)
+    kernel = (1 - square).clamp(min=0)
     total = (weight * kernel).sum(1)
     return (
         weight * kernel / total[:, None],
-        (weight * fall)[..., None] * delta / total[:, None, None],
+        (weight * 2 * inside)[..., None] * delta / total[:, None, None],
         total.log(),
     )
 

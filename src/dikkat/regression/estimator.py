@@ -2,48 +2,41 @@
 
 from __future__ import annotations
 
+import math
 import os
-import warnings
-from contextlib import AbstractContextManager, nullcontext
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Literal, Self, overload
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array, vstack
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.errors import InputError
-from dikkat.regression import collections, files
+from dikkat.regression import collections, effects, files
 from dikkat.regression.bandwidth import choose
 from dikkat.regression.coding import Coding
 from dikkat.regression.factors import factors_of
 from dikkat.regression.held_out import LeftOut, folds_of, judged, nothing
 from dikkat.regression.joined import Array, Joined, join
 from dikkat.regression.local import Setting
-from dikkat.regression.looking import Looking
 from dikkat.regression.moments import Profile
-from dikkat.regression.partitions.places import Partitioned, at_hand
-from dikkat.regression.partitions.smoother import PartitionedSmoother
-from dikkat.regression.progress import Working
-from dikkat.regression.rows import Rows, checked_query, checked_rows, complete_pairs
+from dikkat.regression.rows import Rows, checked_query, checked_rows
 from dikkat.regression.smoother import Smoother
 from dikkat.regression.validation import (
-    Missing,
     Neighbors,
     Order,
-    OutOfReach,
+    check_count,
     check_device,
     check_neighbors,
     check_settings,
     checked_bandwidth,
-    checked_folds,
 )
 
 
-class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     r"""Kernel regression: attention pooling over the training rows, with a bandwidth that is found from them.
 
     $$ \hat y(x) = \frac{\sum_j w_j K(r_j)\, y_j}{\sum_j w_j K(r_j)}, \qquad r_j = \lVert (x - x_j)/\sigma \rVert $$
@@ -58,13 +51,12 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
     of the rows.
 
     Args:
-        kernel: K as a function of the scaled distance r: "gaussian", e^(−r²/2); "epanechnikov", 1 − r² below 1;
-            "triangular", 1 − r below 1; "boxcar", 1 up to 1; "average", 1 everywhere, which has no bandwidth.
+        kernel: K as a function of the scaled distance r: "gaussian", e^(−r²/2); or "epanechnikov", 1 − r² below 1.
         bandwidth: σ in the units of X: a positive number, or (d,) numbers, one for each feature; "silverman" or
             "scott", rules of thumb from the features' spreads (a kernel that ends gets the radius with which its
             standard deviation is that of the rules' Gaussian); "loo": for each feature the one with the least
-            leave-one-out squared error, where all rows at the same place are left out together; "aic" and "gcv", with
-            the least corrected AIC or generalised cross-validation instead; or "loo-1se": the simplest, with few
+            leave-one-out squared error, where copies, rows equal in X and y, are left out together; "aic", with
+            the least corrected AIC instead; or "loo-1se": the simplest, with few
             features and wide bandwidths, whose leave-one-out error is at most one standard error above the least. Over
             several outputs that is the mean error: outputs of different units should be brought to one.
         order: "constant" or "linear".
@@ -79,12 +71,6 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
             keep their λ. None for the same bandwidths everywhere; or "auto", with a bandwidth that is searched for, to
             find by the same criterion whether None or one of four k is best, which takes five times as long: with
             "loo-1se" a k has to be better by more than a standard error.
-        tolerance: The share of a query's weight that may be left out, at least 0 and below 1: far blocks of rows are
-            skipped where they weigh less together. 0 leaves out what is 0 in the dtype.
-        out_of_reach: What a query gets that no training row reaches, where the kernel is 0 from some distance on:
-            "nan", with a warning, or "nearest", the answer of the nearest row in the scaled distance. To `score` and
-            `score_` a query without an answer counts as answered with the mean of the training rows, as in a search.
-            The Gaussian kernel reaches everywhere: far from all rows the nearest has all the weight.
         device: Where to compute, as PyTorch names it: "cpu", "cuda" or "cuda:1".
         categorical_features: Which columns hold categories without an order: names, places or a mask of columns;
             "from_dtype", those of a frame whose type is one of categories; or None. Their kernel is Aitchison and
@@ -93,19 +79,12 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         ordered_features: Which columns hold ordered categories, likewise; with "from_dtype" those whose type has an
             order. Levels are the numbers that occur, or what the type says. Their kernel is Li and Racine's, λ to the
             power of the steps between two levels.
-        missing: What is done with rows that lack a cell of X or y: "refuse", an error; or "drop", `fit` leaves them
-            out, and answers to such rows of X are NaN, with a warning.
-        nested_score: Whether `fit` measures `score_` too: True for five folds, or the number of folds. Each takes about
-            as long as the rest of the fit.
-        verbose: Whether what takes long (`fit`, `predict`, `confidence_band`, and of `dikkat.regression` `hold_out` and
-            `significance`) shows on standard error how far it is: a bar on a terminal, elsewhere a line every half a
-            minute.
 
     Attributes:
-        bandwidth_: (d,), float64: σ, with `neighbors` that of a typical row; of a category λ; infinite for the kernel
-            "average". λ is 0 where only rows of the same category count, and (c − 1)/c of c categories, or 1 of
-            ordered ones, where the column counts for nothing. Of a constant feature, found by a rule or a search, so
-            wide that the feature does not count: 10⁶ times its value, or 10⁶ where that is below 1.
+        bandwidth_: (d,), float64: σ, with `neighbors` that of a typical row; of a category λ. λ is 0 where only rows of
+            the same category count, and (c − 1)/c of c categories, or 1 of ordered ones, where the column counts for
+            nothing. Of a constant feature, found by a rule or a search, so wide that the feature does not count: 10⁶
+            times its value, or 10⁶ where that is below 1.
         ridge_: ρ, for the order "linear"; 0 for "constant".
         neighbors_: k, or None.
         kernel_: The kernel that answers: what `kernel` was in `fit`.
@@ -113,12 +92,8 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         history_: The accepted steps of a search, the start first: {"bandwidth": (d,) list, "error": the criterion, for
             "loo" and "loo-1se" the leave-one-out mean squared error}, of which the last may be larger; empty otherwise,
             and where there is nothing to choose by.
-        score_: With `nested_score`, R² on rows that were held out: each fold is predicted by a model of the other folds
-            alone, for which bandwidth and ridge are found anew. 0 is as good as the mean; of several outputs the mean.
-            That is the accuracy to expect on new rows, which `history_` is not. It is kept in no file.
         columns_: What each column is, a `dikkat.regression.columns.Column`, where not all are numbers. Columns of dates
             in frames count as days since the first one.
-        n_dropped_: How many rows lacked cells and were left out.
         n_features_in_: d.
         feature_names_in_: (d,), where X was a frame whose columns have names.
         n_outputs_: Number of outputs.
@@ -143,32 +118,22 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         self,
         kernel: Profile = "gaussian",
         *,
-        bandwidth: float | ArrayLike | Literal["silverman", "scott", "loo", "loo-1se", "aic", "gcv"] = "loo-1se",
+        bandwidth: float | ArrayLike | Literal["silverman", "scott", "loo", "loo-1se", "aic"] = "loo-1se",
         order: Order = "constant",
         ridge: float | Literal["auto"] = "auto",
         neighbors: Neighbors = None,
-        tolerance: float = 0.0,
-        out_of_reach: OutOfReach = "nan",
         device: str = "cpu",
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
-        missing: Missing = "refuse",
-        nested_score: bool | int = False,
-        verbose: bool | int = False,
     ) -> None:
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.order = order
         self.ridge = ridge
         self.neighbors = neighbors
-        self.tolerance = tolerance
-        self.out_of_reach = out_of_reach
         self.device = device
         self.categorical_features = categorical_features
         self.ordered_features = ordered_features
-        self.missing = missing
-        self.nested_score = nested_score
-        self.verbose = verbose
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Keep the training rows and find the bandwidth.
@@ -176,8 +141,7 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         Where that fails or is interrupted, the estimator is as it was: not fitted, or with the whole of its old model.
 
         Args:
-            X: (n, d), finite numbers; an array or a frame. Or those of Dask, and then y and the weights likewise: the
-                rows stay in their partitions, and `predict`, `score` and `save` are there of the model.
+            X: (n, d), finite numbers; an array or a frame.
             y: (n,) or (n, outputs), finite numbers.
             sample_weight: (n,), at least 0 and not all 0: how often each row counts; None for once.
 
@@ -246,64 +210,219 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
             (array([3.]), array([2.]))
         """
         if collections.is_dask(X):
-            return self._later(X, return_std)
-        query, missing = self._query(X)
-        with self._bar("predicting"):
-            return self._answer(query, missing, return_std)
+            check_is_fitted(self)
+            found: Array | tuple[Array, Array] = collections.predict(self, X, return_std)
+            return found
+        return self._answer(self._query(X), return_std)
 
-    def _later(self, X: Any, return_std: bool) -> Array | tuple[Array, Array]:
-        """The same of a Dask collection, still to be made."""
-        check_is_fitted(self)
-        self._check_settings()
-        found: Array | tuple[Array, Array] = collections.predict(self, X, return_std)
-        return found
-
-    def _answer(
-        self, query: Array, missing: NDArray[np.bool_], return_std: bool = False, scored: bool = False
-    ) -> Array | tuple[Array, Array]:
-        """The same of queries in coordinates; if they are `scored`, out of reach the mean of the training rows."""
+    def _answer(self, query: Array, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """The estimates, and as asked for the deviations, at queries in coordinates."""
         smoother = self._current()
-        if return_std:
-            mean, deviation, reached = smoother.spread(query)
-        else:
+        if not return_std:
             mean, reached = smoother.estimate(query)
-            deviation = np.empty_like(mean)
+            if not reached.all():
+                mean[~reached], _ = smoother.nearest_spread(query[~reached], False)
+            return self._output(mean)
+        mean, deviation, reached = smoother.spread(query)
         if not reached.all():
-            mean[~reached], deviation[~reached] = self._nearest(query, ~reached, return_std, scored)
-        mean[missing] = deviation[missing] = np.nan
-        return (self._output(mean), self._output(deviation)) if return_std else self._output(mean)
+            mean[~reached], deviation[~reached] = smoother.nearest_spread(query[~reached], True)
+        return self._output(mean), self._output(deviation)
 
-    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        r"""R², $1 - \sum_i w_i (y_i - \hat y_i)^2 / \sum_i w_i (y_i - \bar y)^2$, the mean over the outputs.
+    def attention_weights(self, X: ArrayLike, top_k: int | None = None) -> Array | csr_array:
+        """What each training row weighs at each query: the kernel's weights, which sum to 1.
+
+        For the order "constant", the weights times `y_train_` are the estimate.
 
         Args:
             X: (n, d).
-            y: (n,) or (n, outputs), what should have been predicted.
-            sample_weight: (n,), or None.
+            top_k: How many of the largest weights to keep in each row; None for all.
 
         Returns:
-            1 for perfect predictions, 0 for those of the mean.
-
-        A row that no training row reaches, which `predict` answers with NaN, counts as answered with the mean of the
-        training rows, with a warning: not to answer is no better than to know nothing. With `missing="drop"` rows that
-        lack a cell of X or y are left out; `predict`'s warning counts those of X.
+            (n, m), the training rows in the order in which they were given, those of weight 0 with 0; with `top_k` a
+            `scipy.sparse.csr_array`, for which all weights exist for some rows at a time only. A query out of reach has
+            the weights of the nearest row.
 
         Raises:
-            ValueError: As for `predict`; no row that lacks nothing.
+            ValueError: As for `predict`; a `top_k` that is not a whole number of at least 1.
 
         Example:
-            >>> model = NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0]], [2.0, 4.0])
-            >>> round(model.score([[0.5], [9.0], [-9.0]], [3.0, 4.0, 2.0]), 2)
-            1.0
+            >>> model = NadarayaWatson("epanechnikov", bandwidth=2.0).fit([[0.0], [1.0], [5.0]], [1.0, 2.0, 3.0])
+            >>> model.attention_weights([[0.5], [0.0]])
+            array([[0.5       , 0.5       , 0.        ],
+                   [0.57142857, 0.42857143, 0.        ]])
         """
-        if collections.is_dask(X):
-            check_is_fitted(self)
-            return collections.score(self, X, y, sample_weight)
-        query, missing = self._query(X)
-        predicted = np.asarray(self._answer(query, missing, scored=True))
-        if self.missing == "drop":
-            predicted, y, sample_weight = complete_pairs(predicted, y, sample_weight, missing)
-        return float(r2_score(y, predicted, sample_weight=sample_weight))
+        check_count("top_k", top_k)
+        return self._attention(self._query(X), top_k)
+
+    def gradient(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
+        r"""How the estimate changes with each column: its derivative, the marginal effect of a number.
+
+        It is that of `predict`'s own answer, of both orders; of the linear one it is near the slope of the line that is
+        fitted there. $\hat y(x + h e_c) = \hat y(x) + h\, \partial\hat y/\partial x_c + O(h^2)$.
+
+        Args:
+            X: (n, d).
+            return_std: Whether to return the standard error too, which noise in y makes. What smoothing takes from a
+                slope is not in it.
+
+        Returns:
+            (n, d), or (n, d, outputs): in units of y over those of X, of dates a day; NaN for categories, which have no
+                derivative, and out of reach. Or the pair (gradient, standard error).
+
+        Raises:
+            ValueError: As for `predict`.
+
+        Source: Li and Racine 2007, chapter 2; the formula is in `dikkat.regression.effects`.
+
+        Example:
+            >>> x = np.linspace(0, 5, 50)
+            >>> model = NadarayaWatson(bandwidth=0.3, order="linear", ridge=0).fit(x[:, None], 3 * x)
+            >>> model.gradient([[1.0], [2.5]]).round(6)
+            array([[3.],
+                   [3.]])
+        """
+        query = self._query(X)
+        smoother, size = self._current(), len(self.bandwidth_)
+        slope, norm = effects.gradient(smoother, query)
+        answers = [slope] if not return_std else [slope, effects.standard_error(smoother, query, norm)]
+        found = []
+        for answer in answers:
+            full = np.full((len(answer), size, answer.shape[2]), np.nan)
+            full[:, self._coding().order[: answer.shape[1]]] = np.where(np.isnan(slope), np.nan, answer)
+            found.append((full[..., 0] if self.y_train_.ndim == 1 else full).astype(self.X_train_.dtype))
+        return (found[0], found[1]) if return_std else found[0]
+
+    def confidence_band(self, X: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
+        r"""Pointwise confidence intervals for the regression function.
+
+        They are about a local line that is smoothed less than `predict`'s estimate: with half the bandwidth, or in d
+        dimensions half the volume, its bias is a small part of its error. So the intervals hold the function itself,
+        and not the smoothed one, about as often as they say; they are wider than the estimate alone would need, and
+        their middle is not the estimate. The noise is measured by the errors with which the rows nearby are predicted
+        from the others, with Student's quantile of their degrees of freedom; beyond the data the intervals grow with
+        the distance.
+
+        Args:
+            X: (n, d).
+            level: The chance, between 0 and 1, that the interval holds its value.
+
+        Returns:
+            The lower and the upper ends, each of the shape of `predict`'s answer; infinite where too few rows have a
+            say to tell noise from signal.
+
+        Raises:
+            ValueError: As for `predict`; a level that is not between 0 and 1.
+
+        Source: Loader 1999, chapter 2; Calonico, Cattaneo and Farrell 2018; the formula is in
+        `dikkat.regression.uncertainty`.
+
+        Example:
+            >>> x = np.linspace(0, 5, 50)
+            >>> model = NadarayaWatson(bandwidth=0.4).fit(x[:, None], np.sin(x) + 0.1 * np.cos(99 * x))
+            >>> lower, upper = model.confidence_band([[1.0], [7.0]])
+            >>> (lower[0] < np.sin(1.0) < upper[0]).item(), (upper - lower).round(1).tolist()
+            (True, [0.2, 8.2])
+        """
+        if not (isinstance(level, Real) and 0 < level < 1):
+            raise ValueError(f"level: got {level!r}; expected a number between 0 and 1, such as 0.95")
+        return self._interval(self._query(X), float(level))
+
+    def _interval(self, query: Array, level: float = 0.95) -> tuple[Array, Array]:
+        """The ends of the confidence band at queries in coordinates."""
+        band, reached = self._current().band(query)
+        center, half = band.center, band.half(level)
+        if not reached.all():
+            center[~reached], _ = self._current().nearest_spread(query[~reached], False)
+            half[~reached] = math.inf
+        return self._output(center - half), self._output(center + half)
+
+    def _attention(self, query: Array, top_k: int | None = None) -> Array | csr_array:
+        """The weights of the training rows at queries in coordinates."""
+        smoother, pieces = self._current(), []
+        joined = smoother.joined
+        kept = np.flatnonzero(joined.place >= 0)
+        place, weight = joined.place[kept], self.sample_weight_[kept]
+        for part, weights in smoother.weights(query, joined.x[place], weight):
+            lost = weights.sum(1) == 0
+            if lost.any():
+                shares = smoother.nearest(query[part][lost]).toarray()
+                weights[lost] = shares[:, place] * (weight / joined.weight[place])
+            pieces.append(self._all_rows(weights, kept) if top_k is None else self._largest(weights, kept, int(top_k)))
+        return np.concatenate(pieces) if top_k is None else csr_array(vstack(pieces, format="csr"))
+
+    def effective_neighbors(self, X: ArrayLike) -> Array:
+        r"""How many training rows have a say at each query: $(\sum_j w_j K_j)^2 / \sum_j w_j K_j^2$.
+
+        Args:
+            X: (n, d).
+
+        Returns:
+            (n,): between 1 and the number of rows, where these have weight 1. Out of reach, the nearest ones count.
+
+        Raises:
+            ValueError: As for `predict`.
+
+        Source: Kish 1965, chapter 11, of weights.
+
+        Example:
+            >>> model = NadarayaWatson("epanechnikov", bandwidth=1.5).fit([[0.0], [1.0], [5.0]], [1, 2, 3])
+            >>> model.effective_neighbors([[0.5]])
+            array([2.])
+        """
+        query, smoother = self._query(X), self._current()
+        count = smoother.neighbors(query)
+        lost = count == 0
+        if lost.any():
+            count[lost] = (smoother.nearest(query[lost]) > 0) @ smoother.joined.weight
+        return count.astype(self.X_train_.dtype)
+
+    def effective_degrees_of_freedom(self) -> float:
+        """The trace of the smoother matrix over the training rows.
+
+        Returns:
+            From 1 (the mean of all; for the order "linear" 1 + d, a plane through all) to the number of places.
+
+        Source: Hastie, Tibshirani and Friedman 2009, section 5.4.1.
+
+        Example:
+            >>> model = NadarayaWatson(bandwidth=0.1).fit([[0.0], [1.0], [5.0]], [1.0, 2.0, 3.0])
+            >>> model.effective_degrees_of_freedom()
+            3.0
+        """
+        check_is_fitted(self)
+        return self._current().trace()
+
+    def log_density(self, X: ArrayLike) -> Array:
+        r"""The logarithm of the kernel density of the training rows at each query.
+
+        $$ \log \frac{1}{\sum_j w_j} \sum_j w_j \frac{k_d}{\prod_c \sigma_c} K(\lVert (x - x_j)/\sigma \rVert) , $$
+
+        the log-sum-exp of the attention, with $k_d$ such that K integrates to 1 over d dimensions: $(2\pi)^{-d/2}$ for
+        the Gaussian, and $(d + 2)/(2 V_d)$ for Epanechnikov's with $V_d$ the volume of the unit ball. Beside categories
+        it is the density of the numbers times the probability of the categories: Aitchison and Aitken's kernel is 1 − λ
+        for the same one. With `neighbors` σ is that at x, and the integral not quite 1.
+
+        Args:
+            X: (n, d).
+
+        Returns:
+            (n,); −∞ where no row reaches and of a category that was not there in `fit`, which has no probability.
+
+        Raises:
+            ValueError: As for `predict`; ordered features.
+
+        Source: Silverman 1986, section 4.2.
+
+        Example:
+            >>> NadarayaWatson("epanechnikov", bandwidth=2.0).fit([[0.0], [1.0]], [0, 0]).log_density([[0.5]])
+            array([-1.04536777])
+        """
+        query, smoother = self._query(X), self._current()
+        if any(column.kind == "ordered" for column in self.columns_):
+            raise ValueError("ordered_features: got some, whose kernel does not sum to 1; expected none for a density")
+        own = [-np.log1p(-self.bandwidth_[j]) for j, column in enumerate(self.columns_) if column.coded]
+        density: Array = smoother.log_density(query) - sum(own)
+        return density.astype(self.X_train_.dtype)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the fitted estimator in one `.safetensors` file, whole or not at all.
@@ -338,7 +457,6 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
                 self.history_,
                 self.ridge_,
                 self.columns_,
-                self.n_dropped_,
                 self.target_name_,
                 self.neighbors_,
             ),
@@ -370,12 +488,12 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         if saved.feature_names is not None:
             model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
         model.n_features_in_ = saved.x.shape[1]
-        model._take(Rows(saved.x, saved.y, saved.weight, saved.columns, saved.dropped))
+        model._take(Rows(saved.x, saved.y, saved.weight, saved.columns))
         model.target_name_ = saved.target
         model.bandwidth_, model.history_, model.ridge_ = saved.bandwidth, saved.history, saved.ridge
         model.neighbors_, joined = saved.neighbors, model._joined()
         try:
-            check_neighbors(saved.neighbors, at_hand(joined))
+            check_neighbors(saved.neighbors, joined)
         except ValueError as error:
             raise InputError(f"{path}: {error}") from error
         model._smooth(joined)
@@ -385,8 +503,6 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         tags = super().__sklearn_tags__()
         tags.target_tags.single_output = True
         tags.target_tags.multi_output = True
-        tags.input_tags.allow_nan = self.missing == "drop"
-        tags.regressor_tags.poor_score = self.kernel == "average" and self.order == "constant"  # it is the mean
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
@@ -407,26 +523,18 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         self._check_settings()
         other = object.__new__(type(self))
         other.__dict__ = dict(vars(self))
-        name = None if collections.is_array(y) else getattr(y, "name", None)
+        name = getattr(y, "name", None)
         other.target_name_ = name if isinstance(name, str) else None
-        before = (
-            None if reset else Rows(self.X_train_, self.y_train_, self.sample_weight_, self.columns_, self.n_dropped_)
-        )
-        checked = collections.checked_rows if collections.is_dask(X) else checked_rows
-        other._take(checked(other, X, y, sample_weight, before))
+        before = None if reset else Rows(self.X_train_, self.y_train_, self.sample_weight_, self.columns_)
+        other._take(checked_rows(other, X, y, sample_weight, before))
         other._check_neighbors()
-        with other._bar("finding the bandwidth"):
-            other._choose()
-        other.__dict__.pop("score_", None)
-        if folds := checked_folds(self.nested_score):
-            with other._bar(f"holding out {folds} folds"):
-                other.score_ = other._hold_out(folds).r2
+        other._choose()
         self.__dict__ = other.__dict__
         return self
 
     def _take(self, rows: Rows) -> None:
         """Take these as the training rows, under the settings of now."""
-        self.X_train_, self.y_train_, self.sample_weight_, self.columns_, self.n_dropped_ = rows
+        self.X_train_, self.y_train_, self.sample_weight_, self.columns_ = rows
         self.kernel_, self.order_ = self.kernel, self.order
         self.n_outputs_ = 1 if self.y_train_.ndim == 1 else self.y_train_.shape[1]
 
@@ -436,24 +544,18 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
         A search does not start from what was found for all rows: that has seen those that are held out, and keeps what
         it has followed of their noise. Of noise in 8 columns that made the score higher by 0.2 to 0.3.
         """
-        x, y, weight, joined = self.X_train_, self.y_train_, self.sample_weight_, at_hand(self._joined())
-        if len(joined.x) == 1:
+        x, y, weight, joined = self.X_train_, self.y_train_, self.sample_weight_, self._joined()
+        if joined.rows_apart == 1:
             return nothing(y)
-        predicted, fold = np.full(y.shape, np.nan), folds_of(joined, folds)
-        settings = {**self.get_params(), "kernel": self.kernel_, "order": self.order_, "verbose": False}
+        predicted, fold = np.full(y.shape, np.nan), folds_of(joined, y, weight, folds)
+        settings = {**self.get_params(), "kernel": self.kernel_, "order": self.order_}
         for each in range(fold.max() + 1):
             out, rest = fold == each, (fold != each) & (fold >= 0)
             other = NadarayaWatson(**{name: settings[name] for name in NadarayaWatson().get_params()})
-            other._take(Rows(x[rest], y[rest], weight[rest], self.columns_, 0))
+            other._take(Rows(x[rest], y[rest], weight[rest], self.columns_))
             other._choose()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of rows out of reach
-                predicted[out] = other._answer(*other._at(x[out]), scored=True)
+            predicted[out] = other._answer(other._at(x[out]))
         return judged(predicted, y, weight, joined)
-
-    def _bar(self, name: str) -> AbstractContextManager[None]:
-        """Within, it is shown how far the work is, if that is asked for."""
-        return Working(name, None, len(self.X_train_) ** 2).shown() if self.verbose else nullcontext()
 
     def _choose(self) -> None:
         """Find bandwidth and ridge for the training rows."""
@@ -477,99 +579,54 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
     def _coding(self) -> Coding:
         return Coding(self.columns_, self.X_train_.shape[1])
 
-    def _at(self, x: Array) -> tuple[Array, NDArray[np.bool_]]:
-        """Rows such as `X_train_` as queries in coordinates, which lack no cells."""
-        return self._coding().coordinates(x.astype(self.X_train_.dtype)), np.zeros(len(x), dtype=bool)
+    def _at(self, x: Array) -> Array:
+        """Rows such as `X_train_` as queries in coordinates."""
+        return self._coding().coordinates(x.astype(self.X_train_.dtype))
 
-    def _joined(self) -> Joined | Partitioned:
-        if collections.is_dask(self.X_train_):
-            return collections.join(self.X_train_, self.y_train_, self.sample_weight_, self._coding())
+    def _joined(self) -> Joined:
         coding, y = self._coding(), self.y_train_.reshape(len(self.y_train_), -1)
         x = coding.coordinates(self.X_train_)
         return join(x, y, self.sample_weight_, coding.feature, coding.numbers, coding.center().astype(x.dtype))
 
-    def _smooth(self, joined: Joined | Partitioned) -> None:
+    def _smooth(self, joined: Joined) -> None:
         """Build what answers, and is kept in no file, for the settings of now."""
         degree, device = int(self.order_ == "linear"), torch.device(self.device)
         sigma = self._coding().widths(self.bandwidth_)[joined.feature]
-        how = self.kernel_, degree, sigma, self.ridge_, float(self.tolerance), device
-        if isinstance(joined, Partitioned):
-            self._smoother: Any = PartitionedSmoother(joined, *how)
-        else:
-            self._smoother = Smoother(Setting(joined, *how, factors_of(joined, self.neighbors_)))
+        factors = factors_of(joined, self.neighbors_)
+        self._smoother = Smoother(Setting(joined, self.kernel_, degree, sigma, self.ridge_, device, factors))
 
     def _current(self) -> Smoother:
-        """The smoother, with the settings that may change after `fit` as they are now; or that of partitions."""
-        old = self._smoother
-        if (float(self.tolerance), torch.device(self.device)) != (old.tolerance, old.device):
-            self._smooth(old.joined)
-        smoother: Smoother = self._smoother
-        return smoother
+        """The smoother, on the device of now, which may change after `fit`."""
+        if torch.device(self.device) != self._smoother.device:
+            self._smooth(self._smoother.joined)
+        return self._smoother
 
-    def _query(self, X: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
-        """Queries in coordinates, and which of them lack cells."""
+    def _query(self, X: ArrayLike) -> Array:
+        """Queries in coordinates."""
         check_is_fitted(self)
         self._check_settings()
-        query, missing = checked_query(self, X)
-        return self._coding().coordinates(query), missing
+        return self._coding().coordinates(checked_query(self, X))
 
     def _output(self, found: Array) -> Array:
         shaped = found[:, 0] if self.y_train_.ndim == 1 else found
         return shaped.astype(self.X_train_.dtype)
 
-    def _answers_lost(self) -> bool:
-        """Whether a query with no weight gets the nearest row's answer: two kernels have a weight everywhere."""
-        return self.kernel_ in ("gaussian", "average") or self.out_of_reach == "nearest"
-
-    def _nearest(
-        self, query: Array, lost: NDArray[np.bool_], deviates: bool = False, scored: bool = False
-    ) -> tuple[Array, Array]:
-        """Mean and deviation for the queries that have no weight: the nearest rows', or after a warning NaN.
-
-        Where they are `scored`, the mean of the training rows instead.
-        """
-        if self._answers_lost():
-            return self._current().nearest_spread(query[lost], deviates)
-        get = "count as answered with the mean of y" if scored else "get NaN"
-        warnings.warn(
-            f"{lost.sum()} of {len(lost)} rows of X have no training row in reach of the {self.kernel_} kernel and "
-            f"{get}; choose a wider bandwidth, the Gaussian kernel or out_of_reach='nearest'",
-            UserWarning,
-            stacklevel=4,
-        )
-        unknown = np.full((int(lost.sum()), self.n_outputs_), np.nan)
-        if scored:
-            return np.broadcast_to(self._current().joined.mean(), unknown.shape), unknown
-        return unknown, unknown
-
     def _check_settings(self, saved: bool = False) -> None:
         """All settings; with `saved` those that a file holds."""
-        check_settings(
-            self.kernel,
-            self.bandwidth,
-            self.order,
-            self.ridge,
-            self.tolerance,
-            self.out_of_reach,
-            self.missing,
-            self.neighbors,
-        )
+        check_settings(self.kernel, self.bandwidth, self.order, self.ridge, self.neighbors)
         if not saved:
             check_device(self.device)
-            checked_folds(self.nested_score)
 
     def _check_neighbors(self) -> None:
         """Whether there are so many rows as neighbours."""
         if self.neighbors is not None:
-            check_neighbors(self.neighbors, at_hand(self._joined()))
+            check_neighbors(self.neighbors, self._joined())
 
     def _saved_settings(self) -> dict[str, Any]:
         """The settings as JSON has them, of a fitted one those that its answers have; not the device."""
         settings: dict[str, Any] = self.get_params()
-        for name in ("device", "nested_score", "verbose"):  # of the machine and of the moment
-            settings.pop(name, None)
+        settings.pop("device", None)  # of the machine
         settings |= {name: getattr(self, f"{name}_", settings[name]) for name in ("kernel", "order")}
-        settings["tolerance"] = float(settings["tolerance"])
         if not isinstance(settings.get("ridge", ""), str):  # a derived class may do without
             settings["ridge"] = float(settings["ridge"])
         if isinstance(settings.get("neighbors"), Integral):
@@ -580,3 +637,17 @@ class NadarayaWatson(Looking, RegressorMixin, BaseEstimator):  # type: ignore[mi
             if not isinstance(settings.get(name), str | None):
                 settings[name] = np.asarray(settings[name]).tolist()
         return settings
+
+    def _all_rows(self, weights: Array, kept: NDArray[np.intp]) -> Array:
+        full = np.zeros((len(weights), len(self.X_train_)), dtype=self.X_train_.dtype)
+        full[:, kept] = weights
+        return full
+
+    def _largest(self, weights: Array, kept: NDArray[np.intp], count: int) -> csr_array:
+        count = min(count, len(kept))
+        columns = np.sort(np.argpartition(-weights, count - 1, axis=1)[:, :count], axis=1)
+        largest = np.take_along_axis(weights, columns, 1).astype(self.X_train_.dtype)
+        ends = np.arange(len(weights) + 1) * count
+        found = csr_array((largest.ravel(), kept[columns].ravel(), ends), shape=(len(weights), len(self.X_train_)))
+        found.eliminate_zeros()
+        return found

@@ -10,6 +10,8 @@ from dikkat.regression.joined import Array
 __all__ = ["Experiment", "Pooling", "run"]
 
 _POINTS = 50  # training points
+EVERYWHERE = 1e9
+"""A bandwidth with which all points weigh the same."""
 _NOISE = 0.5  # standard deviation of the noise
 
 
@@ -85,7 +87,7 @@ def run(seed: int) -> Experiment:
         at,
         _truth(at),
         (
-            pooling("average pooling", NadarayaWatson(kernel="average")),
+            pooling("average pooling", NadarayaWatson(bandwidth=EVERYWHERE)),
             pooling("Gaussian, σ = 1", NadarayaWatson(bandwidth=1.0)),
             pooling("Gaussian, σ learned", NadarayaWatson(bandwidth="loo")),
         ),

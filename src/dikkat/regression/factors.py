@@ -44,9 +44,11 @@ class Factors:
         """Of queries (n, d), for each coordinate: (n, d)."""
         return self._each(self._near(query, 0)[0].clip(max=self._widest) / self._typical)
 
-    def left_out(self, query: Array) -> Array:
-        """Likewise at places of the rows, without themselves."""
-        return self._each(self._near(query, 1)[0] / self._typical)
+    def left_out(self, joined: Joined) -> Array:
+        """Of places of rows, for each coordinate: without the place, where one row alone has its numbers."""
+        _, same = np.unique(joined.x[:, : joined.numbers], axis=0, return_inverse=True)
+        alone = np.bincount(same.ravel(), joined.counts())[same.ravel()] == 1
+        return np.where(alone[:, None], self._each(self._near(joined.x, 1)[0] / self._typical), self.at(joined.x))
 
     def slope(self, query: Array) -> Array:
         """∂ log f/∂x of the numbers, (n, p)."""

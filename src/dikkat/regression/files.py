@@ -23,7 +23,7 @@ __all__ = ["Saved", "read", "write"]
 Array = NDArray[Any]
 
 FORMAT = "dikkat kernel regression"
-VERSION = 4
+VERSION = 5
 
 _KEY = "dikkat"  # the metadata key; metadata hold texts alone, so its value is JSON
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
@@ -31,9 +31,13 @@ _LATER = {
     "ridge": 0.0,
     "categorical_features": "from_dtype",
     "ordered_features": "from_dtype",
-    "missing": "refuse",
     "neighbors": None,
 }  # settings that older versions did not know, and what they then were
+_GONE = {
+    "tolerance": (0.0,),
+    "out_of_reach": ("nan", "nearest"),
+    "missing": ("refuse",),
+}  # settings of older versions, with the values that mean what is done now
 _DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 
 
@@ -50,7 +54,6 @@ class Saved(NamedTuple):
         history: The steps of the search for the bandwidth, {"bandwidth": d numbers, "error": a number} each.
         ridge: ρ, at least 0.
         columns: What each column is, where not all are numbers.
-        dropped: How many rows were left out.
         target: The name of what is predicted, or None.
         neighbors: k, by whose distance bandwidths are wider from place to place, or None.
     """
@@ -64,7 +67,6 @@ class Saved(NamedTuple):
     history: list[Any]
     ridge: float
     columns: tuple[Column, ...]
-    dropped: int
     target: str | None
     neighbors: int | None
 
@@ -88,7 +90,6 @@ def write(path: str | os.PathLike[str], saved: Saved) -> None:
         "history": saved.history,
         "ridge": saved.ridge,
         "columns": [column._asdict() for column in saved.columns],
-        "dropped": saved.dropped,
         "target": saved.target,
         "neighbors": saved.neighbors,
     }
@@ -114,7 +115,7 @@ def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
     settings, names, history = content["settings"], content["feature_names"], content["history"]
     if settings.keys() != known.keys():
         raise InputError(f"{path}: got the settings {', '.join(sorted(settings))}; expected {', '.join(known)}")
-    if faults := _misfits(tensors, names, settings["kernel"], content.get("columns")):
+    if faults := _misfits(tensors, names, content.get("columns")):
         raise InputError(f"{path}: {'; '.join(faults)}. Save the model again")
     if not all(_is_step(step, tensors["X_train_"].shape[1]) for step in history):
         raise InputError(f"{path}: its history is not one of bandwidths and errors. Save the model again")
@@ -130,7 +131,6 @@ def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
         history,
         content["ridge"],
         columns,
-        content["dropped"],
         content["target"],
         content["neighbors"],
     )
@@ -149,7 +149,10 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
 
 
 def _content(path: Path, metadata: dict[str, str], known: dict[str, Any]) -> dict[str, Any]:
-    """All but the tensors. Version 1 knew no ridge, and its lines are without one; 2 numbers alone; 3 no neighbours."""
+    """All but the tensors. Version 1 knew no ridge, and its lines are without one; 2 numbers alone; 3 no neighbours.
+
+    4 had settings, kernels and criteria that are no more: where these say what is done now it is read, else refused.
+    """
     try:
         content = json.loads(metadata.get(_KEY, "null"))
     except json.JSONDecodeError as error:
@@ -162,17 +165,18 @@ def _content(path: Path, metadata: dict[str, str], known: dict[str, Any]) -> dic
     if not (isinstance(settings, dict) and isinstance(names, list | None) and isinstance(history, list)):
         raise InputError(f"{path}: settings, feature_names or history are missing or not what they should be")
     if content["version"] < VERSION:
+        for name in _GONE.keys() & settings.keys():
+            if (given := settings.pop(name)) not in _GONE[name]:
+                raise InputError(f"{path}: {name}: got {given!r}, a setting that is no more; fit again without it")
         later = {name: value for name, value in _LATER.items() if name in known}
         content["settings"] = later | settings
-        content = {"ridge": 0.0, "columns": [], "dropped": 0, "target": None, "neighbors": None} | content
-    ridge, dropped, neighbors = (content.get(name) for name in ("ridge", "dropped", "neighbors"))
+        content = {"ridge": 0.0, "columns": [], "target": None, "neighbors": None} | content
+    ridge, neighbors = (content.get(name) for name in ("ridge", "neighbors"))
     if not isinstance(ridge, float) or not 0 <= ridge < math.inf:
         raise InputError(f"{path}: ridge: got {reprlib.repr(ridge)}; expected a number of at least 0")
     if not isinstance(content.get("target", 0), str | None):
         got = reprlib.repr(content["target"]) if "target" in content else "nothing"
         raise InputError(f"{path}: target: got {got}; expected a name, or none")
-    if not isinstance(dropped, int) or dropped < 0:
-        raise InputError(f"{path}: dropped: got {reprlib.repr(dropped)}; expected a number of rows")
     if neighbors is not None and not (isinstance(neighbors, int) and neighbors >= 2):
         raise InputError(f"{path}: neighbors: got {reprlib.repr(neighbors)}; expected a number of at least 2, or null")
     return cast(dict[str, Any], content)
@@ -207,7 +211,7 @@ def _is_column(column: Column, values: Array) -> bool:
     return levels and len(set(column.levels)) == len(places) > 0 and bool(np.isin(values, places).all())
 
 
-def _misfits(tensors: dict[str, Array], names: list[str] | None, kernel: object, columns: object) -> list[str]:
+def _misfits(tensors: dict[str, Array], names: list[str] | None, columns: object) -> list[str]:
     """What is wrong with the tensors, or between them."""
     if faults := misfits(dict.fromkeys(_TENSORS, "a tensor"), dict.fromkeys(tensors, "a tensor")):
         return faults
@@ -230,12 +234,9 @@ def _misfits(tensors: dict[str, Array], names: list[str] | None, kernel: object,
     coded = np.zeros(bandwidth.shape, bool)
     if isinstance(columns, list) and len(columns) == size == len(bandwidth):
         coded = np.array([isinstance(each, dict) and each.get("kind") in ("category", "ordered") for each in columns])
-    fits = np.isinf(bandwidth) if kernel == "average" else (bandwidth >= limits.tiny) & (bandwidth <= limits.max)
+    fits = (bandwidth >= limits.tiny) & (bandwidth <= limits.max)
     if not np.where(coded, (bandwidth >= 0) & (bandwidth <= 1), fits & (bandwidth > 0)).all():
-        faults.append(
-            f"bandwidth_: got {reprlib.repr(bandwidth.tolist())}; expected positive and finite in {x.dtype}, or "
-            "infinite for the kernel 'average'"
-        )
+        faults.append(f"bandwidth_: got {reprlib.repr(bandwidth.tolist())}; expected positive and finite in {x.dtype}")
     return faults
 
 

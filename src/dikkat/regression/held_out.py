@@ -17,7 +17,7 @@ class LeftOut(NamedTuple):
 
     Attributes:
         predicted: (n,) or (n, outputs), NaN for a row of weight 0.
-        error: The mean squared error, the mean over the outputs; NaN where all rows are at one place.
+        error: The mean squared error, the mean over the outputs; NaN where there is but one row.
         r2: The share of the variance that these predictions explain, at most 1, the mean over the outputs; NaN where
             there is no variance.
     """
@@ -28,7 +28,7 @@ class LeftOut(NamedTuple):
 
 
 def nothing(y: Array) -> LeftOut:
-    """Where all rows are at one place, and none can be predicted from others."""
+    """Where there is but one row, which none predicts."""
     return LeftOut(np.full(y.shape, np.nan), math.nan, math.nan)
 
 
@@ -48,14 +48,18 @@ def judged(predicted: Array, y: Array, weight: Array, joined: Joined) -> LeftOut
     return LeftOut(predicted, float(error.mean()), float(explained.mean()))
 
 
-def folds_of(joined: Joined, count: int) -> NDArray[np.intp]:
+def folds_of(joined: Joined, y: Array, weight: Array, count: int) -> NDArray[np.intp]:
     """The fold of each row, (n,), at random, and the same whatever the order of the rows; −1 for a row of weight 0.
 
-    Rows at one place are in one fold. Of fewer places than folds each is one.
+    Copies of a row, which a search leaves out together, are in one fold. Of fewer rows than folds each is one.
     """
-    places = len(joined.x)
-    by_coordinates = np.lexsort(joined.x.T[::-1])
-    fold = np.empty(places, np.intp)
-    fold[by_coordinates] = np.random.default_rng(0).permutation(places) % min(count, places)
-    found: NDArray[np.intp] = np.where(joined.place >= 0, fold[joined.place], -1)
+    rows, y = np.flatnonzero(joined.place >= 0), y.reshape(len(y), -1)
+    rows = rows[np.lexsort([weight[rows], joined.place[rows], *y[rows].T[::-1]])]
+    place, repeat, values = joined.place[rows], joined.repeat[rows], y[rows]
+    copies = joined.repeats.out == joined.repeats.weight
+    copy = (place[1:] == place[:-1]) & (values[1:] == values[:-1]).all(1) & np.append(copies, True)[repeat[1:]]
+    label = np.cumsum(np.append(True, ~copy)) - 1
+    fold = np.random.default_rng(0).permutation(label[-1] + 1) % min(count, label[-1] + 1)
+    found = np.full(len(y), -1, np.intp)
+    found[rows] = fold[label]
     return found

@@ -12,33 +12,31 @@ _T = TypeVar("_T")
 _FEW = 64  # points, which are near each other anyway
 
 
-class Whole(NamedTuple):
-    """What a search has to know of all places together.
+class Repeats(NamedTuple):
+    """The k rows that share their places with rows of other values; rows equal in x and y are one of them.
 
     Attributes:
-        places: How many there are.
-        weight: The sum of their weights.
-        value: (v,), the weighted sum of y.
-        within: The weighted mean of what values vary about their place's mean, over the outputs as well.
-        variance: Of all values, the mean over the outputs.
-        spread: (d,), the coordinates' standard deviations; of a constant one exactly 0.
-        feature: (d,) integers, the feature that each coordinate is of.
-        numbers: How many features are numbers.
+        place: (k,) integers, ascending.
+        y: (k, v), as `Joined.y`.
+        weight: (k,).
+        out: (k,), how much of the weight is left out at a time: all of it, since copies of a row tell nothing new; but
+            where its value occurs at other places too, as those of a discrete y do, the 1 of a single row.
     """
 
-    places: int
-    weight: float
-    value: Array
-    within: float
-    variance: float
-    spread: Array
-    feature: NDArray[np.intp]
-    numbers: int
+    place: NDArray[np.intp]
+    y: Array
+    weight: Array
+    out: Array
 
     @property
-    def features(self) -> int:
-        """How many there are."""
-        return int(self.feature[-1]) + 1
+    def times(self) -> Array:
+        """(k,), how many rows each is, which are left out one by one."""
+        found: Array = np.ceil(self.weight / self.out)
+        return found
+
+    def some(self, chosen: NDArray[np.bool_]) -> "Repeats":
+        """Some of them."""
+        return Repeats(self.place[chosen], self.y[chosen], self.weight[chosen], self.out[chosen])
 
 
 class Joined(NamedTuple):
@@ -53,6 +51,8 @@ class Joined(NamedTuple):
             there no value is larger than it was given, so a large one elsewhere costs the small ones no digits; and
             what is common to all of them is gone.
         place: (n,) integers: where each row went; −1 for a row of weight 0.
+        repeats: The rows at places with several values.
+        repeat: (n,) integers: which of `repeats` each row is; −1 for a row that is none.
         feature: (d,) integers, ascending from 0: the feature that each coordinate is of. A number is one coordinate; a
             category is several, which have one bandwidth (`dikkat.regression.coding`).
         numbers: How many features are numbers; they come first, and only they have slopes.
@@ -65,6 +65,8 @@ class Joined(NamedTuple):
     weight: Array
     origin: Array
     place: NDArray[np.intp]
+    repeats: Repeats
+    repeat: NDArray[np.intp]
     feature: NDArray[np.intp]
     numbers: int
     center: Array
@@ -78,6 +80,11 @@ class Joined(NamedTuple):
     def places(self) -> int:
         """How many there are."""
         return len(self.x)
+
+    @property
+    def rows_apart(self) -> int:
+        """How many rows are left out one by one."""
+        return int(self.counts().sum())
 
     @property
     def different(self) -> int:
@@ -109,24 +116,8 @@ class Joined(NamedTuple):
 
     def in_unit(self, unit: float) -> "Joined":
         """With values in another unit."""
-        return self._replace(y=self.y / unit, within=self.within / unit**2)
-
-    def ranked(self, ranks: NDArray[np.intp]) -> "Joined":
-        """The places that have these ranks by their coordinates."""
-        return self.some(np.sort(np.lexsort(self.x.T[::-1])[ranks]))
-
-    def whole(self) -> Whole:
-        """What a search has to know of all places together."""
-        return Whole(
-            self.places,
-            self.total,
-            self.weight @ self.y,
-            float(np.average(self.within.mean(1), weights=self.weight)),
-            self.variance(),
-            self.spread(),
-            self.feature,
-            self.numbers,
-        )
+        repeats = self.repeats._replace(y=self.repeats.y / unit)
+        return self._replace(y=self.y / unit, within=self.within / unit**2, repeats=repeats)
 
     def mean(self) -> Array:
         """(v,), of all values."""
@@ -153,9 +144,33 @@ class Joined(NamedTuple):
         return found
 
     def some(self, chosen: NDArray[np.intp]) -> "Joined":
-        """Some of the places alone, without the rows that went there."""
+        """Some of the places alone, ascending, without the rows that went there."""
         x, y, within, weight = (array[chosen] for array in self[:4])
-        return self._replace(x=x, y=y, within=within, weight=weight, place=np.empty(0, np.intp))
+        none, kept = np.empty(0, np.intp), np.isin(self.repeats.place, chosen)
+        repeats = self.repeats.some(kept)
+        repeats = repeats._replace(place=np.searchsorted(chosen, repeats.place))
+        return self._replace(x=x, y=y, within=within, weight=weight, place=none, repeats=repeats, repeat=none)
+
+    def counts(self) -> Array:
+        """(m,), how many rows there are at each place that are left out one by one."""
+        found = np.bincount(self.repeats.place, self.repeats.times, len(self.x))
+        return np.maximum(found, 1)
+
+    def rows(self) -> Repeats:
+        """All rows: those that are alone at their places, and then those that share them."""
+        alone = np.setdiff1d(np.arange(len(self.x)), self.repeats.place)
+        weight, shared = self.weight[alone], self.repeats
+        return Repeats(
+            np.concatenate([alone, shared.place]),
+            np.concatenate([self.y[alone], shared.y]),
+            np.concatenate([weight, shared.weight]),
+            np.concatenate([weight, shared.out]),
+        )
+
+    def of(self, place: NDArray[np.intp], y: Array, weight: Array) -> "Joined":
+        """Rows at some of the places, of values less `origin`, from which theirs are taken too."""
+        made = join(self.x[place], y, weight, self.feature, self.numbers, self.center)
+        return made._replace(origin=made.origin + self.origin)
 
 
 def join(
@@ -171,9 +186,10 @@ def join(
         feature = np.arange(x.shape[1])
     kept = np.flatnonzero(weight > 0)
     kept = kept[np.lexsort(x[kept].T[::-1])]
+    new = _differs(x[kept])
+    if not new.all():
+        kept = kept[np.lexsort(np.hstack([x[kept], y[kept]]).T[::-1])]
     ordered, values, counts = x[kept], y[kept].astype(np.float64), weight[kept].astype(np.float64)
-    new = np.ones(len(kept), dtype=bool)
-    new[1:] = (ordered[1:] != ordered[:-1]).any(1)
     starts, label = np.flatnonzero(new), np.cumsum(new) - 1
     total = np.add.reduceat(counts, starts)
 
@@ -185,8 +201,9 @@ def join(
     within = mean((values - means[label]) ** 2)
     origin = np.where(means.min(0) > 0, means.min(0), np.where(means.max(0) < 0, means.max(0), 0.0))
     order = spatial_order(ordered[starts])
-    place = np.full(len(x), -1, dtype=np.intp)
-    place[kept] = np.argsort(order)[label]
+    place, repeat, places = np.full(len(x), -1, np.intp), np.full(len(x), -1, np.intp), np.argsort(order)[label]
+    place[kept] = places
+    repeats, repeat[kept] = _repeats(places, values - origin, counts, new)
     return Joined(
         ordered[starts[order]],
         means[order] - origin,
@@ -194,10 +211,36 @@ def join(
         total[order],
         origin,
         place,
+        repeats,
+        repeat,
         feature,
         len(feature) if numbers is None else numbers,
         np.full(x.shape[1], np.nan, x.dtype) if center is None else center,
     )
+
+
+def _differs(rows: Array) -> NDArray[np.bool_]:
+    """(n,): which of ordered rows differ from the one before."""
+    found = np.ones(len(rows), bool)
+    found[1:] = (rows[1:] != rows[:-1]).any(1)
+    return found
+
+
+def _repeats(
+    place: NDArray[np.intp], y: Array, weight: Array, new: NDArray[np.bool_]
+) -> tuple[Repeats, NDArray[np.intp]]:
+    """The rows at places with several values, and which of these each of the ordered rows is, (n,)."""
+    first = new | _differs(y)
+    starts = np.flatnonzero(first)
+    own, total = place[starts], np.add.reduceat(weight, starts)
+    shared, out = (np.bincount(own) > 1)[own], total
+    if shared.any():
+        _, value, times = np.unique(y[starts], axis=0, return_inverse=True, return_counts=True)
+        out = np.where(times[value.ravel()] > 1, np.minimum(total, 1), total)
+    order = np.flatnonzero(shared)[np.argsort(own[shared], kind="stable")]
+    found = np.full(len(starts), -1, np.intp)
+    found[order] = np.arange(len(order))
+    return Repeats(own[order], y[starts[order]], total[order], out[order]), found[np.cumsum(first) - 1]
 
 
 def spatial_order(points: Array) -> NDArray[np.intp]:

@@ -54,9 +54,8 @@ class Setting(NamedTuple):
         joined: The training rows.
         profile: The kernel.
         degree: 0 for the constant order, 1 for the linear one.
-        bandwidth: (d,), one for each coordinate; infinite for the kernel "average".
+        bandwidth: (d,), one for each coordinate.
         ridge: ρ of the linear order.
-        tolerance: The share of a query's weight that may be left out.
         device: Where to compute.
         factors: What bandwidths are multiplied with from place to place; None where they are everywhere the same.
     """
@@ -66,7 +65,6 @@ class Setting(NamedTuple):
     degree: int
     bandwidth: Array
     ridge: float
-    tolerance: float
     device: torch.device
     factors: Factors | None = None
 

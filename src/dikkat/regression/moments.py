@@ -29,7 +29,7 @@ from dikkat.problem.arithmetic import log_profile
 from dikkat.regression.joined import spatial_order
 from dikkat.state import Pooled, State, join, log_sum_exp
 
-Profile = Literal["gaussian", "boxcar", "epanechnikov", "triangular", "average"]
+Profile = Literal["gaussian", "epanechnikov"]
 
 _INF = float("inf")
 _TILE = 2**22  # elements of a tile's largest tensor
@@ -70,7 +70,7 @@ class Window:
     """A kernel and how far it reaches.
 
     Attributes:
-        profile: K as a function of the distance: a kernel of `dikkat.scores`, or "average", which is 1 everywhere.
+        profile: K as a function of the distance: a kernel of `dikkat.scores`.
         bandwidth: (d,), σ in the units of the keys; or (n, d), of each query its own.
         squared: Whether K² is meant.
         tolerance: The share of a query's whole weight that may be left out: 0 leaves out what is 0 in the dtype.
@@ -154,7 +154,7 @@ def state(query: Tensor, points: Points, window: Window, *, degree: int = 0, exc
     if points.tiles is not None:
         settings = {"points": points, "tiles": points.tiles, "degree": degree}
         return State(*_in_order(_averages, query, {"exclude": exclude}, window=window, **settings))
-    if degree or window.bandwidth.ndim > 1 or (window.squared and window.profile not in ("gaussian", "boxcar")):
+    if degree or window.bandwidth.ndim > 1 or (window.squared and window.profile != "gaussian"):
         return _features(query, points, window, degree, exclude)
     return _attended(query, points, window, exclude)
 
@@ -308,19 +308,10 @@ def _swept(
 
 def _attended(query: Tensor, points: Points, window: Window, exclude: Tensor | None) -> State:
     """The state of y alone, by the attention of the device."""
-    score: scores.Score
-    if window.profile == "average":
-        score = scores.Average()
-    else:
-        kinds = {
-            "gaussian": scores.Gaussian,
-            "boxcar": scores.Boxcar,
-            "epanechnikov": scores.Epanechnikov,
-            "triangular": scores.Triangular,
-        }
-        # The square of a Gaussian is a narrower one, and that of a boxcar itself.
-        narrower = 2**-0.5 if window.squared and window.profile == "gaussian" else 1.0
-        score = kinds[window.profile](window.bandwidth * narrower)
+    if window.profile == "epanechnikov":
+        score: scores.Score = scores.Epanechnikov(window.bandwidth)
+    else:  # the square of a Gaussian is a narrower one
+        score = scores.Gaussian(window.bandwidth * (2**-0.5 if window.squared else 1.0))
     return attention_state(query, points.key, points.value, score=score, key_bias=points.weight.log(), exclude=exclude)
 
 
@@ -363,11 +354,7 @@ def _scores(
     by = 1 / window.of(rows).bandwidth  # as the compiled kernels do
     delta = (points.key[cols] - query[rows, None]) * (by if by.ndim == 1 else by[:, None])
     square = delta.square().sum(-1)
-    if window.profile == "average":
-        scores = torch.zeros_like(square)
-    else:
-        scores = log_profile(window.profile, square) * (2 if window.squared else 1)
-    scores = scores + points.weight[cols].log()
+    scores = log_profile(window.profile, square) * (2 if window.squared else 1) + points.weight[cols].log()
     if exclude is not None:
         places = torch.arange(cols.start, cols.stop, device=query.device)
         scores = scores.masked_fill(places == exclude[rows, None], -_INF)

@@ -9,13 +9,11 @@ from numpy.typing import NDArray
 from dikkat.regression.coding import WIDEST
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.moments import Profile
-from dikkat.regression.partitions.places import Partitioned
 
 Rule = Literal["silverman", "scott"]
-Places = Joined | Partitioned
 
 
-def rule_of_thumb(joined: Places, rule: Rule, profile: Profile = "gaussian") -> Array:
+def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> Array:
     r"""One bandwidth a feature, from its spread and the number of rows alone.
 
     $$ \sigma_c = k\, a\, s_c\, n^{-1/(d + 4)}, \qquad a = \Big(\frac{4}{d + 2}\Big)^{1/(d + 4)} $$
@@ -23,8 +21,7 @@ def rule_of_thumb(joined: Places, rule: Rule, profile: Profile = "gaussian") -> 
     for Silverman's rule and a = 1 for Scott's, with n the sum of the weights and $s_c$ the smaller of the standard
     deviation and the interquartile range over 1.349 (its ratio for a normal distribution), which an outlier does not
     move. The rules are the Gaussian kernel's, where k = 1; a kernel that ends gets the radius with which its standard
-    deviation along a feature is the Gaussian's: $k^2$ is d + 4 for Epanechnikov's, d + 2 for the boxcar and
-    $(d + 2)(d + 3)/(d + 1)$ for the triangular kernel.
+    deviation along a feature is the Gaussian's: $k^2$ is d + 4 for Epanechnikov's.
 
     A category has no spread. Of d numbers its best smoothing falls as $n^{-2/(d + 4)}$: so much less than a row of the
     same category does one of another weigh.
@@ -54,23 +51,17 @@ def rule_of_thumb(joined: Places, rule: Rule, profile: Profile = "gaussian") -> 
 
 def radius(profile: Profile, size: int) -> float:
     """The bandwidth with which a kernel in so many dimensions has the standard deviation 1 along each."""
-    squares = {
-        "gaussian": 1.0,
-        "epanechnikov": size + 4,
-        "boxcar": size + 2,
-        "triangular": (size + 2) * (size + 3) / (size + 1),
-    }
-    return math.sqrt(squares[profile])
+    return 1.0 if profile == "gaussian" else math.sqrt(size + 4)
 
 
-def beyond(joined: Places) -> Array:
+def beyond(joined: Joined) -> Array:
     """How wide the kernel is along each constant feature, so that another number there changes nothing either."""
     firsts = np.searchsorted(joined.feature, np.arange(joined.features))
     wide: Array = WIDEST * np.abs(joined.first[firsts]).clip(1.0, 1e300)
     return wide
 
 
-def varying(joined: Places) -> NDArray[np.bool_]:
+def varying(joined: Joined) -> NDArray[np.bool_]:
     """Of each feature, whether it does."""
     found = np.zeros(joined.features, bool)
     np.logical_or.at(found, joined.feature, joined.varies())
@@ -88,7 +79,9 @@ def _spread(column: Array, weight: Array) -> float:
     deviation = np.sqrt(square * total / max(total - 1, total / 2))  # weights below 2 in all are no counts
     order = np.argsort(unit, kind="stable")
     reached = np.cumsum(weight[order])
-    lower, upper = unit[order[np.searchsorted(reached, np.array([0.25, 0.75]) * reached[-1])]]
+    at = np.array([0.25, 0.75]) * reached[-1]  # where two values are a quartile it is their mean, as of −x
+    last, first = (unit[order[np.searchsorted(reached, at, side)]] for side in ("left", "right"))
+    lower, upper = (last + first) / 2
     quartiles = (upper - lower) / 1.349
     return float((min(deviation, quartiles) if quartiles > 0 else deviation) * (high - low))
 

@@ -75,14 +75,13 @@ def significance(model: NadarayaWatson, n_permutations: int = 99, random_state: 
     permuted = np.empty((x.shape[1], n_permutations))
     known = np.flatnonzero(model.sample_weight_ > 0)
     other = clone(model).set_params(kernel=model.kernel_, order=model.order_)
-    with model._bar("permuting columns"):
-        for j in range(x.shape[1]):
-            for b in range(n_permutations):
-                mixed = x.copy()
-                mixed[known, j] = x[random.permutation(known), j]
-                other._take(Rows(mixed, model.y_train_, model.sample_weight_, model.columns_, 0))
-                other._choose()
-                permuted[j, b] = leave_out(other).error
+    for j in range(x.shape[1]):
+        for b in range(n_permutations):
+            mixed = x.copy()
+            mixed[known, j] = x[random.permutation(known), j]
+            other._take(Rows(mixed, model.y_train_, model.sample_weight_, model.columns_))
+            other._choose()
+            permuted[j, b] = leave_out(other).error
     no_worse = ~(permuted > error * (1 + 1e-9))  # NaN, where there is nothing to predict, is no better
     p_value = (1 + no_worse.sum(1)) / (1 + n_permutations)
     return Significance(p_value, error, permuted)

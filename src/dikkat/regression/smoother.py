@@ -30,11 +30,8 @@ class Smoother:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self.joined, self.profile, self.degree, bandwidth, self.ridge, self.tolerance, self.device, factors = setting
-        self.factors = factors
+        self.joined, self.profile, self.degree, self.bandwidth, self.ridge, self.device, self.factors = setting
         self._spread = self.joined.spread()
-        # The average's line needs some unit.
-        self.bandwidth = np.where(self._spread > 0, self._spread, 1.0) if self.profile == "average" else bandwidth
         self._points = self._points_of(self.joined.y, torch.from_numpy(self.joined.x).dtype)
 
     def estimate(self, query: Array) -> tuple[Array, NDArray[np.bool_]]:
@@ -86,7 +83,7 @@ class Smoother:
     @cached_property
     def uncertainty(self) -> Uncertainty:
         """What deviations and bands are made of; the rows' own errors are found when it is first asked."""
-        return Uncertainty(self._setting._replace(bandwidth=self.bandwidth))
+        return Uncertainty(self._setting)
 
     def trace(self) -> float:
         """Of the smoother matrix over the training rows; in float64."""
@@ -148,7 +145,7 @@ class Smoother:
         return self._points if wide else self._points_of(self.joined.y, torch.float64)
 
     def _is_reached(self, query: Array) -> NDArray[np.bool_]:
-        if self.profile in ("gaussian", "average"):
+        if self.profile == "gaussian":
             return np.ones(len(query), dtype=bool)
         return self.neighbors(query) > 0
 
@@ -159,7 +156,7 @@ class Smoother:
 
     def _window(self, query: Tensor) -> Window:
         bandwidth = local_bandwidth(torch.tensor(self.bandwidth).to(query), self.factors, query)
-        return Window(self.profile, bandwidth, tolerance=self.tolerance)
+        return Window(self.profile, bandwidth)
 
     def _by_parts(self, query: Array, points: Points, work: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Array]:
         """What `work` makes of the queries, in float64, of so many at a time that their moments are small."""
@@ -175,6 +172,4 @@ def _log_constant(profile: Profile, size: int) -> float:
     ball = size / 2 * math.log(math.pi) - math.lgamma(size / 2 + 1)
     if profile == "gaussian":
         return -size / 2 * math.log(2 * math.pi)
-    if profile == "boxcar":
-        return -ball
-    return math.log((size + 2) / 2 if profile == "epanechnikov" else size + 1) - ball
+    return math.log((size + 2) / 2) - ball

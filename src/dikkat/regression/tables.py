@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Table", "write_columns"]
 
 _PARQUET = ".parquet"
-_ENDINGS = ".csv, .tsv (either may be followed by .gz) and .parquet"
+_ENDINGS = ".csv, .tsv, .txt, .dat (each may be followed by .gz) or .parquet; save a sheet of a workbook as CSV"
 _NAMED = 12  # most columns that a message lists
 _LEVELS = 50  # most different texts that are categories without being asked for
 _CELLS = 3  # most cells that a message lists
@@ -35,7 +35,7 @@ class Table:
 
     Attributes:
         path: The file.
-        suffix: What kind it is: ".csv", ".tsv" or ".parquet".
+        suffix: What kind it is: ".csv", ".tsv", ".txt", ".dat" or ".parquet".
         form: How it is written, where it is text; predictions are written alike.
         columns: The columns as they came, with the types that pyarrow finds.
         typed: The columns with the numbers and dates that it does not: those with something between their thousands,
@@ -66,8 +66,9 @@ class Table:
 
         Args:
             path: A file of comma-, semicolon-, tab- or bar-separated values with the columns' names in its first line,
-                or a Parquet file; its name says which. Text is UTF-8, UTF-16, or, where it is neither, Windows-1252, as
-                spreadsheets in Western Europe write it. Space around names is left out.
+                or a Parquet file, as its name says; or a folder of Parquet files. Text is
+                UTF-8, UTF-16, or, where it is neither, Windows-1252, as spreadsheets in Western Europe write it. Space
+                around names is left out.
             asked: How text is written, as far as it is not to be found.
 
         Raises:
@@ -307,8 +308,10 @@ def write_columns(path: str | os.PathLike[str], columns: Mapping[str, Array]) ->
 
 
 def _suffix(path: Path) -> str:
-    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
-    if suffix in DELIMITERS or (suffix == _PARQUET and path.suffix != ".gz"):
+    suffix = Path(path.name.lower().removesuffix(".gz")).suffix
+    if path.is_dir():
+        return _PARQUET
+    if suffix in DELIMITERS or (suffix == _PARQUET and path.suffix.lower() != ".gz"):
         return suffix
     raise InputError(f"{path}: got a name that does not say what kind of table it is; expected the ending {_ENDINGS}")
 

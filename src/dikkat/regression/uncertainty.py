@@ -45,6 +45,7 @@ from dikkat.regression.moments import LineMoments, Points, Window, moments, part
 
 _WIDER = 2.0  # the bandwidth of errors over that of values
 _ALONE = 1e-5  # least degrees of freedom in a row; with less, the fit has as many numbers as points
+_FREE = 0.5  # degrees of freedom below which a quantile says nothing: from 600 standard errors on at 95 %
 _GONE = -60.0  # log S_0 below which the ridge has left nothing of a slope
 
 
@@ -62,10 +63,9 @@ class Band(NamedTuple):
     freedom: Array
 
     def half(self, level: float) -> Array:
-        """Half the width, (n, v), at a level of confidence."""
-        with np.errstate(invalid="ignore"):  # infinite error times infinite quantile
-            found: Array = stdtrit(np.maximum(self.freedom, 1e-2), (1 + level) / 2) * self.error
-        return found
+        """Half the width, (n, v), at a level of confidence; infinite without degrees of freedom."""
+        quantile = stdtrit(np.maximum(self.freedom, _FREE), (1 + level) / 2)
+        return np.where(self.freedom < _FREE, np.inf, quantile * self.error)
 
 
 class Uncertainty:
@@ -76,8 +76,7 @@ class Uncertainty:
     """
 
     def __init__(self, setting: Setting) -> None:
-        self.joined, self.profile, self.degree, bandwidth, self.ridge, self.tolerance, self.device, factors = setting
-        self.factors = factors
+        self.joined, self.profile, self.degree, bandwidth, self.ridge, self.device, self.factors = setting
         self.bandwidth, self.spread = self._wide(bandwidth), self._wide(self.joined.spread())
         self._sloped = slice(self.joined.numbers)
 
@@ -161,19 +160,12 @@ class Uncertainty:
     def _residuals(self) -> Points:
         """With e², (g e)² and the share of noise in the residuals as values."""
         within, weight = (self._wide(each) for each in (self.joined.within, self.joined.weight))
-        left, share = self._left_out()
-        kept = 1 - (1 - share) / weight.clamp(min=1)[:, None]  # of W rows at one place all but one vary freely
-        values = torch.cat([left.square() + within, (share * left).square() + within, kept], 1)
-        return Points(self._values.key, values, self._values.weight)
-
-    def _left_out(self) -> tuple[Tensor, Tensor]:
-        """e (m, v) and g (m, 1); of one place alone 0."""
-        if len(self.joined.x) == 1:
-            nothing = torch.zeros_like(self._wide(self.joined.y))
-            return nothing, nothing[:, :1]
         criterion = Criterion(self.joined, self.profile, self.degree, self.device, self.ridge, factors=self.factors)
         trial = criterion(self.bandwidth.log().cpu().numpy())
-        return trial.left, trial.kept[:, None]
+        share = trial.kept[:, None]
+        kept = 1 - (1 - share) / weight.clamp(min=1)[:, None]  # of W rows at one place all but one vary freely
+        values = torch.cat([criterion.loss(trial), (share * trial.left).square() + within, kept], 1)
+        return Points(self._values.key, values, self._values.weight)
 
     def _ridge(self, window: Window) -> Tensor:
         amount = torch.tensor(RIDGE, dtype=torch.float64)
@@ -182,7 +174,7 @@ class Uncertainty:
     def _window(self, query: Tensor, part: float) -> Window:
         """So many times as wide as the estimate's."""
         bandwidth = local_bandwidth(self.bandwidth, self.factors, query) * part
-        return Window(self.profile, bandwidth, tolerance=self.tolerance)
+        return Window(self.profile, bandwidth)
 
     def _wide(self, array: Array) -> Tensor:
         return torch.tensor(array, dtype=torch.float64, device=self.device)

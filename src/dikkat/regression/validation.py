@@ -13,42 +13,25 @@ from sklearn.utils.validation import check_array
 from dikkat.regression.bandwidth import Searched
 from dikkat.regression.coding import largest
 from dikkat.regression.columns import Column
-from dikkat.regression.held_out import FOLDS
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.moments import Profile
 from dikkat.regression.rules import Rule
 
 Order = Literal["constant", "linear"]
-OutOfReach = Literal["nan", "nearest"]
-Missing = Literal["refuse", "drop"]
 Neighbors = int | Literal["auto"] | None
 
 
+_LEAST = 1e-150  # whose square is a number
 _RULES = (*get_args(Rule), *get_args(Searched))
 
 
-def check_settings(
-    kernel: object,
-    bandwidth: object,
-    order: object,
-    ridge: object,
-    tolerance: object,
-    out_of_reach: object,
-    missing: object,
-    neighbors: object = None,
-) -> None:
+def check_settings(kernel: object, bandwidth: object, order: object, ridge: object, neighbors: object = None) -> None:
     """The settings that a file holds too: all but the device, which is the machine's own.
 
     Raises:
         ValueError: One that is not allowed.
     """
-    named = (
-        ("kernel", kernel, Profile),
-        ("order", order, Order),
-        ("out_of_reach", out_of_reach, OutOfReach),
-        ("missing", missing, Missing),
-    )
-    for name, given, names in named:
+    for name, given, names in (("kernel", kernel, Profile), ("order", order, Order)):
         if not isinstance(given, str) or given not in get_args(names):
             raise ValueError(f"{name}: got {given!r}; expected {_listed(get_args(names))}")
     if not (isinstance(bandwidth, str) and bandwidth in _RULES) and not _are_positive(bandwidth):
@@ -57,12 +40,10 @@ def check_settings(
         isinstance(ridge, bool) or not isinstance(ridge, Real) or not 0 <= float(ridge) < math.inf
     ):
         raise ValueError(f"ridge: got {ridge!r}; expected a number of rows, at least 0, or 'auto'")
-    if not isinstance(tolerance, Real) or not 0 <= float(tolerance) < 1:
-        raise ValueError(f"tolerance: got {tolerance!r}; expected a number of at least 0 and below 1")
-    _check_neighbors(neighbors, kernel, bandwidth)
+    _check_neighbors(neighbors, bandwidth)
 
 
-def _check_neighbors(neighbors: object, kernel: object, bandwidth: object) -> None:
+def _check_neighbors(neighbors: object, bandwidth: object) -> None:
     if neighbors is None:
         return
     if not (_is_count(neighbors) or (isinstance(neighbors, str) and neighbors == "auto")):
@@ -70,8 +51,6 @@ def _check_neighbors(neighbors: object, kernel: object, bandwidth: object) -> No
             f"neighbors: got {neighbors!r}; expected a whole number of at least 2, 'auto', or None for the same "
             "bandwidth everywhere"
         )
-    if kernel == "average":
-        raise ValueError(f"neighbors: got {neighbors!r} with the kernel 'average', which has no bandwidth")
     if neighbors == "auto" and not (isinstance(bandwidth, str) and bandwidth in get_args(Searched)):
         raise ValueError(
             f"neighbors: got 'auto' with the bandwidth {bandwidth!r}; expected one that is searched for, "
@@ -89,7 +68,7 @@ def check_neighbors(neighbors: object, joined: Joined) -> None:
     Raises:
         ValueError: There are not, or no columns of numbers.
     """
-    if neighbors is not None and not joined.numbers:
+    if isinstance(neighbors, Integral) and not joined.numbers:
         raise ValueError(f"neighbors: got {neighbors!r}, and no column of numbers; expected None")
     if isinstance(neighbors, Integral) and int(neighbors) >= (different := joined.different):
         raise ValueError(
@@ -111,19 +90,6 @@ def check_device(device: object) -> None:
         raise ValueError(f"device: got {device!r}; expected 'cpu', 'cuda' or a numbered one, such as 'cuda:1'")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device: got {device!r}, and PyTorch sees no such device here; expected 'cpu'")
-
-
-def checked_folds(given: object) -> int:
-    """How many folds, where it is yes, no, or a number of them; 0 for none.
-
-    Raises:
-        ValueError: It is neither.
-    """
-    if isinstance(given, bool | np.bool_):
-        return FOLDS if given else 0
-    if not isinstance(given, Integral) or given < 0 or given == 1:
-        raise ValueError(f"nested_score: got {given!r}; expected True, False, or a number of folds, at least 2")
-    return int(given)
 
 
 def check_count(name: str, given: object) -> None:
@@ -161,7 +127,7 @@ def check_sizes(x: Array, values: Array, weight: Array) -> None:
     """Whether the sums and squares that are made of the data are numbers in their dtype.
 
     Raises:
-        ValueError: They would overflow.
+        ValueError: They would overflow, or squares of differences of y would all be 0.
     """
     limits, low, high = np.finfo(x.dtype), x.min(0).astype(np.float64), x.max(0).astype(np.float64)
     with np.errstate(over="ignore"):
@@ -176,6 +142,9 @@ def check_sizes(x: Array, values: Array, weight: Array) -> None:
     total = max(total, 1.0)
     squares = math.sqrt(float(np.finfo(np.float64).max) / total) / 2**10
     check_size("y", values, min(float(limits.max) / total / 2**10, squares), x.dtype)
+    apart = float(np.ptp(values, axis=0).max())
+    if 0 < apart < _LEAST:
+        raise ValueError(f"y: got values at most {apart} apart; expected {_LEAST} and more. Bring it to another unit")
 
 
 def check_size(name: str, numbers: Array, limit: float, dtype: np.dtype[Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from dikkat import addresses
 from dikkat.cpu.attention import few
 from dikkat.cpu.attention.record import CALL, FOLD, GROUP, MOST, PEAK_KEYS, SIDE, TILE, TILE_BACK
 from dikkat.cpu.engine.record import BYTES, Call, up
@@ -41,7 +42,7 @@ def obstacles(problem: Problem) -> list[str]:
         reasons.append(f"it runs on the CPU; the tensors are on {device}, where 'chunked' and 'reference' run")
     if have_tangents(problem.query, problem.key, problem.value):
         reasons.append("it has no forward-mode derivative; 'reference' has")
-    return reasons
+    return reasons or addresses.without_numba()
 
 
 class _Call(Call):
@@ -154,7 +155,7 @@ def _filled(tensor: Tensor, size: int) -> Tensor:
 
 def can_pack(pair: Pair, key: Tensor) -> bool:
     """Whether packing projected keys once pays off for many calls: only additive keys have exponentials to keep."""
-    return pair == "additive" and key.device.type == "cpu" and not transformed()
+    return pair == "additive" and key.device.type == "cpu" and not (transformed() or addresses.without_numba())
 
 
 @torch.library.custom_op("dikkat::numba_pack", mutates_args=())

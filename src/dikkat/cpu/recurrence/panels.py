@@ -34,6 +34,52 @@ def _prefetch(builder: Any, spot: Any) -> None:
     builder.call(function, [spot, I32(0), I32(2), I32(1)])
 
 
+class Loop:
+    """A loop of compiled code that has a list of sums, in registers.
+
+    Args:
+        builder: Of LLVM's instructions; what it builds until `end` is the loop's body.
+        count: Turns, at least one.
+        starts: The sums before the first.
+
+    Attributes:
+        k: The turn, from 0.
+        sums: The sums before it.
+    """
+
+    def __init__(self, builder: Any, count: Any, starts: list[Any]) -> None:
+        self._builder, self._count = builder, count
+        before, self._block = builder.block, builder.append_basic_block("product")
+        self._after = builder.append_basic_block("product.end")
+        builder.branch(self._block)
+        builder.position_at_end(self._block)
+        self.k = builder.phi(I64)
+        self.k.add_incoming(I64(0), before)
+        self.sums = [builder.phi(start.type) for start in starts]
+        for phi, start in zip(self.sums, starts, strict=True):
+            phi.add_incoming(start, before)
+
+    def end(self, sums: list[Any]) -> None:
+        """Close the loop with the sums of a turn, which are its results."""
+        builder = self._builder
+        for phi, value in zip(self.sums, sums, strict=True):
+            phi.add_incoming(value, self._block)
+        following = builder.add(self.k, I64(1))
+        self.k.add_incoming(following, self._block)
+        builder.cbranch(builder.icmp_signed("<", following, self._count), self._block, self._after)
+        builder.position_at_end(self._after)
+
+
+def places_of(builder: Any, c: Any, c_step: Any, rows: int, panels: int, kind: Any) -> list[Any]:
+    """Where the sums of rows and panels belong."""
+    spots = [
+        builder.gep(c, [builder.add(builder.mul(c_step, I64(row)), I64(panel * kind.lanes))])
+        for row in range(rows)
+        for panel in range(panels)
+    ]
+    return [builder.bitcast(spot, llvm_type(kind).as_pointer()) for spot in spots]
+
+
 def _product_of(rows: int) -> Any:
     """The product of so many rows with a panel, its sums kept in registers."""
 
@@ -43,25 +89,11 @@ def _product_of(rows: int) -> Any:
 
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             a, a_step, panel, count, c, c_step = args
-            places = [
-                builder.gep(c, [builder.add(builder.mul(c_step, I64(row)), I64(part * kind.lanes))])
-                for row in range(rows)
-                for part in range(PANEL)
-            ]
-            places = [builder.bitcast(place, llvm_type(kind).as_pointer()) for place in places]
+            places = places_of(builder, c, c_step, rows, PANEL, kind)
             align = kind.element.bitwidth // 8
-            starts = [builder.load(place, align=align) for place in places]
             a_rows = [builder.gep(a, [builder.mul(a_step, I64(row))]) for row in range(rows)]
-            before, loop = builder.block, builder.append_basic_block("product")
-            after = builder.append_basic_block("product.end")
-            builder.branch(loop)
-            builder.position_at_end(loop)
-            k = builder.phi(I64)
-            k.add_incoming(I64(0), before)
-            sums = [builder.phi(llvm_type(kind)) for _ in starts]
-            for phi, start in zip(sums, starts, strict=True):
-                phi.add_incoming(start, before)
-            first = builder.mul(k, I64(PANEL * kind.lanes))
+            loop = Loop(builder, count, [builder.load(place, align=align) for place in places])
+            first = builder.mul(loop.k, I64(PANEL * kind.lanes))
             columns = []
             for part in range(PANEL):
                 spot, align = vector_at(builder, panel, builder.add(first, I64(part * kind.lanes)), kind)
@@ -70,15 +102,10 @@ def _product_of(rows: int) -> Any:
                 _prefetch(builder, builder.gep(spot, [following_panel]))
             added = []
             for row in range(rows):
-                factor = splat(builder, llvm_type(kind), builder.load(builder.gep(a_rows[row], [k])))
+                factor = splat(builder, llvm_type(kind), builder.load(builder.gep(a_rows[row], [loop.k])))
                 for part in range(PANEL):
-                    added.append(call_llvm(builder, "fma", factor, columns[part], sums[row * PANEL + part]))
-            for phi, value in zip(sums, added, strict=True):
-                phi.add_incoming(value, loop)
-            following = builder.add(k, I64(1))
-            k.add_incoming(following, loop)
-            builder.cbranch(builder.icmp_signed("<", following, count), loop, after)
-            builder.position_at_end(after)
+                    added.append(call_llvm(builder, "fma", factor, columns[part], loop.sums[row * PANEL + part]))
+            loop.end(added)
             for place, value in zip(places, added, strict=True):
                 builder.store(value, place, align=align)
             return context.get_dummy_value()

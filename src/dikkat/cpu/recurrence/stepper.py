@@ -15,7 +15,7 @@ class Stepper:
     It is not written to once it is made: any number of threads may step it.
 
     Args:
-        layers: The weights, which nobody changes; G = 3 or 4 is seen by them.
+        layers: The weights; G = 3 or 4 is seen by them.
         attention: What it attends to.
     """
 
@@ -29,13 +29,15 @@ class Stepper:
         self._hidden, self._lstm = hidden, groups == 4 * hidden
         weights = self._record(1)
         weights.point_weights(self._operands, self._layers, transposed=False)
-        self._weights = {name: t for name, t in weights.kept.items() if name not in ROW_FIELDS}
         key = self._record(attention.key.shape[0])
         key.point_attention(self._operands)
-        # Copies of the memory's own tensors, whose owner could resize their storage.
-        shared = {id(tensor) for tensor in self._operands.values()}
-        self._sentences = {
-            name: t.clone() if id(t) in shared else t for name, t in key.kept.items() if name not in ROW_FIELDS
+        # Copies of tensors that are not made here, whose owner could write to them or resize their storage.
+        biases = (bias for layer in self._layers for bias in (layer.hidden_bias, layer.below_bias))
+        shared = {id(tensor) for tensor in (*self._operands.values(), *biases)}
+        self._kept = {
+            name: t.clone() if id(t) in shared else t
+            for name, t in (weights.kept | key.kept).items()
+            if name not in ROW_FIELDS
         }
         self._sizes = {name: key.fields[name] for name in ("keys", "key_row", "features", "values")}
         self._owners: Tensor | None = None
@@ -46,7 +48,7 @@ class Stepper:
         return Stack(spec, self._layers[0].hidden_weight.dtype, self._hidden, self._lstm)
 
     def _use(self, record: Stack) -> None:
-        for name, tensor in (self._weights | self._sentences).items():
+        for name, tensor in self._kept.items():
             record.point(name, tensor)
         record.fields |= self._sizes
         if self._owners is not None:

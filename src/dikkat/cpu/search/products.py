@@ -18,36 +18,12 @@ from numba.extending import intrinsic
 
 from dikkat.cpu.engine.compile import inlined
 from dikkat.cpu.engine.vectors import I32, I64, VECTORS, Pointer, at, call_llvm, lanes_of, llvm_type, pointer, splat
+from dikkat.cpu.recurrence.panels import Loop, places_of
 
 _I8, _I16 = ir.IntType(8), ir.IntType(16)
 _PANELS = {1: (4, 2, 1), 2: (2, 1), 3: (2, 1), 4: (1,), 5: (1,), 6: (1,)}
 """Panels that so many rows go through at once: six rows and one panel are twelve sums of half a vector in registers."""
 _BYTE = np.int8(0)
-
-
-class _Loop:
-    """A loop of compiled code that has a list of sums."""
-
-    def __init__(self, builder: Any, count: Any, starts: list[Any]) -> None:
-        self._builder, self._count = builder, count
-        before, self._block = builder.block, builder.append_basic_block("product")
-        self._after = builder.append_basic_block("product.end")
-        builder.branch(self._block)
-        builder.position_at_end(self._block)
-        self.k = builder.phi(I64)
-        self.k.add_incoming(I64(0), before)
-        self.sums = [builder.phi(start.type) for start in starts]
-        for phi, start in zip(self.sums, starts, strict=True):
-            phi.add_incoming(start, before)
-
-    def end(self, sums: list[Any]) -> None:
-        builder = self._builder
-        for phi, value in zip(self.sums, sums, strict=True):
-            phi.add_incoming(value, self._block)
-        following = builder.add(self.k, I64(1))
-        self.k.add_incoming(following, self._block)
-        builder.cbranch(builder.icmp_signed("<", following, self._count), self._block, self._after)
-        builder.position_at_end(self._after)
 
 
 def _by_size(builder: Any, rows: Any, panels: Any, build: Callable[[int, int], None]) -> None:
@@ -76,11 +52,11 @@ def _block(
         rows, panels, a, a_step, weight, count, c, c_step = args
 
         def build_one(rows: int, panels: int) -> None:
-            places = _places(builder, c, c_step, rows, panels, kind)
+            places = places_of(builder, c, c_step, rows, panels, kind)
             a_rows = [builder.gep(a, [builder.mul(a_step, I64(row))]) for row in range(rows)]
             size = builder.mul(count, I64(lanes))
             starts = [builder.gep(weight, [builder.mul(size, I64(panel))]) for panel in range(panels)]
-            loop = _Loop(builder, count, [builder.load(place, align=align) for place in places])
+            loop = Loop(builder, count, [builder.load(place, align=align) for place in places])
             first = builder.mul(loop.k, I64(lanes))
             spots = [builder.bitcast(builder.gep(start, [first]), vector.as_pointer()) for start in starts]
             columns = [builder.load(spot, align=align) for spot in spots]
@@ -115,7 +91,7 @@ def _whole_block(
             a_rows = [builder.gep(a, [builder.mul(a_step, I64(row))]) for row in range(rows)]
             size = builder.mul(count, I64(2 * lanes))
             starts = [builder.gep(weight, [builder.mul(size, I64(panel))]) for panel in range(panels)]
-            loop = _Loop(builder, count, [ir.Constant(sums, [0] * lanes)] * (rows * panels))
+            loop = Loop(builder, count, [ir.Constant(sums, [0] * lanes)] * (rows * panels))
             first = builder.mul(loop.k, I64(2 * lanes))
             bytes_at = ir.VectorType(_I8, 2 * lanes).as_pointer()
             spots = [builder.bitcast(builder.gep(start, [first]), bytes_at) for start in starts]
@@ -125,7 +101,7 @@ def _whole_block(
             pairs = [(factor, column) for factor in factors for column in columns]
             added = [builder.add(was, _pairs(builder, *pair)) for pair, was in zip(pairs, loop.sums, strict=True)]
             loop.end(added)
-            for number, place in enumerate(_places(builder, c, c_step, rows, panels, kind)):
+            for number, place in enumerate(places_of(builder, c, c_step, rows, panels, kind)):
                 row, panel = divmod(number, panels)
                 own = builder.bitcast(builder.gep(scales, [I64(panel * lanes)]), vector.as_pointer())
                 by_row = splat(builder, vector, builder.load(builder.gep(row_scales, [I64(row)])))
@@ -139,16 +115,6 @@ def _whole_block(
 
     whole = types.intp
     return types.void(whole, whole, a, whole, weight, whole, c, whole, row_scales, scales), build
-
-
-def _places(builder: Any, c: Any, c_step: Any, rows: int, panels: int, kind: Any) -> list[Any]:
-    """Where the sums of rows and panels belong."""
-    spots = [
-        builder.gep(c, [builder.add(builder.mul(c_step, I64(row)), I64(panel * kind.lanes))])
-        for row in range(rows)
-        for panel in range(panels)
-    ]
-    return [builder.bitcast(spot, llvm_type(kind).as_pointer()) for spot in spots]
 
 
 def _pairs(builder: Any, a: Any, b: Any) -> Any:

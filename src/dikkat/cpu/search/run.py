@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dikkat import stopping
+from dikkat import addresses, stopping
 from dikkat.cpu.engine.record import Call, up
 from dikkat.cpu.scoring import RANGES
 from dikkat.cpu.search.network import Panels
@@ -136,7 +136,7 @@ class Run:
         ranges = RANGES[panels.dtype]
         keys = longest if panels.attends else 1
         call.fields |= panels.sizes | {
-            "phases": panels.phases.ctypes.data, "parts": panels.parts.ctypes.data,
+            "phases": addresses.of_array(panels.phases), "parts": addresses.of_array(panels.parts),
             "phase_count": len(panels.phases), "part_count": len(panels.parts), "loop": panels.loop,
             "sentences": count, "longest": longest, "positions": count * longest, "capacity": self._capacity,
             "beam": beam, "n_best": n_best, "count": beam, "blocks": panels.blocks,

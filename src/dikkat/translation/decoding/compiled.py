@@ -2,22 +2,26 @@
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from operator import is_
 from threading import Lock
-from typing import NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 from torch import nn
 
+from dikkat import addresses
 from dikkat.cpu.search.network import Network, Panels
 from dikkat.cpu.search.run import Sentence, UnknownScoresError, search
 from dikkat.errors import InputError
 from dikkat.masking import is_eager
+from dikkat.snapshot import Writes
 from dikkat.translation.decoding.beams import Hypothesis, unknown_scores
 from dikkat.translation.decoding.options import DEFAULT, Search
 from dikkat.translation.decoding.readers import Models, Reads, gathered
-from dikkat.translation.decoding.standing import Standing, keep, standing_of
 from dikkat.translation.errors import SettingsError
+from dikkat.translation.network.model import COMPILED
 from dikkat.translation.text.tokenizer import UNKNOWN
 
 _LOG = logging.getLogger("dikkat")
@@ -37,11 +41,62 @@ class Described(Protocol):
         """What it learns."""
 
 
+class Compiled:
+    """What is kept of a model for its searches, and how the model was when that was made.
+
+    Args:
+        model: On the CPU, in evaluation mode. What its modules have is replaced, and not written into.
+
+    Attributes:
+        panels: Its weights in panels, by whether they are in int8.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.panels: dict[bool, Panels] = {}
+        # Without the model itself, which then goes without the collector of garbage.
+        self._parts = list(model.modules())[1:]
+        self._types = list(map(type, self._parts))
+        inner = [vars(part)[name] for part in model.modules() for name in _TABLES]
+        self._tables: list[dict[str, Any]] = [*map(vars, self._parts), *inner, *_EVERYWHERE]
+        self._values = self._present(model)
+        self._tensors = [*model.parameters(), *model.buffers()]
+        self._starts = addresses.starts(self._tensors)
+        self._writes = Writes(self._tensors)
+
+    def _present(self, model: nn.Module) -> list[Any]:
+        own = dict(vars(model))
+        own.pop(COMPILED, None)
+        return [*own.values(), *chain.from_iterable(map(dict.values, self._tables))]
+
+    def fits(self, model: nn.Module) -> bool:
+        """Whether the model has the same modules, attributes, tensors and hooks, and no write has been counted."""
+        now = self._present(model)
+        return (
+            len(now) == len(self._values)
+            and all(map(is_, now, self._values))
+            and list(map(type, self._parts)) == self._types
+            and self._writes.none(self._tensors)
+            and addresses.starts(self._tensors) == self._starts  # which `.to()` changes without a count
+        )
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[()]]:
+        """A copy of a model, or one that is unpickled, has none."""
+        return type(None), ()
+
+
+_TABLES = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
+_EVERYWHERE: tuple[dict[Any, Any], ...] = (
+    nn.modules.module._global_forward_hooks,
+    nn.modules.module._global_forward_pre_hooks,
+)
+"""Hooks of all modules."""
+
+
 class Ready(NamedTuple):
-    """A model on whose weights alone a search can run, and how it stands."""
+    """A model on whose weights alone a search can run, and what is kept of it."""
 
     model: Described
-    standing: Standing
+    compiled: Compiled
 
 
 def explain(models: Models, search: Search = DEFAULT) -> list[str]:
@@ -84,14 +139,21 @@ def _examined(together: Sequence[Reads], search: Search) -> tuple[list[str], Rea
 
 def _looked_at(model: Reads) -> Ready | list[str]:
     """A model that can do a search of its own, or why it cannot. One that is as it was is not looked at again."""
-    standing = standing_of(model)
-    if standing is None:
-        model.eval()
-    elif is_eager():
-        return Ready(cast(Described, model), standing)
+    kept = vars(model).get(COMPILED) if isinstance(model, nn.Module) else None
+    if kept is not None and is_eager():
+        if kept.fits(cast(nn.Module, model)):
+            return Ready(cast(Described, model), kept)
+        vars(model).pop(COMPILED, None)  # with its panels, which nobody will ask for
+    model.eval()
     if not (isinstance(model, Described) and isinstance(model, nn.Module)):
         return [f"{type(model).__name__} is no torch.nn.Module that says what it computes (network)"]
-    return model.network_obstacles() or Ready(model, standing or keep(model))
+    if reasons := model.network_obstacles():
+        return reasons
+    with _lock:  # threads that look at it at once share what they find
+        kept = vars(model).get(COMPILED)
+        if kept is None or not kept.fits(model):
+            kept = vars(model)[COMPILED] = Compiled(model)
+    return Ready(model, kept)
 
 
 def runnable(models: Sequence[Reads], search: Search) -> Ready | None:
@@ -156,26 +218,25 @@ _lock = Lock()
 
 
 def panels_of(ready: Ready, *, int8: bool) -> Panels:
-    """A model's weights in panels: those that are kept, if not a bit of a weight has changed since they were made."""
-    model, standing = ready
-    now = standing.numbers.taken()
-    found = standing.panels.get(int8)
-    if found is not None and found[0] == now:
-        return found[1]
+    """A model's weights in panels, made for the first search."""
+    model, kept = ready
+    if found := kept.panels.get(int8):
+        return found
     with _lock:  # threads that ask at once wait for one that makes them
-        found = standing.panels.get(int8)
-        if found is None or found[0] != now:
+        found = kept.panels.get(int8)
+        if found is None:
             _check_numbers(model, int8=int8)
-            panels = Panels(model.network(), int8)
-            kind = "int8" if int8 else str(panels.dtype).removeprefix("torch.")
-            _LOG.info("search: weights of %s packed into panels of %.1f MiB, kept", kind, panels.nbytes / 2**20)
-            found = standing.panels[int8] = now, panels
-        return found[1]
+            found = Panels(model.network(), int8)
+            kind = "int8" if int8 else str(found.dtype).removeprefix("torch.")
+            _LOG.info("search: weights of %s packed into panels of %.1f MiB, kept", kind, found.nbytes / 2**20)
+            kept.panels[int8] = found
+        return found
 
 
 def _check_numbers(model: Described, *, int8: bool) -> None:
     """Whether weights are numbers, and of int8 those that have a scale finite ones."""
     for name, tensor in model.named_parameters():
+        addresses.check(name, tensor, "cpu")  # a storage that was given back would end the process
         if bool(tensor.isnan().any()):
             raise InputError(
                 f"{name}: got weights that are not numbers (NaN): they are damaged, or the model's training diverged. "

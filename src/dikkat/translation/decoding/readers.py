@@ -29,7 +29,7 @@ class Outputs(Protocol):
 
 
 class Reads(Protocol):
-    """What a search needs of a model: `TranslationModel` is one, and those of other frameworks are.
+    """What a search needs of a model: such as a `TranslationModel`.
 
     Attributes:
         attends: Whether there is attention.

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from dikkat.translation.network.loss import Reduction, linear_cross_entropy
 from dikkat.translation.settings import Precision, Settings
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD
 
+COMPILED = "_compiled"  # the attribute in which a search keeps what it has compiled of a model
 State = Tensor | tuple[Tensor, Tensor] | Covered  # of the decoder: a GRU's, an LSTM's, and either with coverage
 
 
@@ -194,7 +195,7 @@ class TranslationModel(nn.Module):
         outputs, final = self.encoder(self._embed(self._source_table(), source), lengths)
         states, cells = final if isinstance(final, tuple) else (final, None)
         looked_at = (outputs, lengths) if self.attends else (states[-1].unsqueeze(1), None)
-        memory = self.decoder.prepare_live(self.dropout(looked_at[0]), looked_at[1])
+        memory = self.decoder.prepare(self.dropout(looked_at[0]), looked_at[1])
         first = torch.tanh(self.bridge(states))
         return memory, self.decoder.begin(first if cells is None else (first, self.cell_bridge(cells)), memory)
 
@@ -277,6 +278,19 @@ class TranslationModel(nn.Module):
             raise RuntimeError("the decoder returned no weights, which were asked for")
         return self._readout(states, contexts, embedded), weights, state
 
+    def train(self, mode: bool = True) -> Self:
+        """Put the model in training mode, or in evaluation mode.
+
+        Args:
+            mode: Whether it is to be trained: the copy of the weights that a search keeps is then given up.
+
+        Returns:
+            The model.
+        """
+        if mode:
+            vars(self).pop(COMPILED, None)
+        return super().train(mode)
+
     def undescribed(self) -> list[str]:
         """Why `network` does not say what the model computes; empty where it does."""
         return described.undescribed(self) + self._own_methods()
@@ -286,8 +300,7 @@ class TranslationModel(nn.Module):
         return described.obstacles(self) + self._own_methods()
 
     def _own_methods(self) -> list[str]:
-        replaced = any(vars(TranslationModel)[name] is not method for name, method in _METHODS.items())
-        if type(self) is TranslationModel and not vars(self).keys() & _METHODS and not replaced:
+        if type(self) is TranslationModel and not any(callable(getattr(type(self), name, None)) for name in vars(self)):
             return []
         return [f"{type(self).__name__} has methods of its own, and may compute something else"]
 
@@ -351,10 +364,6 @@ class TranslationModel(nn.Module):
 
     def _output_weight(self) -> Tensor:
         return self.output_weight if hasattr(self, "output_weight") else self.target_embedding.weight
-
-
-_METHODS = {name: value for name, value in vars(TranslationModel).items() if callable(value)}
-"""What somebody may put something else in the place of, in a model or in all."""
 
 
 def expected(batch: Batch) -> Tensor:

@@ -19,7 +19,7 @@ class Bar(Callback):
     """
 
     def __init__(self, epochs: int, batches: int, criterion: Criterion) -> None:
-        # Here, since Keras's and MXNet's translators import this package too, and their extras bring no rich.
+        # Here: loading a model needs no progress bar.
         from rich.progress import Progress, TaskID
 
         self._epochs, self._batches, self._criterion = epochs, batches, criterion

@@ -1,6 +1,6 @@
 """Right answers, no crash and a fair slowdown where life is hard.
 
-    python -m benchmarks.attention.stress [auto | numba | chunked | ...]
+    python -m tests.stress.situations [auto | numba | chunked | ...]
 
 Two Python threads at once; a forked DataLoader's workers, after the parent has computed; an installation and a home
 that cannot be written to; all cores busy with other work. Each situation is a process of its own, so that one that
@@ -209,7 +209,7 @@ def attempt(situation: str, impl: str) -> dict[str, Any]:
         folder = Path(scratch) / "installed"
         folder.mkdir()
         more = _read_only_start(folder) if situation == "read-only installation" else {"env": processes.environment()}
-        command = processes.command("attention.stress", impl, "--inside", situation)
+        command = [sys.executable, "-m", "tests.stress.situations", impl, "--inside", situation]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False, **more)
         except subprocess.TimeoutExpired:

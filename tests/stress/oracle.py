@@ -1,9 +1,12 @@
-"""What a random call should give: by NumPy, in a wider type, and how far from it a right answer may be.
+"""What random calls of one signature should give: by NumPy, in a wider type, and how far a right answer may be off.
 
 The oracle knows the formulas alone: every pair, no tiles, no log-sum-exp tricks. The error of a score is what the
 rounding of its terms, and of the projections before it, comes to; from there it goes through the softmax exactly, and
 through the sums of the output and of the gradients as an absolute value. So the bound is that of a plain computation in
 the same type, term by term, and not a tolerance.
+
+All arrays have the calls of the signature in front, (R, ...): at so small a size NumPy takes as long for one as for
+three.
 """
 
 import math
@@ -15,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.attention.random_calls import Call, numbers_of, run, summed
+from tests.stress.random_calls import Call, numbers_of, run, summed
 
 # How much more than the bound, which counts each rounding once and none of the order that sums are taken in.
 SLACK = 8.0
@@ -34,29 +37,34 @@ class Near:
 
     def summed_to(self, shape: tuple[int, ...]) -> "Near":
         """Over the dimensions that were broadcast."""
-        return Near(summed(self.exact, shape), summed(self.error, shape))
+        return Near(_summed(self.exact, shape), _summed(self.error, shape))
+
+
+def _summed(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Sum each call's (R, ...) to a shape, of which (R, *shape) is made."""
+    calls, more = array.shape[:1], array.ndim - 1 - len(shape)
+    return summed(array, (*calls, *(1,) * more, *shape)).reshape(*calls, *shape)
 
 
 def _turned(a: Near) -> Near:
     return Near(np.swapaxes(a.exact, -1, -2), np.swapaxes(a.error, -1, -2))
 
 
-def expected(call: Call) -> dict[str, Near] | None:
-    """What a call should give; None where it cannot be said: numbers overflow, or lie on the edge of a support."""
+def expected(calls: list[Call]) -> tuple[dict[str, Near], np.ndarray]:
+    """What calls should give, and of which that cannot be said: numbers overflow, or lie on the edge of a support."""
     with np.errstate(all="ignore"):
-        oracle = _Oracle(call)
+        oracle = _Oracle(calls)
         found = oracle.results()
-    limit = float(torch.finfo(call.dtype).max) / 64
-    for near in found.values():
-        finite = np.isfinite(near.exact) | (near.exact == -np.inf)
-        if not (finite.all() and (np.abs(near.exact[np.isfinite(near.exact)]) < limit).all()):
-            return None
-    return None if oracle.undecided else found
+        limit = float(torch.finfo(calls[0].dtype).max) / 64
+        for near in found.values():
+            oracle.doubt(~((np.abs(near.exact) < limit) | (near.exact == -np.inf)))
+    return found, oracle.undecided
 
 
 class _Oracle:
-    def __init__(self, call: Call) -> None:
-        self.call = call
+    def __init__(self, calls: list[Call]) -> None:
+        self.calls = calls
+        self.call = call = calls[0]
         self.wide: Any = np.longdouble if call.dtype == torch.float64 else np.float64
         info = torch.finfo(call.dtype)
         self.eps = SLACK * float(info.eps)
@@ -65,15 +73,25 @@ class _Oracle:
         self.fine, self.tiny, self.most = SLACK * float(own.eps), 64 * float(own.tiny), float(own.max) / 64
         # What a number of the call's own type may lose near 0: a step between float16's subnormals is 6e-8.
         self.step = max(self.tiny, SLACK * float(info.tiny) * float(info.eps))
-        self.undecided = False
-        self.visible = call.visible
-        lead, shown = call.lead, self.visible
-        query, key, value = (numbers_of(t, self.wide) for t in (call.query, call.key, call.value))
+        self.undecided = np.zeros(len(calls), bool)
+        self.visible = shown = np.stack([each.visible for each in calls])
         # What nobody sees has no effect, whatever it holds.
-        self.query = np.where(shown.any(-1)[..., None], np.broadcast_to(query, (*lead, *query.shape[-2:])), 0)
-        seen = shown.any(-2)[..., None]
-        self.key = np.where(seen, np.broadcast_to(key, (*lead, *key.shape[-2:])), 0)
-        self.value = np.where(seen, np.broadcast_to(value, (*lead, *value.shape[-2:])), 0)
+        live, seen = shown.any(-1)[..., None], shown.any(-2)[..., None]
+        self.query, self.key, self.value = (
+            np.where(some, self.stacked(name, 2), 0) for name, some in (("query", live), ("key", seen), ("value", seen))
+        )
+
+    def stacked(self, name: str, own: int) -> np.ndarray:
+        """An operand of all calls, with their leading dimensions before its own."""
+        tensors = [getattr(each, name) if own == 2 else each.limits[name] for each in self.calls]
+        made = np.stack([numbers_of(t, self.wide) for t in tensors])
+        lead, size = made.shape[1 : made.ndim - own], made.shape[made.ndim - own :]
+        made = made.reshape(len(tensors), *(1,) * (len(self.call.lead) - len(lead)), *lead, *size)
+        return np.broadcast_to(made, (len(tensors), *self.call.lead, *size))
+
+    def doubt(self, bad: np.ndarray) -> None:
+        """Calls of which any of (R, ...) is bad are not judged."""
+        self.undecided |= bad.reshape(len(self.calls), -1).any(1)
 
     def exactly(self, array: np.ndarray) -> Near:
         return Near(array, np.zeros_like(array))
@@ -95,10 +113,9 @@ class _Oracle:
         bias = call.limits.get("key_bias")
         exact, error = score.exact, score.error
         if bias is not None:
-            added = np.where(np.isneginf(b := numbers_of(bias, self.wide)), 0, b)[..., None, :]
+            added = np.where(np.isneginf(b := self.stacked("key_bias", 1)), 0, b)[..., None, :]
             exact, error = exact + added, error + self.fine * (np.abs(exact) + np.abs(added))
-        if not (np.where(shown, np.abs(exact) + error, 0) < self.most).all():
-            self.undecided = True
+        self.doubt(~(np.where(shown, np.abs(exact) + error, 0) < self.most))
         s = np.where(shown, exact, -np.inf)
         peak = s.max(-1, keepdims=True, initial=-np.inf)
         peak = np.where(np.isneginf(peak), 0, peak)
@@ -129,7 +146,7 @@ class _Oracle:
     def _gradients(self, weights: Near, backward: Callable[[Near], dict[str, Near]]) -> dict[str, Near]:
         call, shown = self.call, self.visible
         kind = torch.promote_types(call.dtype, torch.float32) if call.entry == "state" else call.dtype
-        rounded = torch.from_numpy(np.ascontiguousarray(call.upstream)).to(kind)
+        rounded = torch.from_numpy(np.stack([each.upstream for each in self.calls])).to(kind)
         upstream = self.exactly(numbers_of(rounded, self.wide))
         if call.entry == "weights":
             by_weight = upstream
@@ -155,7 +172,7 @@ class _Oracle:
             if name in call.leaves:
                 size = tuple(call.leaves[name].shape)
                 near.error = near.error + self.eps * np.abs(near.exact) + self.tiny
-                count = max(1, near.exact.size // max(1, math.prod(size)))
+                count = max(1, near.exact.size // max(1, len(self.calls) * math.prod(size)))
                 summed = Near(near.exact, near.error + self.eps * count * np.abs(near.exact)).summed_to(size)
                 out[f"grad {name}"] = summed
         return out
@@ -192,14 +209,18 @@ class _Oracle:
         return score, backward
 
     def _over_all(self, a: Near, b: Near) -> Near:
-        """aᵀ b over all rows of all batch elements."""
-        flat = [Near(*(x.reshape(-1, x.shape[-1]) for x in (each.exact, each.error))) for each in (a, b)]
+        """aᵀ b over all rows of all batch elements of a call."""
+        count = len(self.calls)
+        flat = [
+            Near(*(x.reshape(count, math.prod(x.shape[1:-1]), x.shape[-1]) for x in (each.exact, each.error)))
+            for each in (a, b)
+        ]
         return self.product(_turned(flat[0]), flat[1], self.eps)
 
     def _check(self, *numbers: Near) -> None:
         limit = min(self.most, float(torch.finfo(self.call.dtype).max) / 64)
-        if not all((np.abs(near.exact) + near.error < limit).all() for near in numbers):
-            self.undecided = True
+        for near in numbers:
+            self.doubt(~(np.abs(near.exact) + near.error < limit))
 
     def _additive(self) -> tuple[Near, Callable[[Near], dict[str, Near]]]:
         W_q, W_k = (self.exactly(self.parameter(f"W_{x}.weight").T) for x in "qk")
@@ -230,9 +251,10 @@ class _Oracle:
                 grads[f"W_{name[0]}.weight"] = _turned(self._over_all(features, by_projected))
                 self._check(by_projected)
             terms = g * t
-            error_v = dg * np.abs(t) + np.abs(g) * (minimum_off + self.eps * g.size * np.abs(t))
-            axes = tuple(range(terms.ndim - 1))
-            grads["w_v.weight"] = Near(terms.sum(axes)[None], error_v.sum(axes)[None])
+            count = g.size // len(self.calls)
+            error_v = dg * np.abs(t) + np.abs(g) * (minimum_off + self.eps * count * np.abs(t))
+            axes = tuple(range(1, terms.ndim - 1))
+            grads["w_v.weight"] = Near(terms.sum(axes)[:, None], error_v.sum(axes)[:, None])
             self._check(*grads.values())
             return grads
 
@@ -256,13 +278,11 @@ class _Oracle:
         square = (x * x).sum(-1)
         square_off = (2 * np.abs(x) * off + off * off).sum(-1) + self.fine * (x.shape[-1] + 1) * square + self.tiny
         shown = self.visible
-        if not (np.where(shown, square + square_off, 0) < self.most).all():
-            self.undecided = True
+        self.doubt(~(np.where(shown, square + square_off, 0) < self.most))
         if profile == "gaussian":
             return Near(-square / 2, square_off / 2), self._by_distance(x, off, sigma, np.full_like(square, -0.5), 0)
         inside = square <= 1 if profile == "boxcar" else square < 1
-        if (shown & (np.abs(square - 1) <= 4 * square_off)).any():
-            self.undecided = True
+        self.doubt(shown & (np.abs(square - 1) <= 4 * square_off))
         shown = self.visible = shown & inside
         square = np.where(inside, square, 0.25)
         square_off = np.where(inside, square_off, 0)
@@ -277,8 +297,7 @@ class _Oracle:
             root = np.sqrt(square)
             root_off = np.minimum(square_off / np.where(root > 0, root, 1), np.sqrt(square_off))
             left = 1 - root
-            if (shown & ((root <= 4 * root_off) | (left <= 4 * root_off))).any():
-                self.undecided = True
+            self.doubt(shown & ((root <= 4 * root_off) | (left <= 4 * root_off)))
             slope = -0.5 / np.where(root > 0, root * left, 1)
             error, slope_off = (
                 root_off / left + self.fine,
@@ -312,42 +331,62 @@ class _Oracle:
 # The comparison -----------------------------------------------------------------------------------------------------
 
 
-def judge(call: Call) -> str:
-    """Make a call and compare: "right", "unjudged" where nothing can be said, "refused" where a named way may not run.
-
-    Raises:
-        WrongError: The answer is beyond the budget.
-    """
+def attempt(call: Call) -> dict[str, Tensor] | None:
+    """Make a call; None where a named way may not run it."""
     try:
-        came = run(call)
+        return run(call)
     except ValueError as error:
         if call.impl != "auto" and str(error).startswith(f"impl: got '{call.impl}', which cannot run this call: "):
-            return "refused"
+            return None
         raise
-    _check_hidden(call, came)
-    if call.dropout:
-        return "unjudged"
-    wanted = expected(call)
-    if wanted is None:
-        return "unjudged"
-    for name, tensor in came.items():
-        if name in wanted:
-            _check(name, tensor, wanted[name], call)
-    if "weights" in came:
-        _check_sums(came["weights"], wanted["weights"].exact)
-    return "right"
 
 
-def _check(name: str, tensor: Tensor, near: Near, call: Call) -> None:
+def judge(calls: list[Call], came: list[dict[str, Tensor] | None]) -> list[str]:
+    """Compare the calls of a signature: "right", "refused", or "unjudged" where nothing can be said.
+
+    Raises:
+        WrongError: An answer is beyond the budget.
+    """
+    outcomes = ["refused"] * len(calls)
+    ran = [number for number, found in enumerate(came) if found is not None]
+    if not ran:
+        return outcomes
+    calls, results = [calls[number] for number in ran], [came[number] or {} for number in ran]
+    call, names = calls[0], list(results[0])
+    for other in results[1:]:
+        if list(other) != names or any(other[name].shape != results[0][name].shape for name in names):
+            raise WrongError(f"results of other names or shapes than the first call's: {names}, {list(other)}")
+    shown = np.stack([each.visible for each in calls])
+    found = {name: torch.stack([each[name] for each in results]) for name in names}
+    _check_hidden(shown, found)
+    undecided = np.ones(len(calls), bool)
+    if not call.dropout:
+        wanted, undecided = expected(calls)
+        for name, tensor in found.items():
+            if name in wanted:
+                _check(name, tensor, wanted[name], undecided)
+        if "weights" in found:
+            _check_sums(found["weights"], wanted["weights"].exact, undecided)
+    for number, doubted in zip(ran, undecided, strict=True):
+        outcomes[number] = "unjudged" if doubted else "right"
+    return outcomes
+
+
+def _check(name: str, tensor: Tensor, near: Near, undecided: np.ndarray) -> None:
     if tuple(tensor.shape) != near.exact.shape:
-        raise WrongError(f"{name}: shape {tuple(tensor.shape)} instead of {near.exact.shape}")
+        raise WrongError(f"{name}: shape {tuple(tensor.shape)} instead of {near.exact.shape}, with the calls in front")
     came = numbers_of(tensor, near.exact.dtype.type)
     rounding = SLACK * float(torch.finfo(tensor.dtype).eps) * np.abs(near.exact)
-    allowed = near.error + np.where(np.isfinite(rounding), rounding, 0) + 8 * float(torch.finfo(tensor.dtype).tiny)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
+        allowed = near.error + np.where(np.isfinite(rounding), rounding, 0) + 8 * float(torch.finfo(tensor.dtype).tiny)
         off = np.where(came == near.exact, 0, np.abs(came - near.exact))
-    if not (off <= allowed).all():
-        worst = np.unravel_index(int(np.argmax(np.nan_to_num(off / allowed, nan=np.inf))), off.shape)
+        wrong = ~(off <= allowed)
+    wrong[undecided] = False
+    if wrong.any():
+        with np.errstate(invalid="ignore", over="ignore"):
+            worst = np.unravel_index(
+                int(np.argmax(np.where(wrong, np.nan_to_num(off / allowed, nan=np.inf), -1))), off.shape
+            )
         place = tuple(int(i) for i in worst)
         raise WrongError(
             f"{name}{list(place)}: came {float(came[worst]):.9g}, is {float(near.exact[worst]):.9g}; off by "
@@ -355,27 +394,28 @@ def _check(name: str, tensor: Tensor, near: Near, call: Call) -> None:
         )
 
 
-def _check_sums(weights: Tensor, exact: np.ndarray) -> None:
+def _check_sums(weights: Tensor, exact: np.ndarray, undecided: np.ndarray) -> None:
     """Whatever the scores: a row of weights sums to 1, or to 0 where it sees no key."""
     if not weights.numel():
         return
     sums, live = weights.double().sum(-1).numpy(), exact.any(-1)
     eps = float(torch.finfo(weights.dtype).eps)
-    off = np.abs(sums - live)
+    off = np.abs(sums - live)[~undecided]
     if not (off <= (4 + weights.shape[-1]) * eps).all():
         raise WrongError(f"weights: the sum of a row is off by {float(np.nan_to_num(off, nan=np.inf).max()):.3g}")
 
 
-def _check_hidden(call: Call, came: dict[str, Tensor]) -> None:
+def _check_hidden(shown: np.ndarray, found: dict[str, Tensor]) -> None:
     """What was hidden and is not finite shows nowhere, also where nothing else can be said; dropout or not."""
-    shown = call.visible
-    dead = torch.from_numpy(~shown.any(-1))
-    for name in ("output", "weights"):
-        if name in came and not bool((came[name][dead] == 0).all()):
-            raise WrongError(f"{name}: not 0 in a row that sees no key")
-    for name, seen in (("query", shown.any(-1)), ("key", shown.any(-2)), ("value", shown.any(-2))):
-        grad = came.get(f"grad {name}")
-        if grad is not None:
-            unseen = torch.from_numpy(summed(seen, tuple(grad.shape[:-1])) == 0)
-            if not bool((grad[unseen] == 0).all()):
+    live, seen = shown.any(-1), shown.any(-2)
+    if not live.all():
+        dead = torch.from_numpy(~live)
+        for name in ("output", "weights"):
+            if name in found and found[name][dead].any():
+                raise WrongError(f"{name}: not 0 in a row that sees no key")
+    for name, some in (("query", live), ("key", seen), ("value", seen)):
+        grad = found.get(f"grad {name}")
+        if grad is not None and not some.all():
+            unseen = torch.from_numpy(_summed(some, tuple(grad.shape[1:-1])) == 0)
+            if grad[unseen].any():
                 raise WrongError(f"grad {name}: not 0 where nobody looks")

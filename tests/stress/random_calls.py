@@ -1,4 +1,7 @@
-"""Random calls of any kind, one for each number. What they should give, `oracle` says."""
+"""Random calls of any kind: a signature for each number, and of each three calls with other numbers.
+
+What they should give, `oracle` says.
+"""
 
 import math
 from collections.abc import Callable
@@ -19,6 +22,8 @@ DTYPES = (torch.float32,) * 5 + (torch.float64,) * 3 + (torch.float16, torch.bfl
 KINDS = ("dot", "scaled dot", "bilinear", "additive", "gaussian", "boxcar", "epanechnikov", "triangular")
 IMPLS = ("auto",) * 4 + ("reference", "chunked", "sdpa", "numba")
 ENTRIES = ("attend",) * 4 + ("state", "weights", "memory", "layer")
+# Calls of a signature: what dikkat finds out at the first serves the others.
+ROUNDS = 3
 
 
 @dataclass
@@ -26,6 +31,7 @@ class Call:
     """One call, ready to be made."""
 
     index: int
+    round: int
     dtype: torch.dtype
     kind: str
     impl: str
@@ -54,7 +60,8 @@ class Call:
             for n, t in (("query", self.query), ("key", self.key), ("value", self.value))
         }
         return (
-            f"case {self.index}: {self.entry}, {self.kind}, {self.dtype}, impl={self.impl!r}, {tensors}, {limits}, "
+            f"call {self.round} of signature {self.index}: "
+            f"{self.entry}, {self.kind}, {self.dtype}, impl={self.impl!r}, {tensors}, {limits}, "
             f"weights={self.return_weights}, dropout={self.dropout}, hidden={self.hidden}, leaves={list(self.leaves)}"
         )
 
@@ -62,8 +69,14 @@ class Call:
 # The generator ------------------------------------------------------------------------------------------------------
 
 
-def make(seed: int, index: int) -> Call:
-    """The call of a number."""
+def make(seed: int, index: int, *, fences: bool = False) -> list[Call]:
+    """The calls of a signature.
+
+    Args:
+        seed: of the run.
+        index: of the signature.
+        fences: whether each tensor lies between NaN and huge numbers, which a read outside of it would show.
+    """
     chance = np.random.default_rng((seed, index))
 
     def one_of(choices: Any) -> Any:
@@ -79,50 +92,58 @@ def make(seed: int, index: int) -> Call:
     query_size = one_of(WIDTHS) if kind in ("bilinear", "additive") else key_size
     wide = happens(0.2)
 
-    def numbers(*shape: int, broadcasts: bool = True) -> np.ndarray:
-        own = tuple(1 if broadcasts and happens(0.1) else n for n in lead)
-        own = own[len(own) - int(chance.integers(len(own) + 1)) :] if broadcasts and happens(0.1) else own
-        return chance.standard_normal((*own, *shape)) * _magnitude(chance, dtype, wide)
+    def shape_of(*shape: int) -> tuple[int, ...]:
+        own = tuple(1 if happens(0.2) else n for n in lead)
+        own = own[len(own) - int(chance.integers(len(own) + 1)) :] if happens(0.1) else own
+        return (*own, *shape)
 
-    given = [numbers(queries, query_size), numbers(keys, key_size), numbers(keys, values)]
+    shapes = [shape_of(queries, query_size), shape_of(keys, key_size), shape_of(keys, values)]
     if entry == "weights":  # which takes no values
-        given[2] = np.zeros((keys, 1))
+        shapes[2] = (keys, 1)
+    sizes = [_magnitude(chance, dtype, wide) for _ in shapes]
     score = _score(chance, kind, query_size, key_size, dtype)
-    limits = _limits(chance, lead, queries, keys, entry)
-    made = [_laid_out(chance, array, dtype) for array in given]
+    wanted = {"valid_lens": 0.45, "mask": 0.15, "causal": 0.12, "key_bias": 0.15, "exclude": 0.1}
+    wanted = {name: p for name, p in wanted.items() if happens(p)}
+    layouts = [int(n) for n in chance.integers(8, size=4)]
     # The leading dimensions of the call are those that its tensors have, and not those that it was drawn with.
-    lead = np.broadcast_shapes(*(a.shape[:-2] for a in given))
-    limits = {name: _to_fit(name, limit, lead, queries, keys, dtype, chance) for name, limit in limits.items()}
-    hidden = one_of(("", "", "nan", "inf"))
+    lead = np.broadcast_shapes(*(shape[:-2] for shape in shapes))
+    limits = {name: _limit(name, lead, queries, keys, dtype, layouts[3], chance) for name in wanted}
+    hidden = one_of(("", "", "nan", "inf", "-inf"))
     if entry == "memory" and set(limits) - {"valid_lens"}:  # which keys are projected with, before a step hides more
         hidden = ""
-    call = Call(
-        index,
-        dtype,
-        kind,
-        one_of(IMPLS),
-        entry,
-        *made,
-        score,
-        limits,
-        tuple(lead),
-        entry == "weights" or (entry != "state" and happens(0.4)),
-        float(chance.random()) if entry == "attend" and happens(0.03) else 0.0,
-        None,
-        hidden,
-    )
-    if hidden:
-        _poison(call, math.nan if hidden == "nan" else math.inf)
-    for name in ("query", "key") if entry == "weights" else ("query", "key", "value"):
-        if happens(0.7):
-            call.leaves[name] = getattr(call, name).requires_grad_()
-    bias = limits.get("key_bias")
-    if bias is not None and happens(0.5):
-        call.leaves["key_bias"] = bias.requires_grad_()
-    for name, parameter in score.named_parameters():
-        call.leaves[name] = parameter
-    call.upstream = chance.standard_normal((*lead, queries, keys if entry == "weights" else values))
-    return call
+    impl, return_weights = one_of(IMPLS), entry == "weights" or (entry != "state" and happens(0.4))
+    dropout = float(chance.random()) if entry == "attend" and happens(0.03) else 0.0
+    leaves = [name for name in ("query", "key", "value", "key_bias") if happens(0.5 if name == "key_bias" else 0.7)]
+    if happens(0.25):  # what is trained is not always attention
+        leaves = []
+        score.requires_grad_(False)
+    if fences:
+        for parameter in score.parameters():
+            parameter.data = _fenced(parameter.data, index)
+    calls = []
+    for number in range(ROUNDS):
+        tensors = []
+        for shape, size, how in zip(shapes, sizes, layouts, strict=False):
+            tensor = torch.from_numpy(chance.standard_normal(shape) * size)
+            tensor = tensor.clamp(-6e4, 6e4) if dtype == torch.float16 else tensor
+            tensors.append(_strided(how, tensor.to(dtype)))
+        call = Call(
+            index, number, dtype, kind, impl, entry, *tensors, score, {name: draw() for name, draw in limits.items()},
+            tuple(lead), return_weights, dropout, None, hidden,
+        )  # fmt: skip
+        if hidden:
+            _poison(call, float(hidden))
+        if fences:
+            call.query, call.key, call.value = (_fenced(t, index) for t in (call.query, call.key, call.value))
+            call.limits = {n: _fenced(t, index) if isinstance(t, Tensor) else t for n, t in call.limits.items()}
+        for name in leaves:
+            tensor = call.limits.get(name) if name == "key_bias" else getattr(call, name)
+            if tensor is not None and not (name == "value" and entry == "weights"):
+                call.leaves[name] = tensor.requires_grad_()
+        call.leaves |= {name: parameter for name, parameter in score.named_parameters() if parameter.requires_grad}
+        call.upstream = chance.standard_normal((*lead, queries, keys if entry == "weights" else values))
+        calls.append(call)
+    return calls
 
 
 def _magnitude(chance: np.random.Generator, dtype: torch.dtype, wide: bool) -> float:
@@ -152,46 +173,65 @@ def _score(chance: np.random.Generator, kind: str, query: int, key: int, dtype: 
     return made.to(dtype)
 
 
-def _limits(chance: np.random.Generator, lead: tuple[int, ...], queries: int, keys: int, entry: str) -> dict[str, Any]:
-    """Which restrictions there are; what they are is made to fit afterwards."""
-    wanted = {"valid_lens": 0.45, "mask": 0.2, "causal": 0.15, "key_bias": 0.2, "exclude": 0.1}
-    return {name: None for name, p in wanted.items() if chance.random() < p}
+def _limit(
+    name: str, lead: tuple[int, ...], queries: int, keys: int, dtype: torch.dtype, how: int, chance: np.random.Generator
+) -> Callable[[], Any]:
+    """What draws a restriction again and again, in one shape."""
 
-
-def _to_fit(
-    name: str, _: None, lead: tuple[int, ...], queries: int, keys: int, dtype: torch.dtype, chance: np.random.Generator
-) -> Any:
     def shape(*own: int) -> tuple[int, ...]:
         full = tuple(1 if chance.random() < 0.2 else n for n in (*lead, *own))
         return full[int(chance.integers(len(lead) + 1)) :] if chance.random() < 0.3 else full
 
     if name == "causal":
-        return True
+        return lambda: True
     if name == "valid_lens":
-        one_each = chance.random() < 0.7
-        low = int(chance.integers(keys + 1)) if chance.random() < 0.7 else keys  # all of them, now and then
-        return torch.from_numpy(chance.integers(low, keys + 1, size=(*lead[:1], *(() if one_each else (queries,)))))
+        own = (*lead[:1], *(() if chance.random() < 0.7 else (queries,)))
+        # All keys, now and then; mostly none without a key.
+        low = int(chance.integers(min(1, keys) if chance.random() < 0.8 else 0, keys + 1))
+        low = keys if chance.random() < 0.2 else low
+        kind = torch.int32 if chance.random() < 0.2 else torch.int64
+        return lambda: torch.from_numpy(chance.integers(low, keys + 1, size=own)).to(kind)
     if name == "mask":
-        return _strided(chance, torch.from_numpy(chance.random(shape(queries, keys)) < 0.7))
+        own = shape(queries, keys)
+        return lambda: _strided(how, torch.from_numpy(chance.random(own) < 0.7))
     if name == "exclude":
-        return torch.from_numpy(chance.integers(-1, keys, size=shape(queries)))
+        own = shape(queries)
+        return lambda: torch.from_numpy(chance.integers(-1, keys, size=own))
     own = (*shape(1)[:-1], keys)
-    bias = chance.standard_normal(own) * 3
-    bias[chance.random(own) < 0.1] = -math.inf
     kind = torch.float32 if dtype in (torch.float16, torch.bfloat16) and chance.random() < 0.5 else dtype
-    return torch.from_numpy(bias).to(kind)
+
+    def bias() -> Tensor:
+        drawn = chance.standard_normal(own) * 3
+        drawn[chance.random(own) < 0.1] = -math.inf
+        return torch.from_numpy(drawn).to(kind)
+
+    return bias
 
 
-def _laid_out(chance: np.random.Generator, array: np.ndarray, dtype: torch.dtype) -> Tensor:
-    tensor = torch.from_numpy(array)
-    if dtype != torch.float64:
-        tensor = tensor.clamp(-6e4, 6e4) if dtype == torch.float16 else tensor
-    return _strided(chance, tensor.to(dtype))
+def _fenced(tensor: Tensor, index: int) -> Tensor:
+    """The same numbers in the same strides, between others: NaN, or numbers that are as large as the type has them."""
+    tensor = tensor.detach()
+    if not tensor.numel():
+        return tensor
+    span = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    fence = 4 * span + 64  # as far as an operand that others share would be read for each of them
+    if tensor.dtype == torch.bool:
+        other: Any = True
+    elif tensor.is_floating_point():
+        other = math.nan if index % 2 else torch.finfo(tensor.dtype).max / 2
+    else:
+        other = 2**20
+    room = torch.full((span + 2 * fence,), other, dtype=tensor.dtype)
+    made = room.as_strided(tensor.shape, tensor.stride(), fence)
+    if 0 in tensor.stride():  # rows that share memory are not written to one by one
+        room[fence : fence + span] = tensor.as_strided((span,), (1,))
+    else:
+        made.copy_(tensor)
+    return made
 
 
-def _strided(chance: np.random.Generator, tensor: Tensor) -> Tensor:
+def _strided(how: int, tensor: Tensor) -> Tensor:
     """The same numbers, otherwise in memory: turned, with gaps, from behind others, heads inside, or as they are."""
-    how = int(chance.integers(8))
     if how == 0:
         return tensor.mT.contiguous().mT
     if how == 1:
@@ -269,7 +309,7 @@ def run(call: Call) -> dict[str, Tensor]:
     out = {name: t.detach() for name, t in results.items()}
     if main.requires_grad and call.leaves:
         upstream = torch.from_numpy(np.broadcast_to(call.upstream, main.shape).copy()).to(main.dtype)
-        if call.index % 3 == 0:
+        if call.index % 4 == 0:
             upstream = upstream.mT.contiguous().mT
         grads = torch.autograd.grad(main, list(call.leaves.values()), upstream, allow_unused=True)
         out |= {f"grad {n}": g for n, g in zip(call.leaves, grads, strict=True) if g is not None}

@@ -1,11 +1,13 @@
 """A million random calls against an oracle: no crash, no exception that is not documented, no answer beyond the budget.
 
-    python -m benchmarks.attention.properties --cases 1000000 --workers 2
+    python -m tests.stress.properties --cases 1000000 --workers 2
+    python -m tests.stress.properties --fences
 
-`random_calls` makes the call of each number, and `oracle` says what it should give. Workers are processes of their own:
-one that dies is counted with the numbers of the cases that it was at, and another goes on behind them. What is done is
+`random_calls` makes three calls of each signature, and `oracle` says what they should give. Workers are processes of
+their own: one that dies is counted with the signature that it was at, and another goes on behind them. What is done is
 kept in benchmarks/results/properties.json, and a run of the same seed at the same commit goes on where it was
-interrupted. Part of the cases is run by several threads at once.
+interrupted. Of every tenth block three threads make the calls at once, each one of each signature: what dikkat keeps
+of a signature is then kept and used by all of them. With `--fences` every tensor lies between NaN and huge numbers.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
@@ -26,69 +29,77 @@ import numpy as np
 import torch
 
 from benchmarks.kit import report
+from tests.stress import oracle, random_calls
+from tests.stress.random_calls import Call
 
-# Cases of a block, which a worker does in one go; and every how many blocks one is done by how many threads.
-BLOCK, THREADED, THREADS = 500, 10, 4
+# Signatures of a block, which a worker does in one go; and every how many blocks one is done by how many threads.
+BLOCK, THREADED, THREADS = 200, 10, random_calls.ROUNDS
 # Seconds that a block may take, and failures that are told in full.
 LIMIT, TOLD = 600, 200
 PATH = report.RESULTS / "properties.json"
 _CRASH = "crash"
 
 
-def one(seed: int, index: int) -> tuple[str, str | None]:
-    """What comes of a case, and what is to be told of it."""
-    from benchmarks.attention import oracle, random_calls
+def one(seed: int, signature: int, *, fences: bool = False) -> tuple[list[str], str | None]:
+    """What comes of a signature's calls, one after the other, and what is to be told of it."""
+    return _judged(seed, signature, lambda calls: list(map(oracle.attempt, calls)), fences)
 
-    call = None
+
+def _judged(
+    seed: int, signature: int, attempts: Callable[[list[Call]], list[Any]], fences: bool
+) -> tuple[list[str], str | None]:
+    calls: list[Call] = []
     try:
-        call = random_calls.make(seed, index)
-        return oracle.judge(call), None
+        calls = random_calls.make(seed, signature, fences=fences)
+        return oracle.judge(calls, attempts(calls)), None
     except oracle.WrongError as error:
-        return "beyond the budget", f"{error} in {call.describe() if call else index}"
+        return ["beyond the budget"] * random_calls.ROUNDS, f"{error} in {calls[0].describe()}"
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         told = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno}) in "
-        return "undocumented exception", told + (call.describe() if call else f"case {index}, while it was made")
+        told += calls[0].describe() if calls else f"signature {signature}, while it was made"
+        return ["undocumented exception"] * random_calls.ROUNDS, told
 
 
-def block(seed: int, start: int, stop: int, at: np.ndarray) -> tuple[Counter[str], list[str]]:
-    """The cases of a block; `at` says meanwhile which ones are under way, a place for each thread."""
+def block(seed: int, start: int, stop: int, at: np.ndarray, *, fences: bool = False) -> tuple[Counter[str], list[str]]:
+    """The signatures of a block; `at` says meanwhile which one is under way."""
     counts: Counter[str] = Counter()
     told: list[str] = []
 
-    def some(place: int, step: int) -> None:
-        for index in range(start + place, stop, step):
-            at[place] = index
-            outcome, words = one(seed, index)
-            counts[outcome] += 1
-            if words is not None:
-                told.append(words)
-        at[place] = -1
+    def judge(signature: int, attempts: Callable[[list[Call]], list[Any]]) -> None:
+        at[0] = signature
+        outcomes, words = _judged(seed, signature, attempts, fences)
+        counts.update(outcomes)
+        if words is not None:
+            told.append(words)
 
     if start // BLOCK % THREADED:
-        some(0, 1)
+        for signature in range(start, stop):
+            judge(signature, lambda calls: list(map(oracle.attempt, calls)))
     else:
         with ThreadPoolExecutor(THREADS) as pool:
-            list(pool.map(lambda place: some(place, THREADS), range(THREADS)))
+            for signature in range(start, stop):
+                judge(signature, lambda calls: list(pool.map(oracle.attempt, calls)))
+    at[:] = -1
     return counts, told
 
 
-def work(seed: int, at: Any, pipe: Connection) -> None:
+def work(seed: int, fences: bool, at: Any, pipe: Connection) -> None:
     """What a worker does: blocks, until it is told to stop."""
     torch.set_num_threads(1)
     places = np.frombuffer(at, dtype=np.int64)
     while (task := pipe.recv()) is not None:
-        pipe.send(block(seed, *task, places))
+        pipe.send(block(seed, *task, places, fences=fences))
 
 
 class Worker:
     """A process, and the block that it is at."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, fences: bool) -> None:
         context = multiprocessing.get_context("spawn")
-        self._at = context.RawArray("q", [-1] * THREADS)
+        self._at = context.RawArray("q", [-1])
         self.pipe, theirs = context.Pipe()
-        self._process = context.Process(target=work, args=(seed, self._at, theirs), daemon=True)
+        self._process = context.Process(target=work, args=(seed, fences, self._at, theirs), daemon=True)
         self._process.start()
         theirs.close()
         self.task: tuple[int, int] | None = None
@@ -113,12 +124,12 @@ class Worker:
 class Run:
     """What has been done so far."""
 
-    def __init__(self, seed: int, cases: int, path: Path) -> None:
-        self.seed, self.cases, self.path = seed, cases, path
+    def __init__(self, seed: int, signatures: int, path: Path) -> None:
+        self.seed, self.signatures, self.path = seed, signatures, path
         self.counts: Counter[str] = Counter()
         self.failures: list[str] = []
         self.seconds = 0.0
-        self.left: list[tuple[int, int]] = [(i, min(i + BLOCK, cases)) for i in range(0, cases, BLOCK)][::-1]
+        self.left: list[tuple[int, int]] = [(i, min(i + BLOCK, signatures)) for i in range(0, signatures, BLOCK)][::-1]
         self._read()
 
     def _read(self) -> None:
@@ -126,7 +137,11 @@ class Run:
             return
         made = json.loads(self.path.read_text())
         results = made["results"]
-        if (results["seed"], results["of"], made["environment"]["commit"]) != (self.seed, self.cases, report.COMMIT):
+        if (results["seed"], results["of"], made["environment"]["commit"]) != (
+            self.seed,
+            self.signatures,
+            report.COMMIT,
+        ):
             return
         self.counts, self.failures = Counter(results["counts"]), results["failures"]
         self.seconds, self.left = results["seconds"], [tuple(each) for each in results["left"]]
@@ -141,10 +156,10 @@ class Run:
     def crashed(self, task: tuple[int, int], status: int, at: list[int]) -> list[tuple[int, int]]:
         """Count it, and what of its block is still to be done: all that it was not at, whose outcome died with it."""
         if not at:
-            raise RuntimeError(f"a worker died before its first case, with exit status {status}")
-        words = f"crash (exit status {status}) in cases {at}"
+            raise RuntimeError(f"a worker died before its first call, with exit status {status}")
+        words = f"crash (exit status {status}) in signature {at}"
         self.counts[_CRASH] += 1
-        self.counts["in a crash"] += len(at)
+        self.counts["in a crash"] += random_calls.ROUNDS * len(at)
         self.failures = [*self.failures, words][:TOLD]
         print(words, flush=True)
         points = [task[0] - 1, *(i for i in at if task[0] <= i < task[1]), task[1]]
@@ -153,7 +168,7 @@ class Run:
     def write(self, under_way: list[tuple[int, int]]) -> None:
         results = {
             "seed": self.seed,
-            "of": self.cases,
+            "of": self.signatures,
             "done": sum(count for name, count in self.counts.items() if name != _CRASH),
             "counts": dict(sorted(self.counts.items())),
             "seconds": round(self.seconds),
@@ -171,11 +186,11 @@ class Run:
         return bool(self.counts[_CRASH] + self.counts["undocumented exception"] + self.counts["beyond the budget"])
 
 
-def run(seed: int, cases: int, workers: int, path: Path = PATH) -> Run:
+def run(seed: int, signatures: int, workers: int, path: Path = PATH, *, fences: bool = False) -> Run:
     """All cases that are left."""
-    state, before, written = Run(seed, cases, path), time.monotonic(), time.monotonic()
+    state, before, written = Run(seed, signatures, path), time.monotonic(), time.monotonic()
     done_before = state.seconds
-    crew = [Worker(seed) for _ in range(min(workers, max(1, len(state.left))))] if state.left else []
+    crew = [Worker(seed, fences) for _ in range(min(workers, max(1, len(state.left))))] if state.left else []
     try:
         while state.left or any(worker.task for worker in crew):
             for worker in crew:
@@ -195,12 +210,15 @@ def run(seed: int, cases: int, workers: int, path: Path = PATH) -> Run:
                     worker.task = None
                 except (EOFError, ConnectionResetError):
                     state.left += state.crashed(worker.task, *worker.died())
-                    crew[place] = Worker(seed)
+                    crew[place] = Worker(seed, fences)
             state.seconds = done_before + time.monotonic() - before
             if time.monotonic() - written > 15:
                 written = time.monotonic()
                 state.write([worker.task for worker in crew if worker.task])
-                print(f"{sum(state.counts.values())} of {cases}: {dict(state.counts)}", flush=True)
+                print(
+                    f"{sum(state.counts.values())} of {random_calls.ROUNDS * signatures}: {dict(state.counts)}",
+                    flush=True,
+                )
     finally:
         state.write([worker.task for worker in crew if worker.task])
         for worker in crew:
@@ -213,17 +231,17 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", type=int, help="one case, in this process, with its traceback")
+    parser.add_argument("--only", type=int, help="one signature, in this process, with its traceback")
+    parser.add_argument("--fences", action="store_true", help="each tensor between NaN and huge numbers")
     parser.add_argument("--path", type=Path, default=PATH, help="where the report is kept")
     options = parser.parse_args()
     if options.only is not None:
-        from benchmarks.attention import oracle, random_calls
-
-        call = random_calls.make(options.seed, options.only)
-        print(call.describe())
-        print(oracle.judge(call))
+        calls = random_calls.make(options.seed, options.only, fences=options.fences)
+        print(calls[0].describe())
+        print(oracle.judge(calls, list(map(oracle.attempt, calls))))
         return
-    state = run(options.seed, options.cases, options.workers, options.path)
+    signatures = -(-options.cases // random_calls.ROUNDS)
+    state = run(options.seed, signatures, options.workers, options.path, fences=options.fences)
     print(f"{dict(state.counts)} in {state.seconds:.0f} s")
     sys.exit(state.failed())
 

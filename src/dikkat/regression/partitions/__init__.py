@@ -1,1 +1,0 @@
-"""Kernel regression over rows that lie in the partitions of Dask collections."""

@@ -1,0 +1,84 @@
+"""Activation checkpointing: what a backward computes once more saves the same tensors, at the first step and later."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+import dikkat
+import kit
+
+# Sizes that no other test has: a plan kept elsewhere would make the first call here a second one.
+QUERIES, KEYS = 19, 23
+LENGTHS: dict[str, Any] = {"none": lambda: None, "lengths": lambda: torch.tensor([17, KEYS])}
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize(
+    ("case", "impl"),
+    [(case, impl) for case in kit.CASES for impl in ("auto", *kit.WAYS[:-1]) if impl == "auto" or kit.runs(impl, case)],
+)
+@pytest.mark.parametrize("restriction", LENGTHS)
+def test_gradients_are_those_without_it(
+    case: str, impl: str, restriction: str, weights: bool, reentrant: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if impl == "sdpa" and weights:
+        pytest.skip("PyTorch's fused kernels show no weights")
+    monkeypatch.setattr(dikkat.plan, "_PLANS", {})
+    torch.manual_seed(0)
+    made = kit.CASES[case]
+    score, lens = made.make().double(), LENGTHS[restriction]()
+    for _ in range(3):
+        sizes = ((QUERIES, made.query_features), (KEYS, kit.FEATURES), (KEYS, kit.VALUES))
+        given = [torch.randn(2, *size, dtype=torch.float64).requires_grad_() for size in sizes]
+
+        def attend(query: Tensor, key: Tensor, value: Tensor, impl: str = impl) -> Tensor:
+            came = dikkat.attend(query, key, value, score=score, valid_lens=lens, impl=impl, return_weights=weights)
+            return came[0].square().sum() + came[1].sin().sum() if weights else came.square().sum()
+
+        leaves = [*given, *score.parameters()]
+        right = torch.autograd.grad(attend(*given, impl="reference"), leaves, allow_unused=True)
+        for each in leaves:
+            each.grad = None
+        checkpoint(attend, *given, use_reentrant=reentrant).backward()
+        for leaf, grad in zip(leaves, right, strict=True):
+            came = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            torch.testing.assert_close(came, torch.zeros_like(leaf) if grad is None else grad, rtol=1e-10, atol=1e-11)
+
+
+def test_the_first_step_saves_what_the_second_saves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dikkat.plan, "_PLANS", {})
+    for case, made in kit.CASES.items():
+        score, lens = made.make(), torch.tensor([17, KEYS])
+        steps = []
+        for _ in range(3):
+            saved: list[tuple[Any, ...]] = []
+
+            def pack(tensor: Tensor, saved: list[tuple[Any, ...]] = saved) -> Tensor:
+                saved.append((tensor.shape, tensor.dtype))
+                return tensor
+
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                query = torch.randn(2, QUERIES, made.query_features, requires_grad=True)
+                key, value = torch.randn(2, KEYS, kit.FEATURES), torch.randn(2, KEYS, kit.VALUES, requires_grad=True)
+                dikkat.attend(query, key, value, score=score, valid_lens=lens)
+            steps.append(saved)
+        assert steps[0] == steps[1] == steps[2], case
+
+
+@pytest.mark.parametrize("layer", ["additive", "heads"])
+def test_layers(layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dikkat.plan, "_PLANS", {})
+    torch.manual_seed(0)
+    score = dikkat.scores.Gaussian(1.5, learnable=True)
+    made = dikkat.AdditiveAttention(6, 6, 5) if layer == "additive" else dikkat.MultiHeadAttention(6, 2, score=score)
+    x = torch.randn(2, QUERIES, 6, requires_grad=True)
+    (right,) = torch.autograd.grad(made(x, x, x).square().sum(), x)
+    for _ in range(2):
+        monkeypatch.setattr(dikkat.plan, "_PLANS", {})
+        for _ in range(2):
+            out = checkpoint(lambda x: made(x, x, x), x, use_reentrant=False)
+            torch.testing.assert_close(torch.autograd.grad(out.square().sum(), x)[0], right)

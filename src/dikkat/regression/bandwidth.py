@@ -188,13 +188,18 @@ def _searched(
 
 
 def _sample(joined: Joined, degree: int) -> NDArray[np.intp]:
-    """Places spread evenly over the values, whatever their coordinates; one at random in each stretch."""
+    """Places spread evenly over one coordinate, or else over the values; at random within each stretch.
+
+    The second half mirrors the first, so that turned columns and values have the same sample.
+    """
     size, count = len(joined.feature), len(joined.x)
     room = max(100, int(_PLACES * min(1.0, 2 / size if degree else (4 / size) ** 0.5)))
     if count <= room:
         return np.arange(count)
-    ends = np.arange(room + 1) * count // room
-    return np.sort(np.lexsort(joined.y.T[::-1])[np.random.default_rng(0).integers(ends[:-1], ends[1:])])
+    ends = np.arange(room // 2 + 1) * count // (room // 2 * 2)
+    half = np.random.default_rng(0).integers(ends[:-1], ends[1:])
+    order = np.arange(count) if size == 1 else np.lexsort(joined.y.T[::-1])
+    return np.sort(order[np.append(half, count - 1 - half)])
 
 
 class _Box(NamedTuple):

@@ -251,7 +251,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
                    [0.57142857, 0.42857143, 0.        ]])
         """
         check_count("top_k", top_k)
-        return self._current().attention(self._query(X), self.sample_weight_, top_k)
+        query = self._query(X)
+        return self._current().attention(query, self.sample_weight_, top_k)
 
     def gradient(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
         r"""The derivative of the estimate with respect to each number, its marginal effect.

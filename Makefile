@@ -105,8 +105,9 @@ format: .venv/check  ## Format the sources, and mend what the linter can.
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-bench: .venv/frameworks peers demo mxnet  ## Measure, and write benchmarks/results/ and the tables of docs/benchmarks.md.
-	for suite in attention regression translation frameworks; do $(BIN)/python -m benchmarks $$suite $(BENCH) || exit 1; done
+bench: peers demo  ## Measure, and write benchmarks/results/ and the tables of docs/benchmarks.md.
+	for suite in attention regression scale translation; do $(BIN)/python -m benchmarks $$suite $(BENCH) || exit 1; done
+	PYTHONPATH=src $(BIN)/python -m benchmarks.tables
 
 clean:  ## Remove the environments and everything made.
 	rm -rf .venv .venv-* site demo textbook-figures web/node_modules
@@ -136,7 +137,7 @@ clean:  ## Remove the environments and everything made.
 	$(MXNET)/python $(INSTALL) -c constraints-mxnet.txt -e '.[textbook-mxnet]' pytest pytest-xdist
 	touch $@
 
-peers: .venv-peers/installed  ## The environment of the benchmarks, with TensorFlow, JAX, KeOps, statsmodels and scikit-fda (3 GB).
+peers: .venv-peers/installed  ## The environment of the benchmarks, with TensorFlow, JAX, KeOps and statsmodels (3 GB).
 
 .venv-peers/installed: benchmarks/peers.txt
 	$(PYTHON) -m venv .venv-peers

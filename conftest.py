@@ -11,7 +11,10 @@ import sys
 
 import pytest
 
-collect_ignore_glob = ["src/dikkat/textbook/jax.py"]  # which raises, and says where the layers for JAX are
+collect_ignore_glob = [
+    "src/dikkat/textbook/jax.py",  # which raises, and says where the layers for JAX are
+    "tests/stress/*",  # programs that look for faults for hours, and are no modules of tests
+]
 if "KERAS_BACKEND" not in os.environ:
     collect_ignore_glob += ["tests/frameworks/in_keras/*", "src/dikkat/frameworks/keras/*"]
 if importlib.util.find_spec("latex2mathml") is None:  # what builds the pages comes with `make check`

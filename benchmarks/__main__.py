@@ -1,121 +1,70 @@
-"""Every benchmark, by suite: what it measures, and what it needs.
+"""Every benchmark: what it measures, and what it needs.
 
-    python -m benchmarks                                 # what there is
-    python -m benchmarks SUITE                           # the suite, one benchmark after the other
-    python -m benchmarks SUITE --only NAME,... [-- WORDS...]
+    python -m benchmarks                      # what there is
+    python -m benchmarks SUITE [--only NAME,...] [-- WORDS...]
 
-The words go to the benchmark; `-- --help` says which it knows. Each runs in its environment, which is a folder of the
-repository (`make test-keras`, `make peers`, `make test-mxnet` build them). One that needs a corpus, a model or a commit
-runs where that is given (`--corpus`, `--model`, `--book`, `--out`, `--commit`), and is said to be left out otherwise.
+The words go to the benchmarks; `-- --help` says which one knows. Some run in the environment of `make peers`. One that
+needs a corpus, a model, a commit or the textbook runs where that is given, and is said to be left out otherwise.
 """
 
 import argparse
 import subprocess
 import sys
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from benchmarks.kit.processes import ROOT, command, environment
 
-VENV, PEERS, MXNET = ".venv", ".venv-peers", ".venv-mxnet"
+VENV, PEERS = ".venv", ".venv-peers"
 INPUTS = {
-    "corpus": "a folder with Multi30k's train.en.gz and train.fr.gz",
+    "corpus": "a folder with Multi30k's train, val and test_2016_flickr, .en.gz and .fr.gz",
     "model": "the folder of a translator that a Multi30k recipe trained",
     "book": "a checkout of the textbook's repository",
-    "out": "a folder for a profile, on a machine with a GPU",
     "commit": "a commit to compare with",
 }
 
 
-@dataclass(frozen=True)
-class Bench:
-    """A benchmark.
-
-    Attributes:
-        module: Its name in this package.
-        what: What it measures.
-        words: Its arguments; `{corpus}` and the like stand for what has to be given.
-        venv: The environment whose Python runs it.
-    """
+class Bench(NamedTuple):
+    """A module of this package, what it measures, its words (`{corpus}` has to be given), and its environment."""
 
     module: str
     what: str
     words: tuple[str, ...] = ()
     venv: str = VENV
 
+    @property
+    def suite(self) -> str:
+        return self.module.partition(".")[0]
+
+    @property
+    def name(self) -> str:
+        return self.module.rpartition(".")[2] + "".join(f"-{word}" for word in self.words if word in ("memory", "time"))
+
     def needs(self) -> list[str]:
-        """The inputs without which it does not run."""
         return [name for name in INPUTS if f"{{{name}}}" in self.words]
 
 
-_MXNET = ("--mxnet", f"{MXNET}/bin/python")
-SUITES: dict[str, dict[str, Bench]] = {
-    "attention": {
-        "core": Bench("attention.core", "import time, memory of `chunked`, speed of each implementation"),
-        "additive": Bench("attention.additive", "additive and distance attention beside its peers", venv=PEERS),
-        "small": Bench("attention.small", "small calls beside plain PyTorch, over a grid"),
-        "host": Bench("attention.host", "what a call costs beside its arithmetic, and a process's first call"),
-        "crossovers": Bench("attention.crossovers", "sizes at which one implementation overtakes another"),
-        "looking": Bench("attention.looking", "weights on request: time beside the forward, memory"),
-        "threads": Bench("attention.threads", "many threads on one object of each kind"),
-        "profiles": Bench("attention.profiles", "where the time goes on a GPU", ("{out}",)),
-    },
-    "regression": {
-        "estimators": Bench("regression.estimators", "kernel regression beside its peers", venv=PEERS),
-        "many": Bench("regression.many", "a million rows: bandwidths along one feature, predictions", ("--write",)),
-        "trust": Bench("regression.trust", "noise, bands' coverage, oscillation, broken refits, nested scores"),
-        "judgement": Bench("regression.judgement", "which order and criterion predict best", venv=PEERS),
-        "review": Bench("regression.review", "six methods over tables that nothing was tuned to", venv=PEERS),
-    },
-    "scale": {
-        "memory": Bench("scale.ranks", "memory of a rank of attention over four", ("memory", "--write")),
-        "time": Bench("scale.ranks", "two ranks of a thread beside one process of two", ("time", "--write")),
-        "network": Bench("scale.network", "from which size a ring hides its messages", ("--back", "--write")),
-        "shards": Bench("scale.shards", "10⁶ lines translated by workers that are killed", ("--write",)),
-    },
-    "translation": {
-        "phrasebook": Bench("translation.phrasebook", "what `make demo` reaches, and its time"),
-        "book": Bench("translation.book", "the textbook's recipe on three seeds"),
-        "speed": Bench("translation.speed", "training and decoding beside the textbook's loop", ("--size", "book")),
-        "sentence": Bench(
-            "translation.sentence",
-            "one sentence: beside its rivals, its bound, int8, a new process, Ctrl-C, ONNX",
-            ("--model", "{model}", "--data", "{corpus}", "--out", "{out}"),
-        ),
-        "serving": Bench(
-            "translation.serving", "a server under load", ("--model", "{model}", "--data", "{corpus}", "--out", "{out}")
-        ),
-        "speed-real": Bench(
-            "translation.speed", "the same at a real size", ("--size", "real", "--data", "{corpus}")
-        ),
-        "waiting": Bench("translation.waiting", "the wait for the next batch of Multi30k", ("--data", "{corpus}")),
-        "beside": Bench("translation.beside", "one and two threads beside a busy core", ("--write",)),
-        "multi30k": Bench("translation.multi30k", "scores of a translator of Multi30k", ("{model}",)),
-        "page": Bench(
-            "translation.page", "a page: tokens, speed, waits", ("{model}", "--data", "{corpus}", "--write")
-        ),
-        "sentences": Bench(
-            "translation.sentences",
-            "a page of 200 sentences: its size, its first paint",
-            ("{model}", "--data", "{corpus}", "--write"),
-        ),
-        "maps": Bench("translation.maps", "a map of 10,000 × 10,000: frames a second", ("--write",)),
-        "large_corpus": Bench("translation.large_corpus", "memory and time of five million pairs"),
-        "kills": Bench("translation.kills", "trainings that are killed and go on"),
-        "hostile_models": Bench("translation.hostile_models", "damaged and hostile model folders"),
-    },
-    "frameworks": {
-        "keras_additive": Bench("frameworks.keras_additive", "the Keras layer beside Keras's own"),
-        "textbook_experiment": Bench(
-            "frameworks.textbook_experiment", "the textbook's experiment in each framework", _MXNET
-        ),
-        "textbook_chapters": Bench(
-            "frameworks.textbook_chapters", "the textbook's chapters, unchanged", ("--book", "{book}")
-        ),
-    },
-    "commits": {
-        "against": Bench("against", "the README's rows beside another commit", ("{commit}",)),
-    },
-}  # fmt: skip
+_DATA = ("--data", "{corpus}")
+BENCHES = (
+    Bench("attention.core", "import time"),
+    Bench("attention.additive", "additive and distance attention beside their peers", (), PEERS),
+    Bench("attention.small", "small calls beside plain PyTorch, over a grid"),
+    Bench("attention.host", "a process's first call"),
+    Bench("attention.crossovers", "sizes at which one implementation overtakes another"),
+    Bench("attention.looking", "weights on request: time beside the forward, memory"),
+    Bench("regression.speed", "kernel regression beside its peers", (), PEERS),
+    Bench("regression.judgement", "which criterion, and which method, predicts best", (), PEERS),
+    Bench("scale.ranks", "memory of a rank of attention over four", ("memory", "--write")),
+    Bench("scale.ranks", "two ranks of a thread beside one process of two", ("time", "--write")),
+    Bench("translation.phrasebook", "what `make demo` reaches, and its time"),
+    Bench("translation.training", "training beside the textbook's loop", _DATA),
+    Bench("translation.translating", "sentences beside the textbook's loop, int8", ("--model", "{model}", *_DATA)),
+    Bench("translation.multi30k", "scores of a translator of Multi30k", ("{model}",)),
+    Bench("translation.page", "pages in a browser: a translator, sentences, a map", ("{model}", *_DATA)),
+    Bench("translation.serving", "a server under load", ("--model", "{model}", *_DATA)),
+    Bench("translation.experiment", "the textbook's experiment", ("--book", "{book}")),
+    Bench("against", "the README's rows beside another commit", ("{commit}",)),
+)
+SUITES = dict.fromkeys(bench.suite for bench in BENCHES)
 
 
 def main() -> int:
@@ -131,42 +80,32 @@ def main() -> int:
         parser.add_argument(f"--{name}", help=text)
     options, more = parser.parse_args(words[:split]), words[split + 1 :]
     if options.suite is None:
-        print(listed())
+        for bench in BENCHES:
+            needs = "".join(f"; needs --{each}, {INPUTS[each]}" for each in bench.needs())
+            print(f"{bench.suite:12} {bench.name:14} {bench.what} ({bench.venv}{needs})")
         return 0
-    suite = SUITES[options.suite]
+    suite = {bench.name: bench for bench in BENCHES if bench.suite == options.suite}
     chosen = options.only.split(",") if options.only else list(suite)
     if unknown := [name for name in chosen if name not in suite]:
         parser.error(f"--only: got {', '.join(unknown)}; expected {', '.join(suite)}")
     given = {name: value for name in INPUTS if (value := getattr(options, name)) is not None}
-    ran = {name: run(name, suite[name], given, more) for name in chosen}
+    ran = {name: run(suite[name], given, more) for name in chosen}
     failed = [name for name, status in ran.items() if status or (status is None and options.only)]
     print(f"failed: {', '.join(failed)}" if failed else "done")
     return int(bool(failed))
 
 
-def listed() -> str:
-    """The suites with their benchmarks."""
-    lines = []
-    for suite, benches in SUITES.items():
-        lines.append(suite)
-        for name, bench in benches.items():
-            needs = "".join(f"; needs --{each}, {INPUTS[each]}" for each in bench.needs())
-            lines.append(f"  {name:20} {bench.what} ({bench.venv}{needs})")
-    return "\n".join(lines)
-
-
-def run(name: str, bench: Bench, given: dict[str, str], more: list[str]) -> int | None:
+def run(bench: Bench, given: dict[str, str], more: list[str]) -> int | None:
     """Run a benchmark: its exit status, or None where it was left out."""
     python = ROOT / bench.venv / "bin" / "python"
     lacking = [f"--{each}, {INPUTS[each]}" for each in bench.needs() if each not in given]
     if not python.exists():
         lacking.append(f"the environment {bench.venv}")
     if lacking:
-        print(f"{name}: left out, needs {'; '.join(lacking)}", flush=True)
+        print(f"{bench.name}: left out, needs {'; '.join(lacking)}", flush=True)
         return None
-    words = [word.format(**given) for word in bench.words]
-    print(f"{name}: {bench.what}", flush=True)
-    everything = command(bench.module, *words, *more, python=python)
+    print(f"{bench.name}: {bench.what}", flush=True)
+    everything = command(bench.module, *(word.format(**given) for word in bench.words), *more, python=python)
     return subprocess.run(everything, env=environment(), cwd=ROOT, check=False).returncode
 
 

@@ -56,7 +56,7 @@ def short(commit: str) -> str:
 
 
 def kept(commit: str) -> dict[str, Any]:
-    """The rows of earlier runs of the day against the same commit; each says at which one it was measured."""
+    """The rows of earlier runs of the day against the same commit."""
     from benchmarks.kit.report import RESULTS
 
     path = RESULTS / f"against-{datetime.date.today().isoformat()}.json"
@@ -109,8 +109,8 @@ def importing() -> dict[str, float]:
     return {"seconds": time.perf_counter() - start, "answer": 0.0}
 
 
-def attention(make: Callable[[], tuple[Any, tuple[Any, ...]]], *, backward: bool) -> Callable[[], dict[str, float]]:
-    """A row of `attend`, forward or forward and backward."""
+def attention(kind: str, *, backward: bool) -> Callable[[], dict[str, float]]:
+    """A row of `attend`."""
 
     def row() -> dict[str, float]:
         import torch
@@ -118,44 +118,23 @@ def attention(make: Callable[[], tuple[Any, tuple[Any, ...]]], *, backward: bool
         import dikkat
 
         torch.manual_seed(0)
-        score, tensors = make()
+        score, *sizes = {
+            "additive": (dikkat.scores.Additive(128, 128, 128), 8, 256, 128),
+            "gaussian": (dikkat.scores.Gaussian(0.5), 1, 20_000, 3),
+            "scaled dot": (dikkat.scores.ScaledDot(), 8, 256, 64),
+        }[kind]
+        tensors = [torch.randn(*sizes, requires_grad=backward) for _ in range(3)]
 
         def run() -> float:
+            out = dikkat.attend(*tensors, score=score)
             if not backward:
-                with torch.no_grad():
-                    return float(dikkat.attend(*tensors, score=score).mean())
-            for tensor in tensors:
-                tensor.grad = None
-            dikkat.attend(*(tensor.requires_grad_() for tensor in tensors), score=score).square().sum().backward()
-            return float(tensors[0].grad.abs().mean())
+                return float(out.mean())
+            return float(torch.autograd.grad(out.square().sum(), tensors)[0].abs().mean())
 
-        return timed(run)
+        with torch.set_grad_enabled(backward):
+            return timed(run)
 
     return row
-
-
-def additive() -> tuple[Any, tuple[Any, ...]]:
-    import torch
-
-    import dikkat
-
-    return dikkat.scores.Additive(128, 128, 128), tuple(torch.randn(8, 256, 128) for _ in range(3))
-
-
-def gaussian() -> tuple[Any, tuple[Any, ...]]:
-    import torch
-
-    import dikkat
-
-    return dikkat.scores.Gaussian(0.5), tuple(torch.rand(20_000, 3) for _ in range(3))
-
-
-def dot() -> tuple[Any, tuple[Any, ...]]:
-    import torch
-
-    import dikkat
-
-    return dikkat.scores.ScaledDot(), tuple(torch.randn(8, 256, 64) for _ in range(3))
 
 
 def memory() -> dict[str, float]:
@@ -276,12 +255,12 @@ def chapters() -> dict[str, float]:
 
 ROWS: dict[str, Callable[[], dict[str, float]]] = {
     "import dikkat": importing,
-    "additive, forward": attention(additive, backward=False),
-    "additive, forward and backward": attention(additive, backward=True),
+    "additive, forward": attention("additive", backward=False),
+    "additive, forward and backward": attention("additive", backward=True),
     "additive, 8,192 keys, MiB": memory,
-    "gaussian, forward": attention(gaussian, backward=False),
-    "gaussian, forward and backward": attention(gaussian, backward=True),
-    "scaled dot, forward": attention(dot, backward=False),
+    "gaussian, forward": attention("gaussian", backward=False),
+    "gaussian, forward and backward": attention("gaussian", backward=True),
+    "scaled dot, forward": attention("scaled dot", backward=False),
     "training": training,
     "beam search of 64": searching(64),
     "beam search one by one": searching(1),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything a GPU check needs, in under eight minutes: tests, benchmarks, profile. Results are files in $OUT.
+# Everything a GPU check needs, in under eight minutes: tests and benchmarks. Results are files in $OUT.
 #
 #     OUT=folder benchmarks/gpu.sh
 #
@@ -45,7 +45,6 @@ else
     echo "kit: not run, hypothesis is not installed" | tee -a "$OUT/summary.txt"
 fi
 part benchmark 190 "$PYTHON" -m benchmarks.attention.additive --device cuda --seconds 0.3 --minutes 3 --out "$OUT"
-part profiling 60 "$PYTHON" -m benchmarks.attention.profiles "$OUT" --impl auto
 
 echo
 cat "$OUT/summary.txt"

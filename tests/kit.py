@@ -370,11 +370,14 @@ def _absolute_sums(made: Call) -> dict[str, Tensor]:
         largest = torch.maximum(largest, score.detach().abs())
         if not score.requires_grad:
             continue
+        condition = torch.zeros_like(largest)  # log(1 − u²) is far off near the edge, where 1 − u² cancels
         for name, grad in zip(
             leaves, torch.autograd.grad(score, list(leaves.values()), allow_unused=True), strict=True
         ):
             if grad is not None:
                 sums[name] += by_score[b, h, i, j] * grad.abs()
+                condition += (grad * leaves[name].detach()).abs().sum()
+        largest = torch.maximum(largest, condition)
     sums |= {"value": (weights.mT @ upstream).sum_to_size(value.shape), "key_bias": by_score.sum()}
     one = torch.ones((), dtype=torch.float64)
     # A weight's error is relative to it as the score's is absolute; so is the log-sum-exp's.

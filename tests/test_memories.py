@@ -3,6 +3,7 @@
 import copy
 import pickle
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
 import dikkat
-from benchmarks.kit.processes import command, environment
+from benchmarks.kit.processes import environment
 from dikkat import scores
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
 
@@ -457,7 +458,7 @@ def test_functional_call_grad_and_vmap_take_the_weights_that_they_are_given(grad
 
 def test_threads_find_what_one_finds() -> None:
     """In a process of their own, which a crash would end."""
-    words = command("attention.threads", "--threads", "8", "--seconds", "0.5")
+    words = [sys.executable, "-m", "tests.stress.threads", "--threads", "8", "--seconds", "0.5"]
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" answers, 0 wrong") == 4

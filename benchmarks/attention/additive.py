@@ -1,29 +1,27 @@
-"""Additive and distance attention: this library's implementations and their peers, in one run, on the same inputs.
+"""Additive and distance attention: this library's implementations and their peers, in turn, on the same inputs.
 
     python -m benchmarks.attention.additive [--device cuda] [--only 8,256,256,128] [--quick] [--out FOLDER]
 
-Every answer, values and gradients, is held against float64 before its speed is measured; one that is off is said to be,
-and has no speed. Each framework has a process of its own (`worker.py`), all of them alive, asked in turn, round by
-round. What would take too much memory or time is not run, and the record says so. `tables.py` makes the tables.
+Every answer, values and gradients, is held against float64 before its speed is measured; one that is off has no speed.
+Each framework has a process of its own (`kit/worker.py`); they are asked in turn, round by round. What would take too
+much memory or time is not run, and the record says so.
 """
 
 import argparse
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.kit import tables
-from benchmarks.kit.cases import HALF, OUTLIER, RAGGED, TIMES_4, Case
-from benchmarks.kit.peers import EAGER, FORWARD_ONLY, MATERIALISING, OURS, PEERS, WORKERS, running
+from benchmarks.kit.cases import HALF, OUTLIER, TIMES_4, Case
+from benchmarks.kit.peers import EAGER, MATERIALISING, OURS, PEERS, WORKERS, running
 from benchmarks.kit.report import RESULTS, spread, write
 from benchmarks.kit.truth import Truth, truth
 from benchmarks.kit.worker import FailedError, GoneError, Worker
@@ -33,62 +31,27 @@ PASSES = {False: "forward", True: "forward and backward"}
 PACKAGES = ("triton", "numba", "keras", "tensorflow-cpu", "jax", "pykeops")
 # One run may take so many seconds, and so many bytes beyond its inputs.
 PATIENCE, ROOM = 15.0, 8e9
-
-
-@dataclass(frozen=True)
-class Stage:
-    """What is measured together: a case, and variants of it, in turn; `weight` more rounds for the headline."""
-
-    section: str
-    case: Case
-    variants: tuple[str, ...] = ()
-    among: tuple[str, ...] = ()  # who takes part, where not all do
-    weight: float = 1.0
-
-    @property
-    def cases(self) -> list[Case]:
-        return [self.case, *(replace(self.case, variant=variant) for variant in self.variants)]
-
-
-HEADLINE, LARGE, LONG, STEP = (
-    Case(8, 256, 256, 128),
-    Case(8, 1024, 1024, 128),
-    Case(1, 8192, 8192, 64),
-    Case(64, 1, 50, 512),
-)
-# What is asked for first comes first: a run that is out of time begins no further.
-SHAPES = [HEADLINE, STEP, LARGE, LONG, Case(64, 32, 32, 256), Case(64, 10, 10, 32)]
+HEADLINE, LARGE, LONG = Case(8, 256, 256, 128), Case(8, 1024, 1024, 128), Case(1, 8192, 8192, 64)
 DISTANCE = Case(1, 20_000, 20_000, 3, d_v=1, task="distance")
-GROWTH = [Case(1, length, length, 64) for length in (256, 512, 1024, 2048, 4096, 8192)]
-
-
-def stages(device: str, dtype: str, quick: bool) -> list[Stage]:
-    if quick:
-        distance = Case(1, 47, 53, 3, d_v=1, task="distance")
-        return [
-            Stage("shapes", Case(2, 37, 41, 16), (TIMES_4, OUTLIER, HALF)),
-            Stage("shapes", Case(3, 1, 11, 16)),
-            Stage("distance", distance),
-            Stage("growth", Case(1, 31, 31, 16), among=("auto", EAGER)),
-        ]
-    lengths = {LARGE: (HALF, RAGGED)}
-    weights = {HEADLINE: 3.0}
-    plan = [
-        Stage("shapes", case, (TIMES_4, OUTLIER, *lengths.get(case, ())), weight=weights.get(case, 1.0))
-        for case in SHAPES
-    ]
-    if dtype == "float32":
-        plan.insert(2, Stage("distance", DISTANCE, weight=2.0))
-    plan += [Stage("growth", case, among=("auto", EAGER)) for case in GROWTH]
-    return [replace(stage, case=replace(stage.case, dtype=dtype)) for stage in plan]
-
-
-# What a run will take ------------------------------------------------------------------------------------------------
+# What matters most comes first: a run that is out of time begins no further. Variants are for our own alone.
+PLAN: dict[Case, tuple[str, ...]] = {
+    HEADLINE: (TIMES_4, OUTLIER),
+    DISTANCE: (),
+    LARGE: (HALF,),
+    LONG: (),
+    Case(64, 32, 32, 256): (),
+    Case(64, 1, 50, 512): (),
+    Case(64, 10, 10, 32): (),
+}
+QUICK: dict[Case, tuple[str, ...]] = {
+    Case(2, 37, 41, 16): (TIMES_4, OUTLIER, HALF),
+    Case(1, 47, 53, 3, d_v=1, task="distance"): (),
+}
 
 
 @dataclass
 class Forecast:
-    """What to expect of a run, by what the last one took for a pair-feature. It refuses runs, and is never reported."""
+    """What a run is expected to take, by the last one's bytes and seconds for a pair of features."""
 
     room: float = ROOM
     share: dict[tuple[str, str, bool], float] = field(default_factory=dict)
@@ -112,9 +75,6 @@ class Forecast:
             self.pace[key] = seconds / case.pair_features
 
 
-# One contest ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Entry:
     """Somebody who computes a case, in one pass."""
@@ -133,7 +93,7 @@ class Entry:
         return self.worker.ask(do=what, case=self.case.name, who=self.who, backward=self.backward, **more)
 
     def check(self, right: Truth, folder: Path, forecast: Forecast) -> None:
-        """Whether it can run and is right; about how long it takes."""
+        """Run it once: is it right, and about how long does it take?"""
         self.objection = forecast.objection(self.case, self.who, self.backward)
         if self.objection:
             return
@@ -167,7 +127,8 @@ class Entry:
     def _warm(self) -> bool:
         return self.seconds < 0.5
 
-    def record(self, section: str, device: str, runs: str | None) -> Record:
+    def record(self, device: str, runs: str | None) -> Record:
+        section = "distance" if self.case.task == "distance" else "shapes"
         made = {"section": section, "device": device, **self.case.to_dict(), "who": self.who}
         made["pass"] = PASSES[self.backward]
         if runs:
@@ -177,7 +138,6 @@ class Entry:
         if self.objection or not self.samples:
             return made | {"not_run": self.objection or "no time was left"}
         made["ms"] = spread([1e3 * sample for sample in self.samples])
-        made["pair_features_per_second"] = self.case.pair_features * 1e3 / made["ms"]["median"]
         if device == "cuda":  # elsewhere a process that has run others cannot tell
             made["peak_mib"] = self.taken / 2**20
         return made
@@ -185,53 +145,39 @@ class Entry:
 
 @dataclass
 class Contest:
-    """A stage, with the workers that take part."""
+    """A case and its variants, which the workers compute in turn."""
 
-    stage: Stage
     workers: list[Worker]
     forecast: Forecast
     device: str
-    peers: tuple[str, ...]
     entries: list[Entry] = field(default_factory=list)
-    runs: dict[Case, str] = field(default_factory=dict)
 
-    def hold(self, folder: Path, budget: float) -> list[Record]:
-        for case in self.stage.cases:
-            self._enter(case, folder, self._takes_part(case))
+    def hold(self, case: Case, variants: Iterable[str], among: Container[str], folder: Path, budget: float) -> Any:
+        """The records."""
+        runs = {}
+        for one in [case, *(replace(case, variant=variant) for variant in variants)]:
+            inputs = one.inputs()
+            runs[one] = running(one, inputs, self.device)[0]
+            self._enter(one, inputs, among if one == case else ("auto", runs[one]), folder / f"{len(runs)}.npz")
         for backward in PASSES:
-            ready = [e for e in self.entries if e.backward == backward and not e.objection]
-            self._rounds(ready, budget * self.stage.weight)
+            self._rounds([e for e in self.entries if e.backward == backward and not e.objection], budget)
         for worker in self.workers:
             with surviving():
                 worker.ask(do="close")
-        return [
-            e.record(self.stage.section, self.device, self.runs[e.case] if e.who == "auto" else None)
-            for e in self.entries
-        ]
+        return [e.record(self.device, runs[e.case] if e.who == "auto" else None) for e in self.entries]
 
-    def _takes_part(self, case: Case) -> Container[str]:
-        """In a variant: what "auto" runs, the fastest peer of each pass, and our others where they are no burden."""
-        if case == self.stage.case:
-            return self.stage.among or (*OURS, *self.peers)
-        heavy = {e.who for e in self.entries if e.objection or e.seconds >= 1}
-        return (set(OURS) - heavy) | {"auto", self.runs[self.stage.case]} | self._fastest()
-
-    def _enter(self, case: Case, folder: Path, among: Container[str]) -> None:
+    def _enter(self, case: Case, inputs: dict[str, np.ndarray], among: Container[str], path: Path) -> None:
         """Open a case with all workers, and check those who take part."""
-        inputs = case.inputs()
-        self.runs[case] = running(case, inputs, self.device)[0]
         right = truth(case, inputs, self.device)
-        path = folder / f"{len(self.runs)}.npz"
         np.savez(path, **inputs, check=right.upstream)  # type: ignore[arg-type]
         for worker in self.workers:
             with surviving():
-                names = worker.ask(do="open", case=case.to_dict(), path=str(path))
-                for who in names:
+                for who in worker.ask(do="open", case=case.to_dict(), path=str(path)):
                     if who in among:
-                        self._check(worker, case, who, right, folder)
+                        self._check(worker, case, who, right, path.parent)
 
     def _check(self, worker: Worker, case: Case, who: str, right: Truth, folder: Path) -> None:
-        for backward in [False] if who in FORWARD_ONLY else PASSES:
+        for backward in PASSES:
             entry = Entry(worker, case, who, backward)
             self.entries.append(entry)
             try:
@@ -243,22 +189,14 @@ class Contest:
                 raise
 
     def _rounds(self, entries: list[Entry], budget: float) -> None:
-        wanted = {id(entry): entry.rounds(budget) for entry in entries}
-        for turn in range(max(wanted.values(), default=0)):
-            for entry in entries:
-                if turn < wanted[id(entry)] and not entry.objection:
+        wanted = [entry.rounds(budget) for entry in entries]
+        for turn in range(max(wanted, default=0)):
+            for entry, rounds in zip(entries, wanted, strict=True):
+                if turn < rounds and not entry.objection:
                     try:
                         entry.measure()
                     except (FailedError, GoneError) as error:
                         entry.objection = str(error)
-
-    def _fastest(self) -> set[str]:
-        """The fastest peer of each pass, which alone takes part in the variants."""
-        found = set()
-        for backward in PASSES:
-            able = [e for e in self.entries if e.backward == backward and not e.objection and e.who not in OURS]
-            found |= {min(able, key=lambda e: e.seconds).who} if able else set()
-        return found
 
 
 @contextmanager
@@ -270,34 +208,26 @@ def surviving() -> Iterator[None]:
         print(f"  {error}", flush=True)
 
 
-# Memory --------------------------------------------------------------------------------------------------------------
-
-
-def peaks(plan: Iterable[Stage], folder: Path, log: TextIO) -> Iterator[Record]:
-    """Peak extra memory of a forward and backward pass on the CPU, in a fresh process each, warmed up on little.
-
-    Of all our own where a shape is large, and of what "auto" runs as it grows; of eager wherever it fits.
-    """
-    wanted: dict[tuple[Case, str], None] = {}
-    for stage in plan:
-        ours = running(stage.case, stage.case.inputs(), "cpu")[: 1 if stage.section == "growth" else None]
-        wanted |= {(stage.case, who): None for who in [*ours, EAGER]}
-    for case, who in wanted:
-        record = {"section": "memory", "device": "cpu", **case.to_dict(), "who": who, "pass": PASSES[True]}
-        objection = Forecast().objection(case, who, True)
-        if objection:
-            yield record | {"not_run": objection}
-            continue
-        worker = Worker("torch", log=log)
-        try:
-            yield record | {"peak_mib": _peak(worker, case, who, folder) / 2**20}
-        except (FailedError, GoneError) as error:
-            yield record | {"not_run": str(error)}
-        finally:
-            worker.end()
+def peaks(cases: Iterable[Case], folder: Path) -> Iterator[Record]:
+    """Peak extra memory of a forward and backward pass on the CPU, in a fresh process each."""
+    for case in cases:
+        for who in [*running(case, case.inputs(), "cpu"), EAGER]:
+            record = {"section": "memory", "device": "cpu", **case.to_dict(), "who": who, "pass": PASSES[True]}
+            objection = Forecast().objection(case, who, True)
+            if objection:
+                yield record | {"not_run": objection}
+                continue
+            worker = Worker("torch")
+            try:
+                yield record | {"peak_mib": _peak(worker, case, who, folder) / 2**20}
+            except (FailedError, GoneError) as error:
+                yield record | {"not_run": str(error)}
+            finally:
+                worker.end()
 
 
 def _peak(worker: Worker, case: Case, who: str, folder: Path) -> float:
+    """Bytes, after a small call in which libraries and kernels are loaded."""
     little = replace(case, queries=min(case.queries, 128), keys=min(case.keys, 128), batch=1)
     for one in (little, case):
         path, inputs = folder / "peak.npz", one.inputs()
@@ -307,85 +237,50 @@ def _peak(worker: Worker, case: Case, who: str, folder: Path) -> float:
     return taken
 
 
-def compile_formulas(worker: Worker, plan: Iterable[Stage], folder: Path) -> None:
-    """KeOps compiles each formula for half a minute, once a machine: before anything is measured."""
-    path = folder / "formulas.npz"
-    for case in {replace(s.case, batch=2, queries=5, keys=7): None for s in plan if not s.among}:
-        inputs = case.inputs()
-        np.savez(path, **inputs, check=inputs["upstream"])  # type: ignore[arg-type]
-        with surviving():
-            worker.ask(do="open", case=case.to_dict(), path=str(path))
-            for backward in PASSES:
-                worker.ask(do="run", case=case.name, who="KeOps", backward=backward)
-
-
-# The run -------------------------------------------------------------------------------------------------------------
-
-
 def main() -> None:
     arguments = parse()
     device, deadline = arguments.device, time.monotonic() + 60 * arguments.minutes
-    dtypes = ["bfloat16", "float32"] if device == "cuda" else ["float32"]
-    plan = [stage for dtype in dtypes for stage in stages(device, dtype, arguments.quick)]
+    plan = QUICK if arguments.quick else PLAN
     if arguments.only:
-        plan = [stage for stage in plan if stage.case.shape == arguments.only]
-    if device == "cuda":  # time on such a machine is short: first what matters most
-        plan.sort(key=lambda stage: stage.case.shape != LARGE.shape)
-    with tempfile.TemporaryDirectory() as scratch, (Path(scratch) / "log").open("w") as log:
-        workers, absent = recruit(device, None if arguments.verbose else log)
-        results: list[Record] = [{"section": "absent", "worker": name, "why": why} for name, why in absent.items()]
+        plan = {case: variants for case, variants in plan.items() if case.shape == arguments.only}
+    if device == "cuda":
+        plan = {
+            replace(case, dtype=dtype): plan[case]
+            for case in sorted(plan, key=lambda case: case != LARGE)
+            for dtype in ("bfloat16", "float32")
+            if case.task == "additive"
+        }
+    with tempfile.TemporaryDirectory() as scratch:
+        workers, results = recruit(device)
         try:
-            run(plan, workers, results, arguments, deadline, Path(scratch), log)
+            if device == "cpu":  # memory is the same however busy the machine is
+                large = [case for case in plan if arguments.quick or case.pair_features >= HEADLINE.pair_features]
+                results += peaks(large, Path(scratch))
+            forecast = Forecast() if device == "cpu" else Forecast(0.7 * torch.cuda.mem_get_info()[0])
+            for case, variants in plan.items():
+                if time.monotonic() > deadline:
+                    results.append({"section": "absent", "worker": case.name, "why": "no time was left"})
+                    continue
+                contest = Contest(workers, forecast, device)
+                results += contest.hold(case, variants, (*OURS, *PEERS), Path(scratch), arguments.seconds)
+                path = save(results, arguments)  # what is cut short has not been in vain
+                print(case.name, flush=True)
         finally:
             for worker in workers:
                 worker.end()
             path = save(results, arguments)
-    print(tables.table(tables.read(path)))
     print(path)
-    if arguments.out == RESULTS:
-        tables.update()
 
 
-def run(
-    plan: list[Stage],
-    workers: list[Worker],
-    results: list[Record],
-    arguments: argparse.Namespace,
-    deadline: float,
-    scratch: Path,
-    log: TextIO,
-) -> None:
-    prepare = [
-        threading.Thread(target=compile_formulas, args=(worker, plan, scratch), daemon=True)
-        for worker in workers
-        if worker.name == "keops" and "KeOps" in arguments.peers
+def recruit(device: str) -> tuple[list[Worker], list[Record]]:
+    """The workers that can be had, and records of the others. On a GPU all that is compared is PyTorch's."""
+    workers = [Worker(name, device) for name in WORKERS if device == "cpu" or name == "torch"]
+    lacking = {worker.name: worker.missing() for worker in workers if worker.missing()}
+    absent = [
+        {"section": "absent", "worker": name, "why": "not installed: " + ", ".join(packages)}
+        for name, packages in lacking.items()
     ]
-    for thread in prepare:
-        thread.start()
-    if arguments.device == "cpu":  # memory is the same however busy the machine is
-        print("memory", flush=True)
-        least = 0 if arguments.quick else HEADLINE.pair_features
-        large = [s for s in plan if s.case.pair_features >= least or s.section == "growth"]
-        results.extend(peaks(large, scratch, log))
-    for thread in prepare:
-        thread.join()
-    forecast = Forecast() if arguments.device == "cpu" else Forecast(0.7 * torch.cuda.mem_get_info()[0])
-    for stage in plan:
-        if time.monotonic() > deadline:
-            results.append({"section": "absent", "worker": stage.case.name, "why": "no time was left"})
-            continue
-        start = time.perf_counter()
-        contest = Contest(stage, workers, forecast, arguments.device, arguments.peers)
-        results.extend(contest.hold(scratch, arguments.seconds))
-        save(results, arguments)  # what is cut short has not been in vain
-        print(f"{stage.section}: {stage.case.name}, {time.perf_counter() - start:.0f} s", flush=True)
-
-
-def recruit(device: str, log: TextIO | None) -> tuple[list[Worker], dict[str, str]]:
-    """The workers that can be had, and why the others cannot. On a GPU all that is compared is PyTorch's."""
-    workers = [Worker(name, device, log) for name in WORKERS if device == "cpu" or name == "torch"]
-    absent = {worker.name: "not installed: " + ", ".join(worker.missing()) for worker in workers if worker.missing()}
-    return [worker for worker in workers if worker.name not in absent], absent
+    return [worker for worker in workers if worker.name not in lacking], absent
 
 
 def save(results: list[Record], arguments: argparse.Namespace) -> Path:
@@ -397,27 +292,21 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--only", type=shape, help="one shape: batch,queries,keys,features")
-    parser.add_argument("--peers", type=names, default=PEERS, help="these alone, by ';': " + "; ".join(PEERS))
     parser.add_argument("--quick", action="store_true", help="tiny shapes and few rounds: does it run?")
-    parser.add_argument("--verbose", action="store_true", help="show what the frameworks print")
     parser.add_argument("--seconds", type=float, default=1.2, help="for each, in each pass of each case")
     parser.add_argument("--minutes", type=float, default=12.0, help="after which no further shape is begun")
-    parser.add_argument("--out", type=Path, help="folder; default benchmarks/results, whose tables go to docs/")
+    parser.add_argument("--out", type=Path, help="folder; default benchmarks/results")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.seconds = min(arguments.seconds, 0.02)
     if arguments.out is None:  # a quick run, or a part of one, is not a result
-        partial = arguments.quick or arguments.only or arguments.peers != PEERS
+        partial = arguments.quick or arguments.only
         arguments.out = Path(tempfile.mkdtemp(prefix="additive-")) if partial else RESULTS
     return arguments
 
 
 def shape(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.split(","))
-
-
-def names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(";"))
 
 
 if __name__ == "__main__":

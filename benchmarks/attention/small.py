@@ -234,7 +234,7 @@ def main() -> None:
         torch.set_num_threads(threads)
         beside = layers(arguments.seconds)
         rows = [ratio(case, arguments.seconds) for case in cases(arguments.quick)]
-        found = {"summary": summary(rows), "layers": beside, "rows": rows}
+        found = {"summary": summary(rows), "layers": beside}
         name = f"small-{threads}" + ("-quick" if arguments.quick else "")
         print(write(name, found, folder=arguments.out), flush=True)
         for kind, row in found["summary"].items():

@@ -9,7 +9,7 @@ import numpy as np
 
 Arrays = dict[str, np.ndarray]
 
-PLAIN, TIMES_4, OUTLIER, HALF, RAGGED = "plain", "inputs × 4", "one outlier of 10⁴", "half valid", "ragged, half valid"
+PLAIN, TIMES_4, OUTLIER, HALF = "plain", "inputs × 4", "one outlier of 10⁴", "half valid"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Case:
         return asdict(self)
 
     def inputs(self) -> Arrays:
-        """The same for every variant of a shape, but for what the variant says."""
+        """Arrays, the same for every variant of a shape but for what the variant says."""
         batch, n, m, h = self.shape
         rng = np.random.default_rng(zlib.crc32(f"{self.task} {self.shape}".encode()))
         sizes = {"query": (batch, n, h), "key": (batch, m, h), "value": (batch, m, self.d_v)}
@@ -62,12 +62,11 @@ class Case:
         made["upstream"] = rng.standard_normal((batch, n, self.d_v), dtype=np.float32)
         # As nn.Linear(h, 1) begins.
         made["weight"] = (rng.uniform(-1, 1, h) / math.sqrt(h)).astype(np.float32)
-        lengths = {HALF: np.full(batch, m // 2), RAGGED: np.linspace(1, m - 1, batch).round().astype(np.int64)}
         if self.variant == TIMES_4:
             made["query"] *= 4
             made["key"] *= 4
         elif self.variant == OUTLIER:
             made["key"][0, m // 2, h // 3] = 1e4
-        elif self.variant in lengths:
-            made["valid_lens"] = lengths[self.variant]
+        elif self.variant == HALF:
+            made["valid_lens"] = np.full(batch, m // 2)
         return made

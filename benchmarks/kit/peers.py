@@ -1,4 +1,4 @@
-"""Everybody who computes the same thing: this library's implementations, and its peers, a framework to each worker.
+"""This library's implementations and their peers, a framework to each worker.
 
 A peer takes a case's leaves and returns, when finished, the output, or the output with the leaves' gradients. What is
 in a peer's own form when it is made (arrays on the device, compiled functions) is not part of what is timed.
@@ -14,8 +14,7 @@ import numpy as np
 from benchmarks.kit.cases import Arrays, Case
 
 EAGER, SDPA = "eager PyTorch", "SDPA, padded features"
-OURS = ("reference", "chunked", "numba", "triton", "auto", "attend_memory")
-FORWARD_ONLY = ("attend_memory",)
+OURS = ("reference", "chunked", "numba", "triton", "auto")
 PEERS = (
     EAGER,
     "torch.compile",
@@ -79,20 +78,17 @@ def torch_ways(case: Case, inputs: Arrays, device: str) -> Ways:
     if "valid_lens" in inputs:  # the textbook's masks are no peer: they cost, and save nothing
         pools = {}
     pools |= _our_pools(case, inputs, device)
-    ways: Ways = {name: lambda pool=pool: TorchPeer(pool, case, inputs, device) for name, pool in pools.items()}  # type: ignore[misc]
-    if case.task == "additive" and case.queries == 1 and "valid_lens" not in inputs:
-        ways["attend_memory"] = lambda: Decoder(case, inputs, device)
-    return ways
+    return {name: lambda pool=pool: TorchPeer(pool, case, inputs, device) for name, pool in pools.items()}  # type: ignore[misc]
 
 
 def _additive_pools(case: Case) -> dict[str, Callable[..., Any]]:
     import torch
     from torch import nn
 
-    from benchmarks.attention.core import eager_additive
-
     def textbook(query: Any, key: Any, value: Any, weight: Any) -> Any:
-        return eager_additive(query, key, value, lambda features: nn.functional.linear(features, weight[None]))
+        features = torch.tanh(query.unsqueeze(2) + key.unsqueeze(1))
+        scores = nn.functional.linear(features, weight[None]).squeeze(-1)
+        return torch.bmm(torch.softmax(scores, -1), value)
 
     def fusible(query: Any, key: Any, value: Any, weight: Any) -> Any:
         """The compiler fuses a sum over the features, and not nn.Linear(h, 1)."""
@@ -139,19 +135,22 @@ def distance_pools() -> dict[str, Callable[..., Any]]:
 
 
 def _score(case: Case) -> Any:
-    """The score on features that are projected already, and the module whose weight a leaf stands in for."""
-    from benchmarks.attention.core import Given
+    """The score on queries and keys that are projected already, with v as an input like them."""
     from dikkat import scores
 
-    class Standing(Given):
-        """v is given, as q' and k' are, so that it is a leaf like them."""
-
+    class Given(scores.Additive):
         weight: Any = None
+
+        def project_query(self, query: Any) -> Any:
+            return query
+
+        def project_key(self, key: Any) -> Any:
+            return key
 
         def pair_weight(self) -> Any:
             return self.weight
 
-    return Standing(1, 1, 1) if case.task == "additive" else scores.Gaussian()
+    return Given(1, 1, 1) if case.task == "additive" else scores.Gaussian()
 
 
 def _our_pools(case: Case, inputs: Arrays, device: str) -> dict[str, Callable[..., Any]]:
@@ -185,23 +184,6 @@ def running(case: Case, inputs: Arrays, device: str) -> list[str]:
     lens = torch.from_numpy(inputs["valid_lens"]).to(device) if "valid_lens" in inputs else None
     found = dikkat.implementations(*leaves[:3], score=score, valid_lens=lens)
     return [implementation.name for implementation in found if implementation.runs]
-
-
-class Decoder(TorchPeer):
-    """A step of a decoder that has prepared its memory once; forward only, as it prepares anew for a backward pass."""
-
-    def __init__(self, case: Case, inputs: Arrays, device: str) -> None:
-        import dikkat
-
-        super().__init__(lambda *_: None, case, inputs, device)
-        query, key, value, weight = (leaf.detach() for leaf in self.leaves)
-        score = _score(case)
-        score.weight = weight
-        memory = dikkat.prepare(key, value, score=score)
-        self.pool = lambda *_: dikkat.attend_memory(query, memory)
-
-    def both(self, upstream: Any) -> Sequence[Any]:
-        raise NotImplementedError("forward only")
 
 
 # Keras's layer on its backends ---------------------------------------------------------------------------------------

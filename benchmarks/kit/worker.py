@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -35,8 +35,8 @@ class FailedError(Exception):
 class Worker:
     """The parent's side."""
 
-    def __init__(self, name: str, device: str = "cpu", log: TextIO | None = None) -> None:
-        self.name, self.device, self._log = name, device, log
+    def __init__(self, name: str, device: str = "cpu") -> None:
+        self.name, self.device = name, device
         self._process: subprocess.Popen[str] | None = None
 
     def missing(self) -> list[str]:
@@ -49,7 +49,7 @@ class Worker:
                 command("kit.worker", self.name, self.device),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._log,
+                stderr=subprocess.DEVNULL,  # what frameworks print
                 text=True,
                 env=environment(**WORKERS[self.name][2]),
             )

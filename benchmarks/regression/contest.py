@@ -1,11 +1,9 @@
-"""Who computes the same thing is asked in turn, and has no speed where the answer is off."""
+"""Contests in turn, in which nobody has a speed whose answer is off."""
 
-import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -13,30 +11,18 @@ from benchmarks.kit.report import spread
 from benchmarks.kit.turns import TooLongError, at_most, nothing
 
 Record = dict[str, Any]
-T = TypeVar("T")
 ROUNDS = 3
 # What takes so many seconds has been measured when its answer has been checked; nobody takes longer than the second.
 ONCE, LONGEST = 20.0, 400
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The sizes that are asked for, or tiny ones; and how many seconds a fit may be expected to take."""
-
-    quick: bool = False
-    patience: int = 80
-
-    def size(self, full: T, tiny: T) -> T:
-        return tiny if self.quick else full
-
-
-@dataclass(frozen=True)
 class Entrant:
     """Attributes:
-    who: Unlike any other's in its contest.
+    who: A name, unlike any other's in its contest.
     run: Computes the answer.
-    judge: What is to be said of an answer; with a `not_run` where it is off.
-    facts: What else is to be said.
+    judge: The facts about an answer, with a `not_run` where it is off.
+    facts: Further facts.
     before: Done before each run, and not part of what is timed.
     """
 
@@ -85,9 +71,3 @@ def attempt(run: Callable[[], Any], seconds: int) -> tuple[float, Any, str | Non
 
 def failure(error: Exception) -> str:
     return f"failed: {type(error).__name__}: {error}".partition("\n")[0][:300]
-
-
-def two_at_a_time(task: Callable[..., Any], arguments: Sequence[Sequence[Any]]) -> Iterator[Any]:
-    """What a task returns for each of the arguments, in their order, in two fresh processes: for who has one thread."""
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(task, *zip(*arguments, strict=True))

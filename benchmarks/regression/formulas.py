@@ -1,4 +1,4 @@
-"""What is right: kernel regression in float64, by its formulas, in NumPy alone.
+"""The right answers: kernel regression in float64, by its formulas, in NumPy alone.
 
 The bandwidth σ is in the units of the keys, one number a dimension; δ = (k − q)/σ.
 """
@@ -22,20 +22,6 @@ def constant(query: Array, key: Array, value: Array, bandwidth: Array, kernel: s
     return np.concatenate([_normal(scores) @ value for _, scores in _scores(query, key, bandwidth, kernel)])
 
 
-def linear(query: Array, key: Array, value: Array, bandwidth: Array) -> Array:
-    """The value at the query of the line of least squares whose weights are a Gaussian's about the query.
-
-    Where the weights leave less than a line, of all lines the shortest, as `lstsq` has it.
-    """
-    key, query = np.asarray(key, float), np.asarray(query, float)
-    found = []
-    for rows, scores in _scores(query, key, bandwidth, "gaussian"):
-        for point, weights in zip(query[rows], np.sqrt(_normal(scores)), strict=True):
-            design = np.column_stack([np.ones(len(key)), (key - point) / bandwidth]) * weights[:, None]
-            found.append(np.linalg.lstsq(design, weights * value, rcond=None)[0][0])
-    return np.array(found)
-
-
 def left_out(key: Array, value: Array, bandwidth: Array) -> float:
     """The mean squared error of the constant estimate at each point, from all points that are elsewhere."""
     total = 0.0
@@ -46,16 +32,6 @@ def left_out(key: Array, value: Array, bandwidth: Array) -> float:
         scores[same] = -np.inf
         total += np.square(_normal(scores) @ value - value[rows]).sum()
     return float(total / len(key))
-
-
-def reach(query: Array, key: Array, bandwidth: float, radius: float) -> tuple[float, float]:
-    """The mean shares of the keys, and of a Gaussian's weight, that are within the radius of a query."""
-    keys, weight = 0.0, 0.0
-    for _, scores in _scores(query, key, np.array(bandwidth), "gaussian"):
-        near = -2 * scores <= (radius / bandwidth) ** 2
-        keys += near.mean(1).sum()
-        weight += (_normal(scores) * near).sum()
-    return float(keys / len(query)), float(weight / len(query))
 
 
 def _normal(scores: Array) -> Array:

@@ -32,13 +32,9 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Attributes:
-    text: The training pairs as text.
-    held_out: Sources to be translated, without unknown words.
-    """
+    """Numbered pairs, and sources to be translated, without unknown words."""
 
     sizes: Sizes
-    text: list[Pair]
     training: list[TokenPair]
     held_out: list[list[int]]
 
@@ -76,7 +72,7 @@ def _corpus(
     known = [source for source, _ in numbered if UNKNOWN not in source][:held_out]
     kept = [pair[0] not in known for pair in numbered]
     training = list(itertools.compress(numbered, kept))
-    return Corpus(sizes, list(itertools.compress(text, kept)), training, [[*source, END][:steps] for source in known])
+    return Corpus(sizes, training, [[*source, END][:steps] for source in known])
 
 
 def batch(pairs: Sequence[TokenPair], steps: int) -> Batch:
@@ -93,11 +89,6 @@ def padded(made: Batch, steps: int) -> Batch:
     return made._replace(source=source, target=target)
 
 
-def sentence(made: Batch, row: int) -> Batch:
-    """One pair of a batch, as a batch."""
-    return Batch(*(part[row : row + 1] for part in made[:4]))
-
-
 def tokens(made: Batch) -> int:
     """Target tokens that count, ends included."""
     return int(made.target_lengths.sum())
@@ -112,3 +103,9 @@ def toy(seed: int = 0) -> tuple[Sizes, Batch]:
         return torch.randint(4, size, (length,), generator=chance).tolist()
 
     return sizes, batch([(some(sizes.source, 6), some(sizes.target, 5)) for _ in range(sizes.batch)], sizes.steps)
+
+
+def given(folder: Path | None, size: str | None) -> list[Corpus]:
+    """The corpora that can be had: the one of size real needs its folder."""
+    found = [book()] if size != "real" else []
+    return [*found, real(folder)] if folder and size != "book" else found

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from benchmarks.translation import textbook
 from benchmarks.translation.corpora import Sizes, padded
@@ -20,25 +19,21 @@ from dikkat.translation.network.loss import linear_cross_entropy
 from dikkat.translation.network.model import Batch, OutputLayer, expected
 from dikkat.translation.settings import Precision
 
-LOOP, COMPILED, LOOP_HALF = "textbook's loop", "loop under torch.compile", "loop in bfloat16"
-WHOLE = "loop under torch.compile with allow_rnn"
-REFERENCE, OURS, OURS_HALF = "reference", "dikkat", "dikkat in bfloat16"
-OURS_INT8 = "dikkat in int8"
-WAYS = (LOOP, COMPILED, WHOLE, REFERENCE, OURS, LOOP_HALF, OURS_HALF)
+LOOP, LOOP_HALF = "textbook's loop", "loop in bfloat16"
+OURS, OURS_HALF, OURS_INT8 = "dikkat", "dikkat in bfloat16", "dikkat in int8"
 
 
 # The network ---------------------------------------------------------------------------------------------------------
 
 
 class Ours(nn.Module):
-    """What `textbook.Loop` is; `impl` is "auto" or "reference"."""
+    """The network of `textbook.Loop`."""
 
     attends = True
 
-    def __init__(self, sizes: Sizes, impl: str = "auto") -> None:
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         hidden, embedding = sizes.hidden, sizes.embedding
-        self.impl = impl
         self.source_embedding = nn.Embedding(sizes.source, embedding)
         self.target_embedding = nn.Embedding(sizes.target, embedding)
         self.encoder = GRUEncoder(embedding, hidden, sizes.layers, bidirectional=False)
@@ -47,27 +42,17 @@ class Ours(nn.Module):
         self.output = nn.Linear(hidden, sizes.target)
 
     def encode(self, source: Tensor, lengths: Tensor) -> tuple[Memory, Tensor]:
-        encoded, state = self.encoder(self.source_embedding(source), lengths, impl=self.impl)
+        encoded, state = self.encoder(self.source_embedding(source), lengths)
         return self.decoder.prepare(encoded, lengths), state
 
     def features(self, batch: Batch) -> Tensor:
         """The top layer's states at the real positions, (N, h)."""
         memory, state = self.encode(batch.source, batch.source_lengths)
         inputs = self.target_embedding(batch.target[:, :-1])
-        return self.decode(inputs, memory, state, batch.target_lengths)[real(batch)]
-
-    def decode(self, inputs: Tensor, memory: Memory, state: Tensor, lengths: Tensor) -> Tensor:
-        """The top layer's states, (B, T, h)."""
-        return self.decoder(inputs, memory, state, lengths=lengths, impl=self.impl)[0]
+        return self.decoder(inputs, memory, state, lengths=batch.target_lengths)[0][real(batch)]
 
     def loss(self, batch: Batch) -> Tensor:
-        return self.output_loss(self.features(batch), expected(batch))
-
-    def output_loss(self, features: Tensor, target: Tensor) -> Tensor:
-        """Mean loss of the features (N, h) of the real positions."""
-        if self.impl == "reference":
-            return F.cross_entropy(self.output(features), target)
-        return linear_cross_entropy(features, self.output.weight, self.output.bias, target)
+        return linear_cross_entropy(self.features(batch), self.output.weight, self.output.bias, expected(batch))
 
     # As a search asks for them.
 
@@ -82,7 +67,7 @@ class Ours(nn.Module):
         return outputs, weights, state
 
     def network_obstacles(self) -> list[str]:
-        return described.obstacles(self) if self.impl == "auto" else ["the reference is asked for"]
+        return described.obstacles(self)
 
     def network(self) -> Network:
         return Network(
@@ -122,7 +107,7 @@ class WithoutAttention(Ours):
 
     def features(self, batch: Batch) -> Tensor:
         embedded = self.source_embedding(batch.source)
-        _, state = self.encoder(embedded, batch.source_lengths, impl=self.impl)
+        _, state = self.encoder(embedded, batch.source_lengths)
         inputs = self.target_embedding(batch.target[:, :-1])
         context = state[-1].unsqueeze(1).expand(-1, inputs.shape[1], -1)
         return self.decoder(torch.cat([inputs, context], dim=-1), state)[0][real(batch)]
@@ -134,7 +119,7 @@ def real(batch: Batch) -> Tensor:
 
 
 def our_name(name: str) -> str:
-    """What a parameter of the loop is called in ours."""
+    """The name in ours of a parameter of the loop."""
     part, _, rest = name.partition(".")
     if part == "encoder":
         layer, _, rest = rest.partition(".")
@@ -142,9 +127,9 @@ def our_name(name: str) -> str:
     return f"decoder.score.{name}" if part in ("W_q", "W_k", "w_v") else name
 
 
-def like(loop: textbook.Loop, sizes: Sizes, impl: str = "auto") -> Ours:
+def like(loop: textbook.Loop, sizes: Sizes) -> Ours:
     """Ours, with the loop's weights and dtype."""
-    made = Ours(sizes, impl).to(loop.output.weight.dtype)
+    made = Ours(sizes).to(loop.output.weight.dtype)
     made.load_state_dict({our_name(name): tensor for name, tensor in loop.state_dict().items()})
     return made
 
@@ -189,32 +174,12 @@ def loop_way(name: str, model: textbook.Loop, sizes: Sizes) -> Way:
     return Way(
         name,
         model,
-        compiled(model.loss, whole=name == WHOLE) if name in (COMPILED, WHOLE) else model.loss,
+        model.loss,
         prepare=lambda batch: padded(batch, sizes.steps),
         clip=lambda: textbook.clip(model),
         optimizer=torch.optim.Adam(model.parameters()),
         precision=half if name == LOOP_HALF else nullcontext,
     )
-
-
-def compiled(loss: Callable[[Batch], Tensor], whole: bool) -> Callable[[Batch], Tensor]:
-    """By default the compiler leaves every call of a GRU alone, one a step, and compiles what stands between them."""
-    if not whole:
-        return torch.compile(loss, dynamic=False)
-
-    def inductor(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., object]:
-        # A backend of its own: or the compiler finds what it has made of the same code for the way above.
-        return compile_fx(graph, inputs)
-
-    from torch._inductor.compile_fx import compile_fx  # which takes seconds to import
-
-    made = torch.compile(loss, dynamic=False, fullgraph=True, backend=inductor)
-
-    def run(batch: Batch) -> Tensor:
-        with torch._dynamo.config.patch(allow_rnn=True):
-            return made(batch)
-
-    return run
 
 
 def our_way(name: str, model: Ours) -> Way:
@@ -234,11 +199,9 @@ def half() -> AbstractContextManager[object]:
 
 
 def way(name: str, sizes: Sizes, dtype: torch.dtype = torch.float32) -> Way:
-    """A way with weights of its own, the same for every way."""
+    """A way whose weights are the same as every other's."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         loop = textbook.Loop(sizes)
     loop.to(dtype)
-    if name in (LOOP, COMPILED, WHOLE, LOOP_HALF):
-        return loop_way(name, loop, sizes)
-    return our_way(name, like(loop, sizes, "reference" if name == REFERENCE else "auto"))
+    return loop_way(name, loop, sizes) if name in (LOOP, LOOP_HALF) else our_way(name, like(loop, sizes))

@@ -131,10 +131,13 @@ def obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str
     return reasons
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def without_numba() -> list[str]:
     """Why nothing can be compiled for the CPU, if Numba cannot be imported; warns of it, once."""
     return list(_without_numba())
+
+
+# As `torch.compiler.assume_constant_result` does, which imports the compiler.
+without_numba.__dict__["_dynamo_marked_constant"] = True
 
 
 @cache

@@ -16,7 +16,7 @@ _EXTRAS = {
         "platformdirs",
         "huggingface_hub",
     },
-    "textbook": {"tokenizers", "safetensors", "platformdirs", "httpx", "rich", "matplotlib"},
+    "textbook": {"tokenizers", "safetensors", "platformdirs", "httpx", "rich", "matplotlib", "pandas"},
     "transformers": {"transformers", "safetensors"},
     "datasets": {"datasets"},
     "onnx": {"onnx", "onnxruntime"},

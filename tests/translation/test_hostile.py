@@ -1,4 +1,4 @@
-"""The folders of `benchmarks.translation.hostile_models`, which measures their time and memory too, in this process."""
+"""The folders of `tests.stress.hostile_models`, which measures their time and memory too, in this process."""
 
 import json
 import math
@@ -10,8 +10,8 @@ import tracemalloc
 import pytest
 import torch
 
-from benchmarks.translation import hostile_models as hostile
 from dikkat.translation import ModelFolderError, Tokenizer, Translator
+from tests.stress import hostile_models as hostile
 
 
 @pytest.fixture(scope="module", params=["word", "bpe"])

@@ -391,7 +391,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from translation.test_resume import PAIRS, SHORT
-from benchmarks.translation import kills
+from tests.stress import kills
 *_, found = kills.kill(Path(sys.argv[1]), SHORT, PAIRS, PAIRS[:5], 3, random.Random(2))
 print(json.dumps(found))
 """
@@ -399,7 +399,7 @@ print(json.dumps(found))
 
 @pytest.mark.skipif(os.name == "nt", reason="no fork there")
 def test_killed_by_the_system_at_any_time(tmp_path):
-    """The benchmark, which does it many times more."""
+    """`tests.stress.kills` does it many times more."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, "tests"])}
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True, timeout=600)

@@ -18,9 +18,6 @@ def apply(path: Path, table: Path, form: "Asked", level: float | None, drops: bo
     """Predict the rows of a table, and write it with the predictions, whole or not at all.
 
     Rows that lack cells are an error, or get no prediction if they are dropped.
-
-    Raises:
-        InputError: The model or the table cannot be read, or the table lacks columns of the model.
     """
     from dikkat.regression import NadarayaWatson
     from dikkat.regression.progress import Working
@@ -63,11 +60,7 @@ def apply(path: Path, table: Path, form: "Asked", level: float | None, drops: bo
 
 
 def _kinds(path: Path, model: "NadarayaWatson", rows: "Table") -> dict[str, str]:
-    """The model's features and what they are.
-
-    Raises:
-        InputError: The model does not know their names, or the table lacks some.
-    """
+    """The model's features and what they are."""
     names = getattr(model, "feature_names_in_", None)
     if names is None:
         raise InputError(f"{path}: fitted to columns without names; expected a model of a table, or of a frame")

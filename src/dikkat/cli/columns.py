@@ -23,7 +23,7 @@ _NAMES = {"tab": "\t", "space": " ", "none": ""}  # letters that are hard to typ
 
 
 def asked(text: Mapping[str, str]) -> "Asked":
-    """How --text says that text is written."""
+    """The form of text that --text asks for."""
     from dikkat.regression.dialects import Asked
 
     letters = {name: _NAMES.get(given, given) for name, given in text.items()}
@@ -67,11 +67,7 @@ class Data:
 
     @classmethod
     def read(cls, table: Path, given: Mapping[str, Any], form: "Asked", settings: Mapping[str, Any]) -> "Data":
-        """Read the tables that the options name, and find out which columns are meant.
-
-        Raises:
-            InputError: A column is not there, is given twice, or cannot be what it is asked for as.
-        """
+        """Read the tables that the options name, and find out which columns are meant."""
         from dikkat.regression.tables import Table
 
         rows, target, weights = Table(table, form), given["target"], given["weights"]
@@ -120,11 +116,7 @@ class Data:
         return table.frame(self.kinds, missing, self.orders, texts)
 
     def learned(self, drops: bool) -> "tuple[pyarrow.Table, Array, Array | None]":
-        """Rows to learn from: features, target and weights; without those that lack cells, if they are dropped.
-
-        Raises:
-            InputError: A cell is missing, or with `drops` one in each row.
-        """
+        """Rows to learn from: features, target and weights; without those that lack cells, if they are dropped."""
         import pyarrow
 
         x, y = self.frame(self.rows, drops), self.rows.numbers(self.target, missing=drops)[:, 0]
@@ -182,7 +174,7 @@ def complete(x: "pyarrow.Table") -> "NDArray[np.bool_]":
 
 
 def predicted(model: "NadarayaWatson", x: "pyarrow.Table", level: float | None) -> "list[Array]":
-    """What stands in these columns: NaN in rows that lack a cell, with a warning."""
+    """The values of these columns: NaN in rows that lack a cell, with a warning."""
     import pyarrow
 
     there = complete(x)
@@ -200,7 +192,7 @@ def predicted(model: "NadarayaWatson", x: "pyarrow.Table", level: float | None) 
 
 
 def say_form(*tables: "Table") -> None:
-    """How text was written, where it is not the usual way, in a line a file."""
+    """Print the form of each text that is not written in the usual way."""
     from dikkat.regression.dialects import Form
 
     for each in {table.path: table for table in tables}.values():

@@ -242,12 +242,7 @@ def regress(
         raise InputError(f"--{given[0]} is for a table: give one, as in dikkat regress TABLE --target COLUMN")
     if table is None:
         return _experiment(seed or 0, _made(output))
-    if folds == 1:
-        raise InputError("--folds: got 1; expected at least 2, or 0 for none")
-    if band is not None and not 0 < band < 1:
-        raise InputError(f"--band: got {band}; expected a number between 0 and 1, such as 0.95")
-    if missing not in (None, "refuse", "drop"):
-        raise InputError(f"--missing: got {missing!r}; expected 'refuse' or 'drop'")
+    _check(missing, band, folds)
     form = asked(_pairs("text", text, _TEXT))
     if apply is not None:
         from dikkat.cli.applying import apply as apply_model
@@ -260,6 +255,16 @@ def regress(
         model["order"] = order
     data = Data.read(table, chosen, form, model)
     return _regression(model, data, band, _FOLDS if folds is None else folds, missing == "drop", _made(output))
+
+
+def _check(missing: str | None, band: float | None, folds: int | None) -> None:
+    """Refuse values that these options do not take."""
+    if folds == 1:
+        raise InputError("--folds: got 1; expected at least 2, or 0 for none")
+    if band is not None and not 0 < band < 1:
+        raise InputError(f"--band: got {band}; expected a number between 0 and 1, such as 0.95")
+    if missing not in (None, "refuse", "drop"):
+        raise InputError(f"--missing: got {missing!r}; expected 'refuse' or 'drop'")
 
 
 def _pairs(option: str, given: Sequence[str] | None, known: Sequence[str]) -> dict[str, str]:
@@ -325,7 +330,7 @@ def _regression(
 
 
 def _describe_columns(model: "NadarayaWatson", data: Data) -> None:
-    """How wide the kernel is along each column, and what that is taken as."""
+    """Print the kernel's width along each column, and the column's kind."""
     x = model.X_train_[model.sample_weight_ > 0]
     low, high = x.min(0), x.max(0)
     columns = list(zip(data.features, _columns(model), strict=True))
@@ -352,7 +357,7 @@ def _describe_columns(model: "NadarayaWatson", data: Data) -> None:
 def _describe_rows(
     model: "NadarayaWatson", data: Data, left_out: "LeftOut", held_out: "LeftOut | None", freedom: float
 ) -> None:
-    """How many rows there are, and how well they are predicted."""
+    """Print the number of rows, and how well they are predicted."""
     there, count = model.sample_weight_ > 0, len(data.rows)
     lacking = f", {count - len(there):,} left out for missing cells" if len(there) < count else ""
     weighted = "" if there.all() else f", {there.sum():,} of them with weight"
@@ -415,7 +420,7 @@ def _draw(model: "NadarayaWatson", data: Data, left_out: "LeftOut", output: Path
 
 
 def _units(model: "NadarayaWatson", ranges: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """What bandwidths are drawn over: the range, of a category the largest λ."""
+    """The units in which bandwidths are drawn: the range, of a category the largest λ."""
     from dikkat.regression.coding import largest
 
     return np.array([largest(column) if column.coded else ranges[j] for j, column in enumerate(_columns(model))])
@@ -457,7 +462,7 @@ def _sigma(model: "NadarayaWatson") -> str:
 
 
 def _save(figure: "Figure", path: Path) -> None:
-    """As PNG and SVG."""
+    """Save a picture as PNG and SVG."""
     from dikkat.show import save
 
     for ending in _ENDINGS:
@@ -476,7 +481,7 @@ def _made(folder: Path) -> Path:
 
 
 def _check_free(*paths: Path) -> None:
-    """Whether files of these names can be written or replaced."""
+    """Refuse files that a folder is in the way of."""
     for path in paths:
         if path.is_dir():
             raise InputError(f"{path}: a folder is in the way; give another --output")

@@ -1,4 +1,4 @@
-"""How wide the kernel is, and how strong a line's ridge: numbers, rules, or the least leave-one-out squared error."""
+"""Choice of the bandwidths and of a line's ridge: numbers, rules, or the least leave-one-out squared error."""
 
 import math
 from typing import Literal, NamedTuple, cast, get_args
@@ -32,7 +32,7 @@ _RIDGES = 1e-3, 1e6  # the least ρ, by which no slope explodes, and one that le
 
 
 class Chosen(NamedTuple):
-    """What a search or a rule came to.
+    """The result of a search or a rule.
 
     Attributes:
         bandwidth: (d,).
@@ -48,7 +48,7 @@ class Chosen(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What a search with some number of neighbours came to: the criterion, its steps, and the last of these again."""
+    """The result with one number of neighbours: the criterion, the steps of its search, and the last trial."""
 
     criterion: Criterion
     steps: list[Step]
@@ -65,12 +65,12 @@ def choose(
     device: torch.device,
     neighbors: int | str | None = None,
 ) -> Chosen:
-    """What an estimator's settings `bandwidth`, `ridge` and `neighbors` ask for.
+    """The bandwidths that an estimator's settings `bandwidth`, `ridge` and `neighbors` ask for.
 
     Raises:
         ValueError: Numbers that are not as many as the features, or 0 or infinite in the dtype of the rows.
     """
-    size, limits = joined.features, np.finfo(joined.dtype)
+    size, limits = joined.features, np.finfo(joined.x.dtype)
     amount = 0.0 if degree == 0 else RIDGE if isinstance(ridge, str) else float(ridge)
     if isinstance(asked, str) and asked in get_args(Searched):
         free = degree == 1 and isinstance(ridge, str)
@@ -129,7 +129,7 @@ def search(
         where there is nothing to choose by: all rows at one place, or all values equal.
     """
     whole_variance = joined.variance()
-    if joined.places == 1 or whole_variance == 0:
+    if len(joined.x) == 1 or whole_variance == 0:
         count = None if neighbors == "auto" else cast(int | None, neighbors)
         return Chosen(rule_of_thumb(joined, "silverman", profile), RIDGE if ridge is None else ridge, [], count)
     # In a unit in which the squares of slopes of squares are numbers; as a power of 2 it changes no digit.
@@ -152,7 +152,7 @@ def search(
     if profile != "gaussian":
         t = best.last.t + math.log(radius(profile, joined.numbers)) * (np.arange(len(best.last.t)) < size)
         path = [Criterion(joined, profile, degree, device, ridge, criterion.kind, criterion.factors)(t).step()]
-    steps = [(within_dtype(np.exp(step.t[:size]), joined.dtype), step.error * unit**2) for step in path]
+    steps = [(within_dtype(np.exp(step.t[:size]), joined.x.dtype), step.error * unit**2) for step in path]
     amount = float(np.exp(best.last.t[-1])) if ridge is None else ridge
     return Chosen(steps[-1][0], amount, steps, best.neighbors)
 
@@ -161,7 +161,7 @@ def _searched(
     joined: Joined, degree: int, device: torch.device, ridge: float | None, by: Searched, neighbors: int | None
 ) -> _Found:
     """The best bandwidths of the Gaussian kernel with one number of neighbours."""
-    count, size = joined.places, joined.features
+    count, size = len(joined.x), joined.features
     chosen = _sample(joined, degree)
     kind = cast(Kind, by.removesuffix("-1se"))
     factors = factors_of(joined, neighbors)
@@ -188,13 +188,18 @@ def _searched(
 
 
 def _sample(joined: Joined, degree: int) -> NDArray[np.intp]:
-    """Places spread evenly over the values, whatever their coordinates; one at random in each stretch."""
-    size, count = len(joined.feature), joined.places
+    """Places spread evenly over one coordinate, or else over the values; at random within each stretch.
+
+    The second half mirrors the first, so that turned columns and values have the same sample.
+    """
+    size, count = len(joined.feature), len(joined.x)
     room = max(100, int(_PLACES * min(1.0, 2 / size if degree else (4 / size) ** 0.5)))
     if count <= room:
         return np.arange(count)
-    ends = np.arange(room + 1) * count // room
-    return np.sort(np.lexsort(joined.y.T[::-1])[np.random.default_rng(0).integers(ends[:-1], ends[1:])])
+    ends = np.arange(room // 2 + 1) * count // (room // 2 * 2)
+    half = np.random.default_rng(0).integers(ends[:-1], ends[1:])
+    order = np.arange(count) if size == 1 else np.lexsort(joined.y.T[::-1])
+    return np.sort(order[np.append(half, count - 1 - half)])
 
 
 class _Box(NamedTuple):
@@ -224,19 +229,15 @@ class _Box(NamedTuple):
 def _box(joined: Joined) -> _Box:
     """A constant feature stays where it counts for nothing."""
     limits = np.tile(beyond(joined), (3, 1))
-    for c, (gap, width) in enumerate(joined.numeric(_gap_and_range)):
-        if width > 0:
-            limits[:, c] = NARROWEST * gap, 3 * width, WIDEST * width
+    for c, column in enumerate(joined.x.T[: joined.numbers].astype(np.float64)):
+        values = np.unique(column)
+        if len(values) > 1:
+            width = np.ptp(values)
+            limits[:, c] = NARROWEST * np.diff(values).min(), 3 * width, WIDEST * width
     coded = varying(joined) & (np.arange(joined.features) >= joined.numbers)
     limits[:, coded] = np.array([[NARROWEST], [3], [WIDEST]])  # two categories, or two neighbours in order, are 1 apart
-    low, far, high = np.log(within_dtype(limits, joined.dtype))
+    low, far, high = np.log(within_dtype(limits, joined.x.dtype))
     return _Box(low, far, high, np.ones_like(low))
-
-
-def _gap_and_range(column: Array, weight: Array) -> tuple[float, float]:
-    """Of the different values, the least difference of neighbours and the largest of all."""
-    values = np.unique(column)
-    return (float(np.diff(values).min()), float(np.ptp(values))) if len(values) > 1 else (0.0, 0.0)
 
 
 def _alike(criterion: Criterion, rule: Array, box: _Box) -> Trial:
@@ -256,14 +257,14 @@ def _predicts_as_well(criterion: Criterion, alike: Trial, rule: Array, box: _Box
     """Whether bandwidths that are alike predict held-out rows as well as those with one for each feature.
 
     On few rows the least of an error over many bandwidths is no measure of theirs. Rows go to the folds in turn, in the
-    order of their leave-one-out errors: no chance is in that, nor anything that turning or scaling X or y changes. Each
-    fold is searched without what was found over all rows, which knows its held-out ones; to be quick, from the best
-    bandwidths that are alike.
+    order of their squared leave-one-out errors: no chance is in that, nor anything that turning or scaling X or y
+    changes. Each fold is searched without what was found over all rows, which knows its held-out ones; to be quick,
+    from the best bandwidths that are alike.
     """
     joined, rows = criterion.joined, criterion.joined.rows()
-    error = torch.cat([alike.left[criterion.alone[:, 0] > 0], alike.repeated]).mean(1).cpu().numpy()
-    counts = rows.times.astype(int)
-    each = np.repeat(np.argsort(error, kind="stable"), counts[np.argsort(error, kind="stable")])
+    left = torch.cat([alike.left[criterion.alone[:, 0] > 0], alike.repeated])
+    order, counts = left.square().sum(1).cpu().numpy().argsort(kind="stable"), rows.times.astype(int)
+    each = np.repeat(order, counts[order])
     each = each[np.arange(min(_HELD, len(each))) * len(each) // min(_HELD, len(each))]
     place, y, weight = rows.place[each], rows.y[each], (rows.weight / counts)[each]
     if len(each) < 2 * _FOLDS:
@@ -272,7 +273,7 @@ def _predicts_as_well(criterion: Criterion, alike: Trial, rule: Array, box: _Box
     for number in range(_FOLDS):
         held, others = (joined.of(place[of], y[of], weight[of]) for of in (fold == number, fold != number))
         inner = criterion.of(others)
-        if inner.variance == 0 or others.places == 1:
+        if inner.variance == 0 or len(others.x) == 1:
             continue
         inner_alike = _alike(inner, rule, box)
         starts = [inner_alike, *_with_some(inner, rule, box, inner_alike)]

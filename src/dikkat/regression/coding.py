@@ -54,7 +54,7 @@ class Coding:
         self.feature: NDArray[np.intp] = np.repeat(np.arange(size), counts)
 
     def coordinates(self, x: Array) -> Array:
-        """Of rows (n, d) as `dikkat.regression.columns.encoded` makes them."""
+        """The coordinates of rows (n, d), as `dikkat.regression.columns.encoded` makes them."""
         if not self._columns:
             return x
         coded = self.order[self.numbers :]

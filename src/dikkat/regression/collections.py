@@ -13,16 +13,12 @@ from dikkat.regression.joined import Array
 
 
 def is_dask(given: object) -> bool:
-    """Whether it is a collection of Dask's."""
+    """True for a collection of Dask's."""
     return hasattr(given, "__dask_graph__")
 
 
 def check_at_hand(**given: object) -> None:
-    """Refuse collections and frames that are still to be made.
-
-    Raises:
-        InputError: One is Dask's, or a lazy frame.
-    """
+    """Refuse collections and frames that are still to be made."""
     for name, each in given.items():
         if is_dask(each):
             raise InputError(

@@ -1,4 +1,4 @@
-"""What the columns of X are, and how cells become numbers: of a category the place of its level, of a date its day."""
+"""Kinds of columns, and cells as numbers: of a category the index of its level, of a date its day."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DTYPE = "from_dtype"
 
 
 class Column(NamedTuple):
-    """What one column of X is.
+    """The kind of one column of X.
 
     Attributes:
         kind: "number"; "date", which counts as days since `origin`; "category"; or "ordered", a category whose levels
@@ -40,7 +40,7 @@ class Column(NamedTuple):
 
     @property
     def coded(self) -> bool:
-        """Whether it is a category, ordered or not."""
+        """True of categories, ordered or not."""
         return self.kind in ("category", "ordered")
 
     def shown(self, value: float) -> str:
@@ -71,17 +71,7 @@ class _Cells(NamedTuple):
 
 
 def find(X: Any, categorical: object, ordered: object, names: Sequence[str] | None) -> tuple[Column, ...]:
-    """What each column is; nothing where all are numbers.
-
-    Args:
-        X: (n, d), an array or a frame.
-        categorical: None, "from_dtype", or which columns: names, places or a mask.
-        ordered: Likewise.
-        names: Of the columns, if they have some.
-
-    Raises:
-        ValueError: A column is not there, is in both, or is ordered and nothing says how.
-    """
+    """The kinds of the columns; nothing where all are numbers."""
     if hasattr(X, "tocsr"):
         return ()  # sparse: refused where arrays are checked
     X = _indexed(X)
@@ -115,7 +105,7 @@ def find(X: Any, categorical: object, ordered: object, names: Sequence[str] | No
 
 
 def extended(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> tuple[Column, ...]:
-    """The same columns with the levels that X has beyond theirs; categories keep their places."""
+    """Columns with the further levels of X; those that were there keep their indices."""
     X, found = _indexed(X), []
     for j, column in enumerate(columns):
         if column.coded:
@@ -142,9 +132,6 @@ def encoded(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> A
     """X (n, d) as float64: NaN for a missing cell, −1 for a category that was not there.
 
     A number between two ordered levels that are numbers has a place between theirs; beyond the last, the last one's.
-
-    Raises:
-        ValueError: A cell that its column cannot hold.
     """
     X = _indexed(X)
     return np.column_stack([_encode(_cells(X, j).values, each, _called(j, names)) for j, each in enumerate(columns)])
@@ -176,13 +163,10 @@ def _encode(values: NDArray[Any], column: Column, called: str) -> Array:
 
 
 class _Places:
-    """Of each level its place.
+    """The indices of levels.
 
     A column of numbers is one of text in another file as soon as one cell is no number. So where no level is equal, one
     is taken that is written alike, 1 for "1", if there is but one.
-
-    Args:
-        levels: In their order.
     """
 
     def __init__(self, levels: Sequence[Level]) -> None:
@@ -206,7 +190,7 @@ def _alike(level: Level) -> float | str:
 
 
 def _levels(values: NDArray[Any], called: str) -> tuple[Level, ...]:
-    """Those that occur, sorted: numbers, and then texts."""
+    """The levels that occur, sorted: numbers, and then texts."""
     cells = (value.item() if isinstance(value, np.generic) else value for value in values.tolist())
     found = set(_checked([value for value in cells if not _is_missing(value)], called))
     return tuple(sorted(found, key=lambda value: (isinstance(value, str), value)))
@@ -284,7 +268,7 @@ def _of_arrow(column: Any) -> _Cells:
 
 
 def _indexed(X: Any) -> Any:
-    """What has columns to take: a frame as it is, all else as an array."""
+    """A frame as it is; all else as an array."""
     if hasattr(X, "tocsr"):
         raise TypeError("X: got a sparse matrix beside categories or dates; expected an array or a frame")
     return X if _is_frame(X) else np.asarray(X, dtype=None if isinstance(X, np.ndarray) else object)

@@ -1,4 +1,4 @@
-r"""What a bandwidth is chosen by: the leave-one-out squared error, or AIC, which counts degrees of freedom.
+r"""The criteria for a bandwidth: the leave-one-out squared error, or AIC, which counts degrees of freedom.
 
 With the rows at one place joined (weight $W_g$, mean value $\bar y_g$), the estimate at g is found without them:
 $\hat y_{-g}$, with $a_g$ the square of the length of its row of the smoother matrix in units of one row's weight, so
@@ -84,15 +84,6 @@ class Criterion:
     """The criterion as a function of t = log σ, and its gradient where K is smooth; over places that see each other.
 
     With `ridge` None the last of t is log ρ.
-
-    Args:
-        joined: The places.
-        profile: A kernel with a bandwidth.
-        degree: 0 for the constant order, 1 for the linear one.
-        device: Where to compute.
-        ridge: ρ; None where it is searched for.
-        kind: Which criterion.
-        factors: What bandwidths are multiplied with from place to place; None where they are everywhere the same.
     """
 
     def __init__(
@@ -107,7 +98,7 @@ class Criterion:
     ) -> None:
         self.joined, self.profile, self.degree, self.device = joined, profile, degree, device
         self.ridge, self.kind, self.factors = ridge, kind, factors
-        self.variance, self.total = joined.variance(), joined.total
+        self.variance, self.total = joined.variance(), float(joined.weight.sum())
         self.within = float(np.average(joined.within.mean(1), weights=joined.weight))
         self.spread = torch.tensor(joined.spread(), device=device)[: joined.numbers]
         self.wider = 1.0 if factors is None else torch.from_numpy(factors.left_out(joined)).to(device)
@@ -135,7 +126,7 @@ class Criterion:
         return replace(trial, error=self.error(self.sums(trial)))
 
     def fits(self, t: Array, lse: torch.Tensor, row: torch.Tensor, theta: torch.Tensor) -> Trial:
-        """What local fits at the places come to; its error is still to be said."""
+        """The trial that local fits at the places make; its error is still NaN."""
         left = theta[:, 0] - self.points.value
         lost = ~(torch.isfinite(left).all(1, keepdim=True) & torch.isfinite(lse)[:, None])
         left = torch.where(lost, self.others - self.points.value, left)
@@ -165,7 +156,7 @@ class Criterion:
 
     def freedom(self, trial: Trial) -> float:
         """ν over the number of rows, of which there is at least one at each place."""
-        return float(self.sums(trial)[2]) / max(self.joined.places, self.total)
+        return float(self.sums(trial)[2]) / max(len(self.joined.x), self.total)
 
     def _differences(self, trial: Trial) -> tuple[Array, Array]:
         slope = np.array([self(trial.t + step).error - trial.error for step in _DIFFERENCE * np.eye(len(trial.t))])
@@ -206,13 +197,13 @@ class Criterion:
         return mean, float(np.sqrt(count @ np.square(each - mean)) / number)
 
     def _fit(self, places: torch.Tensor, window: Window, t: Array) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What is kept of some places: their moments are much larger than that."""
+        """The local fits at some places, without their moments, which are much larger."""
         found = moments(self.points.key[places], self.points, window, degree=self.degree, exclude=places)
         fit = local_fit(found, self.ridge_at(t, window))
         return found.lse, fit.row, fit.theta
 
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
-        """Of the error with respect to t, and Gauss and Newton's guess at its second derivatives, a matrix."""
+        """The error's slope with respect to t, and Gauss and Newton's guess at its second derivatives, a matrix."""
         if self.kind != "loo":
             return self._differences(trial)
         key, window, points, theta = self.points.key, self.window(trial.t), self.points, trial.theta
@@ -251,7 +242,7 @@ class Criterion:
         return Window(self.profile, bandwidth, tolerance=float(np.finfo(np.float64).eps))
 
     def of(self, joined: Joined) -> "Criterion":
-        """The same of other places."""
+        """A criterion with the same settings over other rows."""
         factors = factors_of(joined, None if self.factors is None else self.factors.count)
         return Criterion(joined, self.profile, self.degree, self.device, self.ridge, self.kind, factors)
 
@@ -270,7 +261,7 @@ class Criterion:
         return float((weight[:, None] * (torch.where(reached, estimate, mean) - value).square()).sum())
 
     def _with_ridge(self, change: torch.Tensor, trial: Trial, theta: torch.Tensor) -> torch.Tensor:
-        """How the estimates change with t where the ridge does too: by less of what it holds back."""
+        """Changes of the estimates where the ridge changes too."""
         slopes = len(self.spread)
         held = trial.row[:, 1 : 1 + slopes, None] * theta[:, 1 : 1 + slopes]
         window = self.window(trial.t)

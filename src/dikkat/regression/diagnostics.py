@@ -1,4 +1,4 @@
-"""How good a fitted model is, and what it says along one feature and among its own points."""
+"""The accuracy of a fitted model, its curve along one feature, and the attention among its own points."""
 
 import math
 from dataclasses import dataclass
@@ -13,8 +13,9 @@ from dikkat.regression.columns import Column
 from dikkat.regression.criterion import Criterion
 from dikkat.regression.estimator import NadarayaWatson
 from dikkat.regression.factors import factors_of
-from dikkat.regression.held_out import FOLDS, LeftOut, judged, nothing
+from dikkat.regression.held_out import FOLDS, LeftOut, folds_of, judged, nothing
 from dikkat.regression.joined import Array
+from dikkat.regression.rows import Rows
 
 __all__ = ["Among", "Curve", "LeftOut", "along", "among", "hold_out", "leave_out", "reach"]
 
@@ -68,7 +69,7 @@ def leave_out(model: NadarayaWatson) -> LeftOut:
     """
     check_is_fitted(model)
     y, weight, joined = model.y_train_, model.sample_weight_, model._joined()
-    if joined.rows_apart == 1:
+    if joined.counts().sum() == 1:
         return nothing(y)
     criterion = Criterion(
         joined,
@@ -103,11 +104,23 @@ def hold_out(model: NadarayaWatson, folds: int = FOLDS) -> LeftOut:
     check_is_fitted(model)
     if isinstance(folds, bool) or not isinstance(folds, Integral) or folds < 2:
         raise ValueError(f"folds: got {folds!r}; expected a whole number, at least 2")
-    return model._hold_out(folds)
+    x, y, weight, joined = model.X_train_, model.y_train_, model.sample_weight_, model._joined()
+    if joined.counts().sum() == 1:
+        return nothing(y)
+    predicted, fold = np.full(y.shape, np.nan), folds_of(joined, y, weight, folds)
+    settings = {**model.get_params(), "kernel": model.kernel_, "order": model.order_}
+    # A search does not start from what was found for all rows, which has followed the noise of those held out.
+    for each in range(fold.max() + 1):
+        out, rest = fold == each, (fold != each) & (fold >= 0)
+        other = NadarayaWatson(**{name: settings[name] for name in NadarayaWatson().get_params()})
+        other._take(Rows(x[rest], y[rest], weight[rest], model.columns_))
+        other._choose()
+        predicted[out] = other._answer(other._at(x[out]))
+    return judged(predicted, y, weight, joined)
 
 
 def reach(model: NadarayaWatson) -> Array:
-    """How wide the kernel is along each feature, (d,), over the feature's range; infinite along a constant one.
+    """The kernel's width along each feature, (d,), over the feature's range; infinite along a constant one.
 
     Of a category that is the width in its coordinates, in which two categories are 1 apart.
 
@@ -153,7 +166,7 @@ def along(model: NadarayaWatson, feature: int, name: str) -> Curve:
 
 
 def among(model: NadarayaWatson, by: Array) -> Among:
-    """How much training points look at each other.
+    """The attention of training points to each other.
 
     Args:
         model: Fitted.
@@ -167,6 +180,8 @@ def among(model: NadarayaWatson, by: Array) -> Among:
     at_once = max(1, _WEIGHTS // len(model.X_train_))
     weights = []
     for start in range(0, len(query), at_once):
-        sorted_weights = np.asarray(model._attention(model._at(query[start : start + at_once])))[:, order]
+        sorted_weights = np.asarray(
+            model._current().attention(model._at(query[start : start + at_once]), model.sample_weight_)
+        )[:, order]
         weights.append(np.add.reduceat(sorted_weights, starts, axis=1))
     return Among(np.concatenate(weights), len(order))

@@ -1,4 +1,4 @@
-"""How a table of text is written: its encoding, what stands between columns, in numbers and in dates."""
+"""The form of a table of text: its encoding, and the marks between columns, in numbers and in dates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TWICE = "holds dates that can be read in two ways"
 
 
 class Asked(NamedTuple):
-    """What a person says of a text; None of what is to be found.
+    """The parts of a form that a person gives; None for those that are to be found.
 
     Attributes:
         delimiter: What stands between columns.
@@ -52,7 +52,7 @@ class Asked(NamedTuple):
 
 
 class Form(NamedTuple):
-    """How a table of text is written.
+    """The form of a table of text.
 
     Attributes:
         delimiter: What stands between columns.
@@ -95,12 +95,7 @@ class Text(NamedTuple):
 
 
 def read(path: Path, suffix: str, asked: Asked) -> Text:
-    """Read a file of text.
-
-    Raises:
-        InputError: It cannot be read as a table, or can be read in two ways.
-        OSError: The system could not read it.
-    """
+    """Read a file of text."""
     import pyarrow
 
     encoding, guessed, text = _decoded(path, asked.encoding)
@@ -148,7 +143,7 @@ def _best(path: Path, text: str, form: Form, asked: Asked) -> Text:
 
 
 def _check_clear(path: Path, text: str, form: Form, as_good: list[Form], typed: pyarrow.Table) -> None:
-    """Whether it is clear that a comma or a point stands before decimals, or that it does not."""
+    """Refuse numbers whose comma or point may stand before decimals or between thousands."""
     mark, tried = form.thousands or form.decimal, {each.decimal for each in as_good}
     if mark not in _DOUBTED.get(form.delimiter, ".,") or not any(_is_floating(field.type) for field in typed.schema):
         return

@@ -1,4 +1,4 @@
-r"""How an estimate changes with each number: its gradient at a query, and how far that may be off.
+r"""The gradient of an estimate at a query, and its standard error.
 
 The estimate is the first of $\theta = M^{-1} \sum_j w_j z_j y_j$, with $M = \sum_j w_j z_j z_j^\top + \Lambda$.
 With $u = M^{-1} e_1$, the share $a_{jc} = u^\top z_j\, \partial w_j/\partial x_c$ at a total of the weights that is
@@ -36,7 +36,7 @@ from dikkat.regression.smoother import Smoother
 
 
 def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
-    """Of queries in coordinates, with respect to the numbers: the gradient (n, p, v) and ‖l'‖² (n, p).
+    """The gradient (n, p, v) with respect to the numbers at queries in coordinates, and ‖l'‖² (n, p).
 
     NaN where no row is in reach.
     """
@@ -110,7 +110,7 @@ def _rows(
 
 
 def standard_error(smoother: Smoother, query: Array, norm: Array) -> Array:
-    """Of the gradient, (n, p, v)."""
+    """The gradient's standard error, (n, p, v)."""
     noise = smoother.uncertainty.noise(query)
     found: Array = np.sqrt(norm[:, :, None] * noise[:, None])
     return found

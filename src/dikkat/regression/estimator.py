@@ -9,8 +9,8 @@ from typing import Any, Literal, Self, overload
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array, vstack
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -19,7 +19,6 @@ from dikkat.regression import collections, effects, files
 from dikkat.regression.bandwidth import choose
 from dikkat.regression.coding import Coding
 from dikkat.regression.factors import factors_of
-from dikkat.regression.held_out import LeftOut, folds_of, judged, nothing
 from dikkat.regression.joined import Array, Joined, join
 from dikkat.regression.local import Setting
 from dikkat.regression.moments import Profile
@@ -229,7 +228,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return self._output(mean), self._output(deviation)
 
     def attention_weights(self, X: ArrayLike, top_k: int | None = None) -> Array | csr_array:
-        """What each training row weighs at each query: the kernel's weights, which sum to 1.
+        """The attention of each query to each training row: the kernel's weights, which sum to 1.
 
         For the order "constant", the weights times `y_train_` are the estimate.
 
@@ -252,10 +251,11 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
                    [0.57142857, 0.42857143, 0.        ]])
         """
         check_count("top_k", top_k)
-        return self._attention(self._query(X), top_k)
+        query = self._query(X)
+        return self._current().attention(query, self.sample_weight_, top_k)
 
     def gradient(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
-        r"""How the estimate changes with each column: its derivative, the marginal effect of a number.
+        r"""The derivative of the estimate with respect to each number, its marginal effect.
 
         It is that of `predict`'s own answer, of both orders; of the linear one it is near the slope of the line that is
         fitted there. $\hat y(x + h e_c) = \hat y(x) + h\, \partial\hat y/\partial x_c + O(h^2)$.
@@ -336,22 +336,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             half[~reached] = math.inf
         return self._output(center - half), self._output(center + half)
 
-    def _attention(self, query: Array, top_k: int | None = None) -> Array | csr_array:
-        """The weights of the training rows at queries in coordinates."""
-        smoother, pieces = self._current(), []
-        joined = smoother.joined
-        kept = np.flatnonzero(joined.place >= 0)
-        place, weight = joined.place[kept], self.sample_weight_[kept]
-        for part, weights in smoother.weights(query, joined.x[place], weight):
-            lost = weights.sum(1) == 0
-            if lost.any():
-                shares = smoother.nearest(query[part][lost]).toarray()
-                weights[lost] = shares[:, place] * (weight / joined.weight[place])
-            pieces.append(self._all_rows(weights, kept) if top_k is None else self._largest(weights, kept, int(top_k)))
-        return np.concatenate(pieces) if top_k is None else csr_array(vstack(pieces, format="csr"))
-
     def effective_neighbors(self, X: ArrayLike) -> Array:
-        r"""How many training rows have a say at each query: $(\sum_j w_j K_j)^2 / \sum_j w_j K_j^2$.
+        r"""The number of training rows that have a say at each query: $(\sum_j w_j K_j)^2 / \sum_j w_j K_j^2$.
 
         Args:
             X: (n, d).
@@ -527,7 +513,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         other.target_name_ = name if isinstance(name, str) else None
         before = None if reset else Rows(self.X_train_, self.y_train_, self.sample_weight_, self.columns_)
         other._take(checked_rows(other, X, y, sample_weight, before))
-        other._check_neighbors()
+        if self.neighbors is not None:
+            check_neighbors(self.neighbors, other._joined())
         other._choose()
         self.__dict__ = other.__dict__
         return self
@@ -537,25 +524,6 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.X_train_, self.y_train_, self.sample_weight_, self.columns_ = rows
         self.kernel_, self.order_ = self.kernel, self.order
         self.n_outputs_ = 1 if self.y_train_.ndim == 1 else self.y_train_.shape[1]
-
-    def _hold_out(self, folds: int) -> LeftOut:
-        """Predict each training row by a model of the other folds, for which everything is chosen anew.
-
-        A search does not start from what was found for all rows: that has seen those that are held out, and keeps what
-        it has followed of their noise. Of noise in 8 columns that made the score higher by 0.2 to 0.3.
-        """
-        x, y, weight, joined = self.X_train_, self.y_train_, self.sample_weight_, self._joined()
-        if joined.rows_apart == 1:
-            return nothing(y)
-        predicted, fold = np.full(y.shape, np.nan), folds_of(joined, y, weight, folds)
-        settings = {**self.get_params(), "kernel": self.kernel_, "order": self.order_}
-        for each in range(fold.max() + 1):
-            out, rest = fold == each, (fold != each) & (fold >= 0)
-            other = NadarayaWatson(**{name: settings[name] for name in NadarayaWatson().get_params()})
-            other._take(Rows(x[rest], y[rest], weight[rest], self.columns_))
-            other._choose()
-            predicted[out] = other._answer(other._at(x[out]))
-        return judged(predicted, y, weight, joined)
 
     def _choose(self) -> None:
         """Find bandwidth and ridge for the training rows."""
@@ -590,9 +558,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def _smooth(self, joined: Joined) -> None:
         """Build what answers, and is kept in no file, for the settings of now."""
-        degree, device = int(self.order_ == "linear"), torch.device(self.device)
-        sigma = self._coding().widths(self.bandwidth_)[joined.feature]
-        factors = factors_of(joined, self.neighbors_)
+        degree, factors = int(self.order_ == "linear"), factors_of(joined, self.neighbors_)
+        device, sigma = torch.device(self.device), self._coding().widths(self.bandwidth_)[joined.feature]
         self._smoother = Smoother(Setting(joined, self.kernel_, degree, sigma, self.ridge_, device, factors))
 
     def _current(self) -> Smoother:
@@ -617,11 +584,6 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         if not saved:
             check_device(self.device)
 
-    def _check_neighbors(self) -> None:
-        """Whether there are so many rows as neighbours."""
-        if self.neighbors is not None:
-            check_neighbors(self.neighbors, self._joined())
-
     def _saved_settings(self) -> dict[str, Any]:
         """The settings as JSON has them, of a fitted one those that its answers have; not the device."""
         settings: dict[str, Any] = self.get_params()
@@ -637,17 +599,3 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
             if not isinstance(settings.get(name), str | None):
                 settings[name] = np.asarray(settings[name]).tolist()
         return settings
-
-    def _all_rows(self, weights: Array, kept: NDArray[np.intp]) -> Array:
-        full = np.zeros((len(weights), len(self.X_train_)), dtype=self.X_train_.dtype)
-        full[:, kept] = weights
-        return full
-
-    def _largest(self, weights: Array, kept: NDArray[np.intp], count: int) -> csr_array:
-        count = min(count, len(kept))
-        columns = np.sort(np.argpartition(-weights, count - 1, axis=1)[:, :count], axis=1)
-        largest = np.take_along_axis(weights, columns, 1).astype(self.X_train_.dtype)
-        ends = np.arange(len(weights) + 1) * count
-        found = csr_array((largest.ravel(), kept[columns].ravel(), ends), shape=(len(weights), len(self.X_train_)))
-        found.eliminate_zeros()
-        return found

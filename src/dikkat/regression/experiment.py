@@ -36,7 +36,7 @@ class Pooling:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What was drawn, and what came of it.
+    """The points that were drawn, and the three poolings of them.
 
     Attributes:
         x: (m,), the training points, ascending.

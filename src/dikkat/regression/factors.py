@@ -28,24 +28,20 @@ _AT_ONCE = 2**20  # neighbours that a tree looks for before Ctrl-C is heard, wit
 
 
 class Factors:
-    """What bandwidths are multiplied with.
-
-    Args:
-        joined: The training rows.
-        count: k, at least 2, since a query may be where a row is; of fewer places the farthest counts.
-    """
+    """Factors of the bandwidths from place to place."""
 
     def __init__(self, joined: Joined, count: int) -> None:
         self.count, self._joined = count, joined
-        self._spread, self._origin = (each[: joined.numbers] for each in (joined.spread(), joined.first))
+        self._spread = joined.spread()[: joined.numbers]
+        self._origin = joined.x[0, : joined.numbers].astype(np.float64)
         self._places = np.unique(self._scaled(joined.x), axis=0)
 
     def at(self, query: Array) -> Array:
-        """Of queries (n, d), for each coordinate: (n, d)."""
+        """The factors at queries (n, d), one for each coordinate: (n, d)."""
         return self._each(self._near(query, 0)[0].clip(max=self._widest) / self._typical)
 
     def left_out(self, joined: Joined) -> Array:
-        """Of places of rows, for each coordinate: without the place, where one row alone has its numbers."""
+        """The factors at the rows' places, (m, d): without the place, where one row alone has its numbers."""
         _, same = np.unique(joined.x[:, : joined.numbers], axis=0, return_inverse=True)
         alone = np.bincount(same.ravel(), joined.counts())[same.ravel()] == 1
         return np.where(alone[:, None], self._each(self._near(joined.x, 1)[0] / self._typical), self.at(joined.x))
@@ -72,11 +68,10 @@ class Factors:
 
     @cached_property
     def _apart(self) -> Array:
-        """Of each place its distance."""
         return self._near(self._joined.x, 1)[0]
 
     def _near(self, query: Array, skipped: int) -> tuple[Array, NDArray[np.intp]]:
-        """How far the k-th nearest is, but for so many, and which it is, (n,) each; of one place alone 1."""
+        """Distance and index of the k-th nearest place, after so many, (n,) each; of one place alone 1."""
         if len(self._places) == 1:
             return np.ones(len(query)), np.zeros(len(query), np.intp)
         scaled, count = self._scaled(query), min(self.count + skipped, len(self._places))
@@ -106,7 +101,7 @@ class Factors:
 
 
 def _near_on_line(query: Array, places: Array, count: int) -> tuple[Array, NDArray[np.intp]]:
-    """The same among sorted places: so many neighbours, of which the farther end is nearest, are the nearest ones."""
+    """Distance and index of the k-th nearest of sorted places: in the run of k whose farther end is nearest."""
     last = len(places) - count
     middle = (places[: last + 1] + places[count - 1 :]) / 2
     after = np.searchsorted(middle, query)
@@ -119,7 +114,7 @@ def _near_on_line(query: Array, places: Array, count: int) -> tuple[Array, NDArr
 
 
 def factors_of(joined: Joined, count: int | None) -> Factors | None:
-    """Those of k neighbours; None for bandwidths that are everywhere the same."""
+    """The factors of k neighbours; None for bandwidths that are everywhere the same."""
     return None if count is None else Factors(joined, count)
 
 

@@ -42,7 +42,7 @@ _DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 
 
 class Saved(NamedTuple):
-    """What a file holds. The arrays are its tensors, under the names of the estimator's attributes; the rest is JSON.
+    """The content of a file: the arrays are tensors, under the names of the estimator's attributes; the rest is JSON.
 
     Attributes:
         settings: The estimator's, by name, without the device.
@@ -72,15 +72,7 @@ class Saved(NamedTuple):
 
 
 def write(path: str | os.PathLike[str], saved: Saved) -> None:
-    """Write a file, whole or not at all.
-
-    Args:
-        path: The file; its folder must exist, and a file there is replaced.
-        saved: What it is to hold.
-
-    Raises:
-        OSError: The system could not write.
-    """
+    """Write a file, whole or not at all."""
     from safetensors.numpy import save
 
     content = {
@@ -98,17 +90,7 @@ def write(path: str | os.PathLike[str], saved: Saved) -> None:
 
 
 def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
-    """Read what `write` wrote, after checking everything but the settings' values.
-
-    Args:
-        path: The file.
-        known: The settings that the estimator has.
-
-    Raises:
-        InputError: The file is truncated, damaged or not of this kind; of a newer version; a tensor is missing, too
-            many, or does not fit the others; a setting is missing or not known.
-        OSError: The system could not read.
-    """
+    """Read what `write` wrote, after checking everything but the settings' values."""
     path = Path(path)
     metadata, tensors = _read(path)
     content = _content(path, metadata, known)
@@ -183,7 +165,7 @@ def _content(path: Path, metadata: dict[str, str], known: dict[str, Any]) -> dic
 
 
 def _columns(path: Path, saved: object, x: Array) -> tuple[Column, ...]:
-    """What the columns are, after a look at whether that is so."""
+    """The kinds of the columns, checked against the rows."""
     if saved == []:
         return ()
     try:
@@ -212,7 +194,7 @@ def _is_column(column: Column, values: Array) -> bool:
 
 
 def _misfits(tensors: dict[str, Array], names: list[str] | None, columns: object) -> list[str]:
-    """What is wrong with the tensors, or between them."""
+    """The faults of the tensors, one by one and together."""
     if faults := misfits(dict.fromkeys(_TENSORS, "a tensor"), dict.fromkeys(tensors, "a tensor")):
         return faults
     x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
@@ -241,7 +223,6 @@ def _misfits(tensors: dict[str, Array], names: list[str] | None, columns: object
 
 
 def _is_step(step: Any, size: int) -> bool:
-    """Whether an entry of the history is one."""
     if not isinstance(step, dict) or step.keys() != {"bandwidth", "error"} or not isinstance(step["bandwidth"], list):
         return False
     numbers = [*step["bandwidth"], step["error"]]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dikkat.regression.joined import Array, Joined
 
 FOLDS = 5
-"""How many, unless somebody says otherwise."""
+"""The usual number of folds."""
 
 
 class LeftOut(NamedTuple):
@@ -28,19 +28,12 @@ class LeftOut(NamedTuple):
 
 
 def nothing(y: Array) -> LeftOut:
-    """Where there is but one row, which none predicts."""
+    """The prediction of a single row, from none."""
     return LeftOut(np.full(y.shape, np.nan), math.nan, math.nan)
 
 
 def judged(predicted: Array, y: Array, weight: Array, joined: Joined) -> LeftOut:
-    """How good predictions of the training rows are.
-
-    Args:
-        predicted: (n,) or (n, outputs).
-        y: Likewise.
-        weight: (n,).
-        joined: The same rows.
-    """
+    """Predictions of the training rows, with their error and R²."""
     known = joined.place >= 0
     squares = ((y - predicted) ** 2).reshape(len(y), -1)[known]
     error, variance = np.average(squares, axis=0, weights=weight[known]), joined.variances()

@@ -1,13 +1,11 @@
 """Training rows with the rows at the same place joined, so that a repeated row and a weight of two are the same."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
-_T = TypeVar("_T")
 
 _FEW = 64  # points, which are near each other anyway
 
@@ -73,59 +71,21 @@ class Joined(NamedTuple):
 
     @property
     def features(self) -> int:
-        """How many there are."""
+        """The number of features."""
         return int(self.feature[-1]) + 1
 
     @property
-    def places(self) -> int:
-        """How many there are."""
-        return len(self.x)
-
-    @property
-    def rows_apart(self) -> int:
-        """How many rows are left out one by one."""
-        return int(self.counts().sum())
-
-    @property
     def different(self) -> int:
-        """How many differ in their numbers."""
+        """The number of places that differ in their numbers."""
         return len(np.unique(self.x[:, : self.numbers], axis=0))
-
-    @property
-    def total(self) -> float:
-        """The sum of the weights."""
-        return float(self.weight.sum())
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """That of the coordinates."""
-        return self.x.dtype
-
-    @property
-    def first(self) -> Array:
-        """(d,): a place, which is the only one along a coordinate that is constant."""
-        return np.asarray(self.x[0], np.float64)
-
-    def varies(self) -> NDArray[np.bool_]:
-        """(d,), of each coordinate whether it does."""
-        return np.asarray((self.x != self.x[0]).any(0))
-
-    def numeric(self, look: Callable[[Array, Array], _T]) -> list[_T]:
-        """What a function makes of each feature that is a number: of its values in float64, and the weights."""
-        return [look(column.astype(np.float64), self.weight) for column in self.x.T[: self.numbers]]
 
     def in_unit(self, unit: float) -> "Joined":
         """With values in another unit."""
         repeats = self.repeats._replace(y=self.repeats.y / unit)
         return self._replace(y=self.y / unit, within=self.within / unit**2, repeats=repeats)
 
-    def mean(self) -> Array:
-        """(v,), of all values."""
-        found: Array = self.origin + np.average(self.y, axis=0, weights=self.weight)
-        return found
-
     def variance(self) -> float:
-        """Of all values, the mean over the outputs."""
+        """The variance of all values, the mean over the outputs."""
         return float(self.variances().mean())
 
     def variances(self) -> Array:

@@ -48,7 +48,7 @@ _Found = TypeVar("_Found", Moments, LineMoments, Moments | LineMoments)
 
 
 class Setting(NamedTuple):
-    """What is fitted, and to what.
+    """A fit: the rows, the kernel and the settings.
 
     Attributes:
         joined: The training rows.
@@ -70,7 +70,7 @@ class Setting(NamedTuple):
 
 
 class LocalFit(NamedTuple):
-    """Of n queries, with k = 1 for the constant order and 1 + d for the linear one.
+    """The local fits at n queries, with k = 1 for the constant order and 1 + d for the linear one.
 
     Attributes:
         row: (n, k), u: the estimate is Σ_j w_j (u·z_j) y_j.
@@ -147,7 +147,7 @@ def without_unseen(found: _Found, joined: Joined, query: Tensor, bandwidth: Tens
 
 
 def lost_to_unseen(joined: Joined, query: Tensor, bandwidth: Tensor) -> Tensor:
-    """What categories that were not there take from log S_0, (n,)."""
+    """The part of log S_0 that categories that were not there take, (n,)."""
     center, lost = torch.tensor(joined.center).to(query), query.new_zeros(len(query))
     for feature in range(joined.numbers, joined.features):
         own = torch.tensor(joined.feature == feature, device=query.device)
@@ -157,7 +157,7 @@ def lost_to_unseen(joined: Joined, query: Tensor, bandwidth: Tensor) -> Tensor:
 
 
 def has_unseen(joined: Joined, query: Tensor) -> Tensor:
-    """Whether queries have a category that was not there, (n,)."""
+    """True for queries with a category that was not there, (n,)."""
     center, found = torch.tensor(joined.center).to(query), query.new_zeros(len(query), dtype=torch.bool)
     for feature in range(joined.numbers, joined.features):
         found |= _at_center(query, center, torch.tensor(joined.feature == feature, device=query.device))
@@ -165,12 +165,12 @@ def has_unseen(joined: Joined, query: Tensor) -> Tensor:
 
 
 def _at_center(query: Tensor, center: Tensor, own: Tensor) -> Tensor:
-    """Of a column with these coordinates, (n,)."""
+    """True for queries whose category, with these coordinates, was not there, (n,)."""
     return (query[:, own] == center[own]).all(1)
 
 
 def noise_share(found: LineMoments, squared: LineMoments, ridge: Tensor) -> Tensor:
-    """How much of the noise in each y is in the height of a local line: of variance s², its variance is s² ‖l‖².
+    """The share of the noise of each y in the height of a local line: of variance s², its variance is s² ‖l‖².
 
     Args:
         found: The moments under K.
@@ -189,7 +189,7 @@ def noise_share(found: LineMoments, squared: LineMoments, ridge: Tensor) -> Tens
 
 
 def _centred(found: LineMoments, slopes: int) -> _Centred:
-    """Of the first coordinates, so many as have slopes."""
+    """The moments of the coordinates that have slopes, about their mean."""
     spread, offset = found.spread[:, :slopes, :slopes], found.offset[:, :slopes, None]
     return _Centred(
         offset[..., 0],
@@ -201,7 +201,7 @@ def _centred(found: LineMoments, slopes: int) -> _Centred:
 
 
 def is_far(lse: Tensor) -> Tensor:
-    """Whether all weights are 0 in the dtype: there no slope is seen."""
+    """True where all weights are 0 in the dtype, and no slope is seen."""
     return lse < math.log(torch.finfo(lse.dtype).tiny)
 
 

@@ -60,7 +60,7 @@ class Points:
         object.__setattr__(self, "line", sweep_launch.line(*own) if run else None)
 
     def columns(self, degree: int) -> int:
-        """How many numbers the moments of a query are, but for the log-sum-exp."""
+        """The size of the moments of a query, without the log-sum-exp."""
         size, values = self.key.shape[1], self.value.shape[1]
         return values + degree * (size + size * size + size * values)
 
@@ -82,12 +82,12 @@ class Window:
     tolerance: float = 0.0
 
     def of(self, queries: Any) -> "Window":
-        """The same of some of the queries, given as an index."""
+        """The window of some of the queries, given as an index."""
         return self if self.bandwidth.ndim == 1 else replace(self, bandwidth=self.bandwidth[queries])
 
 
 class Moments(NamedTuple):
-    """Of n queries, of degree 0. A query that no key reaches has lse −∞, and 0 otherwise.
+    """Moments of degree 0 of n queries. A query that no key reaches has lse −∞, and 0 otherwise.
 
     Attributes:
         lse: (n,), log Σ_j W_j K(δ_j).
@@ -99,7 +99,7 @@ class Moments(NamedTuple):
 
 
 class LineMoments(NamedTuple):
-    """Likewise of degree 1.
+    """Moments of degree 1 of n queries.
 
     Attributes:
         lse: (n,).
@@ -146,26 +146,18 @@ def moments(
         degree: 0 or 1.
         exclude: (n,) integers, the place in `points` that a query must not see, or −1 for none.
     """
-    return unpacked(state(query, points, window, degree=degree, exclude=exclude), query.shape[1], degree)
-
-
-def state(query: Tensor, points: Points, window: Window, *, degree: int = 0, exclude: Tensor | None = None) -> State:
-    """The same as a state, which merges with those over other keys: the moments in one row a query, and lse."""
     if points.tiles is not None:
         settings = {"points": points, "tiles": points.tiles, "degree": degree}
-        return State(*_in_order(_averages, query, {"exclude": exclude}, window=window, **settings))
-    if degree or window.bandwidth.ndim > 1 or (window.squared and window.profile != "gaussian"):
-        return _features(query, points, window, degree, exclude)
-    return _attended(query, points, window, exclude)
-
-
-def unpacked(state: State, size: int, degree: int) -> Moments | LineMoments:
-    """The moments that a state holds, of so many features."""
+        mean, lse = _in_order(_averages, query, {"exclude": exclude}, window=window, **settings)
+    elif degree or window.bandwidth.ndim > 1 or (window.squared and window.profile != "gaussian"):
+        mean, lse, _ = _features(query, points, window, degree, exclude)
+    else:
+        mean, lse, _ = _attended(query, points, window, exclude)
     if not degree:
-        return Moments(state.lse, state.mean)
-    values = (state.mean.shape[1] - size - size * size) // (1 + size)
-    value, offset, spread, cross = state.mean.split([values, size, size * size, size * values], 1)
-    return LineMoments(state.lse, value, offset, spread.unflatten(1, (size, size)), cross.unflatten(1, (size, values)))
+        return Moments(lse, mean)
+    size, values = query.shape[1], points.value.shape[1]
+    value, offset, spread, cross = mean.split([values, size, size * size, size * values], 1)
+    return LineMoments(lse, value, offset, spread.unflatten(1, (size, size)), cross.unflatten(1, (size, values)))
 
 
 def sensitivity(
@@ -215,7 +207,7 @@ def weights(query: Tensor, points: Points, window: Window) -> Tensor:
 def _averages(
     query: Tensor, *, exclude: Tensor | None, points: Points, tiles: moments_launch.Tiles, window: Window, degree: int
 ) -> tuple[Tensor, Tensor]:
-    """Of ordered queries, from a sweep where it serves; and where one leaves open, or does not, pair by pair."""
+    """Means and lse of ordered queries: from a sweep where it serves, else pair by pair."""
 
     def by_pairs(query: Tensor, window: Window, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
         return moments_launch.moments(
@@ -251,7 +243,7 @@ def _sensitivity(
     tiles: moments_launch.Tiles,
     window: Window,
 ) -> Tensor:
-    """Likewise."""
+    """The sensitivities of ordered queries: from a sweep where it serves, else pair by pair."""
 
     def by_pairs(chosen: Tensor) -> Tensor:
         return moments_launch.sensitivity(

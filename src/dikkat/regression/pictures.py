@@ -32,13 +32,7 @@ _WIDEST = 10.0  # largest bandwidth drawn, over the feature's range
 
 
 def draw_curve(curve: Curve, observed: Array, target: str) -> Figure:
-    """A regression on one feature: the points, the estimate, and its 95 % band.
-
-    Args:
-        curve: The estimate along the feature.
-        observed: (n,), the target in the training rows.
-        target: Its name.
-    """
+    """A regression on one feature: the points, the estimate, and its 95 % band."""
     figure = _figure(6.4, 4.2)
     axes = figure.subplots()
     shown = _some(len(observed), _POINTS)
@@ -53,14 +47,7 @@ def draw_curve(curve: Curve, observed: Array, target: str) -> Figure:
 
 
 def draw_fit(predicted: Array, observed: Array, curves: Sequence[Curve], target: str) -> Figure:
-    """A regression on several features: predicted against observed values, and a curve for each feature.
-
-    Args:
-        predicted: (n,), each row's from the others.
-        observed: (n,).
-        curves: The estimate along some features, each with the others at their medians.
-        target: The target's name.
-    """
+    """A regression on several features: predicted against observed values, and a curve for each feature."""
     panels = 1 + len(curves)
     columns = panels if panels < 4 else math.ceil(math.sqrt(panels))
     rows = math.ceil(panels / columns)
@@ -84,12 +71,7 @@ def draw_fit(predicted: Array, observed: Array, curves: Sequence[Curve], target:
 
 
 def draw_attention(found: Among, order: str) -> Figure:
-    """How much the estimate at each point looks at the value of each.
-
-    Args:
-        found: The weights.
-        order: The name of what both axes are sorted by.
-    """
+    """A picture of the attention among points."""
     count = len(found.weights)
     points = f"{found.total:,} points" + ("" if count == found.total else f", in {count:,} groups")
     figure = _figure(5.6, 4.9)
@@ -111,14 +93,7 @@ def draw_history(
     ranges: Array,
     criterion: str = "leave-one-out mean squared error",
 ) -> Figure:
-    """What the bandwidth is chosen by, and the bandwidths, by epoch.
-
-    Args:
-        history: The `history_` of an estimator: its first entry is the start, each other one a step that was taken.
-        names: Of the features, in the order of the bandwidths.
-        ranges: (d,), the range of each feature in the training rows.
-        criterion: What the errors of the history are.
-    """
+    """A picture of the criterion and the bandwidths, by epoch."""
     from matplotlib.ticker import MaxNLocator
 
     several = len(names) > 1
@@ -178,7 +153,7 @@ def _colour_bar(figure: Figure, image: AxesImage, axes: list[Axes], extend: str 
 
 
 def _limit(axes: Axes, *values: Array) -> None:
-    """As high as these values: a band may be far wider where there are few data."""
+    """Set the height by these values: a band may be far wider where there are few data."""
     finite = np.concatenate([each[np.isfinite(each)] for each in values])
     low, high = float(finite.min()), float(finite.max())
     margin = 0.05 * (high - low) or 0.5

@@ -1,4 +1,4 @@
-"""What a person sees of a long computation over pairs of rows: that it goes on, and how far it is."""
+"""A progress bar for a long computation over pairs of rows."""
 
 import sys
 import time

@@ -35,11 +35,7 @@ class Rows(NamedTuple):
 def checked_rows(
     estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, before: Rows | None
 ) -> Rows:
-    """Rows to learn from, behind those that were there before, if there were some; d is set on the estimator.
-
-    Raises:
-        ValueError: They are no numbers where they should be, lack cells, or do not fit those before.
-    """
+    """Rows to learn from, behind those that were there before, if there were some; d is set on the estimator."""
     check_at_hand(X=X, y=y, sample_weight=sample_weight)
     reset, names = before is None, _get_feature_names(X)
     if before is None:
@@ -88,11 +84,7 @@ def checked_rows(
 
 
 def checked_query(estimator: Any, X: ArrayLike) -> Array:
-    """Queries (n, d) as training rows are, in their dtype.
-
-    Raises:
-        ValueError: They have other columns, or lack cells.
-    """
+    """Queries (n, d) as training rows are, in their dtype."""
     check_at_hand(X=X)
     columns, dtype = estimator.columns_, estimator.X_train_.dtype
     with np.errstate(over="ignore", invalid="ignore"):

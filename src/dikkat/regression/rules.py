@@ -40,13 +40,14 @@ def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> 
     """
     size = joined.numbers
     factor = radius(profile, size) * ((4 / (size + 2)) ** (1 / (size + 4)) if rule == "silverman" else 1.0)
-    count = max(1.0, joined.total)
-    spread = np.array(joined.numeric(_spread))
+    count = max(1.0, float(joined.weight.sum()))
+    columns = joined.x.T[:size].astype(np.float64)
+    spread = np.array([_spread(column, joined.weight) for column in columns])
     found = beyond(joined)
     found[:size] = np.where(spread > 0, factor * spread * count ** (-1 / (size + 4)), found[:size])
     if count > 1:
         found[size:] = np.where(varying(joined)[size:], math.sqrt((size + 4) / (4 * math.log(count))), found[size:])
-    return within_dtype(found, joined.dtype)
+    return within_dtype(found, joined.x.dtype)
 
 
 def radius(profile: Profile, size: int) -> float:
@@ -55,16 +56,16 @@ def radius(profile: Profile, size: int) -> float:
 
 
 def beyond(joined: Joined) -> Array:
-    """How wide the kernel is along each constant feature, so that another number there changes nothing either."""
+    """A bandwidth for each constant feature, so wide that another number there changes nothing either."""
     firsts = np.searchsorted(joined.feature, np.arange(joined.features))
-    wide: Array = WIDEST * np.abs(joined.first[firsts]).clip(1.0, 1e300)
+    wide: Array = WIDEST * np.abs(joined.x[0, firsts].astype(np.float64)).clip(1.0, 1e300)
     return wide
 
 
 def varying(joined: Joined) -> NDArray[np.bool_]:
-    """Of each feature, whether it does."""
+    """True for each feature that varies."""
     found = np.zeros(joined.features, bool)
-    np.logical_or.at(found, joined.feature, joined.varies())
+    np.logical_or.at(found, joined.feature, (joined.x != joined.x[0]).any(0))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Whether a column says anything of y: its cells exchanged among the rows, again and again."""
+"""A test of the columns by permutation: a column's cells exchanged among the rows."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ __all__ = ["Significance", "significance"]
 
 
 class Significance(NamedTuple):
-    """What came of permutations of each column.
+    """The result of permutations of each column.
 
     Attributes:
         p_value: (d,), the share of the permutations, the column as it is among them, that predict no worse.

@@ -4,11 +4,12 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, vstack
 from scipy.spatial import cKDTree
 from torch import Tensor
 
@@ -22,11 +23,7 @@ _DIGITS = 1e9  # largest |lse| whose rounding does not show in a difference of t
 
 
 class Smoother:
-    """What every answer is computed from.
-
-    Args:
-        setting: What is fitted, and to what.
-    """
+    """The estimates, weights and densities of a fit."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -52,7 +49,7 @@ class Smoother:
         return mean, self.uncertainty.deviation(query), reached
 
     def band(self, query: Array) -> tuple[Band, NDArray[np.bool_]]:
-        """Of the queries, and who has one, (n,)."""
+        """The band at queries, and True for those that have one, (n,)."""
         found = self.uncertainty.band(query)
         center = found.center + self.joined.origin
         return found._replace(center=center), np.isfinite(center).all(1) & self._is_reached(query)
@@ -82,11 +79,11 @@ class Smoother:
 
     @cached_property
     def uncertainty(self) -> Uncertainty:
-        """What deviations and bands are made of; the rows' own errors are found when it is first asked."""
+        """Deviations and bands; the rows' own errors are found at the first call."""
         return Uncertainty(self._setting)
 
     def trace(self) -> float:
-        """Of the smoother matrix over the training rows; in float64."""
+        """The trace of the smoother matrix over the training rows, in float64."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
@@ -95,6 +92,30 @@ class Smoother:
 
         lse, own = self._by_parts(self.joined.x, self._wide, work)
         return float((np.exp(np.log(self.joined.weight) - lse) * own).sum())
+
+    def attention(self, query: Array, row_weight: Array, top_k: int | None = None) -> Array | csr_array:
+        """The weights of all training rows at each query; or the largest, sparse."""
+        kept = np.flatnonzero(self.joined.place >= 0)
+        place, weight = self.joined.place[kept], row_weight[kept]
+        dtype, pieces = self.joined.x.dtype, list[Any]()
+        for part, found in self.weights(query, self.joined.x[place], weight):
+            lost = found.sum(1) == 0
+            if lost.any():
+                shares = self.nearest(query[part][lost]).toarray()
+                found[lost] = shares[:, place] * (weight / self.joined.weight[place])
+            if top_k is None:
+                pieces.append(np.zeros((len(found), len(row_weight)), dtype))
+                pieces[-1][:, kept] = found
+                continue
+            count = min(int(top_k), len(kept))
+            columns = np.sort(np.argpartition(-found, count - 1, axis=1)[:, :count], axis=1)
+            largest = np.take_along_axis(found, columns, 1).astype(dtype)
+            ends = np.arange(len(found) + 1) * count
+            pieces.append(
+                csr_array((largest.ravel(), kept[columns].ravel(), ends), shape=(len(found), len(row_weight)))
+            )
+            pieces[-1].eliminate_zeros()
+        return np.concatenate(pieces) if top_k is None else csr_array(vstack(pieces, format="csr"))
 
     def weights(self, query: Array, key: Array, weight: Array) -> Iterator[tuple[slice, Array]]:
         """The attention of some queries at a time to rows (m, d) with weights (m,)."""
@@ -126,7 +147,7 @@ class Smoother:
 
     @cached_property
     def _tree(self) -> tuple[cKDTree, Array]:
-        """Of the places in the scaled distance, in a unit in which nothing overflows; and that scale."""
+        """A tree of the places in a unit in which nothing overflows, and that scale."""
         x = self.joined.x.astype(np.float64) - self.joined.x[0]
         scale = self.bandwidth.min() / self.bandwidth
         scale = scale / max(float(np.abs(x * scale).max()), np.finfo(np.float64).tiny)
@@ -159,7 +180,7 @@ class Smoother:
         return Window(self.profile, bandwidth)
 
     def _by_parts(self, query: Array, points: Points, work: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Array]:
-        """What `work` makes of the queries, in float64, of so many at a time that their moments are small."""
+        """The results of `work` for all queries, in float64, made a part at a time to save memory."""
         found = [
             [piece.double().cpu() for piece in work(torch.tensor(query[rows]).to(points.key))]
             for rows in parts(len(query), points.columns(self.degree))

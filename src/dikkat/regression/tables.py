@@ -70,10 +70,6 @@ class Table:
                 UTF-8, UTF-16, or, where it is neither, Windows-1252, as spreadsheets in Western Europe write it. Space
                 around names is left out.
             asked: How text is written, as far as it is not to be found.
-
-        Raises:
-            InputError: The name ends otherwise, the file cannot be read as what it says, or has no rows.
-            OSError: The system could not read it.
         """
         self.path = Path(path)
         self.suffix = _suffix(self.path)
@@ -82,7 +78,7 @@ class Table:
             raise InputError(f"{self.path}: there are no rows in it; at least one is needed")
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return int(self.columns.num_rows)
 
     @property
@@ -95,13 +91,13 @@ class Table:
         return [field.name for field in self.typed.schema if _holds_numbers(field.type)]
 
     def kind(self, name: str) -> str:
-        """What a column that was named holds: "number", "date", or "category"."""
+        """The kind of a column: "number", "date", or "category"."""
         self.check_once(name)
         kind = self.typed.schema.field(name).type
         return "number" if _holds_numbers(kind) else "date" if _holds_dates(kind) else "category"
 
     def holds_text(self, name: str) -> bool:
-        """Whether a column holds text."""
+        """True for a column of text."""
         self.check_once(name)
         return _holds_text(self.typed.schema.field(name).type)
 
@@ -112,10 +108,6 @@ class Table:
 
         Args:
             used: Columns that have another use, which are not looked at.
-
-        Raises:
-            InputError: One holds numbers but for some cells, or dates that can be read in two ways, which nobody would
-                want to lose for that.
         """
         found, others = [], {}
         for place, name in enumerate(self.names):
@@ -128,11 +120,7 @@ class Table:
         return found, others
 
     def check_usable(self, name: str) -> None:
-        """Whether a column that is asked for can be used without a word on what it is to be taken as.
-
-        Raises:
-            InputError: It is none of those that `usable` finds.
-        """
+        """Refuse a column that cannot be used without a word on what it is to be taken as."""
         self.check_once(name)
         if fault := self._fault(self.names.index(name)):
             named = f", or --categorical {name} too" if self.holds_text(name) else ""
@@ -169,9 +157,6 @@ class Table:
 
         Returns:
             (rows, columns), in the order of the names.
-
-        Raises:
-            InputError: A column is not there, is there twice, holds something else than numbers, or lacks some.
         """
         return np.column_stack([self._column(name, missing) for name in names])
 
@@ -189,9 +174,6 @@ class Table:
             missing: Whether cells may be missing.
             orders: Of ordered columns of text, the levels in their order.
             texts: Categories that are texts, even if all that are here look like numbers.
-
-        Raises:
-            InputError: A column is not there, is there twice, holds something else, or lacks cells.
         """
         import pyarrow
 
@@ -217,7 +199,7 @@ class Table:
         return pyarrow.table({name: taken(name, kind) for name, kind in kinds.items()})
 
     def _ordered(self, name: str, column: Any, levels: list[str]) -> Any:
-        """As categories with these levels in this order."""
+        """A column as categories with these levels in this order."""
         import pyarrow
 
         cells = [None if cell is None else str(cell) for cell in column.to_pylist()]
@@ -227,21 +209,13 @@ class Table:
         return pyarrow.DictionaryArray.from_arrays(places, levels, ordered=True)
 
     def check_new(self, names: Sequence[str]) -> None:
-        """Whether columns of these names can be added.
-
-        Raises:
-            InputError: There is one of such a name.
-        """
+        """Refuse names that there are already."""
         for name in names:
             if name in self.names:
                 raise InputError(f"{self.path}: there is a column {name!r} already; rename it, or leave it out")
 
     def check_writable(self, path: str | os.PathLike[str], names: Sequence[str]) -> None:
-        """Whether the table can be written with columns of these names, before there is anything to put in them.
-
-        Raises:
-            InputError: There is one of such a name; or the kind of file cannot hold what the table or the names hold.
-        """
+        """Refuse columns that could not be written, before there is anything to put in them."""
         self.check_new(names)
         _encoded(path, _joined(self.columns.slice(0, 1), dict.fromkeys(names, np.zeros(1))), self.form)
 
@@ -251,10 +225,6 @@ class Table:
         Args:
             path: The file; its name says what kind it is to be, as for reading.
             more: The columns, (rows,) each. NaN is written as missing.
-
-        Raises:
-            InputError: There is a column of such a name, or the path's ending is not known.
-            OSError: The system could not write.
         """
         self.check_new(list(more))
         write_whole(path, _encoded(path, _joined(self.columns, more), self.form))
@@ -275,11 +245,7 @@ class Table:
         return np.asarray(found, np.float64)
 
     def check_once(self, name: str) -> None:
-        """Whether there is a column of this name, and one alone.
-
-        Raises:
-            InputError: There is none, or there are several.
-        """
+        """Refuse a name that no column has, or several."""
         times = self.names.count(name)
         if times > 1:
             raise InputError(f"{self.path}: {times} columns are called {name!r}; rename all but one")
@@ -296,10 +262,6 @@ def write_columns(path: str | os.PathLike[str], columns: Mapping[str, Array]) ->
     Args:
         path: The file; its name says what kind it is to be.
         columns: By name, all of one length. NaN is written as missing.
-
-    Raises:
-        InputError: The path's ending is not known.
-        OSError: The system could not write.
     """
     import pyarrow
 
@@ -359,11 +321,7 @@ def _joined(columns: pyarrow.Table, more: Mapping[str, Array]) -> pyarrow.Table:
 
 
 def _encoded(path: str | os.PathLike[str], columns: pyarrow.Table, form: Form) -> bytes:
-    """A table as its file's bytes.
-
-    Raises:
-        InputError: The path's ending is not known, or a kind of column cannot be written there.
-    """
+    """A table as its file's bytes."""
     import pyarrow
     from pyarrow import csv, parquet
 
@@ -420,7 +378,7 @@ def _holds_text(kind: Any) -> bool:
 
 
 class _Held(NamedTuple):
-    """What a column holds that does not hold numbers.
+    """The cells of a column that does not hold numbers.
 
     Attributes:
         kind: The type of its cells, as pyarrow calls it but for text.
@@ -441,7 +399,7 @@ class _Held(NamedTuple):
 
     @property
     def numbers(self) -> bool:
-        """Whether most cells read as numbers."""
+        """True where most cells read as numbers."""
         return 2 * len(self.faults) < len(self.cells)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-r"""How far values lie from an estimate, and how far the estimate may be off.
+r"""The deviation of values from an estimate, and the confidence band of the estimate.
 
 Both are made of the training rows' own errors when each place is predicted from the others, $e_i$. With $a_i$ the
 variance of that prediction in units of the noise's, the place's share in its own estimate is $1 - g_i$ with
@@ -50,7 +50,7 @@ _GONE = -60.0  # log S_0 below which the ridge has left nothing of a slope
 
 
 class Band(NamedTuple):
-    """Of n queries.
+    """The band at n queries.
 
     Attributes:
         center: (n, v).
@@ -69,11 +69,7 @@ class Band(NamedTuple):
 
 
 class Uncertainty:
-    """What deviations and bands of a smoother are made of; in float64.
-
-    Args:
-        setting: What is fitted, and to what, with a finite bandwidth.
-    """
+    """Deviations and bands of a smoother, in float64."""
 
     def __init__(self, setting: Setting) -> None:
         self.joined, self.profile, self.degree, bandwidth, self.ridge, self.device, self.factors = setting
@@ -81,7 +77,7 @@ class Uncertainty:
         self._sloped = slice(self.joined.numbers)
 
     def deviation(self, query: Array) -> Array:
-        """How far single values lie from the estimates, (n, v), of queries that have some in reach."""
+        """The deviation of single values from the estimates, (n, v), at queries with rows in reach."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part, 1.0)
@@ -94,7 +90,7 @@ class Uncertainty:
         return self._by_parts(query, work)[0]
 
     def deviation_from(self, query: Array, nearest: Array) -> Array:
-        """Likewise of queries that have none in reach, (n, v), answered by rows (n, d)."""
+        """The deviation at queries with no row in reach, (n, v), which are answered by rows (n, d)."""
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             own, seen = part.chunk(2, 1)
@@ -105,7 +101,7 @@ class Uncertainty:
         return self._by_parts(np.hstack([query, nearest]), work)[0]
 
     def band(self, query: Array) -> Band:
-        """Of queries that have some in reach."""
+        """The band at queries with rows in reach."""
         narrow = 2.0 ** (-1 / self.joined.features)
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
@@ -180,7 +176,7 @@ class Uncertainty:
         return torch.tensor(array, dtype=torch.float64, device=self.device)
 
     def _by_parts(self, query: Array, work: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Array]:
-        """What `work` makes of so many queries at a time that their moments are small."""
+        """The results of `work` for all queries, made a part at a time to save memory."""
         found = [
             [piece.cpu() for piece in work(self._wide(query[rows]))]
             for rows in parts(len(query), self._values.columns(1))
@@ -197,5 +193,5 @@ def _open(found: LineMoments, fit: LocalFit, ridge: Tensor) -> Tensor:
 
 
 def _unknown(offset: Tensor, ridge: Tensor) -> Tensor:
-    """How far the slopes may lead where nothing is known of them but the ridge, (n, p)."""
+    """The deviation that the ridge leaves open where nothing else is known of the slopes, (n, p)."""
     return torch.where(ridge > 0, offset / ridge.sqrt(), 0.0)

@@ -1,4 +1,4 @@
-"""What an estimator may be set to, and what data it takes: refused before any work, in one sentence."""
+"""Checks of settings and data before any work, each an error in one sentence."""
 
 import math
 from collections.abc import Sequence
@@ -26,11 +26,7 @@ _RULES = (*get_args(Rule), *get_args(Searched))
 
 
 def check_settings(kernel: object, bandwidth: object, order: object, ridge: object, neighbors: object = None) -> None:
-    """The settings that a file holds too: all but the device, which is the machine's own.
-
-    Raises:
-        ValueError: One that is not allowed.
-    """
+    """The settings that a file holds too: all but the device, which is the machine's own."""
     for name, given, names in (("kernel", kernel, Profile), ("order", order, Order)):
         if not isinstance(given, str) or given not in get_args(names):
             raise ValueError(f"{name}: got {given!r}; expected {_listed(get_args(names))}")
@@ -63,11 +59,7 @@ def _is_count(neighbors: object) -> bool:
 
 
 def check_neighbors(neighbors: object, joined: Joined) -> None:
-    """Whether there are so many: rows with the same numbers are one.
-
-    Raises:
-        ValueError: There are not, or no columns of numbers.
-    """
+    """Refuse more neighbours than rows, of which those with the same numbers are one."""
     if isinstance(neighbors, Integral) and not joined.numbers:
         raise ValueError(f"neighbors: got {neighbors!r}, and no column of numbers; expected None")
     if isinstance(neighbors, Integral) and int(neighbors) >= (different := joined.different):
@@ -77,11 +69,7 @@ def check_neighbors(neighbors: object, joined: Joined) -> None:
 
 
 def check_device(device: object) -> None:
-    """Whether there is such a device here.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """Refuse a device that is not here."""
     try:
         kind = torch.device(cast(str, device)).type
     except (RuntimeError, TypeError):
@@ -93,21 +81,13 @@ def check_device(device: object) -> None:
 
 
 def check_count(name: str, given: object) -> None:
-    """Whether it is a whole number of at least 1, or None.
-
-    Raises:
-        ValueError: It is neither.
-    """
+    """Refuse all but a whole number of at least 1, or None."""
     if given is not None and (isinstance(given, bool) or not isinstance(given, Integral) or given < 1):
         raise ValueError(f"{name}: got {given!r}; expected a whole number of at least 1, or None for all")
 
 
 def checked_weights(given: ArrayLike | None, x: Array) -> Array:
-    """The weights of the rows x, (n,), in their dtype: 1 each for None.
-
-    Raises:
-        ValueError: They are not as many, not finite, negative, or all 0.
-    """
+    """The weights of the rows x, (n,), in their dtype: 1 each for None."""
     if given is None:
         return np.ones(len(x), dtype=x.dtype)
     if isinstance(given, Real):
@@ -124,11 +104,7 @@ def checked_weights(given: ArrayLike | None, x: Array) -> Array:
 
 
 def check_sizes(x: Array, values: Array, weight: Array) -> None:
-    """Whether the sums and squares that are made of the data are numbers in their dtype.
-
-    Raises:
-        ValueError: They would overflow, or squares of differences of y would all be 0.
-    """
+    """Refuse data whose sums and squares are no numbers in their dtype."""
     limits, low, high = np.finfo(x.dtype), x.min(0).astype(np.float64), x.max(0).astype(np.float64)
     with np.errstate(over="ignore"):
         total, ranges = float(weight.sum(dtype=np.float64)), high - low
@@ -148,11 +124,7 @@ def check_sizes(x: Array, values: Array, weight: Array) -> None:
 
 
 def check_size(name: str, numbers: Array, limit: float, dtype: np.dtype[Any]) -> None:
-    """Whether numbers are at most so large.
-
-    Raises:
-        ValueError: One is larger.
-    """
+    """Refuse numbers that are larger than a limit."""
     largest = float(np.abs(numbers).max())
     if largest > limit:
         raise ValueError(
@@ -162,11 +134,7 @@ def check_size(name: str, numbers: Array, limit: float, dtype: np.dtype[Any]) ->
 
 
 def checked_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
-    """The bandwidth, where it is numbers such that they fit the columns: σ, or of a category λ.
-
-    Raises:
-        ValueError: They do not.
-    """
+    """The bandwidth, where it is numbers such that they fit the columns: σ, or of a category λ."""
     if isinstance(bandwidth, str):
         return bandwidth
     coded = [column.coded for column in columns]
@@ -199,7 +167,7 @@ def _not_positive(bandwidth: object) -> ValueError:
 
 
 def _are_positive(bandwidth: object) -> bool:
-    """Whether they are; one of several may be 0, which a category's may."""
+    """True for positive numbers; one of several may be 0, as a category's may."""
     if isinstance(bandwidth, bool | str):
         return False
     try:

@@ -1,6 +1,6 @@
 """Do the attention chapters of *Dive into Deep Learning* run unchanged on `dikkat.textbook`?
 
-    python -m benchmarks.frameworks.textbook_chapters --book FOLDER [--framework torch] [--python PYTHON]
+    python -m tests.stress.chapters --book FOLDER [--framework torch] [--python PYTHON]
         [--output FOLDER]
 
 FOLDER is a checkout of d2l-en or d2l-zh, or its bare git directory. Each chapter's cells of the framework run as they
@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.kit.processes import command, environment
+from benchmarks.kit.processes import environment
 
 # By the name of the helper library's module, the name that the book's tabs have.
 TABS = {"torch": "pytorch", "tensorflow": "tensorflow", "mxnet": "mxnet"}
@@ -104,7 +104,7 @@ def measure(name: str, code: list[str], options: argparse.Namespace) -> dict[str
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cells.json").write_text(json.dumps({"tab": TABS[options.framework], "cells": code}), encoding="utf-8")
     around = environment(MPLBACKEND="Agg")
-    words = command("frameworks.textbook_chapters", "--run", folder, python=options.python)
+    words = [options.python, __file__, "--run", str(folder)]
     started = time.perf_counter()
     with (folder / "output.txt").open("w+", encoding="utf-8") as output:
         try:

@@ -1,6 +1,6 @@
 """A text of 10⁶ lines, translated in shards whose workers are killed, beside one process left in peace.
 
-    python -m benchmarks.scale.shards [--lines 1000000] [--kills 10] [--seed 0] [--write]
+    python -m tests.stress.shards [--lines 1000000] [--kills 10] [--seed 0]
 
 Each line is a sentence of the phrasebook behind its own number, which a small model, trained for a minute, copies: so a
 line that is lost, doubled or moved shows. The text lies in several files, plain and .gz, one without an end of

@@ -1,6 +1,6 @@
 """Many threads on one object of each kind: does each find what one thread finds?
 
-    python -m benchmarks.attention.threads [--threads 16] [--seconds 60]
+    python -m tests.stress.threads [--threads 16] [--seconds 60]
         [--only stepping translating regressing attending]
 
 Answers are reckoned by one thread first. Then all threads ask for them, in an order of their own, for so many seconds

@@ -1,0 +1,179 @@
+"""Kernel regression: the speed and the errors of `NadarayaWatson` and of its peers, on the same data.
+
+    PYTHONPATH=src .venv-peers/bin/python -m benchmarks.regression.speed [--only STAGE,...] [--quick] [--out FOLDER]
+
+Some hundred answers are held against the formula in float64 before speeds are measured, and whose answer is off has no
+speed. All are asked in turn; what takes more than 20 s is measured once. Each stage writes a record of its own:
+
+- `bandwidth`: a leave-one-out bandwidth, beside statsmodels;
+- `dense`: 100,000 × 100,000 where every row counts, beside PyTorch and KeOps, from the arrays each time; and errors;
+- `many`: a million rows, the bandwidth along one feature, and predictions of a kernel that ends in three.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.kit.peers import SDPA
+from benchmarks.kit.report import RESULTS, write
+from benchmarks.regression import formulas
+from benchmarks.regression.contest import Entrant, Record, contest, failure
+from benchmarks.regression.data import CURVES, Array, Data, cube, curve
+from benchmarks.regression.peers import (
+    CDIST,
+    OURS,
+    STATSMODELS,
+    Pool,
+    chunked_cdist,
+    differences,
+    keops_compiled,
+    ours_anew,
+    sdpa,
+    statsmodels_bandwidth,
+)
+from dikkat.regression import NadarayaWatson
+
+PACKAGES = ("numba", "scipy", "scikit-learn", "statsmodels", "pykeops")
+# An answer in float32, and one in float64, that is farther off, as a share of the values' range, has no speed.
+OFF, OFF_WIDE = 1e-5, 1e-9
+# Queries whose answer is also computed in float64.
+SAMPLE = 500
+PLAIN = "plain differences"
+
+
+def farthest(answer: Array, right: Array) -> float:
+    """The largest difference; NaN where there is a NaN."""
+    return float(np.max(np.abs(np.asarray(answer, float) - right)))
+
+
+def judge(some: Any, right: Array, span: float, off: float, answer: Array) -> Record:
+    """The error of some of the answers, as a share of the values' range, and whether it is too large."""
+    error = farthest(answer[some], right) / span
+    record: Record = {"error_of_range": error if np.isfinite(error) else None}  # JSON has no NaN and no infinity
+    return record if error <= off else record | {"not_run": "disagrees with float64"}
+
+
+def judged(
+    data: Data, query: Array, bandwidth: float, kernel: str = "gaussian", off: float = OFF
+) -> Callable[[Array], Record]:
+    """A judge of some of the answers."""
+    some = np.linspace(0, len(query) - 1, min(SAMPLE, len(query))).astype(int)
+    right = formulas.constant(query[some], *data, np.array(bandwidth), kernel)
+    return partial(judge, some, right, float(np.ptp(data.value)), off)
+
+
+def bandwidth(quick: bool) -> Iterator[Record]:
+    """Seconds until there is a leave-one-out bandwidth, and its error by the formula."""
+    count = 120 if quick else 10_000
+    for name in CURVES:
+        data = curve(name, count)
+
+        def found(width: Array, data: Data = data) -> Record:
+            if not np.all(np.isfinite(width) & (width > 0)):
+                return {"not_run": f"bandwidth {width[0]}"}
+            return {"bandwidth": float(width[0]), "left_out_error": formulas.left_out(*data, width)}
+
+        def ours(data: Data = data) -> Array:
+            return np.asarray(NadarayaWatson(bandwidth="loo").fit(*data).bandwidth_)
+
+        entrants = [Entrant(OURS, ours, found), Entrant(STATSMODELS, partial(statsmodels_bandwidth, *data), found)]
+        yield from ({"curve": name, "points": count, **record} for record in contest(entrants))
+
+
+def dense(quick: bool) -> Iterator[Record]:
+    """Speed where σ is the range of the rows; then errors alone, of smaller bandwidths."""
+    count = 1_500 if quick else 100_000
+    data, query = cube(count, 3, "float32"), cube(count, 3, "float32", seed=1).key
+    ways: dict[str, Pool] = {SDPA: sdpa, CDIST: chunked_cdist}
+    try:
+        ways |= keops_compiled(data)
+    except Exception as error:  # no compiler, or none that it likes
+        yield {"what": "speed", "who": "KeOps", "not_run": failure(error)}
+    own = judged(data, query, 1.0)
+    entrants = [Entrant(OURS, ours_anew(data, query, 1.0, tolerance=0), own)]
+    entrants += [Entrant(who, partial(way, query, *data, 1.0), own) for who, way in ways.items()]
+    yield from ({"what": "speed", "keys": count, "queries": count, "d": 3, **r} for r in contest(entrants))
+    yield from errors(ways, count)
+
+
+def errors(ways: dict[str, Pool], count: int) -> Iterator[Record]:
+    """The largest errors in float32."""
+
+    def of_ours(query: Array, key: Array, value: Array, width: float) -> Array:
+        return ours_anew((key, value), query, width, tolerance=0)()
+
+    for size, ratio in ((3, 10), (3, 1000), (1, 1000)):
+        data, query = cube(count, size, "float32"), cube(SAMPLE, size, "float32", seed=1).key
+        right = formulas.constant(query, *data, np.array(1 / ratio))
+        common = {"what": "error", "d": size, "range_over_bandwidth": ratio, "keys": count, "queries": SAMPLE}
+        for who, way in {PLAIN: differences, OURS: of_ours, **ways}.items():
+            record = {**common, "who": who}
+            try:
+                answer = way(query, *data, 1 / ratio)
+            except Exception as error:
+                yield record | {"not_run": failure(error)}
+            else:
+                error = farthest(answer, right)
+                bad = int(np.size(answer) - np.isfinite(answer).sum())
+                yield record | {"error": error if np.isfinite(error) else None, "not_finite": bad}
+
+
+def many(quick: bool) -> Iterator[Record]:
+    """y = sin 20x + noise of standard deviation 0.3, x uniform in 0 … 1."""
+    rows = 3_000 if quick else 1_000_000
+    random = np.random.default_rng(0)
+    for kernel in ("epanechnikov", "gaussian"):
+        x = random.uniform(0, 1, (rows, 1))
+        data = Data(x, np.sin(20 * x[:, 0]) + 0.3 * random.normal(size=rows))
+        places = random.uniform(0, 1, (SAMPLE, 1))
+
+        def fitted(kernel: str = kernel, data: Data = data, places: Array = places) -> Array:
+            model = NadarayaWatson(kernel, bandwidth="loo", tolerance=0, out_of_reach="nearest").fit(*data)
+            return np.append(model.predict(places), model.bandwidth_)
+
+        def right(answer: Array, kernel: str = kernel, data: Data = data, places: Array = places) -> Record:
+            width = float(answer[-1])
+            return {"bandwidth": width, **judged(data, places, width, kernel, OFF_WIDE)(answer[:-1])}
+
+        facts = {"what": "leave-one-out bandwidth, 1-D", "kernel": kernel, "rows": rows}
+        yield from contest([Entrant(OURS, fitted, right, facts)])
+    x = random.uniform(0, 1, (rows, 3))
+    data, query = Data(x, np.sin(20 * x[:, 0]) + 0.3 * random.normal(size=rows)), random.uniform(0, 1, (1000, 3))
+    for width in (0.03, 0.1):
+        model = NadarayaWatson("epanechnikov", bandwidth=width, out_of_reach="nearest").fit(*data)
+        neighbours = float(np.mean(model.effective_neighbors(query)))
+        facts = {"what": "1,000 predictions, 3-D", "kernel": "epanechnikov", "rows": rows, "bandwidth": width}
+        own = judged(data, query, width, "epanechnikov", OFF_WIDE)
+        yield from contest([Entrant(OURS, partial(model.predict, query), own, {**facts, "neighbours": neighbours})])
+
+
+STAGES: dict[str, Callable[[bool], Iterator[Record]]] = {
+    "bandwidth": bandwidth,
+    "dense": dense,
+    "many": many,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(STAGES), help="stages, by ','")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run?")
+    parser.add_argument("--out", type=Path, help="folder; default benchmarks/results")
+    arguments = parser.parse_args()
+    if unknown := [stage for stage in arguments.only if stage not in STAGES]:
+        parser.error(f"--only: no such stage: {', '.join(unknown)}")
+    # A quick run is not a result.
+    out = arguments.out or (Path(tempfile.mkdtemp(prefix="regression-")) if arguments.quick else RESULTS)
+    for stage in arguments.only:
+        print(stage, flush=True)
+        records = [{"stage": stage, **record} for record in STAGES[stage](arguments.quick)]
+        print(write(f"regression-{stage}", records, *PACKAGES, folder=out), flush=True)
+
+
+if __name__ == "__main__":
+    main()

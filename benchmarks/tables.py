@@ -1,0 +1,309 @@
+"""Write the tables of the documentation from the newest records: `python -m benchmarks.tables`."""
+
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+from benchmarks.kit.peers import EAGER, OURS, PEERS, SDPA
+from benchmarks.kit.processes import ROOT
+from benchmarks.kit.tables import Record, Run, Table, number, spread, times, update
+
+Row = list[str]
+PAGE = ROOT / "docs" / "benchmarks.md"
+PASSES = ("forward", "forward and backward")
+
+
+def _starting(runs: list[Run]) -> Iterable[Row]:
+    for run in runs:
+        found = run.results
+        if run.name == "core":
+            yield ["`import torch`", spread(found["import seconds"]["torch"])]
+            yield ["`import dikkat` beyond that", spread(found["import seconds"]["beyond torch"])]
+        elif run.name == "host":
+            cold, warm = found["seconds"]["cold"], found["seconds"]["warm"]
+            yield ["a process's first additive call", f"{warm['forward']:.2f}"]
+            yield [
+                "… where no kernel was ever compiled; its backward",
+                f"{cold['forward']:.0f}; {cold['backward']:.0f}",
+            ]
+        else:
+            warm = run.first(what="warm")
+            yield ["`dikkat translate`, a new process, to the answer", spread(warm["seconds"])]
+            yield ["… of which `import torch`", spread(warm["torch_alone"])]
+            yield ["… where no kernel was ever compiled", number(run.first(what="cold")["seconds"])]
+
+
+def _shape(record: Record) -> tuple[int, ...]:
+    return tuple(record.get(name, 0) for name in ("batch", "queries", "keys", "features"))
+
+
+def _timed(run: Run, **wanted: Any) -> list[Record]:
+    return [record for record in run.find(variant="plain", **wanted) if record["section"] != "memory"]
+
+
+def _attention(runs: list[Run]) -> Iterable[Row]:
+    """For each shape and pass: ours, eager PyTorch, and the fastest peer."""
+    for run in runs:
+        seen = dict.fromkeys((r["task"], _shape(r)) for r in run.find(variant="plain", who="auto") if "ms" in r)
+        for task, shape in seen:
+            for step in PASSES:
+                found = [r for r in _timed(run, task=task, **{"pass": step}) if _shape(r) == shape]
+                ours = next(r for r in found if r["who"] == "auto")["ms"]
+                eager = next((r for r in found if r["who"] == EAGER), {})
+                peers = [r for r in found if r["who"] in PEERS[1:] and "ms" in r]
+                fastest = min(peers, key=lambda r: float(r["ms"]["median"]), default=None)
+                yield [
+                    f"{task} {shape}, {step}",
+                    spread(ours),
+                    _beside(eager, ours),
+                    f"{fastest['who']}: {_beside(fastest, ours)}" if fastest else "",
+                    f"`{run.name}`",
+                ]
+
+
+def _beside(record: Record | None, ours: Record) -> str:
+    if not record:
+        return ""
+    if "ms" not in record:
+        return str(record["not_run"])
+    return f"{number(record['ms']['median'])}, {times(record['ms']['median'], ours['median'])}"
+
+
+def _peers(runs: list[Run]) -> Iterable[Row]:
+    """Everybody at the headline's shape."""
+    for run in runs:
+        found = [r for r in _timed(run, task="additive") if _shape(r) == (8, 256, 256, 128)]
+        for who in dict.fromkeys(r["who"] for r in found):
+            cells = [next((r for r in found if (r["who"], r["pass"]) == (who, step)), {}) for step in PASSES]
+            yield [_who(who), *(spread(r["ms"]) if "ms" in r else "" for r in cells)]
+
+
+def _who(name: str) -> str:
+    return f"`{name}`" if name in OURS else name
+
+
+def _memory(runs: list[Run]) -> Iterable[Row]:
+    wanted = ("numba", "chunked", EAGER)
+    seen: dict[tuple[str, tuple[int, ...]], dict[str, Record]] = {}
+    for run in runs:
+        for record in run.find(section="memory"):
+            if record["keys"] in (256, 8192, 20_000) and record["batch"] * record["keys"] > 256:
+                seen.setdefault((record["task"], _shape(record)), {}).setdefault(record["who"], record)
+    for (task, shape), by in seen.items():
+        yield [f"{task} {shape}", *(_mib(by[who]) if who in by else "" for who in wanted)]
+
+
+def _mib(record: Record) -> str:
+    return f"{record['peak_mib']:.0f}" if "peak_mib" in record else str(record["not_run"])
+
+
+def _small(runs: list[Run]) -> Iterable[Row]:
+    """The four kinds of calls of a score and a pass together: with lengths or without, with weights or without."""
+    for score in ("scaled dot", "additive", "gaussian"):
+        for step in PASSES:
+            row = [f"{score}, {step}"]
+            for run in runs:
+                kinds = [each for name, each in run.results["summary"].items() if name.split(", ")[:2] == [score, step]]
+                shapes = sum(each["shapes"] for each in kinds)
+                mean = statistics.geometric_mean([each["geometric mean"] for each in kinds])
+                slow = sum(each["below 0.9"] for each in kinds)
+                row += [f"{mean:.2f}", f"{100 * slow / shapes:.0f} %"]
+            yield row
+    for name in runs[0].results["layers"] if runs else ():
+        yield [name, *(cell for run in runs for cell in (f"{run.results['layers'][name]['ratio']:.2f}", ""))]
+
+
+def _regression(runs: list[Run]) -> Iterable[Row]:
+    for run in runs:
+        if run.name == "regression-bandwidth":
+            for ours in run.find(who="dikkat", points=10_000):
+                theirs = run.first(who="statsmodels", points=10_000, curve=ours["curve"])
+                what = f"leave-one-out bandwidth, 10,000 points, {ours['curve']}"
+                yield _contest(what, ours, {"statsmodels": theirs})
+        elif run.name == "regression-dense":
+            found = {record["who"]: record for record in run.find(what="speed")}
+            peers = {who: found[who] for who in (SDPA, "torch.cdist, in chunks", "KeOps") if who in found}
+            yield _contest("100,000 × 100,000, d = 3, float32: fit and predict", found["dikkat"], peers)
+        else:
+            for record in run.results:
+                more = f", of {record['neighbours']:,.0f} neighbours" if "neighbours" in record else ""
+                yield _contest(f"a million rows: {record['what']}, {record['kernel']}{more}", record, {})
+
+
+def _contest(what: str, ours: Record, peers: dict[str, Record]) -> Row:
+    mine = ours["seconds"]["median"]
+    beside = [
+        f"{who} {number(r['seconds']['median'])}, {times(r['seconds']['median'], mine)}"
+        for who, r in peers.items()
+        if "seconds" in r
+    ]
+    return [what, spread(ours["seconds"]), "; ".join(beside)]
+
+
+def _errors(runs: list[Run]) -> Iterable[Row]:
+    for run in runs:
+        found = run.find(what="error")
+        cases = list(dict.fromkeys((r["d"], r["range_over_bandwidth"]) for r in found))
+        for who in dict.fromkeys(r["who"] for r in found):
+            own = {(r["d"], r["range_over_bandwidth"]): r for r in found if r["who"] == who}
+            yield [who, *(_error(own[case]) for case in cases)]
+
+
+def _error(record: Record) -> str:
+    if "not_run" in record:
+        return str(record["not_run"])
+    return f"{record['error']:.0e}" if record["error"] is not None else f"{record['not_finite']} not finite"
+
+
+def _criteria(runs: list[Run]) -> Iterable[Row]:
+    for run in runs:
+        for order in ("constant", "linear"):
+            ways = [f"{order} {by}" for by in ("loo", "loo-1se", "aic")]
+            found = {(r["table"], r["way"]): r["r2"] for r in run.results if r.get("way") in ways}
+            ranks = mean_ranks(found)
+            for way in ways:
+                own = [score for (_, name), score in found.items() if name == way]
+                scores = (statistics.mean(own), statistics.median(own), min(own))
+                yield [way, f"{ranks[way]:.2f}", *(f"{score:.3f}" for score in scores)]
+
+
+def _methods(runs: list[Run]) -> Iterable[Row]:
+    for run in runs:
+        records = [r for r in run.results if "method" in r]
+        found = {(r["table"], r["method"]): r["r2"] for r in records if r["method"] != "mean"}
+        columns = {r["table"]: r["columns"] for r in records}
+        ways = list(dict.fromkeys(way for _, way in found))
+        for what, most, least in (("all", 99, 1), ("one feature", 1, 1), ("2 to 6", 6, 2), ("7 and more", 99, 7)):
+            some = {key: score for key, score in found.items() if least <= columns[key[0]] <= most}
+            tables = len({table for table, _ in some})
+            yield [f"mean rank, {what} ({tables} tables)", *(f"{mean_ranks(some)[way]:.2f}" for way in ways)]
+        yield ["least R²", *(f"{min(score for (_, way), score in found.items() if way == each):.2f}" for each in ways)]
+
+
+def mean_ranks(found: dict[tuple[str, str], float]) -> dict[str, float]:
+    """By way, over the tables: 1 for the highest score; ways that are as good share their ranks."""
+    ranks: dict[str, list[float]] = {}
+    for table in dict.fromkeys(table for table, _ in found):
+        own = {way: score for (other, way), score in found.items() if other == table}
+        for way, score in own.items():
+            above = sum(other > score for other in own.values())
+            ranks.setdefault(way, []).append(above + (1 + sum(other == score for other in own.values())) / 2)
+    return {way: statistics.mean(each) for way, each in ranks.items()}
+
+
+def _scores(runs: list[Run]) -> Iterable[Row]:
+    for run in runs:
+        found = run.results
+        if run.name == "phrasebook":
+            bleu, chrf = (line.split("=")[1].split()[0] for line in (found["printed"][0], found["printed"][2]))
+            yield [
+                "the phrasebook's 997 held-out pairs, greedy",
+                bleu,
+                chrf,
+                f"{spread(found['seconds'])} s, all of the demo",
+            ]
+            continue
+        training = found["training"]
+        minutes = f"{training['minutes']:.0f} minutes; {training['note'].partition('; trained')[0]}"
+        best = found["val, by length penalty"][str(found["length penalty chosen on val"])]
+        for what, each in (("val", best), ("test 2016", found["test_2016_flickr"])):
+            yield [f"{run.name}, {what}, beam 5", f"{each['bleu']:.2f}", f"{each['chrf']:.2f}", minutes]
+            minutes = ""
+
+
+def _training(runs: list[Run]) -> Iterable[Row]:
+    for run in runs:
+        first = run.results[0]["tokens_per_second"]["median"]
+        for record in run.results:
+            rate = record["tokens_per_second"]
+            if record["who"] != "reference":
+                yield [record["size"], record["who"], spread(rate), times(rate["median"], first)]
+
+
+def _translating(runs: list[Run]) -> Iterable[Row]:
+    for run in runs:
+        cases = dict.fromkeys((r["size"], r["batch"], r["beam"]) for r in run.results if "batch" in r)
+        for size, batch, beam in cases:
+            found = {r["who"]: r for r in run.find(size=size, batch=batch, beam=beam)}
+            row = [size, f"{batch}, {'greedy' if beam == 1 else f'beam {beam}'}"]
+            for who in ("textbook's loop", "dikkat", "dikkat in int8"):
+                cell = spread(found[who]["sentences_per_second"])
+                more = f", {found[who]['times_the_loop']:.1f} ×" if "times_the_loop" in found[who] else ""
+                row.append(cell + (more if who != "textbook's loop" else ""))
+            yield row
+
+
+def _int8(runs: list[Run]) -> Iterable[Row]:
+    for run in runs:
+        bleu, folder = run.first(what="BLEU that int8 costs"), run.first(what="folder of int8")
+        yield [f"{bleu['float32']:.2f}", f"{bleu['int8']:.2f}", f"{100 * folder['share']:.0f} %"]
+
+
+def _pages(runs: list[Run]) -> Iterable[Row]:
+    for run in runs:
+        if run.name == "maps":
+            opening = run.first(part="opening")
+            stands = spread(opening["milliseconds"]["whole"])
+            yield [f"a map of {opening['side']:,} × {opening['side']:,} until it stands, ms", stands]
+            rate = min(record["frames_per_second"]["median"] for record in run.find(part="panning"))
+            longest = max(record["longest_frame_milliseconds"]["max"] for record in run.find(part="panning"))
+            yield [
+                "… dragged, at three enlargements: frames a second; longest frame, ms",
+                f"{number(rate)}; {number(longest)}",
+            ]
+            continue
+        yield ["a translator of Multi30k: the file", f"{run.first(part='file')['megabytes']:.2f} MB"]
+        same = [f"beam {r['beam']}: {r['equal']} of {r['sentences']}" for r in run.find(part="tokens")]
+        yield ["… sentences whose tokens and text are those of Python's int8 search", "; ".join(same)]
+        rates = [f"beam {r['beam']}: {spread(r['tokens_per_second'])}" for r in run.find(part="speed")]
+        yield ["… tokens a second in Node, one sentence after the other", "; ".join(rates)]
+        waits = run.first(part="browser")["milliseconds"]
+        yield ["… from opening the file to the first translation with its pictures, ms", spread(waits["opening"])]
+        yield ["… from a weight to the new text with its pictures, beam 5, ms", spread(waits["pinning"])]
+
+
+def _experiment(runs: list[Run]) -> Iterable[Row]:
+    names = {
+        "book": "the textbook's own library, PyTorch",
+        "torch": "`dikkat.textbook.torch`",
+    }
+    for run in runs:
+        for who, name in names.items():
+            if found := run.results.get(who):
+                rate = statistics.median(each["tokens a second"] for each in found)
+                yield [name, number(rate), f"{statistics.mean(each['BLEU-2'] for each in found):.2f}"]
+
+
+BESIDE = ("size", "", "target tokens a second", "beside the first")
+SHAPES = ("(batch, queries, keys, features), ms", "`auto`", "eager PyTorch", "fastest peer", "record")
+SMALL = ("plain PyTorch's time over ours", "one thread", "below 0.9", "two threads", "below 0.9")
+ERRORS = ("largest error", "d = 3, range/σ = 10", "d = 3, range/σ = 1,000", "d = 1, range/σ = 1,000")
+METHODS = ("", "dikkat, constant", "dikkat, linear", "neighbours", "kernel ridge", "linear", "forest")
+TRANSLATING = ("size", "sentences at once", "textbook's loop, a second", "dikkat, float32", "dikkat, int8")
+TABLES = [
+    Table("starting", ("core", "host", "sentence-start"), ("", "seconds"), _starting),
+    Table("attention", ("cpu", "additive-shapes", "additive-eager", "distance-sdpa"), SHAPES, _attention),
+    Table("peers", ("cpu",), ("additive (8, 256, 256, 128), ms", *PASSES), _peers),
+    Table("memory", ("additive-eager", "distance-sdpa", "cpu"), ("MiB", "`numba`", "`chunked`", EAGER), _memory),
+    Table("small", ("small-1", "small-2"), SMALL, _small),
+    Table("training", ("translator-training-book", "translator-training-real"), BESIDE, _training),
+    Table("without", ("translator-without-book", "translator-without-real"), BESIDE, _training),
+    Table("translating", ("sentence-speed",), TRANSLATING, _translating),
+    Table("int8", ("sentence-quality",), ("BLEU on val, float32", "int8", "size of int8's folder"), _int8),
+    Table("scores", ("phrasebook", "multi30k-en-fr", "multi30k-en-de"), ("", "BLEU", "chrF2", "training"), _scores),
+    Table("experiment", ("textbook-experiment",), ("", "tokens a second", "mean BLEU-2"), _experiment),
+    Table("pages", ("page", "maps"), ("", "measured"), _pages),
+    Table(
+        "regression",
+        ("regression-bandwidth", "regression-dense", "regression-many"),
+        ("seconds", "dikkat", "peers, and how many times as long"),
+        _regression,
+    ),
+    Table("errors", ("regression-dense",), ERRORS, _errors),
+    Table("criteria", ("regression-judgement",), ("R²", "mean rank", "mean", "median", "least"), _criteria),
+    Table("methods", ("regression-review",), METHODS, _methods),
+]
+
+
+if __name__ == "__main__":
+    update(PAGE, TABLES)

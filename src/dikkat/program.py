@@ -195,7 +195,8 @@ def dispatch(problem: Problem, impl: str = "auto") -> Result:
 
 
 def _signature(
-    query: Tensor, key: Tensor, value: Tensor, score: Score, wanted: call.Wanted, lens: Tensor | int | None, causal: bool,
+    query: Tensor, key: Tensor, value: Tensor, score: Score, wanted: call.Wanted,
+    lens: Tensor | int | None, causal: bool,
 ) -> Hashable:  # fmt: skip
     """What the checks of a call depend on; None for a call whose program is made anew."""
     if type(score) not in _SCORES or wanted.dropout or type(wanted.dropout) not in (float, int) or not is_eager():

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         SelfAttention,
         self_attention,
     )
-    from dikkat.masking import check_values, masked_softmax
+    from dikkat.masking import Restricting, check_values, masked_softmax
     from dikkat.state import State, merge
 
 __version__ = "0.1.0"
@@ -41,6 +41,7 @@ __all__ = [
     "KernelAttention",
     "Memory",
     "MultiHeadAttention",
+    "Restricting",
     "SelfAttention",
     "State",
     "Trace",

@@ -6,6 +6,7 @@ that at least one query sees, `live()` for the queries that see at least one key
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import zip_longest
@@ -174,7 +175,7 @@ def broadcast(*shapes: torch.Size) -> torch.Size:
 
 
 class Hiding(TypedDict, total=False):
-    """The restrictions of a call over keys that have their lengths already, as keywords."""
+    """The restrictions of a call over keys that have their lengths already."""
 
     mask: Tensor | None
     causal: bool
@@ -183,9 +184,34 @@ class Hiding(TypedDict, total=False):
 
 
 class Restricting(Hiding, total=False):
-    """The restrictions of a call as keywords, as `dikkat.attend` takes them."""
+    """The keyword arguments that say which keys a query may see; it sees those that all of them leave.
+
+    A row that sees no key has weights 0, output 0 and gradient 0. Keys hidden from a query have no effect on it.
+
+    Attributes:
+        valid_lens: (B,) or (B, n) integers in 0 ... m, aligned with the first leading dimension and shared by the heads
+            (without leading dimensions: a scalar or (n,)): key j takes part where j < valid_len.
+        mask: Booleans that broadcast to (..., n, m); True takes part.
+        causal: Query i sees keys j <= i + m − n.
+        key_bias: (..., m), added to the scores: the log of a sample weight. −∞ hides a key.
+        exclude: (..., n) integers: one key index that a row must not see, −1 for none (leave-one-out).
+    """
 
     valid_lens: Tensor | int | None
+
+
+def check_names(given: Mapping[str, object], allowed: type) -> None:
+    """Check the names of keyword arguments against those of a typed dictionary.
+
+    Raises:
+        TypeError: An unknown name.
+    """
+    unknown = given.keys() - allowed.__annotations__.keys()
+    if unknown:
+        raise TypeError(
+            f"{min(unknown)}: got an unknown argument; expected {', '.join(allowed.__annotations__)} (PyTorch's "
+            "key_padding_mask is valid_lens, or a mask where True takes part; need_weights is return_weights)"
+        )
 
 
 _ALL = slice(None)

@@ -67,7 +67,7 @@ class Program(NamedTuple):
     def run(self) -> Result:
         """The result of the call."""
         backend, problem = BACKENDS[self.name], self.problem
-        if problem.dropout and backend.wants_seeds:
+        if problem.dropout and problem.seeds is None and backend.wants_seeds:
             problem = replace(problem, seeds=call.draw_seeds(problem.lead, problem.query.device))
         watchers = watching.watchers()
         if not watchers:
@@ -156,8 +156,8 @@ _PROGRAMS: dict[Hashable, dict[Hashable, Program]] = {}
 
 def run(
     query: Tensor, key: Tensor, value: Tensor, score: Score, wanted: call.Wanted, impl: str,
-    valid_lens: Tensor | int | None, mask: Tensor | None, causal: bool, key_bias: Tensor | None,
-    exclude: Tensor | None,
+    valid_lens: Tensor | int | None = None, mask: Tensor | None = None, causal: bool = False,
+    key_bias: Tensor | None = None, exclude: Tensor | None = None,
 ) -> Result:  # fmt: skip
     """The result of a call, by the program of its signature, which the first call of a signature makes."""
     signature = None

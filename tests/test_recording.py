@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import dikkat
-from dikkat import scores, watching
+from dikkat import observers, scores
 from dikkat.cpu.attention import launch
 from dikkat.recurrent import AttentionalGRU
 
@@ -295,7 +295,7 @@ def nothing_is_left(model: nn.Module, fused: Callable[..., Tensor]) -> bool:
         not any(hooks)
         and stance == "default"
         and not modes
-        and not watching.watchers()
+        and not observers.current()
         and (F.scaled_dot_product_attention is fused)
     )
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat import call, watching
+from dikkat import call, observers
 from dikkat.addresses import check_room
 from dikkat.backends import BACKENDS, choose
 from dikkat.masking import PLAIN, autocasts, extremes, is_eager, is_finite
@@ -69,16 +69,16 @@ class Program(NamedTuple):
         backend, problem = BACKENDS[self.name], self.problem
         if problem.dropout and problem.seeds is None and backend.wants_seeds:
             problem = replace(problem, seeds=call.draw_seeds(problem.lead, problem.query.device))
-        watchers = watching.watchers()
-        if not watchers:
+        told = observers.current()
+        if not told:
             return self._run(problem)
-        with watching.watched_by():  # what an implementation calls is part of this call
-            *others, last = watchers
+        with observers.only():  # what an implementation calls is part of this call
+            *others, last = told
             result = last.runs(self.name, problem)
             if result is None:
-                others, result = [*watchers], self._run(problem)
-            for watcher in others:
-                watcher.saw(problem)
+                others, result = [*told], self._run(problem)
+            for observer in others:
+                observer.saw(problem)
         return result
 
     def _run(self, problem: Problem) -> Result:

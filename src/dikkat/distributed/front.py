@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dikkat import call, program, watching
+from dikkat import call, observers, program
 from dikkat.distributed.ranks import Ranks
 from dikkat.masking import Restricting, check_names, restrict
 from dikkat.problem.arithmetic import derive_seeds
@@ -122,13 +122,13 @@ def attend_heads_together(
         run = (lambda: _state(shard, score, impl, ranks.rank, first, keys),)
         return {}, torch.func.functional_call(_Within(score), named, run)
 
-    with watching.watched_by():
+    with observers.only():
         state = ranks.together(own_state)
     mean, lse, tail = state
     flat = torch.cat([mean, lse[..., None], (torch.zeros_like(lse) if tail is None else tail)[..., None]], -1)
     size = mean.shape[-1]
     states = [State(each[..., :size], each[..., size], each[..., size + 1]) for each in ranks.gather(flat)]
-    if watching.watchers():
+    if observers.current():
         with torch.no_grad():
             _tell(ranks, shard, score)
     return reduce(merge, states).mean.to(value.dtype)
@@ -152,7 +152,7 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
         "heads": None if heads is None else heads.number,
         "dropout": call.probability(wanted.dropout),
         "gradients": learns,
-        "recorded": bool(watching.watchers()),
+        "recorded": bool(observers.current()),
     }
     for name, given in restrictions.items():
         if not isinstance(given, Tensor):
@@ -212,8 +212,8 @@ def _tell(ranks: Ranks, shard: _Shard, score: Score) -> None:
         restrictions = {**restrictions, "key_bias": torch.cat([own for _, own in parts], -1).to(key.device)}
     nothing = value.new_zeros(1).expand(*value.shape[:-2], whole.shape[-2], value.shape[-1])
     problem = call.problem(query, whole, nothing, score, call.Wanted(), heads, **restrictions)
-    for watcher in watching.watchers():
-        watcher.saw(problem)
+    for observer in observers.current():
+        observer.saw(problem)
 
 
 class _Within(nn.Module):

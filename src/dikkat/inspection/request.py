@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor
@@ -13,9 +13,32 @@ Overview = int | tuple[int, int]
 Pool = Literal["mean", "max"]
 
 
+class Requesting(TypedDict, total=False):
+    """The keyword arguments that say what to return of the weights of a call.
+
+    Attributes:
+        rows: Which queries' weights, counted from 0, or from the end below 0.
+        top_k: How many of each query's largest weights, from 1 to m.
+        sums: Whether to sum the weights of each key over the queries.
+        entropy: Whether to return the entropy of each query's weights.
+        argmax: Whether to return the key with the largest weight of each query.
+        overview: Rows and columns, or one number for both, that the map is pooled to; at most as many as there are
+            queries and keys.
+        pool: How the weights of a cell are pooled: "mean" or "max".
+    """
+
+    rows: Sequence[int] | Tensor | None
+    top_k: int | None
+    sums: bool
+    entropy: bool
+    argmax: bool
+    overview: Overview | None
+    pool: Pool
+
+
 @dataclass(frozen=True)
 class Inspection:
-    """What was asked for of the weights of one call, in float32 or float64; None for what was not.
+    """The requested summaries of the weights of one call, in float32 or float64; None for what was not requested.
 
     Attributes:
         lse: (..., n), the log-sum-exp of each query's scores; −∞ where it sees no key. Another `inspect` of the same
@@ -47,14 +70,14 @@ class Inspection:
         return Inspection(**{name: tensor[index] for name, tensor in self.tensors().items()})
 
     def tensors(self) -> dict[str, Tensor]:
-        """What is there, by name."""
+        """The tensors that there are, by name."""
         named = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {name: tensor for name, tensor in named if tensor is not None}
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to tell of the weights of a call: the keywords of `inspect` and `record`."""
+    """The keywords of `inspect` and `record` that say what to return, checked."""
 
     rows: Sequence[int] | Tensor | None = None
     tile: tuple[slice, slice] | None = None
@@ -73,7 +96,7 @@ class Request:
         if self.top_k is not None:
             _check_whole("top_k", self.top_k, "the number of keys")
         for size in self._resolution() or ():
-            _check_whole("overview", size, "as many cells as are wanted")
+            _check_whole("overview", size, "the number of cells")
         if self.pool not in ("mean", "max"):
             raise ValueError(f"pool: got {self.pool!r}; expected 'mean' or 'max'")
         self.indices()

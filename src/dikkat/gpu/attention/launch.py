@@ -22,8 +22,6 @@ from dikkat.masking import Restrictions, have_tangents
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds, farthest
 from dikkat.problem.operator import Gradients, Operator, Output, Upstream, upstream
-from dikkat.problem.summary import Asked, Summary
-from dikkat.state import log_sum_exp
 
 _INF = float("inf")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
@@ -88,14 +86,13 @@ class _Kernels(NamedTuple):
     pairs: Any
     kernel: Any
     gradients: Any
-    summaries: Any
 
 
 def _kernels() -> _Kernels:
     """The modules of kernels; Triton is imported when it is first used."""
-    from dikkat.gpu.attention import gradients, kernel, pairs, summaries
+    from dikkat.gpu.attention import gradients, kernel, pairs
 
-    return _Kernels(pairs, kernel, gradients, summaries)
+    return _Kernels(pairs, kernel, gradients)
 
 
 def _on(problem: Problem) -> AbstractContextManager[Any]:
@@ -403,48 +400,3 @@ class _Pull:
 
 
 run = Operator("triton", _forward, _backward)
-
-
-def can_summarise(asked: Asked) -> bool:
-    """Whether there are kernels for what is asked for of the weights: sums, entropy and the largest one."""
-    return asked.top <= 1 and asked.cells is None
-
-
-def summarise(problem: Problem, asked: Asked) -> Summary:
-    """What is asked for of the weights of a call, of which no more than a tile is ever there.
-
-    Args:
-        problem: The call, not empty; its values are not looked at.
-        asked: Which summaries, of those that there are kernels for.
-
-    Returns:
-        The summaries, without gradients.
-    """
-    problem = problem.wide()
-    _check_readable(problem)
-    limits, lead = problem.limits, problem.lead
-    n, m, new = limits.queries, limits.keys, problem.query.new_empty
-    peak, total, entropy = (new((*lead, n)) for _ in range(3))
-    place, sums = new((*lead, n), dtype=torch.int32), new((*lead, m))
-    blocks, everything = _blocks(problem), slice(0, n)
-    with _on(problem):
-        scored = _scored(problem, _made_once(problem, blocks), blocks, everything)
-        sizes, restricted = sizes_of(lead), _limits(limits, None, everything)
-        numbers = sizes, n, m, problem.query.shape[-1], m - n
-        chosen: dict[str, Any] = {
-            "CAUSAL": limits.causal, "PROFILE": _profile(problem), "BM": blocks.rows, "BN": blocks.keys,
-            "W": blocks.warps, "num_warps": blocks.warps, "maxnreg": 128,
-        }  # fmt: skip
-        rows = _kernels().summaries.by_query[(lead.numel() * -(-n // blocks.rows),)]
-        rows(scored, restricted, peak, total, entropy, place, *numbers, **chosen)
-        if asked.sums:
-            keys = _kernels().summaries.by_key[(lead.numel() * -(-m // blocks.keys),)]
-            keys(scored, restricted, peak, total, sums, *numbers, **chosen)
-    largest = (1 / total).masked_fill(total == 0, 0.0)  # e^(peak − peak) / total
-    return Summary(
-        log_sum_exp(peak, total)[0],
-        largest[..., None] if asked.top else None,
-        place[..., None].long() if asked.top else None,
-        sums if asked.sums else None,
-        entropy if asked.entropy else None,
-    )

@@ -35,8 +35,8 @@ def record(model: nn.Module, **request: Unpack[Requesting]) -> Iterator[Trace]:
     `torch.nn.MultiheadAttention`, and `torch.nn.functional.scaled_dot_product_attention` inside any module; so too
     Hugging Face's models with `attn_implementation="dikkat"`, `"sdpa"` or `"eager"`, but not with flash or flexible
     attention. Weights are those before dropout; they are summarised at once, moved to the CPU, and have no gradient.
-    Neither the model's results nor its gradients change, but for the rounding where PyTorch would have
-    taken a shortcut in evaluation, or a recurrence one for a single step.
+    Neither the model's results nor its gradients change, but for rounding where a shortcut would have gone by a module
+    without calling it: PyTorch's for encoders in evaluation, a recurrence's for a step, a compiled search.
 
     A call belongs to the innermost module of the model that is being called (`module(...)`), which hooks on the modules
     tell meanwhile; a module's other methods count as part of what called them. Other threads are not seen, and may

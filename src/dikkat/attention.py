@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from dikkat import call, program
 from dikkat.backends import BACKENDS, choose, pack
 from dikkat.masking import Hiding, Restricting, check_names, restrict
+from dikkat.problem import Result
 from dikkat.scores import Score
 from dikkat.snapshot import Writes, frozen, learns, traced
 from dikkat.state import State, merge
@@ -247,7 +248,22 @@ def attend(
     """
     wanted = call.Wanted(dropout, wants_weights=return_weights)
     result = program.run(query, key, value, score, wanted, impl, valid_lens, mask, causal, key_bias, exclude)
-    return call.output(result, value, return_weights)
+    return output_of(result, value, return_weights)
+
+
+def output_of(result: Result, value: Tensor, return_weights: bool) -> Tensor | tuple[Tensor, Tensor]:
+    """The return value of `attend`, in the dtype of `value`."""
+    mean = result.mean
+    if mean.dtype is not value.dtype:
+        mean = mean.to(value.dtype)
+    return (mean, weights_of(result).to(value.dtype)) if return_weights else mean
+
+
+def weights_of(result: Result) -> Tensor:
+    """The weights of a result, for a call that asked for them."""
+    if result.weights is None:  # pragma: no cover - an implementation that shows no weights has that as an obstacle
+        raise RuntimeError("the implementation returned no weights")
+    return result.weights
 
 
 def attention_state(
@@ -331,7 +347,7 @@ def attention_weights(
     call.check_features("key", key)
     nothing = key.new_empty((*key.shape[:-1], 0))
     result = program.run(query, key, nothing, score, call.Wanted(wants_weights=True), impl, **restrictions)
-    return call.weights(result).to(query.dtype)
+    return weights_of(result).to(query.dtype)
 
 
 def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:
@@ -457,7 +473,7 @@ def attend_memory(
     problem = call.problem_of_projected(
         query, memory.key, memory.value, score, wanted, memory.valid_lens, memory.packed, **restrictions
     )
-    return call.output(program.dispatch(problem, impl), memory.value, return_weights)
+    return output_of(program.dispatch(problem, impl), memory.value, return_weights)
 
 
 def implementations(

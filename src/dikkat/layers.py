@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from dikkat import call, program
-from dikkat.attention import Restricted, attend
+from dikkat.addresses import autocasts
+from dikkat.attention import Restricted, attend, output_of
 from dikkat.distributed.front import attend_heads_together
 from dikkat.distributed.ranks import Ranks
-from dikkat.masking import OWN_DIMENSIONS, Restricting, autocasts, check_names
+from dikkat.masking import OWN_DIMENSIONS, Restricting, check_names
 from dikkat.scores import Additive, Bilinear, Dot, Gaussian, ScaledDot, Score, linear, whole
 
 if TYPE_CHECKING:
@@ -422,7 +423,7 @@ def attend_heads(
         heads = call.Heads(num_heads, tuple(map(by_head, projections)))
         if ranks is None:
             problem = call.problem(query, key, value, score, wanted, heads, **restrictions)
-            output = call.output(program.dispatch(problem, impl), problem.value, return_weights)
+            output = output_of(program.dispatch(problem, impl), problem.value, return_weights)
         elif return_weights:
             raise ValueError(
                 "return_weights: got True with a group; expected False: no rank has a whole row of weights"

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from dikkat import call, observers
-from dikkat.addresses import check_room
+from dikkat.addresses import PLAIN, autocasts, check_room, extremes, is_eager
 from dikkat.backends import BACKENDS, choose
-from dikkat.masking import PLAIN, autocasts, extremes, is_eager, is_finite
 from dikkat.problem import Problem, Result
 from dikkat.problem.arithmetic import farthest
 from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, ScaledDot, Score, VectorSum
@@ -135,19 +134,25 @@ class Program(NamedTuple):
         harmless = True if reads else None
         problem = template.again(query=query, key=key, weight=weight, value=value, limits=limits, harmless=harmless)
         if hides and self.records:
-            if (reads or projects_keys) and not is_finite(key):
+            if (reads or projects_keys) and not _is_finite(key):
                 return None
-            if self.name == "numba" and not is_finite(value):  # its backward reads values that its forward skips
+            if self.name == "numba" and not _is_finite(value):  # its backward reads values that its forward skips
                 return None
         if clips and not _reach(query) + _reach(key) <= farthest(query.shape[-1], query.dtype):
             return None
         result = backend.run(problem, None)
-        return None if reads and not is_finite(result.mean) else result
+        return None if reads and not _is_finite(result.mean) else result
 
 
 def _reach(tensor: Tensor) -> float:
     """A bound of the absolute values; ∞ or NaN where they are not finite."""
     return float(torch.linalg.vector_norm(tensor.detach()))
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether all is finite, as far as a sum tells; one that overflows is taken for one that is not."""
+    total = tensor.detach().sum().item()
+    return total - total == 0
 
 
 # By what can be seen of a call before its projections, and then of them.

@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from dikkat import call, observers, program
+from dikkat.addresses import check_dense
+from dikkat.attention import weights_of
 from dikkat.backends import choose
 from dikkat.cpu.attention import launch
 from dikkat.inspection.blocks import in_blocks, numbers_of_a_row, of_keys, of_rows, summarise
 from dikkat.inspection.request import Inspection, Request, Requesting
-from dikkat.masking import Restricting, check_dense, check_names
+from dikkat.masking import Restricting, check_names
 from dikkat.problem import Problem
 from dikkat.problem.summary import Asked, Summary
 from dikkat.scores import Score
@@ -178,7 +180,7 @@ def _lse_and_weights(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:
     result = program.dispatch(problem, impl)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
-    return result.lse, call.weights(result)
+    return result.lse, weights_of(result)
 
 
 def _rectangle(problem: Problem, rows: slice, cols: slice, lse: Tensor, impl: str) -> Tensor:

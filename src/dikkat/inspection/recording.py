@@ -14,11 +14,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from dikkat import observers
+from dikkat.addresses import transformed
 from dikkat.inspection.captured import of_fused_function, of_multi_head_function, of_weights
 from dikkat.inspection.front import inspected, is_by_product
 from dikkat.inspection.request import Inspection, Request, Requesting
 from dikkat.inspection.trace import Trace
-from dikkat.masking import check_names, transformed
+from dikkat.masking import check_names
 from dikkat.problem import Problem, Result
 
 _CAPTURED: dict[Any, Callable[..., Inspection]] = {

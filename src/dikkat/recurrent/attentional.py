@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from dikkat import call, observers, scores
+from dikkat.addresses import check_dense
 from dikkat.attention import Memory, project_keys
 from dikkat.backends import pack
 from dikkat.cpu.recurrence.launch import Stepper
-from dikkat.masking import check_dense
 from dikkat.recurrent import sequence
 from dikkat.recurrent.cells import StackedCells
 from dikkat.recurrent.sequence import Masks, State, Task

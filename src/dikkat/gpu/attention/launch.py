@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from dikkat import addresses
+from dikkat.addresses import have_tangents
 from dikkat.gpu.attention import ranges
 from dikkat.gpu.attention.operands import Limits, Operand, Scored, operand, sizes_of
-from dikkat.masking import Restrictions, have_tangents
+from dikkat.masking import Restrictions
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds, farthest
 from dikkat.problem.operator import Gradients, Operator, Output, Upstream, upstream

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         prepare,
     )
     from dikkat.huggingface import register_transformers
-    from dikkat.inspection import Inspection, Trace, inspect, record
+    from dikkat.inspection import Inspection, Requesting, Trace, inspect, record
     from dikkat.layers import (
         AdditiveAttention,
         BilinearAttention,
@@ -42,6 +42,7 @@ __all__ = [
     "KernelAttention",
     "Memory",
     "MultiHeadAttention",
+    "Requesting",
     "Restricting",
     "SelfAttention",
     "State",

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from dikkat import call, observers, program
-from dikkat.addresses import check_dense
 from dikkat.attention import weights_of
 from dikkat.backends import choose
 from dikkat.cpu.attention import launch
-from dikkat.inspection.blocks import in_blocks, numbers_of_a_row, of_keys, of_rows, summarise
+from dikkat.inspection.blocks import in_blocks, numbers_of_a_row, of_rows, summarise
 from dikkat.inspection.request import Inspection, Request, Requesting
 from dikkat.masking import Restricting, check_names
 from dikkat.problem import Problem
@@ -29,8 +28,6 @@ def inspect(
     *,
     score: Score,
     value: Tensor | None = None,
-    lse: Tensor | None = None,
-    tile: tuple[slice, slice] | None = None,
     impl: str = "auto",
     **call_and_request: Unpack[Inspecting],
 ) -> Inspection:
@@ -48,10 +45,7 @@ def inspect(
         key: (..., m, d_k), of the same dtype.
         score: The scoring function a.
         value: (..., m, d_v): the output of `attend` is returned as well. In compiled code all that is requested, but
-            for `rows` and `tile`, is then a by-product of the same walk over the keys, and costs little beside it.
-        lse: (..., n), the call's log-sum-exp, which `dikkat.attention_state` and `inspect` return: with it weights are
-            known at first sight, and a rectangle can be computed alone.
-        tile: Two slices, of queries and of keys: which rectangle of the weights to return.
+            for `rows`, is then a by-product of the same walk over the keys, and costs little beside it.
         impl: "auto", or the name of one implementation, which then runs or raises.
         **call_and_request: Which keys a query may see (`Restricting`); what to return (`Requesting`).
 
@@ -72,11 +66,11 @@ def inspect(
         >>> seen = dikkat.inspect(x, x, score=dikkat.scores.Dot(), causal=True, top_k=1, sums=True)
         >>> seen.top_keys.flatten(), seen.sums.sum()
         (tensor([0, 1, 2]), tensor(3.))
-        >>> dikkat.inspect(x, x, score=dikkat.scores.Dot(), causal=True, lse=seen.lse, rows=[0]).rows
+        >>> dikkat.inspect(x, x, score=dikkat.scores.Dot(), causal=True, rows=[0]).rows
         tensor([[1., 0., 0.]])
     """
     check_names(call_and_request, Inspecting)
-    request = Request(tile=tile, **_part(call_and_request, Requesting))
+    request = Request(**_part(call_and_request, Requesting))
     call.check_score(score)
     call.check_features("key", key)
     with torch.no_grad(), observers.only():
@@ -84,39 +78,27 @@ def inspect(
             query, key, _no_values(key, key.shape[:-2]) if value is None else value, score,
             call.Wanted(wants_state=True, wants_weights=True), **_part(call_and_request, Restricting),
         )  # fmt: skip
-        if lse is not None:
-            _check_lse(lse, problem)
-        found = inspected(problem, request, lse, impl, pools=value is not None)
-    return found if value is None or found.output is None else replace(found, output=found.output.to(value.dtype))
+        seen = inspected(problem, request, impl, pools=value is not None)
+    return seen if value is None or seen.output is None else replace(seen, output=seen.output.to(value.dtype))
 
 
 def _part(named: Inspecting, names: type) -> dict[str, Any]:
     return {name: given for name, given in named.items() if name in names.__annotations__}
 
 
-def inspected(
-    problem: Problem, request: Request, lse: Tensor | None = None, impl: str = "auto", *, pools: bool = False
-) -> Inspection:
+def inspected(problem: Problem, request: Request, impl: str = "auto", *, pools: bool = False) -> Inspection:
     """The requested summaries of a checked call; and its output, if `pools`, in the dtype that was computed in."""
     whole = replace(problem, wants_state=True, wants_weights=True)
     problem = replace(whole, value=_no_values(problem.value, problem.lead))
     queries, keys, device = problem.limits.queries, problem.limits.keys, problem.query.device
-    asked, corner = request.asked(queries, keys), request.corner(queries, keys)
-    chosen = request.chosen(queries, device)
-    if lse is not None and asked == Asked() and not pools:
-        summary = Summary(lse)
-    else:
-        summary = _summary(problem, asked, lse, impl, whole if pools else None)
-
-    def weights(rows: Tensor) -> Tensor:
-        return _lse_and_weights(of_rows(problem, rows), impl)[1]
-
-    return answer(
-        summary,
-        request,
-        None if chosen is None else in_blocks(weights, chosen, numbers_of_a_row(problem)),
-        None if corner is None else _rectangle(problem, *corner, summary.lse, impl),
-    )
+    asked, chosen = request.asked(queries, keys), request.chosen(queries, device)
+    summary = _summary(problem, asked, impl, whole if pools else None)
+    rows = None
+    if chosen is not None:
+        rows = in_blocks(
+            lambda block: _lse_and_weights(of_rows(problem, block), impl)[1], chosen, numbers_of_a_row(problem)
+        )
+    return answer(summary, request, rows)
 
 
 def is_by_product(name: str, problem: Problem) -> bool:
@@ -126,7 +108,7 @@ def is_by_product(name: str, problem: Problem) -> bool:
     return name == "numba" and not learns and not wants_more
 
 
-def answer(summary: Summary, request: Request, rows: Tensor | None, tile: Tensor | None) -> Inspection:
+def answer(summary: Summary, request: Request, rows: Tensor | None) -> Inspection:
     """A summary, under the names of the request."""
     top, keys = summary.top_weights, summary.top_keys
     if keys is not None and top is not None:  # of what weighs nothing, who is seen cannot be told by the weight
@@ -134,7 +116,6 @@ def answer(summary: Summary, request: Request, rows: Tensor | None, tile: Tensor
     return Inspection(
         summary.lse,
         rows,
-        tile,
         None if request.top_k is None else top,
         None if request.top_k is None else keys,
         summary.sums,
@@ -145,27 +126,18 @@ def answer(summary: Summary, request: Request, rows: Tensor | None, tile: Tensor
     )
 
 
-def _check_lse(lse: Tensor, problem: Problem) -> None:
-    check_dense("lse", lse)
-    shape = (*problem.lead, problem.limits.queries)
-    if tuple(lse.shape) != shape:
-        raise ValueError(f"lse: got shape {tuple(lse.shape)}; expected {shape}, as dikkat.attention_state returns it")
-    if lse.dtype != problem.dtype:
-        raise TypeError(f"lse: got dtype {lse.dtype}; expected {problem.dtype}, as dikkat.attention_state returns it")
-
-
 def _no_values(like: Tensor, lead: torch.Size) -> Tensor:
     """Values (..., m, 1) of a call whose weights alone are looked at."""
     return like.new_zeros(1).expand(*lead, like.shape[-2], 1)
 
 
-def _summary(problem: Problem, asked: Asked, lse: Tensor | None, impl: str, whole: Problem | None) -> Summary:
+def _summary(problem: Problem, asked: Asked, impl: str, whole: Problem | None) -> Summary:
     """The summaries, in compiled code where that runs and is worth it or was named; and the mean of the whole call."""
     name = choose(problem).name if impl == "auto" else impl
     limits, compiled = problem.limits, name == "numba" or (impl == "auto" and name != "reference")
     some = limits.queries and limits.keys and problem.lead.numel()
     if some and compiled and not launch.obstacles(problem):
-        return launch.summarise(whole or problem, asked, lse, pools=whole is not None)
+        return launch.summarise(whole or problem, asked, pools=whole is not None)
     each, device = numbers_of_a_row(problem), problem.query.device
     summary = summarise(
         lambda rows: _lse_and_weights(of_rows(problem, rows), name), limits.queries, limits.keys, each, asked, device
@@ -181,19 +153,3 @@ def _lse_and_weights(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
     return result.lse, weights_of(result)
-
-
-def _rectangle(problem: Problem, rows: slice, cols: slice, lse: Tensor, impl: str) -> Tensor:
-    """The weights of a rectangle, from its own scores and the rows' log-sum-exps.
-
-    Those that its keys alone would have, times the share that its keys have of all.
-    """
-    index = torch.arange(problem.limits.queries, device=problem.query.device)[rows]
-
-    def weights(part: Tensor) -> Tensor:
-        own, within = _lse_and_weights(of_keys(of_rows(problem, part), cols), impl)
-        share = (own - lse[..., part]).exp().masked_fill(own == -float("inf"), 0.0)
-        return within * share[..., None]
-
-    each = numbers_of_a_row(problem) // max(1, problem.limits.keys) * (cols.stop - cols.start)
-    return in_blocks(weights, index, each)

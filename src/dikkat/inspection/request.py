@@ -41,10 +41,9 @@ class Inspection:
     """The requested summaries of the weights of one call, in float32 or float64; None for what was not requested.
 
     Attributes:
-        lse: (..., n), the log-sum-exp of each query's scores; −∞ where it sees no key. Another `inspect` of the same
-            call that is given it has less to do. None in the record of a recurrence, which has its weights alone.
+        lse: (..., n), the log-sum-exp of each query's scores; −∞ where it sees no key. None in the record of a
+            recurrence, which has its weights alone.
         rows: (..., r, m), the weights of the chosen queries.
-        tile: (..., r, c), the weights of the rectangle.
         top_weights: (..., n, k), the largest weights of each query, from the largest on.
         top_keys: (..., n, k) int64, the keys that have them; −1 where fewer keys have a weight above 0.
         sums: (..., m), for each key the sum of its weights over the queries: how much it was looked at in all.
@@ -56,7 +55,6 @@ class Inspection:
 
     lse: Tensor | None = None
     rows: Tensor | None = None
-    tile: Tensor | None = None
     top_weights: Tensor | None = None
     top_keys: Tensor | None = None
     sums: Tensor | None = None
@@ -80,7 +78,6 @@ class Request:
     """The keywords of `inspect` and `record` that say what to return, checked."""
 
     rows: Sequence[int] | Tensor | None = None
-    tile: tuple[slice, slice] | None = None
     top_k: int | None = None
     sums: bool = False
     entropy: bool = False
@@ -100,10 +97,6 @@ class Request:
         if self.pool not in ("mean", "max"):
             raise ValueError(f"pool: got {self.pool!r}; expected 'mean' or 'max'")
         self.indices()
-        if self.tile is not None and not (
-            isinstance(self.tile, tuple) and len(self.tile) == 2 and all(isinstance(part, slice) for part in self.tile)
-        ):
-            raise TypeError(f"tile: got {self.tile!r}; expected two slices, of queries and of keys")
 
     def _resolution(self) -> tuple[int, int] | None:
         if self.overview is None or isinstance(self.overview, int):
@@ -147,22 +140,6 @@ class Request:
             if not -queries <= row < queries:
                 raise ValueError(f"rows: got {row}; expected {-queries} to {queries - 1}, as there are {queries}")
         return None if rows is None else torch.tensor([row % queries for row in rows], dtype=torch.int64, device=device)
-
-    def corner(self, queries: int, keys: int) -> tuple[slice, slice] | None:
-        """The rectangle within a call of so many queries and keys.
-
-        Raises:
-            ValueError: It has a step, or reaches past the end.
-        """
-        if self.tile is None:
-            return None
-        bounds = []
-        for name, part, length in zip(("queries", "keys"), self.tile, (queries, keys), strict=True):
-            start, stop = 0 if part.start is None else part.start, length if part.stop is None else part.stop
-            if part.step not in (None, 1) or not 0 <= start < stop <= length:
-                raise ValueError(f"tile: got {part} of {name}; expected a slice within 0 to {length}, without a step")
-            bounds.append(slice(start, stop))
-        return bounds[0], bounds[1]
 
 
 def _check_whole(name: str, size: object, most: str) -> None:

@@ -345,7 +345,7 @@ def test_tensors_that_stand_for_many_values_are_refused() -> None:
     [
         ("model", {"sums": True}, TypeError, "model: got str; expected a torch.nn.Module"),
         (nn.Linear(3, 3), {}, ValueError, "record: got nothing to record; expected rows, top_k"),
-        (nn.Linear(3, 3), {"overview": 0}, ValueError, "overview: got 0; expected at least 1"),
+        (nn.Linear(3, 3), {"overview": 0}, ValueError, "overview: got 0; expected a whole number of at least 1"),
     ],
 )
 def test_bad_input(model: Any, asked: dict[str, Any], error: type[Exception], message: str) -> None:

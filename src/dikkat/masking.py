@@ -286,18 +286,7 @@ def restrict(
     key_bias: Tensor | None = None,
     exclude: Tensor | None = None,
 ) -> Restrictions:
-    """Check the restrictions of a call and bring them into one form.
-
-    Args:
-        lead: The leading dimensions of the call, broadcast over query, key and value.
-        queries: n.
-        keys: m.
-        device: The call's device.
-        valid_lens: (B,) or (B, n) integers in 0 ... m.
-        mask: Booleans that broadcast to (..., n, m); True takes part.
-        causal: Whether query i sees keys j <= i + m − n only.
-        key_bias: (..., m), floating point.
-        exclude: (..., n) integers in −1 ... m − 1.
+    """Check the restrictions of a call, as of `Restricting`, and bring them into one form.
 
     Raises:
         TypeError: A tensor of the wrong kind.

@@ -155,6 +155,14 @@ def attended(query: Tensor, key: Tensor, weight: Tensor, value: Tensor) -> Dense
     return Dense(*(t.detach().cpu() for t in (out, *grads)))
 
 
+def assert_within_budget(*operands: Tensor) -> None:
+    exact, plain = dense(*operands, torch.float64), dense(*operands, torch.float32)
+    for name, came, true, near, scale in zip(
+        Dense._fields, attended(*operands), exact, plain, scales(*operands), strict=True
+    ):
+        assert_as_good(name, came, true, near, scale)
+
+
 def spike(tensor: Tensor, row: int, feature: int, value: float) -> Tensor:
     tensor = tensor.clone()
     tensor[row, feature] = value
@@ -186,11 +194,7 @@ def test_every_range_is_within_the_error_budget(how: str) -> None:
     query, key = change(torch.randn(19, 7), torch.randn(29, 7))
     assert low < float(query.abs().max() + key.abs().max()) <= high or how == "subnormal"
     operands = query, key, torch.randn(7), torch.randn(29, 5)
-    exact, plain = dense(*operands, torch.float64), dense(*operands, torch.float32)
-    for name, came, true, near, scale in zip(
-        Dense._fields, attended(*operands), exact, plain, scales(*operands), strict=True
-    ):
-        assert_as_good(name, came, true, near, scale)
+    assert_within_budget(*operands)
 
 
 def test_folded_reciprocals_do_not_overflow_where_a_small_one_matters() -> None:
@@ -209,11 +213,7 @@ def test_folded_reciprocals_do_not_overflow_where_a_small_one_matters() -> None:
 def test_any_number_of_features(features: int) -> None:
     torch.manual_seed(features)
     operands = torch.randn(2, features), torch.randn(3, features), torch.randn(features) / features, torch.randn(3, 37)
-    exact, plain = dense(*operands, torch.float64), dense(*operands, torch.float32)
-    for name, came, true, near, scale in zip(
-        Dense._fields, attended(*operands), exact, plain, scales(*operands), strict=True
-    ):
-        assert_as_good(name, came, true, near, scale)
+    assert_within_budget(*operands)
 
 
 def test_a_triangular_kernel_has_no_slope_at_its_tip() -> None:
@@ -414,25 +414,7 @@ def test_parts_of_the_backward_add_up_and_are_the_same_each_time(case: str, monk
             torch.testing.assert_close(came, whole[name], rtol=1e-5, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
-# --- as an operator
-
-
-def test_opcheck() -> None:
-    made = single("additive", "lengths a query")
-    caught: list[Any] = []
-    operator = torch.ops.dikkat.triton.default
-
-    class Catch(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func is operator:
-                caught.append(args)
-            return func(*args, **(kwargs or {}))
-
-    with Catch():
-        made.run("triton", return_weights=True)
-    (args,) = caught
-    detached = tuple(a.detach().requires_grad_(a.is_floating_point()) if isinstance(a, Tensor) else a for a in args)
-    torch.library.opcheck(operator, detached)
+# --- under transforms; the operator's own code is that of all, which `test_transforms` checks
 
 
 def test_compile_and_vmap() -> None:
@@ -459,11 +441,4 @@ def test_tiles_of_their_own_size(
         torch.randn(queries, features), torch.randn(keys, features), torch.randn(features) / 8,
         torch.randn(keys, values),
     )  # fmt: skip
-    exact, plain = dense(*operands, torch.float64), dense(*operands, torch.float32)
-    for name, came, true, near, scale in zip(
-        Dense._fields, attended(*operands), exact, plain, scales(*operands), strict=True
-    ):
-        assert_as_good(name, came, true, near, scale)
-
-
-# --- what is told of the weights
+    assert_within_budget(*operands)

@@ -87,7 +87,7 @@ def attend(
 
 
 class _Shard(NamedTuple):
-    """What a rank has of the sequence: its keys and values, and the restrictions of the whole call."""
+    """A rank's part of a call: its keys and values, and the restrictions of the whole."""
 
     query: Tensor
     key: Tensor
@@ -155,12 +155,10 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
         "recorded": bool(observers.current()),
     }
     for name, given in restrictions.items():
-        if not isinstance(given, Tensor):
-            found[name] = given
-        elif name == "key_bias":
-            found[name] = (*given.shape[:-1], "…", str(given.dtype))
+        if isinstance(given, Tensor):  # a bias is of this rank's keys, and they may be of any number
+            found[name] = (*(given.shape[:-1] if name == "key_bias" else given.shape), str(given.dtype))
         else:
-            found[name] = (*given.shape, str(given.dtype))
+            found[name] = given
     return found
 
 

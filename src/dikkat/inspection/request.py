@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dikkat.problem.summary import Asked
+from dikkat.scores import whole
 
 Overview = int | tuple[int, int]
 Pool = Literal["mean", "max"]
@@ -91,41 +92,35 @@ class Request:
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}: got {type(getattr(self, name)).__name__}; expected True or False")
         if self.top_k is not None:
-            _check_whole("top_k", self.top_k, "the number of keys")
-        for size in self._resolution() or ():
-            _check_whole("overview", size, "the number of cells")
+            whole("top_k", self.top_k)
+        for size in self._cells() or ():
+            whole("overview", size)
         if self.pool not in ("mean", "max"):
             raise ValueError(f"pool: got {self.pool!r}; expected 'mean' or 'max'")
-        self.indices()
+        self._indices()
 
-    def _resolution(self) -> tuple[int, int] | None:
+    def _cells(self) -> tuple[int, int] | None:
         if self.overview is None or isinstance(self.overview, int):
             return None if self.overview is None else (self.overview, self.overview)
         if not isinstance(self.overview, tuple) or len(self.overview) != 2:
             raise TypeError(f"overview: got {self.overview!r}; expected a whole number of cells, or (rows, columns)")
         return self.overview
 
-    def indices(self) -> list[int] | None:
-        """The chosen rows, as they were given."""
-        if self.rows is None:
-            return None
-        given = self.rows.tolist() if isinstance(self.rows, Tensor) and self.rows.ndim == 1 else self.rows
-        if isinstance(given, str | Tensor) or not isinstance(given, Sequence):
-            raise TypeError(f"rows: got {type(self.rows).__name__}; expected a list of whole numbers, or such a tensor")
-        for row in given:
-            if isinstance(row, bool) or not isinstance(row, int):
-                raise TypeError(f"rows: got {row!r} ({type(row).__name__}); expected whole numbers")
+    def _indices(self) -> list[int]:
+        given = self.rows.tolist() if isinstance(self.rows, Tensor) else self.rows or ()
+        if not isinstance(given, Sequence) or not all(type(row) is int for row in given):
+            raise TypeError(f"rows: got {self.rows!r}; expected a list of whole numbers, or such a tensor")
         return list(given)
 
     def asked(self, queries: int, keys: int) -> Asked:
-        """The summaries that are wanted of a call of so many queries and keys.
+        """The summaries that are requested of a call of so many queries and keys.
 
         Raises:
             ValueError: There are fewer keys than `top_k`.
         """
         if self.top_k is not None and self.top_k > keys:
             raise ValueError(f"top_k: got {self.top_k}; expected 1 to {keys}, the number of keys")
-        top, cells = max(self.top_k or 0, int(self.argmax)), self._resolution()
+        top, cells = max(self.top_k or 0, int(self.argmax)), self._cells()
         cells = None if cells is None else (min(cells[0], queries), min(cells[1], keys))
         return Asked(top, self.sums, self.entropy, cells, self.pool == "max" and cells is not None)
 
@@ -135,15 +130,8 @@ class Request:
         Raises:
             ValueError: A row past the end.
         """
-        rows = self.indices()
-        for row in rows or ():
+        rows = self._indices()
+        for row in rows:
             if not -queries <= row < queries:
                 raise ValueError(f"rows: got {row}; expected {-queries} to {queries - 1}, as there are {queries}")
-        return None if rows is None else torch.tensor([row % queries for row in rows], dtype=torch.int64, device=device)
-
-
-def _check_whole(name: str, size: object, most: str) -> None:
-    if isinstance(size, bool) or not isinstance(size, int):
-        raise TypeError(f"{name}: got {size!r} ({type(size).__name__}); expected a whole number")
-    if size < 1:
-        raise ValueError(f"{name}: got {size}; expected at least 1, and at most {most}")
+        return None if self.rows is None else torch.tensor(rows, dtype=torch.int64, device=device) % queries

@@ -56,7 +56,7 @@ PLAIN = frozenset({Tensor, torch.nn.Parameter})
 
 
 def can_read_values(*tensors: Tensor) -> bool:
-    """Whether Python may look at the values of these tensors, here and now, at no great cost."""
+    """True where Python may look at the values of these tensors, here and now, at no great cost."""
     if torch.compiler.is_compiling() or transformed() or _recorded():
         return False
     if not all(type(t) in PLAIN for t in tensors):
@@ -65,9 +65,9 @@ def can_read_values(*tensors: Tensor) -> bool:
 
 
 def is_eager() -> bool:
-    """Whether operations run as they are called: nothing compiles, transforms, watches, casts or differentiates them.
+    """True where operations run as they are called: nothing compiles, transforms, casts or differentiates them.
 
-    All that is asked here takes less than a microsecond, together.
+    Small calls ask at every turn: all of it together takes less than a microsecond.
     """
     return not (
         torch.compiler.is_compiling()
@@ -80,12 +80,12 @@ def is_eager() -> bool:
 
 
 def watched() -> bool:
-    """Whether a mode is on that sees each operation of PyTorch's, and would see none of compiled code's."""
+    """True where a mode sees each operation of PyTorch's: it would see none of compiled code's."""
     return bool(torch._C._len_torch_dispatch_stack())  # no public function counts the modes
 
 
 def _recorded() -> bool:
-    """Whether `make_fx` records operations, for other values too."""
+    """True where `make_fx` records operations, for other values too."""
     return watched() and get_proxy_mode() is not None
 
 
@@ -94,19 +94,19 @@ def _capturing(tensors: tuple[Tensor, ...]) -> bool:
 
 
 def autocasts(device: str) -> bool:
-    """Whether autocast is on for this type of device; some devices have none."""
+    """True where autocast is on for this type of device; some devices have none."""
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def have_tangents(*tensors: Tensor) -> bool:
-    """Whether forward-mode differentiation is under way through any of these."""
+    """True where forward-mode differentiation goes through any of these."""
     if torch.compiler.is_compiling():
         return False
     return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
 
 
 def transformed() -> bool:
-    """Whether the call runs under `torch.func` (vmap, grad, jvp ...), where tensors stand for many values."""
+    """True under `torch.func` (vmap, grad, jvp ...), where tensors stand for many values."""
     if torch.compiler.is_compiling():
         return False
     return torch._C._functorch.peek_interpreter_stack() is not None  # torch.func has no public function that says it
@@ -135,7 +135,7 @@ def extremes(numbers: Tensor) -> tuple[int, int]:
 
 
 def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
-    """Where a tensor's numbers begin; whoever asks keeps the tensor until the call is over.
+    """The address of a tensor's numbers; the caller keeps the tensor until the call is over.
 
     Args:
         name: Of the tensor, for the error.
@@ -146,14 +146,14 @@ def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
         TypeError: Another dtype.
         ValueError: No numbers to read, or not so many in a row as the shape says.
     """
-    found = _start(name, tensor)
+    start = _start(name, tensor)
     if tensor.dtype != dtype:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected {dtype}")
     if not tensor.is_contiguous():
         raise ValueError(f"{name}: got strides {tensor.stride()}; expected a contiguous tensor")
     if tensor.untyped_storage().nbytes() < tensor.storage_offset() * dtype.itemsize + tensor.nbytes:
         check_room(name, tensor)
-    return found
+    return start
 
 
 def of_plain(tensor: Tensor) -> int | None:
@@ -163,23 +163,23 @@ def of_plain(tensor: Tensor) -> int | None:
     """
     if tensor.is_neg() or not tensor.is_contiguous():
         return None
-    needs, found = tensor.storage_offset() * tensor.itemsize + tensor.nbytes, tensor.data_ptr()
-    return found if tensor.untyped_storage().nbytes() >= needs and (found or not needs) else None
+    needs, start = tensor.storage_offset() * tensor.itemsize + tensor.nbytes, tensor.data_ptr()
+    return start if tensor.untyped_storage().nbytes() >= needs and (start or not needs) else None
 
 
 def rows_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
     """`address` of a matrix whose rows are contiguous, and may lie apart."""
-    found = _start(name, tensor)
+    start = _start(name, tensor)
     if tensor.dtype != dtype:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected {dtype}")
     if tensor.ndim != 2 or (tensor.stride(1) != 1 and tensor.shape[1] > 1) or tensor.stride(0) < 0:
         raise ValueError(f"{name}: got strides {tensor.stride()}; expected a matrix of contiguous rows")
     check_room(name, tensor)
-    return found
+    return start
 
 
 def of_array(array: np.ndarray[Any, Any]) -> int:
-    """Where the records of a NumPy array begin; whoever asks keeps the array until the call is over.
+    """The address of the records of a NumPy array; the caller keeps the array until the call is over.
 
     Raises:
         ValueError: They do not lie one behind the other.
@@ -224,7 +224,7 @@ _CPU = torch.device("cpu")  # a name would be looked up at each call
 
 
 def starts(tensors: Iterable[Tensor]) -> list[int]:
-    """Where tensors' numbers begin, to be compared and never read; nothing where one has no memory."""
+    """The addresses of tensors, to be compared and never read; none where one has no memory."""
     try:
         return list(map(Tensor.data_ptr, tensors))
     except RuntimeError:
@@ -232,7 +232,7 @@ def starts(tensors: Iterable[Tensor]) -> list[int]:
 
 
 def obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str]:
-    """Why compiled code cannot be called outside an operator, as PyTorch is now and with these tensors."""
+    """The reasons for which compiled code cannot be called outside an operator, now and with these tensors."""
     reasons, present = [], [tensor for tensor in tensors if tensor is not None]
     if any(tensor.device.type != device for tensor in present):
         reasons.append(f"it runs on {'the CPU' if device == 'cpu' else device}")
@@ -248,7 +248,7 @@ def obstacles(tensors: Iterable[Tensor | None], device: str = "cpu") -> list[str
 
 
 def without_numba() -> list[str]:
-    """Why nothing can be compiled for the CPU, if Numba cannot be imported; warns of it, once."""
+    """The reason for which nothing can be compiled, if Numba cannot be imported; warns of it, once."""
     return list(_without_numba())
 
 
@@ -271,19 +271,19 @@ _EXPECTED = "expected a dense tensor with numbers of its own, no fake, functiona
 
 
 def _start(name: str, tensor: Tensor) -> int:
-    """Where the numbers of a tensor on the CPU begin."""
+    """The address of the numbers of a tensor on the CPU."""
     # The dispatcher's keys are asked for only where cheaper checks fail: it shows in small calls.
     if type(tensor) not in PLAIN or not tensor.is_cpu or tensor.is_neg() or tensor.is_nested:
         _check(name, tensor, "cpu")
     try:
-        found = tensor.data_ptr()
+        start = tensor.data_ptr()
     except RuntimeError:  # what PyTorch says of functional, functorch's and sparse tensors
         raise _no_numbers(name, tensor, "cpu") from None
-    if not found and tensor.numel():
+    if not start and tensor.numel():
         _check(name, tensor, "cpu")
         check_room(name, tensor)
         raise _no_numbers(name, tensor, "cpu")
-    return found
+    return start
 
 
 def _check(name: str, tensor: Tensor, device: str) -> None:
@@ -314,7 +314,7 @@ def check_room(name: str, tensor: Tensor) -> None:
 
 
 def _reach(tensor: Tensor) -> int:
-    """How many numbers lie from a tensor's first to its last."""
+    """The number of numbers from a tensor's first to its last."""
     if not tensor.numel():
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))

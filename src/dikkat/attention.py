@@ -260,7 +260,7 @@ def output_of(result: Result, value: Tensor, return_weights: bool) -> Tensor | t
 
 
 def weights_of(result: Result) -> Tensor:
-    """The weights of a result, for a call that asked for them."""
+    """The weights of a result, of a call that requested them."""
     if result.weights is None:  # pragma: no cover - an implementation that shows no weights has that as an obstacle
         raise RuntimeError("the implementation returned no weights")
     return result.weights
@@ -384,7 +384,7 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
 
 
 def _keeps(score: Score, memory: Memory) -> bool:
-    """Whether a memory needs its own copy of the score: the score has tensors that may change, and is not trained."""
+    """True where a memory needs its own copy of the score, which has tensors that may change and is not trained."""
     changes = next(score.parameters(), next(score.buffers(), None)) is not None
     return changes and not traced() and not learns(score, memory.key, memory.value)
 
@@ -398,20 +398,20 @@ def project_keys(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor
             f"valid_lens: got shape {tuple(valid_lens.shape)}; expected {tuple(lead[:1])}, one length a batch "
             "element (for a length a query, give attend_memory a mask)"
         )
-    limits = restrict(lead, 1, key.shape[-2], key.device, valid_lens=valid_lens)
+    restrictions = restrict(lead, 1, key.shape[-2], key.device, valid_lens=valid_lens)
     same = key is value
     key = call.rank(key, len(lead))
     # Copies, so that writing to the caller's tensors later does not change the memory.
-    key = call.hide(key, limits.seen()) if limits.hide() else key.clone()
+    key = call.hide(key, restrictions.seen()) if restrictions.hide() else key.clone()
     if same:  # as in a decoder: one copy serves both
         value = key
     else:
         value = call.rank(value, len(lead))
-        value = call.hide(value, limits.seen()) if limits.hide() else value.clone()
+        value = call.hide(value, restrictions.seen()) if restrictions.hide() else value.clone()
     projected = score.project_key(key)
     if lead:  # `select` takes rows of all of them, so none may be broadcast over the first leading dimension
         projected, value = (t.expand(lead[:1] + t.shape[1:]) for t in (projected, value))
-    lens = None if limits.lens is None else limits.lens.reshape(lead[:1]).clone()
+    lens = None if restrictions.lens is None else restrictions.lens.reshape(lead[:1]).clone()
     return Memory(score, projected, value, lens, writes=None if traced() else Writes(score.parameters()))
 
 
@@ -515,8 +515,8 @@ def implementations(
     check_names(restrictions, Restricting)
     wanted = call.Wanted(dropout=dropout, wants_weights=return_weights, wants_state=return_state)
     first, problem, examined = choose(call.problem(query, key, value, score, wanted, **restrictions))
-    found = []
+    listed = []
     for name in sorted(BACKENDS, key=lambda name: name != first):
         reasons = tuple((examined.get(name) or BACKENDS[name].examine(problem)).reasons)
-        found.append(Implementation(name, not reasons, reasons))
-    return found
+        listed.append(Implementation(name, not reasons, reasons))
+    return listed

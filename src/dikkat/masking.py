@@ -22,7 +22,7 @@ _INF = float("inf")
 
 
 def are_harmless(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether all is finite, every inner product too: hidden pairs and values then have no effect as they are.
+    """True where all is finite, every inner product too: hidden pairs and values then have no effect as they are.
 
     A product that overflows would come to ∞ − ∞ where it is hidden by adding −∞. False where values cannot be read.
     """
@@ -164,20 +164,20 @@ class Restrictions:
         return reduce(torch.logical_and, parts)
 
     def vary_by_row(self) -> bool:
-        """Whether two queries of one batch element may see different keys."""
+        """True where two queries of one batch element may see different keys."""
         by_lens = self.lens is not None and self.lens.shape[-1] != 1
         by_mask = self.mask is not None and self.mask.shape[-2] != 1
         by_exclude = self.exclude is not None and self.exclude.shape[-1] != 1
         return self.queries > 1 and (self.causal or by_lens or by_mask or by_exclude)
 
     def leaves_some(self) -> bool:
-        """Whether it is known that every query sees a key."""
+        """True where it is known that every query sees a key."""
         others = self.mask is None and self.key_bias is None and self.exclude is None
         by_lens = self.lens is None or (self.extremes is not None and self.extremes[0] > 0)
         return others and by_lens and self.keys >= (self.queries if self.causal else 1)
 
     def hide(self) -> bool:
-        """Whether any pair may be hidden; without queries every key is hidden, and without keys every query."""
+        """True where any pair may be hidden; without queries every key is hidden, and without keys every query."""
         return self._restricts() or not (self.queries and self.keys)
 
     def _restricts(self) -> bool:
@@ -211,8 +211,8 @@ class Restrictions:
         before = torch.nn.functional.pad(allowed.to(torch.int64).cumsum(-1), (1, 0))
         count = _take(before, limit)
         if self.exclude is not None:
-            left_out = (self.exclude >= 0) & (self.exclude < limit)
-            count = count - torch.where(left_out, _take(allowed.to(torch.int64), self.exclude.clamp(min=0)), 0)
+            excluded = (self.exclude >= 0) & (self.exclude < limit)
+            count = count - torch.where(excluded, _take(allowed.to(torch.int64), self.exclude.clamp(min=0)), 0)
         return count > 0
 
     def _limit(self) -> Tensor:
@@ -259,14 +259,14 @@ def _take(table: Tensor, index: Tensor) -> Tensor:
 
 
 def _rows_over(limit: Tensor, keys: int) -> Tensor:
-    """(..., m): how many rows have a limit above each key."""
+    """(..., m): the number of rows with a limit above each key."""
     histogram = torch.zeros((*limit.shape[:-1], keys + 1), dtype=torch.int64, device=limit.device)
     histogram = histogram.scatter_add(-1, limit, torch.ones_like(limit))
     return histogram.flip(-1).cumsum(-1).flip(-1)[..., 1:]
 
 
 def _rows_at(exclude: Tensor, limit: Tensor, keys: int) -> Tensor:
-    """(..., m): how many rows would see each key, were it not the one they leave out."""
+    """(..., m): the number of rows that would see each key, were it not the one they exclude."""
     exclude, limit = torch.broadcast_tensors(exclude, limit)
     counted = ((exclude >= 0) & (exclude < limit)).to(torch.int64)
     index = exclude.clamp(0, max(0, keys - 1))
@@ -295,7 +295,7 @@ def restrict(
     if not isinstance(causal, bool):
         raise TypeError(f"causal: got {type(causal).__name__}; expected True or False")
     lens, known = (None, None) if valid_lens is None else _lens(valid_lens, lead, queries, keys, device)
-    found = Restrictions(
+    restrictions = Restrictions(
         queries,
         keys,
         lens=lens,
@@ -305,7 +305,7 @@ def restrict(
         exclude=None if exclude is None else _exclude(exclude, lead, queries, keys, device),
         device=device,
     )
-    return found if known is None else found.again(extremes=known)
+    return restrictions if known is None else restrictions.again(extremes=known)
 
 
 def _lens(
@@ -488,7 +488,7 @@ def masked_softmax(scores: Tensor, valid_lens: Tensor | int | None = None) -> Te
     if scores.ndim < 2:
         raise ValueError(f"scores: got shape {tuple(scores.shape)}; expected (..., queries, keys)")
     queries, keys = scores.shape[-2:]
-    limits = restrict(scores.shape[:-2], queries, keys, scores.device, valid_lens=valid_lens)
+    restrictions = restrict(scores.shape[:-2], queries, keys, scores.device, valid_lens=valid_lens)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    visible = limits.visible()
+    visible = restrictions.visible()
     return shares(wide, wide != -_INF if visible is None else visible).to(scores.dtype)

@@ -52,7 +52,7 @@ def merge(a: State, b: State) -> State:
 
     Args:
         a: State with mean (..., n, d_v) and lse (..., n), and perhaps a tail (..., n).
-        b: Likewise, over other keys.
+        b: The state over other keys.
 
     Returns:
         The state over both.

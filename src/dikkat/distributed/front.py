@@ -143,7 +143,7 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
     call.leading(("query", query), ("key", key), ("value", value))
     parameters = list(score.parameters())
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in (query, *parameters))
-    found: dict[str, Any] = {
+    described: dict[str, Any] = {
         "dtype": value.dtype,
         "query": tuple(query.shape),
         "key": (*key.shape[:-2], "…", key.shape[-1]),
@@ -156,10 +156,10 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
     }
     for name, given in restrictions.items():
         if isinstance(given, Tensor):  # a bias is of this rank's keys, and they may be of any number
-            found[name] = (*(given.shape[:-1] if name == "key_bias" else given.shape), str(given.dtype))
+            described[name] = (*(given.shape[:-1] if name == "key_bias" else given.shape), str(given.dtype))
         else:
-            found[name] = given
-    return found
+            described[name] = given
+    return described
 
 
 def _state(shard: _Shard, score: Score, impl: str, rank: int, first: int, keys: int) -> State:

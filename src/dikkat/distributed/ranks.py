@@ -51,10 +51,10 @@ class Ranks:
 
     def exchange(self, own: Any) -> list[Any]:
         """Every rank's object, in the order of the ranks."""
-        found: list[Any] = [None] * self.world
+        gathered: list[Any] = [None] * self.world
         with self._reached():
-            dist.all_gather_object(found, own, group=self.group)
-        return found
+            dist.all_gather_object(gathered, own, group=self.group)
+        return gathered
 
     def together(self, step: Callable[[], tuple[dict[str, Any], ResultT]]) -> ResultT:
         """The result of a step that all ranks take, each with a description that must be the same on all of them.
@@ -70,12 +70,12 @@ class Ranks:
             with suppress(RankError):
                 self.exchange(str(error))
             raise
-        found = self.exchange(own)
-        for rank, other in enumerate(found):
+        said = self.exchange(own)
+        for rank, other in enumerate(said):
             if isinstance(other, str):
                 raise RankError(f"group: rank {rank} refuses its call: {other}", rank)
-        for name, first in found[0].items():
-            for rank, other in enumerate(found):
+        for name, first in said[0].items():
+            for rank, other in enumerate(said):
                 if other.get(name) != first:
                     raise RankError(
                         f"{name}: got {other.get(name)} on rank {rank} and {first} on rank 0; expected the same on all "
@@ -113,10 +113,10 @@ class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, ranks: Ranks, tensor: Tensor) -> tuple[Tensor, ...]:
         ctx.rank = ranks.rank
-        found = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(ranks.world)]
+        gathered = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(ranks.world)]
         with ranks._reached():
-            dist.all_gather(found, tensor.contiguous(), group=ranks.group)
-        return tuple(found)
+            dist.all_gather(gathered, tensor.contiguous(), group=ranks.group)
+        return tuple(gathered)
 
     @staticmethod
     @once_differentiable

@@ -102,7 +102,7 @@ def inspected(problem: Problem, request: Request, impl: str = "auto", *, pools: 
 
 
 def is_by_product(name: str, problem: Problem) -> bool:
-    """Whether the implementation of a name would run a call as `launch.summarise` does, and nothing else is wanted."""
+    """True where the implementation of a name would run a call as `launch.summarise` does, for its output alone."""
     learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in problem.tensors().values())
     wants_more = problem.wants_state or problem.wants_weights or problem.dropout
     return name == "numba" and not learns and not wants_more

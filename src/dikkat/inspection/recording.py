@@ -169,12 +169,12 @@ class _Recorder:
 
 
 def _is_leaf(module: nn.Module) -> bool:
-    """Whether this is a layer of PyTorch's without parts, which attends to nothing, and runs slower with hooks."""
+    """True for a layer of PyTorch's without parts, which attends to nothing; hooks would keep kernels from it."""
     return type(module).__module__.startswith("torch.nn.modules.") and not module._modules
 
 
 def _is_eager(module: nn.Module) -> bool:
-    """Whether this is an attention of Hugging Face's that computes its weights itself."""
+    """True for an attention of Hugging Face's that computes its weights itself."""
     kind, config = type(module), getattr(module, "config", None)
     return (
         "Attention" in kind.__name__
@@ -214,7 +214,7 @@ def _without_autocast() -> Iterator[None]:
 
 
 class _Stance:
-    """How many recordings there are, and how to compile again after the last one."""
+    """The number of recordings at work, and the means to compile again after the last one."""
 
     lock, count = threading.Lock(), 0
     forced: Any = None

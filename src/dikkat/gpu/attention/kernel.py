@@ -32,8 +32,8 @@ def restrict(score, limits, element, sizes, rows, cols, limit, n, m):
         mask = at(limits.mask, element, sizes) + inside_rows[:, None] * limits.mask.row
         visible = visible & (tl.load(mask + inside_cols[None, :] * limits.mask.col) != 0)
     if limits.exclude.data is not None:
-        left_out = tl.load(at(limits.exclude, element, sizes) + inside_rows * limits.exclude.row)
-        visible = visible & (cols[None, :] != left_out[:, None])
+        excluded = tl.load(at(limits.exclude, element, sizes) + inside_rows * limits.exclude.row)
+        visible = visible & (cols[None, :] != excluded[:, None])
     if limits.key_bias.data is not None:
         bias = tl.load(at(limits.key_bias, element, sizes) + inside_cols * limits.key_bias.row)
         visible = visible & (bias != float("-inf"))[None, :]

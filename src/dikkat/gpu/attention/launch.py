@@ -35,7 +35,7 @@ _PAIRS = 2**24
 
 
 class _Blocks(NamedTuple):
-    """How a problem is cut: powers of two, and at least 16, which is the least that `tl.dot` multiplies.
+    """The sizes of a problem's tiles: powers of two, and at least 16, which is the least that `tl.dot` multiplies.
 
     Attributes:
         rows: Queries of a tile.
@@ -55,19 +55,21 @@ class _Blocks(NamedTuple):
 
 
 def obstacles(problem: Problem) -> list[str]:
-    """Why it cannot run."""
-    found, device = [], problem.query.device.type
+    """The reasons for which it cannot run."""
+    reasons, device = [], problem.query.device.type
     if problem.pair == "inner":
-        found.append("it computes additive and distance scores; inner ones run on 'sdpa'")
+        reasons.append("it computes additive and distance scores; inner ones run on 'sdpa'")
     if not _INSTALLED:
-        found.append("Triton is not installed (PyTorch for CUDA brings it along); 'chunked' and 'reference' need none")
+        reasons.append(
+            "Triton is not installed (PyTorch for CUDA brings it along); 'chunked' and 'reference' need none"
+        )
     if device != "cuda" and not (device == "cpu" and _INTERPRETED):
-        found.append(f"it needs CUDA tensors, and got some on {device}, where 'numba', 'chunked' and 'reference' run")
+        reasons.append(f"it needs CUDA tensors, and got some on {device}, where 'numba', 'chunked' and 'reference' run")
     if any(t.dtype not in _FLOATS for t in (problem.query, problem.key, problem.value)):
-        found.append("it computes in float32; 'chunked' and 'reference' take float64")
+        reasons.append("it computes in float32; 'chunked' and 'reference' take float64")
     if have_tangents(problem.query, problem.key, problem.value):
-        found.append("it has no forward-mode derivative; 'reference' has")
-    return found
+        reasons.append("it has no forward-mode derivative; 'reference' has")
+    return reasons
 
 
 def _blocks(problem: Problem) -> _Blocks:
@@ -192,7 +194,7 @@ def _profile(problem: Problem) -> str:
 
 
 def _exact(problem: Problem) -> bool:
-    """Whether sums must keep what is not finite from the rows that it is hidden from."""
+    """True where sums must keep what is not finite from the rows that it is hidden from."""
     return problem.limits.vary_by_row() or (problem.pair == "distance" and problem.profile != "gaussian")
 
 

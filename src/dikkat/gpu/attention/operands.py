@@ -23,7 +23,7 @@ class Operand(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Who may see whom, and the seeds of each row's dropout."""
+    """The restrictions, and the seeds of each row's dropout."""
 
     lens: Operand
     mask: Operand

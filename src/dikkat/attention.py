@@ -379,14 +379,10 @@ def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | in
         torch.Size([2, 1, 13])
     """
     memory = project_keys(key, value, score=score, valid_lens=valid_lens)
-    seen = frozen(score) if _keeps(score, memory) else None
-    return replace(memory, packed=pack(score.pair, memory.key), seen=seen)
-
-
-def _keeps(score: Score, memory: Memory) -> bool:
-    """True where a memory needs its own copy of the score, which has tensors that may change and is not trained."""
     changes = next(score.parameters(), next(score.buffers(), None)) is not None
-    return changes and not traced() and not learns(score, memory.key, memory.value)
+    trained = traced() or learns(score, memory.key, memory.value)
+    seen = frozen(score) if changes and not trained else None
+    return replace(memory, packed=pack(score.pair, memory.key), seen=seen)
 
 
 def project_keys(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:

@@ -159,7 +159,9 @@ class _Recorder:
                 f"record: got a call of {name!r} under torch.func (vmap, grad ...), where tensors stand for many "
                 "values; expected plain ones"
             )
-        with torch.no_grad(), observers.only(), _without_autocast():
+        # Without autocast: weights are not to be rounded to halves.
+        cpu, cuda = (torch.autocast(device, enabled=False) for device in ("cpu", "cuda"))
+        with torch.no_grad(), observers.only(), cpu, cuda:
             try:
                 seen = look()
             except (TypeError, ValueError) as error:
@@ -201,16 +203,6 @@ class _Mode(TorchFunctionMode):
         elif func in _CAPTURED:
             self._recorder.saw_function(func, *args, **named)
         return result
-
-
-@contextmanager
-def _without_autocast() -> Iterator[None]:
-    """Autocast off: weights are not to be rounded to halves."""
-    with ExitStack() as stack:
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        yield
 
 
 class _Stance:

@@ -245,7 +245,7 @@ def attend(
         >>> dikkat.attend(q, k, v, score=dikkat.scores.ScaledDot(), valid_lens=torch.tensor([2, 3])).flatten()
         tensor([0.5000, 4.0000])
     """
-    wanted = call.Wanted(dropout, wants_weights=return_weights)
+    wanted = call.Wanted(dropout, False, return_weights)
     result = program.run(query, key, value, score, wanted, impl, valid_lens, mask, causal, key_bias, exclude)
     return call.output(result, value, return_weights)
 

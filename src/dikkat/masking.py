@@ -66,6 +66,10 @@ def can_read_values(*tensors: Tensor) -> bool:
     return all(t.is_cpu for t in tensors) or (check_values.everywhere and not _capturing(tensors))
 
 
+# No public function counts the modes that see each operation, or says what torch.func transforms.
+_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
+
+
 def is_eager() -> bool:
     """Whether operations run as they are called: nothing compiles, transforms, watches, casts or differentiates them.
 
@@ -73,8 +77,8 @@ def is_eager() -> bool:
     """
     return not (
         torch.compiler.is_compiling()
-        or transformed()
-        or watched()
+        or _transforms() is not None
+        or _modes()
         or torch._C._len_torch_function_stack()
         or forward_ad._current_level >= 0
         or torch.is_autocast_enabled("cpu")
@@ -83,7 +87,7 @@ def is_eager() -> bool:
 
 def watched() -> bool:
     """Whether a mode is on that sees each operation of PyTorch's, and would see none of compiled code's."""
-    return bool(torch._C._len_torch_dispatch_stack())  # no public function counts the modes
+    return bool(_modes())
 
 
 def _recorded() -> bool:
@@ -137,7 +141,7 @@ def transformed() -> bool:
     """Whether the call runs under `torch.func` (vmap, grad, jvp ...), where tensors stand for many values."""
     if torch.compiler.is_compiling():
         return False
-    return torch._C._functorch.peek_interpreter_stack() is not None  # torch.func has no public function that says it
+    return _transforms() is not None
 
 
 def check_dense(name: str, tensor: object) -> None:
@@ -502,7 +506,7 @@ def _check_range(name: str, tensor: Tensor, low: int, high: int, meaning: str) -
 
 def extremes(numbers: Tensor) -> tuple[int, int]:
     """The least and the largest of some integers."""
-    if numbers.ndim == 1 and len(numbers) <= 64:
+    if numbers.ndim == 1 and numbers.shape[0] <= 64:
         few = numbers.tolist()
         return min(few), max(few)
     least, largest = numbers.aminmax()
@@ -550,7 +554,7 @@ def shares(scores: Tensor, visible: Tensor | None, *, plain: bool = False) -> Te
     """
     if visible is None:
         return torch.softmax(scores, -1)
-    scores = scores.masked_fill(~visible, -_INF)
+    scores = torch.where(visible, scores, -_INF)
     if plain:
         return torch.softmax(scores, -1)
     gone = scores == -_INF

@@ -17,6 +17,7 @@ from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, Sc
 
 # Scores whose projections depend on shapes and parameters alone: another one may look at numbers.
 _SCORES = frozenset({Average, Dot, ScaledDot, Bilinear, Cosine, VectorSum, Additive, Gaussian})
+_STRIDED = torch.strided
 _INTEGERS = frozenset({torch.int32, torch.int64})
 _FLOATS = frozenset({torch.float32, torch.float64})
 # Implementations whose calls may be so small that a first call's checks take longer.
@@ -122,18 +123,10 @@ class Program(NamedTuple):
                 lens = None
             elif lens.dtype is not torch.int64:
                 lens = lens.to(torch.int64)
-        if self.ready is not None:
-            found = self.ready(query, key, weight, value, lens)
-            if found is not None:
-                return Result(found[0], None, found[1] if template.wants_weights else None)
-        if lens is not None and self.lens_shape is not None:
-            limits = limits.again(lens=lens.view(self.lens_shape), extremes=known)
-        hides = limits.causal or limits.lens is not None
+        hides = lens is not None or limits.causal
         # A distance that overflows is clipped only where hidden rows are set to 0.
         clips = self.name == "reference" and template.pair == "distance"
         reads = clips or (hides and not backend.skips_hidden)
-        harmless = True if reads else None
-        problem = template.again(query=query, key=key, weight=weight, value=value, limits=limits, harmless=harmless)
         if hides and self.records:
             if (reads or projects_keys) and not is_finite(key):
                 return None
@@ -141,7 +134,16 @@ class Program(NamedTuple):
                 return None
         if clips and not _reach(query) + _reach(key) <= farthest(query.shape[-1], query.dtype):
             return None
-        result = backend.run(problem, None)
+        outputs = None if self.ready is None else self.ready(query, key, weight, value, lens)
+        if outputs is not None:
+            result = Result(outputs[0], None, outputs[1] if template.wants_weights else None)
+        else:
+            if lens is not None and self.lens_shape is not None:
+                limits = limits.again(lens=lens.view(self.lens_shape), extremes=known)
+            problem = template.again(
+                query=query, key=key, weight=weight, value=value, limits=limits, harmless=True if reads else None
+            )
+            result = backend.run(problem, None)
         return None if reads and not is_finite(result.mean) else result
 
 
@@ -165,8 +167,9 @@ def run(
         signature = _signature(query, key, value, score, wanted, valid_lens, causal)
     programs = None if signature is None else _PROGRAMS.get(signature)
     if programs is not None:
-        for name, tensor in (("query", query), ("key", key), ("value", value)):
-            check_room(name, tensor)
+        check_room("query", query)
+        check_room("key", key)
+        check_room("value", value)
         (to_compare, keys), weight = score.project(query, key), score.pair_weight()
         program = programs.get(_projected_signature(to_compare, keys, weight, value))
         if program is not None:
@@ -222,7 +225,7 @@ def _signature(
 
 
 def _is_plain(tensor: Any) -> bool:
-    return type(tensor) in PLAIN and tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_nested
+    return type(tensor) in PLAIN and tensor.is_cpu and tensor.layout is _STRIDED and not tensor.is_nested
 
 
 def _projected_signature(query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor) -> Hashable:

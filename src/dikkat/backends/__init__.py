@@ -48,7 +48,7 @@ def _plain(obstacles: Callable[[Problem], list[str]], run: Callable[[Problem], R
 
 BACKENDS = {
     "sdpa": Backend(sdpa.examine, sdpa.run, wants_seeds=False),
-    "reference": _plain(reference.obstacles, reference.run),
+    "reference": replace(_plain(reference.obstacles, reference.run), ready=reference.ready),
     "chunked": _plain(chunked.obstacles, chunked.run),
     "numba-few": replace(_plain(few.obstacles, few.run), skips_hidden=True, ready=few.ready),
     "numba": _plain(attention_launch.obstacles, attention_launch.run),

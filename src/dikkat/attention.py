@@ -247,7 +247,7 @@ def attend(
     """
     wanted = call.Wanted(dropout, False, return_weights)
     result = program.run(query, key, value, score, wanted, impl, valid_lens, mask, causal, key_bias, exclude)
-    return call.output(result, value, return_weights)
+    return program.output(result, value, return_weights)
 
 
 def attention_state(
@@ -348,7 +348,7 @@ def attention_weights(
     result = program.run(
         query, key, nothing, score, call.Wanted(wants_weights=True), impl, valid_lens, mask, causal, key_bias, exclude
     )
-    return call.weights(result).to(query.dtype)
+    return program.weights(result).to(query.dtype)
 
 
 def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:
@@ -480,7 +480,7 @@ def attend_memory(
         query, memory.key, memory.value, score, wanted, memory.valid_lens, memory.packed,
         mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
     )  # fmt: skip
-    return call.output(program.dispatch(problem, impl), memory.value, return_weights)
+    return program.output(program.dispatch(problem, impl), memory.value, return_weights)
 
 
 def implementations(

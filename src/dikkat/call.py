@@ -25,7 +25,7 @@ from dikkat.masking import (
     restrict,
     transformed,
 )
-from dikkat.problem import Problem, Result
+from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds
 from dikkat.scores import Dot, ScaledDot, Score, check_declared
 
@@ -160,21 +160,6 @@ def compared(
         wants_state=wanted.wants_state,
         wants_weights=wanted.wants_weights,
     )
-
-
-def output(result: Result, value: Tensor, return_weights: bool) -> Tensor | tuple[Tensor, Tensor]:
-    """The return value of `attend`, in the dtype of `value`."""
-    mean = result.mean
-    if mean.dtype is not value.dtype:
-        mean = mean.to(value.dtype)
-    return (mean, weights(result).to(value.dtype)) if return_weights else mean
-
-
-def weights(result: Result) -> Tensor:
-    """The weights of a result, for a call that asked for them."""
-    if result.weights is None:  # pragma: no cover - an implementation that shows no weights has that as an obstacle
-        raise RuntimeError("the implementation returned no weights")
-    return result.weights
 
 
 def check_call(key: Tensor, value: Tensor, score: Score) -> None:

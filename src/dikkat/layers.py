@@ -423,7 +423,7 @@ def attend_heads(
         )
     elif attends is None:
         problem = call.problem(query, key, value, score, wanted, heads, **limits)
-        output = call.output(program.dispatch(problem, impl), problem.value, wanted.wants_weights)
+        output = program.output(program.dispatch(problem, impl), problem.value, wanted.wants_weights)
     else:
         output = attends(query, key, value, score, heads, wanted, impl=impl, **limits)
     parts = output if isinstance(output, tuple) else (output,)

@@ -197,6 +197,21 @@ def dispatch(problem: Problem, impl: str = "auto") -> Result:
     return Program.of(problem, impl).run()
 
 
+def output(result: Result, value: Tensor, return_weights: bool) -> Tensor | tuple[Tensor, Tensor]:
+    """The return value of `attend`, in the dtype of `value`."""
+    mean = result.mean
+    if mean.dtype is not value.dtype:
+        mean = mean.to(value.dtype)
+    return (mean, weights(result).to(value.dtype)) if return_weights else mean
+
+
+def weights(result: Result) -> Tensor:
+    """The weights of a result, for a call that asked for them."""
+    if result.weights is None:  # pragma: no cover - an implementation that shows no weights has that as an obstacle
+        raise RuntimeError("the implementation returned no weights")
+    return result.weights
+
+
 def _signature(
     query: Tensor, key: Tensor, value: Tensor, score: Score, wanted: call.Wanted,
     lens: Tensor | int | None, causal: bool,

@@ -201,7 +201,7 @@ def _found(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:
     result = program.dispatch(problem, impl)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
-    return result.lse, call.weights(result)
+    return result.lse, program.weights(result)
 
 
 def _rectangle(problem: Problem, rows: slice, cols: slice, lse: Tensor, impl: str) -> Tensor:

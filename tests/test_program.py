@@ -399,6 +399,23 @@ def test_hidden_infinities_do_not_reach_gradients(case: str, queries: int, keys:
         score.zero_grad()
 
 
+@pytest.mark.parametrize("case", SCORES)
+@pytest.mark.parametrize("broken", [torch.nan, -torch.inf])
+def test_queries_that_see_no_key_do_not_reach_gradients(case: str, broken: float) -> None:
+    """Of 11 queries over 5 keys, the first 6 see none where query i sees the keys up to i + 5 − 11."""
+    torch.manual_seed(0)
+    score = SCORES[case]()
+    for _ in range(3):
+        query, key, value = (torch.randn(2, rows, 7) for rows in (11, 5, 5))
+        grads = []
+        for number in (broken, 0.0):
+            query[:, :6] = number
+            leaves = [*(t.clone().requires_grad_() for t in (query, key, value)), *score.parameters()]
+            out = dikkat.attend(*leaves[:3], score=score, causal=True)
+            grads.append(torch.autograd.grad(out.square().sum(), leaves, allow_unused=True, materialize_grads=True))
+        torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-6)
+
+
 def test_programs_keep_no_memory_by_the_key(taken: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor without end: neither for each length of a text, nor for each size of a score."""
     monkeypatch.setattr(program, "_MOST", 61)

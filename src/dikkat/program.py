@@ -130,6 +130,8 @@ class Program(NamedTuple):
         if hides and self.records:
             if (reads or projects_keys) and not is_finite(key):
                 return None
+            if limits.causal and limits.queries > limits.keys and not is_finite(query):  # the first see no key
+                return None
             if self.name == "numba" and not is_finite(value):  # its backward reads values that its forward skips
                 return None
         if clips and not _reach(query) + _reach(key) <= farthest(query.shape[-1], query.dtype):

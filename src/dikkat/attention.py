@@ -525,7 +525,7 @@ def implementations(
         >>> import torch, dikkat
         >>> x = torch.zeros(1, 2, 8)
         >>> [i.name for i in dikkat.implementations(x, x, x, score=dikkat.scores.Dot()) if i.runs]
-        ['reference', 'sdpa', 'chunked', 'numba']
+        ['reference', 'sdpa', 'chunked', 'numba-few', 'numba']
     """
     wanted = call.Wanted(dropout=dropout, wants_weights=return_weights, wants_state=return_state)
     problem = call.problem(

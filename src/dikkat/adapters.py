@@ -142,7 +142,7 @@ class _TorchAttention(nn.Module):
         return {name: None if limit is None else limit.squeeze(1) for name, limit in limits.items()}
 
     def extra_repr(self) -> str:
-        """What `print(module)` adds."""
+        """Settings that `print(module)` shows."""
         return f"batch_first={self.batch_first}"
 
 

@@ -20,9 +20,9 @@ _SCORES = frozenset({Average, Dot, ScaledDot, Bilinear, Cosine, VectorSum, Addit
 _STRIDED = torch.strided
 _INTEGERS = frozenset({torch.int32, torch.int64})
 _FLOATS = frozenset({torch.float32, torch.float64})
-# Implementations whose calls may be so small that a first call's checks take longer.
+# Implementations that run calls so small that the checks of a first call would take longer.
 _KEPT = frozenset({"reference", "sdpa", "numba-few", "numba"})
-# Programs that are kept, and the most numbers of an operand of one: texts of any length have many signatures.
+# Limits on the programs that are kept: their number, since lengths vary, and the numbers in an operand.
 _MOST, _LARGEST = 1024, 2**20
 
 
@@ -32,7 +32,7 @@ class Program(NamedTuple):
     Attributes:
         name: The implementation's.
         problem: The call; in a program that is kept, without its tensors.
-        found: What the implementation found out about the call when it was asked.
+        found: The value of `Examined` that the implementation's run can use.
         records: Whether gradients are recorded.
         lens_shape: Of the lengths, with the leading dimensions of a call; None without lengths.
         ready: The implementation's `Backend.ready`.
@@ -154,7 +154,7 @@ def _reach(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor.detach()))
 
 
-# By what can be seen of a call before its projections, and then of them.
+# By the signature of a call before its projections, and then by that of the projected operands.
 _PROGRAMS: dict[Hashable, dict[Hashable, Program]] = {}
 
 
@@ -218,7 +218,7 @@ def _signature(
     query: Tensor, key: Tensor, value: Tensor, score: Score, wanted: call.Wanted,
     lens: Tensor | int | None, causal: bool,
 ) -> Hashable:  # fmt: skip
-    """What the checks of a call depend on; None for a call whose program is made anew."""
+    """Everything that the checks of a call depend on; None for a call whose program is not kept."""
     if type(score) not in _SCORES or wanted.dropout or type(wanted.dropout) not in (float, int) or not is_eager():
         return None
     if "pair" in (own := vars(score)) or "profile" in own:
@@ -246,7 +246,7 @@ def _is_plain(tensor: Any) -> bool:
 
 
 def _projected_signature(query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor) -> Hashable:
-    """What a program depends on beside: a score's own sizes, and whether gradients are recorded."""
+    """The rest that a program depends on: a score's own sizes, and whether gradients are recorded."""
     own = None if weight is None else (type(weight), weight.shape, weight.dtype, weight.is_cpu)
     learns = query.requires_grad or key.requires_grad or value.requires_grad
     records = torch.is_grad_enabled() and (learns or (weight is not None and weight.requires_grad))

@@ -130,14 +130,6 @@ def test_views_and_empty_tensors_have_one() -> None:
     addresses.check("key", base.t()[::2], "cpu")
 
 
-def test_a_tensor_that_was_resized_is_refused_by_the_kernels() -> None:
-    value = torch.randn(1, 257, 7)
-    value.untyped_storage().resize_(64)
-    key = torch.randn(1, 257, 7)
-    with pytest.raises(ValueError, match="it was resized"):
-        dikkat.attend(key, key, value, score=scores.Gaussian(1.0), impl="numba")
-
-
 # --- without numbers: fake tensors, the meta device, and traces
 
 

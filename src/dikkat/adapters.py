@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dikkat.addresses import check_dense
 from dikkat.layers import AdditiveAttention, BilinearAttention, DotProductAttention, KernelAttention, MultiHeadAttention
-from dikkat.masking import check_dense
 
 __all__ = ["as_torch_attention"]
 

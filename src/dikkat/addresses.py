@@ -1,4 +1,4 @@
-"""The one place where a tensor's address is taken for compiled code, and the checks that come before.
+"""Tensors as memory: whether their numbers may be read here and now, and where they lie, for compiled code.
 
 Compiled code believes what it is told: an address that is none, or fewer numbers behind it than a shape says, is a
 crash or somebody else's memory. So no other module calls `data_ptr`.
@@ -8,14 +8,134 @@ import importlib
 import warnings
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from dikkat.masking import PLAIN, have_tangents, transformed, watched
+
+class check_values:  # noqa: N801 - reads as the function it is used as
+    """Switch on checks of values (the range of `valid_lens` and `exclude`) for tensors on every device.
+
+    Values of CPU tensors are always checked. On an accelerator a check waits for the device, so kernels clamp instead;
+    call this while you look for a mistake. Inside `torch.compile` and `torch.func.vmap` values cannot be read at all.
+
+    Works as a call, which lasts, and as a context, which ends.
+
+    Args:
+        enabled: Whether values are checked from here on.
+
+    Example:
+        >>> import dikkat
+        >>> with dikkat.check_values():
+        ...     pass
+    """
+
+    everywhere: bool = False
+
+    def __init__(self, enabled: bool = True) -> None:
+        self._before = check_values.everywhere
+        check_values.everywhere = enabled
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        check_values.everywhere = self._before
+
+
+# Types of plain tensors; a subclass may be anything.
+PLAIN = frozenset({Tensor, torch.nn.Parameter})
+
+
+def can_read_values(*tensors: Tensor) -> bool:
+    """Whether Python may look at the values of these tensors, here and now, at no great cost."""
+    if torch.compiler.is_compiling() or transformed() or _recorded():
+        return False
+    if not all(type(t) in PLAIN for t in tensors):
+        return False
+    return all(t.is_cpu for t in tensors) or (check_values.everywhere and not _capturing(tensors))
+
+
+# No public function counts the modes that see each operation, or says what torch.func transforms.
+_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
+
+
+def is_eager() -> bool:
+    """Whether operations run as they are called: nothing compiles, transforms, watches, casts or differentiates them.
+
+    All that is asked here takes less than a microsecond, together.
+    """
+    return not (
+        torch.compiler.is_compiling()
+        or _transforms() is not None
+        or _modes()
+        or torch._C._len_torch_function_stack()
+        or forward_ad._current_level >= 0
+        or torch.is_autocast_enabled("cpu")
+    )
+
+
+def watched() -> bool:
+    """Whether a mode is on that sees each operation of PyTorch's, and would see none of compiled code's."""
+    return bool(_modes())
+
+
+def _recorded() -> bool:
+    """Whether `make_fx` records operations, for other values too."""
+    return watched() and get_proxy_mode() is not None
+
+
+def _capturing(tensors: tuple[Tensor, ...]) -> bool:
+    return any(t.is_cuda for t in tensors) and torch.cuda.is_current_stream_capturing()
+
+
+def autocasts(device: str) -> bool:
+    """Whether autocast is on for this type of device; some devices have none."""
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+def have_tangents(*tensors: Tensor) -> bool:
+    """Whether forward-mode differentiation is under way through any of these."""
+    if torch.compiler.is_compiling():
+        return False
+    return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+
+
+def transformed() -> bool:
+    """Whether the call runs under `torch.func` (vmap, grad, jvp ...), where tensors stand for many values."""
+    if torch.compiler.is_compiling():
+        return False
+    return _transforms() is not None
+
+
+def check_dense(name: str, tensor: object) -> None:
+    """A tensor whose numbers lie in memory as strides say: neither sparse nor nested, nor in a library's own layout.
+
+    Raises:
+        TypeError: It is another one, or no tensor.
+    """
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name}: got {type(tensor).__name__}; expected a torch.Tensor")
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        nested, padded = ("nested ", ", padded to one length") if tensor.is_nested else ("", "")
+        raise TypeError(f"{name}: got a {nested}tensor with layout {tensor.layout}; expected a dense tensor{padded}")
+
+
+def extremes(numbers: Tensor) -> tuple[int, int]:
+    """The least and the largest of some integers."""
+    if numbers.ndim == 1 and numbers.shape[0] <= 64:
+        few = numbers.tolist()
+        return min(few), max(few)
+    least, largest = numbers.aminmax()
+    return int(least), int(largest)
 
 
 def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from dikkat import call, program
 from dikkat.backends import BACKENDS, choose, pack
-from dikkat.masking import Hiding, Restricting, restrict
+from dikkat.masking import Hiding, Restricting, check_names, restrict
+from dikkat.problem import Result
 from dikkat.scores import Score
 from dikkat.snapshot import Writes, frozen, learns, traced
 from dikkat.state import State, merge
@@ -247,7 +248,22 @@ def attend(
     """
     wanted = call.Wanted(dropout, False, return_weights)
     result = program.run(query, key, value, score, wanted, impl, valid_lens, mask, causal, key_bias, exclude)
-    return program.output(result, value, return_weights)
+    return output_of(result, value, return_weights)
+
+
+def output_of(result: Result, value: Tensor, return_weights: bool) -> Tensor | tuple[Tensor, Tensor]:
+    """The return value of `attend`, in the dtype of `value`."""
+    mean = result.mean
+    if mean.dtype is not value.dtype:
+        mean = mean.to(value.dtype)
+    return (mean, weights_of(result).to(value.dtype)) if return_weights else mean
+
+
+def weights_of(result: Result) -> Tensor:
+    """The weights of a result, for a call that asked for them."""
+    if result.weights is None:  # pragma: no cover - an implementation that shows no weights has that as an obstacle
+        raise RuntimeError("the implementation returned no weights")
+    return result.weights
 
 
 def attention_state(
@@ -256,13 +272,9 @@ def attention_state(
     value: Tensor,
     *,
     score: Score,
-    valid_lens: Tensor | int | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    key_bias: Tensor | None = None,
-    exclude: Tensor | None = None,
     dropout: float = 0.0,
     impl: str = "auto",
+    **restrictions: Unpack[Restricting],
 ) -> State:
     r"""The pooled result as a state, which `merge` joins with the state over other keys.
 
@@ -275,13 +287,9 @@ def attention_state(
         key: (..., m, d_k), of the same dtype.
         value: (..., m, d_v), of the same dtype.
         score: The scoring function.
-        valid_lens: (B,) or (B, n) integers in 0 ... m: key j takes part where j < valid_len.
-        mask: Booleans that broadcast to (..., n, m); True takes part.
-        causal: Query i sees keys j <= i + m − n.
-        key_bias: (..., m), added to the scores; −∞ hides a key.
-        exclude: (..., n) integers: one key index that a row must not see, −1 for none.
         dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
         impl: "auto", or the name of one implementation, which then runs or raises.
+        **restrictions: Which keys a query may see (`Restricting`).
 
     Returns:
         `State(mean (..., n, d_v), lse (..., n), tail (..., n))`, float32 or float64; a row with no key has mean 0 and
@@ -297,8 +305,8 @@ def attention_state(
         >>> dikkat.attention_state(x, x, x, score=dikkat.scores.Dot()).lse  # log 3
         tensor([1.0986, 1.0986, 1.0986])
     """
-    wanted = call.Wanted(dropout, wants_state=True)
-    result = program.run(query, key, value, score, wanted, impl, valid_lens, mask, causal, key_bias, exclude)
+    check_names(restrictions, Restricting)
+    result = program.run(query, key, value, score, call.Wanted(dropout, wants_state=True), impl, **restrictions)
     if result.lse is None:  # pragma: no cover - an implementation without states has that as an obstacle
         raise RuntimeError("the implementation returned no log-sum-exp")
     return State(result.mean, result.lse, result.tail)
@@ -309,12 +317,8 @@ def attention_weights(
     key: Tensor,
     *,
     score: Score,
-    valid_lens: Tensor | int | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    key_bias: Tensor | None = None,
-    exclude: Tensor | None = None,
     impl: str = "auto",
+    **restrictions: Unpack[Restricting],
 ) -> Tensor:
     r"""The weights alone.
 
@@ -324,12 +328,8 @@ def attention_weights(
         query: (..., n, d_q), floating point.
         key: (..., m, d_k), of the same dtype.
         score: The scoring function.
-        valid_lens: (B,) or (B, n) integers in 0 ... m: key j takes part where j < valid_len.
-        mask: Booleans that broadcast to (..., n, m); True takes part.
-        causal: Query i sees keys j <= i + m − n.
-        key_bias: (..., m), added to the scores; −∞ hides a key.
-        exclude: (..., n) integers: one key index that a row must not see, −1 for none.
         impl: "auto", or the name of one implementation, which then runs or raises.
+        **restrictions: Which keys a query may see (`Restricting`).
 
     Returns:
         (..., n, m) in the dtype of `query`; each row sums to 1, or to 0 where it sees no key.
@@ -343,12 +343,11 @@ def attention_weights(
         >>> dikkat.attention_weights(torch.zeros(1, 2), torch.zeros(4, 2), score=dikkat.scores.Dot(), valid_lens=2)
         tensor([[0.5000, 0.5000, 0.0000, 0.0000]])
     """
+    check_names(restrictions, Restricting)
     call.check_features("key", key)
     nothing = key.new_empty((*key.shape[:-1], 0))
-    result = program.run(
-        query, key, nothing, score, call.Wanted(wants_weights=True), impl, valid_lens, mask, causal, key_bias, exclude
-    )
-    return program.weights(result).to(query.dtype)
+    result = program.run(query, key, nothing, score, call.Wanted(wants_weights=True), impl, **restrictions)
+    return weights_of(result).to(query.dtype)
 
 
 def prepare(key: Tensor, value: Tensor, *, score: Score, valid_lens: Tensor | int | None = None) -> Memory:
@@ -432,13 +431,10 @@ def attend_memory(
     query: Tensor,
     memory: Memory,
     *,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    key_bias: Tensor | None = None,
-    exclude: Tensor | None = None,
     dropout: float = 0.0,
     return_weights: bool = False,
     impl: str = "auto",
+    **restrictions: Unpack[Hiding],
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`attend` over a memory: what a decoder calls at each step.
 
@@ -448,13 +444,10 @@ def attend_memory(
     Args:
         query: (..., n, d_q), floating point, of the memory's dtype.
         memory: Made by `prepare`, with its lengths.
-        mask: Booleans that broadcast to (..., n, m); True takes part.
-        causal: Query i sees keys j <= i + m − n.
-        key_bias: (..., m), added to the scores; −∞ hides a key.
-        exclude: (..., n) integers: one key index that a row must not see, −1 for none.
         dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
         return_weights: Whether to return the weights too.
         impl: "auto", or the name of one implementation, which then runs or raises.
+        **restrictions: Which keys a query may see beside the lengths (`Restricting`).
 
     Returns:
         (..., n, d_v), or the pair (output, weights (..., n, m)).
@@ -469,6 +462,7 @@ def attend_memory(
         >>> dikkat.attend_memory(torch.zeros(1, 1, 5), memory.select(torch.tensor([1]))).item()
         1.0
     """
+    check_names(restrictions, Hiding)
     if not isinstance(memory, Memory):
         raise TypeError(f"memory: got {type(memory).__name__}; expected a Memory, as dikkat.prepare makes")
     call.check_features("query", query)
@@ -477,10 +471,9 @@ def attend_memory(
     memory.check_recorded(score, query)
     wanted = call.Wanted(dropout=dropout, wants_weights=return_weights)
     problem = call.problem_of_projected(
-        query, memory.key, memory.value, score, wanted, memory.valid_lens, memory.packed,
-        mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
-    )  # fmt: skip
-    return program.output(program.dispatch(problem, impl), memory.value, return_weights)
+        query, memory.key, memory.value, score, wanted, memory.valid_lens, memory.packed, **restrictions
+    )
+    return output_of(program.dispatch(problem, impl), memory.value, return_weights)
 
 
 def implementations(
@@ -489,14 +482,10 @@ def implementations(
     value: Tensor,
     *,
     score: Score,
-    valid_lens: Tensor | int | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    key_bias: Tensor | None = None,
-    exclude: Tensor | None = None,
     dropout: float = 0.0,
     return_weights: bool = False,
     return_state: bool = False,
+    **restrictions: Unpack[Restricting],
 ) -> list[Implementation]:
     """Which implementations could run a call, the one that `impl="auto"` picks first, and why the others could not.
 
@@ -505,14 +494,10 @@ def implementations(
         key: (..., m, d_k), of the same dtype.
         value: (..., m, d_v), of the same dtype.
         score: The scoring function.
-        valid_lens: (B,) or (B, n) integers in 0 ... m: key j takes part where j < valid_len.
-        mask: Booleans that broadcast to (..., n, m); True takes part.
-        causal: Query i sees keys j <= i + m − n.
-        key_bias: (..., m), added to the scores; −∞ hides a key.
-        exclude: (..., n) integers: one key index that a row must not see, −1 for none.
         dropout: The probability in 0 ... 1 that a normalised weight is set to 0.
         return_weights: Whether the call is to return weights.
         return_state: Whether the call is `attention_state`.
+        **restrictions: Which keys a query may see (`Restricting`).
 
     Returns:
         One `Implementation(name, runs, reasons)` each.
@@ -527,12 +512,9 @@ def implementations(
         >>> [i.name for i in dikkat.implementations(x, x, x, score=dikkat.scores.Dot()) if i.runs]
         ['reference', 'sdpa', 'chunked', 'numba-few', 'numba']
     """
+    check_names(restrictions, Restricting)
     wanted = call.Wanted(dropout=dropout, wants_weights=return_weights, wants_state=return_state)
-    problem = call.problem(
-        query, key, value, score, wanted,
-        valid_lens=valid_lens, mask=mask, causal=causal, key_bias=key_bias, exclude=exclude,
-    )  # fmt: skip
-    first, problem, examined = choose(problem)
+    first, problem, examined = choose(call.problem(query, key, value, score, wanted, **restrictions))
     found = []
     for name in sorted(BACKENDS, key=lambda name: name != first):
         reasons = tuple((examined.get(name) or BACKENDS[name].examine(problem)).reasons)

@@ -10,21 +10,8 @@ from typing import NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from dikkat.addresses import check_room
-from dikkat.masking import (
-    PLAIN,
-    Hiding,
-    Restricting,
-    Restrictions,
-    align,
-    are_harmless,
-    autocasts,
-    broadcast,
-    can_read_values,
-    check_dense,
-    restrict,
-    transformed,
-)
+from dikkat.addresses import PLAIN, autocasts, can_read_values, check_dense, check_room, transformed
+from dikkat.masking import Hiding, Restricting, Restrictions, align, are_harmless, broadcast, restrict
 from dikkat.problem import Problem
 from dikkat.problem.arithmetic import derive_seeds
 from dikkat.scores import Dot, ScaledDot, Score, check_declared

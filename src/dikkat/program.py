@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat import call, watching
-from dikkat.addresses import check_room
+from dikkat import call, observers
+from dikkat.addresses import PLAIN, autocasts, check_room, extremes, is_eager
 from dikkat.backends import BACKENDS, choose
-from dikkat.masking import PLAIN, autocasts, extremes, is_eager, is_finite
 from dikkat.problem import Problem, Result
 from dikkat.problem.arithmetic import farthest
 from dikkat.scores import Additive, Average, Bilinear, Cosine, Dot, Gaussian, ScaledDot, Score, VectorSum
@@ -68,18 +67,18 @@ class Program(NamedTuple):
     def run(self) -> Result:
         """The result of the call."""
         backend, problem = BACKENDS[self.name], self.problem
-        if problem.dropout and backend.wants_seeds:
+        if problem.dropout and problem.seeds is None and backend.wants_seeds:
             problem = replace(problem, seeds=call.draw_seeds(problem.lead, problem.query.device))
-        watchers = watching.watchers()
-        if not watchers:
+        told = observers.current()
+        if not told:
             return self._run(problem)
-        with watching.watched_by():  # what an implementation calls is part of this call
-            *others, last = watchers
+        with observers.only():  # what an implementation calls is part of this call
+            *others, last = told
             result = last.runs(self.name, problem)
             if result is None:
-                others, result = [*watchers], self._run(problem)
-            for watcher in others:
-                watcher.saw(problem)
+                others, result = [*told], self._run(problem)
+            for observer in others:
+                observer.saw(problem)
         return result
 
     def _run(self, problem: Problem) -> Result:
@@ -128,11 +127,11 @@ class Program(NamedTuple):
         clips = self.name == "reference" and template.pair == "distance"
         reads = clips or (hides and not backend.skips_hidden)
         if hides and self.records:
-            if (reads or projects_keys) and not is_finite(key):
+            if (reads or projects_keys) and not _is_finite(key):
                 return None
-            if limits.causal and limits.queries > limits.keys and not is_finite(query):  # the first see no key
+            if limits.causal and limits.queries > limits.keys and not _is_finite(query):  # the first see no key
                 return None
-            if self.name == "numba" and not is_finite(value):  # its backward reads values that its forward skips
+            if self.name == "numba" and not _is_finite(value):  # its backward reads values that its forward skips
                 return None
         if clips and not _reach(query) + _reach(key) <= farthest(query.shape[-1], query.dtype):
             return None
@@ -146,12 +145,18 @@ class Program(NamedTuple):
                 query=query, key=key, weight=weight, value=value, limits=limits, harmless=True if reads else None
             )
             result = backend.run(problem, None)
-        return None if reads and not is_finite(result.mean) else result
+        return None if reads and not _is_finite(result.mean) else result
 
 
 def _reach(tensor: Tensor) -> float:
     """A bound of the absolute values; ∞ or NaN where they are not finite."""
     return float(torch.linalg.vector_norm(tensor.detach()))
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether all is finite, as far as a sum tells; one that overflows is taken for one that is not."""
+    total = tensor.detach().sum().item()
+    return total - total == 0
 
 
 # By the signature of a call before its projections, and then by that of the projected operands.
@@ -160,8 +165,8 @@ _PROGRAMS: dict[Hashable, dict[Hashable, Program]] = {}
 
 def run(
     query: Tensor, key: Tensor, value: Tensor, score: Score, wanted: call.Wanted, impl: str,
-    valid_lens: Tensor | int | None, mask: Tensor | None, causal: bool, key_bias: Tensor | None,
-    exclude: Tensor | None,
+    valid_lens: Tensor | int | None = None, mask: Tensor | None = None, causal: bool = False,
+    key_bias: Tensor | None = None, exclude: Tensor | None = None,
 ) -> Result:  # fmt: skip
     """The result of a call, by the program of its signature, which the first call of a signature makes."""
     signature = None
@@ -197,21 +202,6 @@ def run(
 def dispatch(problem: Problem, impl: str = "auto") -> Result:
     """The result of a problem, by a program of its own."""
     return Program.of(problem, impl).run()
-
-
-def output(result: Result, value: Tensor, return_weights: bool) -> Tensor | tuple[Tensor, Tensor]:
-    """The return value of `attend`, in the dtype of `value`."""
-    mean = result.mean
-    if mean.dtype is not value.dtype:
-        mean = mean.to(value.dtype)
-    return (mean, weights(result).to(value.dtype)) if return_weights else mean
-
-
-def weights(result: Result) -> Tensor:
-    """The weights of a result, for a call that asked for them."""
-    if result.weights is None:  # pragma: no cover - an implementation that shows no weights has that as an obstacle
-        raise RuntimeError("the implementation returned no weights")
-    return result.weights
 
 
 def _signature(

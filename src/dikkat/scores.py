@@ -20,7 +20,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from dikkat.masking import autocasts, can_read_values
+from dikkat.addresses import autocasts, can_read_values
 
 Pair = Literal["inner", "additive", "distance"]
 Profile = Literal["gaussian", "boxcar", "epanechnikov", "triangular"]

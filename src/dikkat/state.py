@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.masking import check_dense
+from dikkat.addresses import check_dense
 
 _INF = float("inf")
 

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dikkat.addresses import can_read_values
 from dikkat.backends import chunked, reference, sdpa
 from dikkat.backends.crossovers import CROSSOVERS, pairs_of
 from dikkat.cpu.attention import few
 from dikkat.cpu.attention import launch as attention_launch
 from dikkat.gpu.attention import launch as gpu_launch
-from dikkat.masking import are_harmless, can_read_values
+from dikkat.masking import are_harmless
 from dikkat.problem import Examined, Problem, Result
 from dikkat.problem.operator import Kernel, Operator
 from dikkat.scores import Pair

@@ -31,7 +31,7 @@ def in_blocks(weights: Callable[[Tensor], Tensor], rows: Tensor, each: int) -> T
 
 
 def summarise(rows_of: RowsOf, queries: int, keys: int, each: int, asked: Asked, device: torch.device) -> Summary:
-    """What is asked for of the weights.
+    """The requested summaries of the weights.
 
     Args:
         rows_of: Computes some rows.
@@ -115,20 +115,3 @@ def of_rows(problem: Problem, rows: Tensor) -> Problem:
         exclude = exclude[..., rows]
     cut = replace(limits, queries=len(rows), causal=False, lens=lens, mask=mask, exclude=exclude)
     return replace(problem, query=problem.query[..., rows, :], limits=cut)
-
-
-def of_keys(problem: Problem, cols: slice) -> Problem:
-    """The call of some of its keys, without causality: each row sees of them what it saw."""
-    limits = problem.limits
-    lens, mask, bias, exclude = limits.lens, limits.mask, limits.key_bias, limits.exclude
-    count = cols.stop - cols.start
-    if lens is not None:
-        lens = (lens - cols.start).clamp(0, count)
-    if mask is not None and mask.shape[-1] != 1:
-        mask = mask[..., cols]
-    if exclude is not None:
-        exclude = torch.where((exclude >= cols.start) & (exclude < cols.stop), exclude - cols.start, -1)
-    bias = None if bias is None else bias[..., cols]
-    cut = replace(limits, keys=count, lens=lens, mask=mask, key_bias=bias, exclude=exclude)
-    key, value = problem.key[..., cols, :], problem.value[..., cols, :]
-    return replace(problem, key=key, value=value, limits=cut, packed=None)

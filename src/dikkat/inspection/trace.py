@@ -1,4 +1,4 @@
-"""What was recorded: by module and call, in memory, in a file, and as a page."""
+"""Records of a model's calls, by module and call: in memory, in a file, and as a page."""
 
 import json
 import os
@@ -19,7 +19,7 @@ _FIELDS = {field.name for field in fields(Inspection)}
 
 
 class Trace:
-    """What the calls of a model's attention looked at, in the order in which they came. Made by `dikkat.record`.
+    """Records of the calls of a model's attention, in the order in which they came. Made by `dikkat.record`.
 
     `trace[name]` is the `Inspection` of the one call of a module; of a module that was called several times,
     `trace[name, 0]` is that of the first one, and `trace[name, -1]` that of the last.

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from dikkat.masking import can_read_values
+from dikkat.addresses import can_read_values
 from dikkat.problem import Problem
 from dikkat.scores import Profile
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.masking import PLAIN, Restrictions, broadcast, is_eager, transformed
+from dikkat.addresses import PLAIN, is_eager, transformed
+from dikkat.masking import Restrictions, broadcast
 from dikkat.problem import OWN_DIMENSIONS, Problem, Result
 from dikkat.scores import Pair, Profile
 from dikkat.state import log_sum_exp

@@ -7,11 +7,11 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from dikkat import call, scores, watching
+from dikkat import call, observers, scores
+from dikkat.addresses import check_dense
 from dikkat.attention import Memory, project_keys
 from dikkat.backends import pack
 from dikkat.cpu.recurrence.launch import Stepper
-from dikkat.masking import check_dense
 from dikkat.recurrent import sequence
 from dikkat.recurrent.cells import StackedCells
 from dikkat.recurrent.sequence import Masks, State, Task
@@ -155,14 +155,14 @@ class _Attentional(StackedCells):
             masks = Masks.drawn(inputs, memory.key.shape[-2], self, self.dropout, self.weight_dropout)
         memory = self._as_seen(memory)
         memory.check_recorded(self, inputs, before.hidden)
-        watchers = watching.watchers()
-        wanted = return_weights or bool(watchers)
+        told = observers.current()
+        wanted = return_weights or bool(told)
         task = Task(inputs, memory, before, lengths, masks, self.coverage_weight if self.coverage else None, wanted)
         fused = choose(impl, self._obstacles(inputs, memory, memory.score, before)) == "numba"
-        with watching.watched_by() if watchers else nullcontext():  # all steps are one call
+        with observers.only() if told else nullcontext():  # all steps are one call
             outputs, contexts, weights, last = (sequence.as_operation if fused else sequence.as_loop)(self, task)
-            for watcher in watchers:
-                watcher.saw_weights(cast(Tensor, weights))
+            for observer in told:
+                observer.saw_weights(cast(Tensor, weights))
         return outputs, contexts, weights if return_weights else None, cast(StateT, self._joined(last))
 
     def step(
@@ -190,8 +190,6 @@ class _Attentional(StackedCells):
             if len(inputs) != memory.batch:
                 raise _other_batch(memory.batch, len(inputs))
             found = memory.stepper.step(self.first_gates(inputs), hidden, cell)
-            for watcher in watching.watchers():
-                watcher.saw_weights(cast(Tensor, found.weights).unsqueeze(1))
             contexts, weights = cast(Tensor, found.contexts), found.weights if return_weights else None
             return found.state[-1], contexts, weights, cast(StateT, self._joined(State(found.state, found.cell, None)))
         outputs, contexts, weights, state = self(inputs.unsqueeze(1), memory, state, return_weights=return_weights)

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from dikkat.addresses import check_dense
 from dikkat.cpu.recurrence import launch as fused
-from dikkat.masking import check_dense
 from dikkat.recurrent import cells
 from dikkat.recurrent.stack import check_lengths, check_stack, choose, has_values
 

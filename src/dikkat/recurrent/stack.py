@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from dikkat.masking import can_read_values, check_dense
+from dikkat.addresses import can_read_values, check_dense
 
 
 def check_stack(num_layers: int, dropout: float, **sizes: int) -> None:

@@ -44,7 +44,7 @@ def restrict(score, limits, element, sizes, rows, cols, limit, n, m):
 
 @triton.jit
 def _kept(limits, element, sizes, rows, cols, n, threshold, scale):
-    """What dropout multiplies each weight by: the bits of `arithmetic.random_bits`, in 32-bit arithmetic."""
+    """The factors of dropout: the bits of `arithmetic.random_bits`, in 32-bit arithmetic."""
     seeds = tl.load(at(limits.seeds, element, sizes) + tl.minimum(rows, n - 1) * limits.seeds.row)
     low, high = seeds.to(tl.uint32)[:, None], (seeds >> 32).to(tl.uint32)[:, None]
     bits = (cols.to(tl.uint32) * 0x9E3779B1)[None, :] + low

@@ -126,7 +126,7 @@ def tile_rows(x, BM: tl.constexpr, W: tl.constexpr):
 
 @triton.jit
 def tile_cols(y, BN: tl.constexpr, L: tl.constexpr):
-    """Where the columns of a tile begin, likewise."""
+    """Where the columns of a tile begin, dealt out over the lanes."""
     cols = tl.arange(0, BN // L)[:, None] * L + tl.arange(0, L)[None, :]
     return (y + cols)[None, :, None, :]
 

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from dikkat import addresses
+from dikkat.addresses import is_eager
 from dikkat.cpu.search.network import Network, Panels
 from dikkat.cpu.search.run import Sentence, UnknownScoresError, search
 from dikkat.errors import InputError
-from dikkat.masking import is_eager
 from dikkat.snapshot import Writes
 from dikkat.translation.decoding.beams import Hypothesis, unknown_scores
 from dikkat.translation.decoding.options import DEFAULT, Search

@@ -6,8 +6,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from dikkat.addresses import can_read_values
 from dikkat.cpu.loss.launch import CrossEntropy, runs
-from dikkat.masking import can_read_values
 
 Reduction = Literal["mean", "sum"]
 

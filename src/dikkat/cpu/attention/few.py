@@ -1,15 +1,16 @@
 """Attention for few queries or small calls: one compiled call that reads the operands as they come."""
 
 import math
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from dikkat import addresses
+from dikkat.cpu.attention.launch import ProblemCall
 from dikkat.cpu.attention.record import FEW
 from dikkat.cpu.engine.ready import Ready
-from dikkat.cpu.engine.record import FENCE, Call, up
-from dikkat.cpu.scoring import PAIRS
+from dikkat.cpu.engine.record import FENCE, up
 from dikkat.problem import Problem, Result
 from dikkat.problem.arithmetic import farthest
 from dikkat.problem.operator import Gradients, Kernel, Output
@@ -75,18 +76,27 @@ def ready(problem: Problem) -> Ready | None:
     return Ready(call, few_kernel.forward, call.rows, ("query", "key", "weight", "value", "lens"), outputs)
 
 
-class _Call(Call):
-    """A problem as the record that the kernels read: here the sizes, and in `of` the operands."""
+class _Call(ProblemCall):
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(FEW, problem)
+        features, limits = problem.query.shape[-1], problem.limits
+        padded, keys = up(features, self.lanes), up(limits.keys, self.lanes)
+        self.fields |= {
+            "padded": padded,
+            "most": _MOST[self.dtype],
+            "highest": farthest(features, self.dtype) if problem.pair == "distance" else math.inf,
+        }
+        self.rows = self.batch * limits.queries
+        self.alone = self.rows * limits.keys * features <= _ALONE
+        self.lay_out(
+            query=padded, weight=padded, scores=keys, shares=keys, sums=self.lanes**2, spare=self.lanes, by_score=keys,
+            query_sums=padded, weight_sums=padded,
+        )  # fmt: skip
 
     @classmethod
-    def of(cls, problem: Problem) -> "_Call":
-        """The call of a problem; where what belongs to its shapes is kept, only addresses are new."""
-        kept, name = problem.kept, "few" if problem.limits.lens is None else "few, with lengths"
-        sizes = cls(problem) if kept is None or name not in kept else kept[name]
-        if kept is not None:
-            kept[name] = sizes
-        call = sizes.again()
-        call.kept["lens_table"] = sizes.kept.get("lens_table", problem.query)
+    def of(cls, problem: Problem) -> Self:
+        """The call of a problem."""
+        call = super().of(problem)
         for operand, tensor in (("query", problem.query), ("key", problem.key), ("value", problem.value)):
             call.point(operand, tensor.resolve_neg().contiguous())
         if problem.weight is not None:
@@ -94,38 +104,6 @@ class _Call(Call):
         if problem.limits.lens is not None:
             call.point("lens", problem.limits.lens.contiguous())
         return call
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(FEW, problem.query.dtype, tuple(True if problem.pair == pair else None for pair in PAIRS))
-        limits, lead = problem.limits, problem.lead
-        features, values = problem.query.shape[-1], problem.value.shape[-1]
-        padded, keys = up(features, self.lanes), up(limits.keys, self.lanes)
-        self.fields |= {
-            "queries": limits.queries,
-            "keys": limits.keys,
-            "features": features,
-            "padded": padded,
-            "values": values,
-            "causal": limits.causal,
-            "most": _MOST[self.dtype],
-            "highest": farthest(features, self.dtype) if problem.pair == "distance" else math.inf,
-        }
-        self.batch = lead.numel()
-        self.rows = self.batch * limits.queries
-        self.alone = self.rows * limits.keys * features <= _ALONE
-        self.lay_out(
-            query=padded, weight=padded, scores=keys, shares=keys, sums=self.lanes**2, spare=self.lanes, by_score=keys,
-            query_sums=padded, weight_sums=padded,
-        )  # fmt: skip
-        lens = limits.lens
-        if lens is not None:
-            self.fields["lens_row"] = lens.shape[-1] != 1
-            owners = lens.shape[:-1]
-            if owners == lead:
-                self.fields["lens_step"] = 1
-            elif owners.numel() != 1:
-                table = torch.arange(owners.numel(), device="cpu").reshape(owners)
-                self.point("lens_table", table.expand(lead).contiguous())
 
 
 def _forward(problem: Problem) -> Output:
@@ -136,7 +114,7 @@ def _forward(problem: Problem) -> Output:
 
 
 def _pooled(call: _Call, problem: Problem) -> tuple[Tensor, Tensor | None]:
-    """Means, and the weights if they are wanted."""
+    """The means, and the weights if they are requested."""
     from dikkat.cpu.attention import few_kernel
 
     rows = (*problem.lead, problem.limits.queries)

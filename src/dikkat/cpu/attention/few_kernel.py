@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from dikkat.cpu.attention.kernel import base_of, by_total, normalise
 from dikkat.cpu.attention.packing import clip
 from dikkat.cpu.attention.record import FEW
 from dikkat.cpu.attention.visibility import limit_of
 from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import SMALL_TANH, exp, small_tanh
-from dikkat.cpu.engine.memory import Call, Work, clear, workplace_of
+from dikkat.cpu.engine.memory import Call, Work, clear, store_four, workplace_of
 from dikkat.cpu.engine.vectors import (
     Pointer,
     Vector,
@@ -32,6 +31,7 @@ from dikkat.cpu.engine.vectors import (
     lane_numbers,
     lanes_of,
     load,
+    magnitude,
     pointer,
     spread,
     store,
@@ -39,6 +39,7 @@ from dikkat.cpu.engine.vectors import (
     totals,
     where,
 )
+from dikkat.cpu.softmax import base_of, by_total, normalise
 
 
 @inlined
@@ -109,10 +110,7 @@ def _additive_keys(
         acc1 += r01 * a0
         acc2 += r23 * a3
         acc3 += r23 * a2
-    store(sums, 0, acc0)
-    store(sums, lanes, acc1)
-    store(sums, 2 * lanes, acc2)
-    store(sums, 3 * lanes, acc3)
+    store_four(sums, 0, lanes, acc0, acc1, acc2, acc3)
 
 
 @inlined
@@ -135,10 +133,7 @@ def _other_keys(
                 q - clip(x2, highest, zero), q - clip(x3, highest, zero),
             )  # fmt: skip
             acc0, acc1, acc2, acc3 = fused(x0, x0, acc0), fused(x1, x1, acc1), fused(x2, x2, acc2), fused(x3, x3, acc3)
-    store(sums, 0, acc0)
-    store(sums, lanes, acc1)
-    store(sums, 2 * lanes, acc2)
-    store(sums, 3 * lanes, acc3)
+    store_four(sums, 0, lanes, acc0, acc1, acc2, acc3)
 
 
 @inlined
@@ -174,7 +169,7 @@ def _average(call: Call, b: int, limit: int, by: float, mean: Pointer, work: Wor
     """Write a row's mean: its shares' sum of the values, times `by`."""
     lanes, size = lanes_of(zero), call.values
     values = at(pointer(call.value, zero), b * call.keys * size)
-    c = 0
+    shrunk, c = full(by, zero), 0
     while c + 4 * lanes <= size:
         acc0 = full(0, zero)
         acc1, acc2, acc3 = acc0, acc0, acc0
@@ -184,16 +179,13 @@ def _average(call: Call, b: int, limit: int, by: float, mean: Pointer, work: Wor
             acc1 = fused(share, load(values, place + lanes), acc1)
             acc2 = fused(share, load(values, place + 2 * lanes), acc2)
             acc3 = fused(share, load(values, place + 3 * lanes), acc3)
-        store(mean, c, acc0 * full(by, zero))
-        store(mean, c + lanes, acc1 * full(by, zero))
-        store(mean, c + 2 * lanes, acc2 * full(by, zero))
-        store(mean, c + 3 * lanes, acc3 * full(by, zero))
+        store_four(mean, c, lanes, acc0 * shrunk, acc1 * shrunk, acc2 * shrunk, acc3 * shrunk)
         c += 4 * lanes
     while c < size:
         acc0 = full(0, zero)
         for j in range(limit):
             acc0 = fused(spread(work.shares, j), _features(at(values, j * size), c, size, zero), acc0)
-        _write(mean, c, size, acc0 * full(by, zero), work.spare, zero)
+        _write(mean, c, size, acc0 * shrunk, work.spare, zero)
         c += lanes
 
 
@@ -202,7 +194,7 @@ _workplace = workplace_of(FEW)
 
 @Kernel
 def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
-    """Compute means; peaks, totals and weights, where they are wanted."""
+    """Compute means; peaks, totals and weights where they are requested."""
     layout = FEW.layout(__name__)
 
     def forward(record: Any) -> None:
@@ -286,7 +278,7 @@ def _pair_gradients(
         if additive is not None:
             x = q + k
             x += x
-            away = where(x < nothing, nothing - x, x)
+            away = magnitude(x)
             e = exp(nothing - away)
             r = one / (one + e)
             by_key = by_score * load(work.weight, c) * full(4, zero) * e * r * r
@@ -310,18 +302,13 @@ def _pair_gradients(
 def _value_gradient(
     call: Call, work: Work, mean_grad: Pointer, value_grad: Pointer, share: Vector, alone: bool, zero: Any
 ) -> None:
+    """Add a pair's share to the gradient of the value."""
     size = call.values
     for c in range(0, size, lanes_of(zero)):
         by_value = share * _features(mean_grad, c, size, zero)
         if not alone:
             by_value += _features(value_grad, c, size, zero)
         _write(value_grad, c, size, by_value, work.spare, zero)
-
-
-@inlined
-def _zero(row: Pointer, count: int, zero: Any) -> None:
-    for k in range(count):
-        row[k] = zero
 
 
 @Kernel
@@ -344,9 +331,11 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             key = at(pointer(call.key, zero), b * call.keys * size)
             key_grad = at(pointer(call.key_grad, zero), b * call.keys * size)
             value_grad = at(pointer(call.value_grad, zero), b * call.keys * values)
-            first = limit_of(call, b, 0) if alone else 0  # from here on nothing is written below
-            _zero(at(key_grad, first * size), (call.keys - first) * size, zero)
-            _zero(at(value_grad, first * values), (call.keys - first) * values, zero)
+            first = limit_of(call, b, 0) if alone else 0  # the keys before are written once, and not added to
+            for k in range(first * size, call.keys * size):
+                key_grad[k] = zero
+            for k in range(first * values, call.keys * values):
+                value_grad[k] = zero
             for i in range(call.queries):
                 row, limit = b * call.queries + i, limit_of(call, b, i)
                 _begin_row(call, b, i, work, zero, distance)

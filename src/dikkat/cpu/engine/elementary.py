@@ -23,7 +23,7 @@ from dikkat.cpu.engine.vectors import (
     call_llvm,
     full,
     llvm_type,
-    maximum,
+    magnitude,
     splat_constant,
     where,
 )
@@ -39,7 +39,7 @@ def _polynomial(builder: Any, x: Any, coefficients: Sequence[float]) -> Any:
 
 
 class _Format:
-    """What `exp` and `log` know of a type: its bits, and how far their series must go."""
+    """The bits of a type, and the lengths of the series for it."""
 
     def __init__(self, kind: VectorType) -> None:
         single = kind.element == types.float32
@@ -94,7 +94,7 @@ def _times_power(builder: Any, value: Any, n: Any, form: _Format) -> Any:
 
 
 def _shortened(series: Sequence[float], terms: int, domain: tuple[float, float]) -> list[float]:
-    """Coefficients of a polynomial for a power series, the constant term first: its own, and a share of what follows.
+    """Coefficients of a polynomial for a power series, the constant term first: its own, and a share of the rest's.
 
     The rest alone goes through the zeros of a Chebyshev polynomial: the whole would lose some bits on the way, and the
     value at 0 would not be the series' own.
@@ -189,6 +189,6 @@ def sigmoid(x: Vector, zero: Any) -> Vector:
 def tanh(x: Vector, zero: Any) -> Vector:
     """tanh x, to two units in the last place."""
     one, two, nothing = full(1, zero), full(2, zero), full(0, zero)
-    away = maximum(x, nothing - x)
+    away = magnitude(x)
     large = one - two / (one + exp(two * away))
     return where(away < full(SMALL_TANH, zero), small_tanh(x), where(x < nothing, nothing - large, large))

@@ -1,4 +1,4 @@
-"""The order of what several workers do to the same memory: what one has published, another sees whole."""
+"""Atomic numbers for several workers: all that one wrote before it published, another sees."""
 
 import os
 from typing import Any
@@ -13,7 +13,7 @@ from dikkat.cpu.engine.vectors import I64
 
 @intrinsic
 def seen(typingctx: Any, address: Any) -> Any:
-    """The 64-bit integer at an address, and with it all that was written before it was published."""
+    """The 64-bit integer at an address; afterwards all that was written before it was published is seen."""
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.load_atomic(builder.inttoptr(args[0], I64.as_pointer()), "acquire", 8)
@@ -34,7 +34,7 @@ def publish(typingctx: Any, address: Any, number: Any) -> Any:
 
 @intrinsic
 def added(typingctx: Any, address: Any, number: Any) -> Any:
-    """Add to the 64-bit integer at an address; return the sum, and with it all that others wrote who added before."""
+    """Add to the 64-bit integer at an address; return the sum. All that those wrote who added before is seen then."""
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         spot = builder.inttoptr(args[0], I64.as_pointer())

@@ -1,4 +1,4 @@
-"""A call that is made again and again with other tensors of the same shapes: its record is copied as a whole."""
+"""A call that is repeated with other tensors of the same shapes: its record is copied as a whole."""
 
 import ctypes
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class Ready:
         self._memory = fields.memory
 
     def __call__(self, *operands: Tensor | None) -> list[Tensor] | None:
-        """The outputs; None where an operand does not lie as the kernel reads it.
+        """The outputs; None where an operand's memory is not laid out as the kernel reads it.
 
         Args:
             operands: In the order of their names, on the CPU, plain and of the types and shapes that the call has.

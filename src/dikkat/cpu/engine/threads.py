@@ -21,7 +21,7 @@ import torch
 
 from dikkat import stopping
 
-# Seconds between two looks for Ctrl-C in a long call.
+# Seconds between two checks for Ctrl-C in a long call.
 PART = 0.2
 
 
@@ -116,7 +116,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def by_parts(job: Callable[[int, int], None], tasks: int, first: int) -> Iterator[int]:
-    """Do tasks in parts of about `PART` seconds: Python hears of Ctrl-C between two of them.
+    """Do tasks in parts of about `PART` seconds: Ctrl-C is handled between two of them.
 
     Args:
         job: Does the tasks from one number to another.
@@ -142,9 +142,9 @@ def by_parts(job: Callable[[int, int], None], tasks: int, first: int) -> Iterato
 
 
 def run(kernel: Any, call: int, tasks: int, threads: int) -> None:
-    """Run a compiled function of an address on so many threads; on the caller's alone, for a single task.
+    """Run a compiled function of an address on so many threads; a single task on the caller's alone.
 
-    Never on some of PyTorch's: OpenMP would end the others, and start them again for the next operation.
+    Never on only some of PyTorch's: OpenMP would end the others, and start them again for the next operation.
 
     Args:
         kernel: From `compile.Kernel`.

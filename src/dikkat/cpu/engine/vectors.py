@@ -1,8 +1,8 @@
 """Vectors for Numba: 64 bytes of numbers, with arithmetic, loads and stores.
 
-Numba leaves it to LLVM to find vectors in loops over arrays; what it finds depends on the machine's settings, and
-accumulators do not stay in registers. Here a kernel says what is a vector: 16 lanes of float32 or 8 of float64, which
-LLVM turns into one, two or four registers of the machine it runs on.
+Numba leaves it to LLVM to vectorise loops over arrays; the result depends on the machine's settings, and accumulators
+do not stay in registers. Here a kernel names its vectors: 16 lanes of float32 or 8 of float64, which LLVM turns into
+one, two or four registers of the machine it runs on.
 
 Memory is reached through typed pointers, without bounds or wraparound.
 """
@@ -117,7 +117,7 @@ def splat_constant(kind: ir.VectorType, value: float) -> Any:
 
 
 def built(build: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """How an intrinsic is built from LLVM's values of its arguments alone."""
+    """An intrinsic's builder that needs LLVM's values of its arguments alone."""
     return lambda context, builder, sig, args: build(builder, args)
 
 
@@ -133,7 +133,7 @@ def pointer(typingctx: Any, address: Any, like: Any) -> Any:
 
 @intrinsic
 def address(typingctx: Any, number: Any) -> Any:
-    """The same address, as `carray` takes it."""
+    """An address in the form that `carray` takes."""
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], context.get_value_type(sig.return_type))
@@ -149,7 +149,7 @@ def at(typingctx: Any, base: Any, index: Any) -> Any:
 
 @intrinsic
 def bits_of(typingctx: Any, base: Any) -> Any:
-    """The same memory as 16-bit integers."""
+    """Memory as 16-bit integers."""
     return types.CPointer(types.uint16)(base), built(lambda builder, args: builder.bitcast(args[0], _HALF.as_pointer()))
 
 
@@ -305,7 +305,7 @@ def lane_numbers(typingctx: Any, like: Any) -> Any:
 
 @intrinsic
 def lanes_of(typingctx: Any, like: Any) -> Any:
-    """How many lanes a vector of `like`'s type has."""
+    """The number of lanes of a vector of `like`'s type."""
     return types.intp(like), built(lambda builder, args: I64(VECTORS[like].lanes))
 
 
@@ -323,7 +323,7 @@ def maximum(typingctx: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def some(typingctx: Any, mask: Any) -> Any:
-    """Whether any lane of the mask is true."""
+    """True where any lane of the mask is."""
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         bits = builder.bitcast(args[0], ir.IntType(mask.lanes))
@@ -413,6 +413,12 @@ def call_llvm(builder: Any, name: str, *args: Any) -> Any:
 def fused(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     """a b + c, rounded once, and in no other order: a sum that is made twice is the same to the last bit."""
     return a(a, b, c), built(lambda builder, args: call_llvm(builder, "fma", *args))
+
+
+@intrinsic
+def magnitude(typingctx: Any, vector: Any) -> Any:
+    """|x|."""
+    return vector(vector), built(lambda builder, args: call_llvm(builder, "fabs", *args))
 
 
 @intrinsic

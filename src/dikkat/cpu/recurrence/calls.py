@@ -64,6 +64,8 @@ class Stack(Call):
             "reverse": int(spec.reverse),
             "layers": spec.layers,
             "hidden": self.up(hidden),
+            "wide": (4 if lstm else 3) * self.up(hidden),
+            "task_rows": -(-batch // tasks),
             "own": hidden,
             "batch": batch,
             "tokens": len(rows.places),
@@ -172,7 +174,7 @@ class Stack(Call):
         from dikkat.cpu.recurrence import kernel
 
         at = self.fields
-        layers, tokens, hidden, batch = at["layers"], at["tokens"], at["hidden"], at["batch"]
+        layers, tokens, hidden, batch, rows = at["layers"], at["tokens"], at["hidden"], at["batch"], at["task_rows"]
         features, values, key_row = at["features"], at["values"], at["key_row"]
         self.point("gates", self.fill(gates, self.groups))
         self.point("state", self.fill(state))
@@ -193,8 +195,7 @@ class Stack(Call):
                 self.new("queries", tokens, features)
                 if self.spec.pair == "additive":
                     self.new("query_exp", tokens, features)
-        rows = -(-batch // at["tasks"])
-        wide = rows * self.groups * hidden
+        wide = rows * at["wide"]
         self.run(
             kernel.forward, at["tasks"], states=layers * rows * hidden,
             cells=0 if cell is None else layers * rows * hidden, gates=wide, recurrent=wide, reads=rows * hidden,
@@ -206,9 +207,8 @@ class Stack(Call):
         from dikkat.cpu.recurrence import kernel
 
         at = self.fields
-        layers, hidden, key_row = at["layers"], at["hidden"], at["key_row"]
-        rows = -(-at["batch"] // at["tasks"])
-        wide = rows * self.groups * hidden
+        layers, hidden, key_row, rows = at["layers"], at["hidden"], at["key_row"], at["task_rows"]
+        wide = rows * at["wide"]
         self.run(
             kernel.backward, at["tasks"], grads=layers * rows * hidden,
             cell_grads=layers * rows * hidden if at["cell"] else 0, gates=wide, recurrent=wide, reads=rows * hidden,

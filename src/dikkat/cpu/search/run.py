@@ -139,7 +139,7 @@ class Run:
             "phases": addresses.of_array(panels.phases), "parts": addresses.of_array(panels.parts),
             "phase_count": len(panels.phases), "part_count": len(panels.parts), "loop": panels.loop,
             "sentences": count, "longest": longest, "positions": count * longest, "capacity": self._capacity,
-            "beam": beam, "n_best": n_best, "count": beam, "blocks": panels.blocks,
+            "beam": beam, "n_best": n_best, "blocks": panels.blocks,
             "keys": keys, "key_row": up(keys, 2 * call.lanes), "scale": panels.scale,
             "folded": ranges.folded, "single": ranges.single, "most": ranges.most,
             "largest": torch.finfo(panels.dtype).max,

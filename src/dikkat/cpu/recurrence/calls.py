@@ -30,12 +30,12 @@ class Spec(NamedTuple):
     layers: int
     pair: Pair | None
     profile: Profile | None
-    grads: bool = False  # whether gradients are wanted
+    grads: bool = False  # whether gradients are recorded
     low: torch.dtype | None = None  # the dtype of the products over all steps under autocast; None for that of the rest
 
 
 def wide_type(gates: Tensor) -> torch.dtype:
-    """The dtype that is computed in."""
+    """The dtype that a stack computes in."""
     return torch.promote_types(gates.dtype, torch.float32)
 
 
@@ -80,7 +80,7 @@ class Stack(Call):
             self.point(name, getattr(rows, name))
 
     def again(self) -> Self:
-        """The same call, with the same addresses, for another kernel."""
+        """A call with the same addresses, for another kernel."""
         made = super().again()
         made._packs, made._sources = [], []
         return made
@@ -93,7 +93,7 @@ class Stack(Call):
 
     @property
     def groups(self) -> int:
-        """How many gates a cell has."""
+        """The number of a cell's gates."""
         return 4 if self.fields["cell"] else 3
 
     def up(self, size: int) -> int:
@@ -108,7 +108,7 @@ class Stack(Call):
         return tensor.contiguous()
 
     def _panels(self, name: str, weights: list[Tensor], groups: int, *, transposed: bool) -> None:
-        """Weights (out, in) as panels of the matrix that inputs are multiplied with, or, transposed, gradients."""
+        """Pack weights (out, in) into panels that inputs are multiplied with, or, transposed, gradients."""
         rows, columns = weights[0].shape[0] // groups, weights[0].shape[1]
         out, size = groups * self.up(rows), self.up(columns)
         into = self.new(name, len(weights), out, size)

@@ -1,4 +1,4 @@
-"""What a stack of layers is made of, what it attends to, and what a run returns."""
+"""The weights, memory and results of a stack of layers, and the checks of their shapes."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from dikkat.scores import Pair, Profile
 
 @dataclass(frozen=True)
 class Attention:
-    """What a stack attends to.
+    """The memory that a stack attends to.
 
     Attributes:
         pair: The pair function.
@@ -24,7 +24,7 @@ class Attention:
         query_weight: (a, h), or None: the states are the queries.
         query_bias: (a,), or None.
         context_weight: (G·h, c), the contexts' share of the first layer's gates.
-        kept: (N, m), what the weights are multiplied by; or None.
+        kept: (N, m), factors of the weights; or None.
     """
 
     pair: Pair
@@ -53,7 +53,7 @@ class Layer:
 
 
 class Sequences(NamedTuple):
-    """What a run returns.
+    """The results of a run.
 
     Attributes:
         states: (N, h), of the top layer.

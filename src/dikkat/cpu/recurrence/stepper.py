@@ -10,7 +10,7 @@ from dikkat.cpu.recurrence.stack import Attention, Layer, Sequences, fit_shape, 
 
 
 class Stepper:
-    """A stack that attends, step by step and without gradients: what steps share is made once.
+    """A stack that attends, step by step and without gradients: panels and memory are made once.
 
     It is not written to once it is made: any number of threads may step it.
 
@@ -74,7 +74,7 @@ class Stepper:
         Args:
             gates: (B, G·h), the inputs' side of the first layer's gates, its bias in it.
             state: (layers, B, h).
-            cell: The same of an LSTM; None for a GRU.
+            cell: (layers, B, h) of an LSTM; None for a GRU.
         """
         batch = self.batch
         fit_shape("gates", gates, batch, (4 if self._lstm else 3) * self._hidden)

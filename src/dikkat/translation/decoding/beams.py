@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dikkat.cpu.search.launch import Advance, Step, can_rank, rank
+from dikkat.cpu.search.launch import Beams as Bookkeeping
 from dikkat.cpu.search.rules import normalised
 from dikkat.errors import InputError
 from dikkat.translation.decoding.best import allowed, best
 from dikkat.translation.decoding.options import Search
-from dikkat.translation.text.tokenizer import END, UNKNOWN
+from dikkat.translation.text.tokenizer import UNKNOWN
 
 Table = np.ndarray[Any, Any]
 
@@ -35,40 +37,6 @@ class Hypothesis:
     finished: bool
 
 
-class Step(NamedTuple):
-    """Tables of a step of a search, of B sentences by K places; or, flat, those of all steps, one on the other.
-
-    Attributes:
-        tokens: int64: the token appended to the hypothesis that now has the place.
-        rows: int64: the network's row that it continues.
-        origins: int64: the place of that row, counted over all sentences.
-        totals: float64: its log-probability; −∞ in an empty place.
-        ended: bool: whether the model ended it here.
-        out: bool: whether it ended or was cut here.
-    """
-
-    tokens: Table
-    rows: Table
-    origins: Table
-    totals: Table
-    ended: Table
-    out: Table
-
-
-class Advance(NamedTuple):
-    """The rows of the network's next step.
-
-    Attributes:
-        rows: (R',) int64: the row that each comes from.
-        tokens: (R',) int64: the token appended to it.
-        stay: Whether these are the rows that there were, in their order.
-    """
-
-    rows: Tensor
-    tokens: Tensor
-    stay: bool
-
-
 class Beams:
     """The hypotheses of a batch while they grow: B sentences of K places, best first.
 
@@ -82,12 +50,8 @@ class Beams:
         # Without attention nobody could say which word to put in the place of an unknown one.
         self._copies = torch.tensor([attend and UNKNOWN in source for source in sources], device="cpu")
         self._fewest = torch.tensor([search.fewest(len(source)) for source in sources], device="cpu")
-        self._limits = np.array([search.most(len(source)) for source in sources])
-        # In NumPy, of which an operation on a few numbers takes a quarter of the time of PyTorch's.
-        self._totals = np.full((len(sources), self._places), -np.inf)  # −∞: an empty place
-        self._totals[:, 0] = 0.0
-        self._open = np.full(len(sources), self._places)  # places that no ended hypothesis has taken
-        self._best_ended = np.full((len(sources), self._kept), -np.inf)
+        most = torch.tensor([search.most(len(source)) for source in sources], device="cpu")
+        self._beams = Bookkeeping(self._places, self._kept, self._penalty, most)
         self._steps: list[Step] = []
         self._weights: list[Tensor] = []  # (R, S): what each step's rows looked at; none without attention
         self._sentences = torch.arange(len(sources), device="cpu")  # (R,): which one each of the network's rows is of
@@ -100,57 +64,27 @@ class Beams:
         """Append a token to each hypothesis that goes on."""
         copies = self._copies[self._sentences]
         may_end = self._fewest[self._sentences] <= len(self._steps)
-        gains, tokens = (each.numpy() for each in self._candidates(products, bias, copies, may_end))
-        if not np.isfinite(gains[:, 0]).all():
+        found = self._beams.advance(*self._candidates(products, bias, copies, may_end))
+        if found.unknown:
             raise unknown_scores()
-        step = self._continued(gains, tokens)
-        self._steps.append(step)
+        self._steps.append(found.step)
         if weights is not None:
             self._weights.append(weights)
-        goes_on = self._totals > -np.inf
-        rows = step.rows[goes_on]
-        self._sentences = torch.from_numpy(goes_on.nonzero()[0])
-        stay = np.array_equal(rows, np.arange(len(gains)))
-        return Advance(torch.from_numpy(rows), torch.from_numpy(step.tokens[goes_on]), stay)
-
-    def _continued(self, gains: Table, tokens: Table) -> Step:
-        """Each sentence's best continuations, best first, of which those that end or are cut leave their places."""
-        (sentences, places), count = self._totals.shape, gains.shape[1]
-        first = places * np.arange(sentences)[:, None]
-        goes_on = self._totals > -np.inf
-        row_at = np.zeros(sentences * places, np.int64)
-        row_at[goes_on.ravel()] = np.arange(len(gains))
-        reached = np.full((sentences, places, count), -np.inf)
-        reached[goes_on] = self._totals[goes_on, None] + gains
-        reached = reached.reshape(sentences, places * count)
-        # Of equally likely ones that of the hypothesis that stood higher goes first, then the lower token.
-        order = np.argsort(-reached, axis=1, kind="stable")[:, :places]
-        totals, origins = np.take_along_axis(reached, order, 1), first + order // count
-        rows = row_at[origins]
-        chosen, length = tokens[rows, order % count], len(self._steps) + 1
-
-        there = (np.arange(places) < self._open[:, None]) & (totals > -np.inf)
-        ended = there & (chosen == END)
-        there &= ~ended
-        scores = np.where(ended, normalised(totals, length, self._penalty), -np.inf)
-        self._best_ended = -np.sort(-np.hstack([self._best_ended, scores]))[:, : self._kept]
-        self._open -= ended.sum(1)
-        at_limit = self._limits == length
-        # A log-probability only falls, and the penalty of no length divides by more than that of the limit.
-        hope = normalised(np.where(there, totals, -np.inf).max(1), self._limits, self._penalty)
-        over = at_limit | (self._best_ended[:, -1] >= hope)
-        self._totals = np.where(there & ~over[:, None], totals, -np.inf)
-        return Step(chosen, rows, origins, totals, ended, ended | (there & at_limit[:, None]))
+        self._sentences = found.sentences
+        return found
 
     def _candidates(self, products: Tensor, bias: Tensor, copies: Tensor, may_end: Tensor) -> tuple[Tensor, Tensor]:
         """(R, K) log-probabilities of each row's likeliest tokens that may come out, and the tokens."""
+        if can_rank(products):
+            return rank(products, bias, copies, may_end, self._places)
         scores = products + bias
         likeliest, tokens = best(allowed(scores, copies, may_end), self._places)
         return (likeliest - scores.logsumexp(1, keepdim=True)).double().cpu(), tokens.cpu()
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """The n best of each sentence."""
-        tables = Step(*(np.stack([table.ravel() for table in each]) for each in zip(*self._steps, strict=True)))
+        # In NumPy, of which an operation on a few numbers takes a quarter of the time of PyTorch's.
+        tables = Step(*(np.stack([table.numpy().ravel() for table in each]) for each in zip(*self._steps, strict=True)))
         steps, places, finished = self._ranked(tables)
         ids, weights = self._walk_back(tables, steps, places)
         found: list[list[Hypothesis]] = [[] for _ in self.sources]

@@ -16,7 +16,7 @@ from torch import nn
 from dikkat import scores
 from dikkat.cpu.search import run
 from dikkat.translation import InputError, Search, Settings, TranslationModel, beam_search, explain_search
-from dikkat.translation.decoding import compiled
+from dikkat.translation.decoding import search as search_module
 from dikkat.translation.text.tokenizer import END, UNKNOWN
 
 SOURCES = [[5, 6], [7], [8, 9, 10, 4], [UNKNOWN, 4, 5, 6], [10, 10], [9, 4, 4], [6, 6, 6, 6, 6, 6, 6]]
@@ -39,7 +39,7 @@ WIDE = Search(4, n_best=3)
 
 def step_by_step(model, sources=SOURCES, search=WIDE):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "runnable", lambda *_: None)
+        patch.setattr(search_module, "runnable", lambda *_: None)
         return beam_search(model, sources, search)
 
 

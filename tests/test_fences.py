@@ -124,7 +124,7 @@ def searches() -> None:
     for settings in ({"cell": "lstm"}, {"score": "epanechnikov"}):
         model = TranslationModel(Settings(embedding_size=6, hidden_size=10, **settings), 11, 59)
         for precision in ("float32", "int8"):
-            beam_search(model, [[5, 6, 7], [8]], Search(5, n_best=2, max_ratio=30.0, precision=precision))
+            beam_search(model, [[5, 6, 7], [8]], Search(5, n_best=2, max_ratio=10.0, precision=precision))
 
 
 def loses() -> None:

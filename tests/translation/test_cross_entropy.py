@@ -9,7 +9,6 @@ from dikkat.cpu.loss.launch import CrossEntropy
 from dikkat.translation import InputError, Search, SettingsError, beam_search
 from dikkat.translation.network import precision
 from dikkat.translation.network.loss import _Plain
-from dikkat.translation.network.model import OutputLayer
 from translation.test_search import MANY, make
 
 KINDS = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 2e-6}
@@ -48,24 +47,6 @@ def test_cross_entropy_of_what_is_no_number_is_none():
     entropy.add(scores, torch.tensor([0]))
     assert entropy.total.isnan()
     assert scores.isnan().all()
-
-
-def test_an_output_layer_writes_over_an_earlier_result_if_that_is_given():
-    weight, bias = torch.randn(13, 5), torch.randn(13)
-    layer = OutputLayer(weight, bias, "float32")
-    features = torch.randn(7, 5)
-    first = layer.products(features)
-    torch.testing.assert_close(first, features @ weight.t())
-    second = layer.products(features[:3])
-    assert second.data_ptr() != first.data_ptr()
-    third = layer.products(features[:3], first)
-    assert third.data_ptr() == first.data_ptr()
-    torch.testing.assert_close(third, second)
-    assert layer.products(features, third).shape == (7, 13)
-    low = OutputLayer(weight, bias, "bfloat16")
-    assert low.products(features).dtype == torch.bfloat16
-    assert low.bias.dtype == torch.float32
-    torch.testing.assert_close(low.products(features).float(), features @ weight.t(), rtol=0.05, atol=0.05)
 
 
 def test_a_search_in_bfloat16_scores_nearly_the_same(monkeypatch):

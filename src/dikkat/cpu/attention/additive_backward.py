@@ -30,7 +30,6 @@ from dikkat.cpu.attention.additive_pairs import (
     add_values,
     any_small,
     begin_pairs,
-    features_at,
     forget,
     four,
     keep_row,
@@ -44,7 +43,7 @@ from dikkat.cpu.attention.record import CALL, PEAK_KEYS, SIDE
 from dikkat.cpu.attention.visibility import drop, limits_of, owner
 from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import exp
-from dikkat.cpu.engine.memory import Call, Work, clear, copy, workplace_of
+from dikkat.cpu.engine.memory import Call, Work, clear, copy, load_part, workplace_of
 from dikkat.cpu.engine.vectors import (
     Pointer,
     Vector,
@@ -100,7 +99,7 @@ def _flush_keys(
     """Add 4 s v K Σ_i g Q' / a² to the keys' gradients."""
     lanes, padded = lanes_of(zero), call.padded
     for c in range(0, padded, lanes):
-        factor = full(4 * call.scale, zero) * features_at(weight, c, call.features, zero)
+        factor = full(4 * call.scale, zero) * load_part(weight, c, call.features, zero)
         for k in range(count):
             place = k * padded + c
             share = factor * load(keys, place) * load(key_sums, place)
@@ -394,7 +393,7 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                     out = at(pointer(call.query_grad, zero), (b * call.queries + i0 + i) * size)
                     row, sums, exactly = at(query, i * padded), at(query_sums, i * padded), at(query_exact, i * padded)
                     for c in range(0, padded, lanes):
-                        by = full(4 * call.scale, zero) * features_at(raw_weight, c, size, zero)
+                        by = full(4 * call.scale, zero) * load_part(raw_weight, c, size, zero)
                         store(sums, c, by * load(row, c) * load(sums, c) + load(exactly, c))
                     copy(sums, out, size, zero)
             copy(weight_sums, at(pointer(call.weight_grad, zero), task * size), size, zero)

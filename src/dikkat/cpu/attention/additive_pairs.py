@@ -9,13 +9,12 @@ from dikkat.cpu.attention.scores import in_range
 from dikkat.cpu.attention.visibility import excluded_of, mask_of, owner
 from dikkat.cpu.engine.compile import inlined
 from dikkat.cpu.engine.elementary import exp, small_tanh
-from dikkat.cpu.engine.memory import Call, clear, store_four
+from dikkat.cpu.engine.memory import Call, clear, load_part, store_four
 from dikkat.cpu.engine.vectors import (
     Pointer,
     Vector,
     at,
     full,
-    gather,
     lanes_of,
     load,
     magnitude,
@@ -30,14 +29,6 @@ from dikkat.cpu.scoring import LOWER, SMALL_PAIR
 
 
 @inlined
-def features_at(row: Pointer, c: int, size: int, zero: Any) -> Vector:
-    """A vector of a row's features; lanes beyond the last feature repeat another one."""
-    if c + lanes_of(zero) <= size:
-        return load(row, c)
-    return gather(row, c, 1, size - c)
-
-
-@inlined
 def pack_row(
     source: Pointer, size: int, into: Pointer, padded: int, scale: Vector, highest: Vector, zero: Any,
 ) -> bool:  # fmt: skip
@@ -45,7 +36,7 @@ def pack_row(
     lanes, nothing = lanes_of(zero), full(0, zero)
     beyond = False
     for c in range(0, padded, lanes):
-        x = features_at(source, c, size, zero)
+        x = load_part(source, c, size, zero)
         within = (x < highest) & (nothing - highest < x)
         value = where(within, scale * exp(x + x), nothing)
         beyond = beyond or some(value == nothing)
@@ -62,7 +53,7 @@ def peak_of(rows: Pointer, count: int, size: int, padded: int, highest: Vector, 
     for c in range(0, padded, lanes_of(zero)):
         top = nothing
         for i in range(count):
-            x = magnitude(features_at(at(rows, i * size), c, size, zero))
+            x = magnitude(load_part(at(rows, i * size), c, size, zero))
             top = maximum(where(x < highest, x, nothing), top)
         store(peak, c, top)
 
@@ -148,7 +139,7 @@ def keep_row_exact(
         acc = full(0, zero)
         if scores[k] != -np.inf:
             for c in range(0, size, lanes):
-                x = features_at(query, c, size, zero) + features_at(at(keys, k * size), c, size, zero)
+                x = load_part(query, c, size, zero) + load_part(at(keys, k * size), c, size, zero)
                 acc += load(weight, c) / (one + exp(x + x))
         store(sums, k * lanes, acc * full(1 / scale, zero))
 
@@ -162,10 +153,10 @@ def add_exact(
     lanes = lanes_of(zero)
     g, one, nothing = full(by_score, zero), full(1, zero), full(0, zero)
     for c in range(0, size, lanes):
-        x = features_at(query, c, size, zero) + features_at(key, c, size, zero)
+        x = load_part(query, c, size, zero) + load_part(key, c, size, zero)
         away = magnitude(x)
         e = exp(nothing - away - away)
-        share = g * features_at(weight, c, size, zero) * full(4, zero) * e / ((one + e) * (one + e))
+        share = g * load_part(weight, c, size, zero) * full(4, zero) * e / ((one + e) * (one + e))
         tanh = (one - e) / (one + e)
         tanh = where(away < full(SMALL_PAIR, zero), small_tanh(x), where(x < nothing, nothing - tanh, tanh))
         store(query_grad, c, load(query_grad, c) + share)
@@ -280,12 +271,12 @@ def add_small(
             continue
         shares = nothing
         for i in range(rows):
-            q = features_at(at(query, i * size), c, size, zero)
+            q = load_part(at(query, i * size), c, size, zero)
             for k in range(count):
                 pair = i * SIDE + k
                 if by_score[pair] == 0:  # hidden, or treated exactly; perhaps not finite
                     continue
-                tanh = small_tanh(q + features_at(at(keys, k * size), c, size, zero))
+                tanh = small_tanh(q + load_part(at(keys, k * size), c, size, zero))
                 shares += spread(by_score, pair) * tanh
         store(weight_grad, c, load(weight_grad, c) + where(small, shares, nothing))
 

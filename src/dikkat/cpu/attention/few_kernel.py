@@ -19,7 +19,7 @@ from dikkat.cpu.attention.record import FEW
 from dikkat.cpu.attention.visibility import limit_of
 from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import SMALL_TANH, exp, small_tanh
-from dikkat.cpu.engine.memory import Call, Work, clear, store_four, workplace_of
+from dikkat.cpu.engine.memory import Call, Work, clear, load_part, store_four, workplace_of
 from dikkat.cpu.engine.vectors import (
     Pointer,
     Vector,
@@ -43,14 +43,6 @@ from dikkat.cpu.softmax import base_of, by_total, normalise
 
 
 @inlined
-def _features(row: Pointer, c: int, size: int, zero: Any) -> Vector:
-    """A vector of a row's features from c on, 0 beyond the last."""
-    if c + lanes_of(zero) <= size:
-        return load(row, c)
-    return where(lane_numbers(zero) < full(size - c, zero), gather(row, c, 1, size - c), full(0, zero))
-
-
-@inlined
 def _write(row: Pointer, c: int, size: int, vector: Vector, spare: Pointer, zero: Any) -> None:
     """Write a vector of a row's features from c on, and none beyond the last."""
     if c + lanes_of(zero) <= size:
@@ -66,7 +58,7 @@ def _begin_row(call: Call, b: int, i: int, work: Work, zero: Any, distance: Any)
     """Lay a query row into scratch, clipped for distances."""
     row = at(pointer(call.query, zero), (b * call.queries + i) * call.features)
     for c in range(0, call.padded, lanes_of(zero)):
-        x = _features(row, c, call.features, zero)
+        x = load_part(row, c, call.features, zero)
         if distance is not None:
             x = clip(x, full(call.highest, zero), zero)
         store(work.query, c, x)
@@ -77,7 +69,7 @@ def _begin_weight(call: Call, work: Work, zero: Any) -> float:
     """Lay v into scratch; return Σ v."""
     whole = full(0, zero)
     for c in range(0, call.padded, lanes_of(zero)):
-        v = _features(pointer(call.weight, zero), c, call.features, zero)
+        v = load_part(pointer(call.weight, zero), c, call.features, zero)
         store(work.weight, c, v)
         whole += v
     return total(whole)
@@ -86,7 +78,7 @@ def _begin_weight(call: Call, work: Work, zero: Any) -> float:
 @inlined
 def _grown(query: Pointer, key: Pointer, c: int, size: int, most: Vector, zero: Any) -> Vector:
     """1 + e^{2x}, for no more than e^`most`; NaN stays NaN."""
-    k = _features(key, c, size, zero)
+    k = load_part(key, c, size, zero)
     x = load(query, c) + k  # doubled together: twice the largest of each would be infinite, where their sum is not
     x += x
     return full(1, zero) + exp(where(most < x, most, x))
@@ -123,8 +115,8 @@ def _other_keys(
     acc1, acc2, acc3, highest = acc0, acc0, acc0, full(call.highest, zero)
     for c in range(0, size, lanes):
         q = load(query, c)
-        x0, x1 = _features(k0, c, size, zero), _features(k1, c, size, zero)
-        x2, x3 = _features(k2, c, size, zero), _features(k3, c, size, zero)
+        x0, x1 = load_part(k0, c, size, zero), load_part(k1, c, size, zero)
+        x2, x3 = load_part(k2, c, size, zero), load_part(k3, c, size, zero)
         if distance is None:
             acc0, acc1, acc2, acc3 = fused(q, x0, acc0), fused(q, x1, acc1), fused(q, x2, acc2), fused(q, x3, acc3)
         else:
@@ -184,7 +176,7 @@ def _average(call: Call, b: int, limit: int, by: float, mean: Pointer, work: Wor
     while c < size:
         acc0 = full(0, zero)
         for j in range(limit):
-            acc0 = fused(spread(work.shares, j), _features(at(values, j * size), c, size, zero), acc0)
+            acc0 = fused(spread(work.shares, j), load_part(at(values, j * size), c, size, zero), acc0)
         _write(mean, c, size, acc0 * shrunk, work.spare, zero)
         c += lanes
 
@@ -233,7 +225,7 @@ def _product(left: Pointer, right: Pointer, size: int, zero: Any) -> Vector:
     """The vector whose lanes sum to an inner product."""
     acc = full(0, zero)
     for c in range(0, size, lanes_of(zero)):
-        acc = fused(_features(left, c, size, zero), _features(right, c, size, zero), acc)
+        acc = fused(load_part(left, c, size, zero), load_part(right, c, size, zero), acc)
     return acc
 
 
@@ -274,7 +266,7 @@ def _pair_gradients(
     """Add a pair's share to the gradients of the key, the row and v."""
     size, nothing, one = call.features, full(0, zero), full(1, zero)
     for c in range(0, size, lanes_of(zero)):
-        q, k = load(work.query, c), _features(key, c, size, zero)
+        q, k = load(work.query, c), load_part(key, c, size, zero)
         if additive is not None:
             x = q + k
             x += x
@@ -294,7 +286,7 @@ def _pair_gradients(
             by_key, by_query = by_score * q, by_score * k
         store(work.query_sums, c, load(work.query_sums, c) + by_query)
         if not alone:
-            by_key += _features(key_grad, c, size, zero)
+            by_key += load_part(key_grad, c, size, zero)
         _write(key_grad, c, size, by_key, work.spare, zero)
 
 
@@ -305,9 +297,9 @@ def _value_gradient(
     """Add a pair's share to the gradient of the value."""
     size = call.values
     for c in range(0, size, lanes_of(zero)):
-        by_value = share * _features(mean_grad, c, size, zero)
+        by_value = share * load_part(mean_grad, c, size, zero)
         if not alone:
-            by_value += _features(value_grad, c, size, zero)
+            by_value += load_part(value_grad, c, size, zero)
         _write(value_grad, c, size, by_value, work.spare, zero)
 
 

@@ -11,7 +11,20 @@ from numba.extending import intrinsic
 from dikkat.cpu.engine.compile import inlined
 from dikkat.cpu.engine.internals import cgutils
 from dikkat.cpu.engine.record import Record
-from dikkat.cpu.engine.vectors import I64, Pointer, Vector, at, full, lanes_of, load, pointer, store
+from dikkat.cpu.engine.vectors import (
+    I64,
+    Pointer,
+    Vector,
+    at,
+    full,
+    gather,
+    lane_numbers,
+    lanes_of,
+    load,
+    pointer,
+    store,
+    where,
+)
 
 # In a kernel's signature: a call's record, and the pointers to a worker's regions, by name.
 Call: TypeAlias = Any
@@ -91,6 +104,14 @@ def clear(memory: Pointer, count: int, zero: Any) -> None:
     """Set so many numbers to 0, and perhaps some more, less than a vector."""
     for place in range(0, count, lanes_of(zero)):
         store(memory, place, full(0, zero))
+
+
+@inlined
+def load_part(row: Pointer, c: int, size: int, zero: Any) -> Vector:
+    """A vector of a row's numbers from c on, 0 beyond the last."""
+    if c + lanes_of(zero) <= size:
+        return load(row, c)
+    return where(lane_numbers(zero) < full(size - c, zero), gather(row, c, 1, size - c), full(0, zero))
 
 
 @inlined

@@ -37,14 +37,6 @@ def place_of(call: Call, row: int, t: int) -> int:
 
 
 @inlined
-def owner_of(call: Call, row: int) -> int:
-    """The sequence whose keys and values a row attends to: its own, or the one that a search names."""
-    if call.owners == 0:
-        return number_at(call.order, row)
-    return number_at(call.owners, row)
-
-
-@inlined
 def seen_by(call: Call, b: int) -> int:
     """The number of keys that exist for a sequence."""
     if call.seen == 0:
@@ -237,7 +229,7 @@ def query_gradient(
 @inlined
 def key_gradients(call: Call, row: int, weight_grad: Pointer, zero: Any) -> None:
     """Write the gradients of a row's keys, and add its share of v's, over all its steps."""
-    lanes, size, b = lanes_of(zero), call.features, owner_of(call, row)
+    lanes, size, b = lanes_of(zero), call.features, number_at(call.order, row)
     length, seen = number_at(call.lengths, row), seen_by(call, b)
     one, minus_two = full(1, zero), full(-2, zero)
     queries, exps = pointer(call.queries, zero), pointer(call.query_exp, zero)
@@ -279,7 +271,7 @@ def key_gradients(call: Call, row: int, weight_grad: Pointer, zero: Any) -> None
 @inlined
 def value_gradients(call: Call, row: int, zero: Any) -> None:
     """Write the gradients of a row's values, over all its steps."""
-    lanes, size, b = lanes_of(zero), call.values, owner_of(call, row)
+    lanes, size, b = lanes_of(zero), call.values, number_at(call.order, row)
     length, seen = number_at(call.lengths, row), seen_by(call, b)
     weights, sums = pointer(call.weights, zero), pointer(call.context_sums, zero)
     for j in range(seen):

@@ -9,8 +9,7 @@ from torch.nn.functional import pad
 from dikkat import addresses
 from dikkat.cpu.engine.record import Call, up
 from dikkat.cpu.recurrence.record import CALL, CHOICES, PANEL, PANELS
-from dikkat.cpu.recurrence.rows import Rows
-from dikkat.cpu.recurrence.stack import Layer, Sequences
+from dikkat.cpu.recurrence.stack import Layer, Rows, Sequences
 from dikkat.cpu.scoring import PROFILES, RANGES
 from dikkat.scores import Pair, Profile
 

@@ -27,7 +27,6 @@ from dikkat.cpu.engine.vectors import Pointer, at, claim, full, lanes_of, load, 
 from dikkat.cpu.recurrence.attending import (
     attend_row,
     key_gradients,
-    owner_of,
     place_of,
     query_gradient,
     score_gradients,
@@ -204,9 +203,8 @@ def _attend(call: Call, work: Work, task: int, active: int, t: int, top: Pointer
             copy_vectors(query, at(pointer(call.queries, zero), place * size), size, zero)
             if call.pair == ADDITIVE:
                 exps = at(pointer(call.query_exp, zero), place * size)
-        attend_row(call, place, owner_of(call, row), query, exps, weights, context, zero)
-        if call.weights != 0:
-            copy_vectors(weights, at(pointer(call.weights, zero), place * call.key_row), call.key_row, zero)
+        attend_row(call, place, number_at(call.order, row), query, exps, weights, context, zero)
+        copy_vectors(weights, at(pointer(call.weights, zero), place * call.key_row), call.key_row, zero)
         copy_vectors(context, at(pointer(call.contexts, zero), place * values), values, zero)
 
 
@@ -306,7 +304,7 @@ def _attend_gradients(call: Call, work: Work, task: int, active: int, t: int, to
     product(active, work.gates, wide, pointer(call.context_weight, zero), wide, values, contexts, values, zero)
     for i in range(active):
         row = task + i * call.tasks
-        place, b = place_of(call, row, t), owner_of(call, row)
+        place, b = place_of(call, row, t), number_at(call.order, row)
         query, exps = at(pointer(call.queries, zero), place * size), at(pointer(call.query_exp, zero), place * size)
         context, seen, into = at(contexts, i * values), seen_by(call, b), at(queries, i * size)
         copy_vectors(context, at(pointer(call.context_sums, zero), place * values), values, zero)

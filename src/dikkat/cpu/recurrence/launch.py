@@ -14,11 +14,9 @@ from torch.nn.functional import pad
 
 from dikkat import addresses
 from dikkat.cpu.recurrence.calls import OPERANDS, Spec, Stack, first, in_type, wide_type
-from dikkat.cpu.recurrence.rows import Rows, put, take
-from dikkat.cpu.recurrence.stack import Attention, Layer, Sequences, fit_run
-from dikkat.cpu.recurrence.stepper import Stepper
+from dikkat.cpu.recurrence.stack import Attention, Layer, Rows, Sequences, fit_run, put, take
 
-__all__ = ["Attention", "Layer", "Rows", "Sequences", "Stepper", "obstacles", "put", "run", "take"]
+__all__ = ["Attention", "Layer", "Rows", "Sequences", "obstacles", "put", "run", "take"]
 
 
 def obstacles(tensors: Iterable[Tensor | None]) -> list[str]:

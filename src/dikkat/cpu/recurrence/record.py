@@ -19,7 +19,7 @@ CALL = Record(
         last_state last_cell states_grad contexts_grad weights_grad last_state_grad last_cell_grad gates_grad
         recurrent_grad state_grad cell_grad query_grad score_grad context_sums key_grad value_grad weight_grad
     """,
-    integers="order owners lengths offsets seen packs",
+    integers="order lengths offsets seen packs",
     whole="""
         cell reverse layers hidden wide own batch task_rows tokens packings pair profile keys key_row features values
     """,

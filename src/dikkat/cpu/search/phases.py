@@ -375,7 +375,7 @@ def _attend(call: Call, state: State, row: int, exps: Pointer, zero: Any) -> Non
     step = state.step if call.seen != 0 else 0  # without attention the weights are not returned
     place = (step * call.capacity + row) * call.key_row
     weights, context = at(pointer(call.weights, zero), place), at(_buffer(call, _CONTEXT, 0, zero), row * call.values)
-    attend_row(call, 0, number_at(call.owners, row), query, exps, weights, context, zero)
+    attend_row(call, 0, number_at(call.next_sentences, row), query, exps, weights, context, zero)
 
 
 # --- between two phases

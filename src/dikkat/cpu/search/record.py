@@ -14,7 +14,7 @@ SEARCH = Record(
     """,
     doubles="totals best_ended gains step_totals result_scores result_totals",
     integers="""
-        control state phases parts buffers strides sources lengths seen owners order fewest limits open chunk_first
+        control state phases parts buffers strides sources lengths seen fewest limits open chunk_first
         chunk_rows tokens block_tokens step_tokens step_rows step_origins next_rows next_tokens next_sentences
         result_steps result_places result_ids quantized
     """,

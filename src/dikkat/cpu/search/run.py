@@ -205,7 +205,7 @@ class Run:
                 at += -(base // 8 + at) % (LINE // 8)
             tables[name], call.fields[name] = memory[at : at + size], base + 8 * at
             at += size
-        call.fields |= {"seen": call.fields["lengths"] if self._attends else 0, "owners": call.fields["next_sentences"]}
+        call.fields["seen"] = call.fields["lengths"] if self._attends else 0
         tables["open"][:] = self._beam
         tables["next_rows"][:] = tables["next_sentences"][:] = range(rows)
         tables["next_tokens"][:] = BEGIN

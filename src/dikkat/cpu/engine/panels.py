@@ -15,7 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from dikkat.cpu.engine.internals import cgutils
-from dikkat.cpu.engine.vectors import I32, I64, VECTORS, VectorType, call_llvm, llvm_type, splat
+from dikkat.cpu.engine.vectors import I32, I64, VECTORS, VectorType, built, call_llvm, llvm_type, splat
 
 _I8, _I16 = ir.IntType(8), ir.IntType(16)
 _PANELS = {1: (4, 2, 1), 2: (2, 1), 3: (2, 1), 4: (1,), 5: (1,), 6: (1,)}
@@ -117,15 +117,13 @@ def wide_block(rows: int, vectors: int) -> Any:
     def block(typingctx: Any, a: Any, a_step: Any, panel: Any, count: Any, c: Any, c_step: Any) -> Any:
         kind = VECTORS[a.dtype]
 
-        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            a, a_step, panel, count, c, c_step = args
+        def build(builder: Any, a: Any, a_step: Any, panel: Any, count: Any, c: Any, c_step: Any) -> None:
             step = vectors * kind.lanes
             starts = [builder.gep(panel, [I64(number * kind.lanes)]) for number in range(vectors)]
             ahead = builder.mul(count, I64(step))
             _add_product(builder, kind, rows, starts, step, ahead, (a, a_step, count, c, c_step))
-            return context.get_dummy_value()
 
-        return types.void(a, types.intp, panel, types.intp, c, types.intp), build
+        return types.void(a, types.intp, panel, types.intp, c, types.intp), built(build)
 
     return block
 
@@ -151,7 +149,7 @@ def narrow_blocks(
     """Add the product of rows with panels a vector wide, of `count` rows; as many of both as `_PANELS` has."""
     kind = VECTORS[a.dtype]
 
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def build(builder: Any, *args: Any) -> None:
         rows, panels, a, a_step, weight, count, c, c_step = args
 
         def build_one(rows: int, panels: int) -> None:
@@ -160,10 +158,9 @@ def narrow_blocks(
             _add_product(builder, kind, rows, starts, kind.lanes, None, (a, a_step, count, c, c_step))
 
         _by_size(builder, rows, panels, build_one)
-        return context.get_dummy_value()
 
     whole = types.intp
-    return types.void(whole, whole, a, whole, weight, whole, c, whole), build
+    return types.void(whole, whole, a, whole, weight, whole, c, whole), built(build)
 
 
 @intrinsic
@@ -176,7 +173,7 @@ def int8_blocks(
     vector, lanes, align = llvm_type(kind), kind.lanes, kind.element.bitwidth // 8
     sums, halves = ir.VectorType(I32, lanes), ir.VectorType(_I16, 2 * lanes)
 
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def build(builder: Any, *args: Any) -> None:
         rows, panels, a, a_step, weight, count, c, c_step, row_scales, scales = args
 
         def build_one(rows: int, panels: int) -> None:
@@ -203,10 +200,9 @@ def int8_blocks(
                 builder.store(call_llvm(builder, "fma", value, scale, was), output, align=align)
 
         _by_size(builder, rows, panels, build_one)
-        return context.get_dummy_value()
 
     whole = types.intp
-    return types.void(whole, whole, a, whole, weight, whole, c, whole, row_scales, scales), build
+    return types.void(whole, whole, a, whole, weight, whole, c, whole, row_scales, scales), built(build)
 
 
 def _pairs(builder: Any, a: Any, b: Any) -> Any:

@@ -26,9 +26,9 @@ from dikkat.cpu.moments import sweep_launch
 from dikkat.cpu.moments.record import CALL as MOMENTS
 from dikkat.cpu.moments.record import SWEEP
 from dikkat.cpu.recurrence.record import CALL as RECURRENCE
-from dikkat.cpu.search.launch import Beams, rank
-from dikkat.cpu.search.record import CALL as SEARCH
+from dikkat.cpu.search.record import SEARCH
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder
+from dikkat.translation import Search, Settings, TranslationModel, beam_search
 
 
 @pytest.fixture(autouse=True)
@@ -121,11 +121,10 @@ def sweeps() -> None:
 
 def searches() -> None:
     torch.manual_seed(0)
-    for dtype in (torch.float32, torch.bfloat16, torch.float64):
-        products, free = torch.randn(6, 59).to(dtype), torch.ones(6, dtype=torch.bool)
-        bias = torch.randn(59).to(torch.promote_types(dtype, torch.float32))
-        gains, tokens = rank(products, bias, free, free, 5)
-        Beams(2, 2, 0.6, torch.full((6,), 9)).advance(gains, tokens)
+    for settings in ({"cell": "lstm"}, {"score": "epanechnikov"}):
+        model = TranslationModel(Settings(embedding_size=6, hidden_size=10, **settings), 11, 59)
+        for precision in ("float32", "int8"):
+            beam_search(model, [[5, 6, 7], [8]], Search(5, n_best=2, max_ratio=10.0, precision=precision))
 
 
 def loses() -> None:
@@ -156,7 +155,7 @@ OUTPUTS = {
     "recurrence": {"last_state", "last_cell", "gates_grad"},
     "moments": {"moments"},
     "sweep": {"powers"},
-    "search": {"gains", "tokens", "step_totals", "next_rows", "outcome"},
+    "search": {"gains", "tokens", "step_totals", "weights", "quantized_scales"},
     "loss": {"bias_sums", "losses"},
 }
 

@@ -19,9 +19,8 @@ from dikkat.translation import (
     forced_scores,
     greedy,
 )  # fmt: skip
-from dikkat.translation.decoding import beams, compiled
 from dikkat.translation.decoding import search as search_module
-from dikkat.translation.decoding.best import best
+from dikkat.translation.decoding.beams import best
 from dikkat.translation.network.model import collate
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
@@ -30,13 +29,13 @@ from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 def way(request, monkeypatch):
     """Both ways of a search."""
     if request.param == "step by step":
-        monkeypatch.setattr(compiled, "runnable", lambda *_: None)
+        monkeypatch.setattr(search_module, "runnable", lambda *_: None)
 
 
 @pytest.fixture
 def steps(monkeypatch):
     """The way that calls the model's steps."""
-    monkeypatch.setattr(compiled, "runnable", lambda *_: None)
+    monkeypatch.setattr(search_module, "runnable", lambda *_: None)
 
 
 def make(vocabulary=13, seed=0, sharpness=2.5, **changes) -> TranslationModel:
@@ -382,8 +381,7 @@ def test_several_models_write_what_they_find_likely_on_average():
 @pytest.mark.parametrize("ranked", [False, True])
 def test_a_model_with_itself_is_that_model(search, ranked, monkeypatch):
     if not ranked:
-        monkeypatch.setattr(compiled, "runnable", lambda *_: None)
-        monkeypatch.setattr(beams, "can_rank", lambda products: False)
+        monkeypatch.setattr(search_module, "runnable", lambda *_: None)
     model = make()
     for one, other in zip(beam_search(model, MANY, search), beam_search([model] * 3, MANY, search), strict=True):
         agree(other, [(each.ids, each.score, list(each.weights), each.finished) for each in one])
@@ -414,8 +412,7 @@ def test_without_attention_nothing_is_looked_at_and_no_unknown_word_comes_out():
 @pytest.mark.parametrize("ranked", [False, True])
 def test_translations_are_as_long_as_they_may_be(search, ranked, monkeypatch):
     if not ranked:
-        monkeypatch.setattr(compiled, "runnable", lambda *_: None)
-        monkeypatch.setattr(beams, "can_rank", lambda products: False)
+        monkeypatch.setattr(search_module, "runnable", lambda *_: None)
     short, long, lengths = make(), make(), set()
     with torch.no_grad():
         short.output_bias[END] += 9.0

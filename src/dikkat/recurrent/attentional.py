@@ -11,12 +11,10 @@ from dikkat import call, observers, scores
 from dikkat.addresses import check_dense
 from dikkat.attention import Memory, project_keys
 from dikkat.backends import pack
-from dikkat.cpu.recurrence.launch import Stepper
 from dikkat.recurrent import sequence
 from dikkat.recurrent.cells import StackedCells
 from dikkat.recurrent.sequence import Masks, State, Task
 from dikkat.recurrent.stack import check_lengths, check_probability, check_stack, choose
-from dikkat.recurrent.stepped import SharedStepper, SteppedMemory
 from dikkat.scores import Score
 from dikkat.snapshot import frozen, learns, traced
 
@@ -78,8 +76,7 @@ class _Attentional(StackedCells):
             is what counts: writing to `encoded` or `valid_lens` afterwards changes nothing. Nor does changing the
             score's weights, where gradients are off: the memory keeps a copy of them, also when it is stored. Where
             the score learns, `forward` refuses a memory once it has been changed. The cells are taken as they are.
-            A write through `.data` is not seen, neither to the score nor, between two steps, to the cells: prepare
-            the memory again.
+            A write to the score through `.data` is not seen: prepare the memory again.
         """
         check_dense("encoded", encoded)
         memory = project_keys(encoded, encoded, score=self.score, valid_lens=valid_lens)
@@ -87,14 +84,7 @@ class _Attentional(StackedCells):
             memory = replace(memory, seen=frozen(self.score))
         if self.coverage:  # the keys change from step to step: nothing can be kept of them
             return memory
-        score = memory.seen
-        if score is None or self._computes_weights() or self._obstacles(encoded, memory, self.score):
-            return replace(memory, packed=pack(self.score.pair, memory.key))
-        if torch.is_grad_enabled():
-            return memory
-        looked_at = Memory(score, memory.key, memory.value, memory.valid_lens)
-        shared = SharedStepper(self, lambda: Stepper(self.layer_weights(), sequence.attention_of(self, looked_at)))
-        return SteppedMemory.of(memory, shared)
+        return replace(memory, packed=pack(self.score.pair, memory.key))
 
     def begin(self, state: Tensor | tuple[Tensor, Tensor], memory: Memory) -> Tensor | tuple[Tensor, Tensor] | Covered:
         """The state before the first step: with coverage, nothing has been looked at.
@@ -185,14 +175,9 @@ class _Attentional(StackedCells):
             ValueError: Inputs or a state of the wrong shape.
         """
         check_dense("inputs", inputs)
-        if isinstance(memory, SteppedMemory) and self._steps(memory):
-            hidden, cell, _ = self._check(inputs.unsqueeze(1), memory, state)
-            if len(inputs) != memory.batch:
-                raise _other_batch(memory.batch, len(inputs))
-            found = memory.stepper.step(self.first_gates(inputs), hidden, cell)
-            contexts, weights = cast(Tensor, found.contexts), found.weights if return_weights else None
-            return found.state[-1], contexts, weights, cast(StateT, self._joined(State(found.state, found.cell, None)))
-        outputs, contexts, weights, state = self(inputs.unsqueeze(1), memory, state, return_weights=return_weights)
+        outputs, contexts, weights, state = self(
+            inputs.unsqueeze(1), memory, state, return_weights=return_weights, impl="reference"
+        )
         return outputs.squeeze(1), contexts.squeeze(1), None if weights is None else weights.squeeze(1), state
 
     def select(self, state: StateT, rows: Tensor) -> StateT:
@@ -221,16 +206,6 @@ class _Attentional(StackedCells):
             if value := getattr(self, name):
                 sizes += f", {name}={value}"
         return f"{sizes}, coverage=True" if self.coverage else sizes
-
-    def _computes_weights(self) -> bool:
-        """Whether hooks or parametrizations compute its weights."""
-        return bool(self._forward_hooks or self._forward_pre_hooks) or "parametrizations" in self._modules
-
-    def _steps(self, memory: SteppedMemory) -> bool:
-        """Whether a step may run on the stepper that the memory keeps."""
-        if self.training or self.coverage or torch.is_grad_enabled() or not memory.batch or memory.layer is not self:
-            return False
-        return not (self._computes_weights() or traced())
 
     def _as_seen(self, memory: Memory) -> Memory:
         """A plain memory with the score that counts: its copy, or this layer's own where the weights learn."""

@@ -21,7 +21,6 @@ with needing("translation"):
     from dikkat.translation.data.splits import hold_out, split, without_leaks
     from dikkat.translation.decoding.alignment import align, alignment_error_rate, read_links
     from dikkat.translation.decoding.beams import Hypothesis
-    from dikkat.translation.decoding.compiled import explain as explain_search
     from dikkat.translation.decoding.evaluation import (
         Bucket,
         Difference,
@@ -33,6 +32,7 @@ with needing("translation"):
     )
     from dikkat.translation.decoding.options import Search
     from dikkat.translation.decoding.search import beam_search, forced_scores, greedy
+    from dikkat.translation.decoding.search import explain as explain_search
     from dikkat.translation.decoding.translator import Ensemble, Translates, Translation, Translator
     from dikkat.translation.errors import (
         CorpusError,

@@ -105,22 +105,15 @@ class Search:
                     f"{name} is {getattr(self, name)} and sample is {str(self.sample).lower()}: {why}; leave one out"
                 )
 
-    def fewest(self, source_tokens: int) -> int:
-        """Fewest target tokens for a source of so many."""
-        return max(1, math.ceil(_product(self.min_ratio, source_tokens)))
-
-    def most(self, source_tokens: int) -> int:
-        """Most target tokens for a source of so many."""
-        most = length_limit(source_tokens)
-        if self.max_ratio is not None:
-            most = max(1, math.floor(_product(self.max_ratio, source_tokens)))
-        return most if self.max_length is None else min(most, self.max_length)
-
 
 @lru_cache(1024)
-def _product(ratio: float, tokens: int) -> Fraction:
-    """A ratio means the decimal number that was written: 1.1 times 10 is 11, and not a little more."""
-    return Fraction(str(ratio)) * tokens
+def limits(search: Search, source_tokens: int) -> tuple[int, int]:
+    """The fewest and the most target tokens for a source of so many."""
+    # A ratio means the decimal number that was written: 1.1 times 10 is 11, and not a little more.
+    fewest, most = max(1, math.ceil(Fraction(str(search.min_ratio)) * source_tokens)), length_limit(source_tokens)
+    if search.max_ratio is not None:
+        most = max(1, math.floor(Fraction(str(search.max_ratio)) * source_tokens))
+    return fewest, most if search.max_length is None else min(most, search.max_length)
 
 
 DEFAULT = Search()

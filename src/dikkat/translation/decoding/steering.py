@@ -10,9 +10,8 @@ from torch import Tensor
 from dikkat import stopping
 from dikkat.attention import Memory
 from dikkat.errors import InputError
-from dikkat.translation.decoding.beams import Hypothesis, unknown_scores
-from dikkat.translation.decoding.best import allowed, best
-from dikkat.translation.decoding.options import GREEDY
+from dikkat.translation.decoding.beams import Hypothesis, allowed, best, unknown_scores
+from dikkat.translation.decoding.options import GREEDY, limits
 from dikkat.translation.decoding.translator import Translation, Translator, check_sentence
 from dikkat.translation.text.tokenizer import BEGIN, END, UNKNOWN
 
@@ -121,7 +120,7 @@ def _walk(translator: Translator, source: list[int], steering: Steering, likelie
     device = model.output_bias.device
     memory, state = model.encode(torch.tensor([source], device=device), torch.tensor([len(source)], device=device))
     copies = torch.tensor([model.attends and UNKNOWN in source])
-    fewest, previous = GREEDY.fewest(len(source)), BEGIN
+    fewest, previous = limits(GREEDY, len(source))[0], BEGIN
     for index in range(_most(steering, len(source))):
         stopping.look()
         features, weights, after = model.step_features(torch.tensor([previous], device=device), memory, state)
@@ -169,7 +168,7 @@ def _looking(memory: Memory, weights: Tensor) -> Memory:
 def _most(steering: Steering, positions: int) -> int:
     """Steps at most: those of a search, or of a translation that is given from its first word on."""
     given = next(index for index in range(len(steering.words) + 1) if index not in steering.words)
-    return max(GREEDY.most(positions), given)
+    return max(limits(GREEDY, positions)[1], given)
 
 
 def _check(translator: Translator, steering: Steering, positions: int) -> None:
@@ -182,7 +181,7 @@ def _check(translator: Translator, steering: Steering, positions: int) -> None:
                 f"words: got token {token!r} at step {step}; expected the end, {END}, or a number up to "
                 f"{vocabulary - 1}"
             )
-        if token == END and step < (fewest := GREEDY.fewest(positions)):
+        if token == END and step < (fewest := limits(GREEDY, positions)[0]):
             raise InputError(f"words: got the end at step {step}; expected it at step {fewest} or later")
     if steering.pins and not translator.model.attends:
         raise InputError("pins: the model has no attention, so that there is no weight to be pinned")

@@ -15,7 +15,6 @@ from dikkat.storage.files import write_whole
 from dikkat.translation.data.corpus import MAX_CHARACTERS
 from dikkat.translation.decoding.beams import Hypothesis
 from dikkat.translation.decoding.options import DEFAULT, Search
-from dikkat.translation.decoding.readers import Reads
 from dikkat.translation.decoding.search import beam_search, forced_scores
 from dikkat.translation.formats import hub, model_folder
 from dikkat.translation.formats.origin import Origin
@@ -61,7 +60,7 @@ class Translates:
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
 
-    def _models(self) -> tuple[Reads, ...]:
+    def _models(self) -> tuple[TranslationModel, ...]:
         raise NotImplementedError
 
     def translate(

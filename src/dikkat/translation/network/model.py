@@ -14,7 +14,7 @@ from dikkat.cpu.search.network import Affine, Network
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, Covered, GRUEncoder, LSTMEncoder, described
 from dikkat.translation.architecture import has_source_table, score_of
 from dikkat.translation.network.loss import Reduction, linear_cross_entropy
-from dikkat.translation.settings import Precision, Settings
+from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import BEGIN, END, PAD
 
 COMPILED = "_compiled"  # the attribute in which a search keeps what it has compiled of a model
@@ -65,40 +65,6 @@ def collate(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
     source, source_lengths = pad([source for source, _ in pairs])
     target, lengths = pad([[BEGIN, *target, END] for _, target in pairs])
     return Batch(source, source_lengths, target, lengths - 1)
-
-
-class OutputLayer:
-    """An output layer for the many steps of a search, without gradients.
-
-    Adding the bias takes one more pass over the scores; what ranks them adds it as it reads them.
-
-    Args:
-        weight: (V, e).
-        bias: (V,).
-        precision: Of the products.
-
-    Attributes:
-        bias: (V,), in the products' dtype, but at least float32.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor, precision: Precision) -> None:
-        self._weight = weight.detach().bfloat16() if precision == "bfloat16" else weight.detach()
-        self.bias = bias.detach().to(torch.promote_types(self._weight.dtype, torch.float32))
-
-    def products(self, features: Tensor, out: Tensor | None = None) -> Tensor:
-        """Unnormalised log-probabilities less the bias.
-
-        Args:
-            features: (R, e).
-            out: The result of an earlier step, which is written over if it has at least R rows. On a CPU, new memory
-                for so many numbers takes a quarter of the time that they themselves take.
-
-        Returns:
-            (R, V), in `out` or new.
-        """
-        if out is None or len(out) < len(features):
-            out = self._weight.new_empty(len(features), len(self.bias))
-        return torch.mm(features.to(self._weight.dtype), self._weight.t(), out=out[: len(features)])
 
 
 class TranslationModel(nn.Module):
@@ -321,9 +287,9 @@ class TranslationModel(nn.Module):
             output=Affine(self._output_weight(), self.output_bias),
         )
 
-    def output_layer(self, precision: Precision) -> "OutputLayer":
-        """The output layer for a search, with products in this precision."""
-        return OutputLayer(self._output_weight(), self.output_bias, precision)
+    def output_layer(self) -> tuple[Tensor, Tensor]:
+        """The weight (V, e) and the bias (V,) of the output layer."""
+        return self._output_weight(), self.output_bias
 
     def scores(self, features: Tensor) -> Tensor:
         """Apply the output layer.

@@ -18,7 +18,7 @@ import torch
 from dikkat.storage import folders
 from dikkat.translation import CorpusError, SettingsError, TrainingDivergedError
 from dikkat.translation.errors import TrainingFolderError
-from dikkat.translation.training import checkpoints, run_folder, threads
+from dikkat.translation.training import checkpoints, run_folder
 from dikkat.translation.training.curves import Curves
 from dikkat.translation.training.loop import Loop
 from dikkat.translation.training.results import TrainingStorageError
@@ -218,20 +218,6 @@ def test_a_checkpoint_of_another_model_names_the_tensors(tmp_path, monkeypatch):
         "model.more: got float32 (2,); expected nothing",
     ):
         assert fault in str(caught.value)
-
-
-def test_a_checkpoint_with_lightnings_entries_is_gone_on_with(tmp_path, monkeypatch):
-    """As earlier versions wrote them; the oldest have not the number of threads."""
-    killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 6)
-    newest = RunFolder(tmp_path / "run").newest()
-    state = checkpoints.load(newest)
-    del state["threads"]
-    state |= {"epoch": 0, "global_step": 5, "pytorch-lightning_version": "2.6.6", "callbacks": {}, "lr_schedulers": []}
-    folders.remove_folder(newest)
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "VERSION", 1)
-        checkpoints.save(state, newest)
-    assert equal(weights(learn(SHORT, tmp_path / "run", resume=True)), weights(in_peace(SHORT)))
 
 
 def test_a_damaged_checkpoint_is_not_gone_on_with(tmp_path, monkeypatch):
@@ -573,20 +559,18 @@ def threads_of_steps(monkeypatch):
 
 
 def test_it_goes_on_with_as_many_threads(begun_with_two_threads, threads_of_steps, monkeypatch):
-    monkeypatch.setattr(threads, "_processors", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     learn(SHORT, begun_with_two_threads, resume=True)
     assert threads_of_steps == {2}
     assert torch.get_num_threads() == 1  # the caller's own stay
 
 
-@pytest.mark.parametrize(
-    ("processors", "asked", "reason"), [(1, None, "1 of the processors"), (2, "1", "OMP_NUM_THREA")]
-)
-def test_it_says_where_it_cannot(begun_with_two_threads, threads_of_steps, monkeypatch, processors, asked, reason):
-    monkeypatch.setattr(threads, "_processors", lambda: processors)
-    if asked is not None:
-        monkeypatch.setenv("OMP_NUM_THREADS", asked)
-    with pytest.warns(UserWarning, match=f"began with 2 threads and goes on with 1, .* may differ .*{reason}"):
+@pytest.mark.parametrize(("processors", "requested"), [({0}, None), ({0, 1}, "1")])
+def test_it_says_where_it_cannot(begun_with_two_threads, threads_of_steps, monkeypatch, processors, requested):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: processors, raising=False)
+    if requested is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", requested)
+    with pytest.warns(UserWarning, match="began with 2 threads and goes on with 1, .* may differ"):
         learn(SHORT, begun_with_two_threads, resume=True)
     assert threads_of_steps == {1}
 

@@ -13,7 +13,7 @@ from dikkat.backends import pack
 from dikkat.masking import check_dense
 from dikkat.recurrent import sequence
 from dikkat.recurrent.cells import StackedCells
-from dikkat.recurrent.sequence import Masks, State, Task
+from dikkat.recurrent.sequence import CellState, Masks, SequenceTask
 from dikkat.recurrent.stack import check_lengths, check_probability, check_stack, choose
 from dikkat.scores import Score
 from dikkat.snapshot import frozen, learns, traced
@@ -147,7 +147,9 @@ class _Attentional(StackedCells):
         memory.check_recorded(self, inputs, before.hidden)
         watchers = watching.watchers()
         wanted = return_weights or bool(watchers)
-        task = Task(inputs, memory, before, lengths, masks, self.coverage_weight if self.coverage else None, wanted)
+        task = SequenceTask(
+            inputs, memory, before, lengths, masks, self.coverage_weight if self.coverage else None, wanted
+        )
         fused = choose(impl, self._obstacles(inputs, memory, memory.score, before)) == "numba"
         with watching.watched_by() if watchers else nullcontext():  # all steps are one call
             outputs, contexts, weights, last = (sequence.as_operation if fused else sequence.as_loop)(self, task)
@@ -216,11 +218,11 @@ class _Attentional(StackedCells):
             score = memory.scoring()
         return Memory(score, memory.key, memory.value, memory.valid_lens, memory.packed)
 
-    def _obstacles(self, inputs: Tensor, memory: Memory, score: Score, before: State | None = None) -> list[str]:
+    def _obstacles(self, inputs: Tensor, memory: Memory, score: Score, before: CellState | None = None) -> list[str]:
         reasons = sequence.obstacles(self, inputs, memory, score, before)
         return [*reasons, "with coverage the keys change from step to step"] if self.coverage else reasons
 
-    def _check(self, inputs: Tensor, memory: Memory, state: Any) -> State:
+    def _check(self, inputs: Tensor, memory: Memory, state: Any) -> CellState:
         if inputs.ndim != 3 or inputs.shape[1] < 1 or inputs.shape[2] != self.input_size:
             raise ValueError(
                 f"inputs: got shape {tuple(inputs.shape)}; expected (batch, steps, {self.input_size}), "
@@ -243,7 +245,7 @@ class _Attentional(StackedCells):
                 raise ValueError(f"state: got shape {tuple(each.shape)}; expected (layers, batch, hidden) = {expected}")
         # Under autocast a state may come narrower than the inputs are.
         cell, coverage = (None if each is None else each.to(inputs.dtype) for each in (cell, coverage))
-        return State(hidden.to(inputs.dtype), cell, coverage)
+        return CellState(hidden.to(inputs.dtype), cell, coverage)
 
     def _check_memory(self, inputs: Tensor, memory: Memory) -> None:
         if not isinstance(memory, Memory):
@@ -261,7 +263,7 @@ class _Attentional(StackedCells):
     def _parted(self, state: Any) -> tuple[Tensor, Tensor | None]:
         raise NotImplementedError
 
-    def _joined(self, state: State) -> Tensor | tuple[Tensor, Tensor] | Covered:
+    def _joined(self, state: CellState) -> Tensor | tuple[Tensor, Tensor] | Covered:
         own = state.hidden if state.cell is None else (state.hidden, state.cell)
         return own if state.coverage is None else Covered(own, state.coverage)
 

@@ -51,7 +51,6 @@ with needing("translation"):
         TrainingDivergedError,
         TrainingError,
         TrainingMemoryError,
-        TrainingProcessError,
         TrainingStorageError,
     )
 
@@ -84,7 +83,6 @@ __all__ = [
     "TrainingError",
     "TrainingFolderError",
     "TrainingMemoryError",
-    "TrainingProcessError",
     "TrainingStorageError",
     "Translates",
     "Translation",

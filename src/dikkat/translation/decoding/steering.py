@@ -38,7 +38,7 @@ class Steering:
 
 @dataclass(frozen=True)
 class Step:
-    """A token that was written.
+    """A step of a translation: the token that was written, and the alternatives.
 
     Attributes:
         token: Its number; the end's for the last step, unless the sentence was cut.

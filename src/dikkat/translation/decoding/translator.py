@@ -412,9 +412,17 @@ class Translator(Translates):
             >>> b"settings.json" in Translator(model, settings, english, french).bundle()
             True
         """
-        from dikkat.translation.formats.living_page import bundled
+        from dikkat.show.living import SCORES, bundle
 
-        return bundled(self.model, self._contents())
+        reasons = []
+        if self.settings.coverage:
+            reasons.append("it has coverage, and the page's decoder has none")
+        if self.settings.score not in SCORES:
+            reasons.append(f"its score is {self.settings.score}, and the page's decoder has {', '.join(SCORES)}")
+        reasons += [] if reasons else self.model.undescribed()
+        if reasons:
+            raise InputError(f"model: got one that cannot be a page: {'; '.join(reasons)}")
+        return bundle(model_folder.content(self._contents(), int8=True, where=Path("page")))
 
     def widget(self, text: str = "", *, examples: Sequence[str] = ()) -> "TranslatorWidget":
         """The page of `export_html` in a cell of a notebook, between Python and a reader.

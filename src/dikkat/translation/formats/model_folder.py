@@ -185,28 +185,7 @@ def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tok
         ModelFolderError: No such folder; a file missing, truncated, damaged, far too large, or no regular file; another
             version; a tensor missing, too many or of another shape; a pickle in place of the weights.
     """
-    model, contents, int8 = _read(Path(folder))
-    model.load_state_dict(contents.tensors, assign=True)
-    return model.eval().requires_grad_(not int8), *contents[1:]
-
-
-def read(folder: str | Path) -> Contents:
-    """What a model folder holds, after checking everything in it: `load`, for any framework.
-
-    Args:
-        folder: What `write` wrote.
-
-    Returns:
-        Weights on the CPU that are a `TranslationModel`'s of these settings and vocabularies, and all the rest.
-
-    Raises:
-        ModelFolderError: As in `load`.
-    """
-    return _read(Path(folder))[1]
-
-
-def _read(folder: Path) -> tuple[TranslationModel, Contents, bool]:
-    """The checked contents, the network that they fit, as yet without memory, and whether they are of int8."""
+    folder = Path(folder)
     recover(absolute(folder))
     if not folder.is_dir():
         raise ModelFolderError(f"{folder}: no such model folder. `dikkat train --output {folder}` makes one")
@@ -223,7 +202,8 @@ def _read(folder: Path) -> tuple[TranslationModel, Contents, bool]:
     if int8:
         _check_int8(tensors, folder / WEIGHTS)
         tensors = _from_int8(tensors)
-    return model, Contents(tensors, settings, source, target, origin), int8
+    model.load_state_dict(tensors, assign=True)
+    return model.eval().requires_grad_(not int8), settings, source, target, origin
 
 
 def _skeleton(settings: Settings, source: Tokenizer, target: Tokenizer) -> TranslationModel:

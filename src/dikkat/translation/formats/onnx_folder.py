@@ -17,7 +17,7 @@ from dikkat.storage.folders import recover, write_folder
 from dikkat.storage.headers import header
 from dikkat.translation.formats import onnx_graphs
 from dikkat.translation.formats.model_folder import SETTINGS, SOURCE, TARGET, absolute, check_replaceable
-from dikkat.translation.network.model import State, TranslationModel, pad
+from dikkat.translation.network.model import DecoderState, TranslationModel, pad
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import Tokenizer
 
@@ -142,7 +142,7 @@ def _run(session: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
 
-def _arrays(state: State) -> list[Array]:
+def _arrays(state: DecoderState) -> list[Array]:
     """A decoder's state as the graphs have it, rows first."""
     if isinstance(state, Covered):
         return [*_arrays(state.state), state.coverage.numpy()]

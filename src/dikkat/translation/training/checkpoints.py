@@ -19,7 +19,6 @@ from dikkat.translation.errors import TrainingFolderError
 
 FORMAT = "dikkat training"
 VERSION = 2
-_WITH_LIGHTNING = 1  # the version before, which has entries of Lightning's beside the same others
 
 _STATE = "state.json"
 # The parts of a checkpoint whose tensors have a file of their own; those of all others share one.
@@ -64,7 +63,7 @@ def load(path: Path) -> dict[str, Any]:
     """
     content = _checked(path)
     try:
-        found = check_header(json.loads(content.pop(_STATE)), FORMAT, (_WITH_LIGHTNING, VERSION), "train anew")
+        found = check_header(json.loads(content.pop(_STATE)), FORMAT, (VERSION,), "train anew")
         files = {name.removesuffix(_SUFFIX): load_tensors(data) for name, data in content.items()}
         return {name: _rich(part, files) for name, part in found["state"].items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,8 +29,7 @@ from dikkat.translation.training.run_folder import RunFolder
 from dikkat.translation.training.schedules import share_of_learning_rate
 from dikkat.translation.training.signals import Interrupts
 from dikkat.translation.training.state import TrainingState, Validation
-from dikkat.translation.training.steps import Step, steps
-from dikkat.translation.training.threads import go_on_with
+from dikkat.translation.training.steps import OptimizerStep, steps
 
 _SHOW_SECONDS = 30  # to translate and to draw for show takes about one
 
@@ -46,11 +46,11 @@ class _Loss(nn.Module):
 
 
 class _Result(NamedTuple):
-    """What a step came to: its mean loss and learning rate, and whether any process was asked to stop."""
+    """The result of a step: its mean loss and learning rate, and whether any process was told to stop."""
 
     loss: float
     learning_rate: float
-    asked: bool
+    stop: bool
 
 
 class Loop:
@@ -71,7 +71,6 @@ class Loop:
 
     Raises:
         CorpusError: The processes have different corpora or settings.
-        TrainingProcessError: One of them has ended.
     """
 
     def __init__(
@@ -97,10 +96,9 @@ class Loop:
         self._random: dict[str, Tensor] | None = None
         self._late = False
         self._module = _Loss(self.model.to(group.device).train())
-        with group.connected():
-            # Before the processes become one model's, whose shapes would have to be the same.
-            _check_agreement(group, [fingerprint, self.settings.to_dict()])
-            self._parallel = group.parallel(self._module)
+        # Before the processes become one model's, whose shapes would have to be the same.
+        _check_same_everywhere(group, [fingerprint, self.settings.to_dict()])
+        self._parallel = group.parallel(self._module)
         self._optimizer = torch.optim.Adam(self.model.parameters(), lr=self.settings.learning_rate, fused=True)
 
     def restore(self, path: Path) -> None:
@@ -128,10 +126,7 @@ class Loop:
         self.state.finished = self._is_over()
         self._module.load_state_dict(tensors)
         self._optimizer.load_state_dict(checkpoint["optimizer_states"][0])
-        # The oldest checkpoints do not have the number.
-        remarks = [go_on_with(checkpoint.get("threads", torch.get_num_threads())), self._other_processes()]
-        for remark in filter(None, remarks if self.group.rank == 0 else ()):
-            warnings.warn(remark, UserWarning, stacklevel=2)
+        _take_threads(checkpoint["threads"], told=self.group.rank == 0)
 
     def run(self, callbacks: Sequence[Callback], interrupts: Interrupts) -> None:
         """Train to the end, or until the user wants one.
@@ -145,8 +140,7 @@ class Loop:
         """
         self._callbacks = callbacks
         try:
-            with self.group.connected():
-                self._run(interrupts)
+            self._run(interrupts)
         except (RuntimeError, MemoryError) as error:
             if self._batch is None or not _lacks_memory(error):
                 raise
@@ -178,21 +172,21 @@ class Loop:
                 self._call("on_epoch_start", state.epoch + 1)
             clock = time.perf_counter()
 
-    def _take_step(self, step: Step, interrupts: Interrupts) -> _Result:
+    def _take_step(self, step: OptimizerStep, interrupts: Interrupts) -> _Result:
         """One step of the optimiser."""
         rate = self.settings.learning_rate * self._share_of_learning_rate()
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.zero_grad()
-        loss, asked, late = self.group.mean(self._backward(step), interrupts.asked, self._is_late())
+        loss, stop, late = self.group.mean(self._backward(step), interrupts.requested, self._is_late())
         self._late = late > 0
         if not math.isfinite(loss):
             raise self._diverged(f"the loss became {loss} at step {self.state.step + 1}", self.model.named_parameters())
         self._clip_gradients()
         self._optimizer.step()
-        return _Result(loss, rate, asked > 0)
+        return _Result(loss, rate, stop > 0)
 
-    def _after_step(self, step: Step, result: _Result) -> None:
+    def _after_step(self, step: OptimizerStep, result: _Result) -> None:
         """Validate, keep a checkpoint and stop where it is time to."""
         state, settings = self.state, self.settings
         if (state.step - 1) % LOG_EVERY == 0:
@@ -210,7 +204,7 @@ class Loop:
         state.finished = self._is_over()
         if state.finished and not step.last:
             self._call("on_epoch_end", state.all_epochs()[-1])
-        self.interrupted = result.asked and not state.finished
+        self.interrupted = result.stop and not state.finished
         state.elapsed = self._elapsed()
         if state.finished or self.interrupted or step.last or state.step % settings.checkpoint_steps == 0:
             self._save()
@@ -236,7 +230,7 @@ class Loop:
     def _is_at_end(self) -> bool:
         return self._late or self.state.epoch >= self.settings.epochs
 
-    def _backward(self, step: Step) -> float:
+    def _backward(self, step: OptimizerStep) -> float:
         """Add up the gradients of the batches' weighted losses; return the sum of those losses."""
         total, bfloat16 = 0.0, self.settings.precision == "bfloat16"
         for number, (batch, weight) in enumerate(zip(step.batches, step.weights, strict=True), start=1):
@@ -366,27 +360,13 @@ class Loop:
 
         A process that was not there before, or is on another kind of device, keeps the numbers it began with.
         """
-        rank, random = self.group.rank, self._random or {}
-        # Copies: PyTorch crashes on a state that begins within another tensor's memory.
-        own = {name: states[rank : rank + 1].clone() for name, states in random.items()}
-        for state in own.get("cpu", ()):
-            torch.set_rng_state(state)
-        for state in own.get("cuda", ()) if self.group.device.type == "cuda" else ():
-            torch.cuda.set_rng_state(state, self.group.device)
-
-    def _other_processes(self) -> str | None:
-        """What follows where there are more or fewer processes than before; None where there are as many."""
-        assert self._random is not None  # `restore` has read it
-        before = len(self._random["cpu"])
-        if before == self.group.world:
-            return None
-        names = ("dropout", "attention_dropout", "word_dropout")
-        drawn = [name for name in names if getattr(self.settings, name)]
-        return (
-            f"the training ran in {before} processes and goes on in {self.group.world}, so that its weights may differ "
-            "from those of a training that was never stopped "
-            + (f"by other random numbers of {' and '.join(drawn)}, and by rounding" if drawn else "by rounding")
-        )
+        for name, states in (self._random or {}).items():
+            for state in states[self.group.rank : self.group.rank + 1]:
+                own = state.clone()  # PyTorch crashes on a state that begins within another tensor's memory
+                if name == "cpu":
+                    torch.set_rng_state(own)
+                elif self.group.device.type == "cuda":
+                    torch.cuda.set_rng_state(own, self.group.device)
 
     def _call(self, hook: str, *values: Any) -> None:
         for callback in self._callbacks:
@@ -432,7 +412,23 @@ def mean_of(models: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: mean.to(dtypes[name]) for name, mean in means.items()}
 
 
-def _check_agreement(group: Group, values: Any) -> None:
+def _take_threads(begun: int, *, told: bool) -> None:
+    """Compute with as many threads as the training began with: they share sums, so that they decide the last bits."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if begun <= processors and os.environ.get("OMP_NUM_THREADS", str(begun)) == str(begun):
+        torch.set_num_threads(begun)
+    now = torch.get_num_threads()
+    if now != begun and told:
+        warnings.warn(
+            f"the training began with {begun} threads and goes on with {now}, by OMP_NUM_THREADS or for want of "
+            "processors, so that the last bits of its weights may differ from those of a training that was never "
+            "stopped",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _check_same_everywhere(group: Group, values: Any) -> None:
     """Processes that learn from different corpora would wait for each other for ever, or learn nonsense."""
     digest = hashlib.sha256(json.dumps(values).encode()).digest()
     digests = group.gather(torch.tensor(list(digest)))

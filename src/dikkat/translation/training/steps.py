@@ -9,7 +9,7 @@ from dikkat.translation.network.model import Batch
 from dikkat.translation.training.state import TrainingState
 
 
-class Step(NamedTuple):
+class OptimizerStep(NamedTuple):
     """The batches of one step of the optimiser.
 
     Attributes:
@@ -28,7 +28,9 @@ class Step(NamedTuple):
     last: bool
 
 
-def steps(batches: Batches, state: TrainingState, *, epochs: int, accumulate: int, world: int) -> Iterator[Step]:
+def steps(
+    batches: Batches, state: TrainingState, *, epochs: int, accumulate: int, world: int
+) -> Iterator[OptimizerStep]:
     """The steps that a training has yet to take.
 
     Args:
@@ -50,5 +52,5 @@ def steps(batches: Batches, state: TrainingState, *, epochs: int, accumulate: in
             own = [int(batch.target_lengths.sum()) for batch in group]
             tokens = sum(batch.total_tokens or count for batch, count in zip(group, own, strict=True))
             weights = [world * count / tokens if batch.counts else 0.0 for batch, count in zip(group, own, strict=True)]
-            yield Step(group, tuple(weights), tokens, position, position == len(batches))
+            yield OptimizerStep(group, tuple(weights), tokens, position, position == len(batches))
         position = 0

@@ -127,7 +127,7 @@ class _Attentional(StackedCells):
 
         Returns:
             The top layer's states (B, T, h); the contexts (B, T, c); the attention weights (B, T, m) before dropout, or
-            None unless they were asked for; all 0 where a sequence is over. The state after each sequence's last step.
+            None unless requested; all 0 where a sequence is over. The state after each sequence's last step.
 
         Raises:
             TypeError: Inputs that are no dense tensor, or lengths that are not integers.
@@ -146,9 +146,9 @@ class _Attentional(StackedCells):
         memory = self._as_seen(memory)
         memory.check_recorded(self, inputs, before.hidden)
         watchers = watching.watchers()
-        wanted = return_weights or bool(watchers)
+        weights_needed = return_weights or bool(watchers)
         task = SequenceTask(
-            inputs, memory, before, lengths, masks, self.coverage_weight if self.coverage else None, wanted
+            inputs, memory, before, lengths, masks, self.coverage_weight if self.coverage else None, weights_needed
         )
         fused = choose(impl, self._obstacles(inputs, memory, memory.score, before)) == "numba"
         with watching.watched_by() if watchers else nullcontext():  # all steps are one call
@@ -169,8 +169,8 @@ class _Attentional(StackedCells):
             return_weights: Whether to return what the step looked at.
 
         Returns:
-            The top layer's state (B, h); the context (B, c); the attention weights (B, m), or None unless they were
-            asked for; the state after the step.
+            The top layer's state (B, h); the context (B, c); the attention weights (B, m), or None unless
+            requested; the state after the step.
 
         Raises:
             TypeError: Inputs that are no dense tensor.
@@ -261,7 +261,16 @@ class _Attentional(StackedCells):
             raise _other_batch(values.shape[0], batch)
 
     def _parted(self, state: Any) -> tuple[Tensor, Tensor | None]:
-        raise NotImplementedError
+        """The hidden state, and the cell of an LSTM."""
+        lstm = self.gates == 4
+        if lstm and isinstance(state, tuple) and len(state) == 2:
+            return state
+        if not lstm and isinstance(state, Tensor):
+            return state, None
+        allowed = "a pair of tensors (layers, batch, hidden): states and cells"
+        if not lstm:
+            allowed = "one tensor (layers, batch, hidden)"
+        raise ValueError(f"state: got {type(state).__name__}; expected {allowed}")
 
     def _joined(self, state: CellState) -> Tensor | tuple[Tensor, Tensor] | Covered:
         own = state.hidden if state.cell is None else (state.hidden, state.cell)
@@ -314,11 +323,6 @@ class AttentionalGRU(_Attentional):
 
     gates = 3
 
-    def _parted(self, state: Any) -> tuple[Tensor, Tensor | None]:
-        if not isinstance(state, Tensor):
-            raise ValueError(f"state: got {type(state).__name__}; expected one tensor (layers, batch, hidden)")
-        return state, None
-
 
 class AttentionalLSTM(_Attentional):
     r"""A stack of LSTM cells that, before every step, looks at a memory with what it knew after the step before.
@@ -335,19 +339,7 @@ class AttentionalLSTM(_Attentional):
     `torch.nn.LSTM(input_size + context_size, hidden_size, num_layers)`, the context's columns after the input's; the
     score's parameters follow under `score.`. A state is a pair of tensors (layers, B, h): states and cells.
 
-    Args:
-        input_size: Features of an input, e.
-        hidden_size: Features of a state, h; the score's queries have as many.
-        context_size: Features of the memory's values, c.
-        score: The scoring function that compares a state with the memory's keys.
-        num_layers: LSTM cells on top of each other.
-        dropout: Probability with which a feature is dropped between layers, in training only; it needs two layers.
-        weight_dropout: Probability with which an attention weight is dropped, in training only.
-        coverage: Whether the comparison takes in how much each position was looked at before; in a loop of PyTorch's
-            operations, slower than the one operation. The state before the first step is then what `begin` makes.
-
-    Raises:
-        ValueError: A size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
+    Arguments and errors are those of `AttentionalGRU`.
 
     Example:
         >>> import torch, dikkat
@@ -361,14 +353,6 @@ class AttentionalLSTM(_Attentional):
     """
 
     gates = 4
-
-    def _parted(self, state: Any) -> tuple[Tensor, Tensor | None]:
-        if not isinstance(state, tuple) or len(state) != 2:
-            raise ValueError(
-                f"state: got {type(state).__name__}; expected a pair of tensors (layers, batch, hidden): "
-                "states and cells"
-            )
-        return state
 
 
 def _check_queries(score: Score, hidden_size: int) -> None:

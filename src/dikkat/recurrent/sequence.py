@@ -29,7 +29,7 @@ class CellState(NamedTuple):
 
 
 class Masks(NamedTuple):
-    """What is kept of the features between layers, (layers − 1, B, T, h), and of the weights, (B, T, m), scaled."""
+    """Masks of dropout, scaled: of features between layers (layers − 1, B, T, h), and of weights (B, T, m)."""
 
     features: Tensor | None = None
     weights: Tensor | None = None
@@ -58,7 +58,7 @@ class SequenceTask(NamedTuple):
         lengths: (B,) integers, the steps that each sequence has; None where all have T.
         masks: Of dropout.
         coverage_weight: The features that a unit of coverage adds to a key, where there is a coverage.
-        return_weights: Whether the weights are asked for.
+        return_weights: Whether the weights are requested.
     """
 
     inputs: Tensor
@@ -71,7 +71,7 @@ class SequenceTask(NamedTuple):
 
 
 class SequenceResult(NamedTuple):
-    """The top layer's states (B, T, h), the contexts (B, T, c), the weights (B, T, m) if asked for, the last state."""
+    """The top layer's states (B, T, h), the contexts (B, T, c), the weights (B, T, m) if requested, the last state."""
 
     outputs: Tensor
     contexts: Tensor
@@ -83,7 +83,7 @@ class SequenceResult(NamedTuple):
 
 
 def obstacles(cells: StackedCells, inputs: Tensor, memory: Memory, score: Score, before: CellState | None) -> list[str]:
-    """Why the compiled recurrence cannot run, but for a coverage."""
+    """The reasons why the compiled recurrence cannot run, but for a coverage."""
     states = () if before is None else (before.hidden, before.cell)
     reasons = fused.obstacles((inputs, memory.key, memory.value, memory.valid_lens, *states, *cells.parameters()))
     reasons += score_obstacles(score)
@@ -97,7 +97,7 @@ def obstacles(cells: StackedCells, inputs: Tensor, memory: Memory, score: Score,
 
 
 def score_obstacles(score: Score) -> list[str]:
-    """Why a score's queries cannot be made by a matrix of its own."""
+    """The reasons why a score's queries cannot be made by a matrix of its own."""
     reasons = []
     if type(score) not in (scores.Additive, scores.Bilinear, scores.Dot, *AFFINE):
         reasons.append(f"the queries of {type(score).__name__} are not known to be affine in the state")
@@ -108,7 +108,7 @@ def score_obstacles(score: Score) -> list[str]:
 
 
 def attention_of(cells: StackedCells, memory: Memory, kept: Tensor | None = None) -> fused.Attention:
-    """How the compiled recurrence attends to a memory, with `kept` of the weights."""
+    """The attention of the compiled recurrence to a memory, with `kept` of the weights."""
     score = memory.score
     query_weight, query_bias = query_map(cells, score)
     size, keys = cells.hidden_size if query_weight is None else query_weight.shape[0], memory.key.shape[-1]
@@ -212,8 +212,8 @@ def _attend(
         covered = coverage.unsqueeze(-1) * cast(Tensor, task.coverage_weight)
         keys = memory.key + covered.to(memory.key.dtype)
         memory = Memory(memory.score, keys, memory.value.expand(len(keys), -1, -1), lens)
-    wanted = task.return_weights or kept is not None or coverage is not None
-    attended = attend_memory(query.unsqueeze(1), memory, return_weights=wanted)
+    needed = task.return_weights or kept is not None or coverage is not None
+    attended = attend_memory(query.unsqueeze(1), memory, return_weights=needed)
     if not isinstance(attended, tuple):
         return attended.squeeze(1), None
     context, weights = attended

@@ -162,7 +162,7 @@ class Batches:
             )
 
     def _cut(self, ranges: list[tuple[int, int]], batch_tokens: int) -> NDArray[np.intp]:
-        """How many of a buffer's sorted pairs go together."""
+        """The sizes of a buffer's batches, cut from its sorted pairs."""
         sources, targets = (
             np.concatenate([lengths[first:end] for first, end in ranges])
             for lengths in (self._store.source_lengths, self._store.target_lengths)

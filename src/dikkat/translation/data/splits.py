@@ -62,7 +62,7 @@ def split(corpus: Corpus | Sequence[Pair], *shares: float, seed: int = 0) -> tup
     """Split a corpus of any size into parts that have no source sentence in common, whatever its case and spacing.
 
     A keyed hash of the source sentence says which part a pair is in. So nothing is kept in memory, a sentence stays
-    in its part when the corpus grows, and the parts are as large as asked for up to chance.
+    in its part when the corpus grows, and the parts are as large as requested up to chance.
 
     Args:
         corpus: What to split.
@@ -186,7 +186,7 @@ def _check_shares(*shares: float) -> None:
 
 
 def _same(sentence: str) -> str:
-    """What two sentences share that are the same to a reader, and to the word tokenizer."""
+    """The form that sentences share which differ in case, spacing and apostrophes alone."""
     if not sentence.isascii():
         sentence = unicodedata.normalize("NFC", sentence).replace("’", "'")
     return " ".join(sentence.casefold().split())

@@ -258,7 +258,7 @@ class Beams:
         return results
 
     def _ranked(self, tables: _Tables) -> tuple[Table, Table, Table]:
-        """Of each sentence's n best, best first: the last step, the place there and whether it is finished; (N,)."""
+        """Each sentence's n best, best first: the last step, the place there and whether it is finished; (N,) each."""
         steps, places = tables.out.nonzero()
         finished = tables.ended[steps, places]
         scores = normalised(tables.totals[steps, places], steps + 1, self._penalty)
@@ -285,7 +285,7 @@ class Beams:
 
 
 class Samples(Beams):
-    """As many sentences as there are samples to draw, each with one place."""
+    """Samples while they grow: a sentence of one place for each."""
 
     def __init__(self, search: Search, sentences: Sequence[Sentence]) -> None:
         super().__init__(search, sentences)

@@ -1,4 +1,4 @@
-"""What there is to choose about a search."""
+"""The options of a search."""
 
 import math
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ def length_limit(source_tokens: int) -> int:
 
 @dataclass(frozen=True)
 class Search:
-    r"""How to look for the best translation, or to draw some at random.
+    r"""The options of a search for the best translation, or of drawing some at random.
 
     Of a sentence's hypotheses the `beam` likeliest go on from each step to the next. One that the model ends leaves
     the beam and its place is not filled again, so that a beam of 1 is greedy search. Ended ones compete by

@@ -23,7 +23,7 @@ _NOTHING = 1e-12
 
 @dataclass(frozen=True)
 class Steering:
-    """What a reader wants otherwise than the model. Steps and positions are counted from 0.
+    """A reader's changes to a translation. Steps and positions are counted from 0.
 
     Attributes:
         words: Of steps, the token number that is to be written there.
@@ -65,7 +65,7 @@ def steps(
     Args:
         translator: The model and its tokenizers.
         sentence: Of at least one token.
-        steering: What is wanted otherwise.
+        steering: The changes.
         likeliest: How many tokens to tell of at each step.
 
     Yields:
@@ -75,7 +75,7 @@ def steps(
         InputError: A sentence that cannot be translated; a step or position below 0; a position behind the sentence's
             end; a token that the model does not have, or that never comes out; a weight outside 0 to 1, or weights that
             add up to more; pins of a model without attention, or with coverage.
-        StoppedError: The steps are not wanted any more.
+        StoppedError: The steps were stopped.
 
     Example:
         >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
@@ -146,17 +146,17 @@ def _walk(translator: Translator, source: list[int], steering: Steering, likelie
 
 
 def _pinned(weights: Tensor, pins: Mapping[int, float]) -> Tensor:
-    """Weights (1, S) with some of them as a reader wants them."""
-    found, positions = weights.double(), torch.tensor(sorted(pins), device=weights.device)
-    wanted = torch.tensor([pins[each] for each in sorted(pins)], device=weights.device, dtype=torch.float64)
-    others = found.shape[1] - len(pins)
+    """Weights (1, S) with some of them pinned."""
+    changed, positions = weights.double(), torch.tensor(sorted(pins), device=weights.device)
+    pinned = torch.tensor([pins[each] for each in sorted(pins)], device=weights.device, dtype=torch.float64)
+    others = changed.shape[1] - len(pins)
     if not others:
-        wanted = wanted / wanted.sum()
-    found[0, positions] = 0
-    left, total = max(0.0, 1 - float(wanted.sum())), float(found.sum())
-    found = found * (left / total) if total > _NOTHING else torch.full_like(found, left / max(1, others))
-    found[0, positions] = wanted
-    return found.to(weights.dtype)
+        pinned = pinned / pinned.sum()
+    changed[0, positions] = 0
+    left, total = max(0.0, 1 - float(pinned.sum())), float(changed.sum())
+    changed = changed * (left / total) if total > _NOTHING else torch.full_like(changed, left / max(1, others))
+    changed[0, positions] = pinned
+    return changed.to(weights.dtype)
 
 
 def _looking(memory: Memory, weights: Tensor) -> Memory:

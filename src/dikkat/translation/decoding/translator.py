@@ -55,7 +55,7 @@ class Translation:
 
 
 class Translates:
-    """What a translator and an ensemble of several do: sentences in, translations out."""
+    """Sentences in, translations out: the methods of a translator and of an ensemble."""
 
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
@@ -113,7 +113,7 @@ class Translates:
     def translate_n_best(
         self, lines: Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT
     ) -> Iterator[list[Translation]]:
-        """As `translate_lines`, but `search.n_best` translations of each sentence: the best, or samples.
+        """Translate sentences into `search.n_best` translations each: the best, or samples.
 
         Args:
             lines: As in `translate_lines`, and so are all others.
@@ -134,7 +134,7 @@ class Translates:
         return (found for window in _windows(lines, size) for found in self._window(window, batch_size, search))
 
     def score(self, pairs: Iterable[tuple[str, str]], *, batch_size: int = 64) -> list[float]:
-        """How likely given translations are.
+        """The log-probabilities of given translations.
 
         Args:
             pairs: Sentences and their translations, any text, as the tokenizers cut it. An unknown word counts with the
@@ -188,7 +188,7 @@ class Translates:
         return found
 
     def as_translation(self, sentence: str, encoded: Encoded, found: Hypothesis) -> Translation:
-        """What a search found for a sentence, as a user has it."""
+        """The text, tokens and weights of a hypothesis for a sentence."""
         copied = _copied_words(encoded, found)
         labels = self.target_tokenizer.labels(found.ids)
         return Translation(

@@ -47,7 +47,7 @@ _PICKLE_MAGIC = {b"PK\x03\x04": "a zip archive, as torch.save writes it", b"\x80
 
 
 def check_replaceable(folder: Path, files: Collection[str] = FILES) -> None:
-    """Whether a model may be saved there: a free name, an empty folder, or a model folder and nothing else.
+    """Refuse a place for a model that is no free name, empty folder, or model folder and nothing else.
 
     Args:
         folder: Where.
@@ -73,7 +73,7 @@ def check_replaceable(folder: Path, files: Collection[str] = FILES) -> None:
 
 
 def check_writable(folder: Path, files: Collection[str] = FILES) -> None:
-    """Whether a model can be saved there, tried out: for before the work, and not after it.
+    """Try out, before the work, that a model can be saved in a place.
 
     Args:
         folder: Where.
@@ -92,7 +92,7 @@ def check_writable(folder: Path, files: Collection[str] = FILES) -> None:
 
 
 class Contents(NamedTuple):
-    """What a model folder holds, of whatever framework the model is.
+    """The contents of a model folder.
 
     Attributes:
         tensors: The weights, on any device and in any dtype, under the names that they have in `TranslationModel`.
@@ -231,7 +231,7 @@ def absolute(folder: Path) -> Path:
 
 
 def _has_scales(tensor: Tensor) -> bool:
-    """Whether a weight is stored in int8: matrices of several rows are."""
+    """True for a weight that is stored in int8: a matrix of several rows."""
     return tensor.ndim == 2 and len(tensor) > 1
 
 
@@ -260,7 +260,7 @@ def _expected_in_int8(expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _check_int8(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Whether these are numbers and scales that dikkat would write."""
+    """Refuse numbers and scales that dikkat would not write."""
     faults = []
     for name, tensor in tensors.items():
         if name.endswith(SCALES) and (bool((tensor < 0).any()) or not is_exact(tensor)):

@@ -1,4 +1,4 @@
-"""Recipes: what to train on, and how, in a file that a person can read."""
+"""Recipes: the data and the settings of a training, in a file that a person can read."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to train on, and how.
+    """The data and the settings of a training.
 
     Attributes:
         corpus: The pairs to learn from.
@@ -111,7 +111,7 @@ class Recipe:
         write_whole(path, "".join(f"{key} = {toml.written(value)}\n" for key, value in self.spelling().items()))
 
     def spelling(self) -> dict[str, Any]:
-        """What `with_values` makes this recipe of: every setting, and file names absolute.
+        """The values that `with_values` makes this recipe of: every setting, and file names absolute.
 
         Example:
             >>> spelling = Recipe().with_values({"corpus": "phrasebook", "validation": {"share": 0.1}}).spelling()
@@ -192,7 +192,7 @@ def built_in() -> dict[str, Path]:
 
 
 def purpose(path: Path) -> str:
-    """What a recipe is for: its first line, a comment."""
+    """The purpose of a recipe: its first line, a comment."""
     return _read(path).partition("\n")[0].removeprefix("#").strip()
 
 

@@ -249,7 +249,7 @@ class TranslationModel(nn.Module):
         embedded = self._embed(self.target_embedding, previous)
         states, contexts, weights, state = self.decoder.step(embedded, memory, state, return_weights=True)
         if weights is None:
-            raise RuntimeError("the decoder returned no weights, which were asked for")
+            raise RuntimeError("the decoder returned no weights, which were requested")
         return self._readout(states, contexts, embedded), weights, state
 
     def train(self, mode: bool = True) -> Self:
@@ -354,7 +354,7 @@ def _real(batch: Batch) -> Tensor:
 def _score(settings: Settings) -> scores.Score:
     """The score that settings name; queries, which are states, and keys have `hidden_size` features."""
     size = settings.hidden_size
-    # Two states, whose features lie in −1 … 1, are at most 2√size apart: so a kernel reaches most keys at first.
+    # The distance of two states, whose features lie in −1 … 1, is at most 2√size: a kernel reaches most keys at first.
     reach = math.sqrt(size)
     makers: dict[str, Callable[[], scores.Score]] = {
         "additive": lambda: scores.Additive(size, size, size),

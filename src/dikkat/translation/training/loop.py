@@ -109,24 +109,24 @@ class Loop:
         """
         checkpoint = checkpoints.load(path)
         folder = path.parent.parent
-        tensors = checkpoint["state_dict"]
-        sides = (self._module.state_dict(), tensors)
+        sides = (self.model.state_dict(), checkpoint.model)
         if faults := misfits(*({name: described(tensor) for name, tensor in side.items()} for side in sides)):
             raise TrainingFolderError(
                 f"{folder}: the checkpoint is one of another model: {joined(faults)}. Train anew into another folder"
             )
-        _check_fingerprint(checkpoint["fingerprint"], self.fingerprint, f"{folder}")
-        self._random = checkpoint["random"]
-        self.state = TrainingState.from_dict(checkpoint["course"])
+        _check_fingerprint(checkpoint.fingerprint, self.fingerprint, f"{folder}")
+        self._random = checkpoint.random
+        self.state = TrainingState.from_dict(checkpoint.course)
         limit = self.settings.max_minutes
         self._late = limit is not None and self.state.elapsed >= 60 * limit
-        # Other settings may have moved the end.
-        if self.state.extra and not self._is_at_end():
-            self.state.drop_extra()
-        self.state.finished = self._is_over()
-        self._module.load_state_dict(tensors)
-        self._optimizer.load_state_dict(checkpoint["optimizer_states"][0])
-        _take_threads(checkpoint["threads"], told=self.group.rank == 0)
+        self.state.finished = self._is_over()  # other settings may have moved the end
+        self.model.load_state_dict(checkpoint.model)
+        optimizer: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in checkpoint.optimizer.items():
+            number, _, part = name.partition(".")
+            optimizer.setdefault(int(number), {})[part] = tensor
+        self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": optimizer})
+        _take_threads(checkpoint.threads, told=self.group.rank == 0)
 
     def run(self, callbacks: Sequence[Callback], interrupts: Interrupts) -> None:
         """Train to the end, or until the user wants one.
@@ -149,9 +149,7 @@ class Loop:
     def keep_best(self) -> None:
         """Give the model the weights that were best, or the mean of the best ones; without validation the last."""
         best = self.state.best(self.settings.criterion, self.settings.average)
-        if len(best) == 1:
-            self.model.load_state_dict(self._weights(best[0]))
-        elif best:
+        if best:
             self.model.load_state_dict(mean_of(self._weights(step) for step in best))
 
     def _run(self, interrupts: Interrupts) -> None:
@@ -198,7 +196,6 @@ class Loop:
         at_end = step.last and state.epoch + 1 == settings.epochs
         if self.validation is not None and (due or self._late or at_end):
             self._validate(self.validation)
-            state.extra = not due
         if step.last:
             self._call("on_epoch_end", state.end_epoch())
         state.finished = self._is_over()
@@ -224,11 +221,8 @@ class Loop:
         return self.settings.max_minutes is not None and self._elapsed() >= 60 * self.settings.max_minutes
 
     def _is_over(self) -> bool:
-        """Whether no further step is to be taken."""
-        return self._is_at_end() or self.state.since_best(self.settings.criterion) >= self.settings.patience
-
-    def _is_at_end(self) -> bool:
-        return self._late or self.state.epoch >= self.settings.epochs
+        at_end = self._late or self.state.epoch >= self.settings.epochs
+        return at_end or self.state.since_best(self.settings.criterion) >= self.settings.patience
 
     def _backward(self, step: OptimizerStep) -> float:
         """Add up the gradients of the batches' weighted losses; return the sum of those losses."""
@@ -326,23 +320,23 @@ class Loop:
         with self._storing("the checkpoint"):
             if self.folder.writes:
                 checkpoints.save(checkpoint, self.folder.checkpoint(self.state.step))
-                self.folder.keep_newest(self.state.needed(self.settings.criterion, self.settings.average))
+                self.folder.keep_newest(self.state.best(self.settings.criterion, self.settings.average))
         self.group.wait()
 
-    def _checkpoint(self) -> dict[str, Any]:
-        """What `restore` takes."""
+    def _checkpoint(self) -> checkpoints.Checkpoint:
         random = {"cpu": torch.get_rng_state()}
         if self.group.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.group.device)
-        return {
-            "state_dict": self._module.state_dict(),
-            "optimizer_states": [self._optimizer.state_dict()],
-            "course": self.state.to_dict(),
-            "fingerprint": self.fingerprint,
-            "threads": torch.get_num_threads(),
+        optimizer = self._optimizer.state_dict()["state"]
+        return checkpoints.Checkpoint(
+            model=self.model.state_dict(),
+            optimizer={f"{number}.{name}": part for number, parts in optimizer.items() for name, part in parts.items()},
             # Each process has random numbers of its own: the checkpoint, which one of them writes, has those of all.
-            "random": {name: self.group.gather(state) for name, state in random.items()},
-        }
+            random={name: self.group.gather(state) for name, state in random.items()},
+            course=self.state.to_dict(),
+            fingerprint=self.fingerprint,
+            threads=torch.get_num_threads(),
+        )
 
     @contextmanager
     def _storing(self, what: str) -> Iterator[None]:
@@ -380,7 +374,7 @@ class Loop:
         )
 
     def _memory_error(self, batch: Batch) -> TrainingMemoryError:
-        """How large the batch was, and which settings make smaller ones."""
+        """The error that tells the size of the batch, and the settings that make smaller ones."""
         source, target = batch.source_lengths, batch.target_lengths
         return TrainingMemoryError(
             f"out of memory after {self.state.step} steps, on a batch of {len(source)} pairs of up to "

@@ -35,7 +35,7 @@ def steps(
 
     Args:
         batches: Those of an epoch.
-        state: Where to begin, read when the first step is asked for.
+        state: Where to begin, read when the first step is taken.
         epochs: Where to end.
         accumulate: Batches of a step; the last step of an epoch has those that are left.
         world: Processes that train together.

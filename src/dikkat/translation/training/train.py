@@ -56,8 +56,8 @@ def train(
     that of a training that was never stopped. For that it goes on with as many threads as before; where
     `OMP_NUM_THREADS` is set, or there are fewer processors, a warning says that the last bits may differ. The settings
     must be the same, save those of which no step depends: `patience` and `checkpoint_steps`; and
-    `epochs` and `max_minutes`, unless the schedule is `linear` or `cosine`, which were made for the planned end. A
-    validation that only the earlier end called for then counts no more. Curves for TensorBoard are there too; a disk
+    `epochs` and `max_minutes`, unless the schedule is `linear` or `cosine`, which were made for the planned end.
+    Curves for TensorBoard are there too; a disk
     too full for them ends them, and not the training.
 
     Ctrl-C, and the signal to end, stop the training after the step at work, with a checkpoint; the second time at once.
@@ -156,9 +156,9 @@ def _loop(
         pairs = training
     else:
         say(f"reading {training}, for the vocabularies")
-        sample, apart = evenly(training, _VOCABULARY_PAIRS)
+        sample, interval = evenly(training, _VOCABULARY_PAIRS)
         source, target = _tokenizers(settings, sample)
-        pairs = _InMemory(sample, training) if apart == 1 else training
+        pairs = _InMemory(sample, training) if interval == 1 else training
     translator = Translator(TranslationModel(settings, len(source), len(target)), settings, source, target)
     if pairs is training:
         say(f"reading {training}, sentence by sentence")
@@ -336,20 +336,20 @@ def evenly(pairs: Iterable[Pair], most: int) -> tuple[list[Pair], int]:
         The sample, at least half as large as is allowed, and k; where k is 1, the sample is all pairs.
 
     Example:
-        >>> sample, apart = evenly(((f"{number}", "") for number in range(10)), most=4)
-        >>> [first for first, _ in sample], apart
+        >>> sample, interval = evenly(((f"{number}", "") for number in range(10)), most=4)
+        >>> [first for first, _ in sample], interval
         (['0', '4', '8'], 4)
     """
     kept: list[Pair] = []
-    apart = 1
+    interval = 1
     for number, pair in enumerate(pairs):
-        if number % apart == 0:
+        if number % interval == 0:
             if len(kept) == most:
-                kept, apart = kept[::2], 2 * apart
-                if number % apart:
+                kept, interval = kept[::2], 2 * interval
+                if number % interval:
                     continue
             kept.append(pair)
-    return kept, apart
+    return kept, interval
 
 
 def _nothing(_: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from dikkat import call, scores, watching
+from dikkat import call, watching
 from dikkat.attention import Memory, project_keys
 from dikkat.backends import pack
 from dikkat.masking import check_dense
@@ -61,7 +61,6 @@ class _Attentional(StackedCells):
             like = next(score.parameters(), torch.empty(0))
             features = score.project_key(like.new_zeros(1, context_size)).shape[-1]
             self.coverage_weight = nn.Parameter(torch.zeros(features))
-        _check_queries(score, hidden_size)
         self.score = score
 
     def prepare(self, encoded: Tensor, valid_lens: Tensor | None = None) -> Memory:
@@ -353,22 +352,6 @@ class AttentionalLSTM(_Attentional):
     """
 
     gates = 4
-
-
-def _check_queries(score: Score, hidden_size: int) -> None:
-    """Check that the score takes states as queries, if it is one that says which queries it takes."""
-    if type(score) not in (scores.Additive, scores.Bilinear, *sequence.AFFINE):
-        return
-    like = next(score.parameters(), next(score.buffers(), torch.empty(0)))
-    if like.is_meta:  # where a product loads PyTorch's compiler, and a run says the same
-        return
-    try:
-        with torch.no_grad():
-            score.project_query(like.new_zeros(1, hidden_size))
-    except ValueError as error:
-        raise ValueError(
-            f"score: got one that does not take states, of hidden_size={hidden_size} features: {error}"
-        ) from None
 
 
 def _other_batch(of_memory: int, of_inputs: int) -> ValueError:

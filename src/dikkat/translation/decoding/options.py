@@ -93,10 +93,6 @@ class Search:
             raise SettingsError(f"n_best: got {self.n_best}; expected a whole number from 1 to {self.beam}, the beam")
         if self.max_ratio is not None and self.max_ratio < self.min_ratio:
             raise SettingsError(f"max_ratio: got {self.max_ratio}; expected at least {self.min_ratio}, the min_ratio")
-        self._check_way()
-
-    def _check_way(self) -> None:
-        """No value that would do nothing."""
         unused = ("beam", "length_penalty") if self.sample else ("temperature", "top_k", "seed")
         why = "samples are drawn one by one" if self.sample else "it acts on samples alone"
         for name in unused:

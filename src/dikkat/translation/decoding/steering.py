@@ -126,9 +126,10 @@ def _walk(translator: Translator, source: list[int], steering: Steering, likelie
         features, weights, after = model.step_features(torch.tensor([previous], device=device), memory, state)
         if pins := steering.pins.get(index):
             weights = _pinned(weights, pins)
-            features, _, after = model.step_features(
-                torch.tensor([previous], device=device), _looking(memory, weights), state
-            )
+            # Of one position any score gives a weight of 1, so that its value is the context.
+            context = weights.unsqueeze(1).to(memory.value.dtype) @ memory.value
+            one = Memory(memory.score, memory.key[:, :1], context, None)
+            features, _, after = model.step_features(torch.tensor([previous], device=device), one, state)
         state = after
         scores = model.scores(features)
         log_probabilities = scores.log_softmax(1)
@@ -157,12 +158,6 @@ def _pinned(weights: Tensor, pins: Mapping[int, float]) -> Tensor:
     changed = changed * (left / total) if total > _NOTHING else torch.full_like(changed, left / max(1, others))
     changed[0, positions] = pinned
     return changed.to(weights.dtype)
-
-
-def _looking(memory: Memory, weights: Tensor) -> Memory:
-    """A memory of one position: there any score gives a weight of 1, so that its value is the context."""
-    context = weights.unsqueeze(1).to(memory.value.dtype) @ memory.value
-    return Memory(memory.score, memory.key[:, :1], context, None)
 
 
 def _most(steering: Steering, positions: int) -> int:

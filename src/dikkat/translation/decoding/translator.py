@@ -180,12 +180,13 @@ class Translates:
 
     def _window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:
         encoded = self.source_tokenizer.encode_all(sentences)
-        found = [[] if each.ids else [_empty(sentence)] for sentence, each in zip(sentences, encoded, strict=True)]
+        empty = torch.zeros(0, 0, device="cpu")
+        results = [[Translation(sentence, "", [], [], empty, 0.0)] for sentence in sentences]
         for batch in _batches([len(each.ids) for each in encoded], batch_size):
             hypotheses = beam_search(self._models(), [encoded[index].ids for index in batch], search)
             for index, best in zip(batch, hypotheses, strict=True):
-                found[index] = [self.as_translation(sentences[index], encoded[index], each) for each in best]
-        return found
+                results[index] = [self.as_translation(sentences[index], encoded[index], each) for each in best]
+        return results
 
     def as_translation(self, sentence: str, encoded: Encoded, found: Hypothesis) -> Translation:
         """The text, tokens and weights of a hypothesis for a sentence."""
@@ -490,10 +491,6 @@ def _copied_words(encoded: Encoded, found: Hypothesis) -> list[str | None]:
         if number == UNKNOWN:
             words[index] = encoded.pieces[int(found.weights[index].masked_fill(known, -1.0).argmax())]
     return words
-
-
-def _empty(sentence: str) -> Translation:
-    return Translation(sentence, "", [], [], torch.zeros(0, 0, device="cpu"), 0.0)
 
 
 def _windows(sentences: Iterable[str], size: int) -> Iterator[list[str]]:

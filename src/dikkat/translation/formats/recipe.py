@@ -92,7 +92,7 @@ class Recipe:
             if key not in known:
                 raise InputError(f"{key}: no such key of a recipe; {nearest(key, known)}")
         parts: dict[str, Any] = {}
-        for key, read in (("corpus", Source.parse), ("validation", _validation), ("test", _optional)):
+        for key, read in (("corpus", Source.parse), ("validation", _validation), ("test", _test)):
             if key in values:
                 parts[key] = _named(key, read, values[key], base)
         given = {
@@ -238,7 +238,7 @@ def _validation(value: object, base: Path) -> Validation:
     return float(share)
 
 
-def _optional(value: object, base: Path) -> Source | None:
+def _test(value: object, base: Path) -> Source | None:
     return None if value == "none" else Source.parse(value, base)
 
 

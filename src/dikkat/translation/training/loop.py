@@ -142,9 +142,16 @@ class Loop:
         try:
             self._run(interrupts)
         except (RuntimeError, MemoryError) as error:
-            if self._batch is None or not _lacks_memory(error):
+            # On a CPU PyTorch has no type of its own for it.
+            of_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
+            if self._batch is None or not of_memory:
                 raise
-            raise self._memory_error(self._batch) from error
+            source, target = self._batch.source_lengths, self._batch.target_lengths
+            raise TrainingMemoryError(
+                f"out of memory after {self.state.step} steps, on a batch of {len(source)} pairs of up to "
+                f"{int(source.max())} source and {int(target.max())} target tokens: use a smaller batch_size (or "
+                "batch_tokens), max_length or hidden_size; accumulate makes up for smaller batches"
+            ) from error
 
     def keep_best(self) -> None:
         """Give the model the weights that were best, or the mean of the best ones; without validation the last."""
@@ -373,15 +380,6 @@ class Loop:
             f"below {self.settings.learning_rate} or a gradient_clip below {self.settings.gradient_clip}"
         )
 
-    def _memory_error(self, batch: Batch) -> TrainingMemoryError:
-        """The error that tells the size of the batch, and the settings that make smaller ones."""
-        source, target = batch.source_lengths, batch.target_lengths
-        return TrainingMemoryError(
-            f"out of memory after {self.state.step} steps, on a batch of {len(source)} pairs of up to "
-            f"{int(source.max())} source and {int(target.max())} target tokens: use a smaller batch_size (or "
-            "batch_tokens), max_length or hidden_size; accumulate makes up for smaller batches"
-        )
-
 
 def mean_of(models: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
     """The mean of several models' weights, one of them in memory at a time.
@@ -451,8 +449,3 @@ def _size(fingerprint: Any) -> str:
 
 def _first_not_finite(tensors: Iterable[tuple[str, Tensor | None]]) -> str | None:
     return next((name for name, tensor in tensors if tensor is not None and not bool(tensor.isfinite().all())), None)
-
-
-def _lacks_memory(error: RuntimeError | MemoryError) -> bool:
-    # On a CPU PyTorch has no type of its own for it.
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -115,15 +114,6 @@ def test_also_from_within_a_validation_or_a_checkpoint(tmp_path, monkeypatch, me
         folder = tmp_path / f"{call}"
         killed_in(monkeypatch, SHORT, folder, method, call, before=call % 2 == 0)
         assert equal(weights(learn(SHORT, folder, resume=True)), weights(whole))
-
-
-def test_stopped_again_and_again(tmp_path, monkeypatch):
-    settings = dataclasses.replace(SHORT, average=3)
-    whole = in_peace(settings)
-    killed_in(monkeypatch, settings, tmp_path / "run", "_take_step", 3)
-    for _ in range(4):
-        killed_in(monkeypatch, settings, tmp_path / "run", "_take_step", 3, resume=True)
-    assert equal(weights(learn(settings, tmp_path / "run", resume=True)), weights(whole))
 
 
 def test_a_folder_changes_nothing_and_holds_the_newest_checkpoint_and_the_best_weights_alone(tmp_path):
@@ -290,23 +280,6 @@ def test_no_space_left_says_which_and_keeps_the_checkpoint_before(tmp_path, monk
     checkpoints.load(newest)
     assert list((tmp_path / "run").rglob("*.part")) == []
     assert bool(caught.value.training) == bool(module is run_folder)
-
-
-def test_a_limit_of_the_system_on_files_is_met_likewise(tmp_path, monkeypatch):
-    """The optimiser's file, twice the model's, is the first that is too large."""
-    killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 2)
-    newest = RunFolder(tmp_path / "run").newest()
-    size = (newest / "optimizer.safetensors").stat().st_size
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, before[1]))
-    try:
-        with pytest.raises(TrainingStorageError, match=r"the checkpoint after step 2 .*File too large.* is intact"):
-            learn(SHORT, tmp_path / "run", resume=True)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert RunFolder(tmp_path / "run").newest() == newest
-    assert [entry for entry in newest.parent.iterdir() if entry != newest] == []
-    assert equal(weights(learn(SHORT, tmp_path / "run", resume=True)), weights(in_peace(SHORT)))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -30,18 +30,18 @@ _FEW = 2**16  # pairs times features, up to which all are computed at once
 def differentiated(
     forward: Callable[..., Tensor], gradient: Callable[..., Parts], tangent: Callable[..., Tensor]
 ) -> Callable[..., Tensor]:
-    """A function of three tensors with derivatives of its own, that every transform of its backend can take.
+    """A function of three tensors with derivatives of its own.
 
     Args:
         forward: From the tensors to a tensor.
         gradient: From the same tensors and the upstream gradient to the gradient of each.
-        tangent: From the same tensors and the direction in which each moves to that in which the result moves. On JAX
-            its transpose is the gradient.
+        tangent: From the same tensors and the direction in which each moves to that in which the result moves. JAX
+            has this in the place of the gradient, which is its transpose.
     """
     backend = keras.backend.backend()
     if backend == "jax":
         return _in_jax(forward, tangent)
-    return _in_torch(forward, gradient, tangent) if backend == "torch" else _in_tensorflow(forward, gradient)
+    return _in_torch(forward, gradient) if backend == "torch" else _in_tensorflow(forward, gradient)
 
 
 def _in_jax(forward: Callable[..., Tensor], tangent: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -58,12 +58,8 @@ def _in_jax(forward: Callable[..., Tensor], tangent: Callable[..., Tensor]) -> C
     return compiled
 
 
-def _in_torch(
-    forward: Callable[..., Tensor], gradient: Callable[..., Parts], tangent: Callable[..., Tensor]
-) -> Callable[..., Tensor]:
+def _in_torch(own_forward: Callable[..., Tensor], own_gradient: Callable[..., Parts]) -> Callable[..., Tensor]:
     import torch
-
-    own_forward, own_gradient = forward, gradient
 
     class Compared(torch.autograd.Function):
         generate_vmap_rule = True
@@ -80,30 +76,13 @@ def _in_torch(
         def backward(ctx: Any, upstream: Tensor) -> Parts:
             return own_gradient(*ctx.saved_tensors, upstream)
 
-    class ComparedBothWays(Compared):  # torch.compile takes no function that has a jvp
-        @staticmethod
-        def setup_context(ctx: Any, inputs: Parts, output: Tensor) -> None:
-            ctx.save_for_backward(*inputs)
-            ctx.save_for_forward(*inputs)
-
-        @staticmethod
-        def jvp(ctx: Any, *directions: Tensor | None) -> Tensor:
-            tensors = ctx.saved_tensors
-            moved = [
-                torch.zeros_like(each) if way is None else way for each, way in zip(tensors, directions, strict=True)
-            ]
-            return tangent(*tensors, *moved)
-
-    return lambda *tensors: (Compared if torch.compiler.is_compiling() else ComparedBothWays).apply(*tensors)
+    return lambda *tensors: Compared.apply(*tensors)
 
 
 def _in_tensorflow(forward: Callable[..., Tensor], gradient: Callable[..., Parts]) -> Callable[..., Tensor]:
     @ops.custom_gradient
     def function(*tensors: Tensor) -> tuple[Tensor, Callable[..., Any]]:
-        def backward(upstream: Tensor) -> Parts:
-            return gradient(*tensors, upstream)
-
-        return forward(*tensors), backward
+        return forward(*tensors), lambda upstream: gradient(*tensors, upstream)
 
     return function
 
@@ -128,7 +107,7 @@ def additive(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
 
 
 def _are_few(query: Tensor, key: Tensor) -> bool:
-    """Whether there are few numbers; what is not known before the call, None or a symbol of JAX's, may be many."""
+    """True of few numbers; a size that is not known before the call, None or a symbol of JAX's, may be many."""
     sizes = (*query.shape, key.shape[-2])
     return all(isinstance(size, int) for size in sizes) and math.prod(sizes) <= _FEW
 
@@ -218,14 +197,14 @@ def _gradient(query: Tensor, key: Tensor, weight: Tensor, upstream: Tensor) -> P
         parts = tuple(_features_first(each) for each in (one, other, weight))
 
         def collect(_: Parts, features: Parts) -> tuple[Parts, Parts]:
-            found = step(features)
-            return found, found
+            share = step(features)
+            return share, share
 
         # TensorFlow's scan wants what it collects to look like what it carries; nothing is carried.
         return ops.scan(collect, tuple(ops.zeros_like(part[0]) for part in parts), parts)[1]
 
-    found = _either(query, key, lambda one, other: run(folded, one, other), lambda: run(plain, query, key))
-    return tuple(_features_last(each) for each in found)
+    gradients = _either(query, key, lambda one, other: run(folded, one, other), lambda: run(plain, query, key))
+    return tuple(_features_last(each) for each in gradients)
 
 
 def _tangent(query: Tensor, key: Tensor, weight: Tensor, *directions: Tensor) -> Tensor:
@@ -275,7 +254,7 @@ _in_a_loop = differentiated(_scores, _gradient, _tangent)
 
 
 def _either(query: Tensor, key: Tensor, folded: Callable[[Tensor, Tensor], Any], plain: Callable[[], Any]) -> Any:
-    """The folded computation, from exponentials, where that is safe, else the plain one; decided on the device."""
+    """The result of the folded computation, from exponentials, where that is safe, else of the plain one."""
     if keras.backend.backend() == "torch":
         # Its transforms cannot ask for values; and without a compiler, folding is as many passes over memory.
         return plain()

@@ -14,14 +14,9 @@ _PACKAGES = (
     "scikit-learn", "scipy", "sacrebleu", "matplotlib", "keras", "tensorflow", "jax", "mxnet",
 )  # fmt: skip
 _VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OMP_WAIT_POLICY",
-    "MKL_NUM_THREADS",
-    "NUMBA_CACHE_DIR",
-    "DIKKAT_CACHE",
-    "KERAS_BACKEND",
+    "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "NUMBA_CACHE_DIR", "DIKKAT_CACHE", "KERAS_BACKEND",
     "TRITON_INTERPRET",
-)
+)  # fmt: skip
 
 
 @app.command(cls=Command, epilog="Example:\n\ndikkat report > report.txt")

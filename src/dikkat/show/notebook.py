@@ -3,15 +3,12 @@
 Both are drawn by the module that the page of a translator has inside, `living.js`, by the contract of anywidget.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import anywidget
 import numpy as np
 import traitlets
-from numpy.typing import NDArray
 
-from dikkat.show.document import part
+from dikkat.show.document import encodable, part
+from dikkat.show.heatmaps import Grid, scale_of
 
 __all__ = ["MapsWidget", "TranslatorWidget"]
 
@@ -68,21 +65,21 @@ class MapsWidget(_Living):
     values = traitlets.Bytes().tag(sync=True)
 
 
-def maps_widget(
-    panels: Sequence[NDArray[np.float64]],
-    described: Sequence[Mapping[str, Any]],
-    *,
-    across: int,
-    scale: tuple[float, float],
-) -> MapsWidget:
-    """Maps in a cell.
-
-    Args:
-        panels: Matrices `(queries, keys)`.
-        described: Of each its title, shape, extent, labels and what its axes are.
-        across: How many stand beside each other.
-        scale: The numbers with the colour of nothing and with the strongest one.
-    """
+def maps_widget(grid: Grid) -> MapsWidget:
+    """The maps of a grid in a cell."""
+    titles = [*grid.titles, *[""] * len(grid.panels)]
+    panels = [
+        {
+            "title": encodable(titles[index]),
+            "shape": panel.shape,
+            "extent": grid.extent or panel.shape,
+            "queries": grid.queries and grid.queries[index],
+            "keys": grid.keys and grid.keys[index],
+            "xlabel": encodable(grid.xlabel),
+            "ylabel": encodable(grid.ylabel),
+        }
+        for index, panel in enumerate(grid.panels)
+    ]
     with np.errstate(over="ignore"):  # values beyond float32 become infinite, and stay blank
-        values = b"".join(panel.astype("<f4").tobytes() for panel in panels)
-    return MapsWidget(panels=[dict(each) for each in described], across=across, scale=list(scale), values=values)
+        values = b"".join(panel.astype("<f4").tobytes() for panel in grid.panels)
+    return MapsWidget(panels=panels, across=len(grid.rows[0]), scale=list(scale_of(grid.panels)), values=values)

@@ -5,5 +5,5 @@ and `mxnet`. The names of edition 0.17 and of the second Chinese edition are in 
 with their signatures and shapes. What differs from the book is what it gets wrong, and is said where it differs.
 
 On PyTorch the work is done by this library (`layers`, `learning`); the other two are plain code in their framework's
-own operations. `text`, `pictures`, `epochs` and `tools` need no framework.
+own operations. `text`, `pictures`, `common` and `tools` need no framework.
 """

@@ -19,24 +19,10 @@ from dikkat.scores import Additive, ScaledDot, Score, is_plain, whole
 from dikkat.textbook.tools import check_heads, first_that_takes, positions
 
 __all__ = [
-    "GRU",
-    "AdditiveAttention",
-    "AttentionDecoder",
-    "Decoder",
-    "DotProductAttention",
-    "Encoder",
-    "EncoderDecoder",
-    "MaskedSoftmaxCELoss",
-    "MultiHeadAttention",
-    "PositionalEncoding",
-    "Seq2SeqAttentionDecoder",
-    "Seq2SeqEncoder",
-    "init_seq2seq",
-    "masked_softmax",
-    "sequence_mask",
-    "transpose_output",
-    "transpose_qkv",
-]
+    "GRU", "AdditiveAttention", "AttentionDecoder", "Decoder", "DotProductAttention", "Encoder", "EncoderDecoder",
+    "MaskedSoftmaxCELoss", "MultiHeadAttention", "PositionalEncoding", "Seq2SeqAttentionDecoder", "Seq2SeqEncoder",
+    "init_seq2seq", "masked_softmax", "sequence_mask", "transpose_output", "transpose_qkv",
+]  # fmt: skip
 
 # --- masks
 

@@ -9,30 +9,16 @@ from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
 from dikkat.textbook import text
-from dikkat.textbook.epochs import run_epochs
+from dikkat.textbook.common import devices, run_epochs
 from dikkat.textbook.layers import EncoderDecoder, MaskedSoftmaxCELoss, init_seq2seq
 from dikkat.textbook.pictures import ProgressBoard
 from dikkat.textbook.text import Vocab, parallel_arrays
 from dikkat.textbook.tools import HyperParameters
 
 __all__ = [
-    "DataModule",
-    "MTFraEng",
-    "Module",
-    "Seq2Seq",
-    "Trainer",
-    "build_array_nmt",
-    "cpu",
-    "gpu",
-    "grad_clipping",
-    "load_array",
-    "load_data_nmt",
-    "num_gpus",
-    "predict_seq2seq",
-    "train_seq2seq",
-    "try_all_gpus",
-    "try_gpu",
-]
+    "DataModule", "MTFraEng", "Module", "Seq2Seq", "Trainer", "build_array_nmt", "cpu", "gpu", "grad_clipping",
+    "load_array", "load_data_nmt", "num_gpus", "predict_seq2seq", "train_seq2seq", "try_all_gpus", "try_gpu",
+]  # fmt: skip
 
 # --- devices
 
@@ -52,14 +38,7 @@ def num_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def try_gpu(i: int = 0) -> torch.device:
-    """The i-th GPU if it is there, otherwise the CPU."""
-    return gpu(i) if num_gpus() > i else cpu()
-
-
-def try_all_gpus() -> list[torch.device]:
-    """All GPUs, or a list of the CPU where there are none."""
-    return [gpu(i) for i in range(num_gpus())] or [cpu()]
+try_gpu, try_all_gpus = devices(cpu, gpu, num_gpus)
 
 
 # --- sentences

@@ -23,9 +23,8 @@ import numpy as onp
 
 from dikkat.textbook import common, text
 from dikkat.textbook.common import *  # noqa: F403
-from dikkat.textbook.common import Vocab, absent
-from dikkat.textbook.epochs import run_epochs
-from dikkat.textbook.tools import check_heads, positions
+from dikkat.textbook.common import Vocab, absent, devices, run_epochs
+from dikkat.textbook.tools import check_attention, check_heads, positions
 
 
 def _refuse(reason: str) -> ImportError:
@@ -104,14 +103,7 @@ def transpose(a: Array) -> Array:
 cpu, gpu, num_gpus = context.cpu, context.gpu, context.num_gpus
 
 
-def try_gpu(i: int = 0) -> Any:
-    """The i-th GPU if it is there, otherwise the CPU."""
-    return gpu(i) if num_gpus() > i else cpu()
-
-
-def try_all_gpus() -> list[Any]:
-    """All GPUs, or a list of the CPU where there are none."""
-    return [gpu(i) for i in range(num_gpus())] or [cpu()]
+try_gpu, try_all_gpus = devices(cpu, gpu, num_gpus)
 
 
 # --- attention
@@ -179,17 +171,8 @@ def _hide(queries: Array, keys: Array, values: Array, valid_lens: Array | None) 
     """The three with 0 for queries that see no key, and for keys and values that no query sees; the visible pairs.
 
     Before the projections: a hidden NaN would reach their weights' gradients as 0 · NaN.
-
-    Raises:
-        ValueError: Shapes that do not fit.
     """
-    given = [each.shape for each in (queries, keys, values)]
-    if any(len(shape) != 3 or shape[0] != given[0][0] for shape in given) or given[1][1] != given[2][1]:
-        raise ValueError(
-            f"queries, keys, values: got shapes {given[0]}, {given[1]} and {given[2]}; expected three dimensions each, "
-            "one batch, and as many values as keys"
-        )
-    visible = _visible(valid_lens, (*given[0][:2], given[1][1]))
+    visible = _visible(valid_lens, check_attention(queries.shape, keys.shape, values.shape))
     if visible is None:
         return queries, keys, values, None
     shown = visible.any(1)[..., None]

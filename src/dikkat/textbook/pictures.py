@@ -19,15 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "Animator",
-    "ProgressBoard",
-    "plot",
-    "plt",
-    "set_axes",
-    "set_figsize",
-    "show_heatmaps",
-    "use_svg_display",
-]
+    "Animator", "ProgressBoard", "plot", "plt", "set_axes", "set_figsize", "show_heatmaps", "use_svg_display",
+]  # fmt: skip
 
 Size = tuple[float, float]
 Limits = Sequence[float] | None

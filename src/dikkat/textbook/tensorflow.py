@@ -19,9 +19,8 @@ from typing import Any, Self
 
 from dikkat.textbook import common, text
 from dikkat.textbook.common import *  # noqa: F403
-from dikkat.textbook.common import Vocab, absent
-from dikkat.textbook.epochs import run_epochs
-from dikkat.textbook.tools import as_array, check_heads, positions
+from dikkat.textbook.common import Vocab, absent, devices, run_epochs
+from dikkat.textbook.tools import as_array, check_attention, check_heads, positions
 
 if importlib.util.find_spec("tensorflow") is None or importlib.util.find_spec("tf_keras") is None:
     raise ImportError("dikkat.textbook.tensorflow needs TensorFlow and tf-keras: pip install '.[textbook-tensorflow]'")
@@ -120,14 +119,7 @@ def num_gpus() -> int:
     return len(tf.config.list_physical_devices("GPU"))
 
 
-def try_gpu(i: int = 0) -> Device:
-    """The i-th GPU if it is there, otherwise the CPU."""
-    return gpu(i) if num_gpus() > i else cpu()
-
-
-def try_all_gpus() -> list[Device]:
-    """All GPUs, or a list of the CPU where there are none."""
-    return [gpu(i) for i in range(num_gpus())] or [cpu()]
+try_gpu, try_all_gpus = devices(cpu, gpu, num_gpus)
 
 
 # --- attention
@@ -194,18 +186,9 @@ def _hide(
     """The three with 0 for queries that see no key, and for keys and values that no query sees; the visible pairs.
 
     Before the projections: a hidden NaN would reach their weights' gradients as 0 · NaN.
-
-    Raises:
-        ValueError: Shapes that do not fit.
     """
     queries, keys, values = (tf.convert_to_tensor(each) for each in (queries, keys, values))
-    given = [tuple(each.shape) for each in (queries, keys, values)]
-    if any(len(shape) != 3 or shape[0] != given[0][0] for shape in given) or given[1][1] != given[2][1]:
-        raise ValueError(
-            f"queries, keys, values: got shapes {given[0]}, {given[1]} and {given[2]}; expected three dimensions each, "
-            "one batch, and as many values as keys"
-        )
-    visible = _visible(valid_lens, (*given[0][:2], given[1][1]))
+    visible = _visible(valid_lens, check_attention(queries.shape, keys.shape, values.shape))
     if visible is None:
         return queries, keys, values, None
     seeing, shown = (tf.reduce_any(visible, axis)[..., None] for axis in (2, 1))

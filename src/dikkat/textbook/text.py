@@ -19,20 +19,9 @@ with needing("textbook"):
     from dikkat.translation import Corpus, CorpusError, PairCorpus, bleu_k, named, phrasebook
 
 __all__ = [
-    "Ids",
-    "RawCorpus",
-    "Vocab",
-    "bleu",
-    "build_array_nmt",
-    "load_data_nmt",
-    "parallel_arrays",
-    "preprocess_nmt",
-    "raw_corpus",
-    "read_data_nmt",
-    "tokenize_nmt",
-    "truncate_pad",
-    "whole_number",
-]
+    "Ids", "RawCorpus", "Vocab", "bleu", "build_array_nmt", "load_data_nmt", "parallel_arrays", "preprocess_nmt",
+    "raw_corpus", "read_data_nmt", "tokenize_nmt", "truncate_pad", "whole_number",
+]  # fmt: skip
 
 Tokens = Sequence[str]
 Ids = NDArray[np.int64]

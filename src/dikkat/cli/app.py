@@ -12,7 +12,7 @@ from typer.main import get_command
 FLAG = " "  # as the name of a value: there is none
 
 
-# What each command is for, in the order in which one needs them; the module of its name makes it.
+# The purpose of each command, in the order in which one needs them; the module of its name makes it.
 _COMMANDS = {
     "train": "Train a translator on sentence pairs.",
     "translate": "Translate sentences, a file or standard input.",
@@ -38,13 +38,13 @@ class Command(TyperCommand):
 
     def get_params(self, ctx: Any) -> Any:
         """The arguments and options; what has no word for its value is called as it is named."""
-        found: Any = super().get_params(ctx)
-        for each in found:
+        parameters: Any = super().get_params(ctx)
+        for each in parameters:
             if each.param_type_name == "argument":
                 each.display_type_rich = lambda ctx: None
             elif each.metavar is None:
                 each.metavar = FLAG if each.is_flag else each.name.upper()
-        return found
+        return parameters
 
     def get_help_option(self, ctx: Any) -> Any:  # the types of typer's own copy of click
         """The option --help."""
@@ -52,10 +52,10 @@ class Command(TyperCommand):
 
 
 class _Group(TyperGroup):
-    """The commands together, likewise.
+    """The commands together, by names and purposes alone.
 
-    What it lists are names and purposes alone. The module of a command is imported when that is called, so that no
-    command needs, or waits for, the libraries of another.
+    The module of a command is imported when that is called, so that no command needs, or waits for, the libraries of
+    another.
     """
 
     def __init__(self, *, commands: Mapping[str, Any], **more: Any) -> None:
@@ -65,7 +65,11 @@ class _Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the arguments call, with its options."""
         name, listed, rest = super().resolve_command(ctx, args)
-        return name, listed and _imported(str(name)), rest
+        if listed is not None:
+            import_module(f"dikkat.cli.{name}")  # whose commands join the application
+            group: Any = get_command(app)
+            listed = group.imported[name]
+        return name, listed, rest
 
     def invoke(self, ctx: Any) -> Any:
         """Import the module of the command, and run it."""
@@ -81,12 +85,6 @@ class _Group(TyperGroup):
     def get_params(self, ctx: Any) -> Any:
         """The options, among them those of the shell completion."""
         return [_without_value(option) for option in super().get_params(ctx)]
-
-
-def _imported(name: str) -> Any:
-    import_module(f"dikkat.cli.{name}")  # whose commands join the application
-    group: Any = get_command(app)
-    return group.imported[name]
 
 
 def _without_value(option: Any) -> Any:
@@ -133,8 +131,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"dikkat {version('dikkat')}")
         raise typer.Exit
 

@@ -25,6 +25,7 @@ from dikkat.cli.translate import load
 from dikkat.errors import InputError
 from dikkat.translation import Search, Translator, evaluate
 from dikkat.translation.data.corpus import Pair, read_lines
+from dikkat.translation.data.source import Source
 from dikkat.translation.decoding.translator import Translates
 
 _COMPARED = "Comparison"
@@ -98,7 +99,10 @@ def evaluate_model(
             raise InputError(message)
     search = search_given(options)
     translator = load(model, ensemble) if model else None
-    pairs = _pairs(corpus, references)
+    if references:  # of which there are no sources
+        pairs: list[Pair] = [("", line) for line in read_lines(references)]
+    else:
+        pairs = list(Source.parse(given({"corpus": corpus})["corpus"]).open("test"))
     systems = [
         _translations(each, pairs, search, batch_size)
         for each in (translator or hypotheses, Translator.load(versus) if versus else versus_file)
@@ -106,29 +110,26 @@ def evaluate_model(
     ]
     report = _report(systems, pairs, by_length=references is None)
     if links and isinstance(translator, Translator):
-        report["alignment_error_rate"] = _alignment_error_rate(translator, pairs, links, batch_size)
+        from dikkat.translation.decoding.alignment import align, alignment_error_rate, read_links
+
+        aligned = align(translator, pairs, batch_size=batch_size)
+        report["alignment_error_rate"] = alignment_error_rate(aligned, read_links(links))
     print(json.dumps(report, ensure_ascii=False, indent=2)) if as_json else _show(report)
-
-
-def _pairs(corpus: str | None, references: Path | None) -> list[Pair]:
-    """The test pairs; from references alone, pairs without sources."""
-    if references:
-        return [("", line) for line in read_lines(references)]
-    from dikkat.translation.data.source import Source
-
-    return list(Source.parse(given({"corpus": corpus})["corpus"]).open("test"))
 
 
 def _translations(system: Translates | Path, pairs: Sequence[Pair], search: Search, batch_size: int) -> list[str]:
     if isinstance(system, Path):
-        found = list(read_lines(system))
-        if len(found) != len(pairs):
-            raise InputError(f"{system}: got {len(found)} lines; expected {len(pairs)}, one for each pair")
-        return found
+        targets = list(read_lines(system))
+        if len(targets) != len(pairs):
+            raise InputError(f"{system}: got {len(targets)} lines; expected {len(pairs)}, one for each pair")
+        return targets
+    targets = []
     with naming_options(), lines.progress(lambda: len(pairs)) as advance:
         sources = (source for source, _ in pairs)
-        translations = system.translate_n_best(sources, batch_size=batch_size, search=search)
-        return [best.target for best, *_ in lines.counted(translations, advance)]
+        for best, *_ in system.translate_n_best(sources, batch_size=batch_size, search=search):
+            targets.append(best.target)
+            advance()
+    return targets
 
 
 def _report(systems: list[list[str]], pairs: list[Pair], *, by_length: bool) -> dict[str, Any]:
@@ -142,12 +143,6 @@ def _report(systems: list[list[str]], pairs: list[Pair], *, by_length: bool) -> 
     if len(systems) > 1:
         report["versus"] = [asdict(each) for each in significance(systems[0], systems[1], references)]
     return report
-
-
-def _alignment_error_rate(translator: Translator, pairs: list[Pair], links: Path, batch_size: int) -> float:
-    from dikkat.translation.decoding.alignment import align, alignment_error_rate, read_links
-
-    return alignment_error_rate(align(translator, pairs, batch_size=batch_size), read_links(links))
 
 
 def _show(report: dict[str, Any]) -> None:

@@ -40,18 +40,14 @@ def export(
     if html is None and (title or example):
         raise InputError("--title and --example are of a page: give them with --html FILE")
     if onnx is not None:
-        _write_graphs(model, onnx)
+        from dikkat.translation.formats.onnx_folder import DECODER, ENCODER, FILES
+
+        model_folder.check_writable(onnx, FILES)
+        Translator.load(model).export_onnx(onnx)
+        encoder, decoder = ((onnx / name).stat().st_size / 1e6 for name in (ENCODER, DECODER))
+        print(f"{onnx}: an encoder of {encoder:.1f} MB, a step of a decoder of {decoder:.1f} MB, as PyTorch computes")
     if html is not None:
         check_replaceable(html)
         translator = Translator.load(model)
         translator.export_html(html, title=title or model.resolve().name, examples=example or [])
         print(f"{html}: a page of {html.stat().st_size / 1e6:.1f} MB, with the model inside")
-
-
-def _write_graphs(model: Path, folder: Path) -> None:
-    from dikkat.translation.formats import onnx_folder
-
-    model_folder.check_writable(folder, onnx_folder.FILES)
-    Translator.load(model).export_onnx(folder)
-    sizes = [(folder / name).stat().st_size / 1e6 for name in (onnx_folder.ENCODER, onnx_folder.DECODER)]
-    print(f"{folder}: an encoder of {sizes[0]:.1f} MB, a step of a decoder of {sizes[1]:.1f} MB, as PyTorch computes")

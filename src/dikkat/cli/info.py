@@ -18,7 +18,12 @@ def info(
 ) -> None:
     """Say what a translator is: where it comes from, how large it is, its scores, and all of its settings."""
     translator = Translator.load(model)
-    facts = _facts(translator)
+    facts = {
+        **(translator.origin.to_dict() if translator.origin else {}),  # a model made in Python may have none
+        "parameters": sum(each.numel() for each in translator.model.parameters()),
+        "source_tokens": len(translator.source_tokenizer),
+        "target_tokens": len(translator.target_tokenizer),
+    }
     settings = translator.settings.to_dict()
     if as_json:
         print(json_text({**facts, "settings": settings}, indent=2))
@@ -26,16 +31,6 @@ def info(
     show_table(["", ""], [[name.replace("_", " "), _written(value)] for name, value in facts.items()], words=2)
     print()
     show_table(["setting", "value"], [[name, _written(value)] for name, value in settings.items()], words=2)
-
-
-def _facts(translator: Translator) -> dict[str, Any]:
-    """What is known of a model beside its settings; of one that no training of the command line made, less."""
-    return {
-        **(translator.origin.to_dict() if translator.origin else {}),
-        "parameters": sum(each.numel() for each in translator.model.parameters()),
-        "source_tokens": len(translator.source_tokenizer),
-        "target_tokens": len(translator.target_tokenizer),
-    }
 
 
 def _written(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What the command line says on standard error: errors and warnings in its own words, each as one line."""
+"""Errors and warnings on standard error, in the command line's own words, each as one line."""
 
 import re
 import sys
@@ -21,7 +21,7 @@ def worded(words: Callable[[str], str]) -> Iterator[None]:
 
 def printable(text: str) -> str:
     """A text with its control characters, which a terminal would obey, as their numbers: ⟨1B⟩."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: f"⟨{ord(found[0]):X}⟩", text)
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda letter: f"⟨{ord(letter[0]):X}⟩", text)
 
 
 def complain(message: str) -> None:

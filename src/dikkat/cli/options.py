@@ -87,22 +87,18 @@ def setting_options() -> dict[str, Any]:
 
 
 def described(setting: str) -> str:
-    """What a setting does, and the values it may have if they are few."""
+    """The help of a setting, with the values it may have if they are few."""
     text, choices = Settings.options()[setting].help, Settings.options()[setting].allowed.choices
     named = all(re.search(rf"\b{value}\b", text) for value in choices)
     return text if named else f"{text} One of {', '.join(choices)}."
 
 
-def search_options(*left_out: str) -> dict[str, Any]:
-    """An option for each field of `Search`, likewise.
-
-    Args:
-        left_out: fields that would have no meaning for the command.
-    """
+def search_options(*excluded: str) -> dict[str, Any]:
+    """An option for each field of `Search`, but those of the names `excluded`."""
     return {
         name: _option(name, each, _SEARCH_HELP[name], getattr(Search, name), "Search")
         for name, each in allowed(Search).items()
-        if name not in left_out
+        if name not in excluded
     }
 
 
@@ -124,11 +120,7 @@ def with_options(options: Mapping[str, Any]) -> Callable[[Callable[..., None]], 
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the options that were given, as a recipe would have them.
-
-    Raises:
-        InputError: the text of one is no value.
-    """
+    """The values of the options that were given, as a recipe would have them."""
     from dikkat.translation.formats.recipe import read_value
 
     return {
@@ -139,24 +131,13 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def search_given(options: Mapping[str, Any]) -> Search:
-    """The search that the options ask for.
-
-    Raises:
-        SettingsError: one that there cannot be.
-    """
+    """The search that the options describe."""
     with naming_options():
         return Search(**given(options))
 
 
 def check_together(options: Mapping[str, Any]) -> None:
-    """Whether options that were given contradict each other; of a recipe's values, those that are given count.
-
-    Args:
-        options: what `given` returns.
-
-    Raises:
-        InputError: two that do; the message has both.
-    """
+    """A check that options do not contradict each other, of those that `given` returns."""
     if "batch_size" in options and options.get("batch_tokens", "none") != "none":
         raise InputError("--batch-size and --batch-tokens are both given: leave one of them out")
     if options.get("validation") == "none":
@@ -186,14 +167,11 @@ def _with_option_names(message: str) -> str:
     """A message with options for settings: where it begins with one, or where an underscore tells one from a word."""
     names = ["corpus", "validation", "test", *allowed(Settings), *allowed(Search)]
     certain = "|".join(name for name in names if "_" in name)
-    return re.sub(rf"^({'|'.join(names)})(?= is |: got )|\b({certain})\b", lambda found: option_name(found[0]), message)
+    return re.sub(rf"^({'|'.join(names)})(?= is |: got )|\b({certain})\b", lambda name: option_name(name[0]), message)
 
 
 def _option(name: str, allowed: Allowed, text: str, default: object, panel: str, *, negative: bool = False) -> Any:
-    """A flag, or an option that takes a value in the words of a recipe; what it means is read later, in one place.
-
-    A recipe's value is undone with the negative of a flag; where there is no recipe, there is none.
-    """
+    """A flag, or an option whose value is read later, as that of a recipe; `negative` adds a --no-… to a flag."""
     flag = allowed.kind is bool
     opposite = f"/--no-{name.replace('_', '-')}" if flag and negative else ""
     return Annotated[

@@ -59,8 +59,8 @@ def _implementations() -> Iterator[str]:
     score = dikkat.scores.Additive(key_size=3, query_size=5, num_hiddens=7)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     query, key, value = (torch.zeros(2, 11, size, device=device) for size in (5, 3, 13))
-    for found in dikkat.implementations(query, key, value, score=score.to(device)):
-        yield f"{found.name}: runs" if found.runs else f"{found.name}: {'; '.join(found.reasons)}"
+    for each in dikkat.implementations(query, key, value, score=score.to(device)):
+        yield f"{each.name}: runs" if each.runs else f"{each.name}: {'; '.join(each.reasons)}"
 
 
 def _caches() -> Iterator[str]:

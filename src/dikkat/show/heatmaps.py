@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dikkat.extras import needing
 from dikkat.show.arrays import Weights, as_array
+from dikkat.show.document import encodable
 from dikkat.show.fonts import families_for
 from dikkat.storage.files import write_whole
 
@@ -125,11 +126,7 @@ def heatmaps(
         given = f"figsize={figsize!r}" if figsize is not None else f"cmap={cmap!r}"
         raise ValueError(f"interactive: got True beside {given}; expected neither figsize nor cmap: leave it out")
     grid = grid_of(weights, queries=queries, keys=keys, xlabel=xlabel, ylabel=ylabel, titles=titles, extent=extent)
-    if not interactive:
-        return draw_heatmaps(figure_class(), grid, figsize, cmap)
-    with needing("notebook"):
-        from dikkat.show.notebook import maps_widget
-    return maps_widget(grid)
+    return _widget(grid) if interactive else draw_heatmaps(figure_class(), grid, figsize, cmap)
 
 
 @dataclass(frozen=True)
@@ -266,6 +263,27 @@ def draw_heatmaps(
     if grid.ragged:
         _line_up(figure, list(all_axes.flat), None if figsize else grid.unit)
     return figure
+
+
+def _widget(grid: Grid) -> MapsWidget:
+    with needing("notebook"):
+        from dikkat.show.notebook import MapsWidget
+    titles = [*grid.titles, *[""] * len(grid.panels)]
+    panels = [
+        {
+            "title": encodable(titles[index]),
+            "shape": panel.shape,
+            "extent": grid.extent or panel.shape,
+            "queries": grid.queries and grid.queries[index],
+            "keys": grid.keys and grid.keys[index],
+            "xlabel": encodable(grid.xlabel),
+            "ylabel": encodable(grid.ylabel),
+        }
+        for index, panel in enumerate(grid.panels)
+    ]
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite, and stay blank
+        values = b"".join(panel.astype("<f4").tobytes() for panel in grid.panels)
+    return MapsWidget(panels=panels, across=len(grid.rows[0]), scale=list(scale_of(grid.panels)), values=values)
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:

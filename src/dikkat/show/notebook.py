@@ -4,11 +4,9 @@ Both are drawn by the module that the page of a translator has inside, `living.j
 """
 
 import anywidget
-import numpy as np
 import traitlets
 
-from dikkat.show.document import encodable, part
-from dikkat.show.heatmaps import Grid, scale_of
+from dikkat.show.document import part
 
 __all__ = ["MapsWidget", "TranslatorWidget"]
 
@@ -63,23 +61,3 @@ class MapsWidget(_Living):
     across = traitlets.Int(1).tag(sync=True)
     scale = traitlets.List(traitlets.Float(), [0.0, 1.0]).tag(sync=True)
     values = traitlets.Bytes().tag(sync=True)
-
-
-def maps_widget(grid: Grid) -> MapsWidget:
-    """The maps of a grid in a cell."""
-    titles = [*grid.titles, *[""] * len(grid.panels)]
-    panels = [
-        {
-            "title": encodable(titles[index]),
-            "shape": panel.shape,
-            "extent": grid.extent or panel.shape,
-            "queries": grid.queries and grid.queries[index],
-            "keys": grid.keys and grid.keys[index],
-            "xlabel": encodable(grid.xlabel),
-            "ylabel": encodable(grid.ylabel),
-        }
-        for index, panel in enumerate(grid.panels)
-    ]
-    with np.errstate(over="ignore"):  # values beyond float32 become infinite, and stay blank
-        values = b"".join(panel.astype("<f4").tobytes() for panel in grid.panels)
-    return MapsWidget(panels=panels, across=len(grid.rows[0]), scale=list(scale_of(grid.panels)), values=values)

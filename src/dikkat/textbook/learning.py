@@ -196,11 +196,11 @@ class Module(nn.Module, HyperParameters):
         self.board = ProgressBoard()
 
     def forward(self, *inputs: Any) -> Any:
-        """What `net` makes of the inputs."""
+        """The output of `net`."""
         return self.net(*inputs)
 
     def loss(self, y_hat: Tensor, y: Tensor) -> Tensor:
-        """What is to become small; the model's own."""
+        """The number that training makes small; the model's own."""
         raise NotImplementedError
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -245,7 +245,7 @@ class DataModule(HyperParameters):
 
     Args:
         root: Kept as an attribute, as by the book's class.
-        num_workers: Kept likewise.
+        num_workers: Kept as an attribute too.
     """
 
     batch_size: int

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as onp
 
-from dikkat.textbook import common, text
+from dikkat.textbook import text
 from dikkat.textbook.common import *  # noqa: F403
 from dikkat.textbook.common import Vocab, absent, devices, run_epochs
 from dikkat.textbook.tools import check_attention, check_heads, positions
@@ -51,22 +51,6 @@ except OSError as error:
         "Ubuntu call them, or libgomp and libquadmath, as Fedora does"
     ) from error
 
-__all__ = [  # noqa: RUF022 - by kind
-    # arrays
-    "abs", "arange", "argmax", "astype", "batch_matmul", "concat", "cos", "cosh", "exp", "expand_dims", "eye",
-    "float32", "int32", "int64", "linspace", "log", "matmul", "meshgrid", "normal", "numpy", "ones", "ones_like",
-    "rand", "randn", "reduce_mean", "reduce_sum", "repeat", "reshape", "sigmoid", "sin", "sinh", "size", "stack",
-    "swapaxes", "tanh", "tensor", "to", "transpose", "zeros", "zeros_like",
-    # devices
-    "cpu", "gpu", "num_gpus", "try_all_gpus", "try_gpu",
-    # attention
-    "AdditiveAttention", "DotProductAttention", "MultiHeadAttention", "PositionalEncoding", "masked_softmax",
-    "sequence_mask", "transpose_output", "transpose_qkv",
-    # translators
-    "AttentionDecoder", "Decoder", "Encoder", "EncoderDecoder", "MaskedSoftmaxCELoss", "Seq2SeqEncoder",
-    "build_array_nmt", "grad_clipping", "load_array", "load_data_nmt", "nn_Module", "predict_seq2seq", "train_seq2seq",
-]  # fmt: skip
-__all__ += common.__all__
 __getattr__ = partial(absent, __name__)
 
 Array = Any  # mxnet.np.ndarray
@@ -277,7 +261,7 @@ class Encoder(nn.Block):
     """The interface of encoders."""
 
     def forward(self, X: Array, *args: Any) -> Any:
-        """What a decoder is to know of the inputs; the encoder's own."""
+        """The encoding of the inputs, for a decoder; the encoder's own."""
         raise NotImplementedError
 
 
@@ -298,7 +282,7 @@ class AttentionDecoder(Decoder):
 
     @property
     def attention_weights(self) -> Any:
-        """What the last call looked at; the decoder's own."""
+        """The attention weights of the last call; the decoder's own."""
         raise NotImplementedError
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self
 
-from dikkat.textbook import common, text
+from dikkat.textbook import text
 from dikkat.textbook.common import *  # noqa: F403
 from dikkat.textbook.common import Vocab, absent, devices, run_epochs
 from dikkat.textbook.tools import as_array, check_attention, check_heads, positions
@@ -42,22 +42,6 @@ elif tf.keras.layers.Layer is not tf_keras.layers.Layer:
         "TF_USE_LEGACY_KERAS=1"
     )
 
-__all__ = [  # noqa: RUF022 - by kind
-    # arrays
-    "abs", "arange", "argmax", "astype", "batch_matmul", "concat", "cos", "cosh", "exp", "expand_dims", "eye",
-    "float32", "int32", "int64", "linspace", "log", "matmul", "meshgrid", "normal", "numpy", "ones", "ones_like",
-    "rand", "reduce_mean", "reduce_sum", "repeat", "reshape", "sigmoid", "sin", "sinh", "size", "stack", "tanh",
-    "tensor", "to", "transpose", "zeros", "zeros_like",
-    # devices
-    "cpu", "gpu", "num_gpus", "try_all_gpus", "try_gpu",
-    # attention
-    "AdditiveAttention", "DotProductAttention", "MultiHeadAttention", "PositionalEncoding", "masked_softmax",
-    "sequence_mask", "transpose_output", "transpose_qkv",
-    # translators
-    "AttentionDecoder", "Decoder", "Encoder", "EncoderDecoder", "MaskedSoftmaxCELoss", "Seq2SeqEncoder",
-    "build_array_nmt", "grad_clipping", "load_array", "load_data_nmt", "nn_Module", "predict_seq2seq", "train_seq2seq",
-]  # fmt: skip
-__all__ += common.__all__
 __getattr__ = partial(absent, __name__)
 
 Tensor = Any
@@ -312,7 +296,7 @@ class Encoder(tf.keras.layers.Layer):
     """The interface of encoders."""
 
     def call(self, X: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """What a decoder is to know of the inputs; the encoder's own."""
+        """The encoding of the inputs, for a decoder; the encoder's own."""
         raise NotImplementedError
 
 
@@ -333,7 +317,7 @@ class AttentionDecoder(Decoder):
 
     @property
     def attention_weights(self) -> Any:
-        """What the last call looked at; the decoder's own."""
+        """The attention weights of the last call; the decoder's own."""
         raise NotImplementedError
 
 

@@ -13,7 +13,7 @@ class StoppedError(Exception):
 
 @contextmanager
 def stopping(unwanted: Callable[[], bool]) -> Iterator[None]:
-    """Within, on this thread, a search and other long computations end early once nobody waits for them.
+    """A context in which, on this thread, long computations end early once nobody waits for them.
 
     Args:
         unwanted: Called several times a second, between two parts of the work; it must be quick.

@@ -1,4 +1,4 @@
-"""The application: its commands by name, each imported when it is asked for, and what they have in common."""
+"""The application: its commands by name, each imported when it is called, and options of all of them."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -17,12 +17,12 @@ _COMMANDS = {
     "train": "Train a translator on sentence pairs.",
     "translate": "Translate sentences, a file or standard input.",
     "evaluate": "Score a translator, or files of translations: BLEU and chrF.",
-    "show": "Show what a translator looked at, as a picture and as a page.",
-    "info": "Say what a translator is, and where it comes from.",
+    "show": "Show the attention of translations, as a picture and as a page.",
+    "info": "Print the origin, size, scores and settings of a translator.",
     "quantize": "Write a translator with weights in int8, a quarter of the size.",
     "export": "Write a translator as a page for browsers, or as ONNX graphs.",
     "serve": "Serve translators over HTTP: a page, and a JSON API.",
-    "compare": "Train a recipe in several ways, and see what they are worth.",
+    "compare": "Train a recipe with different settings, and compare the results.",
     "recipes": "List the recipes that come with dikkat.",
     "regress": "Predict a column of a table from others by kernel regression.",
     "report": "Print versions, threads, implementations and caches, for an issue.",
@@ -30,14 +30,14 @@ _COMMANDS = {
 
 
 class InterruptedCommand(Exception):  # noqa: N818  (nothing is wrong)
-    """Ctrl-C, where the command itself has nothing to say about it."""
+    """Ctrl-C, in a command that has no message of its own for it."""
 
 
 class Command(TyperCommand):
     """A command whose help shows no types of Python."""
 
     def get_params(self, ctx: Any) -> Any:
-        """The arguments and options; what has no word for its value is called as it is named."""
+        """The arguments and options; a value without a word of its own has the option's name."""
         parameters: Any = super().get_params(ctx)
         for each in parameters:
             if each.param_type_name == "argument":
@@ -122,8 +122,8 @@ app = typer.Typer(
     cls=_Group,
     help=_PURPOSE,
     epilog="Start with: dikkat train phrasebook --output my-model, or: dikkat regress\n\n"
-    "Exit status: 0, done; 2, something that was given cannot be used, which one line says; 130, interrupted with "
-    "Ctrl-C; 1, anything else.",
+    "Exit status: 0: done; 2: an argument or a file cannot be used, and one line says why; 130: interrupted with "
+    "Ctrl-C; 1: any other error.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

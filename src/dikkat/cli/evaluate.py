@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from dikkat.cli import lines
-from dikkat.cli.app import FLAG, Command, app, option
+from dikkat.cli.app import Command, app, option
 from dikkat.cli.options import (
     BatchSizeOption,
     CorpusOption,
     EnsembleOption,
+    JsonOption,
     given,
     naming_options,
     search_given,
@@ -59,23 +60,23 @@ def evaluate_model(
     ] = None,
     ensemble: EnsembleOption = None,
     versus: Annotated[
-        Path | None, option("Another model: whether the two really differ is tested.", "FOLDER", panel=_COMPARED)
+        Path | None, option("Another model, to compare with by a test of significance.", "FOLDER", panel=_COMPARED)
     ] = None,
     versus_file: Annotated[
-        Path | None, option("Translations of another model, one a line, likewise.", "FILE", panel=_COMPARED)
+        Path | None, option("Translations of another model, one a line, to compare with.", "FILE", panel=_COMPARED)
     ] = None,
     links: Annotated[
         Path | None,
         option(
-            "Which word translates which in the corpus, a line a pair: 0-0 1-2 for links that are sure, 2p3 for "
-            "possible ones; words are what white space separates, counted from 0. The model's own links, to the word "
-            "most looked at, are compared to them.",
+            "Human word alignments of the corpus, a line a pair: 0-0 1-2 for sure links of words, 2p3 for possible "
+            "ones; words are separated by white space and counted from 0. The model's links, to the source word with the "
+            "most attention, are compared to them.",
             "FILE",
             panel=_COMPARED,
         ),
     ] = None,
     batch_size: BatchSizeOption = 64,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.", metavar=FLAG)] = False,
+    as_json: JsonOption = False,
     **options: Any,
 ) -> None:
     """Score a model on sentence pairs that it has not seen: BLEU and chrF from 0 to 100, as sacreBLEU computes them.
@@ -83,7 +84,7 @@ def evaluate_model(
     They say how much of a human translation comes back word for word (BLEU) and letter for letter (chrF): a BLEU below
     10 is of little use, from 30 on a text can mostly be understood, and 100 is the human translation itself.
 
-    Of a corpus with parts, such as the phrasebook, the test part is taken.
+    If the corpus has parts, as the phrasebook has, its test part is used.
     """
     for wrong, message in (
         ((model is None) == (hypotheses is None), "give either a model folder or --hypotheses FILE, and not both"),

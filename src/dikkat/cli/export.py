@@ -19,7 +19,7 @@ from dikkat.translation.formats import model_folder
 def export(
     model: ModelArgument,
     html: Annotated[
-        Path | None, option("The page to write: one file, which opens from a disk.", "FILE", "--html")
+        Path | None, option("The page to write: one file, which a browser opens from the disk.", "FILE", "--html")
     ] = None,
     title: Annotated[str | None, option("The page's heading. \\[default: the model's name]", "TEXT")] = None,
     example: Annotated[
@@ -30,10 +30,10 @@ def export(
         Path | None, option("The folder of graphs to make. Graphs there are replaced.", "FOLDER", "--onnx")
     ] = None,
 ) -> None:
-    """Write a translator for where there is no Python: as one page for a browser, or as two ONNX graphs.
+    """Write a translator for use without Python: as one page for a browser, or as two ONNX graphs.
 
-    The page translates by itself, and shows what it looks at. Of the graphs, an encoder and a step of a decoder, ONNX
-    Runtime has to compute what PyTorch does before anything is written.
+    The page translates by itself, and shows its attention. The graphs are an encoder and a step of a decoder; they are
+    written only if ONNX Runtime computes the same with them as PyTorch.
     """
     if (html is None) == (onnx is None):
         raise InputError("give --html FILE or --onnx FOLDER, and not both")

@@ -1,12 +1,10 @@
 """`dikkat info`."""
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from dikkat.cli.app import FLAG, Command, app
+from dikkat.cli.app import Command, app
 from dikkat.cli.lines import json_text
-from dikkat.cli.options import ModelArgument
+from dikkat.cli.options import JsonOption, ModelArgument
 from dikkat.cli.tables import show_table
 from dikkat.translation import Translator
 
@@ -14,9 +12,9 @@ from dikkat.translation import Translator
 @app.command(cls=Command, epilog="Examples:\n\ndikkat info my-model\n\ndikkat info my-model --json")
 def info(
     model: ModelArgument,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.", metavar=FLAG)] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Say what a translator is: where it comes from, how large it is, its scores, and all of its settings."""
+    """Print the origin, the size, the scores and all settings of a translator."""
     translator = Translator.load(model)
     facts = {
         **(translator.origin.to_dict() if translator.origin else {}),  # a model made in Python may have none

@@ -11,7 +11,7 @@ _wording: ContextVar[Callable[[str], str]] = ContextVar("wording", default=str)
 
 @contextmanager
 def worded(words: Callable[[str], str]) -> Iterator[None]:
-    """Within, warnings are shown in a command's own words: options in place of arguments, for instance."""
+    """Within the context, warnings are shown in a command's words: options in place of arguments, for instance."""
     before = _wording.set(words)
     try:
         yield
@@ -25,10 +25,10 @@ def printable(text: str) -> str:
 
 
 def complain(message: str) -> None:
-    """One line, whatever is in the message."""
+    """Print a message as one line."""
     print("dikkat: " + printable(" ".join(message.split())), file=sys.stderr)
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning without its place in the code, which is no use to a user: what `warnings` calls."""
+    """Print a warning without its line of code: the function that `warnings` calls."""
     complain(_wording.get()(str(message)))

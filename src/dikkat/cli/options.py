@@ -17,7 +17,7 @@ from dikkat.translation.options import Allowed, allowed
 from dikkat.translation.settings import Settings
 
 _SPELLINGS = (
-    "A name, such as phrasebook or multi30k-en-fr; a file of lines of sentence, tab, translation; "
+    "A name, such as phrasebook or multi30k-en-fr; a file with a sentence, a tab and its translation in each line; "
     '\'{source = "FILE", target = "FILE"}\', whose lines belong together; or \'{dataset = "NAME", '
     'source = "COLUMN", target = "COLUMN"}\''
 )
@@ -31,17 +31,18 @@ BatchSizeOption = Annotated[
 EnsembleOption = Annotated[
     list[Path] | None,
     option(
-        "A further model, which has its say in each translation; of the same tokenizers. May be given several times. "
+        "A further model with the same tokenizers, which takes part in every translation. May be given several times. "
         "Slower, and mostly better.",
         "FOLDER",
     ),
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print everything as JSON.", metavar=FLAG)]
 CorpusOption = Annotated[str | None, option(f"{_SPELLINGS}.", "CORPUS", panel="Corpus")]
 ValidationOption = Annotated[
     str | None,
     option(
-        "Pairs to judge the model by while it learns: a corpus, '{share = 0.05}' of the pairs, which is then not "
-        "learnt from, or none. \\[default: the corpus's own, or else '{share = 0.05}']",
+        "Pairs to validate the model on while it learns: a corpus; '{share = 0.05}' of the pairs, which are then not "
+        "learnt from; or none. \\[default: the corpus's own, or else '{share = 0.05}']",
         "CORPUS",
         panel="Corpus",
     ),
@@ -56,23 +57,23 @@ TestOption = Annotated[
 ]
 
 _SEARCH_HELP = {
-    "beam": "Ways to go on with a translation that are followed at once, before one is chosen. 1: fastest. Larger: "
+    "beam": "Partial translations that are followed at the same time, before the best is chosen. 1: fastest. Larger: "
     "slower, and mostly better, up to 5 or so.",
     "n_best": "Translations of each sentence, the best first, at most as many as --beam; with --sample, as many as are "
     "drawn. With 2 or more, a line holds "
     "the sentence's number, the translation's score (its log-probability) and the translation, with tabs between.",
-    "length_penalty": "How much longer translations are preferred. 0: not at all, so that short ones win. No effect "
-    "with a --beam of 1.",
-    "min_ratio": "Fewest words, or parts of words, of a translation for each of the source.",
-    "max_ratio": "Most words, or parts of words, of a translation for each of the source.",
-    "max_length": "Most words, or parts of words, of a translation.",
+    "length_penalty": "How strongly longer translations are preferred. 0: not at all, so that short ones win. No "
+    "effect with a --beam of 1.",
+    "min_ratio": "Shortest translation, as a multiple of the source's length in words, or parts of words.",
+    "max_ratio": "Longest translation, as a multiple of the source's length in words, or parts of words.",
+    "max_length": "Longest translation, in words, or parts of words.",
     "sample": "Draw translations at random, the likelier the more often, instead of looking for the best.",
     "temperature": "With --sample: below 1, likely translations are drawn even more often; above 1, less often.",
-    "top_k": "With --sample: draw each word, or part of one, from so many of the likeliest alone.",
-    "seed": "With --sample: where the random numbers begin. The same seed gives the same translations.",
-    "precision": "Of the weights: float32; int8, several times as fast and a little coarser, on a CPU, without "
-    "--sample and --ensemble; or bfloat16 for the largest products, for many sentences at once where the processor has "
-    "it.",
+    "top_k": "With --sample: draw each word, or part of one, from the N likeliest only.",
+    "seed": "With --sample: the seed of the random numbers. The same seed gives the same translations.",
+    "precision": "Number type of the weights: float32; int8, several times as fast and a little coarser, on a CPU, "
+    "without --sample and --ensemble; or bfloat16 for the largest products, for many sentences at once where the "
+    "processor has it.",
 }
 _METAVARS = {bool: FLAG, int: "N", float: "NUMBER", str: "NAME"}
 

@@ -21,7 +21,7 @@ _VARIABLES = (
 
 @app.command(cls=Command, epilog="Example:\n\ndikkat report > report.txt")
 def report() -> None:
-    """Print versions, threads, implementations and caches: what an issue should say of the machine it was seen on."""
+    """Print versions, threads, implementations and caches of this machine, to be added to an issue."""
     for title, lines in (
         ("system", _system()),
         ("versions", _versions()),

@@ -26,26 +26,28 @@ _SETTINGS = "DIKKAT_SERVE"
 )
 def serve(
     models: Annotated[list[Path], typer.Argument(help="Model folders that `dikkat train` made.", show_default=False)],
-    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0: all of this machine's.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; 0.0.0.0: all addresses of this machine.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at.", min=0, max=65535, metavar="N")] = 8000,
     name: Annotated[
         list[str] | None,
-        option("A name by which others address this machine, with --host. May be given several times.", "HOST"),
+        option("A name by which others reach this machine; for use with --host. May be given several times.", "HOST"),
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
-        option("A page that may use the server from a browser, https://example.org. \\[default: none]", "ORIGIN"),
+        option("A site whose pages may use the server, such as https://example.org. \\[default: none]", "ORIGIN"),
     ] = None,
     rate: Annotated[
         str | None,
-        option("Requests of one address, such as 20/second. \\[default: any number]", "RATE", panel=_LIMITS),
+        option("Most requests of one address, such as 20/second. \\[default: any number]", "RATE", panel=_LIMITS),
     ] = None,
     queue: Annotated[
-        int, typer.Option(help="Sentences that may wait.", min=1, metavar="N", rich_help_panel=_LIMITS)
+        int, typer.Option(help="Most sentences that may wait.", min=1, metavar="N", rich_help_panel=_LIMITS)
     ] = 1024,
     seconds: Annotated[
         float,
-        typer.Option(help="After which work on a request is stopped.", metavar="NUMBER", rich_help_panel=_LIMITS),
+        typer.Option(help="Longest time for a request, in seconds.", metavar="NUMBER", rich_help_panel=_LIMITS),
     ] = 30.0,
     workers: Annotated[
         int, typer.Option(help="Processes, each with the models and a queue of its own.", min=1, metavar="N")

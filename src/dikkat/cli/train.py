@@ -60,8 +60,7 @@ def train(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            help="A recipe: a file, or the name of one that `dikkat recipes` lists. Options that are given count "
-            "instead of its own.",
+            help="A recipe: a file, or the name of one that `dikkat recipes` lists. Options replace its values.",
             show_default=False,
         ),
     ] = None,

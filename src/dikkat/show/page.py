@@ -155,8 +155,8 @@ def _shown_scores(scores: Sequence[float] | None, count: int) -> list[str] | Non
     for index, number in enumerate(numbers):
         if not np.isfinite(number):
             raise ValueError(f"scores[{index}]: got {number}; expected finite numbers")
-    places = 2 if max(map(abs, numbers), default=0.0) > 1 else 4  # chrF is 0 to 100; some other scores are 0 to 1
-    return [f"{number:.{places}f}" for number in numbers]
+    digits = 2 if max(map(abs, numbers), default=0.0) > 1 else 4  # chrF is 0 to 100; some other scores are 0 to 1
+    return [f"{number:.{digits}f}" for number in numbers]
 
 
 def _record(translation: Aligned, name: str) -> tuple[list[str], list[str], str]:

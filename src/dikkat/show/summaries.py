@@ -33,7 +33,7 @@ def key_sums(
 
     Args:
         sums: (m,), or (lines, m): for each key the sum of its weights, as `dikkat.inspect(..., sums=True)` has them.
-            What is not finite is left out of its line.
+            Numbers that are not finite are gaps in the line.
         keys: Tokens that label the keys, at most 60; none for numbers.
         labels: A name for each line.
         xlabel: What the keys are.

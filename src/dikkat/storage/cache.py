@@ -42,7 +42,7 @@ def cache_folder(*names: str) -> Path:
 
 @contextmanager
 def writing(what: str, folder: Path) -> Iterator[None]:
-    """Within, an error of the system's also says what could not be written, where, and what helps.
+    """A context in which an error of the system's also says what could not be written, where, and what helps.
 
     Args:
         what: The name of what is written.

@@ -1,4 +1,4 @@
-"""How the textbook's translators learn on PyTorch, in the ways of both editions. `dikkat.textbook.torch` has it all."""
+"""Training of the textbook's translators on PyTorch, as in both editions. `dikkat.textbook.torch` has it all."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -34,7 +34,7 @@ def gpu(i: int = 0) -> torch.device:
 
 
 def num_gpus() -> int:
-    """How many GPUs there are."""
+    """The number of GPUs."""
     return torch.cuda.device_count()
 
 

@@ -73,7 +73,7 @@ reduce_sum, reduce_mean, argmax, swapaxes = _method.sum, _method.mean, _method.a
 
 
 def size(a: Array) -> int:
-    """How many elements an array has."""
+    """The number of elements of an array."""
     return int(a.size)
 
 

@@ -63,7 +63,7 @@ numpy = as_array
 
 
 def size(a: Tensor) -> int:
-    """How many elements a tensor has."""
+    """The number of elements of a tensor."""
     return int(tf.size(a))
 
 
@@ -99,7 +99,7 @@ def gpu(i: int = 0) -> Device:
 
 
 def num_gpus() -> int:
-    """How many GPUs there are."""
+    """The number of GPUs."""
     return len(tf.config.list_physical_devices("GPU"))
 
 

@@ -150,7 +150,7 @@ def _scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
 
 
 def _gradient(query: Tensor, key: Tensor, weight: Tensor, upstream: Tensor) -> Parts:
-    """With the upstream gradient g and r = 1/(1 + p), dq = Σ_m 4 v g p r², dk = Σ_n of the same, dv = Σ g (1 − 2r)."""
+    """The gradients: with upstream g and r = 1/(1 + p), dq = Σ_m 4 v g p r², dk = Σ_n 4 v g p r², dv = Σ g (1 − 2r)."""
 
     def folded(parts: Parts) -> Parts:
         one, other, v = parts

@@ -67,7 +67,7 @@ class Linear(Block):
 
     Attributes:
         weight: W, (features, features in), uniform in ±1/√(features in) at first.
-        bias: b, (features,), likewise unless said otherwise; None without.
+        bias: b, (features,), uniform in the same bounds by default; None without.
 
     Example:
         >>> from keras import ops

@@ -90,7 +90,7 @@ class Attending(Block):
             valid_lens: None, (B,) or (B, n) integers in 0 ... m: key j takes part where j < valid_len.
             query_mask: (..., n) booleans: a query where it is False sees no key. Keras passes the query's own mask.
             key_mask: (..., m) booleans: a key where it is False is seen by none. Keras passes the key's own mask.
-            value_mask: (..., m) booleans, likewise.
+            value_mask: (..., m) booleans: Keras passes the value's own mask, which acts as that of the key.
             attention_mask: Booleans that broadcast to (..., n, m), or (B, heads, n, m); True takes part.
             causal: Query i sees keys j <= i + m − n.
             key_bias: (..., m), or (B, heads, m), added to the scores. −∞ hides a key.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.optimize import minimize
 
-from dikkat.regression import NadarayaWatson, bandwidth, moments
+from dikkat.regression import NadarayaWatson, bandwidth, local
 from dikkat.regression.bandwidth import rule_of_thumb, search
 from dikkat.regression.criterion import Criterion
 from dikkat.regression.joined import join
@@ -158,7 +158,7 @@ def test_a_criterion_without_end_ends_no_search():
     for _ in range(60):  # to where it becomes infinite, as nearly every row has a place of its own
         middle = (low + high) / 2
         low, high = (low, middle) if math.isfinite(criterion(np.full(3, middle)).error) else (middle, high)
-    box = bandwidth._box(criterion.joined)
+    box = bandwidth._box(criterion.joined, False)
     for step in np.geomspace(1e-14, 1e-2, 25):
         path = bandwidth._descend(criterion, criterion(np.full(3, high + step)), box, 1e-5)
         assert np.isfinite(path.last.t).all()
@@ -168,8 +168,8 @@ def test_in_parts_it_is_the_same(monkeypatch):
     x, y, weight = _with_repeats(2, 3)
     criterion, t = Criterion(join(x, y, weight), "gaussian", 1, CPU), np.log([1.1, 2.3])
     expected, gradient = criterion(t), criterion.gradient(criterion(t))
-    monkeypatch.setattr(moments, "_ELEMENTS", 100)
-    assert 1 < len(moments.parts(len(criterion.points.key), criterion.points.columns(1))) < len(criterion.points.key)
+    monkeypatch.setattr(local, "_ELEMENTS", 100)
+    assert 1 < len(local.parts(len(criterion.points.key), criterion.points.columns(1))) < len(criterion.points.key)
     assert criterion(t).error == pytest.approx(expected.error, rel=1e-12)
     for one, other in zip(criterion.gradient(criterion(t)), gradient, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9)
@@ -240,7 +240,7 @@ def test_the_history_goes_down_to_the_bandwidth():
 def test_starts_from_a_sample_end_at_the_minimum_over_all(kernel, monkeypatch):
     x, y = _waves(400, 1)
     expected = NadarayaWatson(kernel, bandwidth="loo", order="constant").fit(x, y)
-    monkeypatch.setattr(bandwidth, "_PLACES", 110)
+    monkeypatch.setattr(bandwidth, "_SAMPLE", 110)
     found = NadarayaWatson(kernel, bandwidth="loo", order="constant").fit(x, y)
     share = 1e-9 if kernel == "gaussian" else 0.01
     assert found.history_[-1]["error"] == pytest.approx(expected.history_[-1]["error"], rel=share)
@@ -258,7 +258,7 @@ def test_the_whole_is_looked_at_a_few_times(monkeypatch):
             return method(self, at)
 
         monkeypatch.setattr(Criterion, name, counted)
-    monkeypatch.setattr(bandwidth, "_PLACES", 250)
+    monkeypatch.setattr(bandwidth, "_SAMPLE", 250)
     NadarayaWatson(bandwidth="loo", order="constant").fit(*_waves(1500, 1))
     assert 4 <= looks.count(1500) <= 12
 

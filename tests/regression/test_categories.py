@@ -10,10 +10,10 @@ from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 
 from dikkat.regression import NadarayaWatson
-from dikkat.regression.coding import Coding
 from dikkat.regression.columns import Column
 from dikkat.regression.criterion import Criterion
 from dikkat.regression.diagnostics import hold_out, leave_out
+from dikkat.regression.joined import Coding
 
 ROWS = 61
 KINDS, LEVELS = ["category", "number", "ordered", "category"], [3, None, 5, 2]
@@ -72,8 +72,8 @@ def test_the_error_and_its_gradient(order):
     x = _places(frame)
     expected = leave_one_out(x, y, KINDS, LEVELS, BANDWIDTH, order)
     np.testing.assert_allclose(leave_out(model).error, expected, rtol=1e-7)
-    criterion = Criterion(model._joined(), "gaussian", int(order == "linear"), "cpu")
-    coding = model._coding()
+    criterion = Criterion(model._rows.joined(), "gaussian", int(order == "linear"), "cpu")
+    coding = model._rows.coding
     t = np.log(coding.widths(BANDWIDTH))
     slope, _ = criterion.gradient(criterion(t))
     for c in range(4):

@@ -255,7 +255,7 @@ def test_attention_in_parts(monkeypatch):
     x, y, query, weight = _data()
     model = NadarayaWatson(bandwidth=SIGMA, order="linear").fit(x, y, sample_weight=weight)
     expected = model.attention_weights(query), model.attention_weights(query, top_k=3), model.predict(query)
-    monkeypatch.setattr("dikkat.regression.moments._ELEMENTS", 100)
+    monkeypatch.setattr("dikkat.regression.local._ELEMENTS", 100)
     np.testing.assert_array_equal(model.attention_weights(query), expected[0])
     assert (model.attention_weights(query, top_k=3) != expected[1]).nnz == 0
     np.testing.assert_allclose(model.predict(query), expected[2], rtol=1e-12)

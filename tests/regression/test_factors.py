@@ -1,6 +1,7 @@
 """Bandwidths that are wider where rows are sparse, against their formulas one query at a time in NumPy."""
 
 import json
+from dataclasses import replace
 
 import dense
 import numpy as np
@@ -14,9 +15,8 @@ from dikkat.errors import InputError
 from dikkat.regression import NadarayaWatson, bandwidth
 from dikkat.regression.criterion import Criterion
 from dikkat.regression.diagnostics import hold_out, leave_out
-from dikkat.regression.factors import Factors, factors_of
+from dikkat.regression.factors import Factors
 from dikkat.regression.joined import join
-from dikkat.regression.local import Setting
 from dikkat.regression.smoother import Smoother
 
 CPU = torch.device("cpu")
@@ -58,7 +58,7 @@ def test_factors(count):
     np.testing.assert_allclose(found.at(query)[:, 0], dense.factors(query, x, weight, count), rtol=1e-12)
     np.testing.assert_allclose(found.at(x)[:, 1], dense.factors(x, x, weight, count), rtol=1e-12)
     left_out = _left_out(x, weight, count)
-    np.testing.assert_allclose(found.left_out(joined)[joined.place, 0], left_out, rtol=1e-12)
+    np.testing.assert_allclose(found.left_out(joined)[joined.inverse, 0], left_out, rtol=1e-12)
 
 
 @pytest.mark.parametrize("count", [2, 5, 19])
@@ -69,7 +69,7 @@ def test_factors_along_a_line(count):
     joined = join(x, x, weight)
     found = Factors(joined, count)
     np.testing.assert_allclose(found.at(query)[:, 0], dense.factors(query, x, weight, count), rtol=1e-12)
-    np.testing.assert_allclose(found.left_out(joined)[joined.place, 0], _left_out(x, weight, count), rtol=1e-12)
+    np.testing.assert_allclose(found.left_out(joined)[joined.inverse, 0], _left_out(x, weight, count), rtol=1e-12)
     step = 1e-4
     ahead, behind = (np.log(found.at(query + 0.01 + each)[:, 0]) for each in (step, -step))
     np.testing.assert_allclose(found.slope(query + 0.01)[:, 0], (ahead - behind) / (2 * step), rtol=1e-3)
@@ -112,7 +112,7 @@ def test_the_left_out_error(order):
     trial = criterion(t)
     sigma = SIGMA * _left_out(x, weight, 5)[:, None]
     _, shares = dense.left_out("gaussian", order, x, y[:, None], sigma, weight, ridge)
-    np.testing.assert_allclose(trial.kept.numpy()[joined.place], shares, rtol=1e-7)
+    np.testing.assert_allclose(trial.kept.numpy()[joined.inverse], shares, rtol=1e-7)
     errors = _errors(order, x, y[:, None], sigma, weight, ridge)
     assert trial.error == pytest.approx(np.average(errors[:, 0] ** 2, weights=weight))
     slope, _ = criterion.gradient(trial)
@@ -308,8 +308,8 @@ def test_a_query_at_the_only_place():
     model = NadarayaWatson(bandwidth=1.0, neighbors=2).fit([[1.0], [1.0], [3.0], [4.0]], [1.0, 3.0, 5.0, 7.0])
     assert np.isfinite(model.predict([[1.0], [1e200], [-1e200]])).all()
     one = join(np.ones((2, 1)), np.array([[1.0], [3.0]]), np.ones(2))
-    smoother = Smoother(Setting(one, "gaussian", 0, np.ones(1), 0.0, CPU))
-    wider = Smoother(smoother._setting._replace(factors=Factors(one, 2)))
+    smoother = Smoother(one, "gaussian", 0, np.ones(1), 0.0, CPU)
+    wider = replace(smoother, factors=Factors(one, 2))
     assert wider.estimate(np.array([[7.0]]))[0] == smoother.estimate(np.array([[7.0]]))[0] == 2
 
 
@@ -349,12 +349,12 @@ def test_rows_with_the_same_numbers_are_one_neighbour():
 
     def counted(joined, count):
         tried.append(count)
-        return factors_of(joined, count)
+        return Factors(joined, count)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bandwidth, "factors_of", counted)
+        patch.setattr(bandwidth, "Factors", counted)
         bandwidth.search(joined, "gaussian", 0, CPU, neighbors="auto")
-    assert tried == [None, 2]
+    assert tried == [2]
 
 
 @pytest.mark.parametrize(

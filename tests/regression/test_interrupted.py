@@ -12,7 +12,8 @@ from sklearn.exceptions import NotFittedError
 
 import dikkat
 from dikkat.regression import NadarayaWatson, estimator
-from dikkat.regression.moments import Points
+from dikkat.regression.joined import Rows
+from dikkat.regression.local import Points
 from dikkat.regression.smoother import Smoother
 
 SIZE = 2
@@ -133,7 +134,7 @@ def test_a_hundred_points_anywhere_in_a_refit_leave_the_old_model_whole(tmp_path
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize(
     ("place", "name"),
-    [(estimator, "join"), (estimator, "choose"), (Smoother, "__init__"), (Points, "__post_init__")],
+    [(Rows, "joined"), (estimator, "choose"), (Smoother, "__init__"), (Points, "__post_init__")],
 )
 def test_whatever_breaks_within(tmp_path, monkeypatch, place, name, error):
     def broken(*_, **__):

@@ -3,16 +3,16 @@ import numpy as np
 import pytest
 import torch
 
-from dikkat.regression.local import LocalFit, noise_share, ridge_of
+from dikkat.regression.local import LocalFit, Points, Window, moments, noise_share, ridge_of
 from dikkat.regression.local import local_fit as ridged_fit
-from dikkat.regression.moments import LineMoments, Points, Window, moments
 
 ROWS, QUERIES, VALUES = 41, 7, 2
 SIZES = [1, 3, 5]
 
 
 def _no_ridge(found):
-    return torch.zeros(found.offset.shape[1] if isinstance(found, LineMoments) else 0, dtype=found.lse.dtype)
+    size = found.offset.shape[1]
+    return torch.zeros(size, dtype=found.lse.dtype) if size else None
 
 
 def local_fit(found) -> LocalFit:

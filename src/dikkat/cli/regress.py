@@ -389,7 +389,7 @@ def _some_of(levels: Sequence[object]) -> str:
 
 def _reach(model: "NadarayaWatson", column: "Column", sigma: float, spread: float) -> str:
     """A bandwidth, or what it means if it is so wide that the kernel makes no difference between the rows."""
-    from dikkat.regression.coding import largest
+    from dikkat.regression.joined import largest
 
     if column.coded:
         return "no influence" if sigma >= largest(column) * (1 - 1e-6) else f"λ {sigma:.4g}"
@@ -421,7 +421,7 @@ def _draw(model: "NadarayaWatson", data: Data, left_out: "LeftOut", output: Path
 
 def _units(model: "NadarayaWatson", ranges: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The units in which bandwidths are drawn: the range, of a category the largest λ."""
-    from dikkat.regression.coding import largest
+    from dikkat.regression.joined import largest
 
     return np.array([largest(column) if column.coded else ranges[j] for j, column in enumerate(_columns(model))])
 

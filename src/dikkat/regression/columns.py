@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from numbers import Integral
@@ -12,9 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dikkat.regression.joined import Array
-
-__all__ = ["Column", "encoded", "extended", "find"]
+Array = NDArray[np.floating]
 
 Kind = Literal["number", "date", "category", "ordered"]
 Level = str | int | float | bool
@@ -135,6 +134,18 @@ def encoded(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> A
     """
     X = _indexed(X)
     return np.column_stack([_encode(_cells(X, j).values, each, _called(j, names)) for j, each in enumerate(columns)])
+
+
+def warn_of_unseen(query: Array, columns: Sequence[Column], names: Sequence[str] | None) -> None:
+    """Warn of categories in queries that were not there in fit."""
+    for j, column in enumerate(columns):
+        if column.kind == "category" and (new := query[:, j] == -1).any():
+            warnings.warn(
+                f"{new.sum()} of {len(query)} rows of X have a category in {_called(j, names)} that was not there in "
+                "fit; it is equally far from every row",
+                UserWarning,
+                stacklevel=4,
+            )
 
 
 def _encode(values: NDArray[Any], column: Column, called: str) -> Array:

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from dikkat.cpu.moments import sweep_launch
+from dikkat.cpu.moments import launch
 from dikkat.regression import NadarayaWatson
 from dikkat.regression.criterion import Criterion
 from dikkat.regression.joined import join
-from dikkat.regression.moments import LineMoments, Points, Window, moments, sensitivity
+from dikkat.regression.local import Points, Window, moments, sensitivity
 
 CPU = torch.device("cpu")
 KERNELS = [*dense.COMPACT, "gaussian"]
@@ -26,10 +26,10 @@ PLACES = {
 def sweeping(monkeypatch):
     """Few keys are swept as well; and how often is counted."""
     calls = []
-    powers = sweep_launch.powers
-    monkeypatch.setattr(sweep_launch, "_KEYS", 2)
-    monkeypatch.setattr(sweep_launch, "_DENSE", 0)
-    monkeypatch.setattr(sweep_launch, "powers", lambda *args, **more: calls.append(args[2]) or powers(*args, **more))
+    powers = launch.powers
+    monkeypatch.setattr(launch, "_KEYS", 2)
+    monkeypatch.setattr(launch, "_DENSE", 0)
+    monkeypatch.setattr(launch, "powers", lambda *args, **more: calls.append(args[2]) or powers(*args, **more))
     return calls
 
 
@@ -64,7 +64,7 @@ def check(found, right, within=1e-12):
             continue
         assert found.lse[i].item() == pytest.approx(float(lse), abs=within), i
         assert np.abs(found.value[i].numpy() - value).max() <= within * 4, i
-        if isinstance(found, LineMoments):
+        if found.offset.shape[1]:
             came = torch.cat([found.offset[i], found.spread[i, 0], found.cross[i, 0]]).numpy()
             assert np.abs(came - np.concatenate([[offset, spread], cross])).max() <= within * 4, i
 
@@ -179,7 +179,7 @@ def test_whom_they_do_not_serve(sweeping, monkeypatch):
     assert Points(given.key.float(), given.value.float(), given.weight.float()).line is None
     assert Points(given.key.flip(0), given.value, given.weight).line is None
     assert Points(given.key.expand(-1, 2), given.value, given.weight).line is None
-    monkeypatch.setattr(sweep_launch, "_DENSE", 16)
+    monkeypatch.setattr(launch, "_DENSE", 16)
     moments(given.key, given, window("gaussian", 0.1))
     assert sweeping == []
 
@@ -220,12 +220,12 @@ def test_tasks_end_anywhere(monkeypatch):
     given = points()
     for kernel in KERNELS:
         whole = moments(given.key, given, window(kernel), degree=1, exclude=torch.arange(211))
-        monkeypatch.setattr(sweep_launch, "_ROWS", 5)
+        monkeypatch.setattr(launch, "_SORTED_ROWS", 5)
         for one, other in zip(
             moments(given.key, given, window(kernel), degree=1, exclude=torch.arange(211)), whole, strict=True
         ):
             torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-        monkeypatch.setattr(sweep_launch, "_ROWS", 4096)
+        monkeypatch.setattr(launch, "_SORTED_ROWS", 4096)
 
 
 # --- what is made of them
@@ -259,7 +259,7 @@ def test_the_search_and_the_answers_are_those_of_pairs(sweeping, monkeypatch, ke
     model = NadarayaWatson(kernel, order=order).fit(x, y)
     found = [model.predict(query), *model.confidence_band(query)]
     assert len(sweeping) > 10
-    monkeypatch.setattr(sweep_launch, "_KEYS", 1000)
+    monkeypatch.setattr(launch, "_KEYS", 1000)
     plain = NadarayaWatson(kernel, order=order).fit(x, y)
     assert plain.history_[-1]["error"] == pytest.approx(model.history_[-1]["error"], rel=1e-9)
     for one, other in zip(found, [plain.predict(query), *plain.confidence_band(query)], strict=True):

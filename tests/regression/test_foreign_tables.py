@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dikkat.errors import InputError
-from dikkat.regression.dialects import Asked
+from dikkat.regression.dialects import FormOptions
 from dikkat.regression.tables import Table
 
 AREA, PRICE = [1250.5, 80.25, 12.0, 999.75], [3100.0, 1240.5, 95.0, 2000.25]
@@ -104,12 +104,12 @@ def test_one_clear_line(tmp_path, kind):
 @pytest.mark.parametrize(
     ("content", "asked", "expected"),
     [
-        ("x\ty\n1,234\t2\n", Asked(decimal=","), [1.234, 2]),
-        ("x\ty\n1,234\t2\n", Asked(thousands=","), [1234, 2]),
-        ("x;y\n1.234;2\n", Asked(thousands="."), [1234, 2]),
-        ("x;y\n1.234;2\n", Asked(decimal="."), [1.234, 2]),
-        ("x:y\n1:2\n", Asked(delimiter=":"), [1, 2]),
-        ("x;y\nč;2\n".encode("cp1250"), Asked(encoding="cp1250"), [None, 2]),
+        ("x\ty\n1,234\t2\n", FormOptions(decimal=","), [1.234, 2]),
+        ("x\ty\n1,234\t2\n", FormOptions(thousands=","), [1234, 2]),
+        ("x;y\n1.234;2\n", FormOptions(thousands="."), [1234, 2]),
+        ("x;y\n1.234;2\n", FormOptions(decimal="."), [1.234, 2]),
+        ("x:y\n1:2\n", FormOptions(delimiter=":"), [1, 2]),
+        ("x;y\nč;2\n".encode("cp1250"), FormOptions(encoding="cp1250"), [None, 2]),
     ],
 )
 def test_what_a_person_says_counts(tmp_path, content, asked, expected):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import replace
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, Literal, Self, overload
 
 import numpy as np
@@ -569,19 +569,12 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def _saved_settings(self) -> dict[str, Any]:
         """The settings as JSON has them, of a fitted one those that its answers have; not the device."""
-        settings: dict[str, Any] = self.get_params()
+        settings = self.get_params()
         settings.pop("device", None)  # of the machine
         settings |= {name: getattr(self, f"{name}_", settings[name]) for name in ("kernel", "order")}
-        if not isinstance(settings.get("ridge", ""), str):  # a derived class may do without
-            settings["ridge"] = float(settings["ridge"])
-        if isinstance(settings.get("neighbors"), Integral):
-            settings["neighbors"] = int(settings["neighbors"])
-        if not isinstance(settings["bandwidth"], str):
-            settings["bandwidth"] = np.asarray(settings["bandwidth"], np.float64).tolist()
-        for name in ("categorical_features", "ordered_features"):
-            if not isinstance(settings.get(name), str | None):
-                settings[name] = np.asarray(settings[name]).tolist()
-        return settings
+        return {
+            name: each if isinstance(each, str | None) else np.asarray(each).tolist() for name, each in settings.items()
+        }
 
 
 def _check_at_hand(**given: object) -> None:

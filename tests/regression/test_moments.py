@@ -15,12 +15,8 @@ from dikkat.cpu.moments.launch import spatial_order
 from dikkat.regression import local
 from dikkat.regression.joined import join
 from dikkat.regression.local import Moments, Points, Window, moments, sensitivity, weights
-from dikkat.state import State, merge
 
-KERNELS = {
-    "gaussian": lambda r: np.exp(-(r**2) / 2),
-    "epanechnikov": lambda r: np.maximum(0, 1 - r**2),
-}
+KERNELS = {"gaussian": lambda r: np.exp(-(r**2) / 2), "epanechnikov": lambda r: np.maximum(0, 1 - r**2)}
 EPS = {torch.float32: 2.0**-23, torch.float64: 2.0**-52}
 
 
@@ -196,21 +192,6 @@ def test_leaving_out_oneself_where_all_others_are_far(way: str) -> None:
     assert found.lse.tolist() == pytest.approx([-5000, -5000, -20000])
 
 
-def test_merging_is_the_whole() -> None:
-    query, points, _ = problem()
-    window = Window("gaussian", bandwidth(3))
-
-    def state(rows: slice) -> State:
-        part = arranged(points.key[rows], points.value[rows], points.weight[rows])
-        found = moments(query, part, window, degree=1)
-        parts = (found.value, found.offset, found.spread.flatten(1), found.cross.flatten(1))
-        return State(torch.cat(parts, 1), found.lse)
-
-    whole, merged = state(slice(None)), merge(state(slice(0, 83)), state(slice(83, None)))
-    assert merged.mean.allclose(whole.mean, rtol=1e-12, atol=1e-13)
-    assert merged.lse.allclose(whole.lse, rtol=1e-12)
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
@@ -287,13 +268,6 @@ def test_keys_in_many_groups_are_found(
     check(moments(query, points, window, degree=1), twin(query, points, window), 200 * EPS[dtype] / sigma)
 
 
-def test_all_keys_at_one_place(way: str) -> None:
-    key = torch.full((139, 2), 3.0, dtype=torch.float64)
-    value = torch.arange(139.0, dtype=torch.float64)[:, None]
-    found = moments(key[:1] + 1, arranged(key, value, key[:, 0]), Window("gaussian", bandwidth(2)), degree=1)
-    assert found.value.item() == pytest.approx(69)
-
-
 def test_as_exact_as_float32_allows_a_thousand_bandwidths_from_the_origin() -> None:
     """The same error as of the formula in float32, term by term: none from an origin that is far."""
     generator = torch.Generator().manual_seed(7)
@@ -331,22 +305,6 @@ def test_sensitivity_is_what_its_formula_says(way: str, degree: int, dtype: torc
         right = np.einsum("m,mc,m,mv->cv", w / w.sum(), delta**2, z @ array(row[i]), left)
         scale = np.einsum("m,mc,m,mv->cv", w / w.sum(), delta**2, np.abs(z @ array(row[i])), np.abs(left)).max()
         assert np.abs(array(found[i]) - right).max() <= 200 * EPS[dtype] * scale
-
-
-def test_sensitivity_is_the_slope_of_the_mean() -> None:
-    """∂ŷ/∂log σ by central differences."""
-    query, points, exclude = problem()
-    window = Window("gaussian", bandwidth(3))
-    found = moments(query, points, window, exclude=exclude)
-    slope = sensitivity(query, points, window, found.lse, query.new_ones(97, 1), found.value[:, None], exclude)
-    for c in range(3):
-        step = torch.ones(3, dtype=torch.float64)
-        step[c] = math.exp(1e-5)
-        up, down = (
-            moments(query, points, Window("gaussian", window.bandwidth * by), exclude=exclude).value
-            for by in (step, 1 / step)
-        )
-        assert slope[:, c].allclose((up - down) / 2e-5, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

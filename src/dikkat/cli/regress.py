@@ -215,12 +215,8 @@ def regress(
 
     A prediction is a weighted mean over the rows, in which near ones count most: attention. What is near is learned.
     """
-    given = {
-        name: value
-        for name, value in context.params.items()
-        if name not in ("table", "seed", "output") and value is not None
-    }
-    named = [{"settings": "set"}.get(name, name) for name in given]
+    given = [name for name, value in context.params.items() if value not in (None, (), [])]
+    named = ["set" if name == "settings" else name for name in given if name not in ("table", "seed", "output")]
     if table is not None and seed is not None:
         raise InputError("--seed is for the experiment, which takes no table: leave out one of them")
     if table is None and named:

@@ -256,7 +256,8 @@ def write_columns(path: str | os.PathLike[str], columns: Mapping[str, Array]) ->
     """
     import pyarrow
 
-    write_whole(path, _encoded(path, _joined(pyarrow.table({}), columns), Form()))
+    table = pyarrow.table({name: pyarrow.array(values, from_pandas=True) for name, values in columns.items()})
+    write_whole(path, _encoded(path, table, Form()))
 
 
 def _suffix(path: Path) -> str:

@@ -361,23 +361,3 @@ def test_no_and_one_query_or_key(case: str, n: int, m: int) -> None:
 def test_value_sizes(case: str, d_v: int, dtype: torch.dtype) -> None:
     made = plain_made(case, 13, 11, 71, d_v, dtype)
     assert_close(everything(made, "numba"), everything(made, "reference"), 1e-11 if dtype == torch.float64 else 1e-4)
-
-
-LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "a view": lambda t: torch.nn.functional.pad(t, (3, 4, 2, 1)).contiguous()[..., 2:-1, 3:-4],
-    "every other": lambda t: t.repeat_interleave(2, -1).repeat_interleave(3, -2)[..., ::3, ::2],
-    "transposed": lambda t: t.mT.contiguous().mT,
-    "expanded batch": lambda t: t[:1].expand_as(t),
-    "expanded rows": lambda t: t[..., :1, :].expand_as(t),
-    "expanded features": lambda t: t[..., :1].expand_as(t),
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("case", PAIRS)
-def test_layouts(case: str, layout: str) -> None:
-    score, leaves, _ = plain_made(case, 13, 37, 293, 5)
-    odd = {n: LAYOUTS[layout](t.detach()).requires_grad_() for n, t in leaves.items()}
-    assert not any(t.is_contiguous() for t in odd.values())
-    even = {n: t.detach().clone(memory_format=torch.contiguous_format).requires_grad_() for n, t in odd.items()}
-    assert_close(everything((score, odd, {}), "numba"), everything((score, even, {}), "reference"))

@@ -147,26 +147,6 @@ for _ in range(2):
 """)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_workers_of_a_data_loader() -> None:
-    python(f"""{CALL}
-from torch.utils.data import DataLoader, Dataset
-
-class Rows(Dataset):
-    def __len__(self):
-        return 6
-
-    def __getitem__(self, seed):
-        return call(seed, "numba", single)[0]
-
-outputs = torch.stack([expected[seed][0] for seed in range(6)])
-loader = DataLoader(Rows(), batch_size=3, num_workers=2, timeout=30, multiprocessing_context="fork")
-for _ in range(2):
-    came = torch.cat(list(loader))
-    assert torch.allclose(came.double(), outputs, rtol=1e-4, atol=1e-4)
-""")
-
-
 def test_no_folder_for_compiled_kernels(tmp_path: Path) -> None:
     """A warning, once, that says what to set; and the right answer."""
     package = Path(dikkat.__file__).parent

@@ -12,23 +12,11 @@ import dikkat
 from dikkat import scores
 from dikkat.backends import chunked
 from dikkat.recurrent import AttentionalGRU
+from test_numba import Projected
 
 FLOAT32_EPS = torch.finfo(torch.float32).eps
 WAYS = ["reference", "chunked", "numba"]
 QUERIES, KEYS, VALUES = 5, 307, 3
-
-
-class Projected(scores.Score):
-    """Additive scores of features that come projected."""
-
-    pair = "additive"
-
-    def __init__(self, v: Tensor) -> None:
-        super().__init__()
-        self.v = v
-
-    def pair_weight(self) -> Tensor:
-        return self.v
 
 
 def _far(distance: float) -> Callable[[], tuple[scores.Score, Tensor, Tensor]]:

@@ -16,8 +16,7 @@ from dikkat.recurrent import AttentionalGRU, GRUEncoder, described
 from dikkat.translation.decoding.options import Search, SearchPrecision
 from dikkat.translation.decoding.search import beam_search
 from dikkat.translation.network.loss import linear_cross_entropy
-from dikkat.translation.network.model import Batch, OutputLayer, expected
-from dikkat.translation.settings import Precision
+from dikkat.translation.network.model import Batch, expected
 
 LOOP, LOOP_HALF = "textbook's loop", "loop in bfloat16"
 OURS, OURS_HALF, OURS_INT8 = "dikkat", "dikkat in bfloat16", "dikkat in int8"
@@ -84,8 +83,8 @@ class Ours(nn.Module):
             output=Affine(self.output.weight, self.output.bias),
         )
 
-    def output_layer(self, precision: Precision) -> OutputLayer:
-        return OutputLayer(self.output.weight, self.output.bias, precision)
+    def output_layer(self) -> tuple[Tensor, Tensor]:
+        return self.output.weight, self.output.bias
 
     def select(self, state: Tensor, rows: Tensor) -> Tensor:
         return self.decoder.select(state, rows)

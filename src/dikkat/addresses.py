@@ -64,6 +64,10 @@ def can_read_values(*tensors: Tensor) -> bool:
     return all(t.is_cpu for t in tensors) or (check_values.everywhere and not _capturing(tensors))
 
 
+# No public function counts the modes that see each operation, or says what torch.func transforms.
+_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
+
+
 def is_eager() -> bool:
     """True where operations run as they are called: nothing compiles, transforms, casts or differentiates them.
 
@@ -71,8 +75,8 @@ def is_eager() -> bool:
     """
     return not (
         torch.compiler.is_compiling()
-        or transformed()
-        or watched()
+        or _transforms() is not None
+        or _modes()
         or torch._C._len_torch_function_stack()
         or forward_ad._current_level >= 0
         or torch.is_autocast_enabled("cpu")
@@ -81,7 +85,7 @@ def is_eager() -> bool:
 
 def watched() -> bool:
     """True where a mode sees each operation of PyTorch's: it would see none of compiled code's."""
-    return bool(torch._C._len_torch_dispatch_stack())  # no public function counts the modes
+    return bool(_modes())
 
 
 def _recorded() -> bool:
@@ -109,7 +113,7 @@ def transformed() -> bool:
     """True under `torch.func` (vmap, grad, jvp ...), where tensors stand for many values."""
     if torch.compiler.is_compiling():
         return False
-    return torch._C._functorch.peek_interpreter_stack() is not None  # torch.func has no public function that says it
+    return _transforms() is not None
 
 
 def check_dense(name: str, tensor: object) -> None:
@@ -127,7 +131,7 @@ def check_dense(name: str, tensor: object) -> None:
 
 def extremes(numbers: Tensor) -> tuple[int, int]:
     """The least and the largest of some integers."""
-    if numbers.ndim == 1 and len(numbers) <= 64:
+    if numbers.ndim == 1 and numbers.shape[0] <= 64:
         few = numbers.tolist()
         return min(few), max(few)
     least, largest = numbers.aminmax()

@@ -246,7 +246,7 @@ def attend(
         >>> dikkat.attend(q, k, v, score=dikkat.scores.ScaledDot(), valid_lens=torch.tensor([2, 3])).flatten()
         tensor([0.5000, 4.0000])
     """
-    wanted = call.Wanted(dropout, wants_weights=return_weights)
+    wanted = call.Wanted(dropout, False, return_weights)
     result = program.run(query, key, value, score, wanted, impl, valid_lens, mask, causal, key_bias, exclude)
     return output_of(result, value, return_weights)
 
@@ -506,7 +506,7 @@ def implementations(
         >>> import torch, dikkat
         >>> x = torch.zeros(1, 2, 8)
         >>> [i.name for i in dikkat.implementations(x, x, x, score=dikkat.scores.Dot()) if i.runs]
-        ['reference', 'sdpa', 'chunked', 'numba']
+        ['reference', 'sdpa', 'chunked', 'numba-few', 'numba']
     """
     check_names(restrictions, Restricting)
     wanted = call.Wanted(dropout=dropout, wants_weights=return_weights, wants_state=return_state)

@@ -22,7 +22,7 @@ _PLAIN = (Dot, ScaledDot)
 
 
 class Wanted(NamedTuple):
-    """What a call asks for beside the output, and its dropout."""
+    """Results requested beside the output, and the dropout."""
 
     dropout: float = 0.0
     wants_state: bool = False

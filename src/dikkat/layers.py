@@ -56,7 +56,7 @@ class _Attention(nn.Module):
         return attend(query, key, value, score=self.score, valid_lens=valid_lens, dropout=dropout, **restricted)
 
     def extra_repr(self) -> str:
-        """Settings, for `print(layer)`."""
+        """The part of `print(layer)` in brackets."""
         return f"dropout={self.dropout}"
 
 
@@ -353,7 +353,7 @@ class MultiHeadAttention(nn.Module):
         return projected
 
     def extra_repr(self) -> str:
-        """Settings, for `print(layer)`."""
+        """The part of `print(layer)` in brackets."""
         return f"num_heads={self.num_heads}, dropout={self.dropout}"
 
 

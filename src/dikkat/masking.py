@@ -443,7 +443,7 @@ def shares(scores: Tensor, visible: Tensor | None, *, plain: bool = False) -> Te
     """
     if visible is None:
         return torch.softmax(scores, -1)
-    scores = scores.masked_fill(~visible, -_INF)
+    scores = torch.where(visible, scores, -_INF)
     if plain:
         return torch.softmax(scores, -1)
     gone = scores == -_INF

@@ -122,16 +122,6 @@ def test_any_rows_can_be_read(pairs, data):
         assert sentences.numbers.dtype == sentences.lengths.dtype == np.int32
 
 
-@settings(deadline=None)
-@given(st.lists(st.lists(st.integers(0, 60), max_size=30), max_size=12))
-def test_numbers_are_new_once(chunks):
-    met, seen = store_module._Met(), []
-    for chunk in chunks:
-        wanted = [place for place, number in enumerate(chunk) if number not in seen + chunk[:place]]
-        assert met.new(np.array(chunk, np.uint64)).tolist() == wanted
-        seen += chunk
-
-
 def test_the_second_time_the_corpus_is_not_read(cache, tokenizers):
     corpus = Told([("a bb", "e"), ("dd", "a")])
     first = build(corpus, tokenizers)

@@ -12,7 +12,7 @@ from dikkat.cpu.scoring import BOXCAR, EPANECHNIKOV, GAUSSIAN, TRIANGULAR
 
 @inlined
 def log_profile(profile: int, square: Vector, zero: Any) -> Vector:
-    """As `problem.arithmetic.log_profile`, of a vector."""
+    """The log-kernel of a vector of squares, as in `problem.arithmetic.log_profile`."""
     if profile == GAUSSIAN:
         return full(-0.5, zero) * square
     one, outside = full(1, zero), full(-np.inf, zero)
@@ -27,7 +27,7 @@ def log_profile(profile: int, square: Vector, zero: Any) -> Vector:
 
 @inlined
 def profile_slope(profile: int, square: Vector, zero: Any) -> Vector:
-    """As `problem.arithmetic.profile_slope`, of a vector."""
+    """Its slope, as in `problem.arithmetic.profile_slope`."""
     one, nothing = full(1, zero), full(0, zero)
     if profile == GAUSSIAN:
         return full(-0.5, zero)

@@ -1,4 +1,4 @@
-"""What the launchers and the compiled kernels of several operations share about scores."""
+"""The numbers of pair functions and log-kernels, and the ranges of exponentials, for several operations."""
 
 from typing import NamedTuple, get_args
 

@@ -215,21 +215,9 @@ class GRUEncoder(_Encoder[Tensor]):
 class LSTMEncoder(_Encoder[tuple[Tensor, Tensor]]):
     """An LSTM over batches of sequences of different lengths, in one or both directions, that never reads padding.
 
-    As `GRUEncoder`; its final state is the pair of states and cells, each (layers, B, c). The parameters are those of
-    `torch.nn.LSTM`, under `lstm.`. Hochreiter, Schmidhuber, "Long short-term memory" (1997), with forget gates.
-
-    Args:
-        input_size: Features of an input, e.
-        hidden_size: Features of a direction's state.
-        num_layers: LSTM layers on top of each other.
-        bidirectional: Whether a second LSTM reads backwards; its features follow those of the first.
-        dropout: Probability with which a feature is dropped between layers, in training only; it needs two layers.
-
-    Attributes:
-        output_size: Features of an output, c: `hidden_size`, or twice that in both directions.
-
-    Raises:
-        ValueError: A size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
+    Arguments, attributes and errors are those of `GRUEncoder`; the final state is the pair of states and cells, each
+    (layers, B, c). The parameters are those of `torch.nn.LSTM`, under `lstm.`.
+    Hochreiter, Schmidhuber, "Long short-term memory" (1997), with forget gates.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""What encoders and decoders both check: sizes, probabilities, lengths, and which implementation runs."""
+"""Checks of encoders and decoders: sizes, probabilities, lengths, and the implementation that runs."""
 
 from torch import Tensor
 
@@ -52,7 +52,7 @@ def check_lengths(lengths: Tensor, batch: int, positions: int, of: str) -> Tenso
 
 
 def has_values(lengths: Tensor) -> bool:
-    """Whether lengths are numbers that can be read here and now, if need be from another device."""
+    """True for lengths that can be read here and now, if need be from another device."""
     return lengths.device.type != "meta" and can_read_values(lengths.new_empty(0, device="cpu"))
 
 

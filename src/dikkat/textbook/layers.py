@@ -19,24 +19,10 @@ from dikkat.scores import Additive, ScaledDot, Score, is_plain, whole
 from dikkat.textbook.tools import check_heads, first_that_takes, positions
 
 __all__ = [
-    "GRU",
-    "AdditiveAttention",
-    "AttentionDecoder",
-    "Decoder",
-    "DotProductAttention",
-    "Encoder",
-    "EncoderDecoder",
-    "MaskedSoftmaxCELoss",
-    "MultiHeadAttention",
-    "PositionalEncoding",
-    "Seq2SeqAttentionDecoder",
-    "Seq2SeqEncoder",
-    "init_seq2seq",
-    "masked_softmax",
-    "sequence_mask",
-    "transpose_output",
-    "transpose_qkv",
-]
+    "GRU", "AdditiveAttention", "AttentionDecoder", "Decoder", "DotProductAttention", "Encoder", "EncoderDecoder",
+    "MaskedSoftmaxCELoss", "MultiHeadAttention", "PositionalEncoding", "Seq2SeqAttentionDecoder", "Seq2SeqEncoder",
+    "init_seq2seq", "masked_softmax", "sequence_mask", "transpose_output", "transpose_qkv",
+]  # fmt: skip
 
 # --- masks
 
@@ -145,7 +131,7 @@ class _Attention(Score):
         return cast(Tensor, dropout(self.attention_weights) @ values)
 
     def _is_plain(self) -> bool:
-        """Whether the score is what its weights say."""
+        """True of a score that its weights alone determine."""
         return True
 
     def _scores(self, queries: Tensor, keys: Tensor) -> Tensor:
@@ -344,7 +330,7 @@ class Encoder(nn.Module):
     """The interface of encoders."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What a decoder is to know of the inputs; the encoder's own."""
+        """The encoding of the inputs, for a decoder; the encoder's own."""
         raise NotImplementedError
 
 
@@ -365,7 +351,7 @@ class AttentionDecoder(Decoder):
 
     @property
     def attention_weights(self) -> Any:
-        """What the last call looked at; the decoder's own."""
+        """The attention weights of the last call; the decoder's own."""
         raise NotImplementedError
 
 
@@ -531,7 +517,7 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
 
     @property
     def attention_weights(self) -> list[Tensor]:
-        """What each step of the last call looked at, (B, 1, m) each; empty before the first call."""
+        """The weights of each step of the last call, (B, 1, m) each; empty before the first call."""
         return [] if self._looked_at is None else list(self._looked_at.unsqueeze(2).unbind(1))
 
 

@@ -21,7 +21,6 @@ with needing("translation"):
     from dikkat.translation.data.splits import hold_out, split, without_leaks
     from dikkat.translation.decoding.alignment import align, alignment_error_rate, read_links
     from dikkat.translation.decoding.beams import Hypothesis
-    from dikkat.translation.decoding.compiled import explain as explain_search
     from dikkat.translation.decoding.evaluation import (
         Bucket,
         Difference,
@@ -33,6 +32,7 @@ with needing("translation"):
     )
     from dikkat.translation.decoding.options import Search
     from dikkat.translation.decoding.search import beam_search, forced_scores, greedy
+    from dikkat.translation.decoding.search import explain as explain_search
     from dikkat.translation.decoding.translator import Ensemble, Translates, Translation, Translator
     from dikkat.translation.errors import (
         CorpusError,
@@ -51,7 +51,6 @@ with needing("translation"):
         TrainingDivergedError,
         TrainingError,
         TrainingMemoryError,
-        TrainingProcessError,
         TrainingStorageError,
     )
 
@@ -84,7 +83,6 @@ __all__ = [
     "TrainingError",
     "TrainingFolderError",
     "TrainingMemoryError",
-    "TrainingProcessError",
     "TrainingStorageError",
     "Translates",
     "Translation",
@@ -115,7 +113,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The training loop is imported when it is first asked for: whoever translates does not wait for it."""
+    """The training loop, imported when it is first used: whoever translates does not wait for it."""
     if name == "train":
         from dikkat.translation.training.train import train
 

@@ -15,6 +15,7 @@ from keras import ops
 
 import dikkat as in_torch
 from dikkat.frameworks import keras as dikkat
+from dikkat.frameworks.keras.additive import additive
 
 B, N, M, D_Q, D_K, D_V, H = 2, 3, 5, 7, 11, 13, 17
 
@@ -239,7 +240,7 @@ def test_additive_scores_where_denominators_are_as_large_as_they_get() -> None:
     weight = np.array([0.5, -2.0, 1.5, 1.0, -1.0, 3.0, 0.7, 1.3], np.float32)
     for order in (np.arange(8), np.array([0, 5, 1, 2, 4, 3, 6, 7]), np.array([5, 3, 0, 4, 2, 6, 7, 1])):
         queries, keys = query[:, order].repeat(97, 0), key[:, order].repeat(89, 0)  # too many to compute at once
-        found = dikkat.compare(queries, keys, pair="additive", weight=weight[order])
+        found = additive(*map(ops.convert_to_tensor, (queries, keys, weight[order])))
         true = (weight * np.tanh(query.astype(np.float64) + key)).sum()
         np.testing.assert_allclose(numpy(found), np.full((97, 89), true), atol=3e-6)
 

@@ -30,7 +30,6 @@ from dikkat.cpu.attention.additive_pairs import (
     add_values,
     any_small,
     begin_pairs,
-    features_at,
     forget,
     four,
     keep_row,
@@ -44,7 +43,7 @@ from dikkat.cpu.attention.record import CALL, PEAK_KEYS, SIDE
 from dikkat.cpu.attention.visibility import drop, limits_of, owner
 from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import exp
-from dikkat.cpu.engine.memory import Call, Work, clear, copy, workplace_of
+from dikkat.cpu.engine.memory import Call, Work, clear, copy, load_part, workplace_of
 from dikkat.cpu.engine.vectors import (
     Pointer,
     Vector,
@@ -62,8 +61,8 @@ from dikkat.cpu.engine.vectors import (
 )
 from dikkat.cpu.scoring import LOWER
 
-# A row is sharp, and swept twice, if its peak is larger than the first or its total smaller than the second.
-LARGE, SHARP = 16.0, 4.0
+# A row has a sweep of its own if its peak is larger than the first or its total smaller than the second.
+LARGE, FEW = 16.0, 4.0
 _workplace = workplace_of(CALL)
 
 
@@ -86,8 +85,8 @@ def pack_features(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             source = at(pointer(call.key, zero), first * size)
             for k in range(count):
                 into = at(pointer(call.packed_key, zero), (first + k) * padded)
-                astray = pack_row(at(source, k * size), size, into, padded, one, highest, zero)
-                pointer(call.key_astray, np.uint8(0))[first + k] = astray
+                beyond = pack_row(at(source, k * size), size, into, padded, one, highest, zero)
+                pointer(call.key_beyond, np.uint8(0))[first + k] = beyond
             peak_of(source, count, size, padded, highest, at(pointer(call.key_peak, zero), task * padded), zero)
 
     return pack_features
@@ -100,7 +99,7 @@ def _flush_keys(
     """Add 4 s v K Σ_i g Q' / a² to the keys' gradients."""
     lanes, padded = lanes_of(zero), call.padded
     for c in range(0, padded, lanes):
-        factor = full(4 * call.scale, zero) * features_at(weight, c, call.features, zero)
+        factor = full(4 * call.scale, zero) * load_part(weight, c, call.features, zero)
         for k in range(count):
             place = k * padded + c
             share = factor * load(keys, place) * load(key_sums, place)
@@ -110,30 +109,30 @@ def _flush_keys(
 @inlined
 def _keep_rows(
     call: Call, work: Work, b: int, i0: int, rows: int, g: int, raw: Pointer, count: int, k0: Pointer, k1: Pointer,
-    k2: Pointer, k3: Pointer, wild: bool, s: Vector, limit: Vector, zero: Any,
+    k2: Pointer, k3: Pointer, keys_beyond: bool, s: Vector, limit: Vector, zero: Any,
 ) -> None:  # fmt: skip
     """Run `keep_row` for some rows with four keys; rows out of range are computed exactly, and marked."""
     lanes, size, padded, pairs = lanes_of(zero), call.features, call.padded, call.group * SIDE
     for i in range(rows):
         own, own_sums = at(work.kept, i * SIDE * lanes), at(work.score_sums, i * SIDE * lanes)
-        strayed = wild or work.astray[g + i] != 0
-        if not strayed:
+        exact = keys_beyond or work.beyond[g + i] != 0
+        if not exact:
             query = at(work.query, (g + i) * padded)
-            strayed = not keep_row(query, k0, k1, k2, k3, work.weight, padded, pairs, s, limit, own, own_sums, zero)
-            if strayed:
+            exact = not keep_row(query, k0, k1, k2, k3, work.weight, padded, pairs, s, limit, own, own_sums, zero)
+            if exact:
                 forget(own, padded, pairs, zero)
-        if strayed:
+        if exact:
             row, scores = raw_row(call, b, i0 + i, zero), at(work.scores, i * SIDE)
             keep_row_exact(row, raw, count, size, work.weight, scores, call.scale, own_sums, zero)
-        work.exact_rows[i] = strayed
+        work.exact_rows[i] = exact
 
 
 @inlined
-def _any_astray(call: Call, first: int, count: int, zero: Any) -> bool:
-    """Whether any of some keys has features without exponentials."""
+def _any_beyond(call: Call, first: int, count: int, zero: Any) -> bool:
+    """True where any of some keys has features without exponentials."""
     found = False
     for k in range(first, first + count):
-        found = found or pointer(call.key_astray, np.uint8(0))[k] != 0
+        found = found or pointer(call.key_beyond, np.uint8(0))[k] != 0
     return found
 
 
@@ -185,17 +184,19 @@ def _weigh_pairs(
 
 
 @inlined
-def _find_pairs(call: Call, work: Work, b: int, i0: int, rows: int, j0: int, g: int, factor: Vector, zero: Any) -> None:
+def _sweep_pairs(
+    call: Call, work: Work, b: int, i0: int, rows: int, j0: int, g: int, factor: Vector, zero: Any
+) -> None:
     """Update the rows' peaks, totals and drifts with these pairs."""
     peaks, row_totals, drifts = at(work.peaks, g * SIDE), at(work.totals, g * SIDE), at(work.drifts, g * SIDE)
     _from_above(call, work, b, i0, rows, j0, zero)
     for pair in range(0, call.group * SIDE, lanes_of(zero)):
         score, by_weight = _pair(call, work, pair, factor, zero)
-        _find(score, by_weight, at(peaks, pair), at(row_totals, pair), at(drifts, pair), zero)
+        _update(score, by_weight, at(peaks, pair), at(row_totals, pair), at(drifts, pair), zero)
 
 
 @inlined
-def _find(score: Vector, by_weight: Vector, peak: Pointer, row_total: Pointer, drift: Pointer, zero: Any) -> None:
+def _update(score: Vector, by_weight: Vector, peak: Pointer, row_total: Pointer, drift: Pointer, zero: Any) -> None:
     """Add pairs to the totals, and to Σ share · gradient, of their lanes: a running softmax."""
     hidden, nothing = full(-np.inf, zero), full(0, zero)
     before = load(peak, 0)
@@ -208,10 +209,10 @@ def _find(score: Vector, by_weight: Vector, peak: Pointer, row_total: Pointer, d
 
 
 @inlined
-def _is_sharp(call: Call, row: int, zero: Any) -> bool:
-    """Whether a row needs a sweep of its own for its peak and total."""
+def _needs_sweep(call: Call, row: int, zero: Any) -> bool:
+    """True for a row that needs a sweep of its own for its peak and total."""
     peak, row_total = pointer(call.peak, zero)[row], pointer(call.total, zero)[row]
-    return call.partial == 0 and row_total > 0 and (row_total < SHARP or abs(peak) > LARGE)
+    return call.partial == 0 and row_total > 0 and (row_total < FEW or abs(peak) > LARGE)
 
 
 @inlined
@@ -223,8 +224,8 @@ def _known_row(call: Call, work: Work, row: int, place: int, zero: Any) -> None:
 
 
 @inlined
-def _found_row(call: Call, work: Work, row: int, place: int, zero: Any) -> None:
-    """Write the peak and drift that the sweep has found, and the factor from the forward's total to the sweep's."""
+def _swept_row(call: Call, work: Work, row: int, place: int, zero: Any) -> None:
+    """Write the sweep's peak and drift of a row, and the factor from the forward's total to the sweep's."""
     peaks, row_totals, drifts = at(work.peaks, place), at(work.totals, place), at(work.drifts, place)
     peak = peaks[0]
     for k in range(1, SIDE):
@@ -242,17 +243,17 @@ def _found_row(call: Call, work: Work, row: int, place: int, zero: Any) -> None:
 
 
 @inlined
-def _find_rows(
+def _sweep_rows(
     call: Call, work: Work, b: int, i0: int, rows: int, reach: int, constant: float, factor: Vector, key_owner: int,
     value_owner: int, s: Vector, limit: Vector, zero: Any,
 ) -> None:  # fmt: skip
-    """Sweep over the keys to find peaks, drifts and factors of the sharp rows."""
+    """Sweep over the keys to find peaks, drifts and factors of the rows that need it."""
     group, stride, padded = call.group, call.value_stride, call.padded
     for g in range(0, rows, group):
-        i, taken, any_sharp = i0 + g, min(group, rows - g), False
+        i, taken, any_sweep = i0 + g, min(group, rows - g), False
         for k in range(g, g + taken):
-            any_sharp = any_sharp or work.sharp[k] != 0
-        if not any_sharp:
+            any_sweep = any_sweep or work.sweeps[k] != 0
+        if not any_sweep:
             continue
         clear(at(work.totals, g * SIDE), group * SIDE, zero)
         clear(at(work.drifts, g * SIDE), group * SIDE, zero)
@@ -264,15 +265,15 @@ def _find_rows(
                 continue
             count, raw = min(SIDE, call.keys - j0), raw_keys(call, b, j0, zero)
             k0, k1, k2, k3 = four(pointer(call.packed_key, zero), key_owner + j0, count, padded)
-            wild = _any_astray(call, key_owner + j0, count, zero)
-            _keep_rows(call, work, b, i, taken, g, raw, count, k0, k1, k2, k3, wild, s, limit, zero)
+            keys_beyond = _any_beyond(call, key_owner + j0, count, zero)
+            _keep_rows(call, work, b, i, taken, g, raw, count, k0, k1, k2, k3, keys_beyond, s, limit, zero)
             v0, v1, v2, v3 = four(pointer(call.value, zero), value_owner + j0, count, stride)
             products(mean_grad, taken, v0, v1, v2, v3, stride, work.value_sums, zero)
-            _find_pairs(call, work, b, i, taken, j0, g, factor, zero)
+            _sweep_pairs(call, work, b, i, taken, j0, g, factor, zero)
         for k in range(g, g + taken):
             row, place = b * call.queries + i0 + k, k * SIDE
-            if work.sharp[k] != 0:
-                _found_row(call, work, row, place, zero)
+            if work.sweeps[k] != 0:
+                _swept_row(call, work, row, place, zero)
             else:
                 _known_row(call, work, row, place, zero)
 
@@ -318,17 +319,19 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                 clear(query_sums, call.rows * padded, zero)
                 clear(query_exact, call.rows * padded, zero)
                 reach = limits_of(call, b, i0, rows, work.limits)
-                any_sharp = False
+                any_sweep = False
                 for i in range(rows):
                     raw, row = raw_row(call, b, i0 + i, zero), b * call.queries + i0 + i
-                    work.astray[i] = pack_row(raw, size, at(query, i * padded), padded, s, highest, zero)
+                    work.beyond[i] = pack_row(raw, size, at(query, i * padded), padded, s, highest, zero)
                     _known_row(call, work, row, i * SIDE, zero)
-                    work.sharp[i] = _is_sharp(call, row, zero)
-                    any_sharp = any_sharp or work.sharp[i] != 0
+                    work.sweeps[i] = _needs_sweep(call, row, zero)
+                    any_sweep = any_sweep or work.sweeps[i] != 0
                 peak_of(raw_row(call, b, i0, zero), rows, size, padded, highest, query_peak, zero)
                 small, key_peak = False, query_peak
-                if any_sharp:
-                    _find_rows(call, work, b, i0, rows, reach, constant, factor, key_owner, value_owner, s, limit, zero)
+                if any_sweep:
+                    _sweep_rows(
+                        call, work, b, i0, rows, reach, constant, factor, key_owner, value_owner, s, limit, zero
+                    )
                 for j0 in range(0, reach, SIDE):
                     if j0 % PEAK_KEYS == 0:
                         tile = key_owner // call.keys * ((call.keys + PEAK_KEYS - 1) // PEAK_KEYS) + j0 // PEAK_KEYS
@@ -338,14 +341,16 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                     raw = raw_keys(call, b, j0, zero)
                     keys, k1, k2, k3 = four(pointer(call.packed_key, zero), key_owner + j0, count, padded)
                     values, v1, v2, v3 = four(pointer(call.value, zero), value_owner + j0, count, stride)
-                    wild = _any_astray(call, key_owner + j0, count, zero)
+                    keys_beyond = _any_beyond(call, key_owner + j0, count, zero)
                     clear(key_sums, SIDE * padded, zero)
                     key_grad, value_grad = at(key_grads, j0 * padded), at(value_grads, j0 * stride)
                     for g in range(0, rows, group):
                         i, taken = i0 + g, min(group, rows - g)
                         if not begin_pairs(call, b, i, taken, j0, at(work.limits, g), constant, scores, zero):
                             continue
-                        _keep_rows(call, work, b, i, taken, g, raw, count, keys, k1, k2, k3, wild, s, limit, zero)
+                        _keep_rows(
+                            call, work, b, i, taken, g, raw, count, keys, k1, k2, k3, keys_beyond, s, limit, zero
+                        )
                         mean_grad = at(pointer(call.mean_grad, zero), (b * call.queries + i) * stride)
                         products(mean_grad, taken, values, v1, v2, v3, stride, work.value_sums, zero)
                         _weigh_pairs(call, work, b, i, taken, j0, g, factor, zero)
@@ -388,7 +393,7 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                     out = at(pointer(call.query_grad, zero), (b * call.queries + i0 + i) * size)
                     row, sums, exactly = at(query, i * padded), at(query_sums, i * padded), at(query_exact, i * padded)
                     for c in range(0, padded, lanes):
-                        by = full(4 * call.scale, zero) * features_at(raw_weight, c, size, zero)
+                        by = full(4 * call.scale, zero) * load_part(raw_weight, c, size, zero)
                         store(sums, c, by * load(row, c) * load(sums, c) + load(exactly, c))
                     copy(sums, out, size, zero)
             copy(weight_sums, at(pointer(call.weight_grad, zero), task * size), size, zero)

@@ -6,18 +6,18 @@ import numpy as np
 
 from dikkat.cpu.attention.record import SIDE
 from dikkat.cpu.attention.scores import in_range
-from dikkat.cpu.attention.visibility import owner
+from dikkat.cpu.attention.visibility import excluded_of, mask_of, owner
 from dikkat.cpu.engine.compile import inlined
 from dikkat.cpu.engine.elementary import exp, small_tanh
-from dikkat.cpu.engine.memory import Call, clear
+from dikkat.cpu.engine.memory import Call, clear, load_part, store_four
 from dikkat.cpu.engine.vectors import (
     Pointer,
     Vector,
     at,
     full,
-    gather,
     lanes_of,
     load,
+    magnitude,
     maximum,
     pointer,
     some,
@@ -29,40 +29,31 @@ from dikkat.cpu.scoring import LOWER, SMALL_PAIR
 
 
 @inlined
-def features_at(row: Pointer, c: int, size: int, zero: Any) -> Vector:
-    """A vector of a row's features; lanes beyond the last feature repeat another one."""
-    if c + lanes_of(zero) <= size:
-        return load(row, c)
-    return gather(row, c, 1, size - c)
-
-
-@inlined
 def pack_row(
     source: Pointer, size: int, into: Pointer, padded: int, scale: Vector, highest: Vector, zero: Any,
 ) -> bool:  # fmt: skip
     """Write s e^{2x} for one row, 0 where x is beyond ±highest or NaN; return whether that occurs."""
     lanes, nothing = lanes_of(zero), full(0, zero)
-    astray = False
+    beyond = False
     for c in range(0, padded, lanes):
-        x = features_at(source, c, size, zero)
+        x = load_part(source, c, size, zero)
         within = (x < highest) & (nothing - highest < x)
         value = where(within, scale * exp(x + x), nothing)
-        astray = astray or some(value == nothing)
+        beyond = beyond or some(value == nothing)
         store(into, c, value)
     for c in range(size, padded):
         into[c] = zero
-    return astray
+    return beyond
 
 
 @inlined
 def peak_of(rows: Pointer, count: int, size: int, padded: int, highest: Vector, peak: Pointer, zero: Any) -> None:
-    """Write each feature's largest magnitude in some rows, without numbers beyond ±highest, which go another way."""
+    """Write each feature's largest magnitude in some rows, without numbers beyond ±highest."""
     nothing = full(0, zero)
     for c in range(0, padded, lanes_of(zero)):
         top = nothing
         for i in range(count):
-            x = features_at(at(rows, i * size), c, size, zero)
-            x = maximum(x, nothing - x)
+            x = magnitude(load_part(at(rows, i * size), c, size, zero))
             top = maximum(where(x < highest, x, nothing), top)
         store(peak, c, top)
 
@@ -84,15 +75,12 @@ def begin_pairs(
     for i in range(call.group):
         excluded = -1
         if call.exclude != 0 and i < rows:
-            place = owner(call.exclude_step, call.exclude_table, b) * (call.queries if call.exclude_row else 1)
-            excluded = pointer(call.exclude, np.int64(0))[place + (i0 + i) * call.exclude_row]
+            excluded = excluded_of(call, b, i0 + i)
         for k in range(SIDE):
             j = j0 + k
             visible = i < rows and k < keys and j < limits[min(i, rows - 1)] and j != excluded
             if visible and call.mask != 0:
-                rows_of, cols_of = (call.queries if call.mask_row else 1), (call.keys if call.mask_col else 1)
-                place = (owner(call.mask_step, call.mask_table, b) * rows_of + (i0 + i) * call.mask_row) * cols_of
-                visible = pointer(call.mask, np.uint8(0))[place + j * call.mask_col] != 0
+                visible = mask_of(call, b, i0 + i)[j * call.mask_col] != 0
             begin = constant
             if visible and call.bias != 0:
                 begin += pointer(call.bias, zero)[owner(call.bias_step, call.bias_table, b) * call.bias_stride + j]
@@ -102,65 +90,39 @@ def begin_pairs(
 
 
 @inlined
-def _keep_four(
-    whole: Vector, a0: Vector, a1: Vector, a2: Vector, a3: Vector, d01: Vector, d23: Vector, kept: Pointer,
-    zero: Any,
-) -> tuple[Vector, Vector, Vector, Vector]:  # fmt: skip
-    """Compute and store four 1/a from the reciprocal of their product."""
-    lanes = lanes_of(zero)
-    r01, r23 = whole * d23, whole * d01
-    r0, r1, r2, r3 = r01 * a1, r01 * a0, r23 * a3, r23 * a2
-    store(kept, 0, r0)
-    store(kept, lanes, r1)
-    store(kept, 2 * lanes, r2)
-    store(kept, 3 * lanes, r3)
-    return r0, r1, r2, r3
-
-
-@inlined
-def _stayed(
-    acc0: Vector, acc1: Vector, acc2: Vector, acc3: Vector, peak: Vector, limit: Vector, sums: Pointer, zero: Any,
-) -> bool:  # fmt: skip
-    """Store the vectors whose lanes sum to four scores; return whether all stayed in range."""
-    lanes, one = lanes_of(zero), full(1, zero)
-    store(sums, 0, acc0)
-    store(sums, lanes, acc1)
-    store(sums, 2 * lanes, acc2)
-    store(sums, 3 * lanes, acc3)
-    inside = in_range((acc0 + acc1) + (acc2 + acc3), peak, limit, zero)
-    return not some(where(inside, full(0, zero), one) == one)
-
-
-@inlined
 def keep_row(
     query: Pointer, k0: Pointer, k1: Pointer, k2: Pointer, k3: Pointer, weight: Pointer, padded: int, pairs: int,
     s: Vector, limit: Vector, kept: Pointer, sums: Pointer, zero: Any,
 ) -> bool:  # fmt: skip
-    """Store every 1/a of a row with four keys, and what sums to their scores; return whether all stayed in range.
+    """Store every 1/a of a row with four keys, and the vectors that sum to their scores; return if all are in range.
 
     Where four share a division, s may be the smaller: `LOWER` times; and as much wider is the range. What the division
     gives must be a normal number, since the small denominators are made from it again: as much lower is the `limit`.
     """
-    acc0, lower = full(0, zero), full(LOWER, zero)
+    lanes, acc0, one, lower = lanes_of(zero), full(0, zero), full(1, zero), full(LOWER, zero)
     acc1, acc2, acc3, peak, s = acc0, acc0, acc0, acc0, s * lower
-    for c in range(0, padded, lanes_of(zero)):
+    for c in range(0, padded, lanes):
         v, q = load(weight, c), load(query, c) * lower
         a0, a1, a2, a3 = s + q * load(k0, c), s + q * load(k1, c), s + q * load(k2, c), s + q * load(k3, c)
         d01, d23 = a0 * a1, a2 * a3
         denominator = d01 * d23
         whole = lower / denominator
-        r0, r1, r2, r3 = _keep_four(whole, a0, a1, a2, a3, d01, d23, at(kept, c * pairs), zero)
+        r01, r23 = whole * d23, whole * d01
+        r0, r1, r2, r3 = r01 * a1, r01 * a0, r23 * a3, r23 * a2
+        store_four(kept, c * pairs, lanes, r0, r1, r2, r3)
         acc0 += v * r0
         acc1 += v * r1
         acc2 += v * r2
         acc3 += v * r3
         peak = maximum(peak, denominator)
-    return _stayed(acc0, acc1, acc2, acc3, peak, limit, sums, zero)
+    store_four(sums, 0, lanes, acc0, acc1, acc2, acc3)
+    inside = in_range((acc0 + acc1) + (acc2 + acc3), peak, limit, zero)
+    return not some(where(inside, full(0, zero), one) == one)
 
 
 @inlined
 def forget(kept: Pointer, padded: int, pairs: int, zero: Any) -> None:
-    """Clear what was kept of a row with four keys: it will be multiplied by 0, and may not be finite."""
+    """Clear the kept numbers of a row with four keys, which will be multiplied by 0 and may not be finite."""
     for c in range(0, padded, lanes_of(zero)):
         clear(at(kept, c * pairs), SIDE * lanes_of(zero), zero)
 
@@ -177,7 +139,7 @@ def keep_row_exact(
         acc = full(0, zero)
         if scores[k] != -np.inf:
             for c in range(0, size, lanes):
-                x = features_at(query, c, size, zero) + features_at(at(keys, k * size), c, size, zero)
+                x = load_part(query, c, size, zero) + load_part(at(keys, k * size), c, size, zero)
                 acc += load(weight, c) / (one + exp(x + x))
         store(sums, k * lanes, acc * full(1 / scale, zero))
 
@@ -191,10 +153,10 @@ def add_exact(
     lanes = lanes_of(zero)
     g, one, nothing = full(by_score, zero), full(1, zero), full(0, zero)
     for c in range(0, size, lanes):
-        x = features_at(query, c, size, zero) + features_at(key, c, size, zero)
-        away = where(x < nothing, nothing - x, x)
+        x = load_part(query, c, size, zero) + load_part(key, c, size, zero)
+        away = magnitude(x)
         e = exp(nothing - away - away)
-        share = g * features_at(weight, c, size, zero) * full(4, zero) * e / ((one + e) * (one + e))
+        share = g * load_part(weight, c, size, zero) * full(4, zero) * e / ((one + e) * (one + e))
         tanh = (one - e) / (one + e)
         tanh = where(away < full(SMALL_PAIR, zero), small_tanh(x), where(x < nothing, nothing - tanh, tanh))
         store(query_grad, c, load(query_grad, c) + share)
@@ -218,11 +180,7 @@ def products(
             acc1 += x * load(v1, c)
             acc2 += x * load(v2, c)
             acc3 += x * load(v3, c)
-        into = i * SIDE * lanes
-        store(sums, into, acc0)
-        store(sums, into + lanes, acc1)
-        store(sums, into + 2 * lanes, acc2)
-        store(sums, into + 3 * lanes, acc3)
+        store_four(sums, i * SIDE * lanes, lanes, acc0, acc1, acc2, acc3)
 
 
 @inlined
@@ -250,10 +208,7 @@ def add_values(
             b1 += spread(weights, pair + 1) * x
             b2 += spread(weights, pair + 2) * x
             b3 += spread(weights, pair + 3) * x
-        store(value_grad, c, b0)
-        store(value_grad, size + c, b1)
-        store(value_grad, 2 * size + c, b2)
-        store(value_grad, 3 * size + c, b3)
+        store_four(value_grad, c, size, b0, b1, b2, b3)
 
 
 @inlined
@@ -264,7 +219,7 @@ def _small(query_peak: Pointer, key_peak: Pointer, c: int, zero: Any) -> Any:
 
 @inlined
 def any_small(query_peak: Pointer, key_peak: Pointer, padded: int, zero: Any) -> bool:
-    """Whether any feature is."""
+    """True where any feature is small in all rows and keys at hand."""
     found = False
     for c in range(0, padded, lanes_of(zero)):
         found = found or some(_small(query_peak, key_peak, c, zero))
@@ -298,10 +253,7 @@ def add_features(
             b1 += g1 * q
             b2 += g2 * q
             b3 += g3 * q
-        store(key_sums, c, b0)
-        store(key_sums, padded + c, b1)
-        store(key_sums, 2 * padded + c, b2)
-        store(key_sums, 3 * padded + c, b3)
+        store_four(key_sums, c, padded, b0, b1, b2, b3)
         by_weight = where(_small(query_peak, key_peak, c, zero), full(0, zero), whole + both * shares)
         store(weight_grad, c, load(weight_grad, c) + by_weight)
 
@@ -319,12 +271,12 @@ def add_small(
             continue
         shares = nothing
         for i in range(rows):
-            q = features_at(at(query, i * size), c, size, zero)
+            q = load_part(at(query, i * size), c, size, zero)
             for k in range(count):
                 pair = i * SIDE + k
                 if by_score[pair] == 0:  # hidden, or treated exactly; perhaps not finite
                     continue
-                tanh = small_tanh(q + features_at(at(keys, k * size), c, size, zero))
+                tanh = small_tanh(q + load_part(at(keys, k * size), c, size, zero))
                 shares += spread(by_score, pair) * tanh
         store(weight_grad, c, load(weight_grad, c) + where(small, shares, nothing))
 

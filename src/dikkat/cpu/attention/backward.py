@@ -5,14 +5,13 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from dikkat.cpu.attention.kernel import base_of
 from dikkat.cpu.attention.packing import pack_rows, packed_key, packed_value
 from dikkat.cpu.attention.record import CALL, GROUP, TILE_BACK
 from dikkat.cpu.attention.scores import distance_scores, inner_scores, squared_distance
 from dikkat.cpu.attention.visibility import drop, limits_of, restrict
 from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import exp
-from dikkat.cpu.engine.memory import Call, clear, workplace_of
+from dikkat.cpu.engine.memory import Call, clear, store_four, workplace_of
 from dikkat.cpu.engine.vectors import (
     Pointer,
     at,
@@ -29,6 +28,7 @@ from dikkat.cpu.engine.vectors import (
 )
 from dikkat.cpu.profiles import profile_slope
 from dikkat.cpu.scoring import GAUSSIAN
+from dikkat.cpu.softmax import base_of
 
 
 @inlined
@@ -80,7 +80,7 @@ def _inner_gradients(
 def _by_weights(
     call: Call, rows: int, mean_grad: Pointer, value: Pointer, into: Pointer, width: int, zero: Any
 ) -> None:
-    """The gradients of the weights, ⟨gradient of the row's mean, value⟩, for a block of values."""
+    """Write the gradients of the weights, ⟨gradient of the row's mean, value⟩, for a block of values."""
     lanes, size = lanes_of(zero), call.values
     i = 0
     while i < rows:
@@ -98,10 +98,7 @@ def _by_weights(
             acc1 += spread(own, c + size) * v
             acc2 += spread(own, c + 2 * size) * v
             acc3 += spread(own, c + 3 * size) * v
-        store(into, i * width, acc0)
-        store(into, (i + 1) * width, acc1)
-        store(into, (i + 2) * width, acc2)
-        store(into, (i + 3) * width, acc3)
+        store_four(into, i * width, width, acc0, acc1, acc2, acc3)
         i += 4
 
 

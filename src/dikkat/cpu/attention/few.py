@@ -1,15 +1,19 @@
 """Attention for few queries or small calls: one compiled call that reads the operands as they come."""
 
+import ctypes
 import math
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from dikkat import addresses
+from dikkat.cpu.attention.launch import ProblemCall
 from dikkat.cpu.attention.record import FEW
-from dikkat.cpu.engine.ready import Ready
-from dikkat.cpu.engine.record import FENCE, Call, up
-from dikkat.cpu.scoring import PAIRS
+from dikkat.cpu.engine import threads
+from dikkat.cpu.engine.record import FENCE, NUMPY, Call, up
 from dikkat.problem import Problem, Result
 from dikkat.problem.arithmetic import farthest
 from dikkat.problem.operator import Gradients, Kernel, Output
@@ -62,7 +66,7 @@ def run(problem: Problem) -> Result:
     return Result(mean, lse, weights if problem.wants_weights else None, tail)
 
 
-def ready(problem: Problem) -> Ready | None:
+def ready(problem: Problem) -> Callable[..., list[Tensor] | None] | None:
     """Calls like this one, of (query, key, weight, value, lens) for mean and weights; None with a gradient."""
     from dikkat.cpu.attention import few_kernel
 
@@ -72,21 +76,30 @@ def ready(problem: Problem) -> Ready | None:
     outputs = {"mean": (*rows, problem.value.shape[-1])}
     if problem.wants_weights:
         outputs["weights"] = (*rows, problem.limits.keys)
-    return Ready(call, few_kernel.forward, call.rows, ("query", "key", "weight", "value", "lens"), outputs)
+    return _Ready(call, few_kernel.forward, call.rows, ("query", "key", "weight", "value", "lens"), outputs)
 
 
-class _Call(Call):
-    """A problem as the record that the kernels read: here the sizes, and in `of` the operands."""
+class _Call(ProblemCall):
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(FEW, problem)
+        features, limits = problem.query.shape[-1], problem.limits
+        padded, keys = up(features, self.lanes), up(limits.keys, self.lanes)
+        self.fields |= {
+            "padded": padded,
+            "most": _MOST[self.dtype],
+            "highest": farthest(features, self.dtype) if problem.pair == "distance" else math.inf,
+        }
+        self.rows = self.batch * limits.queries
+        self.alone = self.rows * limits.keys * features <= _ALONE
+        self.lay_out(
+            query=padded, weight=padded, scores=keys, shares=keys, sums=self.lanes**2, spare=self.lanes, by_score=keys,
+            query_sums=padded, weight_sums=padded,
+        )  # fmt: skip
 
     @classmethod
-    def of(cls, problem: Problem) -> "_Call":
-        """The call of a problem; where what belongs to its shapes is kept, only addresses are new."""
-        kept, name = problem.kept, "few" if problem.limits.lens is None else "few, with lengths"
-        sizes = cls(problem) if kept is None or name not in kept else kept[name]
-        if kept is not None:
-            kept[name] = sizes
-        call = sizes.again()
-        call.kept["lens_table"] = sizes.kept.get("lens_table", problem.query)
+    def of(cls, problem: Problem) -> Self:
+        """The call of a problem."""
+        call = super().of(problem)
         for operand, tensor in (("query", problem.query), ("key", problem.key), ("value", problem.value)):
             call.point(operand, tensor.resolve_neg().contiguous())
         if problem.weight is not None:
@@ -95,37 +108,61 @@ class _Call(Call):
             call.point("lens", problem.limits.lens.contiguous())
         return call
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(FEW, problem.query.dtype, tuple(True if problem.pair == pair else None for pair in PAIRS))
-        limits, lead = problem.limits, problem.lead
-        features, values = problem.query.shape[-1], problem.value.shape[-1]
-        padded, keys = up(features, self.lanes), up(limits.keys, self.lanes)
-        self.fields |= {
-            "queries": limits.queries,
-            "keys": limits.keys,
-            "features": features,
-            "padded": padded,
-            "values": values,
-            "causal": limits.causal,
-            "most": _MOST[self.dtype],
-            "highest": farthest(features, self.dtype) if problem.pair == "distance" else math.inf,
-        }
-        self.batch = lead.numel()
-        self.rows = self.batch * limits.queries
-        self.alone = self.rows * limits.keys * features <= _ALONE
-        self.lay_out(
-            query=padded, weight=padded, scores=keys, shares=keys, sums=self.lanes**2, spare=self.lanes, by_score=keys,
-            query_sums=padded, weight_sums=padded,
-        )  # fmt: skip
-        lens = limits.lens
-        if lens is not None:
-            self.fields["lens_row"] = lens.shape[-1] != 1
-            owners = lens.shape[:-1]
-            if owners == lead:
-                self.fields["lens_step"] = 1
-            elif owners.numel() != 1:
-                table = torch.arange(owners.numel(), device="cpu").reshape(owners)
-                self.point("lens_table", table.expand(lead).contiguous())
+
+class _Ready:
+    """Repeated calls of one signature: the record is copied as a whole, with new addresses of operands and outputs.
+
+    Args:
+        call: Filled, but for these addresses; its regions are laid out.
+        kernel: A `compile.Kernel`.
+        tasks: How many tasks there are to claim.
+        operands: The names of the fields with the operands' addresses, as a call gives them.
+        outputs: The shape of each output, by its field's name.
+    """
+
+    def __init__(
+        self, call: Call, kernel: Callable[..., Any], tasks: int, operands: tuple[str, ...],
+        outputs: dict[str, tuple[int, ...]],
+    ) -> None:  # fmt: skip
+        self._call, self._tasks, self._kernel = call, tasks, kernel(NUMPY[call.dtype], *call.variant)
+        fields = call.fields.copy()
+        fields["tasks"], fields["scratch_size"] = tasks, call.room_size
+        place = call.record.place
+        self._operands = [place(name) for name in operands]
+        with torch.inference_mode(False):
+            like = {kind: torch.empty(0, dtype=kind, device="cpu") for kind in map(call.kind, outputs)}
+        self._outputs = [(place(name), shape, like[call.kind(name)]) for name, shape in outputs.items()]
+        self._counters, self._scratch = place("counters"), place("scratch")
+        # All that may change lies in front, and is written at once.
+        last = max(self._counters, self._scratch, *self._operands, *(at for at, *_ in self._outputs))
+        self._front = Struct(f"{last + 1}q")
+        self._numbers = list(self._front.unpack_from(fields.memory))
+        self._memory = fields.memory
+
+    def __call__(self, *operands: Tensor | None) -> list[Tensor] | None:
+        """The outputs; None where an operand's memory is not laid out as the kernel reads it.
+
+        Args:
+            operands: In the order of their names, on the CPU, plain and of the types and shapes that the call has.
+        """
+        call, numbers, made = self._call, self._numbers.copy(), []
+        for at, operand in zip(self._operands, operands, strict=True):
+            if operand is not None:
+                found = addresses.of_plain(operand)
+                if found is None:
+                    return None
+                numbers[at] = found
+        for at, shape, like in self._outputs:
+            output, numbers[at] = addresses.made_as(like, shape)
+            made.append(output)
+        workers = 1 if call.alone else torch.get_num_threads()
+        _room, numbers[self._scratch] = call.room(workers if self._tasks > 1 else 1)  # kept until the kernel is done
+        memory = call.record.memory.from_buffer_copy(self._memory)
+        address = ctypes.addressof(memory)
+        numbers[self._counters] = address + call.record.counters
+        self._front.pack_into(memory, 0, *numbers)
+        threads.run(self._kernel, address, self._tasks, workers)
+        return made
 
 
 def _forward(problem: Problem) -> Output:
@@ -136,7 +173,7 @@ def _forward(problem: Problem) -> Output:
 
 
 def _pooled(call: _Call, problem: Problem) -> tuple[Tensor, Tensor | None]:
-    """Means, and the weights if they are wanted."""
+    """The means, and the weights if they are requested."""
     from dikkat.cpu.attention import few_kernel
 
     rows = (*problem.lead, problem.limits.queries)

@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from dikkat.cpu.attention.kernel import base_of, by_total, normalise
 from dikkat.cpu.attention.packing import clip
 from dikkat.cpu.attention.record import FEW
 from dikkat.cpu.attention.visibility import limit_of
 from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import SMALL_TANH, exp, small_tanh
-from dikkat.cpu.engine.memory import Call, Work, clear, workplace_of
+from dikkat.cpu.engine.memory import Call, Work, clear, load_part, store_four, workplace_of
 from dikkat.cpu.engine.vectors import (
     Pointer,
     Vector,
@@ -32,6 +31,7 @@ from dikkat.cpu.engine.vectors import (
     lane_numbers,
     lanes_of,
     load,
+    magnitude,
     pointer,
     spread,
     store,
@@ -39,14 +39,7 @@ from dikkat.cpu.engine.vectors import (
     totals,
     where,
 )
-
-
-@inlined
-def _features(row: Pointer, c: int, size: int, zero: Any) -> Vector:
-    """A vector of a row's features from c on, 0 beyond the last."""
-    if c + lanes_of(zero) <= size:
-        return load(row, c)
-    return where(lane_numbers(zero) < full(size - c, zero), gather(row, c, 1, size - c), full(0, zero))
+from dikkat.cpu.softmax import base_of, by_total, normalise
 
 
 @inlined
@@ -65,7 +58,7 @@ def _begin_row(call: Call, b: int, i: int, work: Work, zero: Any, distance: Any)
     """Lay a query row into scratch, clipped for distances."""
     row = at(pointer(call.query, zero), (b * call.queries + i) * call.features)
     for c in range(0, call.padded, lanes_of(zero)):
-        x = _features(row, c, call.features, zero)
+        x = load_part(row, c, call.features, zero)
         if distance is not None:
             x = clip(x, full(call.highest, zero), zero)
         store(work.query, c, x)
@@ -76,7 +69,7 @@ def _begin_weight(call: Call, work: Work, zero: Any) -> float:
     """Lay v into scratch; return Σ v."""
     whole = full(0, zero)
     for c in range(0, call.padded, lanes_of(zero)):
-        v = _features(pointer(call.weight, zero), c, call.features, zero)
+        v = load_part(pointer(call.weight, zero), c, call.features, zero)
         store(work.weight, c, v)
         whole += v
     return total(whole)
@@ -85,7 +78,7 @@ def _begin_weight(call: Call, work: Work, zero: Any) -> float:
 @inlined
 def _grown(query: Pointer, key: Pointer, c: int, size: int, most: Vector, zero: Any) -> Vector:
     """1 + e^{2x}, for no more than e^`most`; NaN stays NaN."""
-    k = _features(key, c, size, zero)
+    k = load_part(key, c, size, zero)
     x = load(query, c) + k  # doubled together: twice the largest of each would be infinite, where their sum is not
     x += x
     return full(1, zero) + exp(where(most < x, most, x))
@@ -109,10 +102,7 @@ def _additive_keys(
         acc1 += r01 * a0
         acc2 += r23 * a3
         acc3 += r23 * a2
-    store(sums, 0, acc0)
-    store(sums, lanes, acc1)
-    store(sums, 2 * lanes, acc2)
-    store(sums, 3 * lanes, acc3)
+    store_four(sums, 0, lanes, acc0, acc1, acc2, acc3)
 
 
 @inlined
@@ -125,8 +115,8 @@ def _other_keys(
     acc1, acc2, acc3, highest = acc0, acc0, acc0, full(call.highest, zero)
     for c in range(0, size, lanes):
         q = load(query, c)
-        x0, x1 = _features(k0, c, size, zero), _features(k1, c, size, zero)
-        x2, x3 = _features(k2, c, size, zero), _features(k3, c, size, zero)
+        x0, x1 = load_part(k0, c, size, zero), load_part(k1, c, size, zero)
+        x2, x3 = load_part(k2, c, size, zero), load_part(k3, c, size, zero)
         if distance is None:
             acc0, acc1, acc2, acc3 = fused(q, x0, acc0), fused(q, x1, acc1), fused(q, x2, acc2), fused(q, x3, acc3)
         else:
@@ -135,10 +125,7 @@ def _other_keys(
                 q - clip(x2, highest, zero), q - clip(x3, highest, zero),
             )  # fmt: skip
             acc0, acc1, acc2, acc3 = fused(x0, x0, acc0), fused(x1, x1, acc1), fused(x2, x2, acc2), fused(x3, x3, acc3)
-    store(sums, 0, acc0)
-    store(sums, lanes, acc1)
-    store(sums, 2 * lanes, acc2)
-    store(sums, 3 * lanes, acc3)
+    store_four(sums, 0, lanes, acc0, acc1, acc2, acc3)
 
 
 @inlined
@@ -174,7 +161,7 @@ def _average(call: Call, b: int, limit: int, by: float, mean: Pointer, work: Wor
     """Write a row's mean: its shares' sum of the values, times `by`."""
     lanes, size = lanes_of(zero), call.values
     values = at(pointer(call.value, zero), b * call.keys * size)
-    c = 0
+    shrunk, c = full(by, zero), 0
     while c + 4 * lanes <= size:
         acc0 = full(0, zero)
         acc1, acc2, acc3 = acc0, acc0, acc0
@@ -184,16 +171,13 @@ def _average(call: Call, b: int, limit: int, by: float, mean: Pointer, work: Wor
             acc1 = fused(share, load(values, place + lanes), acc1)
             acc2 = fused(share, load(values, place + 2 * lanes), acc2)
             acc3 = fused(share, load(values, place + 3 * lanes), acc3)
-        store(mean, c, acc0 * full(by, zero))
-        store(mean, c + lanes, acc1 * full(by, zero))
-        store(mean, c + 2 * lanes, acc2 * full(by, zero))
-        store(mean, c + 3 * lanes, acc3 * full(by, zero))
+        store_four(mean, c, lanes, acc0 * shrunk, acc1 * shrunk, acc2 * shrunk, acc3 * shrunk)
         c += 4 * lanes
     while c < size:
         acc0 = full(0, zero)
         for j in range(limit):
-            acc0 = fused(spread(work.shares, j), _features(at(values, j * size), c, size, zero), acc0)
-        _write(mean, c, size, acc0 * full(by, zero), work.spare, zero)
+            acc0 = fused(spread(work.shares, j), load_part(at(values, j * size), c, size, zero), acc0)
+        _write(mean, c, size, acc0 * shrunk, work.spare, zero)
         c += lanes
 
 
@@ -202,7 +186,7 @@ _workplace = workplace_of(FEW)
 
 @Kernel
 def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
-    """Compute means; peaks, totals and weights, where they are wanted."""
+    """Compute means; peaks, totals and weights where they are requested."""
     layout = FEW.layout(__name__)
 
     def forward(record: Any) -> None:
@@ -241,7 +225,7 @@ def _product(left: Pointer, right: Pointer, size: int, zero: Any) -> Vector:
     """The vector whose lanes sum to an inner product."""
     acc = full(0, zero)
     for c in range(0, size, lanes_of(zero)):
-        acc = fused(_features(left, c, size, zero), _features(right, c, size, zero), acc)
+        acc = fused(load_part(left, c, size, zero), load_part(right, c, size, zero), acc)
     return acc
 
 
@@ -282,11 +266,11 @@ def _pair_gradients(
     """Add a pair's share to the gradients of the key, the row and v."""
     size, nothing, one = call.features, full(0, zero), full(1, zero)
     for c in range(0, size, lanes_of(zero)):
-        q, k = load(work.query, c), _features(key, c, size, zero)
+        q, k = load(work.query, c), load_part(key, c, size, zero)
         if additive is not None:
             x = q + k
             x += x
-            away = where(x < nothing, nothing - x, x)
+            away = magnitude(x)
             e = exp(nothing - away)
             r = one / (one + e)
             by_key = by_score * load(work.weight, c) * full(4, zero) * e * r * r
@@ -302,7 +286,7 @@ def _pair_gradients(
             by_key, by_query = by_score * q, by_score * k
         store(work.query_sums, c, load(work.query_sums, c) + by_query)
         if not alone:
-            by_key += _features(key_grad, c, size, zero)
+            by_key += load_part(key_grad, c, size, zero)
         _write(key_grad, c, size, by_key, work.spare, zero)
 
 
@@ -310,18 +294,13 @@ def _pair_gradients(
 def _value_gradient(
     call: Call, work: Work, mean_grad: Pointer, value_grad: Pointer, share: Vector, alone: bool, zero: Any
 ) -> None:
+    """Add a pair's share to the gradient of the value."""
     size = call.values
     for c in range(0, size, lanes_of(zero)):
-        by_value = share * _features(mean_grad, c, size, zero)
+        by_value = share * load_part(mean_grad, c, size, zero)
         if not alone:
-            by_value += _features(value_grad, c, size, zero)
+            by_value += load_part(value_grad, c, size, zero)
         _write(value_grad, c, size, by_value, work.spare, zero)
-
-
-@inlined
-def _zero(row: Pointer, count: int, zero: Any) -> None:
-    for k in range(count):
-        row[k] = zero
 
 
 @Kernel
@@ -344,9 +323,11 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             key = at(pointer(call.key, zero), b * call.keys * size)
             key_grad = at(pointer(call.key_grad, zero), b * call.keys * size)
             value_grad = at(pointer(call.value_grad, zero), b * call.keys * values)
-            first = limit_of(call, b, 0) if alone else 0  # from here on nothing is written below
-            _zero(at(key_grad, first * size), (call.keys - first) * size, zero)
-            _zero(at(value_grad, first * values), (call.keys - first) * values, zero)
+            first = limit_of(call, b, 0) if alone else 0  # the keys before are written once, and not added to
+            for k in range(first * size, call.keys * size):
+                key_grad[k] = zero
+            for k in range(first * values, call.keys * values):
+                value_grad[k] = zero
             for i in range(call.queries):
                 row, limit = b * call.queries + i, limit_of(call, b, i)
                 _begin_row(call, b, i, work, zero, distance)

@@ -36,39 +36,14 @@ from dikkat.cpu.engine.vectors import (
     claim,
     full,
     lanes_of,
-    largest,
     load,
-    maximum,
     pointer,
     spread,
     store,
     total,
     where,
 )
-
-
-@inlined
-def base_of(peak: float, zero: Any) -> float:
-    """The number subtracted from a row's scores: its peak, or 0 for a row of −∞ or NaN alone, which stays as it is."""
-    return peak if peak > -np.inf else zero
-
-
-@inlined
-def normalise(scores: Pointer, weights: Pointer, blocks: int, before: float, zero: Any) -> tuple[float, float]:
-    """A row's weights e^(score − peak); the peak over these keys and those before, and the weights' sum."""
-    lanes = lanes_of(zero)
-    top = load(scores, 0)
-    for block in range(1, blocks):
-        top = maximum(load(scores, block * lanes), top)
-    # A row of NaN has no peak: 0 is subtracted, and the NaN remain.
-    peak = max(before, largest(top))
-    base = full(base_of(peak, zero), zero)
-    acc = full(0, zero)
-    for block in range(blocks):
-        share = exp(load(scores, block * lanes) - base)
-        store(weights, block * lanes, share)
-        acc += share
-    return peak, total(acc)
+from dikkat.cpu.softmax import base_of, by_total, normalise, rescale
 
 
 @inlined
@@ -115,7 +90,7 @@ def _average_row(weights: Pointer, value: Pointer, keys: int, stride: int, mean:
 def _average_rows(
     weights: Pointer, width: int, value: Pointer, keys: int, stride: int, mean: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Likewise for four rows and two vectors of features at a time: each load serves several products."""
+    """Add the weighted values of four rows, two vectors of features at a time: each load serves several products."""
     lanes = lanes_of(zero)
     w0, w1, w2, w3 = weights, at(weights, width), at(weights, 2 * width), at(weights, 3 * width)
     m0, m1, m2, m3 = mean, at(mean, stride), at(mean, 2 * stride), at(mean, 3 * stride)
@@ -175,14 +150,6 @@ def average(
 
 
 @inlined
-def rescale(mean: Pointer, count: int, factor: float, zero: Any) -> None:
-    """Multiply so many numbers by a factor."""
-    by = full(factor, zero)
-    for c in range(0, count, lanes_of(zero)):
-        store(mean, c, load(mean, c) * by)
-
-
-@inlined
 def _drop_tile(
     call: Call, b: int, i0: int, rows: int, j0: int, count: int, width: int, weights: Pointer, kept: Pointer,
     zero: Any,
@@ -198,7 +165,7 @@ _workplace = workplace_of(CALL)
 
 @Kernel
 def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
-    """Compute means, peaks and totals; and the weights, if they are wanted."""
+    """Compute means, peaks and totals; and the weights where they are requested."""
     layout = CALL.layout(__name__)
 
     def forward(record: Any) -> None:
@@ -266,12 +233,6 @@ def finish_row(call: Call, row: int, mean: Pointer, peak: float, whole: float, z
         rescale(mean, call.value_stride, by, zero)
         copy(mean, out, call.values, zero)
     pointer(call.peak, zero)[row], pointer(call.total, zero)[row] = peak, whole
-
-
-@inlined
-def by_total(whole: float, zero: Any) -> float:
-    """The factor that turns e^(score − peak) into weights; 0 for a row without visible keys."""
-    return zero if whole == 0 else 1 / whole
 
 
 @inlined

@@ -1,6 +1,6 @@
 """Fused attention on a CPU: scores, softmax and average in one pass over tiles, compiled by Numba.
 
-This is how a problem becomes a record of numbers and addresses, `record.CALL`, that the compiled kernels read. They are
+Here a problem becomes a record of numbers and addresses, `record.CALL`, that the compiled kernels read. They are
 imported when they first run: Numba takes as long to import as a small model trains.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from dikkat import addresses
 from dikkat.addresses import have_tangents, transformed
 from dikkat.cpu.attention.record import CALL, FOLD, GROUP, MOST, PEAK_KEYS, SIDE, TILE, TILE_BACK
-from dikkat.cpu.engine.record import BYTES, Call, up
+from dikkat.cpu.engine.record import BYTES, Call, Record, up
 from dikkat.cpu.scoring import PAIRS, PROFILES, RANGES
 from dikkat.masking import Restrictions
 from dikkat.problem import OWN_DIMENSIONS, Problem
@@ -45,46 +45,28 @@ def obstacles(problem: Problem) -> list[str]:
     return reasons or addresses.without_numba()
 
 
-class _Call(Call):
-    """A problem as the record that the kernels read: here the sizes, and in `of` the operands."""
+class ProblemCall(Call):
+    """A problem as the record of an operation: its sizes, to which `of` adds the operands of a call."""
 
-    _sizes: "_Call | None" = None
+    _sizes: "ProblemCall | None" = None
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(CALL, problem.query.dtype, tuple(True if problem.pair == pair else None for pair in PAIRS))
-        limits = problem.limits
+    def __init__(self, record: Record, problem: Problem) -> None:
+        super().__init__(record, problem.query.dtype, tuple(True if problem.pair == pair else None for pair in PAIRS))
+        limits, lens = problem.limits, problem.limits.lens
         self.problem, self.batch = problem.without_tensors(), problem.lead.numel()
-        size, values, ranges = problem.query.shape[-1], problem.value.shape[-1], RANGES[self.dtype]
-        highest = ranges.highest
-        if problem.pair == "distance":  # up to where squares are finite; beyond a compact support any distance will do
-            highest = farthest(size, self.dtype) if problem.profile == "gaussian" else math.inf
         self.fields |= {
-            "profile": PROFILES.index(problem.profile),
             "queries": limits.queries,
             "keys": limits.keys,
-            "features": size,
-            "padded": up(size, FOLD) if problem.pair == "additive" else size,
-            "values": values,
-            "blocks": -(-limits.keys // self.lanes),
+            "features": problem.query.shape[-1],
+            "values": problem.value.shape[-1],
             "causal": limits.causal,
-            "partial": problem.partial,
-            "scale": ranges.scale,
-            "limit": ranges.limit,
-            "highest": highest,
-            "bias_stride": up(limits.keys, self.lanes),
-            "dropout": int(problem.dropout * 2**32),
-            "kept_scale": 1 / (1 - problem.dropout) if problem.dropout < 1 else 0.0,
         }
-        for name, tensor in (("lens", limits.lens), ("exclude", limits.exclude)):
-            self.fields[f"{name}_row"] = tensor is not None and tensor.shape[-1] != 1
-        if limits.mask is not None:
-            self.fields["mask_row"], self.fields["mask_col"] = (size != 1 for size in limits.mask.shape[-2:])
-        for name, tensor in _shared(problem):
-            self._divide(name, tensor.shape[: tensor.ndim - _OWN[name]], problem.lead)
-        self.key_owners, self.value_owners = (t.shape[:-2].numel() for t in (problem.key, problem.value))
+        if lens is not None:
+            self.fields["lens_row"] = lens.shape[-1] != 1
+            self.divide("lens", lens.shape[:-1], problem.lead)
 
-    def _divide(self, name: str, owners: torch.Size, lead: torch.Size) -> None:
-        """Say which of an operand's owners is each batch element's."""
+    def divide(self, name: str, owners: torch.Size, lead: torch.Size) -> None:
+        """Write which of an operand's owners is each batch element's."""
         count = owners.numel()
         if owners == lead:
             self.fields[f"{name}_step"] = 1
@@ -94,13 +76,48 @@ class _Call(Call):
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
-        """The call of a problem; where what belongs to its shapes is kept, only addresses are new."""
-        kept, name = problem.kept, "numba" if problem.limits.lens is None else "numba, with lengths"
-        sizes = cls(problem) if kept is None or name not in kept else kept[name]
+        """The call of a problem without its operands; where the sizes of its shapes are kept, a copy of them."""
+        kept, name = problem.kept, (cls, problem.limits.lens is None)
+        sizes = cls(problem) if kept is None or name not in kept else kept[name]  # type: ignore[arg-type, call-arg]
         if kept is not None:
             kept[name] = sizes
         call: Self = sizes.again()
-        call._sizes, call.problem = sizes, problem  # which has the tables
+        call._sizes, call.problem = sizes, problem  # the sizes keep the tables
+        return call
+
+
+class _Call(ProblemCall):
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(CALL, problem)
+        limits, size, ranges = problem.limits, problem.query.shape[-1], RANGES[self.dtype]
+        highest = ranges.highest
+        if problem.pair == "distance":  # up to where squares are finite; beyond a compact support any distance will do
+            highest = farthest(size, self.dtype) if problem.profile == "gaussian" else math.inf
+        self.fields |= {
+            "profile": PROFILES.index(problem.profile),
+            "padded": up(size, FOLD) if problem.pair == "additive" else size,
+            "blocks": -(-limits.keys // self.lanes),
+            "partial": problem.partial,
+            "scale": ranges.scale,
+            "limit": ranges.limit,
+            "highest": highest,
+            "bias_stride": up(limits.keys, self.lanes),
+            "dropout": int(problem.dropout * 2**32),
+            "kept_scale": 1 / (1 - problem.dropout) if problem.dropout < 1 else 0.0,
+        }
+        if limits.exclude is not None:
+            self.fields["exclude_row"] = limits.exclude.shape[-1] != 1
+        if limits.mask is not None:
+            self.fields["mask_row"], self.fields["mask_col"] = (size != 1 for size in limits.mask.shape[-2:])
+        for name, tensor in _shared(problem):
+            if name != "lens":
+                self.divide(name, tensor.shape[: tensor.ndim - _OWN[name]], problem.lead)
+        self.key_owners, self.value_owners = (t.shape[:-2].numel() for t in (problem.key, problem.value))
+
+    @classmethod
+    def of(cls, problem: Problem) -> Self:
+        """The call of a problem."""
+        call = super().of(problem)
         for name, tensor in _shared(problem):
             tensor = tensor.resolve_neg()
             call.point(name, _filled(tensor, call.fields["bias_stride"]) if name == "bias" else tensor.contiguous())
@@ -248,7 +265,7 @@ def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor |
     call.point("mean_grad", _filled(mean_grad, stride))
     call.point("value", _filled(problem.value, stride))
     call.new("packed_key", call.key_owners, keys, padded)
-    call.new("key_astray", call.key_owners, keys)
+    call.new("key_beyond", call.key_owners, keys)
     tiles = call.key_owners * -(-keys // PEAK_KEYS)
     call.new("key_peak", tiles, padded)
     call.run(additive_backward.pack_features, tiles)
@@ -267,7 +284,7 @@ def _additive_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor |
         score_sums=pairs * call.lanes, value_sums=pairs * call.lanes, kept=pairs * padded,
         weight=padded, weight_sums=padded, query_peak=padded, key_sums=SIDE * padded,
         query=rows * padded, query_sums=rows * padded, query_exact=rows * padded,
-        limits=rows, astray=rows, sharp=rows, exact_rows=group,
+        limits=rows, beyond=rows, sweeps=rows, exact_rows=group,
     )  # fmt: skip
     return by_key, by_weight, by_value, by_bias
 
@@ -300,12 +317,26 @@ def _blocked_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | 
 run = Operator("numba", _forward, _backward)
 
 
+def _divide_summary(call: _Call, asked: Asked, *, known: bool) -> tuple[int, int, bool]:
+    """The rows of a group, the tasks of a batch element, and whether shares are kept until their totals are known."""
+    queries, width = call.fields["queries"], TILE * call.lanes
+    rows, keeps = min(_ROWS, max(1, queries)), False
+    if not (asked.sums or asked.cells is not None):
+        return rows, -(-queries // rows), keeps
+    if not known:
+        fit = _SHARES // max(1, up(call.fields["keys"], width) * call.dtype.itemsize)
+        keeps = fit >= min(rows, _FEWEST)
+        rows = min(rows, fit) if keeps else rows
+    # Every task has its own sums: no more tasks than keep the threads busy.
+    return rows, max(1, min(-(-queries // rows), -(-4 * torch.get_num_threads() // max(1, call.batch)))), keeps
+
+
 def summarise(problem: Problem, asked: Asked, lse: Tensor | None = None, *, pools: bool = False) -> Summary:
-    """What is asked for of the weights, of which no more than those of a few rows are ever there.
+    """The requested summaries of the weights, of which no more than those of a few rows are in memory at once.
 
     Args:
         problem: The call.
-        asked: Which summaries.
+        asked: The requested summaries.
         lse: (..., n), each row's log-sum-exp, where it is known: no shares are kept then until it is.
         pools: Whether for the mean of the values too, without dropout; else they are not looked at.
 
@@ -315,23 +346,14 @@ def summarise(problem: Problem, asked: Asked, lse: Tensor | None = None, *, pool
     from dikkat.cpu.attention import summaries
 
     problem = problem.wide()
-    call, lead, limits = _Call.of(problem), problem.lead, problem.limits
-    fields, queries, keys = call.fields, limits.queries, limits.keys
-    width, by_task = TILE * call.lanes, asked.sums or asked.cells is not None
-    tiles, rows, keeps = -(-keys // width), min(_ROWS, max(1, queries)), False
-    if by_task and lse is None:
-        fit = _SHARES // max(1, tiles * width * problem.dtype.itemsize)
-        keeps = fit >= min(rows, _FEWEST)
-        rows = min(rows, fit) if keeps else rows
-    parts = -(-queries // rows)
-    if by_task:  # every task has its own sums: no more tasks than keep the threads busy
-        parts = max(1, min(parts, -(-4 * torch.get_num_threads() // max(1, call.batch))))
-    tasks = call.batch * parts
+    call, lead, queries, keys = _Call.of(problem), problem.lead, problem.limits.queries, problem.limits.keys
+    rows, parts, keeps = _divide_summary(call, asked, known=lse is not None)
+    fields, tasks, width = call.fields, call.batch * parts, TILE * call.lanes
     fields |= {"parts": parts, "rows": rows, "top": asked.top, "known": lse is not None, "keeps": keeps}
-    mean = None
-    if pools:
-        mean = call.means()
-    else:
+    fields["cell_rows"], fields["cell_cols"] = asked.cells or (0, 0)
+    fields["by_largest"] = asked.by_largest
+    mean = call.means() if pools else None
+    if not pools:
         call.pack(values=False)
     if lse is None:
         peak, whole = (call.new(name, *lead, queries) for name in ("peak", "total"))
@@ -343,25 +365,21 @@ def summarise(problem: Problem, asked: Asked, lse: Tensor | None = None, *, pool
     entropy = call.new("entropy", *lead, queries) if asked.entropy else None
     sums = call.zeros("key_sums_of_task", tasks, keys) if asked.sums else None
     cells = call.zeros("cells_of_task", tasks, *asked.cells) if asked.cells else None
-    fields["cell_rows"], fields["cell_cols"] = asked.cells or (0, 0)
-    fields["by_largest"] = asked.by_largest
-    kept, top = tiles if keeps else 1, rows * asked.top
+    kept, top = -(-keys // width) if keeps else 1, rows * asked.top
     call.run(
         summaries.summarise, tasks, scores=rows * width, weights=kept * rows * width, kept=width,
         weight=fields["padded"], query=rows * fields["padded"], mean=rows * fields["value_stride"], peaks=rows,
         sums=rows, drifts=rows, factors=rows, limits=rows, top_scores=top, top_places=top, tile_peaks=kept * rows,
     )  # fmt: skip
 
-    def joined(by_task: Tensor | None) -> Tensor | None:
-        """Join what the tasks of a batch element found."""
+    def joined(by_task: Tensor | None, *, by_largest: bool = False) -> Tensor | None:
+        """Join the results of a batch element's tasks."""
         if by_task is None:
             return None
-        each = by_task.reshape(*lead, tasks // max(1, call.batch), *by_task.shape[1:])
-        if asked.by_largest and by_task is cells:
-            return each.amax(len(lead)).to(problem.dtype)
-        return each.sum(len(lead)).to(problem.dtype)
+        each = by_task.reshape(*lead, parts if call.batch else 0, *by_task.shape[1:])
+        return (each.amax(len(lead)) if by_largest else each.sum(len(lead))).to(problem.dtype)
 
-    pooled = joined(cells)
+    pooled = joined(cells, by_largest=asked.by_largest)
     if pooled is not None and asked.cells and not asked.by_largest:
         pooled = pooled / cell_sizes(queries, keys, asked.cells).to(problem.dtype)
     return Summary(

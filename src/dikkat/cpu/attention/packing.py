@@ -78,7 +78,7 @@ def _exponential(x: Vector, highest: Vector, zero: Any) -> Vector:
 
 @inlined
 def clip(x: Vector, highest: Vector, zero: Any) -> Vector:
-    """As `problem.arithmetic.clip`: x within ±highest; NaN stays NaN."""
+    """x within ±highest, as in `problem.arithmetic.clip`; NaN stays NaN."""
     lowest = full(0, zero) - highest
     return where(highest < x, highest, where(x < lowest, lowest, x))
 

@@ -1,4 +1,4 @@
-"""What the launcher and the kernels of attention both know: the record of a call, and the sizes of tiles."""
+"""The record of a call of attention, and the sizes of tiles."""
 
 from dikkat.cpu.engine.record import Record
 
@@ -19,7 +19,7 @@ CALL = Record(
     """,
     doubles="key_sums_of_task cells_of_task",
     integers=" ".join(["lens exclude seeds top_keys", *(f"{name}_table" for name in _SHARED)]),
-    flags="mask key_astray",
+    flags="mask key_beyond",
     whole=" ".join(f"{name}_step" for name in _SHARED)
     + """
         parts part_rows rows group profile queries keys features padded values value_stride blocks bias_stride
@@ -31,7 +31,7 @@ CALL = Record(
         scores weights by_score in_fast dropped upstream kept weight weight_sums query query_peak query_sums
         query_exact mean peaks sums totals drifts factors score_sums value_sums key_sums top_scores tile_peaks
     """,
-    integer_regions="limits astray sharp exact_rows top_places",
+    integer_regions="limits beyond sweeps exact_rows top_places",
 )
 
 FEW = Record(

@@ -9,7 +9,7 @@ from dikkat.cpu.attention.record import FOLD
 from dikkat.cpu.attention.visibility import restrict
 from dikkat.cpu.engine.compile import inlined
 from dikkat.cpu.engine.elementary import exp
-from dikkat.cpu.engine.memory import Call, Work
+from dikkat.cpu.engine.memory import Call, Work, store_four
 from dikkat.cpu.engine.vectors import (
     Pointer,
     Vector,
@@ -35,15 +35,18 @@ def in_range(acc: Vector, peak: Vector, limit: Vector, zero: Any) -> Any:
 
 
 @inlined
-def _eight(
-    query: Pointer, c: int, k0: Vector, k1: Vector, k2: Vector, k3: Vector, k4: Vector, k5: Vector, k6: Vector,
-    k7: Vector, weight: Pointer, s: Vector,
-) -> tuple[Vector, Vector]:  # fmt: skip
-    """Numerator and denominator of Σ v/a over eight features."""
-    a0, a1 = s + spread(query, c) * k0, s + spread(query, c + 1) * k1
-    a2, a3 = s + spread(query, c + 2) * k2, s + spread(query, c + 3) * k3
-    a4, a5 = s + spread(query, c + 4) * k4, s + spread(query, c + 5) * k5
-    a6, a7 = s + spread(query, c + 6) * k6, s + spread(query, c + 7) * k7
+def _denominator(query: Pointer, key: Pointer, c: int, s: Vector, zero: Any) -> Vector:
+    """a = s + Q K of a feature, with a block of keys."""
+    return s + spread(query, c) * load(key, c * lanes_of(zero))
+
+
+@inlined
+def _eight(query: Pointer, key: Pointer, c: int, weight: Pointer, s: Vector, zero: Any) -> tuple[Vector, Vector]:
+    """Numerator and denominator of Σ v/a over eight features; of two rows in turn, a key is loaded once."""
+    a0, a1 = _denominator(query, key, c, s, zero), _denominator(query, key, c + 1, s, zero)
+    a2, a3 = _denominator(query, key, c + 2, s, zero), _denominator(query, key, c + 3, s, zero)
+    a4, a5 = _denominator(query, key, c + 4, s, zero), _denominator(query, key, c + 5, s, zero)
+    a6, a7 = _denominator(query, key, c + 6, s, zero), _denominator(query, key, c + 7, s, zero)
     n01, d01 = spread(weight, c) * a1 + spread(weight, c + 1) * a0, a0 * a1
     n23, d23 = spread(weight, c + 2) * a3 + spread(weight, c + 3) * a2, a2 * a3
     n45, d45 = spread(weight, c + 4) * a5 + spread(weight, c + 5) * a4, a4 * a5
@@ -58,15 +61,10 @@ def _additive_row(
     query: Pointer, key: Pointer, weight: Pointer, padded: int, s: Vector, zero: Any
 ) -> tuple[Vector, Vector]:
     """Σ v/a of a row with a block of keys, and the largest denominator."""
-    lanes = lanes_of(zero)
     acc = full(0, zero)
     peak = acc
     for c in range(0, padded, FOLD):
-        k = at(key, c * lanes)
-        numerator, denominator = _eight(
-            query, c, load(k, 0), load(k, lanes), load(k, 2 * lanes), load(k, 3 * lanes), load(k, 4 * lanes),
-            load(k, 5 * lanes), load(k, 6 * lanes), load(k, 7 * lanes), weight, s,
-        )  # fmt: skip
+        numerator, denominator = _eight(query, key, c, weight, s, zero)
         acc += numerator / denominator
         peak = maximum(peak, denominator)
     return acc, peak
@@ -76,18 +74,14 @@ def _additive_row(
 def _additive_rows(
     query: Pointer, key: Pointer, weight: Pointer, padded: int, s: Vector, zero: Any,
 ) -> tuple[Vector, Vector, Vector, Vector]:  # fmt: skip
-    """Likewise for two rows, which share their loads."""
-    lanes = lanes_of(zero)
+    """Σ v/a of two rows with a block of keys, and their largest denominators."""
     acc0 = full(0, zero)
     acc1, peak0, peak1 = acc0, acc0, acc0
     for c in range(0, padded, FOLD):
-        k = at(key, c * lanes)
-        k0, k1, k2, k3 = load(k, 0), load(k, lanes), load(k, 2 * lanes), load(k, 3 * lanes)
-        k4, k5, k6, k7 = load(k, 4 * lanes), load(k, 5 * lanes), load(k, 6 * lanes), load(k, 7 * lanes)
-        numerator, denominator = _eight(query, c, k0, k1, k2, k3, k4, k5, k6, k7, weight, s)
+        numerator, denominator = _eight(query, key, c, weight, s, zero)
         acc0 += numerator / denominator
         peak0 = maximum(peak0, denominator)
-        numerator, denominator = _eight(at(query, padded), c, k0, k1, k2, k3, k4, k5, k6, k7, weight, s)
+        numerator, denominator = _eight(at(query, padded), key, c, weight, s, zero)
         acc1 += numerator / denominator
         peak1 = maximum(peak1, denominator)
     return acc0, peak0, acc1, peak1
@@ -116,7 +110,7 @@ def _add_scores(scores: Pointer, place: int, share: Vector, whole: bool, zero: A
 
 @inlined
 def _visible(scores: Pointer, place: int, whole: bool, zero: Any) -> bool:
-    """Whether any key of the block is visible."""
+    """True where any key of the block is visible."""
     return whole or some(load(scores, place) != full(-np.inf, zero))
 
 
@@ -129,8 +123,8 @@ def _add_additive(
     hidden, begin = full(-np.inf, zero), full(0, zero)
     if not whole:
         begin = load(scores, place)
-    astray = where(in_range(acc, peak, full(call.limit, zero), zero), hidden, begin)
-    if some(astray != hidden):
+    beyond = where(in_range(acc, peak, full(call.limit, zero), zero), hidden, begin)
+    if some(beyond != hidden):
         acc = _additive_exact(call, b, i, j, weight, zero)
     _add_scores(scores, place, constant + factor * acc, whole, zero)
 
@@ -203,10 +197,9 @@ def distance_scores(
             place, keys = i * width + block * lanes, at(key, block * size * lanes)
             if whole and block + 4 <= blocks:
                 s0, s1, s2, s3 = _four_squares(row, keys, size, zero)
-                store(scores, place, log_profile(profile, s0, zero))
-                store(scores, place + lanes, log_profile(profile, s1, zero))
-                store(scores, place + 2 * lanes, log_profile(profile, s2, zero))
-                store(scores, place + 3 * lanes, log_profile(profile, s3, zero))
+                s0, s1 = log_profile(profile, s0, zero), log_profile(profile, s1, zero)
+                s2, s3 = log_profile(profile, s2, zero), log_profile(profile, s3, zero)
+                store_four(scores, place, lanes, s0, s1, s2, s3)
                 block += 4
                 continue
             if _visible(scores, place, whole, zero):

@@ -1,15 +1,15 @@
-"""Summaries of the weights in tiles, for the three pair functions, compiled by Numba: the map is never there.
+"""Summaries of the weights in tiles, for the three pair functions, compiled by Numba, without the map in memory.
 
-A task is every so manieth group of rows of one batch element, so that all tasks have as much to do where later rows see
+A task is every `parts`-th group of rows of one batch element, so that all tasks have as much to do where later rows see
 more keys. One walk over the tiles of keys finds each row's peak and total, unless its log-sum-exp is known, its largest
 scores and what its entropy is made of; and, where values are given, their mean: all that is then the forward, and the
 rest its by-products. A running peak p that grows to p' shrinks what was found by e^(p − p'), and
 
     Σ e^(s − p') (s − p') = e^(p − p') (Σ e^(s − p) (s − p) + (p − p') Σ e^(s − p)).
 
-Sums over rows, by key and by cell of a coarse map, want each row's final total. Where the shares e^(score − peak so
-far) of a group's rows with all keys fit into the scratch, they are kept, and what has become of each row's factor is
-multiplied at the end; else a second walk makes the scores once more. These sums are in float64 from one group of rows
+Sums over rows, by key and by cell of a coarse map, need each row's final total. Where the shares e^(score − peak so
+far) of a group's rows with all keys fit into the scratch, they are kept and multiplied by each row's factor
+at the end; else a second walk makes the scores once more. These sums are in float64 from one group of rows
 to the next: tens of thousands of rows are added up.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from dikkat.cpu.attention.kernel import average, base_of, by_total, finish_row, rescale
+from dikkat.cpu.attention.kernel import average, finish_row
 from dikkat.cpu.attention.packing import pack_rows, pack_weight
 from dikkat.cpu.attention.record import CALL, TILE
 from dikkat.cpu.attention.scores import tile_scores
@@ -33,7 +33,6 @@ from dikkat.cpu.engine.vectors import (
     claim,
     full,
     lanes_of,
-    largest,
     load,
     maximum,
     pointer,
@@ -43,35 +42,16 @@ from dikkat.cpu.engine.vectors import (
     total,
     where,
 )
-
-
-@inlined
-def _largest_of(scores: Pointer, blocks: int, zero: Any) -> float:
-    """The largest of a row's scores in a tile."""
-    top = load(scores, 0)
-    for block in range(1, blocks):
-        top = maximum(load(scores, block * lanes_of(zero)), top)
-    return largest(top)
-
-
-@inlined
-def _share(scores: Pointer, shares: Pointer, blocks: int, peak: float, zero: Any) -> float:
-    """Write a row's shares e^(score − peak) in a tile; return their sum."""
-    lanes, base, acc = lanes_of(zero), full(base_of(peak, zero), zero), full(0, zero)
-    for block in range(blocks):
-        share = exp(load(scores, block * lanes) - base)
-        store(shares, block * lanes, share)
-        acc += share
-    return total(acc)
+from dikkat.cpu.softmax import base_of, by_total, largest_of, rescale, write_shares
 
 
 @inlined
 def _share_and_drift(
     scores: Pointer, shares: Pointer, blocks: int, peak: float, lowest: float, zero: Any
 ) -> tuple[float, float]:
-    """Likewise; and Σ share · (score − peak), to which a hidden key adds 0 times the lowest number."""
+    """Write a row's shares in a tile; return their sum and Σ share · (score − peak)."""
     lanes, base, acc = lanes_of(zero), full(base_of(peak, zero), zero), full(0, zero)
-    least, drift = full(lowest, zero), full(0, zero)
+    least, drift = full(lowest, zero), full(0, zero)  # a hidden key adds 0 times the lowest number
     for block in range(blocks):
         away = load(scores, block * lanes) - base
         share = exp(away)
@@ -177,7 +157,7 @@ def _add_tile(
 
 @inlined
 def _begin_row(call: Call, row: int, i: int, work: Work, zero: Any) -> None:
-    """A row of which nothing is known but, perhaps, its log-sum-exp."""
+    """Clear a row's results, but for its log-sum-exp where that is known."""
     work.peaks[i], work.sums[i], work.drifts[i], work.factors[i] = -np.inf, zero, zero, 1.0
     if call.known:
         work.peaks[i], work.sums[i] = pointer(call.peak, zero)[row], pointer(call.total, zero)[row]
@@ -187,7 +167,7 @@ def _begin_row(call: Call, row: int, i: int, work: Work, zero: Any) -> None:
 
 @inlined
 def _grow(call: Call, i: int, higher: float, work: Work, zero: Any) -> None:
-    """Raise a row's peak: what was found shrinks."""
+    """Raise a row's peak, and shrink its sums."""
     before = work.peaks[i]
     work.peaks[i] = higher
     if higher > before > -np.inf:
@@ -204,8 +184,8 @@ def _grow(call: Call, i: int, higher: float, work: Work, zero: Any) -> None:
 def _add_to_row(
     call: Call, i: int, j0: int, blocks: int, scores: Pointer, shares: Pointer, lowest: float, work: Work, zero: Any
 ) -> None:
-    """Write a row's shares in a tile; grow its peak and total, and what its entropy and largest weights are made of."""
-    highest = _largest_of(scores, blocks, zero)
+    """Write a row's shares in a tile; update its peak, total, largest scores and the sum behind its entropy."""
+    highest = largest_of(scores, blocks, zero)
     if call.known:
         work.drifts[i] += _weigh(scores, shares, blocks, work.peaks[i], by_total(work.sums[i], zero), zero)
     else:
@@ -214,7 +194,7 @@ def _add_to_row(
             added, drift = _share_and_drift(scores, shares, blocks, work.peaks[i], lowest, zero)
             work.drifts[i] += drift
         else:
-            added = _share(scores, shares, blocks, work.peaks[i], zero)
+            added = write_shares(scores, shares, blocks, work.peaks[i], zero)
         work.sums[i] += added
     if call.top != 0 and highest > work.top_scores[(i + 1) * call.top - 1]:
         kept, places = at(work.top_scores, i * call.top), at(work.top_places, i * call.top)
@@ -223,7 +203,7 @@ def _add_to_row(
 
 @inlined
 def _settle(call: Call, tile: int, rows: int, work: Work, zero: Any) -> None:
-    """The factors that turn the kept shares of a tile into weights."""
+    """Write the factors that turn the kept shares of a tile into weights."""
     for i in range(rows):
         then, factor = work.tile_peaks[tile * call.rows + i], zero
         if then > -np.inf:
@@ -233,7 +213,7 @@ def _settle(call: Call, tile: int, rows: int, work: Work, zero: Any) -> None:
 
 @inlined
 def _finish_row(call: Call, row: int, i: int, work: Work, zero: Any) -> None:
-    """Write what was found of a row."""
+    """Write a row's results."""
     peak, whole = work.peaks[i], work.sums[i]
     base, by = base_of(peak, zero), by_total(whole, zero)
     if call.mean != 0:
@@ -258,7 +238,7 @@ _workplace = workplace_of(CALL)
 
 @Kernel
 def summarise(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
-    """Compute each row's peak and total unless they are known, its mean if that is wanted, and what is asked for."""
+    """Compute each row's peak and total unless they are known, and the requested summaries."""
     layout, lowest = CALL.layout(__name__), np.finfo(type(zero)).min
 
     def summarise(record: Any) -> None:

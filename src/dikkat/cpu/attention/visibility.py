@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from dikkat.cpu.engine.compile import inlined
-from dikkat.cpu.engine.memory import Call
+from dikkat.cpu.engine.memory import Call, flags_at, number_at
 from dikkat.cpu.engine.vectors import Pointer, at, full, lane_numbers, lanes_of, load, pointer, store, where
 
 
@@ -13,7 +13,7 @@ from dikkat.cpu.engine.vectors import Pointer, at, full, lane_numbers, lanes_of,
 def owner(step: int, table: int, b: int) -> int:
     """The index of the operand's batch element that belongs to batch element b."""
     if table != 0:
-        return pointer(table, np.int64(0))[b]
+        return number_at(table, b)
     return step * b
 
 
@@ -25,9 +25,24 @@ def limit_of(call: Call, b: int, i: int) -> int:
         limit = min(limit, max(0, i + 1 + call.keys - call.queries))
     if call.lens != 0:
         own = owner(call.lens_step, call.lens_table, b)
-        place = own * (call.queries if call.lens_row else 1) + i * call.lens_row
-        limit = min(limit, max(0, pointer(call.lens, np.int64(0))[place]))
+        own = own * (call.queries if call.lens_row else 1) + i * call.lens_row
+        limit = min(limit, max(0, number_at(call.lens, own)))
     return limit
+
+
+@inlined
+def excluded_of(call: Call, b: int, i: int) -> int:
+    """The key that row i alone may not see, of a call that excludes some."""
+    own = owner(call.exclude_step, call.exclude_table, b)
+    return number_at(call.exclude, own * (call.queries if call.exclude_row else 1) + i * call.exclude_row)
+
+
+@inlined
+def mask_of(call: Call, b: int, i: int) -> Pointer:
+    """The mask of row i, of a call that has one; a key's flag is at its number times `mask_col`."""
+    own = owner(call.mask_step, call.mask_table, b)
+    rows, cols = (call.queries if call.mask_row else 1), (call.keys if call.mask_col else 1)
+    return flags_at(call.mask, (own * rows + i * call.mask_row) * cols)
 
 
 @inlined
@@ -73,16 +88,12 @@ def restrict(
             else:
                 store(row, block * lanes, where(number < full(left, zero), begin, hidden))
         if has_mask:
-            own = owner(call.mask_step, call.mask_table, b)
-            rows_of, cols_of = (call.queries if call.mask_row else 1), (call.keys if call.mask_col else 1)
-            mask = at(pointer(call.mask, np.uint8(0)), (own * rows_of + (i0 + i) * call.mask_row) * cols_of)
+            mask = mask_of(call, b, i0 + i)
             for j in range(min(blocks * lanes, call.keys - j0)):
                 if mask[(j0 + j) * call.mask_col] == 0:
                     row[j] = -np.inf
         if has_exclude:
-            own = owner(call.exclude_step, call.exclude_table, b)
-            place = own * (call.queries if call.exclude_row else 1) + (i0 + i) * call.exclude_row
-            j = pointer(call.exclude, np.int64(0))[place] - j0
+            j = excluded_of(call, b, i0 + i) - j0
             if 0 <= j < blocks * lanes:
                 row[j] = -np.inf
     return False
@@ -90,7 +101,7 @@ def restrict(
 
 @inlined
 def _random_bits(seed: Any, index: Any) -> Any:
-    """As `problem.arithmetic.random_bits`."""
+    """32 random bits for an index, as in `problem.arithmetic.random_bits`."""
     low = np.uint64(0xFFFFFFFF)
     bits = (index * np.uint64(0x9E3779B1) + seed) & low
     bits = ((bits ^ (bits >> np.uint64(16))) * np.uint64(0x7FEB352D)) & low

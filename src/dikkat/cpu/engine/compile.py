@@ -1,4 +1,4 @@
-"""How kernels are compiled, and kept on disk between processes."""
+"""The compilation of kernels, and their cache on disk between processes."""
 
 import ctypes
 import warnings
@@ -18,17 +18,16 @@ from dikkat.storage.locks import locked
 # Division by zero is ∞, not an error.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": set(FLAGS)}
 
-# Of a kernel: the address of a call's record.
+# A kernel takes the address of a call's record.
 _SIGNATURE = types.void(types.voidptr)
 
-# Called from compiled code alone: without what Python would need to call them, they compile faster. No call of one is
-# left in a kernel's code: Numba compiles them alone too, under the names that the kernel would call, and a process runs
-# whichever it met first. The two round differently, so that the process that compiles would come to other bits.
+# Functions for compiled code alone: without wrappers for Python they compile faster. They are always inlined, since
+# Numba also compiles each alone, with other roundings, and a process that had compiled both might run either.
 inlined = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, **_OPTIONS)
 
 
 class Kernel:
-    """A function that is compiled for one type of number, and one variant, when it is first asked for.
+    """A function that is compiled for one type of number, and one variant, when it is first called.
 
     Args:
         make: Given a zero of the type, and the flags of a variant if there are several, returns the function to
@@ -44,7 +43,7 @@ class Kernel:
         """The compiled function, as ctypes calls it: without Python's lock."""
         found = self._compiled.get((dtype, flags))
         if found is None:
-            with self._lock:  # several threads may ask first
+            with self._lock:  # several threads may call first
                 found = self._compiled.get((dtype, flags)) or _compile(self._make(dtype.type(0), *flags))
                 self._compiled[dtype, flags] = found
         return found[1]
@@ -53,30 +52,39 @@ class Kernel:
 def _compile(function: Callable[[Any], None]) -> tuple[Any, Any]:
     """Compile, through the cache on disk if it has a folder; return the compiled function, to keep, and its handle."""
 
-    def compiled(kept: bool) -> Any:
+    def compiled(cached: bool) -> Any:
         made = Callback(function, (_SIGNATURE.args, _SIGNATURE.return_type), locals={}, options=_OPTIONS)
-        if kept:
+        if cached:
             made.enable_caching()
         made.compile()
         return made
 
     try:
-        with _alone(function):
-            found = compiled(kept=True)
+        with _compiling(function):
+            result = compiled(cached=True)
     except Exception as error:
-        if not (_nowhere(error) or _forget(function)):
-            raise
-        # A damaged cache file raises nearly anything; an error that comes again is not the cache's.
-        found = compiled(kept=not _nowhere(error))
-        _warn() if _nowhere(error) else _warn_of_damage(type(error).__name__)
-    return found, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(found.address)
+        if _cannot_write(error):
+            result = compiled(cached=False)
+            _warn(
+                "Numba finds no folder that it can write compiled kernels to: they are compiled again in every "
+                "process, which takes seconds. Set NUMBA_CACHE_DIR to one"
+            )
+        else:  # a damaged cache file raises nearly anything; an error that comes again is not the cache's
+            try:
+                FunctionCache(function).flush()
+            except OSError:
+                raise error from None
+            result = compiled(cached=True)
+            damage = type(error).__name__
+            _warn(f"a compiled kernel in Numba's cache was damaged ({damage}): it is compiled again and replaced")
+    return result, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(result.address)
 
 
 @contextmanager
-def _alone(function: Callable[[Any], None]) -> Iterator[None]:
-    """Of several processes that miss a kernel, one compiles it, and the others wait and find it.
+def _compiling(function: Callable[[Any], None]) -> Iterator[None]:
+    """The lock under which one of several processes that miss a kernel compiles it, while the others wait for it.
 
-    Side by side, they would also give two kernels of one function the same file, if they keep them at the same moment.
+    Without it, two kernels of one function that are cached at the same moment would get the same file.
     """
     with ExitStack() as stack:
         if not is_kept(function, _SIGNATURE):
@@ -87,33 +95,12 @@ def _alone(function: Callable[[Any], None]) -> Iterator[None]:
         yield
 
 
-def _nowhere(error: Exception) -> bool:
-    """Whether the error says that there is no folder to write to, or no room in it."""
+def _cannot_write(error: Exception) -> bool:
+    """True for an error that says that there is no folder to write to, or no room in it."""
     return isinstance(error, OSError) or (isinstance(error, RuntimeError) and "cannot cache" in str(error))
 
 
-def _forget(function: Callable[[Any], None]) -> bool:
-    """Discard a function's files on disk; return False if that fails."""
-    try:
-        FunctionCache(function).flush()
-    except OSError:
-        return False
-    return True
-
-
 @cache
-def _warn() -> None:
+def _warn(text: str) -> None:
     """Warn once, whatever the warning filters are."""
-    warnings.warn(
-        "Numba finds no folder that it can write compiled kernels to: they are compiled again in every process, "
-        "which takes seconds. Set NUMBA_CACHE_DIR to one",
-        stacklevel=1,
-    )
-
-
-@cache
-def _warn_of_damage(error: str) -> None:
-    """Warn once, whatever the warning filters are."""
-    warnings.warn(
-        f"a compiled kernel in Numba's cache was damaged ({error}): it is compiled again and replaced", stacklevel=1
-    )
+    warnings.warn(text, stacklevel=1)

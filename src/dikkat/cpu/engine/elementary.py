@@ -20,10 +20,10 @@ from dikkat.cpu.engine.vectors import (
     I64,
     Vector,
     VectorType,
+    built,
     call_llvm,
     full,
-    llvm_type,
-    maximum,
+    magnitude,
     splat_constant,
     where,
 )
@@ -39,7 +39,7 @@ def _polynomial(builder: Any, x: Any, coefficients: Sequence[float]) -> Any:
 
 
 class _Format:
-    """What `exp` and `log` know of a type: its bits, and how far their series must go."""
+    """The bits of a type, and the lengths of the series for it."""
 
     def __init__(self, kind: VectorType) -> None:
         single = kind.element == types.float32
@@ -64,8 +64,8 @@ def exp(typingctx: Any, vector: Any) -> Any:
     """e^x to one unit in the last place; 0 where that is below the smallest normal number, capped at the largest."""
     form = _Format(vector)
 
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        (x,), kind = args, llvm_type(vector)
+    def build(builder: Any, x: Any) -> Any:
+        kind = x.type
 
         def constant(value: float) -> Any:
             return splat_constant(kind, value)
@@ -84,7 +84,7 @@ def exp(typingctx: Any, vector: Any) -> Any:
         below = builder.select(builder.fcmp_unordered("uno", x, x), x, constant(0.0))
         return builder.select(inside, value, below)
 
-    return vector(vector), build
+    return vector(vector), built(build)
 
 
 def _times_power(builder: Any, value: Any, n: Any, form: _Format) -> Any:
@@ -94,7 +94,7 @@ def _times_power(builder: Any, value: Any, n: Any, form: _Format) -> Any:
 
 
 def _shortened(series: Sequence[float], terms: int, domain: tuple[float, float]) -> list[float]:
-    """Coefficients of a polynomial for a power series, the constant term first: its own, and a share of what follows.
+    """Coefficients of a polynomial for a power series, the constant term first: its own, and a share of the rest's.
 
     The rest alone goes through the zeros of a Chebyshev polynomial: the whole would lose some bits on the way, and the
     value at 0 would not be the series' own.
@@ -124,13 +124,12 @@ def small_tanh(typingctx: Any, vector: Any) -> Any:
     form = _Format(vector)
     coefficients = _shortened(_tanh_series(form.tanh_terms + 24), form.tanh_terms, (0.0, SMALL_TANH**2))
 
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        (x,) = args
+    def build(builder: Any, x: Any) -> Any:
         square = builder.fmul(x, x, flags=FLAGS)
         rest = builder.fmul(square, _polynomial(builder, square, coefficients), flags=FLAGS)
         return call_llvm(builder, "fma", x, rest, x)
 
-    return vector(vector), build
+    return vector(vector), built(build)
 
 
 @intrinsic
@@ -140,8 +139,8 @@ def exp2(typingctx: Any, vector: Any) -> Any:
     series = [_LN2**k / factorial(k) for k in range(form.exp2_terms + 8)]
     coefficients = _shortened(series, form.exp2_terms, (-0.5, 0.5))
 
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        (x,), kind = args, llvm_type(vector)
+    def build(builder: Any, x: Any) -> Any:
+        kind = x.type
         low = splat_constant(kind, 1.0 - form.bias)
         inside = builder.fcmp_ordered(">=", x, low)
         x = builder.select(inside, x, low)
@@ -150,7 +149,7 @@ def exp2(typingctx: Any, vector: Any) -> Any:
         value = _times_power(builder, value, n, form)
         return builder.select(inside, value, splat_constant(kind, 0.0))
 
-    return vector(vector), build
+    return vector(vector), built(build)
 
 
 @intrinsic
@@ -158,8 +157,8 @@ def log(typingctx: Any, vector: Any) -> Any:
     """ln x for positive normal x, to three units in the last place; to one where |ln x| ≥ 1."""
     form = _Format(vector)
 
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        (x,), kind = args, llvm_type(vector)
+    def build(builder: Any, x: Any) -> Any:
+        kind = x.type
         # x = 2^n y with y in [√½, √2): the mantissa's bits, counted from those of √½.
         root = form.whole(0x3F3504F3 if form.mantissa == 23 else 0x3FE6A09E667F3BCD)
         bits = builder.bitcast(x, form.integer)
@@ -175,7 +174,7 @@ def log(typingctx: Any, vector: Any) -> Any:
         )
         return builder.fadd(builder.fmul(power, splat_constant(kind, form.ln2[0])), low, flags=("contract",))
 
-    return vector(vector), build
+    return vector(vector), built(build)
 
 
 @inlined
@@ -189,6 +188,6 @@ def sigmoid(x: Vector, zero: Any) -> Vector:
 def tanh(x: Vector, zero: Any) -> Vector:
     """tanh x, to two units in the last place."""
     one, two, nothing = full(1, zero), full(2, zero), full(0, zero)
-    away = maximum(x, nothing - x)
+    away = magnitude(x)
     large = one - two / (one + exp(two * away))
     return where(away < full(SMALL_TANH, zero), small_tanh(x), where(x < nothing, nothing - large, large))

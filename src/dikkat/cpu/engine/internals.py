@@ -1,4 +1,4 @@
-"""What is used of Numba beside its documented interface, named here and nowhere else: a new version may move it."""
+"""The parts of Numba beside its documented interface, which a new version may move: no other module names them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,12 +24,12 @@ __all__ = [
 
 
 def index_of(function: Callable[..., Any]) -> Path:
-    """The file in which Numba writes down what it has compiled of a function."""
+    """The file in which Numba lists the compiled versions of a function."""
     return Path(FunctionCache(function)._cache_file._index_path)
 
 
 def is_kept(function: Callable[..., Any], of: Any) -> bool:
-    """Whether a function is compiled for a signature and this processor, as far as its index says."""
+    """True where a function's index has it compiled for a signature and this processor."""
     cache = FunctionCache(function)
     return cache._index_key(of, cpu_target.target_context.codegen()) in cache._cache_file._load_index()
 
@@ -41,15 +41,15 @@ class _Cache(FunctionCache):
     """
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """What was compiled before; None where there is nothing."""
+        """A function that was compiled before; None where there is none."""
         rtsys.initialize(target_context)  # what a compiled function may call
         with self._guard_against_spurious_io_errors():
             return self._load_overload(sig, target_context)
 
 
 class Callback(CFunc):
-    """What `numba.cfunc` makes, with such a cache."""
+    """A C callback, as `numba.cfunc` makes it, with this cache."""
 
     def enable_caching(self) -> None:
-        """Keep it on disk."""
+        """Use the cache on disk."""
         self._cache = _Cache(self._pyfunc)

@@ -3,6 +3,7 @@
 from collections import namedtuple
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from numba import types
 from numba.extending import intrinsic
@@ -10,7 +11,20 @@ from numba.extending import intrinsic
 from dikkat.cpu.engine.compile import inlined
 from dikkat.cpu.engine.internals import cgutils
 from dikkat.cpu.engine.record import Record
-from dikkat.cpu.engine.vectors import I64, Pointer, full, lanes_of, load, store
+from dikkat.cpu.engine.vectors import (
+    I64,
+    Pointer,
+    Vector,
+    at,
+    full,
+    gather,
+    lane_numbers,
+    lanes_of,
+    load,
+    pointer,
+    store,
+    where,
+)
 
 # In a kernel's signature: a call's record, and the pointers to a worker's regions, by name.
 Call: TypeAlias = Any
@@ -53,10 +67,51 @@ def workplace_of(record: Record) -> Any:
 
 
 @inlined
+def numbers_at(address: int, index: int) -> Pointer:
+    """The whole numbers at an address, from an index on."""
+    return at(pointer(address, np.int64(0)), index)
+
+
+@inlined
+def doubles_at(address: int, index: int) -> Pointer:
+    """The float64 numbers at an address, from an index on."""
+    return at(pointer(address, 0.0), index)
+
+
+@inlined
+def flags_at(address: int, index: int) -> Pointer:
+    """The booleans at an address, from an index on."""
+    return at(pointer(address, np.uint8(0)), index)
+
+
+@inlined
+def number_at(address: int, index: int) -> int:
+    """The whole number at an index behind an address."""
+    return pointer(address, np.int64(0))[index]
+
+
+@inlined
+def store_four(memory: Pointer, index: int, step: int, v0: Vector, v1: Vector, v2: Vector, v3: Vector) -> None:
+    """Write four vectors, from an index on and `step` numbers apart."""
+    store(memory, index, v0)
+    store(memory, index + step, v1)
+    store(memory, index + 2 * step, v2)
+    store(memory, index + 3 * step, v3)
+
+
+@inlined
 def clear(memory: Pointer, count: int, zero: Any) -> None:
     """Set so many numbers to 0, and perhaps some more, less than a vector."""
     for place in range(0, count, lanes_of(zero)):
         store(memory, place, full(0, zero))
+
+
+@inlined
+def load_part(row: Pointer, c: int, size: int, zero: Any) -> Vector:
+    """A vector of a row's numbers from c on, 0 beyond the last."""
+    if c + lanes_of(zero) <= size:
+        return load(row, c)
+    return where(lane_numbers(zero) < full(size - c, zero), gather(row, c, 1, size - c), full(0, zero))
 
 
 @inlined

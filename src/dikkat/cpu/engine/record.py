@@ -1,12 +1,12 @@
-"""What a launcher writes and a compiled kernel reads, declared once.
+"""The records that launchers write and compiled kernels read, declared once.
 
 A `Record` names the fields of an operation's calls and the regions of a worker's scratch memory; a `Call` is one record
 while it is filled. Sizes, offsets and alignment are derived here and nowhere else: a kernel finds an address at
 `call.<field>`, and a region at `call.<region>_at` bytes from where its worker's scratch begins (`memory.workplace_of`).
 
 With the environment variable `DIKKAT_FENCES=1`, every region, and every output made by `Call.new`, lies between two
-fences of a known pattern, which are looked at after each call: a write outside is an error that names the region, and
-not a corrupted heap.
+fences of a known pattern, which are checked after each call: a write outside is an error that names the region, and not
+a corrupted heap.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ BYTES = 64
 FENCE = 4 * BYTES if os.environ.get("DIKKAT_FENCES") == "1" else 0
 """Bytes of a fence; 0 for none."""
 _PATTERN = 0xA5
-# Of tasks that were claimed, and of workers.
+# How many tasks are claimed, and how many workers have begun.
 _COUNTERS = Struct("2q")
 _WHOLE, _REAL = Struct("q"), Struct("d")
 NUMPY = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
@@ -45,7 +45,7 @@ def up(count: int, step: int) -> int:
 
 
 class Record:
-    """The fields of an operation's calls, and the regions of a worker's scratch, by kind; names are apart by spaces.
+    """The fields of an operation's calls, and the regions of a worker's scratch, by kind; names are split by spaces.
 
     Args:
         numbers: Addresses of numbers of the type that the call computes in.
@@ -83,7 +83,7 @@ class Record:
         self.memory = ctypes.c_char * (self.counters + _COUNTERS.size)
 
     def place(self, name: str) -> int:
-        """How many fields, of 8 bytes each, lie before one."""
+        """The number of fields, of 8 bytes each, before one."""
         at: int = self.places[name][2]
         return at // 8
 
@@ -91,7 +91,7 @@ class Record:
     def layout(self, module: str) -> np.dtype[Any]:
         """The record as the kernels of a module read it.
 
-        A kernel closes over this type, which makes the state of the sources part of what is looked for on disk.
+        A kernel closes over this type, which makes the state of the sources part of its key in the cache on disk.
         """
         whole = [(name, np.int64) for name in self._whole]
         digest = f"source_{_source_digest(module)}"
@@ -136,7 +136,7 @@ class Fields:
         self.memory = record.memory() if values is None else record.memory.from_buffer_copy(values)
 
     def copy(self) -> "Fields":
-        """The same values, to change apart."""
+        """A copy that can be changed on its own."""
         return Fields(self.record, self.memory)
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -165,7 +165,7 @@ class Call:
         fields: The record's values, by name.
         kept: Tensors, by the name of the field with their address.
         lanes: How many numbers a vector has.
-        alone: Whether the caller's thread does all tasks, which are so small that others would be woken for nothing.
+        alone: Whether the caller's thread does all tasks, which are too small to wake others for.
     """
 
     alone = False
@@ -179,7 +179,7 @@ class Call:
         self._regions: tuple[dict[str, tuple[int, int]], int] = {}, 0
 
     def again(self) -> Self:
-        """Another call with the same values, which can be changed apart; keeping alive what they point to is ours."""
+        """Another call with the same values, to be changed on its own; this one keeps alive what they point to."""
         made = object.__new__(type(self))
         made.__dict__ |= self.__dict__
         made.fields, made.kept, made._fenced = self.fields.copy(), {}, {}
@@ -215,17 +215,17 @@ class Call:
         return self.point(name, torch.zeros(shape, dtype=self.kind(name), device="cpu"))
 
     def lay_out(self, **regions: int) -> None:
-        """Say once how many numbers each region has, for each worker, in this call and in those made `again` of it."""
+        """Set the size of each region, in numbers for each worker, for this call and those made `again` of it."""
         self._regions = places, _ = _layout(self.record, self.dtype, tuple(regions.items()), FENCE)
         self.fields |= {name: start for name, (start, _) in places.items()}
 
     @property
     def room_size(self) -> int:
-        """The bytes of a worker's scratch, as it was laid out."""
+        """The bytes of a worker's scratch."""
         return self._regions[1]
 
     def room(self, workers: int) -> tuple[Tensor, int]:
-        """Scratch for so many workers, as it was laid out, and its address."""
+        """Scratch for so many workers, and its address."""
         return _room(workers, self.room_size, kept=self.alone)
 
     def run(self, kernel: Callable[..., Any], tasks: int, **regions: int) -> None:
@@ -243,12 +243,12 @@ class Call:
         """Run a kernel as `run` does, in parts of about `threads.PART` seconds, `first` the first one's tasks.
 
         Yields:
-            How many tasks are done. Between two parts Python hears of Ctrl-C.
+            How many tasks are done. Ctrl-C is handled between two parts.
         """
         return threads.by_parts(self._by(kernel, tasks, regions), tasks, first)
 
     def _by(self, kernel: Callable[..., Any], tasks: int, regions: dict[str, int]) -> Callable[[int, int], None]:
-        """What runs the kernel on the tasks from one number to another."""
+        """A function that runs the kernel on the tasks from one number to another."""
         number = 1 if self.alone else torch.get_num_threads()  # as many workers
         places, size = self._regions
         if regions:
@@ -285,7 +285,7 @@ _KEPT, _LARGEST_KEPT = _Kept(), 2**18
 
 
 def _room(workers: int, size: int, *, kept: bool) -> tuple[Tensor, int]:
-    """Scratch memory for so many workers, and its address; the thread's own, if that may be."""
+    """Scratch memory for so many workers, and its address; the thread's own where `kept` and not too large."""
     if FENCE:
         room, address = addresses.made((workers, size), torch.uint8)
         return room.fill_(_PATTERN), address
@@ -294,7 +294,7 @@ def _room(workers: int, size: int, *, kept: bool) -> tuple[Tensor, int]:
     if size > _KEPT.size:
         more = max(2 * size, BYTES)
         _KEPT.room = addresses.made((1, more), torch.uint8)  # at once: an interrupt must not leave half of it
-        _KEPT.size = more  # last: where no memory is had, the old size stands
+        _KEPT.size = more  # last: where memory runs out, the old size stands
     return _KEPT.room
 
 
@@ -302,7 +302,7 @@ def _room(workers: int, size: int, *, kept: bool) -> tuple[Tensor, int]:
 def _layout(
     record: Record, dtype: torch.dtype, regions: tuple[tuple[str, int], ...], fence: int
 ) -> tuple[dict[str, tuple[int, int]], int]:
-    """By its field's name, where each region begins, at a vector's boundary, and its bytes; and how many in all."""
+    """The offset of each region, at a vector's boundary, and its bytes, by its field's name; and the bytes in all."""
     places, end = {}, 0
     for name, count in regions:
         size = count * (record.regions[name] or dtype).itemsize
@@ -312,7 +312,7 @@ def _layout(
 
 
 def _check(name: str, room: Tensor, start: int, size: int) -> None:
-    """The fences of a region of so many bytes are whole, in every row of the room."""
+    """Raise an error where a fence of a region of so many bytes is damaged, in any row of the room."""
     end = start + up(size, BYTES)
     for side, fence in (("before", room[:, start - FENCE : start]), ("behind", room[:, end : end + FENCE])):
         if bool((fence != _PATTERN).any()):

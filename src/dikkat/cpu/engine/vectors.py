@@ -1,8 +1,8 @@
 """Vectors for Numba: 64 bytes of numbers, with arithmetic, loads and stores.
 
-Numba leaves it to LLVM to find vectors in loops over arrays; what it finds depends on the machine's settings, and
-accumulators do not stay in registers. Here a kernel says what is a vector: 16 lanes of float32 or 8 of float64, which
-LLVM turns into one, two or four registers of the machine it runs on.
+Numba leaves it to LLVM to vectorise loops over arrays; the result depends on the machine's settings, and accumulators
+do not stay in registers. Here a kernel names its vectors: 16 lanes of float32 or 8 of float64, which LLVM turns into
+one, two or four registers of the machine it runs on.
 
 Memory is reached through typed pointers, without bounds or wraparound.
 """
@@ -116,9 +116,14 @@ def splat_constant(kind: ir.VectorType, value: float) -> Any:
     return ir.Constant(kind, [value] * kind.count)
 
 
-def built(build: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """How an intrinsic is built from LLVM's values of its arguments alone."""
-    return lambda context, builder, sig, args: build(builder, args)
+def built(build: Callable[..., Any]) -> Callable[..., Any]:
+    """An intrinsic's code, from a function of LLVM's builder and values of the arguments."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        result = build(builder, *args)
+        return context.get_dummy_value() if sig.return_type == types.void else result
+
+    return codegen
 
 
 @intrinsic
@@ -133,134 +138,116 @@ def pointer(typingctx: Any, address: Any, like: Any) -> Any:
 
 @intrinsic
 def address(typingctx: Any, number: Any) -> Any:
-    """The same address, as `carray` takes it."""
-
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], context.get_value_type(sig.return_type))
-
-    return types.voidptr(types.intp), build
+    """An address in the form that `carray` takes."""
+    return types.voidptr(types.intp), built(lambda builder, n: builder.inttoptr(n, ir.IntType(8).as_pointer()))
 
 
 @intrinsic
 def at(typingctx: Any, base: Any, index: Any) -> Any:
     """The pointer to element `index`."""
-    return base(base, types.intp), built(lambda builder, args: builder.gep(args[0], [args[1]]))
+    return base(base, types.intp), built(lambda builder, base, index: builder.gep(base, [index]))
 
 
 @intrinsic
 def bits_of(typingctx: Any, base: Any) -> Any:
-    """The same memory as 16-bit integers."""
-    return types.CPointer(types.uint16)(base), built(lambda builder, args: builder.bitcast(args[0], _HALF.as_pointer()))
+    """Memory as 16-bit integers."""
+    return types.CPointer(types.uint16)(base), built(lambda builder, base: builder.bitcast(base, _HALF.as_pointer()))
 
 
-def vector_at(builder: Any, base: Any, index: Any, kind: VectorType) -> tuple[Any, Any]:
-    """The pointer to the vector that begins at element `index`, and its alignment: that of one element."""
-    spot = builder.gep(base, [index])
-    return builder.bitcast(spot, llvm_type(kind).as_pointer()), kind.element.bitwidth // 8
+def _load(builder: Any, base: Any, index: Any, kind: ir.VectorType, size: int) -> Any:
+    """A vector from element `index` on, whose elements have so many bytes and lie at multiples of them."""
+    return builder.load(builder.bitcast(builder.gep(base, [index]), kind.as_pointer()), align=size)
+
+
+def _store(builder: Any, base: Any, index: Any, vector: Any, size: int) -> None:
+    """Write a vector from element `index` on, whose elements have so many bytes and lie at multiples of them."""
+    builder.store(vector, builder.bitcast(builder.gep(base, [index]), vector.type.as_pointer()), align=size)
 
 
 @intrinsic
 def load(typingctx: Any, base: Any, index: Any) -> Any:
     """The vector that begins at element `index`."""
     kind = VECTORS[base.dtype]
-
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        spot, align = vector_at(builder, args[0], args[1], kind)
-        return builder.load(spot, align=align)
-
-    return kind(base, types.intp), build
+    return kind(base, types.intp), built(
+        lambda builder, base, index: _load(builder, base, index, llvm_type(kind), kind.element.bitwidth // 8)
+    )
 
 
 @intrinsic
 def store(typingctx: Any, base: Any, index: Any, vector: Any) -> Any:
     """Write a vector from element `index` on."""
-
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        spot, align = vector_at(builder, args[0], args[1], vector)
-        builder.store(args[2], spot, align=align)
-        return context.get_dummy_value()
-
-    return types.void(base, types.intp, vector), build
+    size = vector.element.bitwidth // 8
+    return types.void(base, types.intp, vector), built(
+        lambda builder, base, index, vector: _store(builder, base, index, vector, size)
+    )
 
 
 @intrinsic
 def load_bfloat16(typingctx: Any, base: Any, index: Any, like: Any) -> Any:
-    """The vector of `like`'s type that begins at element `index` of bfloat16 numbers, told by their bits."""
+    """The vector of `like`'s type that begins at element `index` of bfloat16 numbers, given by their bits."""
     kind = VECTORS[like]
 
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        spot = builder.bitcast(builder.gep(args[0], [args[1]]), ir.VectorType(_HALF, kind.lanes).as_pointer())
+    def build(builder: Any, base: Any, index: Any, like: Any) -> Any:
         wide = ir.VectorType(I32, kind.lanes)
-        bits = builder.shl(builder.zext(builder.load(spot, align=2), wide), ir.Constant(wide, [16] * kind.lanes))
+        halves = _load(builder, base, index, ir.VectorType(_HALF, kind.lanes), 2)
+        bits = builder.shl(builder.zext(halves, wide), ir.Constant(wide, [16] * kind.lanes))
         single = builder.bitcast(bits, ir.VectorType(ir.FloatType(), kind.lanes))
         return single if kind.element == types.float32 else builder.fpext(single, llvm_type(kind))
 
-    return kind(base, types.intp, like), build
+    return kind(base, types.intp, like), built(build)
 
 
 @intrinsic
 def store_bfloat16(typingctx: Any, base: Any, index: Any, vector: Any) -> Any:
-    """Write a vector as bfloat16 numbers from element `index` on, each the nearest, even where two are."""
+    """Write a vector as bfloat16 numbers from element `index` on, each the nearest, of two as near the even one."""
+    wide, narrow = ir.VectorType(I32, vector.lanes), ir.VectorType(_HALF, vector.lanes)
 
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        wide, narrow = ir.VectorType(I32, vector.lanes), ir.VectorType(_HALF, vector.lanes)
-
+    def build(builder: Any, base: Any, index: Any, numbers: Any) -> None:
         def all_of(number: int) -> Any:
             return ir.Constant(wide, [number] * vector.lanes)
 
-        single = args[2]
+        single = numbers
         if vector.element != types.float32:
             single = builder.fptrunc(single, ir.VectorType(ir.FloatType(), vector.lanes))
         bits = builder.bitcast(single, wide)
         last = builder.and_(builder.lshr(bits, all_of(16)), all_of(1))
         rounded = builder.add(bits, builder.add(last, all_of(0x7FFF)))
         # A NaN whose bits are all in the lower half would become infinity.
-        nan = builder.fcmp_unordered("uno", args[2], args[2])
+        nan = builder.fcmp_unordered("uno", numbers, numbers)
         rounded = builder.select(nan, all_of(0x7FC00000), rounded)
-        halves = builder.trunc(builder.lshr(rounded, all_of(16)), narrow)
-        spot = builder.bitcast(builder.gep(args[0], [args[1]]), narrow.as_pointer())
-        builder.store(halves, spot, align=2)
-        return context.get_dummy_value()
+        _store(builder, base, index, builder.trunc(builder.lshr(rounded, all_of(16)), narrow), 2)
 
-    return types.void(base, types.intp, vector), build
+    return types.void(base, types.intp, vector), built(build)
 
 
 @intrinsic
 def load_int8(typingctx: Any, base: Any, index: Any, like: Any) -> Any:
     """The vector of `like`'s type that begins at element `index` of int8 numbers."""
     kind = VECTORS[like]
-
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        narrow = ir.VectorType(ir.IntType(8), kind.lanes)
-        spot = builder.bitcast(builder.gep(args[0], [args[1]]), narrow.as_pointer())
-        return builder.sitofp(builder.load(spot, align=1), llvm_type(kind))
-
-    return kind(base, types.intp, like), build
+    narrow = ir.VectorType(ir.IntType(8), kind.lanes)
+    return kind(base, types.intp, like), built(
+        lambda builder, base, index, like: builder.sitofp(_load(builder, base, index, narrow, 1), llvm_type(kind))
+    )
 
 
 @intrinsic
 def store_int16(typingctx: Any, base: Any, index: Any, vector: Any) -> Any:
-    """Write a vector as 16-bit integers from element `index` on, each the nearest, even where two are."""
+    """Write a vector as 16-bit integers from element `index` on, each the nearest, of two as near the even one."""
 
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        narrow = ir.VectorType(_HALF, vector.lanes)
-        spot = builder.bitcast(builder.gep(args[0], [args[1]]), narrow.as_pointer())
-        whole = builder.fptosi(call_llvm(builder, "rint", args[2]), ir.VectorType(I32, vector.lanes))
-        builder.store(builder.trunc(whole, narrow), spot, align=2)
-        return context.get_dummy_value()
+    def build(builder: Any, base: Any, index: Any, numbers: Any) -> None:
+        whole = builder.fptosi(call_llvm(builder, "rint", numbers), ir.VectorType(I32, vector.lanes))
+        _store(builder, base, index, builder.trunc(whole, ir.VectorType(_HALF, vector.lanes)), 2)
 
-    return types.void(base, types.intp, vector), build
+    return types.void(base, types.intp, vector), built(build)
 
 
 @intrinsic
 def spread(typingctx: Any, base: Any, index: Any) -> Any:
     """Element `index` in every lane."""
     kind = VECTORS[base.dtype]
-
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return splat(builder, llvm_type(kind), builder.load(builder.gep(args[0], [args[1]])))
-
-    return kind(base, types.intp), build
+    return kind(base, types.intp), built(
+        lambda builder, base, index: splat(builder, llvm_type(kind), builder.load(builder.gep(base, [index])))
+    )
 
 
 @intrinsic
@@ -268,17 +255,16 @@ def gather(typingctx: Any, base: Any, index: Any, step: Any, count: Any) -> Any:
     """Elements index, index + step, ...; beyond `count` of them, the first again."""
     kind = VECTORS[base.dtype]
 
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        start, index, step, count = args
+    def build(builder: Any, base: Any, index: Any, step: Any, count: Any) -> Any:
         vector = ir.Constant(llvm_type(kind), ir.Undefined)
         for lane in range(kind.lanes):
             inside = builder.icmp_signed("<", I64(lane), count)
             offset = builder.select(inside, builder.mul(step, I64(lane)), I64(0))
-            number = builder.load(builder.gep(start, [builder.add(index, offset)]))
+            number = builder.load(builder.gep(base, [builder.add(index, offset)]))
             vector = builder.insert_element(vector, number, I32(lane))
         return vector
 
-    return kind(base, types.intp, types.intp, types.intp), build
+    return kind(base, types.intp, types.intp, types.intp), built(build)
 
 
 @intrinsic
@@ -296,40 +282,39 @@ def full(typingctx: Any, number: Any, like: Any) -> Any:
 def lane_numbers(typingctx: Any, like: Any) -> Any:
     """0, 1, 2, ... as numbers of `like`'s type."""
     kind = VECTORS[like]
-
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return ir.Constant(llvm_type(kind), [float(lane) for lane in range(kind.lanes)])
-
-    return kind(like), build
+    numbers = ir.Constant(llvm_type(kind), [float(lane) for lane in range(kind.lanes)])
+    return kind(like), built(lambda builder, like: numbers)
 
 
 @intrinsic
 def lanes_of(typingctx: Any, like: Any) -> Any:
-    """How many lanes a vector of `like`'s type has."""
-    return types.intp(like), built(lambda builder, args: I64(VECTORS[like].lanes))
+    """The number of lanes of a vector of `like`'s type."""
+    return types.intp(like), built(lambda builder, like_value: I64(VECTORS[like].lanes))
 
 
 @intrinsic
 def where(typingctx: Any, mask: Any, a: Any, b: Any) -> Any:
     """a in the lanes of the mask, b in the others."""
-    return a(mask, a, b), built(lambda builder, args: builder.select(*args))
+    return a(mask, a, b), built(lambda builder, *args: builder.select(*args))
 
 
 @intrinsic
 def maximum(typingctx: Any, a: Any, b: Any) -> Any:
     """The larger of each lane; b where either is NaN."""
-    return a(a, b), built(lambda builder, args: builder.select(builder.fcmp_ordered(">", *args), *args))
+    return a(a, b), built(_larger)
+
+
+def _larger(builder: Any, a: Any, b: Any) -> Any:
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
 @intrinsic
 def some(typingctx: Any, mask: Any) -> Any:
-    """Whether any lane of the mask is true."""
-
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        bits = builder.bitcast(args[0], ir.IntType(mask.lanes))
-        return builder.icmp_unsigned("!=", bits, ir.IntType(mask.lanes)(0))
-
-    return types.boolean(mask), build
+    """True where any lane of the mask is."""
+    bits = ir.IntType(mask.lanes)
+    return types.boolean(mask), built(
+        lambda builder, mask: builder.icmp_unsigned("!=", builder.bitcast(mask, bits), bits(0))
+    )
 
 
 def _fold(builder: Any, vector: Any, join: Callable[[Any, Any], Any]) -> Any:
@@ -349,11 +334,9 @@ def _fold(builder: Any, vector: Any, join: Callable[[Any, Any], Any]) -> Any:
 @intrinsic
 def total(typingctx: Any, vector: Any) -> Any:
     """The sum of the lanes."""
-
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _fold(builder, args[0], lambda a, b: builder.fadd(a, b, flags=FLAGS))
-
-    return vector.element(vector), build
+    return vector.element(vector), built(
+        lambda builder, vector: _fold(builder, vector, lambda a, b: builder.fadd(a, b, flags=FLAGS))
+    )
 
 
 @intrinsic
@@ -361,12 +344,10 @@ def totals(typingctx: Any, base: Any, index: Any) -> Any:
     """The sums of as many vectors as one has lanes, stored one after another from element `index` on."""
     kind = VECTORS[base.dtype]
 
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        lanes = kind.lanes
-        vectors = []
-        for number in range(lanes):
-            spot, align = vector_at(builder, args[0], builder.add(args[1], I64(number * lanes)), kind)
-            vectors.append(builder.load(spot, align=align))
+    def build(builder: Any, base: Any, index: Any) -> Any:
+        lanes, size = kind.lanes, kind.element.bitwidth // 8
+        starts = [builder.add(index, I64(number * lanes)) for number in range(lanes)]
+        vectors = [_load(builder, base, start, llvm_type(kind), size) for start in starts]
         # Two vectors become one: the sum of their halves, the first vector's in one part, the second's in the other.
         width = lanes
         while len(vectors) > 1:
@@ -380,7 +361,7 @@ def totals(typingctx: Any, base: Any, index: Any) -> Any:
         lanes_in_order = ir.Constant(ir.VectorType(I32, lanes), order)
         return builder.shuffle_vector(vectors[0], ir.Constant(vectors[0].type, ir.Undefined), lanes_in_order)
 
-    return kind(base, types.intp), build
+    return kind(base, types.intp), built(build)
 
 
 def _halves(builder: Any, a: Any, b: Any, first: Sequence[int], second: Sequence[int]) -> Any:
@@ -393,11 +374,9 @@ def _halves(builder: Any, a: Any, b: Any, first: Sequence[int], second: Sequence
 @intrinsic
 def largest(typingctx: Any, vector: Any) -> Any:
     """The largest lane."""
-
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _fold(builder, args[0], lambda a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
-
-    return vector.element(vector), build
+    return vector.element(vector), built(
+        lambda builder, vector: _fold(builder, vector, lambda a, b: _larger(builder, a, b))
+    )
 
 
 def call_llvm(builder: Any, name: str, *args: Any) -> Any:
@@ -412,21 +391,29 @@ def call_llvm(builder: Any, name: str, *args: Any) -> Any:
 @intrinsic
 def fused(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     """a b + c, rounded once, and in no other order: a sum that is made twice is the same to the last bit."""
-    return a(a, b, c), built(lambda builder, args: call_llvm(builder, "fma", *args))
+    return a(a, b, c), built(lambda builder, *args: call_llvm(builder, "fma", *args))
+
+
+@intrinsic
+def magnitude(typingctx: Any, vector: Any) -> Any:
+    """|x|."""
+    return vector(vector), built(lambda builder, *args: call_llvm(builder, "fabs", *args))
 
 
 @intrinsic
 def square_root(typingctx: Any, vector: Any) -> Any:
     """√x."""
-    return vector(vector), built(lambda builder, args: call_llvm(builder, "sqrt", *args))
+    return vector(vector), built(lambda builder, *args: call_llvm(builder, "sqrt", *args))
 
 
 @intrinsic
 def claim(typingctx: Any, address: Any) -> Any:
     """Add 1 to the 64-bit integer at an address, atomically; return its old value."""
+    return types.intp(types.intp), built(
+        lambda builder, address: builder.atomic_rmw("add", integer_at(builder, address), I64(1), "monotonic")
+    )
 
-    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        spot = builder.inttoptr(args[0], I64.as_pointer())
-        return builder.atomic_rmw("add", spot, I64(1), "monotonic")
 
-    return types.intp(types.intp), build
+def integer_at(builder: Any, address: Any) -> Any:
+    """The pointer to the 64-bit integer at an address."""
+    return builder.inttoptr(address, I64.as_pointer())

@@ -88,7 +88,7 @@ def _row(call: Call, row: int, shares: Pointer, tail: Pointer, half: bool, zero:
 def _write(
     call: Call, row: int, shares: Pointer, weight: float, sums: Pointer, tail: Pointer, half: bool, zero: Any
 ) -> None:
-    """The row's gradients in place of its scores, and added to the bias's."""
+    """Write the row's gradients in place of its scores, and add them to the bias's."""
     lanes, size, place = lanes_of(zero), call.size, row * call.size
     shares[pointer(call.target, np.int64(0))[row]] -= (1 - call.smoothing) * weight
     by, spread = full(call.scale / weight, zero), full(call.scale * call.smoothing / size, zero)
@@ -113,7 +113,7 @@ def _write(
 
 @Kernel
 def cross_entropy(zero: Any) -> Any:
-    """Add up each task's loss, and write the gradients of its rows and of the bias, if they are wanted."""
+    """Add up each task's loss, and write the gradients of its rows and of the bias where they are requested."""
     layout = CALL.layout(__name__)
 
     def cross_entropy(record: Any) -> None:

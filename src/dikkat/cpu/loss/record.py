@@ -1,4 +1,4 @@
-"""What the launcher and the kernel of cross-entropy both know: the record of a call."""
+"""The record of a call of cross-entropy."""
 
 from dikkat.cpu.engine.record import Record
 

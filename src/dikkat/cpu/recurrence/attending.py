@@ -6,7 +6,7 @@ import numpy as np
 
 from dikkat.cpu.engine.compile import inlined
 from dikkat.cpu.engine.elementary import exp, tanh
-from dikkat.cpu.engine.memory import Call, clear
+from dikkat.cpu.engine.memory import Call, clear, number_at
 from dikkat.cpu.engine.vectors import (
     Pointer,
     Vector,
@@ -15,6 +15,7 @@ from dikkat.cpu.engine.vectors import (
     lanes_of,
     largest,
     load,
+    magnitude,
     maximum,
     pointer,
     spread,
@@ -23,17 +24,16 @@ from dikkat.cpu.engine.vectors import (
     where,
 )
 from dikkat.cpu.profiles import log_profile, profile_slope
-from dikkat.cpu.recurrence.cells import number_at, place_of
 from dikkat.cpu.recurrence.record import ADDITIVE, DISTANCE, INNER
 from dikkat.cpu.scoring import SMALL_ROW
+from dikkat.cpu.softmax import by_total, normalise, rescale
 
 
 @inlined
-def owner_of(call: Call, row: int) -> int:
-    """The sequence whose keys and values a row attends to: its own, or the one that a search names."""
-    if call.owners == 0:
-        return number_at(call.order, row)
-    return number_at(call.owners, row)
+def place_of(call: Call, row: int, t: int) -> int:
+    """The index of a row's t-th step, in the order of computing, among all steps of all rows."""
+    step = number_at(call.lengths, row) - 1 - t if call.reverse else t
+    return number_at(call.offsets, step) + row
 
 
 @inlined
@@ -50,7 +50,7 @@ def _exponentials(query: Pointer, into: Pointer, size: int, zero: Any) -> float:
     peak = full(0, zero)
     for c in range(0, size, lanes_of(zero)):
         x = load(query, c)
-        peak = maximum(maximum(x, full(0, zero) - x), peak)
+        peak = maximum(magnitude(x), peak)
         store(into, c, exp(x + x))
     return largest(peak)
 
@@ -115,26 +115,6 @@ def _pair_scores(call: Call, query: Pointer, b: int, seen: int, scores: Pointer,
 
 
 @inlined
-def _softmax(scores: Pointer, count: int, zero: Any) -> None:
-    """Softmax in place; zeros if every score is −∞."""
-    lanes = lanes_of(zero)
-    top = load(scores, 0)
-    for c in range(lanes, count, lanes):
-        top = maximum(load(scores, c), top)
-    peak = largest(top)
-    base = full(peak if peak > -np.inf else zero, zero)
-    acc = full(0, zero)
-    for c in range(0, count, lanes):
-        share = exp(load(scores, c) - base)
-        store(scores, c, share)
-        acc += share
-    sums = total(acc)
-    by = full(zero if sums == 0 else 1 / sums, zero)
-    for c in range(0, count, lanes):
-        store(scores, c, load(scores, c) * by)
-
-
-@inlined
 def attend_row(
     call: Call, place: int, b: int, query: Pointer, exps: Pointer, weights: Pointer, context: Pointer, zero: Any
 ) -> None:
@@ -151,7 +131,9 @@ def attend_row(
         for c in range(0, call.key_row, lanes):
             began = load(weights, c)
             store(weights, c, where(began < full(0, zero), began, log_profile(call.profile, began, zero)))
-    _softmax(weights, call.key_row, zero)
+    blocks = call.key_row // lanes
+    _, whole = normalise(weights, weights, blocks, -np.inf, zero)
+    rescale(weights, call.key_row, by_total(whole, zero), zero)
     for c in range(0, size, 2 * lanes):
         first, second = full(0, zero), full(0, zero)
         for j in range(seen):
@@ -180,29 +162,15 @@ def _peak(call: Call, query: Pointer, zero: Any) -> float:
     """The largest |q|."""
     peak = full(0, zero)
     for c in range(0, call.features, lanes_of(zero)):
-        x = load(query, c)
-        peak = maximum(maximum(x, full(0, zero) - x), peak)
+        peak = maximum(magnitude(load(query, c)), peak)
     return largest(peak)
 
 
 @inlined
-def _is_direct(call: Call, query: Pointer, b: int, zero: Any) -> bool:
-    """Whether an additive query or its keys are too large for exponentials."""
-    return not max(_peak(call, query, zero), pointer(call.reach, zero)[b]) <= call.single
-
-
-@inlined
 def score_gradients(
-    call: Call,
-    place: int,
-    b: int,
-    seen: int,
-    query: Pointer,
-    context_grad: Pointer,
-    by_score: Pointer,
-    squares: Pointer,
-    zero: Any,
-) -> None:
+    call: Call, place: int, b: int, seen: int, query: Pointer, context_grad: Pointer, by_score: Pointer,
+    squares: Pointer, zero: Any,
+) -> None:  # fmt: skip
     """Write the gradients of a query's scores, or, for distances, of the squares."""
     lanes, size = lanes_of(zero), call.values
     weights = at(pointer(call.weights, zero), place * call.key_row)
@@ -240,7 +208,9 @@ def query_gradient(
 ) -> None:
     """Write the gradient of a query, from those of its scores."""
     lanes, size = lanes_of(zero), call.features
-    direct = call.pair == ADDITIVE and _is_direct(call, query, b, zero)
+    direct = False  # whether the query or its keys are too large for exponentials
+    if call.pair == ADDITIVE:
+        direct = not max(_peak(call, query, zero), pointer(call.reach, zero)[b]) <= call.single
     for c in range(0, size, lanes):
         acc = full(0, zero)
         if call.pair == ADDITIVE:
@@ -259,7 +229,7 @@ def query_gradient(
 @inlined
 def key_gradients(call: Call, row: int, weight_grad: Pointer, zero: Any) -> None:
     """Write the gradients of a row's keys, and add its share of v's, over all its steps."""
-    lanes, size, b = lanes_of(zero), call.features, owner_of(call, row)
+    lanes, size, b = lanes_of(zero), call.features, number_at(call.order, row)
     length, seen = number_at(call.lengths, row), seen_by(call, b)
     one, minus_two = full(1, zero), full(-2, zero)
     queries, exps = pointer(call.queries, zero), pointer(call.query_exp, zero)
@@ -301,7 +271,7 @@ def key_gradients(call: Call, row: int, weight_grad: Pointer, zero: Any) -> None
 @inlined
 def value_gradients(call: Call, row: int, zero: Any) -> None:
     """Write the gradients of a row's values, over all its steps."""
-    lanes, size, b = lanes_of(zero), call.values, owner_of(call, row)
+    lanes, size, b = lanes_of(zero), call.values, number_at(call.order, row)
     length, seen = number_at(call.lengths, row), seen_by(call, b)
     weights, sums = pointer(call.weights, zero), pointer(call.context_sums, zero)
     for j in range(seen):

@@ -9,8 +9,7 @@ from torch.nn.functional import pad
 from dikkat import addresses
 from dikkat.cpu.engine.record import Call, up
 from dikkat.cpu.recurrence.record import CALL, CHOICES, PANEL, PANELS
-from dikkat.cpu.recurrence.rows import Rows
-from dikkat.cpu.recurrence.stack import Layer, Sequences
+from dikkat.cpu.recurrence.stack import Layer, Rows, Sequences
 from dikkat.cpu.scoring import PROFILES, RANGES
 from dikkat.scores import Pair, Profile
 
@@ -30,12 +29,12 @@ class Spec(NamedTuple):
     layers: int
     pair: Pair | None
     profile: Profile | None
-    grads: bool = False  # whether gradients are wanted
+    grads: bool = False  # whether gradients are recorded
     low: torch.dtype | None = None  # the dtype of the products over all steps under autocast; None for that of the rest
 
 
 def wide_type(gates: Tensor) -> torch.dtype:
-    """The dtype that is computed in."""
+    """The dtype that a stack computes in."""
     return torch.promote_types(gates.dtype, torch.float32)
 
 
@@ -64,6 +63,8 @@ class Stack(Call):
             "reverse": int(spec.reverse),
             "layers": spec.layers,
             "hidden": self.up(hidden),
+            "wide": (4 if lstm else 3) * self.up(hidden),
+            "task_rows": -(-batch // tasks),
             "own": hidden,
             "batch": batch,
             "tokens": len(rows.places),
@@ -78,7 +79,7 @@ class Stack(Call):
             self.point(name, getattr(rows, name))
 
     def again(self) -> Self:
-        """The same call, with the same addresses, for another kernel."""
+        """A call with the same addresses, for another kernel."""
         made = super().again()
         made._packs, made._sources = [], []
         return made
@@ -91,7 +92,7 @@ class Stack(Call):
 
     @property
     def groups(self) -> int:
-        """How many gates a cell has."""
+        """The number of a cell's gates."""
         return 4 if self.fields["cell"] else 3
 
     def up(self, size: int) -> int:
@@ -106,7 +107,7 @@ class Stack(Call):
         return tensor.contiguous()
 
     def _panels(self, name: str, weights: list[Tensor], groups: int, *, transposed: bool) -> None:
-        """Weights (out, in) as panels of the matrix that inputs are multiplied with, or, transposed, gradients."""
+        """Pack weights (out, in) into panels that inputs are multiplied with, or, transposed, gradients."""
         rows, columns = weights[0].shape[0] // groups, weights[0].shape[1]
         out, size = groups * self.up(rows), self.up(columns)
         into = self.new(name, len(weights), out, size)
@@ -172,7 +173,7 @@ class Stack(Call):
         from dikkat.cpu.recurrence import kernel
 
         at = self.fields
-        layers, tokens, hidden, batch = at["layers"], at["tokens"], at["hidden"], at["batch"]
+        layers, tokens, hidden, batch, rows = at["layers"], at["tokens"], at["hidden"], at["batch"], at["task_rows"]
         features, values, key_row = at["features"], at["values"], at["key_row"]
         self.point("gates", self.fill(gates, self.groups))
         self.point("state", self.fill(state))
@@ -193,8 +194,7 @@ class Stack(Call):
                 self.new("queries", tokens, features)
                 if self.spec.pair == "additive":
                     self.new("query_exp", tokens, features)
-        rows = -(-batch // at["tasks"])
-        wide = rows * self.groups * hidden
+        wide = rows * at["wide"]
         self.run(
             kernel.forward, at["tasks"], states=layers * rows * hidden,
             cells=0 if cell is None else layers * rows * hidden, gates=wide, recurrent=wide, reads=rows * hidden,
@@ -206,9 +206,8 @@ class Stack(Call):
         from dikkat.cpu.recurrence import kernel
 
         at = self.fields
-        layers, hidden, key_row = at["layers"], at["hidden"], at["key_row"]
-        rows = -(-at["batch"] // at["tasks"])
-        wide = rows * self.groups * hidden
+        layers, hidden, key_row, rows = at["layers"], at["hidden"], at["key_row"], at["task_rows"]
+        wide = rows * at["wide"]
         self.run(
             kernel.backward, at["tasks"], grads=layers * rows * hidden,
             cell_grads=layers * rows * hidden if at["cell"] else 0, gates=wide, recurrent=wide, reads=rows * hidden,

@@ -21,27 +21,17 @@ from typing import Any
 from numba import carray
 
 from dikkat.cpu.engine.compile import Kernel, inlined
-from dikkat.cpu.engine.memory import Call, Work, copy_vectors, workplace_of
-from dikkat.cpu.engine.vectors import Pointer, at, claim, lanes_of, load, pointer, store
+from dikkat.cpu.engine.elementary import sigmoid, tanh
+from dikkat.cpu.engine.memory import Call, Work, clear, copy_vectors, number_at, workplace_of
+from dikkat.cpu.engine.vectors import Pointer, at, claim, full, lanes_of, load, pointer, store
 from dikkat.cpu.recurrence.attending import (
     attend_row,
     key_gradients,
-    owner_of,
+    place_of,
     query_gradient,
     score_gradients,
     seen_by,
     value_gradients,
-)
-from dikkat.cpu.recurrence.cells import (
-    active_rows,
-    add,
-    begin,
-    gru_row,
-    gru_row_gradients,
-    lstm_row,
-    lstm_row_gradients,
-    number_at,
-    place_of,
 )
 from dikkat.cpu.recurrence.panels import product
 from dikkat.cpu.recurrence.record import ADDITIVE, CALL, LSTM, NOTHING
@@ -50,9 +40,110 @@ _workplace = workplace_of(CALL)
 
 
 @inlined
+def _add(source: Pointer, into: Pointer, count: int, zero: Any) -> None:
+    """Add so many numbers, a multiple of a vector's."""
+    for c in range(0, count, lanes_of(zero)):
+        store(into, c, load(into, c) + load(source, c))
+
+
+@inlined
+def _begin(rows: int, bias: int, place: int, into: Pointer, size: int, zero: Any) -> None:
+    """Fill each row with a bias, read from `place` on, or with 0 if there is none."""
+    for i in range(rows):
+        if bias != 0:
+            copy_vectors(at(pointer(bias, zero), place), at(into, i * size), size, zero)
+        else:
+            clear(at(into, i * size), size, zero)
+
+
+@inlined
+def _active_rows(call: Call, task: int, rows: int, t: int) -> int:
+    """The number of a task's rows, the longest first, that have a step t."""
+    while rows > 0 and number_at(call.lengths, task + (rows - 1) * call.tasks) <= t:
+        rows -= 1
+    return rows
+
+
+@inlined
+def _gru_row(gates: Pointer, recurrent: Pointer, state: Pointer, saved: Pointer, size: int, zero: Any) -> None:
+    """Compute the new state n + z (s − n); save r, z, n and the recurrent side of n for the backward."""
+    for c in range(0, size, lanes_of(zero)):
+        reset = sigmoid(load(gates, c) + load(recurrent, c), zero)
+        update = sigmoid(load(gates, size + c) + load(recurrent, size + c), zero)
+        inner = load(recurrent, 2 * size + c)
+        candidate = tanh(load(gates, 2 * size + c) + reset * inner, zero)
+        store(state, c, candidate + update * (load(state, c) - candidate))
+        store(saved, c, reset)
+        store(saved, size + c, update)
+        store(saved, 2 * size + c, candidate)
+        store(saved, 3 * size + c, inner)
+
+
+@inlined
+def _lstm_row(
+    gates: Pointer, recurrent: Pointer, state: Pointer, cell: Pointer, saved: Pointer, size: int, zero: Any
+) -> None:
+    """Compute the new cell f c + i g and state o tanh c; save i, f, g, o for the backward."""
+    for c in range(0, size, lanes_of(zero)):
+        into = sigmoid(load(gates, c) + load(recurrent, c), zero)
+        forget = sigmoid(load(gates, size + c) + load(recurrent, size + c), zero)
+        candidate = tanh(load(gates, 2 * size + c) + load(recurrent, 2 * size + c), zero)
+        out = sigmoid(load(gates, 3 * size + c) + load(recurrent, 3 * size + c), zero)
+        new = forget * load(cell, c) + into * candidate
+        store(cell, c, new)
+        store(state, c, out * tanh(new, zero))
+        store(saved, c, into)
+        store(saved, size + c, forget)
+        store(saved, 2 * size + c, candidate)
+        store(saved, 3 * size + c, out)
+
+
+@inlined
+def _gru_row_gradients(
+    grad: Pointer, before: Pointer, saved: Pointer, gates: Pointer, recurrent: Pointer, size: int, zero: Any
+) -> None:
+    """Write the gradients of both sides of the gates; `grad`, of the new state, becomes that of the old one."""
+    one = full(1, zero)
+    for c in range(0, size, lanes_of(zero)):
+        reset, update = load(saved, c), load(saved, size + c)
+        candidate, inner = load(saved, 2 * size + c), load(saved, 3 * size + c)
+        by_state = load(grad, c)
+        by_candidate = by_state * (one - update) * (one - candidate * candidate)
+        by_update = by_state * (load(before, c) - candidate) * update * (one - update)
+        by_reset = by_candidate * inner * reset * (one - reset)
+        store(gates, c, by_reset)
+        store(gates, size + c, by_update)
+        store(gates, 2 * size + c, by_candidate)
+        store(recurrent, c, by_reset)
+        store(recurrent, size + c, by_update)
+        store(recurrent, 2 * size + c, by_candidate * reset)
+        store(grad, c, by_state * update)
+
+
+@inlined
+def _lstm_row_gradients(
+    grad: Pointer, cell_grad: Pointer, before: Pointer, saved: Pointer, gates: Pointer, size: int, zero: Any
+) -> None:
+    """Write the gates' gradient, which both sides share; `cell_grad` becomes that of the old cell, `grad` 0."""
+    one = full(1, zero)
+    for c in range(0, size, lanes_of(zero)):
+        into, forget = load(saved, c), load(saved, size + c)
+        candidate, out = load(saved, 2 * size + c), load(saved, 3 * size + c)
+        by_state, cell = load(grad, c), load(before, c)
+        shown = tanh(forget * cell + into * candidate, zero)
+        by_cell = load(cell_grad, c) + by_state * out * (one - shown * shown)
+        store(gates, c, by_cell * candidate * into * (one - into))
+        store(gates, size + c, by_cell * cell * forget * (one - forget))
+        store(gates, 2 * size + c, by_cell * into * (one - candidate * candidate))
+        store(gates, 3 * size + c, by_state * shown * out * (one - out))
+        store(cell_grad, c, by_cell * forget)
+        store(grad, c, full(0, zero))
+
+
+@inlined
 def _load_rows(call: Call, task: int, rows: int, source: int, into: Pointer, zero: Any) -> None:
-    """Copy what layers and sequences have, (layers, batch, hidden), for the task's rows."""
-    size, most = call.hidden, (call.batch + call.tasks - 1) // call.tasks
+    """Copy the task's rows of numbers that are (layers, batch, hidden)."""
+    size, most = call.hidden, call.task_rows
     for layer in range(call.layers):
         for i in range(rows):
             own = (layer * call.batch + number_at(call.order, task + i * call.tasks)) * size
@@ -61,8 +152,8 @@ def _load_rows(call: Call, task: int, rows: int, source: int, into: Pointer, zer
 
 @inlined
 def _store_rows(call: Call, task: int, rows: int, source: Pointer, into: int, zero: Any) -> None:
-    """The reverse."""
-    size, most = call.hidden, (call.batch + call.tasks - 1) // call.tasks
+    """Copy the task's rows back to numbers that are (layers, batch, hidden)."""
+    size, most = call.hidden, call.task_rows
     for layer in range(call.layers):
         for i in range(rows):
             own = (layer * call.batch + number_at(call.order, task + i * call.tasks)) * size
@@ -71,9 +162,8 @@ def _store_rows(call: Call, task: int, rows: int, source: Pointer, into: int, ze
 
 @inlined
 def _cell_step(call: Call, work: Work, task: int, active: int, t: int, layer: int, zero: Any) -> None:
-    """The states of a layer after a step, where both sides of its gates are known."""
-    size, most = call.hidden, (call.batch + call.tasks - 1) // call.tasks
-    wide = (4 if call.cell == LSTM else 3) * size
+    """Write the states of a layer after a step, of both sides of its gates."""
+    size, most, wide = call.hidden, call.task_rows, call.wide
     for i in range(active):
         place = layer * call.tokens + place_of(call, task + i * call.tasks, t)
         state, cell = at(work.states, (layer * most + i) * size), at(work.cells, (layer * most + i) * size)
@@ -84,9 +174,9 @@ def _cell_step(call: Call, work: Work, task: int, active: int, t: int, layer: in
             if call.cell == LSTM:
                 copy_vectors(cell, at(pointer(call.cells, zero), place * size), size, zero)
         if call.cell == LSTM:
-            lstm_row(gates, recurrent, state, cell, saved, size, zero)
+            _lstm_row(gates, recurrent, state, cell, saved, size, zero)
         else:
-            gru_row(gates, recurrent, state, saved, size, zero)
+            _gru_row(gates, recurrent, state, saved, size, zero)
         # An infinite input is NaN where it meets the zeros that fill a panel up.
         for c in range(call.own, size):
             state[c] = zero
@@ -97,38 +187,33 @@ def _cell_step(call: Call, work: Work, task: int, active: int, t: int, layer: in
 
 @inlined
 def _attend(call: Call, work: Work, task: int, active: int, t: int, top: Pointer, zero: Any) -> None:
-    """The contexts of a step's rows, from the top layer's states before it."""
+    """Write the contexts of a step's rows, from the top layer's states before it."""
     size, values, queries, weights = call.features, call.values, work.queries, work.row_weights
     if call.query_weight != 0:
-        begin(active, call.query_bias, 0, queries, size, zero)
+        _begin(active, call.query_bias, 0, queries, size, zero)
         weight = pointer(call.query_weight, zero)
         product(active, top, call.hidden, weight, call.hidden, size, queries, size, zero)
     else:
         queries = top
     for i in range(active):
         row = task + i * call.tasks
-        place, query, exps, context = (
-            place_of(call, row, t),
-            at(queries, i * size),
-            work.exps,
-            at(work.contexts, i * values),
-        )
+        place, query = place_of(call, row, t), at(queries, i * size)
+        exps, context = work.exps, at(work.contexts, i * values)
         if call.queries != 0:
             copy_vectors(query, at(pointer(call.queries, zero), place * size), size, zero)
             if call.pair == ADDITIVE:
                 exps = at(pointer(call.query_exp, zero), place * size)
-        attend_row(call, place, owner_of(call, row), query, exps, weights, context, zero)
-        if call.weights != 0:
-            copy_vectors(weights, at(pointer(call.weights, zero), place * call.key_row), call.key_row, zero)
+        attend_row(call, place, number_at(call.order, row), query, exps, weights, context, zero)
+        copy_vectors(weights, at(pointer(call.weights, zero), place * call.key_row), call.key_row, zero)
         copy_vectors(context, at(pointer(call.contexts, zero), place * values), values, zero)
 
 
 @inlined
 def _below(call: Call, task: int, active: int, t: int, layer: int, states: Pointer, into: Pointer, zero: Any) -> None:
-    """What a layer reads: the states of the layer below it after this step, some features dropped."""
-    size, batch = call.hidden, (call.batch + call.tasks - 1) // call.tasks
+    """Write a layer's input: the states of the layer below it after this step, some features dropped."""
+    size = call.hidden
     for i in range(active):
-        source, own = at(states, ((layer - 1) * batch + i) * size), at(into, i * size)
+        source, own = at(states, ((layer - 1) * call.task_rows + i) * size), at(into, i * size)
         if call.dropped == 0:
             copy_vectors(source, own, size, zero)
             continue
@@ -146,7 +231,7 @@ def forward(zero: Any) -> Any:
     def forward(record: Any) -> None:
         call = carray(record, 1, layout)[0]
         size, layers, values = call.hidden, call.layers, call.values
-        wide, most = (4 if call.cell == LSTM else 3) * size, (call.batch + call.tasks - 1) // call.tasks
+        wide, most = call.wide, call.task_rows
         work = _workplace(call, zero)
         states, gates, recurrent, reads = work.states, work.gates, work.recurrent, work.reads
         while True:
@@ -158,13 +243,13 @@ def forward(zero: Any) -> Any:
             if call.cell == LSTM:
                 _load_rows(call, task, rows, call.memory_cell, work.cells, zero)
             for t in range(number_at(call.lengths, task)):
-                active = active_rows(call, task, rows, t)
+                active = _active_rows(call, task, rows, t)
                 if call.pair != NOTHING:
                     top = at(states, (layers - 1) * most * size)
                     _attend(call, work, task, active, t, top, zero)
                 for layer in range(layers):
                     own = at(states, layer * most * size)
-                    begin(active, call.hidden_bias, layer * wide, recurrent, wide, zero)
+                    _begin(active, call.hidden_bias, layer * wide, recurrent, wide, zero)
                     weight = at(pointer(call.hidden_weight, zero), layer * wide * size)
                     product(active, own, size, weight, size, wide, recurrent, wide, zero)
                     if layer == 0:
@@ -176,7 +261,7 @@ def forward(zero: Any) -> Any:
                             product(active, work.contexts, values, weight, values, wide, gates, wide, zero)
                     else:
                         _below(call, task, active, t, layer, states, reads, zero)
-                        begin(active, call.below_bias, (layer - 1) * wide, gates, wide, zero)
+                        _begin(active, call.below_bias, (layer - 1) * wide, gates, wide, zero)
                         weight = at(pointer(call.below_weight, zero), (layer - 1) * wide * size)
                         product(active, reads, size, weight, size, wide, gates, wide, zero)
                     _cell_step(call, work, task, active, t, layer, zero)
@@ -191,9 +276,8 @@ def forward(zero: Any) -> Any:
 def _cell_step_gradients(
     call: Call, work: Work, task: int, active: int, t: int, layer: int, recurrent: Pointer, zero: Any
 ) -> None:
-    """The gradients of both sides of a layer's gates; those of its states become those of the states before."""
-    size, most = call.hidden, (call.batch + call.tasks - 1) // call.tasks
-    wide = (4 if call.cell == LSTM else 3) * size
+    """Write the gradients of both sides of a layer's gates; its states' become those of the states before."""
+    size, most, wide = call.hidden, call.task_rows, call.wide
     for i in range(active):
         place = layer * call.tokens + place_of(call, task + i * call.tasks, t)
         saved = at(pointer(call.saved, zero), place * 4 * size)
@@ -201,18 +285,18 @@ def _cell_step_gradients(
         if call.cell == LSTM:
             cell = at(pointer(call.cells, zero), place * size)
             cell_grad = at(work.cell_grads, (layer * most + i) * size)
-            lstm_row_gradients(grad, cell_grad, cell, saved, into, size, zero)
+            _lstm_row_gradients(grad, cell_grad, cell, saved, into, size, zero)
         else:
             began, own = at(pointer(call.began, zero), place * size), at(recurrent, i * wide)
-            gru_row_gradients(grad, began, saved, into, own, size, zero)
+            _gru_row_gradients(grad, began, saved, into, own, size, zero)
             copy_vectors(own, at(pointer(call.recurrent_grad, zero), place * wide), wide, zero)
         copy_vectors(into, at(pointer(call.gates_grad, zero), place * wide), wide, zero)
 
 
 @inlined
 def _attend_gradients(call: Call, work: Work, task: int, active: int, t: int, top: Pointer, zero: Any) -> None:
-    """From the gradients of the first layer's gates those of the contexts, scores and queries; and of the states."""
-    size, values, wide = call.features, call.values, (4 if call.cell == LSTM else 3) * call.hidden
+    """Write the gradients of contexts, scores and queries, from the first layer's gates'; add to the states'."""
+    size, values, wide = call.features, call.values, call.wide
     contexts, queries, by_score = work.contexts, work.queries, work.by_score
     for i in range(active):
         place = place_of(call, task + i * call.tasks, t)
@@ -220,7 +304,7 @@ def _attend_gradients(call: Call, work: Work, task: int, active: int, t: int, to
     product(active, work.gates, wide, pointer(call.context_weight, zero), wide, values, contexts, values, zero)
     for i in range(active):
         row = task + i * call.tasks
-        place, b = place_of(call, row, t), owner_of(call, row)
+        place, b = place_of(call, row, t), number_at(call.order, row)
         query, exps = at(pointer(call.queries, zero), place * size), at(pointer(call.query_exp, zero), place * size)
         context, seen, into = at(contexts, i * values), seen_by(call, b), at(queries, i * size)
         copy_vectors(context, at(pointer(call.context_sums, zero), place * values), values, zero)
@@ -230,7 +314,7 @@ def _attend_gradients(call: Call, work: Work, task: int, active: int, t: int, to
         if call.query_weight != 0:
             copy_vectors(into, at(pointer(call.query_grad, zero), place * size), size, zero)
         else:
-            add(into, at(top, i * call.hidden), size, zero)
+            _add(into, at(top, i * call.hidden), size, zero)
     if call.query_weight != 0:
         weight = pointer(call.query_weight, zero)
         product(active, queries, size, weight, size, call.hidden, top, call.hidden, zero)
@@ -238,13 +322,13 @@ def _attend_gradients(call: Call, work: Work, task: int, active: int, t: int, to
 
 @Kernel
 def backward(zero: Any) -> Any:
-    """The gradients that a step hands to the one before, and of keys and values; those of weights are for later."""
+    """The gradients of states, gates, keys and values; those of weights are products over all steps afterwards."""
     layout = CALL.layout(__name__)
 
     def backward(record: Any) -> None:
         call = carray(record, 1, layout)[0]
         lanes, size, layers = lanes_of(zero), call.hidden, call.layers
-        wide, most = (4 if call.cell == LSTM else 3) * size, (call.batch + call.tasks - 1) // call.tasks
+        wide, most = call.wide, call.task_rows
         work = _workplace(call, zero)
         grads, gates, reads = work.grads, work.gates, work.reads
         recurrent = gates if call.cell == LSTM else work.recurrent
@@ -258,10 +342,10 @@ def backward(zero: Any) -> Any:
                 _load_rows(call, task, rows, call.last_cell_grad, work.cell_grads, zero)
             top = at(grads, (layers - 1) * most * size)
             for t in range(number_at(call.lengths, task) - 1, -1, -1):
-                active = active_rows(call, task, rows, t)
+                active = _active_rows(call, task, rows, t)
                 for i in range(active):
                     place = place_of(call, task + i * call.tasks, t)
-                    add(at(pointer(call.states_grad, zero), place * size), at(top, i * size), size, zero)
+                    _add(at(pointer(call.states_grad, zero), place * size), at(top, i * size), size, zero)
                 for layer in range(layers - 1, -1, -1):
                     own = at(grads, layer * most * size)
                     _cell_step_gradients(call, work, task, active, t, layer, recurrent, zero)
@@ -269,7 +353,7 @@ def backward(zero: Any) -> Any:
                     product(active, recurrent, wide, weight, wide, size, own, size, zero)
                     if layer == 0:
                         continue
-                    begin(active, 0, 0, reads, size, zero)
+                    _begin(active, 0, 0, reads, size, zero)
                     weight = at(pointer(call.below_weight, zero), (layer - 1) * wide * size)
                     product(active, gates, wide, weight, wide, size, reads, size, zero)
                     for i in range(active):

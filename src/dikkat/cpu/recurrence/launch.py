@@ -14,11 +14,9 @@ from torch.nn.functional import pad
 
 from dikkat import addresses
 from dikkat.cpu.recurrence.calls import OPERANDS, Spec, Stack, first, in_type, wide_type
-from dikkat.cpu.recurrence.rows import Rows, put, take
-from dikkat.cpu.recurrence.stack import Attention, Layer, Sequences, fit_run
-from dikkat.cpu.recurrence.stepper import Stepper
+from dikkat.cpu.recurrence.stack import Attention, Layer, Rows, Sequences, fit_run, put, take
 
-__all__ = ["Attention", "Layer", "Rows", "Sequences", "Stepper", "obstacles", "put", "run", "take"]
+__all__ = ["Attention", "Layer", "Rows", "Sequences", "obstacles", "put", "run", "take"]
 
 
 def obstacles(tensors: Iterable[Tensor | None]) -> list[str]:
@@ -42,11 +40,11 @@ def run(
     Args:
         gates: (N, G·h), the inputs' side of the first layer's gates, its bias in it.
         state: (layers, B, h) before the first step.
-        cell: The same of an LSTM, G = 4; None for a GRU, G = 3.
+        cell: (layers, B, h) of an LSTM, G = 4; None for a GRU, G = 3.
         layers: The weights.
         rows: The sequences.
         attention: What the stack attends to, or None.
-        dropped: (layers − 1, N, h), what a layer's states are multiplied by for the next one; or None.
+        dropped: (layers − 1, N, h), factors of a layer's states for the next one; or None.
         reverse: Whether a sequence is read from its end.
 
     Returns:
@@ -104,10 +102,7 @@ def _layers(weights: list[Tensor | None]) -> list[Layer]:
 
 
 def _backward(
-    record: Stack,
-    tensors: tuple[Tensor | None, ...],
-    grads: tuple[Tensor | None, ...],
-    needed: tuple[bool, ...],
+    record: Stack, tensors: tuple[Tensor | None, ...], grads: tuple[Tensor | None, ...], needed: tuple[bool, ...]
 ) -> list[Tensor | None]:
     _, state, _cell, dropped, *rest = tensors
     operands = dict(zip(OPERANDS, rest[: len(OPERANDS)], strict=True))
@@ -118,15 +113,13 @@ def _backward(
     made.point_weights(operands, layers, transposed=True)
     _point_gradients(made, record, grads)
     made.backward()
-    return _gradients(made, record, operands, layers, needed, (state.shape[-1], dropped))
+    return _gradients(made, record, operands, layers, needed, state.shape[-1], dropped)
 
 
 def _point_gradients(made: Stack, record: Stack, grads: tuple[Tensor | None, ...]) -> None:
     """Point the record to the incoming gradients, and make room for the results."""
     at = made.fields
-    layers, tokens, hidden, batch = at["layers"], at["tokens"], at["hidden"], at["batch"]
-    lstm = bool(at["cell"])
-    wide = made.groups * hidden
+    layers, tokens, hidden, batch, wide = at["layers"], at["tokens"], at["hidden"], at["batch"], at["wide"]
 
     def given(name: str, grad: Tensor | None, *shape: int) -> None:
         made.point(name, torch.zeros(shape, dtype=made.dtype, device="cpu") if grad is None else made.fill(grad))
@@ -136,7 +129,7 @@ def _point_gradients(made: Stack, record: Stack, grads: tuple[Tensor | None, ...
     given("last_state_grad", last_state, layers, batch, hidden)
     made.new("state_grad", layers, batch, hidden)
     gates = made.new("gates_grad", layers, tokens, wide)
-    if lstm:
+    if at["cell"]:
         given("last_cell_grad", last_cell, layers, batch, hidden)
         made.new("cell_grad", layers, batch, hidden)
         made.point("recurrent_grad", gates)
@@ -155,40 +148,44 @@ def _point_gradients(made: Stack, record: Stack, grads: tuple[Tensor | None, ...
         made.zeros("weight_grad", at["tasks"], at["features"])
 
 
-def _gradients(
-    made: Stack,
-    record: Stack,
-    operands: dict[str, Tensor | None],
-    layers: list[Layer],
-    needed: tuple[bool, ...],
-    more: tuple[int, Tensor | None],
-) -> list[Tensor | None]:
-    """All gradients, in the order of the operands; those of weights are products over all steps."""
-    hidden, dropped = more
-    at, kept, now = made.fields, record.kept, made.kept
-    groups = made.groups
+class _Steps:
+    """Sums over all steps of a run, from which the gradients of weights come; without padding."""
 
-    def cut(tensor: Tensor, size: int) -> Tensor:
+    def __init__(self, made: Stack) -> None:
+        self._groups, self._low, self._dtype = made.groups, made.spec.low, made.dtype
+
+    def cut(self, tensor: Tensor, size: int) -> Tensor:
         """Remove the padding from the gates' features."""
-        if tensor.shape[-1] == groups * size:
+        if tensor.shape[-1] == self._groups * size:
             return tensor
-        found: Tensor = tensor.unflatten(-1, (groups, -1))[..., :size].flatten(-2)
-        return found
+        result: Tensor = tensor.unflatten(-1, (self._groups, -1))[..., :size].flatten(-2)
+        return result
 
-    def product(by: Tensor, of: Tensor, rows: int, columns: int, groups: int) -> Tensor:
-        if record.spec.low is not None:
-            by, of = by.to(record.spec.low), of.to(record.spec.low)
-        found = (by.t() @ of)[:, :columns].to(made.dtype)
-        return found if found.shape[0] == groups * rows else found.unflatten(0, (groups, -1))[:, :rows].flatten(0, 1)
+    def product(self, by: Tensor, of: Tensor, rows: int, columns: int, groups: int) -> Tensor:
+        """The gradient of a weight (groups · rows, columns), of its results' gradients and its inputs."""
+        if self._low is not None:
+            by, of = by.to(self._low), of.to(self._low)
+        whole = (by.t() @ of)[:, :columns].to(self._dtype)
+        return whole if whole.shape[0] == groups * rows else whole.unflatten(0, (groups, -1))[:, :rows].flatten(0, 1)
 
-    gates, recurrent = now["gates_grad"], now["recurrent_grad"]
+    def layer(self, gates: Tensor, inputs: Tensor, hidden: int) -> list[Tensor | None]:
+        """The gradients of a side of a layer's gates: weight and bias."""
+        return [self.product(gates, inputs, hidden, hidden, self._groups), self.cut(gates.sum(0), hidden)]
+
+
+def _gradients(
+    made: Stack, record: Stack, operands: dict[str, Tensor | None], layers: list[Layer], needed: tuple[bool, ...],
+    hidden: int, dropped: Tensor | None,
+) -> list[Tensor | None]:  # fmt: skip
+    """All gradients, in the order of the operands."""
+    at, kept, now, steps = made.fields, record.kept, made.kept, _Steps(made)
+    gates, recurrent, states, began = now["gates_grad"], now["recurrent_grad"], kept["states"], kept["began"]
     begun = [
-        cut(gates[0], hidden) if needed[0] else None,
+        steps.cut(gates[0], hidden) if needed[0] else None,
         first(now["state_grad"], hidden) if needed[1] else None,
         first(now["cell_grad"], hidden) if needed[2] and "cell_grad" in now else None,
         None,
     ]
-    states, began = kept["states"], kept["began"]
     attended: dict[str, Tensor | None] = dict.fromkeys(OPERANDS)
     if at["pair"]:
         key, value, query_weight = operands["key"], operands["value"], operands["query_weight"]
@@ -196,28 +193,22 @@ def _gradients(
             raise TypeError("key, value: got None; expected tensors")
         attended["key"] = first(now["key_grad"], key.shape[-1])
         attended["value"] = first(now["value_grad"], value.shape[-1])
-        attended["context_weight"] = product(gates[0], kept["contexts"], hidden, value.shape[-1], groups)
+        attended["context_weight"] = steps.product(gates[0], kept["contexts"], hidden, value.shape[-1], made.groups)
         if at["weight"]:
             attended["weight"] = now["weight_grad"].sum(0)[: key.shape[-1]]
         if query_weight is not None:
             by_query = now["query_grad"]
-            attended["query_weight"] = product(by_query, began[-1], key.shape[-1], hidden, 1)
+            attended["query_weight"] = steps.product(by_query, began[-1], key.shape[-1], hidden, 1)
             if operands["query_bias"] is not None:
                 attended["query_bias"] = by_query.sum(0)[: key.shape[-1]]
     weights: list[Tensor | None] = []
     for number, layer in enumerate(layers):
-        weights += [
-            product(recurrent[number], began[number], hidden, hidden, groups),
-            cut(recurrent[number].sum(0), hidden),
-        ]
+        weights += steps.layer(recurrent[number], began[number], hidden)
         if layer.below_weight is None:
             weights += [None, None]
             continue
         below = states[number - 1]
         if dropped is not None:
             below = below * kept["dropped"][number - 1]
-        weights += [
-            product(gates[number], below, hidden, hidden, groups),
-            cut(gates[number].sum(0), hidden),
-        ]
+        weights += steps.layer(gates[number], below, hidden)
     return [*begun, *attended.values(), *weights]

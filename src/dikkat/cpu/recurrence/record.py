@@ -1,4 +1,4 @@
-"""What the launcher and the kernels of the recurrence both know: the record of a call, and the numbers of its kinds."""
+"""The record of a call of the recurrence, and the numbers of its kinds."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ PANEL = 2
 """Vectors that a panel of a matrix is wide."""
 GRU, LSTM = range(2)
 CHOICES = (None, *PAIRS)
-"""What a stack attends by, in the order of their numbers."""
+"""The pair functions by which a stack attends, in the order of their numbers."""
 NOTHING, INNER, ADDITIVE, DISTANCE = range(len(CHOICES))
 
 CALL = Record(
@@ -19,8 +19,10 @@ CALL = Record(
         last_state last_cell states_grad contexts_grad weights_grad last_state_grad last_cell_grad gates_grad
         recurrent_grad state_grad cell_grad query_grad score_grad context_sums key_grad value_grad weight_grad
     """,
-    integers="order owners lengths offsets seen packs",
-    whole="cell reverse layers hidden own batch tokens packings pair profile keys key_row features values",
+    integers="order lengths offsets seen packs",
+    whole="""
+        cell reverse layers hidden wide own batch task_rows tokens packings pair profile keys key_row features values
+    """,
     real="folded single most largest",
     regions="""
         states cells gates recurrent reads unsaved queries exps contexts row_weights grads cell_grads by_score squares

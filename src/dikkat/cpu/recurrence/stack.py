@@ -1,18 +1,99 @@
-"""What a stack of layers is made of, what it attends to, and what a run returns."""
+"""The sequences, weights, memory and results of a stack of layers, and the checks of their shapes."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from dikkat import addresses
-from dikkat.cpu.recurrence.rows import Rows
 from dikkat.scores import Pair, Profile
 
 
 @dataclass(frozen=True)
+class Rows:
+    """Sequences packed without padding: the steps one after the other, each with the rows that have not ended.
+
+    Attributes:
+        order: (B,) int64: the sequence of each row, the longest first.
+        lengths: (B,) int64, of the rows.
+        offsets: (T,) int64: the first place of each step.
+        places: (N,) int64: the position in (B · T) of each step of each row.
+        batch: B.
+        steps: T.
+    """
+
+    order: Tensor
+    lengths: Tensor
+    offsets: Tensor
+    places: Tensor
+    batch: int
+    steps: int
+
+    @classmethod
+    def of(cls, lengths: Tensor | None, batch: int, steps: int) -> "Rows":
+        """Pack sequences of lengths (B,) from 1 to T; None means T steps for all."""
+        if lengths is None:
+            lens, order = np.full(batch, steps), np.arange(batch)
+        else:
+            lens = lengths.numpy(force=True).astype(np.int64)
+            order = np.argsort(-lens, kind="stable")
+            lens = lens[order]
+        step, row = np.nonzero(np.arange(steps)[:, None] < lens)
+        offsets = np.searchsorted(step, np.arange(steps))
+        kept = [torch.from_numpy(found) for found in (order, lens, offsets, order[row] * steps + step)]
+        return cls(kept[0], kept[1], kept[2], kept[3], batch, steps)
+
+
+class _Gather(torch.autograd.Function):
+    """Select rows of a tensor, none of them twice; the others get a gradient of 0."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, index: Tensor) -> Tensor:
+        ctx.index, ctx.count = index, tensor.shape[0]
+        return tensor.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return _scattered(grad, ctx.index, ctx.count), None
+
+
+class _Scatter(torch.autograd.Function):
+    """Put rows in their places, zeros elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, index: Tensor, count: int) -> Tensor:
+        ctx.index = index
+        return _scattered(tensor, index, count)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad.index_select(0, ctx.index), None, None
+
+
+def _scattered(tensor: Tensor, index: Tensor, count: int) -> Tensor:
+    """Put rows in their places among `count`, zeros elsewhere."""
+    if len(index) == count:
+        return torch.empty_like(tensor).index_copy_(0, index, tensor)
+    return tensor.new_zeros(count, *tensor.shape[1:]).index_copy_(0, index, tensor)
+
+
+def take(tensor: Tensor, rows: Rows) -> Tensor:
+    """(B, T, ...) -> (N, ...)."""
+    gathered: Tensor = _Gather.apply(tensor.flatten(0, 1), rows.places)  # type: ignore[no-untyped-call]
+    return gathered
+
+
+def put(tensor: Tensor, rows: Rows) -> Tensor:
+    """(N, ...) -> (B, T, ...), zeros where a sequence is over."""
+    scattered: Tensor = _Scatter.apply(tensor, rows.places, rows.batch * rows.steps)  # type: ignore[no-untyped-call]
+    return scattered.reshape(rows.batch, rows.steps, *tensor.shape[1:])
+
+
+@dataclass(frozen=True)
 class Attention:
-    """What a stack attends to.
+    """The memory that a stack attends to.
 
     Attributes:
         pair: The pair function.
@@ -24,7 +105,7 @@ class Attention:
         query_weight: (a, h), or None: the states are the queries.
         query_bias: (a,), or None.
         context_weight: (G·h, c), the contexts' share of the first layer's gates.
-        kept: (N, m), what the weights are multiplied by; or None.
+        kept: (N, m), factors of the weights; or None.
     """
 
     pair: Pair
@@ -53,7 +134,7 @@ class Layer:
 
 
 class Sequences(NamedTuple):
-    """What a run returns.
+    """The results of a run.
 
     Attributes:
         states: (N, h), of the top layer.
@@ -72,35 +153,38 @@ class Sequences(NamedTuple):
 
 def _fit(name: str, tensor: Tensor | None, *expected: int) -> None:
     """Check shape and storage: a kernel reads as many numbers as the sizes say, whatever memory there is."""
-    fit_shape(name, tensor, *expected)
-    if tensor is not None:
-        addresses.check(name, tensor, "cpu")
-
-
-def fit_shape(name: str, tensor: Tensor | None, *expected: int) -> None:
-    """Raise ValueError for another shape."""
-    if tensor is not None and tensor.shape != expected:
+    if tensor is None:
+        return
+    if tensor.shape != expected:
         raise ValueError(f"{name}: got shape {tuple(tensor.shape)}; expected {expected}")
+    addresses.check(name, tensor, "cpu")
 
 
-def fit_weights(layers: list[Layer], attention: Attention | None) -> None:
-    """Check that the weights of a stack fit each other and what it attends to."""
-    wide, hidden = layers[0].hidden_weight.shape
+def fit_run(
+    rows: Rows, layers: list[Layer], attention: Attention | None, gates: Tensor, state: Tensor, cell: Tensor | None,
+    dropped: Tensor | None,
+) -> None:  # fmt: skip
+    """Check that the tensors of a run fit its sequences, its weights and each other."""
+    (wide, hidden), tokens = layers[0].hidden_weight.shape, len(rows.places)
     for number, layer in enumerate(layers):
         _fit(f"the recurrent weight of layer {number}", layer.hidden_weight, wide, hidden)
         _fit(f"the recurrent bias of layer {number}", layer.hidden_bias, wide)
         _fit(f"the input weight of layer {number}", layer.below_weight, wide, hidden)
         _fit(f"the input bias of layer {number}", layer.below_bias, wide)
+    _fit("gates", gates, tokens, wide)
+    _fit("state", state, len(layers), rows.batch, hidden)
+    _fit("cell", cell, len(layers), rows.batch, hidden)
+    _fit("dropped", dropped, len(layers) - 1, tokens, hidden)
     if attention is None:
         return
-    batch, keys, size = attention.key.shape
-    values = attention.value.shape[-1]
-    _fit("the memory's values", attention.value, batch, keys, values)
-    _fit("the memory's lengths", attention.seen, batch)
+    _, keys, size = attention.key.shape
+    values, query = attention.value.shape[-1], attention.query_weight
+    _fit("the memory's keys", attention.key, rows.batch, keys, size)
+    _fit("the memory's values", attention.value, rows.batch, keys, values)
+    _fit("the memory's lengths", attention.seen, rows.batch)
     _fit("the score's pair weight", attention.weight, size)
     _fit("the context's share of the input weight", attention.context_weight, wide, values)
-    query = attention.query_weight
-    addresses.check("the memory's keys", attention.key, "cpu")
+    _fit("kept", attention.kept, tokens, keys)
     if query is not None and tuple(query.shape) != (size, hidden):
         raise ValueError(
             f"score: got queries of {query.shape[1]} features, of which it makes {query.shape[0]}; expected {hidden}, "
@@ -110,24 +194,3 @@ def fit_weights(layers: list[Layer], attention: Attention | None) -> None:
         raise ValueError(f"memory: got keys of {size} features; expected {hidden}, as the states have")
     _fit("the queries' weight", query, size, hidden)
     _fit("the queries' bias", attention.query_bias, size)
-
-
-def fit_run(
-    rows: Rows,
-    layers: list[Layer],
-    attention: Attention | None,
-    gates: Tensor,
-    state: Tensor,
-    cell: Tensor | None,
-    dropped: Tensor | None,
-) -> None:
-    """Check that what a run reads fits its sequences and its weights."""
-    fit_weights(layers, attention)
-    (wide, hidden), tokens = layers[0].hidden_weight.shape, len(rows.places)
-    _fit("gates", gates, tokens, wide)
-    _fit("state", state, len(layers), rows.batch, hidden)
-    _fit("cell", cell, len(layers), rows.batch, hidden)
-    _fit("dropped", dropped, len(layers) - 1, tokens, hidden)
-    if attention is not None:
-        _fit("the memory's keys", attention.key, rows.batch, *attention.key.shape[1:])
-        _fit("kept", attention.kept, tokens, attention.key.shape[1])

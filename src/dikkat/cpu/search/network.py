@@ -1,4 +1,4 @@
-"""What a compiled search runs: the weights of a translator, whatever module they come from, packed into panels."""
+"""A translator's weights, whatever module they come from, packed into panels for a compiled search."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ from dikkat.storage.int8 import quantized
 _WIDE = 16
 """Panels of a block of the output layer; scores of so many columns are ranked while they are in the cache."""
 _NARROW = 4
-"""Panels of a block of other matrices: what one row goes through at once."""
+"""Panels of a block of other matrices: as many as one row goes through at once."""
 
 
 class Affine(NamedTuple):
@@ -54,16 +54,16 @@ class Cells(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """How states are compared with what was read.
+    """The comparison of states with what was read.
 
     Attributes:
         pair: The pair function.
-        profile: Which one of distances.
-        query: What makes queries of states.
-        key: What makes keys of what was read.
+        profile: The log-kernel, of distances.
+        query: Makes queries of states.
+        key: Makes keys of what was read.
         weight: Of each feature, of an additive score.
         unit: Whether queries and keys are brought to length 1 then, which a compiled search does not.
-        coverage: The features that a unit of coverage adds to a key, where there is one; likewise.
+        coverage: The features that a unit of coverage adds to a key, if any; a compiled search adds none.
     """
 
     pair: Pair
@@ -81,10 +81,10 @@ class Network(NamedTuple):
     Attributes:
         source_table: (V, e).
         target_table: (W, e).
-        scale: What embeddings are multiplied by.
+        scale: The factor of embeddings.
         encoder: Its layers, each of one direction or two.
-        bridge: What makes the decoder's first states of the encoder's last ones; None for these themselves.
-        cell_bridge: Likewise of an LSTM's cells.
+        bridge: Makes the decoder's first states of the encoder's last ones; None for these themselves.
+        cell_bridge: The bridge of an LSTM's cells.
         decoder: Its layers; the first reads embedding and context.
         compared: The attention.
         attends: Whether it looks at all positions, and not at the last state of the encoder alone.
@@ -111,24 +111,17 @@ class Network(NamedTuple):
 
     @property
     def lstm(self) -> bool:
-        """Whether cells are an LSTM's, and not a GRU's."""
+        """True for an LSTM's cells, False for a GRU's."""
         return self.decoder[0].weight_hh.shape[0] == 4 * self.hidden
 
 
 # --- panels
 
 
-class _Rows(NamedTuple):
-    """The rows of a matrix: numbers, and of int8 ones their scales."""
-
-    numbers: Tensor
-    scales: Tensor | None
-
-
 class _Read(NamedTuple):
-    """What some columns of a matrix are multiplied with: a layer of a buffer, whose rows are `step` numbers.
+    """A layer of a buffer that some columns of a matrix are multiplied with; its rows are `step` numbers apart.
 
-    Of each row it is `groups` times `size` numbers, as many columns, each group filled up to whole panels.
+    A row has `groups` times `size` numbers, for as many columns, each group filled up to whole panels.
     """
 
     buffer: str
@@ -139,7 +132,7 @@ class _Read(NamedTuple):
 
 
 class _Write(NamedTuple):
-    """Where the results of a phase go."""
+    """The layer of a buffer that a phase writes to; its rows are `step` numbers apart."""
 
     buffer: str
     layer: int
@@ -156,12 +149,12 @@ class Panels:
 
     Attributes:
         int8: Whether they are.
-        dtype: What is computed in.
+        dtype: The type that is computed in.
         phases: The phases, of `record.PHASE`.
         parts: What they read, of `record.PART`.
         loop: The first phase of a step.
-        sizes: What the kernel's record has of sizes, by its names.
-        scale: What embeddings are multiplied by.
+        sizes: Sizes, by the names of the kernel's record.
+        scale: The factor of embeddings.
         blocks: Of the output layer.
         widest: The most numbers of a block's row.
         reads: The most numbers that a phase reads of a row.
@@ -175,7 +168,7 @@ class Panels:
     def __init__(self, network: Network, int8: bool) -> None:
         self.int8, self.dtype = int8, network.target_table.dtype
         self._lanes = BYTES // self.dtype.itemsize
-        self._wide = 2 * self._lanes  # what rows of buffers are filled up to
+        self._wide = 2 * self._lanes  # rows of buffers are filled up to a multiple
         self._phases: list[dict[str, int]] = []
         self._parts: list[tuple[int, ...]] = []
         self._packed: list[Tensor] = []
@@ -220,17 +213,17 @@ class Panels:
     def _tables(self, net: Network) -> None:
         """The embeddings, and the weight of an additive score."""
         for side, table in (("source", net.source_table), ("target", net.target_table)):
-            rows = self._rows(table)
-            self.tensors[f"{side}_table"] = filled = self._filled(rows.numbers)
-            if self.int8 or filled is not rows.numbers:  # a table that is the model's own takes no further memory
+            numbers, scales = self._numbers(table)
+            self.tensors[f"{side}_table"] = filled = self._filled(numbers)
+            if self.int8 or filled is not numbers:  # a table that is the model's own takes no further memory
                 self._packed.append(filled)
-            if rows.scales is not None:
-                self.tensors[f"{side}_scales"] = rows.scales
+            if scales is not None:
+                self.tensors[f"{side}_scales"] = scales
         if net.compared.weight is not None:
             self.tensors["weight"] = self._filled(net.compared.weight.detach())
 
     def _filled(self, tensor: Tensor) -> Tensor:
-        """The last dimension filled up with zeros; a tensor that is so already, itself."""
+        """A tensor, its last dimension filled up with zeros to a multiple of `_wide`."""
         more = self._up(tensor.shape[-1]) - tensor.shape[-1]
         return pad(tensor, (0, more)) if more or not tensor.is_contiguous() else tensor
 
@@ -249,7 +242,7 @@ class Panels:
             out = ("outputs", "outputs_below")[(len(net.encoder) - 1 - layer) % 2]
             state = _Read("encoder_state", 0, own, at["own"])
             both = [self._gates(each.weight_hh, [state], input_side=False) for each in cells]
-            packed = [_stacked([directed for (directed,), _ in both])]
+            packed = _joined([directed for directed, _ in both], dim=0)
             biases = torch.cat([self._biases(each) for each in cells])
             self._phase(ENCODE, SENTENCES, packed, [(state, both[0][1])], biases, _Write(out, 0, 0), layer=layer)
             read = _Read(out, 0, own, at["values"], len(cells))
@@ -286,7 +279,8 @@ class Panels:
             inputs, first = self._gates(each.weight_ih, below, input_side=True)
             recurrent, second = self._gates(each.weight_hh, [own], input_side=False)
             reads = [*((read, first) for read in below), (own, second)]
-            self._phase(CELL, LIVE, [*inputs, *recurrent], reads, self._biases(each), layer=layer)
+            packed = _joined([inputs, recurrent], dim=1)
+            self._phase(CELL, LIVE, packed, reads, self._biases(each), layer=layer)
             below = [_Read("after", layer, hidden, at["hidden"])]
         said = below[0]
         if net.readout is not None:
@@ -297,7 +291,7 @@ class Panels:
         self._affine(LIVE, net.output, [said], None)
 
     def _affine(self, rows: int, affine: Affine, reads: list[_Read], into: _Write | None) -> None:
-        """A phase of a matrix and a bias; without a place for the results, of the scores of tokens, to be ranked."""
+        """Add a phase of a matrix and a bias; without `into`, of the scores of tokens, to be ranked."""
         size, lanes = len(affine.weight), self._lanes
         if into is not None:
             panels = _NARROW if self._up(size) // lanes % _NARROW == 0 else self._wide // lanes
@@ -305,22 +299,17 @@ class Panels:
         else:
             blocks = -(-size // (_WIDE * lanes))
             panels = -(-size // (blocks * lanes))
-        of_rows = self._rows(affine.weight)
-        packed = [
-            self._packed_part(part, lambda t: pad(t, (0, 0, 0, blocks * panels * lanes - size)).view(
-                blocks, panels, lanes, -1
-            ))
-            for part in self._columns(of_rows, reads)
-        ]  # fmt: skip
+        more = blocks * panels * lanes - size
+        packed = self._packed_by(
+            affine.weight, reads, lambda t: pad(t, (0, 0, 0, more)).view(blocks, panels, lanes, -1)
+        )
         bias = torch.zeros(size, dtype=self.dtype, device="cpu") if affine.bias is None else affine.bias.detach()
-        nothing = 0.0 if into is not None else -torch.inf  # which no token has that is none
-        biases = pad(bias, (0, blocks * panels * lanes - size), value=nothing).view(blocks, panels * lanes)
+        nothing = 0.0 if into is not None else -torch.inf  # so that no column beyond the last is a token
+        biases = pad(bias, (0, more), value=nothing).view(blocks, panels * lanes)
         kind = DENSE if into is not None else RANK
         self._phase(kind, rows, packed, [(read, (0, panels)) for read in reads], biases, into)
 
-    def _gates(
-        self, weight: Tensor, reads: list[_Read], *, input_side: bool
-    ) -> tuple[list["_Packed"], tuple[int, int]]:
+    def _gates(self, weight: Tensor, reads: list[_Read], *, input_side: bool) -> tuple["_Packed", tuple[int, int]]:
         """One side of a layer's gates, in blocks of a vector of features, with the panels that it makes.
 
         An LSTM's are i, f, g, o; a GRU's n, r, z of the input's side and r, z, n of the other: so that in a block of n,
@@ -334,7 +323,7 @@ class Panels:
             filled = pad(by_gate, (0, 0, 0, self._up(by_gate.shape[1]) - by_gate.shape[1]))
             return filled.unflatten(1, (-1, self._lanes)).transpose(0, 1)
 
-        packed = [self._packed_part(part, in_blocks) for part in self._columns(self._rows(weight), reads)]
+        packed = self._packed_by(weight, reads, in_blocks)
         return packed, (0 if input_side or gates == 4 else 1, gates)
 
     def _biases(self, cells: Cells) -> Tensor:
@@ -349,33 +338,35 @@ class Panels:
 
     # --- their matrices
 
-    def _rows(self, weight: Tensor) -> _Rows:
-        if not self.int8:
-            return _Rows(weight.detach(), None)
-        return _Rows(*quantized(weight))
+    def _numbers(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
+        """A matrix's numbers, and of int8 ones the scales of its rows."""
+        return quantized(weight) if self.int8 else (weight.detach(), None)
 
-    def _columns(self, rows: _Rows, reads: list[_Read]) -> list[_Rows]:
-        """What is multiplied with each part, its columns filled up as that is."""
-        sizes = [read.size * read.groups for read in reads]
-        found = []
-        for read, part in zip(reads, rows.numbers.split(sizes, dim=1), strict=True):
-            filled = pad(part.unflatten(1, (read.groups, read.size)), (0, self._up(read.size) - read.size))
-            found.append(_Rows(filled.flatten(1), rows.scales))
-        return found
+    def _packed_by(self, weight: Tensor, reads: list[_Read], in_blocks: Callable[[Tensor], Tensor]) -> "_Packed":
+        """A matrix in panels, whose columns are filled up as what they are multiplied with.
 
-    def _packed_part(self, rows: _Rows, in_blocks: Callable[[Tensor], Tensor]) -> "_Packed":
-        """Panels (blocks, panels, columns, lanes) and scales (blocks, panels, lanes)."""
-        panels = in_blocks(rows.numbers).transpose(2, 3)
-        if rows.scales is None:
-            return _Packed(panels.flatten(1), None)
-        pairs = panels.unflatten(2, (-1, 2)).transpose(3, 4)
-        return _Packed(pairs.flatten(1), in_blocks(rows.scales.unsqueeze(1)).flatten(1))
+        Args:
+            weight: (out, in).
+            reads: What the columns are multiplied with.
+            in_blocks: Makes (blocks, panels, lanes, columns) of some columns of the matrix.
+        """
+        numbers, scales = self._numbers(weight)
+        parts = []
+        for read, part in zip(reads, numbers.split([each.size * each.groups for each in reads], dim=1), strict=True):
+            columns = self._filled(part.unflatten(1, (read.groups, read.size))).flatten(1)
+            panels = in_blocks(columns).transpose(2, 3)
+            if scales is None:
+                parts.append(_Packed(panels.flatten(1), None))
+            else:
+                pairs = panels.unflatten(2, (-1, 2)).transpose(3, 4)
+                parts.append(_Packed(pairs.flatten(1), in_blocks(scales.unsqueeze(1)).flatten(1)))
+        return _joined(parts, dim=1)
 
     def _phase(
         self,
         kind: int,
         rows: int,
-        packed: Sequence["_Packed"] = (),
+        packed: "_Packed | None" = None,
         reads: Sequence[tuple[_Read, tuple[int, int]]] = (),
         biases: Tensor | None = None,
         into: _Write | None = None,
@@ -385,15 +376,14 @@ class Panels:
         if into is not None:
             phase |= {"out": BUFFERS.index(into.buffer), "out_layer": into.layer, "out_step": into.step}
             phase["tanh"] = int(into.tanh)
-        if biases is not None:
-            whole = _joined(packed)
+        if packed is not None and biases is not None:
             biases = biases.flatten(1).contiguous()
             phase |= {"blocks": len(biases), "panels": biases.shape[1] // self._lanes}
             phase |= {"part": len(self._parts), "parts": len(reads)}
-            phase |= {"weight": self._address(whole.panels), "stride": whole.panels[0].nbytes}
+            phase |= {"weight": self._address(packed.panels), "stride": packed.panels[0].nbytes}
             phase["bias"] = self._address(biases)
-            if whole.scales is not None:
-                phase |= {"scales": self._address(whole.scales), "scale_stride": whole.scales[0].nbytes}
+            if packed.scales is not None:
+                phase |= {"scales": self._address(packed.scales), "scale_stride": packed.scales[0].nbytes}
             for read, (first, panels) in reads:
                 count = read.groups * self._up(read.size)
                 self._parts.append((BUFFERS.index(read.buffer), read.layer, read.step, count, first, panels))
@@ -405,22 +395,13 @@ class Panels:
 
 
 class _Packed(NamedTuple):
-    """Blocks of a matrix, or of a part of it: (blocks, numbers), and the scales of their columns."""
+    """Blocks of a matrix, or of a part of it: (blocks, numbers), and of int8 the scales of their columns."""
 
     panels: Tensor
     scales: Tensor | None
 
 
-def _joined(parts: Sequence[_Packed]) -> _Packed:
-    """Parts one behind the other, block by block."""
+def _joined(parts: Sequence[_Packed], dim: int) -> _Packed:
+    """Parts one behind the other, within each block (1) or block after block (0)."""
     scales = [part.scales for part in parts if part.scales is not None]
-    return _Packed(
-        torch.cat([part.panels for part in parts], dim=1).contiguous(),
-        torch.cat(scales, dim=1).contiguous() if scales else None,
-    )
-
-
-def _stacked(parts: Sequence[_Packed]) -> _Packed:
-    """The blocks of one after those of the other."""
-    scales = [part.scales for part in parts if part.scales is not None]
-    return _Packed(torch.cat([part.panels for part in parts]), torch.cat(scales) if scales else None)
+    return _Packed(torch.cat([part.panels for part in parts], dim), torch.cat(scales, dim) if scales else None)

@@ -6,8 +6,8 @@ that is not published yet waits, and who finishes the last task of a phase does 
 next. So any number of workers, from one on, come to the end, and none waits for a worker that is not there. What they
 compute does not depend on how many they are.
 
-Where a search is stands in memory alone, so that all workers can return, between two tasks, and go on later: Python
-then hears of Ctrl-C.
+The progress of a search is in memory alone, so that all workers can return between two tasks, for Ctrl-C, and go on
+later.
 """
 
 from typing import Any
@@ -17,8 +17,9 @@ from numba import carray
 
 from dikkat.cpu.engine.compile import Kernel, inlined
 from dikkat.cpu.engine.elementary import exp, sigmoid, tanh
-from dikkat.cpu.engine.memory import Call, clear, copy_vectors, workplace_of
+from dikkat.cpu.engine.memory import Call, clear, copy_vectors, flags_at, number_at, numbers_at, workplace_of
 from dikkat.cpu.engine.order import added, publish, seen, wait_a_little
+from dikkat.cpu.engine.panels import int8_blocks, narrow_blocks
 from dikkat.cpu.engine.vectors import (
     Pointer,
     address,
@@ -29,15 +30,13 @@ from dikkat.cpu.engine.vectors import (
     largest,
     load,
     load_int8,
+    magnitude,
     maximum,
     pointer,
     store,
     store_int16,
 )
 from dikkat.cpu.recurrence.attending import attend_row
-from dikkat.cpu.recurrence.cells import number_at
-from dikkat.cpu.search.hypotheses import flags, whole
-from dikkat.cpu.search.products import product, whole_product
 from dikkat.cpu.search.ranking import Phase, State, book, rank
 from dikkat.cpu.search.record import (
     ATTEND,
@@ -82,7 +81,7 @@ _BEFORE, _CELL_BEFORE, _AFTER, _CELL_AFTER = (
 _BYTE, _HALF, _PAIR = np.int8(0), np.int16(0), np.int32(0)
 
 
-# --- which rows and tasks a phase has
+# --- the rows and tasks of a phase
 
 
 @inlined
@@ -93,7 +92,7 @@ def _buffer(call: Call, number: int, layer: int, zero: Any) -> Pointer:
 
 @inlined
 def _rows(call: Call, state: State, phase: Phase) -> int:
-    """How many rows a phase has."""
+
     if phase.rows == LIVE:
         return state.rows
     if phase.rows == POSITIONS:
@@ -107,24 +106,18 @@ def _rows(call: Call, state: State, phase: Phase) -> int:
 
 @inlined
 def _chunks(call: Call, phase: Phase, rows: int) -> int:
-    """In how many tasks they are."""
+    """The number of chunks of so many rows, of which each is a task."""
     if phase.rows == POSITIONS:
         return call.chunks
     return (rows + CHUNK - 1) // CHUNK
 
 
 @inlined
-def _first_row(call: Call, phase: Phase, chunk: int) -> int:
+def _chunk(call: Call, phase: Phase, rows: int, chunk: int) -> tuple[int, int]:
+    """The first row of a chunk, and how many it has."""
     if phase.rows == POSITIONS:
-        return number_at(call.chunk_first, chunk)
-    return chunk * CHUNK
-
-
-@inlined
-def _chunk_rows(call: Call, phase: Phase, rows: int, chunk: int) -> int:
-    if phase.rows == POSITIONS:
-        return number_at(call.chunk_rows, chunk)
-    return min(CHUNK, rows - chunk * CHUNK)
+        return number_at(call.chunk_first, chunk), number_at(call.chunk_rows, chunk)
+    return chunk * CHUNK, min(CHUNK, rows - chunk * CHUNK)
 
 
 # --- products
@@ -132,7 +125,7 @@ def _chunk_rows(call: Call, phase: Phase, rows: int, chunk: int) -> int:
 
 @inlined
 def _layer_of(call: Call, state: State, phase: Phase, part: Any, block: int) -> int:
-    """Which layer of its buffer a part is read from: of an encoder's state, by the step's parity and the direction."""
+    """The layer of its buffer that a part is read from: of an encoder's state, by the step's parity and direction."""
     if phase.kind == ENCODE:
         return (state.inner % 2) * call.directions + block // (phase.blocks // call.directions)
     return part.layer
@@ -140,7 +133,7 @@ def _layer_of(call: Call, state: State, phase: Phase, part: Any, block: int) -> 
 
 @inlined
 def _start(call: Call, state: State, phase: Phase, block: int, first: int, rows: int, into: Pointer, zero: Any) -> None:
-    """Fill a block's rows with its bias; of an encoder's step, with what the gates have of the input."""
+    """Fill a block's rows with its bias; of an encoder's step, the input's gates with what they are."""
     lanes, wide = lanes_of(zero), phase.panels * lanes_of(zero)
     bias = at(pointer(phase.bias, zero), block * wide)
     for i in range(rows):
@@ -155,10 +148,38 @@ def _start(call: Call, state: State, phase: Phase, block: int, first: int, rows:
 
 @inlined
 def _position(call: Call, state: State, b: int, direction: int) -> int:
-    """Where the encoder is in a sentence."""
+    """The position of the encoder's step in a sentence."""
     if direction == 0:
         return b * call.longest + state.inner
     return b * call.longest + number_at(call.lengths, b) - 1 - state.inner
+
+
+@inlined
+def _at_once(rows: int, panels: int) -> int:
+    """The number of panels that so many rows, up to six, go through at once, of those that are left."""
+    if rows == 1 and panels >= 4:
+        return 4
+    return 2 if rows <= 3 and panels >= 2 else 1
+
+
+@inlined
+def _product(
+    rows: int, a: Pointer, a_step: int, weight: Pointer, count: int, panels: int, c: Pointer, c_step: int,
+    row_scales: Pointer, scales: Pointer, int8: Any, zero: Any,
+) -> None:  # fmt: skip
+    """Add rows of `count` numbers, or pairs of int8, times panels to rows of as many vectors as there are panels."""
+    lanes, n = lanes_of(zero), 0
+    while n < panels:
+        some, i = _at_once(min(6, rows), panels - n), 0
+        while i < rows:
+            m, row, into = min(6, rows - i), at(a, i * a_step), at(c, i * c_step + n * lanes)
+            if int8 is not None:
+                panel, by_row, own = at(weight, n * count * 2 * lanes), at(row_scales, i), at(scales, n * lanes)
+                int8_blocks(m, some, row, a_step, panel, count, into, c_step, by_row, own)
+            else:
+                narrow_blocks(m, some, row, a_step, at(weight, n * count * lanes), count, into, c_step)
+            i += m
+        n += some
 
 
 @inlined
@@ -182,21 +203,22 @@ def _multiply(
             row = direction * every + first
             halves = at(pointer(call.quantized, _PAIR), (taken + row * part.count) // 2)
             by_row, own = at(pointer(call.quantized_scales, zero), scaled + row), pointer(scale, zero)
-            pairs = part.count // 2
-            whole_product(rows, halves, pairs, weight, pairs, part.panels, target, wide, by_row, own, zero)
+            pairs, panels = part.count // 2, pointer(weight, _BYTE)
+            _product(rows, halves, pairs, panels, pairs, part.panels, target, wide, by_row, own, int8, zero)
             weight += part.count * part.panels * lanes
             scale += part.panels * 64
             taken, scaled = taken + every * part.count, scaled + every
         else:
             layer = _layer_of(call, state, phase, part, block)
             source = at(_buffer(call, part.source, layer, zero), first * part.step)
-            product(rows, source, part.step, weight, part.count, part.panels, target, wide, zero)
+            panels = pointer(weight, zero)
+            _product(rows, source, part.step, panels, part.count, part.panels, target, wide, source, source, int8, zero)
             weight += part.count * part.panels * 64
 
 
 @inlined
 def _quantize(call: Call, state: State, phase: Phase, parts: Parts, zero: Any) -> None:
-    """All rows that a phase reads, to int8: each row's largest number is 127."""
+    """Round all rows that a phase reads to int8: each row's largest number becomes 127."""
     lanes, rows, taken, scaled = lanes_of(zero), _rows(call, state, phase), 0, 0
     directions = call.directions if phase.kind == ENCODE else 1
     for p in range(phase.parts):
@@ -209,8 +231,7 @@ def _quantize(call: Call, state: State, phase: Phase, parts: Parts, zero: Any) -
             into = at(pointer(call.quantized, _HALF), taken + i * part.count)
             peak = full(0, zero)
             for c in range(0, part.count, lanes):
-                x = load(source, c)
-                peak = maximum(maximum(x, full(0, zero) - x), peak)
+                peak = maximum(magnitude(load(source, c)), peak)
             most = largest(peak)
             by = full(zero if most == 0 else 127 / most, zero)
             for c in range(0, part.count, lanes):
@@ -224,7 +245,7 @@ def _quantize(call: Call, state: State, phase: Phase, parts: Parts, zero: Any) -
 
 @inlined
 def _write(call: Call, phase: Phase, block: int, first: int, rows: int, found: Pointer, zero: Any) -> None:
-    """Write a block's rows to where they go, or their tanh."""
+    """Write a block's rows, or their tanh, to the phase's output."""
     wide = phase.panels * lanes_of(zero)
     into = _buffer(call, phase.out, phase.out_layer, zero)
     for i in range(rows):
@@ -240,7 +261,7 @@ def _write(call: Call, phase: Phase, block: int, first: int, rows: int, found: P
 def _cell(
     call: Call, gates: Pointer, state: Pointer, cell: Pointer, new: Pointer, new_cell: Pointer, zero: Any
 ) -> None:
-    """The new states of a vector of features: gates i, f, g, o; or of n the input's side, r, z, and n's other side."""
+    """Write the new states of a vector of features, of gates i, f, g, o; or n's input side, r, z, n's other side."""
     lanes = lanes_of(zero)
     if call.lstm:
         into, forget = sigmoid(load(gates, 0), zero), sigmoid(load(gates, lanes), zero)
@@ -266,10 +287,8 @@ def _encode_cells(
     for i in range(rows):
         b = first + i
         own = b * size + c
-        new, cell = (
-            at(_buffer(call, _ENCODER_STATE, then, zero), own),
-            at(_buffer(call, _ENCODER_CELL, then, zero), own),
-        )
+        new = at(_buffer(call, _ENCODER_STATE, then, zero), own)
+        cell = at(_buffer(call, _ENCODER_CELL, then, zero), own)
         _cell(
             call, at(found, i * phase.panels * lanes), at(_buffer(call, _ENCODER_STATE, now, zero), own),
             at(_buffer(call, _ENCODER_CELL, now, zero), own), new, cell, zero,
@@ -314,7 +333,7 @@ def _embed(call: Call, table: int, scales: int, token: int, into: Pointer, int8:
 
 @inlined
 def _read(call: Call, chunk: int, int8: Any, zero: Any) -> None:
-    """The embeddings of some positions of the sources."""
+    """Write the embeddings of some positions of the sources."""
     first = number_at(call.chunk_first, chunk)
     into = _buffer(call, _EMBEDDED_SOURCE, 0, zero)
     for place in range(first, first + number_at(call.chunk_rows, chunk)):
@@ -324,20 +343,20 @@ def _read(call: Call, chunk: int, int8: Any, zero: Any) -> None:
 
 @inlined
 def _exponentials(call: Call, b: int, zero: Any) -> None:
-    """A sentence's e^{2k}, and the largest |k|."""
+    """Write a sentence's e^{2k}, and the largest |k|."""
     size, peak = call.features, full(0, zero)
     for j in range(number_at(call.seen, b) if call.seen != 0 else call.keys):
         place = (b * call.keys + j) * size
         for c in range(0, size, lanes_of(zero)):
             x = load(pointer(call.key, zero), place + c)
-            peak = maximum(maximum(x, full(0, zero) - x), peak)
+            peak = maximum(magnitude(x), peak)
             store(pointer(call.key_exp, zero), place + c, exp(x + x))
     pointer(call.reach, zero)[b] = largest(peak)
 
 
 @inlined
 def _gather(call: Call, row: int, int8: Any, zero: Any) -> None:
-    """What a hypothesis goes on from: its last token's embedding, and the states of the row that it comes from."""
+    """Write a hypothesis's inputs: its last token's embedding, and the states of the row that it continues."""
     size, source = call.hidden, number_at(call.next_rows, row)
     into = at(_buffer(call, _EMBEDDING, 0, zero), row * call.embedded)
     _embed(call, call.target_table, call.target_scales, number_at(call.next_tokens, row), into, int8, zero)
@@ -351,12 +370,12 @@ def _gather(call: Call, row: int, int8: Any, zero: Any) -> None:
 
 @inlined
 def _attend(call: Call, state: State, row: int, exps: Pointer, zero: Any) -> None:
-    """A hypothesis's weights over its sentence, and its context."""
+    """Write a hypothesis's weights over its sentence, and its context."""
     query = at(_buffer(call, _QUERY, 0, zero), row * call.features)
-    step = state.step if call.seen != 0 else 0  # without attention nobody asks for the weights
+    step = state.step if call.seen != 0 else 0  # without attention the weights are not returned
     place = (step * call.capacity + row) * call.key_row
     weights, context = at(pointer(call.weights, zero), place), at(_buffer(call, _CONTEXT, 0, zero), row * call.values)
-    attend_row(call, 0, number_at(call.owners, row), query, exps, weights, context, zero)
+    attend_row(call, 0, number_at(call.next_sentences, row), query, exps, weights, context, zero)
 
 
 # --- between two phases
@@ -386,8 +405,8 @@ def _trace(call: Call, state: State, zero: Any) -> None:
     for found in range(call.sentences * call.n_best):
         step, place = number_at(call.result_steps, found), number_at(call.result_places, found)
         b = found // call.n_best
-        keys, length = number_at(call.lengths, b), step + 1 - flags(call.result_ended, found)[0]
-        ids = whole(call.result_ids, found * state.room)
+        keys, length = number_at(call.lengths, b), step + 1 - flags_at(call.result_ended, found)[0]
+        ids = numbers_at(call.result_ids, found * state.room)
         for t in range(step, -1, -1):
             own = (t * call.sentences + b) * call.beam + place
             if t < length:
@@ -427,7 +446,7 @@ def search(zero: Any, int8: Any) -> Any:
             kind, task, rows = phase.kind, ticket - state.first, _rows(call, state, phase)
             chunks = _chunks(call, phase, rows)
             block, chunk = task // chunks, task % chunks
-            first, count = _first_row(call, phase, chunk), _chunk_rows(call, phase, rows, chunk)
+            first, count = _chunk(call, phase, rows, chunk)
             if kind == READ:
                 _read(call, chunk, int8, zero)
             elif kind == KEYS:

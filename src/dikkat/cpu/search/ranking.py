@@ -1,4 +1,4 @@
-"""What a search does with scores: it ranks them while they are in the cache, and takes every sentence a step on."""
+"""The ranking of scores while they are in the cache, and the bookkeeping of hypotheses from a step to the next."""
 
 import math
 from typing import Any
@@ -7,10 +7,8 @@ import numpy as np
 
 from dikkat.cpu.engine.compile import inlined
 from dikkat.cpu.engine.elementary import exp
-from dikkat.cpu.engine.memory import Call
+from dikkat.cpu.engine.memory import Call, doubles_at, flags_at, number_at, numbers_at
 from dikkat.cpu.engine.vectors import Pointer, at, full, lanes_of, largest, load, maximum, pointer, some, total
-from dikkat.cpu.recurrence.cells import number_at
-from dikkat.cpu.search.hypotheses import collect, doubles, flags, go_on, insert, whole
 from dikkat.cpu.search.record import DONE, UNKNOWN_SCORES
 from dikkat.cpu.search.rules import END, SPECIAL, UNKNOWN, normalised
 
@@ -22,9 +20,19 @@ _normalised = inlined(normalised)
 
 
 @inlined
+def _insert(gains: Pointer, tokens: Pointer, count: int, gain: float, token: int) -> None:
+    """Insert a token among the likeliest, behind those that are as likely."""
+    k = count - 1
+    while k > 0 and gains[k - 1] < gain:
+        gains[k], tokens[k] = gains[k - 1], tokens[k - 1]
+        k -= 1
+    gains[k], tokens[k] = gain, token
+
+
+@inlined
 def _allowed(call: Call, state: State, b: int, token: int) -> bool:
     if token == UNKNOWN:
-        return flags(call.copies, b)[0] != 0
+        return flags_at(call.copies, b)[0] != 0
     if token == END:
         return number_at(call.fewest, b) <= state.step
     return token >= SPECIAL
@@ -32,16 +40,13 @@ def _allowed(call: Call, state: State, b: int, token: int) -> bool:
 
 @inlined
 def rank(call: Call, state: State, phase: Phase, block: int, first: int, rows: int, found: Pointer, zero: Any) -> None:
-    """Of a block of scores, while it is in the cache: the likeliest tokens, the peak, and Σ e^{score − peak}."""
-    lanes, count = lanes_of(zero), call.count
+    """Write the likeliest tokens of a block of scores, their peak, and Σ e^{score − peak}."""
+    lanes, count = lanes_of(zero), call.beam
     wide = phase.panels * lanes
     for i in range(rows):
-        scores, place, b = (
-            at(found, i * wide),
-            (first + i) * call.blocks + block,
-            number_at(call.next_sentences, first + i),
-        )
-        gains, tokens = at(pointer(call.block_gains, zero), place * count), whole(call.block_tokens, place * count)
+        scores, place = at(found, i * wide), (first + i) * call.blocks + block
+        b = number_at(call.next_sentences, first + i)
+        gains, tokens = at(pointer(call.block_gains, zero), place * count), numbers_at(call.block_tokens, place * count)
         for k in range(count):
             gains[k], tokens[k] = -np.inf, 0
         top = full(-np.inf, zero)
@@ -52,7 +57,7 @@ def rank(call: Call, state: State, phase: Phase, block: int, first: int, rows: i
                 for k in range(lanes):
                     better = scores[c + k] > gains[count - 1]
                     if better and (token + k >= SPECIAL or _allowed(call, state, b, token + k)):
-                        insert(gains, tokens, count, scores[c + k], token + k)
+                        _insert(gains, tokens, count, scores[c + k], token + k)
         peak = largest(top)
         base, sums = full(peak if peak > -np.inf else zero, zero), full(0, zero)
         for c in range(0, wide, lanes):
@@ -63,9 +68,9 @@ def rank(call: Call, state: State, phase: Phase, block: int, first: int, rows: i
 
 @inlined
 def _merge(call: Call, row: int, zero: Any) -> None:
-    """A row's likeliest tokens with their log-probabilities, out of those of its blocks."""
-    count, place = call.count, row * call.blocks
-    gains, tokens = doubles(call.gains, row * count), whole(call.tokens, row * count)
+    """Write a row's likeliest tokens, out of those of its blocks, with their log-probabilities."""
+    count, place = call.beam, row * call.blocks
+    gains, tokens = doubles_at(call.gains, row * count), numbers_at(call.tokens, row * count)
     peaks, sums = at(pointer(call.block_peaks, zero), place), at(pointer(call.block_sums, zero), place)
     for k in range(count):
         gains[k], tokens[k] = -np.inf, 0
@@ -78,7 +83,7 @@ def _merge(call: Call, row: int, zero: Any) -> None:
             gain = pointer(call.block_gains, zero)[own]
             if not gain > gains[count - 1]:
                 break
-            insert(gains, tokens, count, gain, whole(call.block_tokens, own)[0])
+            _insert(gains, tokens, count, gain, number_at(call.block_tokens, own))
     weight = 0.0
     for block in range(call.blocks):
         if peaks[block] > -np.inf or sums[block] != 0:
@@ -90,19 +95,19 @@ def _merge(call: Call, row: int, zero: Any) -> None:
 
 @inlined
 def _choose(call: Call, state: State, b: int) -> None:
-    """A sentence's best hypotheses: finished ones first, the best first; of equal ones the one that was out first."""
+    """Write a sentence's results: finished ones first, the best first; of equal ones that which was out first."""
     count, place = 0, b * call.n_best
-    steps, places = whole(call.result_steps, place), whole(call.result_places, place)
-    finished, scores = flags(call.result_ended, place), doubles(call.result_scores, place)
-    totals = doubles(call.result_totals, place)
+    steps, places = numbers_at(call.result_steps, place), numbers_at(call.result_places, place)
+    finished, scores = flags_at(call.result_ended, place), doubles_at(call.result_scores, place)
+    totals = doubles_at(call.result_totals, place)
     for k in range(call.n_best):
         steps[k] = -1
     for step in range(state.step):
         for e in range(call.beam):
             own = (step * call.sentences + b) * call.beam + e
-            if not flags(call.step_out, own)[0]:
+            if not flags_at(call.step_out, own)[0]:
                 continue
-            reached, ended = doubles(call.step_totals, own)[0], flags(call.step_ended, own)[0]
+            reached, ended = doubles_at(call.step_totals, own)[0], flags_at(call.step_ended, own)[0]
             score, k = _normalised(reached, step + 1, call.penalty), count
             while k > 0 and (ended > finished[k - 1] or (ended == finished[k - 1] and score > scores[k - 1])):
                 if k < call.n_best:
@@ -115,21 +120,81 @@ def _choose(call: Call, state: State, b: int) -> None:
 
 
 @inlined
+def _continue(call: Call, state: State, b: int, row: int) -> int:
+    """Write the best continuations of a sentence's hypotheses, best first; return the row after the sentence's last."""
+    beam, place = call.beam, (state.step * call.sentences + b) * call.beam
+    totals, tokens = doubles_at(call.step_totals, place), numbers_at(call.step_tokens, place)
+    rows, origins = numbers_at(call.step_rows, place), numbers_at(call.step_origins, place)
+    own, gains = doubles_at(call.totals, b * beam), doubles_at(call.gains, 0)
+    for e in range(beam):
+        totals[e], tokens[e], rows[e], origins[e] = -np.inf, 0, 0, b * beam
+    for before in range(beam):
+        if own[before] == -np.inf:
+            continue
+        for k in range(beam):
+            reached = own[before] + gains[row * beam + k]
+            if not reached > totals[beam - 1]:  # and none of those that follow is better
+                break
+            e = beam - 1
+            while e > 0 and totals[e - 1] < reached:
+                totals[e], tokens[e], rows[e], origins[e] = totals[e - 1], tokens[e - 1], rows[e - 1], origins[e - 1]
+                e -= 1
+            totals[e], tokens[e] = reached, number_at(call.tokens, row * beam + k)
+            rows[e], origins[e] = row, b * beam + before
+        row += 1
+    return row
+
+
+@inlined
+def _decide(call: Call, state: State, b: int, found: int) -> int:
+    """Decide which hypotheses end, are cut or go on; return how many go on so far."""
+    beam, place, length = call.beam, (state.step * call.sentences + b) * call.beam, state.step + 1
+    totals, tokens = doubles_at(call.step_totals, place), numbers_at(call.step_tokens, place)
+    ended, out = flags_at(call.step_ended, place), flags_at(call.step_out, place)
+    best = doubles_at(call.best_ended, b * call.n_best)
+    open_places, limit = numbers_at(call.open, b), number_at(call.limits, b)
+    places, hope = open_places[0], -np.inf
+    for e in range(beam):
+        there = e < places and totals[e] > -np.inf
+        ended[e] = out[e] = there and tokens[e] == END
+        if ended[e]:
+            score, k = _normalised(totals[e], length, call.penalty), call.n_best - 1
+            if score > best[k]:
+                while k > 0 and best[k - 1] < score:
+                    best[k] = best[k - 1]
+                    k -= 1
+                best[k] = score
+            open_places[0] -= 1
+        elif there:
+            hope = max(hope, totals[e])
+    at_limit = limit == length
+    # A log-probability only falls, and the penalty of no length divides by more than that of the limit.
+    over = at_limit or best[call.n_best - 1] >= _normalised(hope, limit, call.penalty)
+    for e in range(beam):
+        goes = e < places and totals[e] > -np.inf and not ended[e]
+        if goes and at_limit:
+            out[e] = 1
+        doubles_at(call.totals, b * beam + e)[0] = totals[e] if goes and not over else -np.inf
+        if goes and not over:
+            numbers_at(call.next_rows, found)[0] = numbers_at(call.step_rows, place)[e]
+            numbers_at(call.next_tokens, found)[0] = tokens[e]
+            numbers_at(call.next_sentences, found)[0] = b
+            found += 1
+    return found
+
+
+@inlined
 def book(call: Call, state: State, zero: Any) -> None:
     """Take every sentence one step on."""
     for row in range(state.rows):
         _merge(call, row, zero)
-        if not abs(doubles(call.gains, row * call.count)[0]) < np.inf:
+        if not abs(doubles_at(call.gains, row * call.beam)[0]) < np.inf:
             state.status = UNKNOWN_SCORES
             return
     row, found = 0, 0
     for b in range(call.sentences):
-        place = (state.step * call.sentences + b) * call.beam
-        totals, tokens = doubles(call.step_totals, place), whole(call.step_tokens, place)
-        rows, origins = whole(call.step_rows, place), whole(call.step_origins, place)
-        row = collect(call, b, row, totals, tokens, rows, origins)
-        ended, out = flags(call.step_ended, place), flags(call.step_out, place)
-        found = go_on(call, b, state.step + 1, totals, tokens, rows, ended, out, found)
+        row = _continue(call, state, b, row)
+        found = _decide(call, state, b, found)
     state.step += 1
     state.rows = found
     if found == 0:

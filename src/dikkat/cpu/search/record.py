@@ -1,25 +1,8 @@
-"""What the launchers and the kernels of a search both know: the records of a step, and of a whole search."""
+"""The record of a search, and the phases it consists of."""
 
 import numpy as np
 
 from dikkat.cpu.engine.record import Record
-
-GROUP = 4
-"""Rows of a task."""
-
-CALL = Record(
-    numbers="scores bias",
-    doubles="gains totals best_ended step_totals",
-    integers="""
-        tokens open limits step_tokens step_rows step_origins next_rows next_tokens next_sentences outcome
-    """,
-    flags="copies may_end step_ended step_out",
-    whole="rows size count half sentences beam n_best length",
-    real="penalty",
-    regions="vector",
-)
-
-# --- a whole search
 
 CHUNK = 48
 """Rows of a task at most: so many, and a block of weights, stay in a core's cache."""
@@ -31,13 +14,13 @@ SEARCH = Record(
     """,
     doubles="totals best_ended gains step_totals result_scores result_totals",
     integers="""
-        control state phases parts buffers strides sources lengths seen owners order fewest limits open chunk_first
+        control state phases parts buffers strides sources lengths seen fewest limits open chunk_first
         chunk_rows tokens block_tokens step_tokens step_rows step_origins next_rows next_tokens next_sentences
         result_steps result_places result_ids quantized
     """,
     flags="copies step_ended step_out result_ended",
     whole="""
-        phase_count part_count lstm sentences longest positions chunks capacity beam n_best count blocks embedded hidden
+        phase_count part_count lstm sentences longest positions chunks capacity beam n_best blocks embedded hidden
         own directions layers encoder_layers readout loop pair profile keys key_row features values
     """,
     real="penalty scale folded single most largest",

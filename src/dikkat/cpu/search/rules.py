@@ -1,4 +1,4 @@
-"""What a search, its kernels and the tokenizers share: the special tokens, and how hypotheses compete."""
+"""The special tokens, and the score by which hypotheses compete."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ SPECIAL = 4
 
 
 def normalised(log_probability: Any, length: Any, penalty: float) -> Any:
-    """What ended hypotheses compete by: numbers or arrays, compiled or not.
+    """The score by which ended hypotheses compete, of numbers or arrays, compiled or not.
 
     Wu et al., "Google's neural machine translation system" (2016), section 7.
 

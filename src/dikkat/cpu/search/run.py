@@ -1,4 +1,4 @@
-"""A whole search of a batch of sentences: memory for it, its record, and Ctrl-C between its parts."""
+"""A search of a batch of sentences as one compiled call: its record and its memory."""
 
 import time
 from collections.abc import Sequence
@@ -31,20 +31,19 @@ from dikkat.cpu.search.record import (
 )  # fmt: skip
 from dikkat.cpu.search.rules import BEGIN
 
+# About the seconds between two checks for Ctrl-C.
 _PART = 0.05
-"""Seconds between two looks for Ctrl-C, about."""
-_FIRST = 1 << 28
-"""Bytes of weights times rows of the first part: a few hundredths of a second."""
-_LEAST = 1 << 26
-"""Of any part, however long it takes: a busy machine would otherwise do little but begin and end."""
+# Bytes of weights times rows of the first part, a few hundredths of a second; and the least of any part, however long
+# it takes: a busy machine would otherwise do little but begin and end.
+_FIRST, _LEAST = 1 << 28, 1 << 26
+# Bytes of a step's weights times rows up to which one thread is faster than several that wait for each other.
 _ALONE = 1 << 19
-"""Bytes of a step's weights times rows up to which one thread is faster than several that wait for each other."""
+# Steps that there is room for at first.
 _STEPS = 64
-"""Steps that there is room for at first."""
-_SMALL = 1 << 18
-"""Bytes of a search's memory up to which it is kept for the next of its shape: making it may take longer than that."""
-_IDLE = 64
-"""Shapes of which it is kept."""
+# Bytes up to which a search's memory is kept for the next of its shape, since making it may take longer than the
+# search; and the number of shapes of which it is kept.
+_SMALL, _IDLE = 1 << 18, 64
+_TABLES = ("step_totals", "step_tokens", "step_rows", "step_origins", "step_ended", "step_out")
 
 
 class Sentence(NamedTuple):
@@ -121,12 +120,12 @@ class Run:
         panels: The weights, to be kept by whoever keeps this.
         count: Sentences.
         longest: Tokens of the longest.
-        beam: As of `search`.
-        n_best: As of `search`.
-        steps: For how many there is room at first.
+        beam: Hypotheses of a sentence that go on.
+        n_best: Hypotheses to return of a sentence.
+        steps: Steps that there is room for at first.
 
     Attributes:
-        nbytes: How much memory it takes.
+        nbytes: The memory that it takes.
     """
 
     def __init__(self, panels: Panels, count: int, longest: int, beam: int, n_best: int, steps: int) -> None:
@@ -139,7 +138,7 @@ class Run:
             "phases": addresses.of_array(panels.phases), "parts": addresses.of_array(panels.parts),
             "phase_count": len(panels.phases), "part_count": len(panels.parts), "loop": panels.loop,
             "sentences": count, "longest": longest, "positions": count * longest, "capacity": self._capacity,
-            "beam": beam, "n_best": n_best, "count": beam, "blocks": panels.blocks,
+            "beam": beam, "n_best": n_best, "blocks": panels.blocks,
             "keys": keys, "key_row": up(keys, 2 * call.lanes), "scale": panels.scale,
             "folded": ranges.folded, "single": ranges.single, "most": ranges.most,
             "largest": torch.finfo(panels.dtype).max,
@@ -147,7 +146,13 @@ class Run:
         for name, tensor in panels.tensors.items():
             call.point(name, tensor, tensor.dtype)
         self._buffers(panels, keys)
-        self._scores(panels.blocks)
+        rows = self._capacity
+        for name in ("block_peaks", "block_sums"):
+            call.new(name, rows, panels.blocks)
+        for name in ("block_gains", "block_tokens"):
+            call.new(name, rows, panels.blocks, beam)
+        for name in ("gains", "tokens"):
+            call.new(name, rows, beam)
         self._small()
         self._make_room(steps)
         call.alone = panels.matrices * min(self._capacity, CHUNK) < _ALONE
@@ -179,7 +184,7 @@ class Run:
         self._set(PUBLISHED, len(chunks))
 
     def _small(self) -> None:
-        """Small tables, in one piece of memory, that are as they were before the first step where a search begins."""
+        """Make the small tables, in one piece of memory, which `begin` sets back to what they are here."""
         count, rows, best, call = self._count, self._capacity, self._count * self._n_best, self._call
         chunks = count * -(-self._longest // CHUNK)
         sizes = {
@@ -200,7 +205,7 @@ class Run:
                 at += -(base // 8 + at) % (LINE // 8)
             tables[name], call.fields[name] = memory[at : at + size], base + 8 * at
             at += size
-        call.fields |= {"seen": call.fields["lengths"] if self._attends else 0, "owners": call.fields["next_sentences"]}
+        call.fields["seen"] = call.fields["lengths"] if self._attends else 0
         tables["open"][:] = self._beam
         tables["next_rows"][:] = tables["next_sentences"][:] = range(rows)
         tables["next_tokens"][:] = BEGIN
@@ -211,7 +216,7 @@ class Run:
         self._before = memory.copy()
 
     def _buffers(self, panels: Panels, keys: int) -> None:
-        """What phases read and write, in one piece of memory: each buffer some layers of some rows."""
+        """Make the buffers of the phases, in one piece of memory: each some layers of some rows."""
         at, count, rows, positions = panels.sizes, self._count, self._capacity, self._count * self._longest
         layers, directions, gates = at["layers"], at["directions"], 4 if at["lstm"] else 3
         lstm, recurrent = at["lstm"], count * at["own"]
@@ -244,11 +249,11 @@ class Run:
             ("strides", [shapes[name][1] for name in BUFFERS]),
         ):
             self._call.point(name, torch.tensor(numbers, dtype=torch.int64, device="cpu"))
-        where = dict(zip(BUFFERS, starts, strict=True))
-        last = where["outputs"] if panels.attends else where["final"] + (at["encoder_layers"] - 1) * (
-            count * at["values"]
-        )  # fmt: skip
-        self._call.fields |= {"value": base + last * size, "key": base + where["keys"] * size}
+        start = dict(zip(BUFFERS, starts, strict=True))
+        last = start["outputs"]
+        if not panels.attends:
+            last = start["final"] + (at["encoder_layers"] - 1) * count * at["values"]
+        self._call.fields |= {"value": base + last * size, "key": base + start["keys"] * size}
         self._call.new("key_exp", count, keys, at["features"])
         self._call.new("reach", count)
         if panels.int8:
@@ -257,18 +262,8 @@ class Run:
             self._call.point("quantized", halves, halves.dtype)
             self._call.new("quantized_scales", most * 4)
 
-    def _scores(self, blocks: int) -> None:
-        """The likeliest tokens of each row, by blocks of the vocabulary and of all."""
-        rows, beam, call = self._capacity, self._beam, self._call
-        call.new("block_peaks", rows, blocks)
-        call.new("block_sums", rows, blocks)
-        call.new("block_gains", rows, blocks, beam)
-        call.new("block_tokens", rows, blocks, beam)
-        call.new("gains", rows, beam)
-        call.new("tokens", rows, beam)
-
     def _make_room(self, steps: int) -> None:
-        """Tables for so many steps, with what there is in the present ones."""
+        """Make tables for so many steps, with the contents of the present ones."""
         count, beam, call = self._count, self._beam, self._call
         old = {name: call.kept.get(name) for name in ("weights", *_TABLES)}
         call.new("weights", steps if self._attends else 1, self._capacity, call.fields["key_row"])
@@ -285,7 +280,7 @@ class Run:
         self._tables["control"][place // 8] = number
 
     def go(self) -> None:
-        """Search, in parts of about `_PART` seconds: between two of them it may be interrupted or stopped."""
+        """Search, in parts of about `_PART` seconds, between which it may be interrupted or stopped."""
         from dikkat.cpu.search import phases
 
         call, budget = self._call, _FIRST
@@ -302,20 +297,16 @@ class Run:
                 return
             stopping.look()
             if status == FULL:
-                self._go_on()
+                self._make_room(min(self._limit, 2 * self._room))
+                self.nbytes = _SMALL + 1  # and is not kept
+                first, tasks = (int(self._state[name][0]) for name in ("first", "tasks"))
+                self._state["room"], self._state["status"] = self._room, GOING
+                for place, number in ((TICKETS, first), (FINISHED, first), (OVER, 0), (PUBLISHED, first + tasks)):
+                    self._set(place, number)
             elif seconds < _PART / 2:
                 budget *= 2
             elif seconds > _PART:
                 budget = max(_LEAST, budget // 2)
-
-    def _go_on(self) -> None:
-        """With more room."""
-        self._make_room(min(self._limit, 2 * self._room))
-        self.nbytes = _SMALL + 1  # and is not kept
-        first, tasks = (int(self._state[name][0]) for name in ("first", "tasks"))
-        self._state["room"], self._state["status"] = self._room, GOING
-        for place, number in ((TICKETS, first), (FINISHED, first), (OVER, 0), (PUBLISHED, first + tasks)):
-            self._set(place, number)
 
     def found(self) -> list[list[Found]]:
         """The best hypotheses of each sentence."""
@@ -333,6 +324,3 @@ class Run:
                     looked_at = kept["result_weights"][b, k, :length, :keys].to(torch.float32, copy=True)
                 results[b].append(Found(ids[b, k, :length].tolist(), totals[at], looked_at, ended[at]))
         return results
-
-
-_TABLES = ("step_totals", "step_tokens", "step_rows", "step_origins", "step_ended", "step_out")

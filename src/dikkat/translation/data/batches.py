@@ -79,7 +79,8 @@ class Batches:
         self._seed, self._rank, self._world = seed, rank, world
         self._buffers = self._in_buffers(buffer)
         if batch_tokens is None:
-            self._sizes = [_even(sum(end - first for first, end in ranges), batch_size) for ranges in self._buffers]
+            counts = [sum(end - first for first, end in ranges) for ranges in self._buffers]
+            self._sizes = [np.diff(np.append(np.arange(0, count, batch_size), count)) for count in counts]
         else:
             self._check(batch_tokens)
             self._sizes = [self._cut(ranges, batch_tokens) for ranges in self._buffers]
@@ -162,7 +163,7 @@ class Batches:
             )
 
     def _cut(self, ranges: list[tuple[int, int]], batch_tokens: int) -> NDArray[np.intp]:
-        """How many of a buffer's sorted pairs go together."""
+        """The sizes of a buffer's batches, cut from its sorted pairs."""
         sources, targets = (
             np.concatenate([lengths[first:end] for first, end in ranges])
             for lengths in (self._store.source_lengths, self._store.target_lengths)
@@ -176,11 +177,6 @@ class Batches:
             sizes.append(fitting)
             first += fitting
         return np.array(sizes)
-
-
-def _even(count: int, size: int) -> NDArray[np.intp]:
-    whole, rest = divmod(count, size)
-    return np.array([size] * whole + [rest] * (rest > 0))
 
 
 def _shuffled(random: np.random.Generator | None, count: int) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ from dikkat.translation.errors import CorpusError
 
 
 class Checksum(NamedTuple):
-    """What a file's content is known by.
+    """A sum over a file's content.
 
     Attributes:
         algorithm: As `hashlib` calls it.

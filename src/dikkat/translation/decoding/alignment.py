@@ -91,7 +91,7 @@ def _words(tokenizer: Tokenizer, sentences: Sequence[str]) -> list[list[int]]:
 
 
 def alignment_error_rate(found: Sequence[set[Link]], gold: Sequence[GoldLinks]) -> float:
-    r"""How many links are wrong or missing, from 0 to 1; smaller is better.
+    r"""The share of links that are wrong or missing, from 0 to 1; smaller is better.
 
     $$ 1 - \frac{|A \cap S| + |A \cap P|}{|A| + |S|} $$
 

@@ -1,27 +1,30 @@
-"""The hypotheses of a batch while they grow, by beam search or drawn at random."""
+"""A search step by step in PyTorch: the models' steps, and the hypotheses of a batch while they grow."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dikkat.cpu.search.launch import Advance, Step, can_rank, rank
-from dikkat.cpu.search.launch import Beams as Bookkeeping
+from dikkat import stopping
 from dikkat.cpu.search.rules import normalised
+from dikkat.cpu.search.run import Sentence
 from dikkat.errors import InputError
-from dikkat.translation.decoding.best import allowed, best
 from dikkat.translation.decoding.options import Search
-from dikkat.translation.text.tokenizer import UNKNOWN
+from dikkat.translation.network.model import TranslationModel, pad
+from dikkat.translation.settings import Precision
+from dikkat.translation.text.tokenizer import BEGIN, END, PAD, UNKNOWN
 
 Table = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """What a search found for a sentence.
+    """A translation of a sentence that a search returns.
 
     Attributes:
         ids: The T target tokens, without the end.
@@ -37,83 +40,233 @@ class Hypothesis:
     finished: bool
 
 
+@torch.no_grad()
+def step_by_step(
+    models: Sequence[TranslationModel], sentences: Sequence[Sentence], search: Search, precision: Precision
+) -> list[list[Hypothesis]]:
+    """The hypotheses of each sentence, best first; or its samples, as they were drawn.
+
+    Args:
+        models: Models of one target vocabulary and on one device.
+        sentences: At least one.
+        search: What to look for.
+        precision: Of the output layer's product.
+    """
+    steps = ModelSteps(models, [each.tokens for each in sentences], precision)
+    if not search.sample:
+        return _searched(steps, Beams(search, sentences))
+    steps.select(torch.arange(len(sentences), device="cpu").repeat_interleave(search.n_best), memories=True)
+    drawn = _searched(steps, Samples(search, [each for each in sentences for _ in range(search.n_best)]))
+    return [
+        [sample for (sample,) in drawn[start : start + search.n_best]] for start in range(0, len(drawn), search.n_best)
+    ]
+
+
+def _searched(steps: "ModelSteps", beams: "Beams") -> list[list[Hypothesis]]:
+    tokens: Table = np.full(len(beams.sentences), BEGIN)
+    while len(tokens):
+        stopping.look()
+        owners = beams.owners
+        tokens, rows = beams.extend(*steps.step(torch.from_numpy(tokens)))
+        # Hypotheses of one sentence share its memory.
+        steps.select(torch.from_numpy(rows), memories=not np.array_equal(beams.owners, owners))
+    return beams.hypotheses()
+
+
+def mean_log(scores: Sequence[Tensor]) -> Tensor:
+    """The logarithm of the mean probability, of the models' unnormalised log-probabilities (R, V)."""
+    return reduce(torch.logaddexp, (each.log_softmax(1) for each in scores)) - math.log(len(scores))
+
+
+class ModelSteps:
+    """The models of a search, each with its memory of the sources and its state.
+
+    Args:
+        models: Put in evaluation mode.
+        sources: Token numbers of each sentence.
+        precision: Of the output layer's product.
+    """
+
+    def __init__(
+        self, models: Sequence[TranslationModel], sources: Sequence[Sequence[int]], precision: Precision
+    ) -> None:
+        self._models = [model.eval() for model in models]
+        self._device = models[0].output_bias.device
+        numbers, lengths = (tensor.to(self._device) for tensor in pad(sources))
+        encoded = [model.encode(numbers, lengths) for model in models]
+        self._memories, self._states = [memory for memory, _ in encoded], [state for _, state in encoded]
+        self._outputs = []
+        for model in models:
+            weight, bias = model.output_layer()
+            weight = weight.bfloat16() if precision == "bfloat16" else weight
+            self._outputs.append((weight, bias.to(torch.promote_types(weight.dtype, torch.float32))))
+
+    def step(self, previous: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Run one step of every row.
+
+        Args:
+            previous: (R,) int64, the tokens before.
+
+        Returns:
+            Unnormalised log-probabilities (R, V); where the models looked (R, S), None without attention.
+        """
+        scores, weights, previous = [], [], previous.to(self._device)
+        for index, (model, (weight, bias)) in enumerate(zip(self._models, self._outputs, strict=True)):
+            features, looked_at, self._states[index] = model.step_features(
+                previous, self._memories[index], self._states[index]
+            )
+            scores.append((features.to(weight.dtype) @ weight.t()).to(bias.dtype) + bias)
+            if model.attends:
+                weights.append(looked_at)
+        mean_weights = torch.stack(weights).mean(0) if weights else None
+        return scores[0] if len(scores) == 1 else mean_log(scores), mean_weights
+
+    def select(self, rows: Tensor, *, memories: bool) -> None:
+        """Go on with these rows, in their order.
+
+        Args:
+            rows: (R',) int64.
+            memories: Whether they are of other sentences than the rows before.
+        """
+        rows = rows.to(self._device)
+        self._states = [model.select(state, rows) for model, state in zip(self._models, self._states, strict=True)]
+        if memories:
+            self._memories = [memory.select(rows) for memory in self._memories]
+
+
+# --- hypotheses
+
+
+class _Tables(NamedTuple):
+    """A step's tables of B·K places; or those of all steps, with one more dimension in front."""
+
+    tokens: Table  # int64: the token appended to the hypothesis that now has the place
+    rows: Table  # int64: the network's row that it continues
+    origins: Table  # int64: the place of that row
+    totals: Table  # float64: its log-probability
+    ended: Table  # bool: the model ended it here
+    out: Table  # bool: it ended or was cut here
+
+
 class Beams:
     """The hypotheses of a batch while they grow: B sentences of K places, best first.
 
-    The network's rows are those places alone whose hypotheses go on, in the order of the places.
+    The network's rows are those places alone whose hypotheses go on, in the order of the places. Bookkeeping is done
+    in NumPy, of which an operation on a few numbers takes a quarter of the time of PyTorch's.
+
+    Attributes:
+        owners: (R,), the sentence of each of the network's rows.
     """
 
-    def __init__(self, search: Search, sources: Sequence[Sequence[int]], attend: bool) -> None:
-        self.sources = sources
+    def __init__(self, search: Search, sentences: Sequence[Sentence]) -> None:
+        self.sentences = sentences
         self._search = search
-        self._places, self._kept, self._penalty = self._widths()
-        # Without attention nobody could say which word to put in the place of an unknown one.
-        self._copies = torch.tensor([attend and UNKNOWN in source for source in sources], device="cpu")
-        self._fewest = torch.tensor([search.fewest(len(source)) for source in sources], device="cpu")
-        most = torch.tensor([search.most(len(source)) for source in sources], device="cpu")
-        self._beams = Bookkeeping(self._places, self._kept, self._penalty, most)
-        self._steps: list[Step] = []
-        self._weights: list[Tensor] = []  # (R, S): what each step's rows looked at; none without attention
-        self._sentences = torch.arange(len(sources), device="cpu")  # (R,): which one each of the network's rows is of
+        self._beam, self._n_best, self._penalty = self._widths()
+        count = len(sentences)
+        self._copies = np.array([each.copies for each in sentences])
+        self._fewest = np.array([each.fewest for each in sentences])
+        self._most = np.array([each.most for each in sentences])
+        self._totals = np.full((count, self._beam), -np.inf)  # −∞: an empty place
+        self._totals[:, 0] = 0.0
+        self._open = np.full((count, 1), self._beam)  # places not taken by ended hypotheses
+        self._best_ended = np.full((count, self._n_best), -np.inf)
+        self._steps: list[_Tables] = []
+        self._weights: list[Tensor] = []  # (R, S) of each step's rows; none without attention
+        self.owners = np.arange(count)
 
     def _widths(self) -> tuple[int, int, float]:
-        """Places of a sentence, hypotheses that are wanted of it, and the length penalty."""
+        """Places of a sentence, hypotheses to return of it, and the length penalty."""
         return self._search.beam, self._search.n_best, self._search.length_penalty
 
-    def extend(self, products: Tensor, bias: Tensor, weights: Tensor | None) -> Advance:
-        """Append a token to each hypothesis that goes on."""
-        copies = self._copies[self._sentences]
-        may_end = self._fewest[self._sentences] <= len(self._steps)
-        found = self._beams.advance(*self._candidates(products, bias, copies, may_end))
-        if found.unknown:
+    def extend(self, scores: Tensor, weights: Tensor | None) -> tuple[Table, Table]:
+        """Append a token to each hypothesis that goes on.
+
+        Args:
+            scores: (R, V), unnormalised log-probabilities.
+            weights: (R, S), where each row looked; None without attention.
+
+        Returns:
+            Of the hypotheses that go on, the token appended and the row continued, each (R',).
+        """
+        may_end = self._fewest[self.owners] <= len(self._steps)
+        possible = allowed(scores, torch.from_numpy(self._copies[self.owners]), torch.from_numpy(may_end))
+        gains, tokens = (each.cpu().numpy() for each in self._candidates(possible, scores))
+        if not np.isfinite(gains[:, 0]).all():
             raise unknown_scores()
-        self._steps.append(found.step)
         if weights is not None:
             self._weights.append(weights)
-        self._sentences = found.sentences
-        return found
+        return self._advance(gains, tokens)
 
-    def _candidates(self, products: Tensor, bias: Tensor, copies: Tensor, may_end: Tensor) -> tuple[Tensor, Tensor]:
-        """(R, K) log-probabilities of each row's likeliest tokens that may come out, and the tokens."""
-        if can_rank(products):
-            return rank(products, bias, copies, may_end, self._places)
-        scores = products + bias
-        likeliest, tokens = best(allowed(scores, copies, may_end), self._places)
-        return (likeliest - scores.logsumexp(1, keepdim=True)).double().cpu(), tokens.cpu()
+    def _candidates(self, possible: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """(R, K) float64 log-probabilities of each row's likeliest tokens that may come out, and the tokens."""
+        likeliest, tokens = best(possible, self._beam)
+        return (likeliest - scores.logsumexp(1, keepdim=True)).double(), tokens
+
+    def _advance(self, gains: Table, tokens: Table) -> tuple[Table, Table]:
+        count, beam, length = len(self.sentences), self._beam, len(self._steps) + 1
+        continued = np.isfinite(self._totals)
+        rows = np.zeros(continued.shape, np.int64)
+        rows[continued] = np.arange(len(gains))
+        reached = np.full((count, beam, gains.shape[1]), -np.inf)
+        reached[continued] = self._totals[continued, None] + gains
+        # Stable: of equally likely ones the higher place goes first, then the lower token.
+        chosen = np.argsort(-reached.reshape(count, -1), axis=1, kind="stable")[:, :beam]
+        places, ranks = np.divmod(chosen, gains.shape[1])
+        sentence = np.arange(count)[:, None]
+        totals, rows = reached[sentence, places, ranks], rows[sentence, places]
+        tokens = tokens[rows, ranks]
+
+        there = (np.arange(beam) < self._open) & (totals > -np.inf)
+        ended = there & (tokens == END)
+        goes_on = there & ~ended
+        with np.errstate(invalid="ignore"):
+            competing = np.where(ended, normalised(totals, length, self._penalty), -np.inf)
+        self._best_ended = -np.sort(-np.hstack([self._best_ended, competing]), axis=1)[:, : self._n_best]
+        self._open = self._open - ended.sum(1, keepdims=True)
+        # A log-probability only falls, and the penalty of no length divides by more than that of the limit.
+        hope = normalised(np.where(goes_on, totals, -np.inf).max(1), self._most, self._penalty)
+        at_limit = self._most == length
+        over = at_limit | (self._best_ended[:, -1] >= hope)
+        out = ended | (goes_on & at_limit[:, None])
+        goes_on &= ~over[:, None]
+        step = _Tables(tokens, rows, sentence * beam + places, totals, ended, out)
+        self._steps.append(_Tables(*(table.ravel() for table in step)))
+        self._totals = np.where(goes_on, totals, -np.inf)
+        self.owners = goes_on.nonzero()[0]
+        return tokens[goes_on], rows[goes_on]
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """The n best of each sentence."""
-        # In NumPy, of which an operation on a few numbers takes a quarter of the time of PyTorch's.
-        tables = Step(*(np.stack([table.numpy().ravel() for table in each]) for each in zip(*self._steps, strict=True)))
+        tables = _Tables(*map(np.stack, zip(*self._steps, strict=True)))
         steps, places, finished = self._ranked(tables)
         ids, weights = self._walk_back(tables, steps, places)
-        found: list[list[Hypothesis]] = [[] for _ in self.sources]
+        results: list[list[Hypothesis]] = [[] for _ in self.sentences]
         for hypothesis, place in enumerate(places.tolist()):
-            sentence, is_finished = place // self._places, bool(finished[hypothesis])
+            sentence, is_finished = place // self._beam, bool(finished[hypothesis])
             length = int(steps[hypothesis]) + 1 - is_finished  # the end is no token of the translation
             total = float(tables.totals[steps[hypothesis], place])
-            positions = len(self.sources[sentence])
+            positions = len(self.sentences[sentence].tokens)
             if weights is None:
                 looked_at = torch.full((length, positions), 1 / positions, device="cpu")
             else:
                 looked_at = weights[hypothesis, :length, :positions].clone()  # a view would keep them all
-            found[sentence].append(Hypothesis(ids[hypothesis, :length].tolist(), total, looked_at, is_finished))
-        return found
+            results[sentence].append(Hypothesis(ids[hypothesis, :length].tolist(), total, looked_at, is_finished))
+        return results
 
-    def _ranked(self, tables: Step) -> tuple[Table, Table, Table]:
-        """Of each sentence's n best, best first: the last step, the place there and whether it is finished; (N,)."""
+    def _ranked(self, tables: _Tables) -> tuple[Table, Table, Table]:
+        """Each sentence's n best, best first: the last step, the place there and whether it is finished; (N,) each."""
         steps, places = tables.out.nonzero()
         finished = tables.ended[steps, places]
         scores = normalised(tables.totals[steps, places], steps + 1, self._penalty)
-        sentences = places // self._places
+        sentences = places // self._beam
         # By sentence, finished ones first, the best first; of equal ones the one that was out first.
         order = np.lexsort((-scores, ~finished, sentences))
         sentences = sentences[order]
         within = np.arange(len(order)) - np.searchsorted(sentences, sentences)
-        order = order[within < self._kept]
+        order = order[within < self._n_best]
         return steps[order], places[order], finished[order]
 
-    def _walk_back(self, tables: Step, last_steps: Table, places: Table) -> tuple[Table, Tensor | None]:
+    def _walk_back(self, tables: _Tables, last_steps: Table, places: Table) -> tuple[Table, Tensor | None]:
         """The tokens (N, T) and what they looked at (N, T, S), of the hypotheses that end in these places."""
         ids, weights = [], []
         for step in reversed(range(len(self._steps))):
@@ -123,41 +276,64 @@ class Beams:
                 looked_at = self._weights[step]
                 weights.append(looked_at[torch.from_numpy(tables.rows[step][places]).to(looked_at.device)])
             places = np.where(step <= last_steps, tables.origins[step][places], places)
-        found = torch.stack(weights[::-1], dim=1).float().cpu() if weights else None
-        return np.stack(ids[::-1], axis=1), found
+        stacked = torch.stack(weights[::-1], dim=1).float().cpu() if weights else None
+        return np.stack(ids[::-1], axis=1), stacked
 
 
 class Samples(Beams):
-    """As many sentences as there are samples to draw, each with one place."""
+    """Samples while they grow: a sentence of one place for each."""
 
-    def __init__(self, search: Search, sources: Sequence[Sequence[int]], attend: bool) -> None:
-        super().__init__(search, sources, attend)
+    def __init__(self, search: Search, sentences: Sequence[Sentence]) -> None:
+        super().__init__(search, sentences)
         # One number a step, from a stream of the sample's own: so what else is drawn has no effect.
-        longest = max(search.most(len(source)) for source in sources)
+        longest = int(self._most.max())
         streams = (
-            np.random.default_rng([search.seed, index % search.n_best, *source]) for index, source in enumerate(sources)
+            np.random.default_rng([search.seed, index % search.n_best, *sentence.tokens])
+            for index, sentence in enumerate(sentences)
         )
         self._draws = torch.from_numpy(np.stack([stream.random(longest) for stream in streams]))
 
     def _widths(self) -> tuple[int, int, float]:
         return 1, 1, 0.0
 
-    def _candidates(self, products: Tensor, bias: Tensor, copies: Tensor, may_end: Tensor) -> tuple[Tensor, Tensor]:
+    def _candidates(self, possible: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         """(R, 1) log-probability of a token that is drawn for each row, and the token."""
-        scores = products + bias
-        possible, tokens = allowed(scores, copies, may_end), None
+        tokens = None
         if self._search.top_k is not None:
             possible, tokens = best(possible, self._search.top_k)
         peak = possible.amax(1, keepdim=True)
         sums = ((possible - peak).double() / self._search.temperature).exp().cumsum(1)
         total = sums[:, -1:]
-        draws = self._draws[self._sentences, len(self._steps)].to(sums.device).unsqueeze(1)
+        draws = self._draws[self.owners, len(self._steps)].to(sums.device).unsqueeze(1)
         # Less than the total even after rounding, so that the token at which the sum passes it has a share in it.
         draws = torch.minimum(draws * total, total.nextafter(torch.zeros_like(total)))
-        places = torch.searchsorted(sums, draws, right=True).clamp(max=sums.shape[1] - 1)  # of NaN, the last
-        chosen = places if tokens is None else tokens.gather(1, places)
+        columns = torch.searchsorted(sums, draws, right=True).clamp(max=sums.shape[1] - 1)  # of NaN, the last
+        chosen = columns if tokens is None else tokens.gather(1, columns)
         gains = scores.gather(1, chosen) - scores.logsumexp(1, keepdim=True)
-        return gains.double().cpu(), chosen.cpu()
+        return gains.double(), chosen
+
+
+# --- the likeliest tokens of each row
+
+
+def allowed(scores: Tensor, copies: Tensor, may_end: Tensor) -> Tensor:
+    """Scores (R, V) with −∞ for the tokens that may not come out."""
+    allowed = scores.clone()
+    allowed[:, [PAD, BEGIN]] = -torch.inf
+    allowed[:, END].masked_fill_(~may_end.to(scores.device), -torch.inf)
+    allowed[:, UNKNOWN].masked_fill_(~copies.to(scores.device), -torch.inf)
+    return allowed
+
+
+def best(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """(R, k): each row's k greatest values, greatest first, and their columns; of equal ones the lowest first."""
+    # `topk` breaks ties as it likes: the second one takes the lowest columns of those that are as great as the least.
+    least = values.topk(k).values[:, -1:]
+    columns = torch.arange(values.shape[1], device=values.device, dtype=torch.int32)
+    order = torch.where(values > least, -1, columns).masked_fill_(values < least, values.shape[1])
+    chosen = order.topk(k, largest=False, sorted=False).indices.sort(dim=1).values
+    greatest, order = values.gather(1, chosen).sort(dim=1, descending=True, stable=True)
+    return greatest, chosen.gather(1, order)
 
 
 def unknown_scores() -> InputError:

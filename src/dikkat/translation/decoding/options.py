@@ -1,4 +1,4 @@
-"""What there is to choose about a search."""
+"""The options of a search."""
 
 import math
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ def length_limit(source_tokens: int) -> int:
 
 @dataclass(frozen=True)
 class Search:
-    r"""How to look for the best translation, or to draw some at random.
+    r"""The options of a search for the best translation, or of drawing some at random.
 
     Of a sentence's hypotheses the `beam` likeliest go on from each step to the next. One that the model ends leaves
     the beam and its place is not filled again, so that a beam of 1 is greedy search. Ended ones compete by
@@ -93,10 +93,6 @@ class Search:
             raise SettingsError(f"n_best: got {self.n_best}; expected a whole number from 1 to {self.beam}, the beam")
         if self.max_ratio is not None and self.max_ratio < self.min_ratio:
             raise SettingsError(f"max_ratio: got {self.max_ratio}; expected at least {self.min_ratio}, the min_ratio")
-        self._check_way()
-
-    def _check_way(self) -> None:
-        """No value that would do nothing."""
         unused = ("beam", "length_penalty") if self.sample else ("temperature", "top_k", "seed")
         why = "samples are drawn one by one" if self.sample else "it acts on samples alone"
         for name in unused:
@@ -105,22 +101,15 @@ class Search:
                     f"{name} is {getattr(self, name)} and sample is {str(self.sample).lower()}: {why}; leave one out"
                 )
 
-    def fewest(self, source_tokens: int) -> int:
-        """Fewest target tokens for a source of so many."""
-        return max(1, math.ceil(_product(self.min_ratio, source_tokens)))
-
-    def most(self, source_tokens: int) -> int:
-        """Most target tokens for a source of so many."""
-        most = length_limit(source_tokens)
-        if self.max_ratio is not None:
-            most = max(1, math.floor(_product(self.max_ratio, source_tokens)))
-        return most if self.max_length is None else min(most, self.max_length)
-
 
 @lru_cache(1024)
-def _product(ratio: float, tokens: int) -> Fraction:
-    """A ratio means the decimal number that was written: 1.1 times 10 is 11, and not a little more."""
-    return Fraction(str(ratio)) * tokens
+def limits(search: Search, source_tokens: int) -> tuple[int, int]:
+    """The fewest and the most target tokens for a source of so many."""
+    # A ratio means the decimal number that was written: 1.1 times 10 is 11, and not a little more.
+    fewest, most = max(1, math.ceil(Fraction(str(search.min_ratio)) * source_tokens)), length_limit(source_tokens)
+    if search.max_ratio is not None:
+        most = max(1, math.floor(Fraction(str(search.max_ratio)) * source_tokens))
+    return fewest, most if search.max_length is None else min(most, search.max_length)
 
 
 DEFAULT = Search()

@@ -1,22 +1,37 @@
-"""Translations of a batch by beam search or at random, and the probability of given ones."""
+"""Translations of a batch by beam search or at random, and the probability of given ones.
 
-from collections.abc import Sequence
+A search runs at one of two speeds: as one compiled call on the weights of one model (`dikkat.cpu.search`), or step by
+step in PyTorch (`beams`).
+"""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from itertools import chain
+from operator import is_
+from threading import Lock
+from typing import Any
 
 import torch
+from torch import nn
 
-from dikkat import stopping
+from dikkat import addresses
+from dikkat.cpu.search import run
+from dikkat.cpu.search.network import Panels
+from dikkat.cpu.search.run import Sentence
 from dikkat.errors import InputError
-from dikkat.translation.decoding import compiled
-from dikkat.translation.decoding.beams import Beams, Hypothesis, Samples
-from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search
-from dikkat.translation.decoding.readers import Models, Readers, evaluating, gathered, mean_log
+from dikkat.snapshot import Writes
+from dikkat.translation.decoding.beams import Hypothesis, mean_log, step_by_step, unknown_scores
+from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search, limits
 from dikkat.translation.errors import SettingsError
-from dikkat.translation.network.model import collate, expected, pad
+from dikkat.translation.network.model import COMPILED, TranslationModel, collate, expected
 from dikkat.translation.network.precision import check_precision
-from dikkat.translation.settings import Precision
-from dikkat.translation.text.tokenizer import BEGIN
+from dikkat.translation.text.tokenizer import UNKNOWN
 
+_LOG = logging.getLogger("dikkat")
 _CHUNK = 1024  # tokens whose scores are in memory at once where a translation is given
+
+Models = TranslationModel | Sequence[TranslationModel]
 
 
 def greedy(models: Models, sources: Sequence[Sequence[int]]) -> list[Hypothesis]:
@@ -32,7 +47,7 @@ def greedy(models: Models, sources: Sequence[Sequence[int]]) -> list[Hypothesis]
     Raises:
         InputError: As in `beam_search`.
     """
-    return [found[0] for found in beam_search(models, sources, GREEDY)]
+    return [group[0] for group in beam_search(models, sources, GREEDY)]
 
 
 @torch.no_grad()
@@ -80,35 +95,39 @@ def beam_search(models: Models, sources: Sequence[Sequence[int]], search: Search
     if not all(sources):
         raise InputError("a source sentence has no tokens, so there is nothing to look at: leave it out")
     vocabulary = len(together[0].output_bias)
-    for name, wanted in (("beam", 1 if search.sample else search.beam), ("top_k", search.top_k or 1)):
-        if wanted > vocabulary:
-            raise SettingsError(f"{name}: got {wanted}; expected at most {vocabulary}, the tokens that the model has")
+    for name, requested in (("beam", 1 if search.sample else search.beam), ("top_k", search.top_k or 1)):
+        if requested > vocabulary:
+            raise SettingsError(
+                f"{name}: got {requested}; expected at most {vocabulary}, the tokens that the model has"
+            )
     if not sources:
         return []
-    device = together[0].output_bias.device
-    if ready := compiled.runnable(together, search):
-        return compiled.translations(ready, sources, search)
-    check_precision(search.precision, device.type)
-    numbers, lengths = (tensor.to(device) for tensor in pad(sources))
-    precision: Precision = "bfloat16" if search.precision == "bfloat16" else "float32"
-    readers = Readers(evaluating(together), numbers, lengths, precision)
-    if not search.sample:
-        return _searched(readers, Beams(search, sources, readers.attend))
-    repeated = [source for source in sources for _ in range(search.n_best)]
-    readers.select(torch.arange(len(sources), device=device).repeat_interleave(search.n_best))
-    drawn = [sample for (sample,) in _searched(readers, Samples(search, repeated, readers.attend))]
-    return [drawn[start : start + search.n_best] for start in range(0, len(drawn), search.n_best)]
+    # Without attention nobody could say which word to put in the place of an unknown one.
+    attends = any(model.attends for model in together)
+    sentences = [Sentence(each, attends and UNKNOWN in each, *limits(search, len(each))) for each in sources]
+    if kept := runnable(together, search):
+        return _compiled_search(together[0], kept, sentences, search)
+    check_precision(search.precision, together[0].output_bias.device.type)
+    return step_by_step(together, sentences, search, "bfloat16" if search.precision == "bfloat16" else "float32")
 
 
-def _searched(readers: Readers, beams: "Beams") -> list[list[Hypothesis]]:
-    previous = torch.full((len(beams.sources),), BEGIN, device=readers.device)
-    while len(previous):
-        stopping.look()
-        found = beams.extend(*readers.step(previous))
-        previous = found.tokens.to(readers.device)
-        if not found.stay:
-            readers.select(found.rows.to(readers.device))
-    return beams.hypotheses()
+def gathered(models: Models) -> list[TranslationModel]:
+    """Models that translate together.
+
+    Raises:
+        ValueError: None, or models that do not go together.
+    """
+    together = list(models) if isinstance(models, Sequence) else [models]
+    if not together:
+        raise ValueError("models: got none; expected a model or several")
+    if len(together) > 1:
+        for name, values in (
+            ("target vocabularies of sizes", [len(model.output_bias) for model in together]),
+            ("devices", [str(model.output_bias.device) for model in together]),
+        ):
+            if len(set(values)) > 1:
+                raise ValueError(f"models: got {name} {', '.join(map(str, values))}; expected one in common")
+    return together
 
 
 @torch.no_grad()
@@ -133,7 +152,7 @@ def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[
         >>> long < short < 0
         True
     """
-    together = evaluating(gathered(models))
+    together = [model.eval() for model in gathered(models)]
     if not all(source for source, _ in pairs):
         raise InputError(
             "a source sentence has no tokens, so that a translation of it has no probability: leave it out"
@@ -153,3 +172,182 @@ def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[
         scores = [model.scores(chunk) for model, chunk in zip(together, chunks, strict=True)]
         gains.append(mean_log(scores).gather(1, tokens.unsqueeze(1)).squeeze(1).double().cpu())
     return [float(each.sum()) for each in torch.cat(gains).split(batch.target_lengths.tolist())]
+
+
+# --- as one compiled call
+
+
+def explain(models: Models, search: Search = DEFAULT) -> list[str]:
+    """Why a search takes step after step in PyTorch's operations, and does not run as one compiled call.
+
+    Args:
+        models: As of `beam_search`.
+        search: The search.
+
+    Returns:
+        The reasons; none where it is one call.
+
+    Example:
+        >>> from dikkat.translation import Search, Settings, TranslationModel
+        >>> model = TranslationModel(Settings(embedding_size=3, hidden_size=4), source_size=11, target_size=13)
+        >>> explain(model, Search(beam=3))
+        []
+        >>> explain(model, Search(sample=True))
+        ['samples are drawn, and nothing is searched']
+    """
+    return _examined(gathered(models), search)[0]
+
+
+def runnable(models: Sequence[TranslationModel], search: Search) -> "Compiled | None":
+    """The panels and stamps of the model for the compiled call; None where it cannot do this search.
+
+    Raises:
+        SettingsError: A precision that PyTorch's steps do not have.
+    """
+    reasons, kept = _examined(models, search)
+    if reasons and search.precision == "int8":
+        raise SettingsError(f"precision: got 'int8', which cannot run here: {'; '.join(reasons)}; expected 'float32'")
+    return None if reasons else kept
+
+
+def _examined(models: Sequence[TranslationModel], search: Search) -> "tuple[list[str], Compiled | None]":
+    """The reasons of `explain`; and the kept panels of the last model, where the compiled call can search it."""
+    reasons, kept = [], None
+    if search.sample:
+        reasons.append("samples are drawn, and nothing is searched")
+    if search.precision == "bfloat16":
+        reasons.append("the precision is bfloat16")
+    if len(models) > 1:
+        reasons.append(f"{len(models)} models translate together")
+    for model in models:
+        kept = vars(model).get(COMPILED)
+        if kept is None or torch.is_autocast_enabled("cpu") or not kept.fits(model):
+            kept = None
+            vars(model).pop(COMPILED, None)  # with its panels, which nobody will ask for
+            if obstacles := model.eval().network_obstacles():
+                reasons += obstacles
+            else:
+                kept = _kept(model)
+    if search.precision == "int8" and models[0].output_bias.dtype != torch.float32:
+        reasons.append(f"int8 goes with weights of float32, and these are of {models[0].output_bias.dtype}")
+    return reasons, kept
+
+
+def _compiled_search(
+    model: TranslationModel, kept: "Compiled", sentences: Sequence[Sentence], search: Search
+) -> list[list[Hypothesis]]:
+    """The hypotheses of each sentence, best first, by one compiled call."""
+    panels = _panels(model, kept, int8=search.precision == "int8")
+    numbers, known = [token for each in sentences for token in each.tokens], len(panels.tensors["source_table"])
+    least, most = min(numbers), max(numbers)
+    if least < 0 or most >= known:
+        raise InputError(
+            f"sources: got token {least if least < 0 else most}; expected 0 to {known - 1}, the model's source "
+            "vocabulary"
+        )
+    try:
+        results = run.search(panels, sentences, search.beam, search.n_best, search.length_penalty)
+    except run.UnknownScoresError:
+        raise unknown_scores() from None
+    return [
+        [
+            Hypothesis(
+                each.ids,
+                each.total,
+                torch.full((len(each.ids), len(sentence.tokens)), 1 / len(sentence.tokens), device="cpu")
+                if each.weights is None
+                else each.weights,
+                each.finished,
+            )
+            for each in group
+        ]
+        for sentence, group in zip(sentences, results, strict=True)
+    ]
+
+
+class Compiled:
+    """The panels kept of a model for its searches, and the state of the model that they were made from.
+
+    Args:
+        model: On the CPU, in evaluation mode. What its modules have is replaced, and not written into.
+
+    Attributes:
+        panels: Its weights in panels, by whether they are in int8.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.panels: dict[bool, Panels] = {}
+        # Without the model itself, which then goes without the collector of garbage.
+        self._parts = list(model.modules())[1:]
+        self._types = list(map(type, self._parts))
+        inner = [vars(part)[name] for part in model.modules() for name in _TABLES]
+        self._tables: list[dict[str, Any]] = [*map(vars, self._parts), *inner, *_HOOKS_OF_ALL_MODULES]
+        self._values = self._present(model)
+        self._tensors = [*model.parameters(), *model.buffers()]
+        self._starts = addresses.starts(self._tensors)
+        self._writes = Writes(self._tensors)
+
+    def _present(self, model: nn.Module) -> list[Any]:
+        own = dict(vars(model))
+        own.pop(COMPILED, None)
+        return [*own.values(), *chain.from_iterable(map(dict.values, self._tables))]
+
+    def fits(self, model: nn.Module) -> bool:
+        """True where the model has the same modules, attributes, tensors and hooks, and no write has been counted."""
+        now, writes = self._present(model), self._writes
+        return (
+            len(now) == len(self._values)
+            and all(map(is_, now, self._values))
+            and list(map(type, self._parts)) == self._types
+            and not writes.stepped
+            and [tensor._version for tensor in writes.counted] == writes.versions
+            and addresses.starts(self._tensors) == self._starts  # which `.to()` changes without a count
+        )
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[()]]:
+        """A copy of a model, or one that is unpickled, has none."""
+        return type(None), ()
+
+
+_TABLES = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
+_HOOKS_OF_ALL_MODULES: tuple[dict[Any, Any], ...] = (
+    nn.modules.module._global_forward_hooks,
+    nn.modules.module._global_forward_pre_hooks,
+)
+_lock = Lock()
+
+
+def _kept(model: TranslationModel) -> Compiled:
+    """The kept panels of a model, made by one of the threads that ask at once."""
+    with _lock:
+        kept: Compiled | None = vars(model).get(COMPILED)
+        if kept is None or not kept.fits(model):
+            kept = vars(model)[COMPILED] = Compiled(model)
+        return kept
+
+
+def _panels(model: TranslationModel, kept: Compiled, *, int8: bool) -> Panels:
+    """A model's weights in panels, made for the first search by one of the threads that ask at once.
+
+    Raises:
+        InputError: Weights that are not numbers, or, of int8, not finite.
+    """
+    if panels := kept.panels.get(int8):
+        return panels
+    with _lock:
+        if panels := kept.panels.get(int8):
+            return panels
+        for name, tensor in model.named_parameters():
+            addresses.check(name, tensor, "cpu")  # a storage that was given back would end the process
+            if bool(tensor.isnan().any()):
+                raise InputError(
+                    f"{name}: got weights that are not numbers (NaN): they are damaged, or the model's training "
+                    "diverged. Train it again, with a lower learning rate"
+                )
+            if int8 and tensor.ndim == 2 and not math.isfinite(float(tensor.detach().abs().max())):
+                raise InputError(f"{name}: got infinite weights, which have no scale for int8; expected finite ones")
+        panels = Panels(model.network(), int8)
+        kind = "int8" if int8 else str(panels.dtype).removeprefix("torch.")
+        _LOG.info("search: weights of %s packed into panels of %.1f MiB, kept", kind, panels.nbytes / 2**20)
+        kept.panels[int8] = panels
+        return panels

@@ -10,9 +10,8 @@ from torch import Tensor
 from dikkat import stopping
 from dikkat.attention import Memory
 from dikkat.errors import InputError
-from dikkat.translation.decoding.beams import Hypothesis, unknown_scores
-from dikkat.translation.decoding.best import allowed, best
-from dikkat.translation.decoding.options import GREEDY
+from dikkat.translation.decoding.beams import Hypothesis, allowed, best, unknown_scores
+from dikkat.translation.decoding.options import GREEDY, limits
 from dikkat.translation.decoding.translator import Translation, Translator, check_sentence
 from dikkat.translation.text.tokenizer import BEGIN, END, UNKNOWN
 
@@ -24,7 +23,7 @@ _NOTHING = 1e-12
 
 @dataclass(frozen=True)
 class Steering:
-    """What a reader wants otherwise than the model. Steps and positions are counted from 0.
+    """A reader's changes to a translation. Steps and positions are counted from 0.
 
     Attributes:
         words: Of steps, the token number that is to be written there.
@@ -39,7 +38,7 @@ class Steering:
 
 @dataclass(frozen=True)
 class Step:
-    """A token that was written.
+    """A step of a translation: the token that was written, and the alternatives.
 
     Attributes:
         token: Its number; the end's for the last step, unless the sentence was cut.
@@ -66,7 +65,7 @@ def steps(
     Args:
         translator: The model and its tokenizers.
         sentence: Of at least one token.
-        steering: What is wanted otherwise.
+        steering: The changes.
         likeliest: How many tokens to tell of at each step.
 
     Yields:
@@ -76,7 +75,7 @@ def steps(
         InputError: A sentence that cannot be translated; a step or position below 0; a position behind the sentence's
             end; a token that the model does not have, or that never comes out; a weight outside 0 to 1, or weights that
             add up to more; pins of a model without attention, or with coverage.
-        StoppedError: The steps are not wanted any more.
+        StoppedError: The steps were stopped.
 
     Example:
         >>> from dikkat.translation import Settings, Tokenizer, TranslationModel
@@ -121,15 +120,16 @@ def _walk(translator: Translator, source: list[int], steering: Steering, likelie
     device = model.output_bias.device
     memory, state = model.encode(torch.tensor([source], device=device), torch.tensor([len(source)], device=device))
     copies = torch.tensor([model.attends and UNKNOWN in source])
-    fewest, previous = GREEDY.fewest(len(source)), BEGIN
+    fewest, previous = limits(GREEDY, len(source))[0], BEGIN
     for index in range(_most(steering, len(source))):
         stopping.look()
         features, weights, after = model.step_features(torch.tensor([previous], device=device), memory, state)
         if pins := steering.pins.get(index):
             weights = _pinned(weights, pins)
-            features, _, after = model.step_features(
-                torch.tensor([previous], device=device), _looking(memory, weights), state
-            )
+            # Of one position any score gives a weight of 1, so that its value is the context.
+            context = weights.unsqueeze(1).to(memory.value.dtype) @ memory.value
+            one = Memory(memory.score, memory.key[:, :1], context, None)
+            features, _, after = model.step_features(torch.tensor([previous], device=device), one, state)
         state = after
         scores = model.scores(features)
         log_probabilities = scores.log_softmax(1)
@@ -147,29 +147,23 @@ def _walk(translator: Translator, source: list[int], steering: Steering, likelie
 
 
 def _pinned(weights: Tensor, pins: Mapping[int, float]) -> Tensor:
-    """Weights (1, S) with some of them as a reader wants them."""
-    found, positions = weights.double(), torch.tensor(sorted(pins), device=weights.device)
-    wanted = torch.tensor([pins[each] for each in sorted(pins)], device=weights.device, dtype=torch.float64)
-    others = found.shape[1] - len(pins)
+    """Weights (1, S) with some of them pinned."""
+    changed, positions = weights.double(), torch.tensor(sorted(pins), device=weights.device)
+    pinned = torch.tensor([pins[each] for each in sorted(pins)], device=weights.device, dtype=torch.float64)
+    others = changed.shape[1] - len(pins)
     if not others:
-        wanted = wanted / wanted.sum()
-    found[0, positions] = 0
-    left, total = max(0.0, 1 - float(wanted.sum())), float(found.sum())
-    found = found * (left / total) if total > _NOTHING else torch.full_like(found, left / max(1, others))
-    found[0, positions] = wanted
-    return found.to(weights.dtype)
-
-
-def _looking(memory: Memory, weights: Tensor) -> Memory:
-    """A memory of one position: there any score gives a weight of 1, so that its value is the context."""
-    context = weights.unsqueeze(1).to(memory.value.dtype) @ memory.value
-    return Memory(memory.score, memory.key[:, :1], context, None)
+        pinned = pinned / pinned.sum()
+    changed[0, positions] = 0
+    left, total = max(0.0, 1 - float(pinned.sum())), float(changed.sum())
+    changed = changed * (left / total) if total > _NOTHING else torch.full_like(changed, left / max(1, others))
+    changed[0, positions] = pinned
+    return changed.to(weights.dtype)
 
 
 def _most(steering: Steering, positions: int) -> int:
     """Steps at most: those of a search, or of a translation that is given from its first word on."""
     given = next(index for index in range(len(steering.words) + 1) if index not in steering.words)
-    return max(GREEDY.most(positions), given)
+    return max(limits(GREEDY, positions)[1], given)
 
 
 def _check(translator: Translator, steering: Steering, positions: int) -> None:
@@ -182,7 +176,7 @@ def _check(translator: Translator, steering: Steering, positions: int) -> None:
                 f"words: got token {token!r} at step {step}; expected the end, {END}, or a number up to "
                 f"{vocabulary - 1}"
             )
-        if token == END and step < (fewest := GREEDY.fewest(positions)):
+        if token == END and step < (fewest := limits(GREEDY, positions)[0]):
             raise InputError(f"words: got the end at step {step}; expected it at step {fewest} or later")
     if steering.pins and not translator.model.attends:
         raise InputError("pins: the model has no attention, so that there is no weight to be pinned")

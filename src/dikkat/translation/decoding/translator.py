@@ -15,7 +15,6 @@ from dikkat.storage.files import write_whole
 from dikkat.translation.data.corpus import MAX_CHARACTERS
 from dikkat.translation.decoding.beams import Hypothesis
 from dikkat.translation.decoding.options import DEFAULT, Search
-from dikkat.translation.decoding.readers import Reads
 from dikkat.translation.decoding.search import beam_search, forced_scores
 from dikkat.translation.formats import hub, model_folder
 from dikkat.translation.formats.origin import Origin
@@ -56,12 +55,12 @@ class Translation:
 
 
 class Translates:
-    """What a translator and an ensemble of several do: sentences in, translations out."""
+    """Sentences in, translations out: the methods of a translator and of an ensemble."""
 
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
 
-    def _models(self) -> tuple[Reads, ...]:
+    def _models(self) -> tuple[TranslationModel, ...]:
         raise NotImplementedError
 
     def translate(
@@ -114,7 +113,7 @@ class Translates:
     def translate_n_best(
         self, lines: Iterable[str], *, batch_size: int = 64, search: Search = DEFAULT
     ) -> Iterator[list[Translation]]:
-        """As `translate_lines`, but `search.n_best` translations of each sentence: the best, or samples.
+        """Translate sentences into `search.n_best` translations each: the best, or samples.
 
         Args:
             lines: As in `translate_lines`, and so are all others.
@@ -135,7 +134,7 @@ class Translates:
         return (found for window in _windows(lines, size) for found in self._window(window, batch_size, search))
 
     def score(self, pairs: Iterable[tuple[str, str]], *, batch_size: int = 64) -> list[float]:
-        """How likely given translations are.
+        """The log-probabilities of given translations.
 
         Args:
             pairs: Sentences and their translations, any text, as the tokenizers cut it. An unknown word counts with the
@@ -181,15 +180,16 @@ class Translates:
 
     def _window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:
         encoded = self.source_tokenizer.encode_all(sentences)
-        found = [[] if each.ids else [_empty(sentence)] for sentence, each in zip(sentences, encoded, strict=True)]
+        empty = torch.zeros(0, 0, device="cpu")
+        results = [[Translation(sentence, "", [], [], empty, 0.0)] for sentence in sentences]
         for batch in _batches([len(each.ids) for each in encoded], batch_size):
             hypotheses = beam_search(self._models(), [encoded[index].ids for index in batch], search)
             for index, best in zip(batch, hypotheses, strict=True):
-                found[index] = [self.as_translation(sentences[index], encoded[index], each) for each in best]
-        return found
+                results[index] = [self.as_translation(sentences[index], encoded[index], each) for each in best]
+        return results
 
     def as_translation(self, sentence: str, encoded: Encoded, found: Hypothesis) -> Translation:
-        """What a search found for a sentence, as a user has it."""
+        """The text, tokens and weights of a hypothesis for a sentence."""
         copied = _copied_words(encoded, found)
         labels = self.target_tokenizer.labels(found.ids)
         return Translation(
@@ -413,9 +413,17 @@ class Translator(Translates):
             >>> b"settings.json" in Translator(model, settings, english, french).bundle()
             True
         """
-        from dikkat.translation.formats.living_page import bundled
+        from dikkat.show.living import SCORES, bundle
 
-        return bundled(self.model, self._contents())
+        reasons = []
+        if self.settings.coverage:
+            reasons.append("it has coverage, and the page's decoder has none")
+        if self.settings.score not in SCORES:
+            reasons.append(f"its score is {self.settings.score}, and the page's decoder has {', '.join(SCORES)}")
+        reasons += [] if reasons else self.model.undescribed()
+        if reasons:
+            raise InputError(f"model: got one that cannot be a page: {'; '.join(reasons)}")
+        return bundle(model_folder.content(self._contents(), int8=True, where=Path("page")))
 
     def widget(self, text: str = "", *, examples: Sequence[str] = ()) -> "TranslatorWidget":
         """The page of `export_html` in a cell of a notebook, between Python and a reader.
@@ -483,10 +491,6 @@ def _copied_words(encoded: Encoded, found: Hypothesis) -> list[str | None]:
         if number == UNKNOWN:
             words[index] = encoded.pieces[int(found.weights[index].masked_fill(known, -1.0).argmax())]
     return words
-
-
-def _empty(sentence: str) -> Translation:
-    return Translation(sentence, "", [], [], torch.zeros(0, 0, device="cpu"), 0.0)
 
 
 def _windows(sentences: Iterable[str], size: int) -> Iterator[list[str]]:

@@ -17,7 +17,7 @@ from dikkat.storage.folders import recover, write_folder
 from dikkat.storage.headers import header
 from dikkat.translation.formats import onnx_graphs
 from dikkat.translation.formats.model_folder import SETTINGS, SOURCE, TARGET, absolute, check_replaceable
-from dikkat.translation.network.model import State, TranslationModel, pad
+from dikkat.translation.network.model import DecoderState, TranslationModel, pad
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.tokenizer import Tokenizer
 
@@ -104,10 +104,10 @@ def graphs(model: TranslationModel) -> Graphs:
 
 @torch.no_grad()
 def check(found: Graphs, model: TranslationModel) -> None:
-    """Whether ONNX Runtime computes what PyTorch does: sentences of several lengths, and some steps of each.
+    """Compare ONNX Runtime with PyTorch on sentences of several lengths, and some steps of each.
 
     Raises:
-        InputError: It does not.
+        InputError: They differ.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -142,7 +142,7 @@ def _run(session: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
 
-def _arrays(state: State) -> list[Array]:
+def _arrays(state: DecoderState) -> list[Array]:
     """A decoder's state as the graphs have it, rows first."""
     if isinstance(state, Covered):
         return [*_arrays(state.state), state.coverage.numpy()]
@@ -152,9 +152,9 @@ def _arrays(state: State) -> list[Array]:
 
 def _compare(lengths: Sequence[int], names: Sequence[str], found: Sequence[Array], expected: Sequence[Array]) -> None:
     for name, one, other in zip(names, found, expected, strict=True):
-        apart = np.abs(one - other) / np.maximum(1, np.abs(other))
-        if one.shape != other.shape or not bool((apart <= _WITHIN).all()):
+        distance = np.abs(one - other) / np.maximum(1, np.abs(other))
+        if one.shape != other.shape or not bool((distance <= _WITHIN).all()):
             raise InputError(
-                f"{name}: got numbers of the graph that are up to {apart.max():.2g} from PyTorch's, for sentences of "
-                f"{', '.join(map(str, lengths))} tokens; expected at most {_WITHIN:g}. Nothing was written"
+                f"{name}: got numbers of the graph that are up to {distance.max():.2g} from PyTorch's, for sentences "
+                f"of {', '.join(map(str, lengths))} tokens; expected at most {_WITHIN:g}. Nothing was written"
             )

@@ -22,7 +22,7 @@ def states(net: Network) -> list[str]:
 
 
 def _sizes(net: Network, name: str, rows: str) -> tuple[int | str, ...]:
-    """Of a value that both graphs know."""
+    """The sizes of a value that both graphs know."""
     values = net.decoder[0].weight_ih.shape[1] - net.target_table.shape[1]
     layers = (rows, len(net.decoder), net.hidden)
     return {
@@ -163,8 +163,8 @@ def _scores(g: Graph, compared: Compared, query: str, keys: str) -> str:
     if compared.weight is not None:
         weight = g.with_axis(g.weight(compared.weight), 1)
         return g.without_axis(g("MatMul", g("Tanh", g("Add", query, keys)), weight), 2)
-    apart = g("Sub", query, keys)
-    return _profile(g, compared.profile, g("ReduceSum", g("Mul", apart, apart), g.whole([2]), keepdims=0))
+    difference = g("Sub", query, keys)
+    return _profile(g, compared.profile, g("ReduceSum", g("Mul", difference, difference), g.whole([2]), keepdims=0))
 
 
 def _weights(g: Graph, scores: str, seen: str) -> str:

@@ -71,7 +71,7 @@ class Graph:
         return self._keep(self.new("whole"), np.array(value, np.int64))
 
     def weight(self, tensor: Tensor) -> str:
-        """A weight, which is kept once however often it is asked for."""
+        """A weight, which is kept once however often it is used."""
         name = self._names.get(id(tensor)) or self.new("weight")
         return name if name in self._tensors else self._keep(name, tensor.detach().numpy())
 

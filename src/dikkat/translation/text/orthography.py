@@ -1,4 +1,4 @@
-"""How a language is written: which words have a capital, how a sentence begins, where no space stands.
+"""A language's orthography: which words have a capital, how a sentence begins, where no space stands.
 
 It is learnt from text, and stored in tokenizer.json as decoding steps of the `tokenizers` library.
 """
@@ -72,7 +72,7 @@ def _pieces(sentence: str, split: pre_tokenizers.PreTokenizer) -> Iterator[_Piec
 def learn(
     sentences: Iterable[str], split: pre_tokenizers.PreTokenizer, vocabulary: Mapping[str, int]
 ) -> decoders.Decoder:
-    """How a language is written, learnt from text.
+    """The orthography of a language, learnt from text.
 
     Args:
         sentences: Text as people write it.
@@ -103,7 +103,7 @@ def learn(
 
 
 def check(decoder: Any, vocabulary: Mapping[str, int]) -> None:
-    """Whether a chain of decoding steps, as JSON has it, is one that `learn` could have made for a vocabulary.
+    """Refuse a chain of decoding steps, as JSON has it, that `learn` could not have made for a vocabulary.
 
     Raises:
         ValueError: It is another; the message has the step.

@@ -38,7 +38,7 @@ class Trial:
         validation_loss: Mean loss of a target token in the best validation, in nats; None without validation.
         bleu: Of translations of the test pairs, or without such of the validation pairs, from 0 to 100; None where
             there are neither.
-        chrf: Likewise.
+        chrf: Of the same translations.
         seconds: Spent training and validating.
         tokens_per_second: Target tokens trained on in a second.
         error: Why there is no result; None where there is one.
@@ -78,7 +78,7 @@ def combinations(recipe: Recipe, vary: Mapping[str, Sequence[Any]]) -> dict[str,
         chosen = dict(zip(vary, values, strict=True))
         name = ",".join(f"{setting}={value}" for setting, value in chosen.items())
         if name in found:
-            raise InputError(f"{name} is asked for twice")
+            raise InputError(f"{name} is given twice")
         try:
             found[name] = recipe.with_values(chosen)
         except InputError as error:

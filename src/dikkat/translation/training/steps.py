@@ -9,7 +9,7 @@ from dikkat.translation.network.model import Batch
 from dikkat.translation.training.state import TrainingState
 
 
-class Step(NamedTuple):
+class OptimizerStep(NamedTuple):
     """The batches of one step of the optimiser.
 
     Attributes:
@@ -28,12 +28,14 @@ class Step(NamedTuple):
     last: bool
 
 
-def steps(batches: Batches, state: TrainingState, *, epochs: int, accumulate: int, world: int) -> Iterator[Step]:
+def steps(
+    batches: Batches, state: TrainingState, *, epochs: int, accumulate: int, world: int
+) -> Iterator[OptimizerStep]:
     """The steps that a training has yet to take.
 
     Args:
         batches: Those of an epoch.
-        state: Where to begin, read when the first step is asked for.
+        state: Where to begin, read when the first step is taken.
         epochs: Where to end.
         accumulate: Batches of a step; the last step of an epoch has those that are left.
         world: Processes that train together.
@@ -50,5 +52,5 @@ def steps(batches: Batches, state: TrainingState, *, epochs: int, accumulate: in
             own = [int(batch.target_lengths.sum()) for batch in group]
             tokens = sum(batch.total_tokens or count for batch, count in zip(group, own, strict=True))
             weights = [world * count / tokens if batch.counts else 0.0 for batch, count in zip(group, own, strict=True)]
-            yield Step(group, tuple(weights), tokens, position, position == len(batches))
+            yield OptimizerStep(group, tuple(weights), tokens, position, position == len(batches))
         position = 0

@@ -1,54 +1,17 @@
-"""What a search takes from the scores, and the loss: compiled code against float64 and sorting."""
+"""Cross-entropy, compiled, against plain PyTorch; and searches in bfloat16."""
 
 import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
 from dikkat.cpu.loss.launch import CrossEntropy
-from dikkat.cpu.search.launch import rank
 from dikkat.translation import InputError, Search, SettingsError, beam_search
-from dikkat.translation.decoding import beams
 from dikkat.translation.network import precision
 from dikkat.translation.network.loss import _Plain
-from dikkat.translation.network.model import OutputLayer
-from dikkat.translation.text.tokenizer import END, UNKNOWN
 from translation.test_search import MANY, make
 
 KINDS = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 2e-6}
-
-
-@hypothesis_settings(max_examples=60, deadline=None)
-@given(
-    st.integers(1, 9), st.integers(5, 83), st.integers(1, 7), st.booleans(), st.integers(0, 10**6),
-    st.sampled_from(list(KINDS)),
-)  # fmt: skip
-def test_rows_are_ranked_as_a_sort_does(rows, size, count, ties, seed, kind):
-    torch.manual_seed(seed)
-    products = (torch.randint(-3, 4, (rows, size)) if ties else torch.randn(rows, size) * 3).to(kind)
-    bias = torch.randint(-2, 3, (size,)).to(torch.promote_types(kind, torch.float32))
-    copies, may_end = torch.rand(2, rows) < 0.5
-    gains, tokens = rank(products, bias, copies, may_end, count)
-    exact = (products.to(bias.dtype) + bias).double()
-    lse = exact.logsumexp(1)
-    for row in range(rows):
-        allowed = [t for t in range(size) if t > END or (t == UNKNOWN and copies[row]) or (t == END and may_end[row])]
-        best = sorted(allowed, key=lambda t: (-exact[row, t].item(), t))[:count]
-        assert tokens[row, : len(best)].tolist() == best
-        wanted = exact[row, best] - lse[row]
-        torch.testing.assert_close(gains[row, : len(best)], wanted, rtol=0, atol=KINDS[kind] * (1 + wanted.abs().max()))
-        assert gains[row, len(best) :].eq(-math.inf).all()
-
-
-def test_ranking_reads_nothing_behind_the_scores():
-    whole = torch.full((200,), math.nan, dtype=torch.bfloat16)
-    whole[:21] = torch.arange(21)
-    gains, tokens = rank(whole[:21].view(1, 21), torch.zeros(21), torch.tensor([False]), torch.tensor([True]), 3)
-    assert tokens.tolist() == [[20, 19, 18]]
-    assert gains.isfinite().all()
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
@@ -86,24 +49,6 @@ def test_cross_entropy_of_what_is_no_number_is_none():
     assert scores.isnan().all()
 
 
-def test_an_output_layer_writes_over_an_earlier_result_if_that_is_given():
-    weight, bias = torch.randn(13, 5), torch.randn(13)
-    layer = OutputLayer(weight, bias, "float32")
-    features = torch.randn(7, 5)
-    first = layer.products(features)
-    torch.testing.assert_close(first, features @ weight.t())
-    second = layer.products(features[:3])
-    assert second.data_ptr() != first.data_ptr()
-    third = layer.products(features[:3], first)
-    assert third.data_ptr() == first.data_ptr()
-    torch.testing.assert_close(third, second)
-    assert layer.products(features, third).shape == (7, 13)
-    low = OutputLayer(weight, bias, "bfloat16")
-    assert low.products(features).dtype == torch.bfloat16
-    assert low.bias.dtype == torch.float32
-    torch.testing.assert_close(low.products(features).float(), features @ weight.t(), rtol=0.05, atol=0.05)
-
-
 def test_a_search_in_bfloat16_scores_nearly_the_same(monkeypatch):
     monkeypatch.setattr(precision, "_has_bfloat16", lambda device: True)  # imitated products do for this
     model = make().float()
@@ -129,23 +74,6 @@ def test_a_model_in_float64_is_searched_in_bfloat16(monkeypatch):
     wide = beam_search(make(), MANY, Search(3))
     for one, other in zip(wide, beam_search(make(), MANY, Search(3, precision="bfloat16")), strict=True):
         assert other[0].score == pytest.approx(one[0].score, rel=0.1)
-    with pytest.raises(TypeError, match=r"bias: got dtype torch\.float64"):
-        rank(
-            torch.zeros(1, 9, dtype=torch.bfloat16),
-            torch.zeros(9).double(),
-            torch.tensor([True]),
-            torch.tensor([True]),
-            1,
-        )
-
-
-@pytest.mark.parametrize("beam", [1, 2, 5])
-def test_other_devices_rank_with_pytorch(monkeypatch, beam):
-    wanted = beam_search(make(), MANY, Search(beam))
-    monkeypatch.setattr(beams, "can_rank", lambda products: False)
-    for one, other in zip(wanted, beam_search(make(), MANY, Search(beam)), strict=True):
-        assert one[0].ids == other[0].ids
-        assert other[0].score == pytest.approx(one[0].score, rel=1e-10)
 
 
 def test_precision_is_checked(monkeypatch):

@@ -1,0 +1,57 @@
+"""The softmax of a row of scores in steps, compiled: its peak, its shares e^(score − peak), and their sum."""
+
+from typing import Any
+
+import numpy as np
+
+from dikkat.cpu.engine.compile import inlined
+from dikkat.cpu.engine.elementary import exp
+from dikkat.cpu.engine.vectors import Pointer, full, lanes_of, largest, load, maximum, store, total
+
+
+@inlined
+def base_of(peak: float, zero: Any) -> float:
+    """The number subtracted from a row's scores: its peak, or 0 for a row of −∞ or NaN alone, which stays as it is."""
+    return peak if peak > -np.inf else zero
+
+
+@inlined
+def largest_of(scores: Pointer, blocks: int, zero: Any) -> float:
+    """The largest of a row's scores."""
+    top = load(scores, 0)
+    for block in range(1, blocks):
+        top = maximum(load(scores, block * lanes_of(zero)), top)
+    return largest(top)
+
+
+@inlined
+def write_shares(scores: Pointer, shares: Pointer, blocks: int, peak: float, zero: Any) -> float:
+    """Write a row's shares e^(score − peak); return their sum."""
+    lanes, base, acc = lanes_of(zero), full(base_of(peak, zero), zero), full(0, zero)
+    for block in range(blocks):
+        share = exp(load(scores, block * lanes) - base)
+        store(shares, block * lanes, share)
+        acc += share
+    return total(acc)
+
+
+@inlined
+def normalise(scores: Pointer, shares: Pointer, blocks: int, before: float, zero: Any) -> tuple[float, float]:
+    """Write a row's shares; return the peak over these keys and those before, and the shares' sum."""
+    # A row of NaN has no peak: 0 is subtracted, and the NaN remain.
+    peak = max(before, largest_of(scores, blocks, zero))
+    return peak, write_shares(scores, shares, blocks, peak, zero)
+
+
+@inlined
+def by_total(whole: float, zero: Any) -> float:
+    """The factor that turns shares into weights; 0 for a row without visible keys."""
+    return zero if whole == 0 else 1 / whole
+
+
+@inlined
+def rescale(numbers: Pointer, count: int, factor: float, zero: Any) -> None:
+    """Multiply so many numbers by a factor."""
+    by = full(factor, zero)
+    for c in range(0, count, lanes_of(zero)):
+        store(numbers, c, load(numbers, c) * by)

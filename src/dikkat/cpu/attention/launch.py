@@ -48,12 +48,13 @@ def obstacles(problem: Problem) -> list[str]:
 class ProblemCall(Call):
     """A problem as the record of an operation: its sizes, to which `of` adds the operands of a call."""
 
-    _sizes: "ProblemCall | None" = None
+    problem: Problem
+    _sizes: "ProblemCall"
 
     def __init__(self, record: Record, problem: Problem) -> None:
         super().__init__(record, problem.query.dtype, tuple(True if problem.pair == pair else None for pair in PAIRS))
         limits, lens = problem.limits, problem.limits.lens
-        self.problem, self.batch = problem.without_tensors(), problem.lead.numel()
+        self.batch = problem.lead.numel()
         self.fields |= {
             "queries": limits.queries,
             "keys": limits.keys,

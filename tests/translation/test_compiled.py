@@ -353,21 +353,6 @@ def test_a_real_ctrl_c_ends_a_search_of_many_seconds():
     same(beam_search(model, SOURCES, Search(2)), step_by_step(model, SOURCES, Search(2)))
 
 
-def test_threads_of_python_share_a_model():
-    model, found = make(), {}
-    wanted = beam_search(model, SOURCES, Search(3))
-    threads = [
-        threading.Thread(target=lambda index=index: found.setdefault(index, beam_search(model, SOURCES, Search(3))))
-        for index in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for index in range(4):
-        same(found[index], wanted, share=0)
-
-
 def _in_child(model, pipe):
     pipe.send([[each.ids for each in group] for group in beam_search(model, SOURCES, Search(3))])
 
@@ -458,11 +443,11 @@ def test_a_token_that_the_model_does_not_have_is_refused(token):
 
 
 def test_threads_that_ask_first_at_once_pack_once(caplog):
-    model, ready = make(), threading.Barrier(4)
+    model, ready, results = make(), threading.Barrier(4), []
 
     def ask():
         ready.wait()
-        beam_search(model, SOURCES, WIDE)
+        results.append(beam_search(model, SOURCES, WIDE))
 
     with caplog.at_level("INFO", logger="dikkat"):
         threads = [threading.Thread(target=ask) for _ in range(4)]
@@ -471,23 +456,21 @@ def test_threads_that_ask_first_at_once_pack_once(caplog):
         for thread in threads:
             thread.join()
     assert sum("packed into panels" in each.message for each in caplog.records) == 1
+    for result in results:
+        same(result, beam_search(model, SOURCES, WIDE), share=0)
 
 
-@pytest.mark.parametrize("change", [lambda model: model.train(), lambda model: model.train().eval()])
-def test_panels_go_with_train(change):
-    model = make()
-    beam_search(model, SOURCES, WIDE)
-    kept = weakref.ref(next(iter(kept_of(model).panels.values())))
-    assert change(model) is model
-    assert kept() is None
-
-
-def test_panels_of_a_model_that_has_changed_go_when_it_is_seen():
-    model = make()
-    beam_search(model, SOURCES, WIDE)
-    kept = weakref.ref(next(iter(kept_of(model).panels.values())))
+def changed_and_seen(model):
     model.bfloat16()
     assert explain_search(model)
+
+
+@pytest.mark.parametrize("change", [lambda model: model.train(), lambda model: model.train().eval(), changed_and_seen])
+def test_panels_go_with_train_and_when_a_change_is_seen(change):
+    model = make()
+    beam_search(model, SOURCES, WIDE)
+    kept = weakref.ref(next(iter(kept_of(model).panels.values())))
+    change(model)
     assert kept() is None
 
 

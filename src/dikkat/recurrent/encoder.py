@@ -97,7 +97,7 @@ class _Encoder(nn.Module, Generic[StateT]):
         return reasons
 
     def _padded(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Run over all positions, holding states past each length: for lengths without values, as in torch.compile."""
+        """Outputs and last states over all positions, states held past each length: for lengths without values."""
         network, lstm = self._network, isinstance(self._network, nn.LSTM)
         positions = torch.arange(inputs.shape[1], device=inputs.device)
         real = (positions < lengths.to(inputs.device)[:, None])[..., None]

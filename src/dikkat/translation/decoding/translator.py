@@ -494,7 +494,7 @@ def _copied_words(encoded: Encoded, found: Hypothesis) -> list[str | None]:
 
 
 def _windows(sentences: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Lists of so many sentences. Those before an error come before the error."""
+    """Lists of at most `size` checked sentences; those before an error are yielded before it is raised."""
     checked = (check_sentence(sentence, f"sentences[{index}]") for index, sentence in enumerate(sentences))
     while True:
         window: list[str] = []
@@ -511,7 +511,7 @@ def _windows(sentences: Iterable[str], size: int) -> Iterator[list[str]]:
 
 
 def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Indices of sentences of similar lengths, the empty ones left out."""
+    """Batches of indices of sentences of similar lengths, without the empty ones."""
     order = sorted((index for index, length in enumerate(lengths) if length), key=lengths.__getitem__, reverse=True)
     start = 0
     while start < len(order):

@@ -48,21 +48,7 @@ class Graphs(NamedTuple):
 def write(
     folder: str | Path, model: TranslationModel, settings: Settings, source: Tokenizer, target: Tokenizer
 ) -> None:
-    """Write a model's graphs, in float32, and what a program needs beside them, whole or not at all.
-
-    Args:
-        folder: Where; its parent folders are made if need be. An ONNX folder is replaced.
-        model: On any device and of any dtype.
-        settings: What it was built with.
-        source: Of the language it reads.
-        target: Of the language it writes.
-
-    Raises:
-        InputError: A model that its weights alone do not describe, weights that are not finite or too large for an
-            ONNX file, or graphs that do not compute what PyTorch does; nothing is written.
-        ModelFolderError: Something else is in the folder.
-        OSError: The system could not write; an older folder is as it was.
-    """
+    """Write a model's graphs, in float32, and what a program needs beside them; see `Translator.export_onnx`."""
     folder = absolute(Path(folder))
     check_replaceable(folder, FILES)
     plain = _plain(model)

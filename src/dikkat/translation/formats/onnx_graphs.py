@@ -119,7 +119,7 @@ def encoder(net: Network, names: Mapping[int, str]) -> bytes:
 
 
 def _bridged(g: Graph, bridge: Affine | None, last: list[str]) -> str:
-    """(B, layers, h)."""
+    """The decoder's first states (B, layers, h), before their tanh."""
     stacked = g.stacked(last, 1)
     return stacked if bridge is None else g.affine(stacked, *bridge)
 
@@ -128,7 +128,7 @@ def _bridged(g: Graph, bridge: Affine | None, last: list[str]) -> str:
 
 
 def _side(g: Graph, compared: Compared, affine: Affine, features: str) -> str:
-    """Queries, or keys."""
+    """Queries of states, or keys of values."""
     found = g.affine(features, *affine)
     if compared.unit:
         # Scaled by the largest first, so that no square is 0 that should not be.

@@ -22,7 +22,7 @@ _SENTENCE_MARKS = frozenset("?!;:")
 
 
 class _Frame(NamedTuple):
-    """A pattern around some text that stands for itself, so that no text makes matching it slow."""
+    """A pattern around a literal text: the context in which a decoding step replaces it."""
 
     before: str
     after: str

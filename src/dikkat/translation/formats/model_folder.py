@@ -343,14 +343,14 @@ def _check_weights_header(expected: Mapping[str, Tensor], head: bytes, path: Pat
     """Compare the header of the weights with what is expected, before reading gigabytes of them."""
     try:
         said = parse_json(head[8 : 8 + int.from_bytes(head[:8], "little")])
-        found = {
+        stored = {
             name: f"{_TYPES.get(entry['dtype'], entry['dtype'])} {tuple(entry['shape'])}"
             for name, entry in said.items()
             if name != "__metadata__"
         }
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ModelFolderError(f"{path}: truncated or damaged ({error}). Copy the folder again") from error
-    _refuse(misfits({name: described(tensor) for name, tensor in expected.items()}, found), path)
+    _refuse(misfits({name: described(tensor) for name, tensor in expected.items()}, stored), path)
 
 
 def _bytes(path: Path, most: int, first: int | None = None) -> bytes:
@@ -367,9 +367,9 @@ def _bytes(path: Path, most: int, first: int | None = None) -> bytes:
         raise ModelFolderError(str(error)) from error
 
 
-def _check_names(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], path: Path) -> None:
+def _check_names(expected: Mapping[str, Tensor], actual: Mapping[str, Tensor], path: Path) -> None:
     """Check names, dtypes and shapes."""
-    sides = ({name: described(tensor) for name, tensor in tensors.items()} for tensors in (expected, found))
+    sides = ({name: described(tensor) for name, tensor in tensors.items()} for tensors in (expected, actual))
     _refuse(misfits(*sides), path)
 
 

@@ -480,10 +480,10 @@ def _check_same_everywhere(group: Group, values: Any) -> None:
 def _check_fingerprint(begun: dict[str, Any], now: dict[str, Any], folder: str) -> None:
     for name, before in begun.items():
         if now.get(name) != before:
-            expected, found = (_size(each) for each in (before, now.get(name)))
+            expected, actual = (_size(each) for each in (before, now.get(name)))
             raise TrainingFolderError(
                 f"{folder}: the {name} differs from what the training began with: got "
-                f"{'as many others' if found == expected else found}; expected the same {expected}. Go on with the "
+                f"{'as many others' if actual == expected else actual}; expected the same {expected}. Go on with the "
                 "same, or train anew into another folder"
             )
 

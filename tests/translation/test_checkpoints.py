@@ -1,6 +1,5 @@
 import errno
 import json
-import re
 
 import pytest
 import torch
@@ -55,16 +54,6 @@ def test_damage_to_any_file_is_found(saved, name, damage):
         file.write_bytes(data[:-2] if damage == "cut" else data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
     with pytest.raises(TrainingFolderError, match=r"step-000000003: .*(incomplete|damaged)"):
         checkpoints.load(saved)
-
-
-def test_every_single_bit_counts(saved):
-    """Whichever byte of the tensors changes, it is noticed; safetensors alone has no sums."""
-    file = saved / "model.safetensors"
-    data = file.read_bytes()
-    for place in range(0, len(data), 11):
-        file.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
-        with pytest.raises(TrainingFolderError, match=re.escape("model.safetensors is damaged")):
-            checkpoints.load(saved)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from dikkat.translation import CorpusError
 from dikkat.translation.network.model import collate
 from dikkat.translation.training import loop
 from dikkat.translation.training.distributed import Processes, processes
+from dikkat.translation.training.loop import steps as steps_of
 from dikkat.translation.training.state import TrainingState
-from dikkat.translation.training.steps import steps as steps_of
 from dikkat.translation.training.train import train
 from translation.conftest import PAIRS, TINY
 

@@ -147,7 +147,7 @@ def as_operation(cells: StackedCells, task: SequenceTask) -> SequenceResult:
     rows, masks = fused.Rows.of(task.lengths, *task.inputs.shape[:2]), task.masks
     kept = None if masks.weights is None else fused.take(masks.weights, rows)
     dropped = None if masks.features is None else torch.stack([fused.take(m, rows) for m in masks.features])
-    found = fused.run(
+    results = fused.run(
         cells.first_gates(fused.take(task.inputs, rows)),
         task.before.hidden,
         task.before.cell,
@@ -156,9 +156,9 @@ def as_operation(cells: StackedCells, task: SequenceTask) -> SequenceResult:
         attention=attention_of(cells, task.memory, kept),
         dropped=dropped,
     )
-    outputs, contexts = fused.put(found.states, rows), fused.put(cast(Tensor, found.contexts), rows)
-    weights = fused.put(cast(Tensor, found.weights), rows) if task.return_weights else None
-    return SequenceResult(outputs, contexts, weights, CellState(found.state, found.cell, None))
+    outputs, contexts = fused.put(results.states, rows), fused.put(cast(Tensor, results.contexts), rows)
+    weights = fused.put(cast(Tensor, results.weights), rows) if task.return_weights else None
+    return SequenceResult(outputs, contexts, weights, CellState(results.state, results.cell, None))
 
 
 # --- as a loop of PyTorch's operations
@@ -193,8 +193,8 @@ def as_loop(cells: StackedCells, task: SequenceTask) -> SequenceResult:
             added = looked_at if goes_on is None else torch.where(goes_on[:, step], looked_at, 0.0)
             coverage = coverage + added
         states, cell_states = new, new_cells
-    found = [outputs, contexts, weights] if task.return_weights else [outputs, contexts]
-    stacked = [torch.stack(cast(list[Tensor], each), dim=1) for each in found]
+    columns = [outputs, contexts, weights] if task.return_weights else [outputs, contexts]
+    stacked = [torch.stack(cast(list[Tensor], each), dim=1) for each in columns]
     if goes_on is not None:
         stacked = [torch.where(goes_on, each, 0.0) for each in stacked]
     last = CellState(torch.stack(states), None if cell_states is None else torch.stack(cell_states), coverage)

@@ -67,10 +67,10 @@ class Allowed(NamedTuple):
 
     def __str__(self) -> str:
         if self.range is not None:
-            found = f"a {'whole ' if self.kind is int else ''}number {self.range}"
+            text = f"a {'whole ' if self.kind is int else ''}number {self.range}"
         else:
-            found = f"one of {', '.join(self.choices)}" if self.choices else "true or false"
-        return f"{found}, or none" if self.optional else found
+            text = f"one of {', '.join(self.choices)}" if self.choices else "true or false"
+        return f"{text}, or none" if self.optional else text
 
 
 _FOUND: dict[type, dict[str, Allowed]] = {}

@@ -198,7 +198,7 @@ class AlignedCorpus(Corpus):
                 yield _pair(source, target, f"{self}, line {number}")
 
     def __str__(self) -> str:
-        """Both paths."""
+        """The two paths."""
         return f"{self.source} and {self.target}"
 
     def fingerprint(self) -> str:
@@ -306,7 +306,7 @@ _WITHOUT_NETWORK = (
 
 
 def _columns(row: Mapping[str, Any], within: str = "") -> Iterator[str]:
-    """The names of a row's columns, those within columns included."""
+    """The names of a row's columns, nested ones included."""
     for name, value in row.items():
         if isinstance(value, Mapping):
             yield from _columns(value, f"{within}{name}.")
@@ -325,7 +325,7 @@ def read_aligned(source: str | Path, target: str | Path) -> list[Pair]:
 
 
 def _rereadable(path: str | Path) -> Path:
-    """The path of what can be read any number of times."""
+    """A path, if it is no pipe."""
     path = Path(path)
     if path.is_fifo():
         raise CorpusError(f"{path}: got a pipe, which can be read once only; give a file")
@@ -346,7 +346,7 @@ def _pair(source: str, target: str, where: str) -> Pair:
 
 
 def _some(pairs: Iterable[Pair], where: str) -> Iterator[Pair]:
-    """The pairs, of which there must be one."""
+    """The pairs; an error where there are none."""
     empty = True
     for pair in pairs:
         empty = False

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import warnings
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -21,7 +20,7 @@ from dikkat.translation.text.tokenizer import Tokenizer
 
 TokenPair = tuple[Sequence[int], Sequence[int]]
 
-_FORMAT = 1  # of the file; another number, and files of the old one are made anew
+_FORMAT = 2  # of the file; another number, and files of the old one are made anew
 _CHUNK = 8192  # pairs tokenised at once, on all cores
 _KEY = b"dikkat's pairs"
 _WHAT = "a corpus's token numbers"
@@ -147,16 +146,7 @@ class Store:
                     return cls(*_from_file(path))
                 except _DamagedError as error:
                     warnings.warn(f"{path}: damaged ({error}); it is made anew", UserWarning, stacklevel=3)
-            part = path.with_suffix(".part")  # under the lock, nobody else's; one that a killed process left goes
-            try:
-                with opened(part, "wb", _WHAT) as file:
-                    sink = _File(file, path.parent)
-                    work.into(sink.write)
-                    sink.end(work.counts)
-                with writing(_WHAT, path.parent):
-                    publish(part, path)
-            finally:
-                part.unlink(missing_ok=True)
+            _write(path, work)
             return cls(*_from_file(path))
 
     def __len__(self) -> int:
@@ -208,27 +198,27 @@ class Store:
         return f"{left_out:,} of {counts.read:,} pairs left out: {', '.join(said)}" if said else None
 
 
-class _File:
-    """Pairs in a file of Arrow's, each chunk with the checksum of all so far. The last, empty one has the counts."""
+def _write(path: Path, work: "_Work") -> None:
+    """Write the pairs to a file of Arrow's, whole or not at all; its last, empty batch has the counts."""
+    import pyarrow as pa
 
-    def __init__(self, file: Any, folder: Path) -> None:
-        import pyarrow as pa
+    def write(batch: Any, notes: dict[str, str] | None = None) -> None:
+        with writing(_WHAT, path.parent):
+            writer.write_batch(batch, notes)
 
-        self._folder, self._checksum = folder, 0
-        with writing(_WHAT, folder):
-            self._writer = pa.ipc.new_file(file, _batch(*_columns([])).schema)
-
-    def write(self, batch: Any) -> None:
-        self._checksum = _checksum(batch, self._checksum)
-        with writing(_WHAT, self._folder):
-            self._writer.write_batch(batch, {"checksum": str(self._checksum)})
-
-    def end(self, counts: Counts) -> None:
-        text, batch = json.dumps(asdict(counts)), _batch(*_columns([]))
-        checksum = zlib.crc32(text.encode(), _checksum(batch, self._checksum))
-        with writing(_WHAT, self._folder):
-            self._writer.write_batch(batch, {"counts": text, "checksum": str(checksum)})
-            self._writer.close()
+    part = path.with_suffix(".part")  # under the lock, nobody else's; one that a killed process left goes
+    try:
+        with opened(part, "wb", _WHAT) as file:
+            with writing(_WHAT, path.parent):
+                writer = pa.ipc.new_file(file, _batch(*_columns([])).schema)
+            work.into(write)
+            write(_batch(*_columns([])), {"counts": json.dumps(asdict(work.counts))})
+            with writing(_WHAT, path.parent):
+                writer.close()
+        with writing(_WHAT, path.parent):
+            publish(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 class _DamagedError(Exception):
@@ -236,32 +226,22 @@ class _DamagedError(Exception):
 
 
 def _from_file(path: Path) -> tuple[Any, Counts]:
-    """The table of a file, which stays where it is, and the counts."""
+    """The table of a file, memory-mapped, and the counts."""
     import pyarrow as pa
 
     try:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         if reader.schema != _batch(*_columns([])).schema:
             raise _DamagedError(f"its columns are {reader.schema}")
-        checksum, counts, batches = 0, b"", []
+        counts, batches = b"", []
         for number in range(reader.num_record_batches):
             batch, notes = reader.get_batch_with_custom_metadata(number)
             batch.validate()  # nothing is read before it is sure to be within the file
-            counts = notes.get(b"counts", b"")
-            checksum = zlib.crc32(counts, _checksum(batch, checksum))
-            if int(notes[b"checksum"]) != checksum:
-                raise _DamagedError(f"part {number + 1} of {reader.num_record_batches} has another checksum")
+            counts = notes.get(b"counts", b"") if notes else b""
             batches.append(batch)
         return _table(batches), Counts(**json.loads(counts))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _DamagedError(str(error) or type(error).__name__) from error
-
-
-def _checksum(batch: Any, before: int) -> int:
-    for column in batch.columns:
-        for numbers in (column.offsets, column.values):
-            before = zlib.crc32(numbers.to_numpy(), before)
-    return before
 
 
 def _columns(pairs: Sequence[TokenPair]) -> tuple[Any, Any]:
@@ -285,7 +265,7 @@ def _batch(sources: Any, targets: Any) -> Any:
 
 @dataclass
 class _Work:
-    """Reading and tokenising a corpus."""
+    """One pass over a corpus: reading, tokenising, counting."""
 
     corpus: Corpus
     tokenizers: tuple[Tokenizer, Tokenizer]

@@ -119,11 +119,11 @@ def evaluate_by_length(sources: Sequence[str], hypotheses: Sequence[str], refere
     members: dict[int, list[int]] = {}
     for index, source in enumerate(sources):
         members.setdefault(max(0, len(source.split()) - 1) // BUCKET, []).append(index)
-    found = []
+    buckets = []
     for number, chosen in sorted(members.items()):
         scores = evaluate([hypotheses[index] for index in chosen], [references[index] for index in chosen])
-        found.append(Bucket(number * BUCKET + 1, (number + 1) * BUCKET, len(chosen), scores.bleu, scores.chrf))
-    return found
+        buckets.append(Bucket(number * BUCKET + 1, (number + 1) * BUCKET, len(chosen), scores.bleu, scores.chrf))
+    return buckets
 
 
 @dataclass(frozen=True)

@@ -110,8 +110,8 @@ def translation(translator: Translator, sentence: str, taken: list[Step]) -> Tra
     encoded = translator.source_tokenizer.encode_all([sentence])[0]
     weights = torch.stack([step.weights for step in written]) if written else torch.zeros(0, len(encoded.ids))
     score = sum(step.log_probability for step in taken)
-    found = Hypothesis([step.token for step in written], score, weights, finished)
-    return translator.as_translation(sentence, encoded, found)
+    hypothesis = Hypothesis([step.token for step in written], score, weights, finished)
+    return translator.as_translation(sentence, encoded, hypothesis)
 
 
 @torch.no_grad()
@@ -134,12 +134,12 @@ def _walk(translator: Translator, source: list[int], steering: Steering, likelie
         scores = model.scores(features)
         log_probabilities = scores.log_softmax(1)
         possible = allowed(log_probabilities, copies, torch.tensor([index >= fewest]))
-        found, tokens = best(possible, min(max(1, likeliest), possible.shape[1]))
-        if not bool(found[0, 0].isfinite()):
+        gains, tokens = best(possible, min(max(1, likeliest), possible.shape[1]))
+        if not bool(gains[0, 0].isfinite()):
             raise unknown_scores()
         chosen = steering.words.get(index, int(tokens[0, 0]))
         looked_at = weights[0] if model.attends else torch.full((len(source),), 1 / len(source))
-        told = [(int(t), float(p)) for t, p in zip(tokens[0], found[0], strict=True) if p > -torch.inf]
+        told = [(int(t), float(p)) for t, p in zip(tokens[0], gains[0], strict=True) if p > -torch.inf]
         yield Step(chosen, float(log_probabilities[0, chosen]), looked_at.float().cpu(), told[:likeliest])
         if chosen == END:
             return
@@ -161,7 +161,7 @@ def _pinned(weights: Tensor, pins: Mapping[int, float]) -> Tensor:
 
 
 def _most(steering: Steering, positions: int) -> int:
-    """Steps at most: those of a search, or of a translation that is given from its first word on."""
+    """The most steps: those of a search, or as many as words are given without a gap."""
     given = next(index for index in range(len(steering.words) + 1) if index not in steering.words)
     return max(limits(GREEDY, positions)[1], given)
 

@@ -131,7 +131,7 @@ class Translates:
             raise TypeError("sentences: got one string; expected several of them: translate([sentence])")
         _check_batch_size(batch_size)
         size = _WINDOW * batch_size if batch_size > 1 else 1
-        return (found for window in _windows(lines, size) for found in self._window(window, batch_size, search))
+        return (group for window in _windows(lines, size) for group in self._window(window, batch_size, search))
 
     def score(self, pairs: Iterable[tuple[str, str]], *, batch_size: int = 64) -> list[float]:
         """The log-probabilities of given translations.
@@ -173,8 +173,8 @@ class Translates:
         scores = [0.0] * len(checked)
         lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
         for batch in _batches(lengths, batch_size):
-            found = forced_scores(self._models(), [(sources[index], targets[index]) for index in batch])
-            for index, each in zip(batch, found, strict=True):
+            results = forced_scores(self._models(), [(sources[index], targets[index]) for index in batch])
+            for index, each in zip(batch, results, strict=True):
                 scores[index] = each
         return scores
 
@@ -188,18 +188,18 @@ class Translates:
                 results[index] = [self.as_translation(sentences[index], encoded[index], each) for each in best]
         return results
 
-    def as_translation(self, sentence: str, encoded: Encoded, found: Hypothesis) -> Translation:
+    def as_translation(self, sentence: str, encoded: Encoded, hypothesis: Hypothesis) -> Translation:
         """The text, tokens and weights of a hypothesis for a sentence."""
-        copied = _copied_words(encoded, found)
-        labels = self.target_tokenizer.labels(found.ids)
+        copied = _copied_words(encoded, hypothesis)
+        labels = self.target_tokenizer.labels(hypothesis.ids)
         return Translation(
             source=sentence,
-            target=self.target_tokenizer.decode(found.ids, replace=copied),
+            target=self.target_tokenizer.decode(hypothesis.ids, replace=copied),
             source_tokens=encoded.pieces,
             target_tokens=[label if word is None else word for word, label in zip(copied, labels, strict=True)],
-            weights=found.weights,
-            score=found.score,
-            finished=found.finished,
+            weights=hypothesis.weights,
+            score=hypothesis.score,
+            finished=hypothesis.finished,
         )
 
 
@@ -481,20 +481,20 @@ class Ensemble(Translates):
         return self.models
 
 
-def _copied_words(encoded: Encoded, found: Hypothesis) -> list[str | None]:
+def _copied_words(encoded: Encoded, hypothesis: Hypothesis) -> list[str | None]:
     """For each target token the source word to put in its place, if it is unknown."""
-    words: list[str | None] = [None] * len(found.ids)
-    if UNKNOWN not in found.ids or UNKNOWN not in encoded.ids:
+    words: list[str | None] = [None] * len(hypothesis.ids)
+    if UNKNOWN not in hypothesis.ids or UNKNOWN not in encoded.ids:
         return words
     known = torch.tensor([number != UNKNOWN for number in encoded.ids], device="cpu")
-    for index, number in enumerate(found.ids):
+    for index, number in enumerate(hypothesis.ids):
         if number == UNKNOWN:
-            words[index] = encoded.pieces[int(found.weights[index].masked_fill(known, -1.0).argmax())]
+            words[index] = encoded.pieces[int(hypothesis.weights[index].masked_fill(known, -1.0).argmax())]
     return words
 
 
 def _windows(sentences: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Lists of so many sentences. Those before an error come before the error."""
+    """Lists of at most `size` checked sentences; those before an error are yielded before it is raised."""
     checked = (check_sentence(sentence, f"sentences[{index}]") for index, sentence in enumerate(sentences))
     while True:
         window: list[str] = []
@@ -511,7 +511,7 @@ def _windows(sentences: Iterable[str], size: int) -> Iterator[list[str]]:
 
 
 def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Indices of sentences of similar lengths, the empty ones left out."""
+    """Batches of indices of sentences of similar lengths, without the empty ones."""
     order = sorted((index for index, length in enumerate(lengths) if length), key=lengths.__getitem__, reverse=True)
     start = 0
     while start < len(order):

@@ -109,12 +109,9 @@ class Contents(NamedTuple):
 def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None:
     """Save a model folder whole or not at all.
 
-    The files are written to a new folder beside it and flushed to the disk; then that takes the name. If anything fails
-    on the way, a full disk for instance, an older model stays as it was, and nothing stays beside it. Where the system
-    itself stops between the two renames that this takes, the next `load` or `write` puts the older model back.
-
-    The weights are written in the dtypes that `TranslationModel` gives them, whatever the model computes in: a folder
-    of others would not load.
+    The files are written to a new folder beside it and flushed to the disk; then that takes the name. Where the system
+    itself stops between the two renames that this takes, the next `load` or `write` puts the older model back. The
+    weights are written in the dtypes that `TranslationModel` gives them, whatever the model computes in.
 
     Args:
         folder: Where; its parent folders are made if need be. A model folder is replaced.
@@ -207,13 +204,13 @@ def load(folder: str | Path) -> tuple[TranslationModel, Settings, Tokenizer, Tok
 
 
 def _skeleton(settings: Settings, source: Tokenizer, target: Tokenizer) -> TranslationModel:
-    """The network without memory: settings from outside must not reserve any before the weights agree with them."""
+    """The network on the meta device: a stranger's settings reserve no memory before the weights agree with them."""
     with torch.device("meta"), _NoInitialValues():
         return TranslationModel(settings, len(source), len(target))
 
 
 class _NoInitialValues(TorchFunctionMode):
-    """Leaves new weights as they are, since others take their place: on meta, filling them imports the compiler."""
+    """A mode that skips initial values: on the meta device, filling weights would import the compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
@@ -248,7 +245,7 @@ def _in_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _expected_in_int8(expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Names, types and shapes of these."""
+    """Names, types and shapes of the tensors that `_in_int8` makes."""
     stored: dict[str, Tensor] = {}
     for name, tensor in expected.items():
         if _has_scales(tensor):
@@ -343,21 +340,21 @@ def _load_tensors(path: Path, expected: Mapping[str, Tensor], sums: Mapping[str,
 
 
 def _check_weights_header(expected: Mapping[str, Tensor], head: bytes, path: Path) -> None:
-    """Hold what safetensors says of its tensors against what they should be, before reading gigabytes of them."""
+    """Compare the header of the weights with what is expected, before reading gigabytes of them."""
     try:
         said = parse_json(head[8 : 8 + int.from_bytes(head[:8], "little")])
-        found = {
+        stored = {
             name: f"{_TYPES.get(entry['dtype'], entry['dtype'])} {tuple(entry['shape'])}"
             for name, entry in said.items()
             if name != "__metadata__"
         }
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ModelFolderError(f"{path}: truncated or damaged ({error}). Copy the folder again") from error
-    _refuse(misfits({name: described(tensor) for name, tensor in expected.items()}, found), path)
+    _refuse(misfits({name: described(tensor) for name, tensor in expected.items()}, stored), path)
 
 
 def _bytes(path: Path, most: int, first: int | None = None) -> bytes:
-    """A file, or its first bytes, whoever wrote it."""
+    """The bytes of a file, or its first ones, however large or strange it is."""
     try:
         return read_regular(path, most=most, first=first)
     except FileNotFoundError:
@@ -370,9 +367,9 @@ def _bytes(path: Path, most: int, first: int | None = None) -> bytes:
         raise ModelFolderError(str(error)) from error
 
 
-def _check_names(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], path: Path) -> None:
-    """Names, dtypes and shapes."""
-    sides = ({name: described(tensor) for name, tensor in tensors.items()} for tensors in (expected, found))
+def _check_names(expected: Mapping[str, Tensor], actual: Mapping[str, Tensor], path: Path) -> None:
+    """Check names, dtypes and shapes."""
+    sides = ({name: described(tensor) for name, tensor in tensors.items()} for tensors in (expected, actual))
     _refuse(misfits(*sides), path)
 
 

@@ -58,9 +58,9 @@ class Graph:
 
     def several(self, operator: str, outputs: int, *inputs: str, **attributes: Any) -> list[str]:
         """A node of so many outputs."""
-        found = [self.new(operator.lower()) for _ in range(outputs)]
-        self._nodes.append(helper.make_node(operator, inputs, found, **attributes))
-        return found
+        names = [self.new(operator.lower()) for _ in range(outputs)]
+        self._nodes.append(helper.make_node(operator, inputs, names, **attributes))
+        return names
 
     def number(self, value: float) -> str:
         """A float32 number."""

@@ -60,8 +60,8 @@ class Origin:
             test: The test corpus.
             scores: What `evaluate` found.
         """
-        found = {name: getattr(scores, name) for name in ("bleu", "bleu_signature", "chrf", "chrf_signature")}
-        return replace(self, test=test, **found)
+        values = {name: getattr(scores, name) for name in ("bleu", "bleu_signature", "chrf", "chrf_signature")}
+        return replace(self, test=test, **values)
 
     def to_dict(self) -> dict[str, Any]:
         """The known values by name, as JSON has them."""

@@ -215,7 +215,7 @@ def _read(path: Path) -> str:
 
 
 def _opened(section: str, source: Source, part: Part) -> Any:
-    """The pairs of a section, whose name a message has: the recipe's own value may not be what somebody thinks of."""
+    """The pairs of a section of the recipe; an error names the section."""
     try:
         return source.open(part)
     except CorpusError as error:

@@ -340,13 +340,13 @@ def _check_merges(merges: Any, vocabulary: dict[str, int]) -> None:
         raise ValueError("it has no list of merges, or more of them than tokens")
 
 
-def _agree(found: Any, own: Any) -> bool:
+def _agree(value: Any, own: Any) -> bool:
     """True for two values of JSON that are the same; what only one of them has must be switched off there.
 
     Another version of the library may know of more switches than the one that wrote the file.
     """
-    if isinstance(found, dict) and isinstance(own, dict):
-        return all(_agree(found.get(name), own.get(name)) for name in found.keys() | own.keys())
-    if isinstance(found, list) and isinstance(own, list):
-        return len(found) == len(own) and all(map(_agree, found, own))
-    return (found in (None, False) and own in (None, False)) or (type(found) is type(own) and found == own)
+    if isinstance(value, dict) and isinstance(own, dict):
+        return all(_agree(value.get(name), own.get(name)) for name in value.keys() | own.keys())
+    if isinstance(value, list) and isinstance(own, list):
+        return len(value) == len(own) and all(map(_agree, value, own))
+    return (value in (None, False) and own in (None, False)) or (type(value) is type(own) and value == own)

@@ -73,17 +73,17 @@ def combinations(recipe: Recipe, vary: Mapping[str, Sequence[Any]]) -> dict[str,
     for setting in vary:
         if setting not in Settings.options():
             raise InputError(f"{setting}: no such setting; {nearest(setting, list(Settings.options()))}")
-    found: dict[str, Recipe] = {}
+    recipes: dict[str, Recipe] = {}
     for values in itertools.product(*vary.values()):
         chosen = dict(zip(vary, values, strict=True))
         name = ",".join(f"{setting}={value}" for setting, value in chosen.items())
-        if name in found:
+        if name in recipes:
             raise InputError(f"{name} is given twice")
         try:
-            found[name] = recipe.with_values(chosen)
+            recipes[name] = recipe.with_values(chosen)
         except InputError as error:
             raise type(error)(f"{error} (in {name})") from error
-    return found
+    return recipes
 
 
 def compare(trials: Mapping[str, Recipe], folder: Path) -> Iterator[Trial]:

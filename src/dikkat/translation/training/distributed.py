@@ -101,9 +101,9 @@ class Group:
         """(processes, …) on the CPU: each process's tensor, all of one shape and type."""
         if self.world == 1:
             return tensor.unsqueeze(0)
-        found = [torch.empty_like(tensor, device=self.device) for _ in range(self.world)]
-        dist.all_gather(found, tensor.to(self.device))
-        return torch.stack(found).cpu()
+        tensors = [torch.empty_like(tensor, device=self.device) for _ in range(self.world)]
+        dist.all_gather(tensors, tensor.to(self.device))
+        return torch.stack(tensors).cpu()
 
     def from_first(self, text: str) -> str:
         """The first process's text."""

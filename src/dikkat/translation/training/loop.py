@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,6 @@ from dikkat.translation.training.run_folder import RunFolder
 from dikkat.translation.training.schedules import share_of_learning_rate
 from dikkat.translation.training.signals import Interrupts
 from dikkat.translation.training.state import TrainingState, Validation
-from dikkat.translation.training.steps import OptimizerStep, steps
 
 _SHOW_SECONDS = 30  # to translate and to draw for show takes about one
 
@@ -43,6 +43,53 @@ class _Loss(nn.Module):
 
     def forward(self, batch: Batch, label_smoothing: float) -> Tensor:
         return self.model.loss(batch, label_smoothing=label_smoothing)
+
+
+class OptimizerStep(NamedTuple):
+    """The batches of one step of the optimiser.
+
+    Attributes:
+        batches: This process's.
+        weights: The factor of each batch's mean loss. The mean over all processes of their weighted sums is the mean
+            loss of a target token.
+        tokens: Target tokens of all batches of all processes.
+        position: Batches of the epoch up to and with these.
+        last: Whether the epoch ends with it.
+    """
+
+    batches: tuple[Batch, ...]
+    weights: tuple[float, ...]
+    tokens: int
+    position: int
+    last: bool
+
+
+def steps(
+    batches: Batches, state: TrainingState, *, epochs: int, accumulate: int, world: int
+) -> Iterator[OptimizerStep]:
+    """The steps that a training has yet to take.
+
+    Args:
+        batches: Those of an epoch.
+        state: Where to begin, read when the first step is taken.
+        epochs: Where to end.
+        accumulate: Batches of a step; the last step of an epoch has those that are left.
+        world: Processes that train together.
+
+    Yields:
+        Step by step, epoch by epoch.
+    """
+    position = state.batch
+    for epoch in range(state.epoch, epochs):
+        batches.load_state_dict({"epoch": epoch, "batch": position})
+        left = iter(batches)
+        while group := tuple(islice(left, accumulate)):
+            position += len(group)
+            own = [int(batch.target_lengths.sum()) for batch in group]
+            tokens = sum(batch.total_tokens or count for batch, count in zip(group, own, strict=True))
+            weights = [world * count / tokens if batch.counts else 0.0 for batch, count in zip(group, own, strict=True)]
+            yield OptimizerStep(group, tuple(weights), tokens, position, position == len(batches))
+        position = 0
 
 
 class _Result(NamedTuple):
@@ -280,7 +327,7 @@ class Loop:
         self._call("on_validation", validation)
 
     def _bleu(self) -> float | None:
-        """BLEU of greedy translations of the sample, by one process; None if it is for show and not yet time."""
+        """BLEU of greedy translations of the sample, by one process; None where it is for curves and not yet due."""
         # The clocks of the processes differ: the first one's counts.
         score, judges = 0.0, False
         if self.group.rank == 0:
@@ -320,7 +367,7 @@ class Loop:
         return self._kept[step] if self.folder is None else self.folder.weights(step, self.state.sums[str(step)])
 
     def _save(self) -> None:
-        """Keep a checkpoint; only then does what the one before it needed go."""
+        """Keep a checkpoint, and then remove the one before it."""
         if self.folder is None:
             return
         checkpoint = self._checkpoint()
@@ -357,7 +404,7 @@ class Loop:
             ) from error
 
     def _restore_random(self) -> None:
-        """Right before the first step, so that nothing in between can have used them.
+        """Restore random numbers right before the first step, so that nothing in between can have used them.
 
         A process that was not there before, or is on another kind of device, keeps the numbers it began with.
         """
@@ -421,7 +468,7 @@ def _take_threads(begun: int, *, told: bool) -> None:
 
 
 def _check_same_everywhere(group: Group, values: Any) -> None:
-    """Processes that learn from different corpora would wait for each other for ever, or learn nonsense."""
+    """Refuse processes with different corpora or settings: they would wait for each other for ever."""
     digest = hashlib.sha256(json.dumps(values).encode()).digest()
     digests = group.gather(torch.tensor(list(digest)))
     for rank in (digests != digests[0]).any(1).nonzero().flatten().tolist():
@@ -433,10 +480,10 @@ def _check_same_everywhere(group: Group, values: Any) -> None:
 def _check_fingerprint(begun: dict[str, Any], now: dict[str, Any], folder: str) -> None:
     for name, before in begun.items():
         if now.get(name) != before:
-            expected, found = (_size(each) for each in (before, now.get(name)))
+            expected, actual = (_size(each) for each in (before, now.get(name)))
             raise TrainingFolderError(
                 f"{folder}: the {name} differs from what the training began with: got "
-                f"{'as many others' if found == expected else found}; expected the same {expected}. Go on with the "
+                f"{'as many others' if actual == expected else actual}; expected the same {expected}. Go on with the "
                 "same, or train anew into another folder"
             )
 

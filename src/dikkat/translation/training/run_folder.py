@@ -125,8 +125,8 @@ class RunFolder:
 
     def newest(self) -> Path | None:
         """The newest checkpoint."""
-        found = [entry for entry in self._checkpoints.glob("step-*") if _STEP.fullmatch(entry.name)]
-        return max(found, key=step_of, default=None)
+        steps = [entry for entry in self._checkpoints.glob("step-*") if _STEP.fullmatch(entry.name)]
+        return max(steps, key=step_of, default=None)
 
     def checkpoint(self, step: int) -> Path:
         """The path of the checkpoint after a step."""
@@ -211,5 +211,5 @@ def _check_changes(begun: Settings, now: Settings, folder: Path) -> None:
 
 def step_of(path: Path) -> int:
     """The step after which a checkpoint was made."""
-    found = _STEP.match(path.name)
-    return int(found[1]) if found else 0
+    match = _STEP.match(path.name)
+    return int(match[1]) if match else 0

@@ -185,7 +185,7 @@ def _loop(
 
 
 class _InMemory(Corpus):
-    """All pairs of a corpus, so that it is not read again."""
+    """All pairs of a corpus, kept in memory, under its name and fingerprint."""
 
     def __init__(self, pairs: list[Pair], corpus: Corpus) -> None:
         self._pairs, self._corpus = pairs, corpus
@@ -210,7 +210,7 @@ def _begin(folder: RunFolder, translator: Translator, on_begin: Callable[[Path],
 
 
 def _run(loop: Loop, callbacks: Sequence[Callback], interrupts: Interrupts) -> TrainingError | None:
-    """Train; after a second Ctrl-C or a fault, go on with what there is. The fault comes back."""
+    """Train; return the error that ended the training, if any."""
     try:
         with interrupts.watched():
             loop.run(callbacks, interrupts)
@@ -227,7 +227,7 @@ def _run(loop: Loop, callbacks: Sequence[Callback], interrupts: Interrupts) -> T
 
 
 def _result(loop: Loop, pairs: int, fault: TrainingError | None) -> Training:
-    """The best translator, and how it became one; a fault is raised, with the result if there is one."""
+    """The result of a training; its error is raised, with the result if there is one."""
     state, folder = loop.state, loop.folder
     resumable = folder is not None and folder.newest() is not None and not state.finished
     if fault is not None and not state.validations:
@@ -357,7 +357,7 @@ def _nothing(_: str) -> None:
 
 
 def _sizes(translator: Translator, learnt: Store, judged: Store | None, *, resumed: bool) -> Iterator[str]:
-    """Sizes and device, told before the training; where it is resumed, `say_where` has the threads."""
+    """Lines about sizes and device; where the training is resumed, `say_where` has the threads."""
     yield f"{len(learnt):,} pairs to learn from, {0 if judged is None else len(judged):,} to validate with"
     source, target = len(translator.source_tokenizer), len(translator.target_tokenizer)
     parameters = sum(each.numel() for each in translator.model.parameters())

@@ -69,8 +69,8 @@ def evaluate_model(
         Path | None,
         option(
             "Human word alignments of the corpus, a line a pair: 0-0 1-2 for sure links of words, 2p3 for possible "
-            "ones; words are separated by white space and counted from 0. The model's links, to the source word with the "
-            "most attention, are compared to them.",
+            "ones; words are separated by white space and counted from 0. The model's links, to the source word with "
+            "the most attention, are compared to them.",
             "FILE",
             panel=_COMPARED,
         ),

@@ -327,22 +327,14 @@ class PositionalEncoding(nn.Module):
 
 
 class Encoder(nn.Module):
-    """The interface of encoders."""
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The encoding of the inputs, for a decoder; the encoder's own."""
-        raise NotImplementedError
+    """The interface of encoders: `forward` encodes inputs for a decoder."""
 
 
 class Decoder(nn.Module):
-    """The interface of decoders."""
+    """The interface of decoders: `forward` makes outputs of inputs and a state, and returns them with the new state."""
 
     def init_state(self, enc_outputs: Any, *args: Any) -> Any:
         """The state before the first step, made of what the encoder returned; the decoder's own."""
-        raise NotImplementedError
-
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
-        """The outputs of some steps, of inputs X and a state, and the state after them; the decoder's own."""
         raise NotImplementedError
 
 

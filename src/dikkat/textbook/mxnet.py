@@ -258,22 +258,14 @@ class PositionalEncoding(nn.Block):
 
 
 class Encoder(nn.Block):
-    """The interface of encoders."""
-
-    def forward(self, X: Array, *args: Any) -> Any:
-        """The encoding of the inputs, for a decoder; the encoder's own."""
-        raise NotImplementedError
+    """The interface of encoders: `forward` encodes inputs for a decoder."""
 
 
 class Decoder(nn.Block):
-    """The interface of decoders."""
+    """The interface of decoders: `forward` makes outputs of inputs and a state, and returns them with the new state."""
 
     def init_state(self, enc_outputs: Any, *args: Any) -> Any:
         """The state before the first step, made of what the encoder returned; the decoder's own."""
-        raise NotImplementedError
-
-    def forward(self, X: Array, state: Any) -> tuple[Array, Any]:
-        """The outputs of some steps, and the state after them; the decoder's own."""
         raise NotImplementedError
 
 

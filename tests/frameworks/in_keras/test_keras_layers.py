@@ -349,23 +349,6 @@ def test_quantizing_leaves_these_layers_as_they_are() -> None:
     np.testing.assert_array_equal(numpy(model(x)), before)
 
 
-def test_files_do_not_depend_on_names(tmp_path: Path) -> None:
-    """As those of earlier versions, which counted their scores and projections."""
-    (x,) = arrays((B, N, D_Q))
-
-    def made(name: str) -> Any:
-        return dikkat.MultiHeadAttention(D_Q, num_heads=1, score=dikkat.Additive(3, name=name))
-
-    inputs = keras.Input((None, D_Q))
-    before = keras.Model(inputs, made("additive_7")(inputs, inputs, inputs))
-    before.save(tmp_path / "whole.keras")
-    before.save_weights(tmp_path / "some.weights.h5")
-    after = keras.Model(inputs, made("score")(inputs, inputs, inputs))
-    after.load_weights(tmp_path / "some.weights.h5")
-    for model in (after, keras.saving.load_model(tmp_path / "whole.keras")):
-        np.testing.assert_array_equal(numpy(model(x)), numpy(before(x)))
-
-
 def every_layer() -> list[Any]:
     return [
         dikkat.Attention(dikkat.Cosine(), dropout=0.1),

@@ -11,7 +11,7 @@ value_mask]`, `use_causal_mask` and `return_attention_scores`. Without a list th
 """
 
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 from keras import ops
@@ -23,24 +23,6 @@ from dikkat.frameworks.keras.blocks import Block
 from dikkat.frameworks.keras.checks import Shape, Sizes, leading
 from dikkat.frameworks.keras.masking import check_mask, check_restrictions
 from dikkat.frameworks.keras.scores import Score, check_score
-
-
-class Masks(NamedTuple):
-    """The masks of a call, as they were given.
-
-    Attributes:
-        pairs: Booleans that broadcast to (..., n, m).
-        not_ahead: (n, m), of `use_causal_mask`.
-        query: (..., n).
-        key: (..., m).
-        value: (..., m).
-    """
-
-    pairs: Any = None
-    not_ahead: Any = None
-    query: Any = None
-    key: Any = None
-    value: Any = None
 
 
 class Attending(Block):
@@ -131,8 +113,10 @@ class Attending(Block):
     ) -> tuple[tuple[Any, Any, Any], Sizes, dict[str, Any]]:
         """The tensors of a call, its sizes and its restrictions."""
         tensors = features("query", query), features("key", key), features("value", value)
-        masks = Masks(attention_mask, not_ahead(use_causal_mask, query, key), query_mask, key_mask, value_mask)
-        return tensors, *restrictions_of(tensors, self.num_heads, masks, valid_lens, **restrictions)
+        return tensors, *restrictions_of(
+            tensors, self.num_heads, valid_lens, query_mask, key_mask, value_mask, attention_mask=attention_mask,
+            not_ahead=_not_ahead(use_causal_mask, query, key), **restrictions,
+        )  # fmt: skip
 
     def attend(self, tensors: tuple[Any, Any, Any], restrictions: dict[str, Any], dropout: float) -> tuple[Any, Any]:
         """The output and the weights, of checked tensors and restrictions; the layer's own."""
@@ -166,8 +150,13 @@ def spec_of(sizes: Sizes, num_heads: int | None, features: int | None, dtype: st
 def restrictions_of(
     tensors: tuple[Any, Any, Any],
     num_heads: int | None,
-    masks: Masks,
     valid_lens: Any = None,
+    query_mask: Any = None,
+    key_mask: Any = None,
+    value_mask: Any = None,
+    *,
+    attention_mask: Any = None,
+    not_ahead: Any = None,
     causal: bool = False,
     key_bias: Any = None,
     exclude: Any = None,
@@ -186,19 +175,19 @@ def restrictions_of(
         return ops.expand_dims(tensor, -1 - axes) if shared else tensor
 
     padding = (
-        ("query_mask", masks.query, own.queries, -1),
-        ("key_mask", masks.key, own.keys, -2),
-        ("value_mask", masks.value, own.keys, -2),
+        ("query_mask", query_mask, own.queries, -1),
+        ("key_mask", key_mask, own.keys, -2),
+        ("value_mask", value_mask, own.keys, -2),
     )
     pairs = [
         for_heads(ops.expand_dims(_mask(name, mask, (*own.lead, length)), axis), 2)
         for name, mask, length, axis in padding
         if mask is not None
     ]
-    if masks.not_ahead is not None:
-        pairs.append(masks.not_ahead)
-    if masks.pairs is not None:
-        pairs.append(_mask("attention_mask", for_heads(masks.pairs, 2), (*sizes.lead, *sizes[1:])))
+    if not_ahead is not None:
+        pairs.append(not_ahead)
+    if attention_mask is not None:
+        pairs.append(_mask("attention_mask", for_heads(attention_mask, 2), (*sizes.lead, *sizes[1:])))
     restrictions = {
         "valid_lens": as_tensor(valid_lens),
         "mask": reduce(ops.logical_and, pairs) if pairs else None,
@@ -256,7 +245,7 @@ def renamed(options: dict[str, Any], **further: str) -> dict[str, Any]:
     return {own.get(name, name): value for name, value in options.items()}
 
 
-def not_ahead(requested: bool, query: Any, key: Any) -> Any:
+def _not_ahead(requested: bool, query: Any, key: Any) -> Any:
     """Pairs (n, m) as Keras's `use_causal_mask` shows them, aligned at the top left; None: all."""
     if not isinstance(requested, bool):
         raise TypeError(f"use_causal_mask: got {type(requested).__name__}; expected True or False")

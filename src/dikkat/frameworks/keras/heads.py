@@ -9,7 +9,7 @@ from keras import ops
 from dikkat.frameworks.keras.attention import attend, hide
 from dikkat.frameworks.keras.backend import features, product, shape_of
 from dikkat.frameworks.keras.blocks import Block, Linear, linear, registered
-from dikkat.frameworks.keras.calls import Attending, Masks, renamed, restrictions_of, spec_of
+from dikkat.frameworks.keras.calls import Attending, renamed, restrictions_of, spec_of
 from dikkat.frameworks.keras.checks import Shape, Sizes, check_features
 from dikkat.frameworks.keras.masking import visible
 from dikkat.frameworks.keras.scores import ScaledDot, Score, size_of
@@ -115,8 +115,10 @@ class SelfAttention(Block):
         """The sequence as query, key and value, the sizes of the call and its restrictions."""
         x, given = features("x", x), [each for each in (*masks, mask, x_mask) if each is not None]
         own = reduce(ops.logical_and, given) if given else None
-        masked = Masks(attention_mask, query=own, key=own)
-        return (x, x, x), *restrictions_of((x, x, x), self.num_heads, masked, valid_lens, **restrictions)
+        tensors = x, x, x
+        return tensors, *restrictions_of(
+            tensors, self.num_heads, valid_lens, own, own, attention_mask=attention_mask, **restrictions
+        )
 
     def _project(self, *tensors: Any) -> tuple[Any, ...]:
         layers = self.W_q, self.W_k, self.W_v

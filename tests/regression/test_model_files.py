@@ -195,10 +195,7 @@ def test_tensors_that_do_not_fit(tmp_path, tensors, message):
 
 @pytest.mark.parametrize("metadata", [{}, {"format": "pt"}, {"dikkat": "[]"}, {"dikkat": "{"}])
 def test_a_safetensors_file_of_something_else(tmp_path, metadata):
-    message = (
-        "its metadata are not JSON" if metadata.get("dikkat") == "{" else "format: got None; expected 'dikkat kern"
-    )
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="its metadata are not JSON|format: got None; expected 'dikkat kernel regr"):
         NadarayaWatson.load(model_file(tmp_path / "model", metadata=metadata))
 
 

@@ -1,4 +1,4 @@
-"""Which columns of which tables `dikkat regress` is about, and what they are taken as."""
+"""The tables and columns that `dikkat regress` is about, and the kinds that columns are taken as."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -158,7 +158,7 @@ def _reasons(left_out: Mapping[str, str]) -> str:
 
 
 def added(target: str | None, *, band: bool) -> list[str]:
-    """The columns of predictions, of deviations about them and, as far as asked for, of the band's ends."""
+    """The names of the columns of predictions, of deviations about them and perhaps of the band's ends."""
     start = f"{target}_" if target else ""
     return [f"{start}{name}" for name in ("predicted", "std", *["lower", "upper"] * band)]
 

@@ -1,6 +1,7 @@
 """Choice of the bandwidths and of a line's ridge: numbers, rules of thumb, or the least leave-one-out squared error."""
 
 import math
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
@@ -140,7 +141,7 @@ def search(
         counts += sorted(count for count in powers if count < different)
     tried = [_searched(joined, degree, device, ridge, by, count) for count in counts]
     smooth = (each for each in tried[1:] if each.criterion.freedom(each.last) <= _FREEDOM)
-    best = min([tried[0], *smooth], key=lambda each: each.last.error)
+    best = min([tried[0], *smooth], key=attrgetter("last.error"))
     if by == "loo-1se" and _is_near(best.criterion, best.last, tried[0].last):
         best = tried[0]
     size = joined.features
@@ -325,7 +326,9 @@ def _alike(criterion: Criterion, rule: Array, box: _Box) -> Trial:
             t[-1] = amount
         return criterion(box.clip(t))
 
-    return min((trial(step, amount) for step in np.linspace(-2.0, 5.0, 15) for amount in amounts), key=_error)
+    return min(
+        (trial(step, amount) for step in np.linspace(-2.0, 5.0, 15) for amount in amounts), key=attrgetter("error")
+    )
 
 
 def _predicts_as_well(criterion: Criterion, alike: Trial, rule: Array, box: _Box) -> bool:
@@ -411,7 +414,7 @@ def _descent(part: Criterion, whole: Criterion, starts: list[Trial], grow: Array
     rough = _rough(part, starts, box)
     if part is whole:
         fine = [_descend(whole, path.last, box, _FINE, path.curve) for path in rough[:2]]
-        start, end = min(zip(rough, fine, strict=False), key=lambda pair: _last_error(pair[1]))
+        start, end = min(zip(rough, fine, strict=False), key=lambda pair: pair[1].last.error)
         return [*start.steps, *end.steps[1:]]
     trials = ((whole(box.clip(path.last.t - grow)), path.curve) for path in rough[:3])
     first, curve = min(trials, key=lambda pair: pair[0].error)
@@ -421,7 +424,7 @@ def _descent(part: Criterion, whole: Criterion, starts: list[Trial], grow: Array
 def _rough(part: Criterion, starts: list[Trial], box: _Box) -> list[_Path]:
     """The paths down from the starts, those that end elsewhere than others, the lowest first."""
     distinct: list[_Path] = []
-    for path in sorted((_descend(part, start, box, _ROUGH) for start in starts), key=_last_error):
+    for path in sorted((_descend(part, start, box, _ROUGH) for start in starts), key=attrgetter("last.error")):
         if all(np.abs(path.last.t - other.last.t).max() > 0.1 for other in distinct):
             distinct.append(path)
     return distinct
@@ -433,7 +436,7 @@ def _starts(part: Criterion, rule: Array, box: _Box) -> list[Trial]:
     Features are left out one by one, and taken in one by one, as long as the error falls.
     """
     grid = [part(box.clip(rule + step * box.width)) for step in np.linspace(-3.5, 3.5, 11)]
-    ordered = sorted(grid, key=_error)
+    ordered = sorted(grid, key=attrgetter("error"))
     starts: list[Trial] = [part(box.clip(rule)), *ordered[:2]]
     return starts + _with_some(part, rule, box, ordered[0]) if len(rule) > 1 else starts
 
@@ -451,7 +454,7 @@ def _with_some(part: Criterion, rule: Array, box: _Box, best: Trial) -> list[Tri
         return part(box.clip(t))
 
     features = np.flatnonzero((box.width > 0) & (box.low < box.high)).tolist()
-    single = {c: min((alone(c, step) for step in _ALONE), key=_error) for c in features}
+    single = {c: min((alone(c, step) for step in _ALONE), key=attrgetter("error")) for c in features}
     features.sort(key=lambda c: single[c].error)
     ridge = np.flatnonzero(box.width == 0).tolist()
     found = []
@@ -459,22 +462,14 @@ def _with_some(part: Criterion, rule: Array, box: _Box, best: Trial) -> list[Tri
         for c in [*ridge, *features[::-1]]:  # the slopes first, if they are searched for
             changed = trial.t.copy()
             changed[c] = other[c]
-            trial = min(trial, part(changed), key=_error)
+            trial = min(trial, part(changed), key=attrgetter("error"))
         found.append(trial)
     trial = single[features[0]] if features else best
     for c in features:
         changed = trial.t.copy()
         changed[c] = best.t[c] if trial.t[c] >= box.far[c] else trial.t[c]
-        trial = min(trial, part(changed), key=_error)
+        trial = min(trial, part(changed), key=attrgetter("error"))
     return [*found, trial]
-
-
-def _error(step: Step) -> float:
-    return step.error
-
-
-def _last_error(path: _Path) -> float:
-    return path.last.error
 
 
 def _descend(criterion: Criterion, start: Trial, box: _Box, tolerance: float, curve: Array | None = None) -> _Path:

@@ -226,15 +226,11 @@ class Criterion:
         curve = 2 * torch.einsum("gcv,gev->ce", weighted, changes)
         return slope.cpu().numpy(), curve.cpu().numpy()
 
-    def window(self, t: Array) -> Window:
-        """The kernel at t, about each row."""
-        window = self._window(t)
-        return window if self.factors is None else replace(window, bandwidth=window.bandwidth * self.wider)
-
-    def _window(self, t: Array) -> Window:
-        """The kernel at t, of the same bandwidths everywhere."""
+    def window(self, t: Array, factor: float | torch.Tensor | None = None) -> Window:
+        """The kernel at t, about each row; or with its bandwidths multiplied by another factor."""
         bandwidth = torch.tensor(np.exp(t[self.joined.feature]), dtype=torch.float64, device=self.device)
-        return Window(self.profile, bandwidth, tolerance=float(np.finfo(np.float64).eps))
+        factor = self.wider if factor is None else factor
+        return Window(self.profile, bandwidth * factor, tolerance=float(np.finfo(np.float64).eps))
 
     def of(self, joined: Joined) -> "Criterion":
         """A criterion with the same settings over other rows."""
@@ -247,7 +243,7 @@ class Criterion:
             torch.tensor(each, dtype=torch.float64, device=self.device)
             for each in (held.x, held.y + (held.origin - self.joined.origin), held.weight)
         )
-        window = self._window(t)
+        window = self.window(t, 1.0)
         if self.factors is not None:
             window = replace(window, bandwidth=local_bandwidth(window.bandwidth, self.factors, query))
         found = moments(query, self.points, window, degree=self.degree)

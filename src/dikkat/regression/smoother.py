@@ -125,8 +125,7 @@ class Smoother:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
-            found = moments(part, self._wide, window, degree=1)
-            found = without_unseen(found, self.joined, part, window.bandwidth)
+            found = self._about(part, window)
             doubt = _open(found, self._doubt(window))
             return (self._deviation(part + found.offset * window.bandwidth, doubt),)
 
@@ -149,16 +148,7 @@ class Smoother:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part, narrow)
-            found, squared = (
-                without_unseen(
-                    moments(part, self._wide, replace(window, squared=square), degree=1),
-                    self.joined,
-                    part,
-                    window.bandwidth,
-                    square,
-                )
-                for square in (False, True)
-            )
+            found, squared = (self._about(part, replace(window, squared=square)) for square in (False, True))
             ridge = self._doubt(window)
             _, noise, freedom = self._errors(part + found.offset * window.bandwidth)
             share = noise_share(found, squared, ridge)[:, None] + _open(found, ridge)
@@ -266,6 +256,11 @@ class Smoother:
         scale = self.bandwidth.min() / self.bandwidth
         scale = scale / max(float(np.abs(x * scale).max()), np.finfo(np.float64).tiny)
         return cKDTree(x * scale), scale
+
+    def _about(self, part: Tensor, window: Window) -> Moments:
+        """Moments of degree 1 in float64, with log S_0 as it is without unseen categories."""
+        found = moments(part, self._wide, window, degree=1)
+        return without_unseen(found, self.joined, part, window.bandwidth, window.squared)
 
     def _deviation(self, at: Tensor, doubt: Tensor) -> Tensor:
         error, noise, _ = self._errors(at)

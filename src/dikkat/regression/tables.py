@@ -94,12 +94,9 @@ class Table:
         return _holds_text(self.typed.schema.field(name).type)
 
     def usable(self, *used: str) -> tuple[list[str], dict[str, str]]:
-        """The columns to predict from, and the others, with what they hold instead.
+        """The columns to predict from, without those that are used, and the others, with what they hold instead.
 
         Those are numbers, dates, and texts that are categories: at most 50 different ones, each there twice on average.
-
-        Args:
-            used: Columns that have another use, which are not looked at.
         """
         found, others = [], {}
         for index, name in enumerate(self.names):
@@ -141,15 +138,7 @@ class Table:
         return ""
 
     def numbers(self, *names: str, missing: bool = False) -> NDArray[np.float64]:
-        """Columns of finite numbers.
-
-        Args:
-            names: Which.
-            missing: Whether some may be missing, which are NaN.
-
-        Returns:
-            (rows, columns), in the order of the names.
-        """
+        """Columns of finite numbers, (rows, columns); with `missing` NaN for cells that lack."""
         return np.column_stack([self._column(name, missing) for name in names])
 
     def frame(
@@ -159,14 +148,7 @@ class Table:
         orders: Mapping[str, list[str]],
         texts: Collection[str],
     ) -> pyarrow.Table:
-        """Columns with their names, as a frame that `NadarayaWatson` takes.
-
-        Args:
-            kinds: By name what each is taken as: "number", "date", or "category" or "ordered".
-            missing: Whether cells may be missing.
-            orders: Of ordered columns of text, the levels in their order.
-            texts: Categories that are texts, even if all that are here look like numbers.
-        """
+        """Columns by the kinds that they are taken as; `orders` has levels of ordered texts, `texts` are no numbers."""
         import pyarrow
 
         def made(name: str, kind: str) -> Any:
@@ -211,12 +193,7 @@ class Table:
         _encoded(path, _joined(self.columns.slice(0, 1), dict.fromkeys(names, np.zeros(1))), self.form)
 
     def write(self, path: str | os.PathLike[str], more: Mapping[str, Array]) -> None:
-        """Write the table, with columns added on the right, whole or not at all; text is written as it came.
-
-        Args:
-            path: The file; its name says what kind it is to be, as for reading.
-            more: The columns, (rows,) each. NaN is written as missing.
-        """
+        """Write the table, with columns added on the right, whole or not at all; text is written as it came."""
         self.check_new(list(more))
         write_whole(path, _encoded(path, _joined(self.columns, more), self.form))
 
@@ -248,12 +225,7 @@ class Table:
 
 
 def write_columns(path: str | os.PathLike[str], columns: Mapping[str, Array]) -> None:
-    """Write columns as a table, whole or not at all.
-
-    Args:
-        path: The file; its name says what kind it is to be.
-        columns: By name, all of one length. NaN is written as missing.
-    """
+    """Write columns as a table, whole or not at all."""
     import pyarrow
 
     table = pyarrow.table({name: pyarrow.array(values, from_pandas=True) for name, values in columns.items()})

@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 from dikkat.cli.app import Command, app, option
-from dikkat.cli.columns import Data, added, form_options, predicted, say_form
+from dikkat.cli.columns import Data, form_options, predicted, say_form
 from dikkat.cli.tables import show_table
 from dikkat.errors import InputError
 
@@ -219,7 +219,12 @@ def regress(
         if seed is not None and seed < 0:
             raise InputError(f"--seed: got {seed}; expected at least 0")
         return _experiment(seed or 0, _made(output))
-    _check(missing, band, folds)
+    if folds is not None and (folds < 0 or folds == 1):
+        raise InputError(f"--folds: got {folds}; expected at least 2, or 0 for none")
+    if band is not None and not 0 < band < 1:
+        raise InputError(f"--band: got {band}; expected a number between 0 and 1, such as 0.95")
+    if missing not in (None, "refuse", "drop"):
+        raise InputError(f"--missing: got {missing!r}; expected 'refuse' or 'drop'")
     form, drops = form_options(_pairs("text", text, _TEXT)), missing == "drop"
     if apply is not None:
         if wrong := [name for name in named if name not in _FOR_APPLY]:
@@ -230,16 +235,6 @@ def regress(
         model["order"] = order
     data = Data.read(table, context.params, form, model)
     return _regression(model, data, band, _FOLDS if folds is None else folds, drops, _made(output))
-
-
-def _check(missing: str | None, band: float | None, folds: int | None) -> None:
-    """Refuse values that these options do not take."""
-    if folds is not None and (folds < 0 or folds == 1):
-        raise InputError(f"--folds: got {folds}; expected at least 2, or 0 for none")
-    if band is not None and not 0 < band < 1:
-        raise InputError(f"--band: got {band}; expected a number between 0 and 1, such as 0.95")
-    if missing not in (None, "refuse", "drop"):
-        raise InputError(f"--missing: got {missing!r}; expected 'refuse' or 'drop'")
 
 
 def _pairs(option: str, given: Sequence[str] | None, known: Sequence[str]) -> dict[str, str]:
@@ -354,7 +349,8 @@ def _written(
     output: Path, table: "Table", target: str | None, level: float | None, *inputs: Path
 ) -> tuple[Path, list[str]]:
     """The file of the predictions, and the names of their columns, checked before the work."""
-    written, names = output / f"{PREDICTIONS}{table.suffix}", added(target, band=level is not None)
+    written, start = output / f"{PREDICTIONS}{table.suffix}", f"{target}_" if target else ""
+    names = [f"{start}{name}" for name in ("predicted", "std", *["lower", "upper"] * (level is not None))]
     if written.resolve() in [path.resolve() for path in (table.path, *inputs)]:
         raise InputError(f"{written}: the predictions would replace the table itself; give another --output")
     table.check_writable(written, names)
@@ -423,6 +419,7 @@ def _reach(model: "NadarayaWatson", column: "Column", sigma: float, spread: floa
 
 def _draw(model: "NadarayaWatson", data: Data, left_out: "LeftOut", output: Path) -> None:
     from dikkat.regression import diagnostics, pictures
+    from dikkat.regression.joined import largest
 
     there, names = model.sample_weight_ > 0, data.features
     y, ranges = model.y_train_[there], np.ptp(model.X_train_[there], axis=0)
@@ -439,14 +436,9 @@ def _draw(model: "NadarayaWatson", data: Data, left_out: "LeftOut", output: Path
     _save(pictures.draw_attention(among, order), output / "attention")
     if model.history_:
         criterion = {"criterion": _AIC} if model.bandwidth == "aic" else {}
-        _save(pictures.draw_history(model.history_, names, _units(model, ranges), **criterion), output / "history")
-
-
-def _units(model: "NadarayaWatson", ranges: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The units in which bandwidths are drawn: the range, of a category the largest λ."""
-    from dikkat.regression.joined import largest
-
-    return np.array([largest(column) if column.coded else ranges[j] for j, column in enumerate(_columns(model))])
+        # In units of the range, of a category of the largest λ.
+        units = np.array([largest(column) if column.coded else ranges[j] for j, column in enumerate(_columns(model))])
+        _save(pictures.draw_history(model.history_, names, units, **criterion), output / "history")
 
 
 def _experiment(seed: int, output: Path) -> None:

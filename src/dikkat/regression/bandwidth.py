@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from dikkat.cpu.moments.launch import Profile
 from dikkat.regression.criterion import HOPELESS, Criterion, Kind, Step, Trial
 from dikkat.regression.factors import Factors
 from dikkat.regression.joined import NARROWEST, WIDEST, Array, Joined
-from dikkat.regression.local import RIDGE, Profile
+from dikkat.regression.local import RIDGE
 
 Rule = Literal["silverman", "scott"]
 Searched = Literal["loo", "loo-1se", "aic"]
@@ -112,16 +113,10 @@ def search(
     of several features as long as that costs no more: below that the estimate is a staircase, which its own rows cannot
     see.
 
-    Args:
-        joined: The training rows.
-        profile: A kernel with a bandwidth.
-        degree: 0 for the constant order, 1 for the linear one.
-        device: Where to compute.
-        ridge: ρ; None for the one with the least error.
-        by: The criterion.
-        neighbors: k, by whose distance bandwidths are wider where rows are sparse; None where they are not; "auto" for
-            the best of that and some k, for each of which everything is searched, but for those whose estimate stays
-            a staircase. With "loo-1se" a k has to be better by more than the standard error of the difference.
+    `by` is the criterion, and with `ridge` None ρ is searched for as well. With a number of `neighbors`, k, bandwidths
+    are wider by its distance where rows are sparse; "auto" is the best of none and some k, for each of which everything
+    is searched, but for those whose estimate stays a staircase. With "loo-1se" a k has to be better by more than the
+    standard error of the difference.
 
     Returns:
         The bandwidths, the ridge and the steps over all rows; for Epanechnikov's kernel only the last one. No steps

@@ -40,8 +40,8 @@ polynomial regression.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -49,18 +49,16 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dikkat.cpu.moments import launch
+from dikkat.cpu.moments.launch import Window
 from dikkat.masking import softmax
 from dikkat.problem.arithmetic import log_profile
 from dikkat.regression.joined import Joined
-
-Profile = Literal["gaussian", "epanechnikov"]
 
 RIDGE = 0.25
 """ρ where nothing is searched for: about Seifert and Gasser's rule, half a bandwidth from the mean offset."""
 LARGEST = 1e30
 """A ridge that leaves nothing of a slope, and can be added and divided by in float32."""
-_ELEMENTS = 2**23  # of the moments of the queries that are worked on at once
-_PAIRS = 2**22  # elements of the largest tensor of plain PyTorch
+_ELEMENTS = 2**23  # of the moments, or differences from keys, of the queries that are worked on at once
 
 
 @dataclass(frozen=True)
@@ -90,27 +88,6 @@ class Points:
         """The size of the moments of a query, without the log-sum-exp."""
         size, values = degree * self.key.shape[1], self.value.shape[1]
         return values + size + size * size + size * values
-
-
-@dataclass(frozen=True)
-class Window:
-    """A kernel and how far it reaches.
-
-    Attributes:
-        profile: K as a function of the distance: a kernel of `dikkat.scores`.
-        bandwidth: (d,), σ in the units of the keys; or (n, d), of each query its own.
-        squared: Whether K² is meant.
-        tolerance: The share of a query's whole weight that may be omitted: 0 omits what is 0 in the dtype.
-    """
-
-    profile: Profile
-    bandwidth: Tensor
-    squared: bool = False
-    tolerance: float = 0.0
-
-    def of(self, queries: Any) -> "Window":
-        """The window of some of the queries, given as an index."""
-        return self if self.bandwidth.ndim == 1 else replace(self, bandwidth=self.bandwidth[queries])
 
 
 def points_of(joined: Joined, dtype: torch.dtype, device: torch.device) -> Points:
@@ -167,7 +144,7 @@ def sensitivity(
         (found,) = _in_order(_sensitivity, query, by_query, points=points, window=window)
         return found
     pieces = []
-    for rows in _plain_parts(query, points):
+    for rows in parts(len(query), points.key.numel() + points.value.numel()):
         delta, score = _scores(query, points, window, rows, exclude)
         share = (score - lse[rows, None].nan_to_num(neginf=0.0)).exp()
         own, slopes = row[rows], delta[..., : row.shape[1] - 1]
@@ -202,11 +179,8 @@ def _averages(
 
     def by_pairs(chosen: Any) -> tuple[Tensor, Tensor]:
         assert points.tiles is not None
-        bandwidth, excluded = window.of(chosen).bandwidth, None if exclude is None else exclude[chosen]
-        return launch.moments(
-            query[chosen], points.tiles, window.profile, bandwidth, squared=window.squared, tolerance=window.tolerance,
-            degree=degree, exclude=excluded,
-        )  # fmt: skip
+        excluded = None if exclude is None else exclude[chosen]
+        return launch.moments(query[chosen], points.tiles, window.of(chosen), degree, excluded)
 
     found = _by_sorted_sums(query, points, window, 2 * degree, degree, exclude)
     if found is None:
@@ -226,11 +200,8 @@ def _sensitivity(
 
     def by_pairs(chosen: Any) -> Tensor:
         assert points.tiles is not None
-        bandwidth, excluded = window.of(chosen).bandwidth, None if exclude is None else exclude[chosen]
-        return launch.sensitivity(
-            query[chosen], points.tiles, bandwidth, lse[chosen], row[chosen], fit[chosen], tolerance=window.tolerance,
-            exclude=excluded,
-        )  # fmt: skip
+        own, excluded = (lse[chosen], row[chosen], fit[chosen]), None if exclude is None else exclude[chosen]
+        return launch.sensitivity(query[chosen], points.tiles, window.of(chosen), *own, excluded)
 
     degree = row.shape[1] - 1
     sums = _by_sorted_sums(query, points, window, 2 + 2 * degree, 2 + degree, exclude)
@@ -253,13 +224,10 @@ def _by_sorted_sums(
     query: Tensor, points: Points, window: Window, mass_powers: int, value_powers: int, exclude: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """The weights and the means of powers, where sorted sums serve."""
-    line, profile, bandwidth = points.line, window.profile, window.bandwidth
-    if line is None or bandwidth.ndim > 1 or not launch.is_sorted_quicker(query, line, profile, bandwidth, exclude):
+    line = points.line
+    if line is None or window.bandwidth.ndim > 1 or not launch.is_sorted_quicker(query, line, window, exclude):
         return None
-    return launch.powers(
-        query, line, profile, bandwidth, mass_powers, value_powers, squared=window.squared, tolerance=window.tolerance,
-        exclude=exclude,
-    )  # fmt: skip
+    return launch.powers(query, line, window, mass_powers, value_powers, exclude)
 
 
 # --- on other devices
@@ -270,7 +238,7 @@ def _plain_averages(
 ) -> tuple[Tensor, Tensor]:
     """The means of y and, for degree 1, of δ, δδᵀ and δy, in one row a query; and the lse."""
     means, totals = [query.new_zeros(0, points.columns(degree))], [query.new_zeros(0)]
-    for rows in _plain_parts(query, points):
+    for rows in parts(len(query), points.key.numel() + points.value.numel()):
         delta, score = _scores(query, points, window, rows, exclude)
         share, *_ = softmax(score, None)
         found = [share @ points.value]
@@ -284,12 +252,6 @@ def _plain_averages(
         means.append(torch.cat(found, 1))
         totals.append(score.logsumexp(1))
     return torch.cat(means), torch.cat(totals)
-
-
-def _plain_parts(query: Tensor, points: Points) -> list[slice]:
-    """The queries in parts whose differences from all keys take little memory at once."""
-    size = max(1, _PAIRS // (len(points.key) * max(1, points.key.shape[1], points.value.shape[1])))
-    return [slice(start, start + size) for start in range(0, len(query), size)]
 
 
 def _scores(

@@ -12,13 +12,7 @@ _EVERY = 30.0  # seconds between lines, where there is no terminal for a bar
 
 @contextmanager
 def working(name: str, total: int | None, once: int) -> Iterator[None]:
-    """A bar on standard error of the pairs of rows compared within, and a line every half a minute without terminal.
-
-    Args:
-        name: The title.
-        total: How many pairs of rows will be compared; None where nobody knows, as in a search.
-        once: How many pairs there are, each of which a search compares many times.
-    """
+    """A bar of the pairs of rows that are compared within, or a line every half a minute; `once` is all pairs."""
     # Here, since most fits show nothing.
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn

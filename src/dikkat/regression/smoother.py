@@ -40,6 +40,7 @@ from scipy.spatial import cKDTree
 from scipy.special import stdtrit
 from torch import Tensor
 
+from dikkat.cpu.moments.launch import Profile, Window
 from dikkat.regression.criterion import Criterion
 from dikkat.regression.factors import Factors, local_bandwidth
 from dikkat.regression.joined import Array, Joined
@@ -47,8 +48,6 @@ from dikkat.regression.local import (
     RIDGE,
     Moments,
     Points,
-    Profile,
-    Window,
     has_unseen,
     local_fit,
     moments,

@@ -29,7 +29,7 @@ _CELLS = 3  # most cells that a message lists
 
 
 class Table:
-    r"""A table as its file has it.
+    """A table as its file has it.
 
     Attributes:
         path: The file.
@@ -38,19 +38,6 @@ class Table:
         columns: The columns as they came, with the types that pyarrow finds.
         typed: The columns with the numbers and dates that it does not: those with something between their thousands,
             and those whose day or month is first.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "homes.csv"
-        >>> _ = path.write_text("city,area,price\nParis,30,310.5\nLyon,50,240\n")
-        >>> table = Table(path)
-        >>> table.numeric()
-        ['area', 'price']
-        >>> table.numbers("price", "area").tolist()
-        [[310.5, 30.0], [240.0, 50.0]]
-        >>> table.write(path.with_name("double.csv"), {"double": 2 * table.numbers("price")[:, 0]})
-        >>> path.with_name("double.csv").read_text().splitlines()[1]
-        '"Paris",30,310.5,621'
     """
 
     def __init__(self, path: str | os.PathLike[str], options: FormOptions = FormOptions()) -> None:  # noqa: B008  # a constant
@@ -181,20 +168,14 @@ class Table:
         indices = pyarrow.array([None if cell is None else levels.index(cell) for cell in cells], pyarrow.int32())
         return pyarrow.DictionaryArray.from_arrays(indices, levels, ordered=True)
 
-    def check_new(self, names: Sequence[str]) -> None:
-        """Refuse names that there are already."""
-        for name in names:
-            if name in self.names:
-                raise InputError(f"{self.path}: there is a column {name!r} already; rename it, or leave it out")
-
     def check_writable(self, path: str | os.PathLike[str], names: Sequence[str]) -> None:
         """Refuse columns that could not be written, before there is anything to put in them."""
-        self.check_new(names)
+        if there := [name for name in names if name in self.names]:
+            raise InputError(f"{self.path}: there is a column {there[0]!r} already; rename it, or leave it out")
         _encoded(path, _joined(self.columns.slice(0, 1), dict.fromkeys(names, np.zeros(1))), self.form)
 
     def write(self, path: str | os.PathLike[str], more: Mapping[str, Array]) -> None:
         """Write the table, with columns added on the right, whole or not at all; text is written as it came."""
-        self.check_new(list(more))
         write_whole(path, _encoded(path, _joined(self.columns, more), self.form))
 
     def _column(self, name: str, lacking: bool = False) -> NDArray[np.float64]:

@@ -276,7 +276,7 @@ def _sample(joined: Joined, degree: int) -> NDArray[np.intp]:
 
 
 class _Box(NamedTuple):
-    """Where t may be, an array of its size each.
+    """The limits of t, an array of its size each.
 
     Attributes:
         low: A small part of the least gap between two rows.

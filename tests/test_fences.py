@@ -96,13 +96,11 @@ def averages() -> None:
     points = moments_launch.tiles(key, torch.randn(331, 2), torch.rand(331))
     width = torch.full((3,), 0.7)
     for degree in (0, 1):
-        for window in ("gaussian", "epanechnikov"):
-            _, lse = moments_launch.moments(
-                query, points, window, width, squared=False, tolerance=1e-6, degree=degree,
-                exclude=torch.randint(-1, 331, (67,)),
-            )  # fmt: skip
+        for kernel in ("epanechnikov", "gaussian"):
+            window = moments_launch.Window(kernel, width, tolerance=1e-6)
+            _, lse = moments_launch.moments(query, points, window, degree, torch.randint(-1, 331, (67,)))
         row, fit = torch.randn(67, 1 + 3 * degree), torch.randn(67, 1 + 3 * degree, 2)
-        moments_launch.sensitivity(query, points, width, lse, row, fit, tolerance=1e-6, exclude=None)
+        moments_launch.sensitivity(query, points, window, lse, row, fit, None)
 
 
 def sums_along_a_feature() -> None:
@@ -110,12 +108,11 @@ def sums_along_a_feature() -> None:
     key, width = torch.rand(331, dtype=torch.float64).sort().values, torch.tensor([0.3], dtype=torch.float64)
     weight, value = torch.rand(331, dtype=torch.float64), torch.randn(2, 331, dtype=torch.float64)
     points = moments_launch.Line(key, value, weight, float(weight.sum()))
-    for window in ("gaussian", "epanechnikov"):
+    for kernel in ("gaussian", "epanechnikov"):
+        window = moments_launch.Window(kernel, width, squared=True)
         for mass, values in ((0, 0), (2, 1), (2, 2), (4, 3)):
             for exclude in (None, torch.arange(331)):
-                moments_launch.powers(
-                    key[:, None], points, window, width, mass, values, squared=True, tolerance=0.0, exclude=exclude
-                )
+                moments_launch.powers(key[:, None], points, window, mass, values, exclude)
 
 
 def searches() -> None:

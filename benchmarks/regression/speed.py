@@ -95,7 +95,7 @@ def dense(quick: bool) -> Iterator[Record]:
     except Exception as error:  # no compiler, or none that it likes
         yield {"what": "speed", "who": "KeOps", "not_run": failure(error)}
     own = judged(data, query, 1.0)
-    entrants = [Entrant(OURS, ours_anew(data, query, 1.0, tolerance=0), own)]
+    entrants = [Entrant(OURS, ours_anew(data, query, 1.0), own)]
     entrants += [Entrant(who, partial(way, query, *data, 1.0), own) for who, way in ways.items()]
     yield from ({"what": "speed", "keys": count, "queries": count, "d": 3, **r} for r in contest(entrants))
     yield from errors(ways, count)
@@ -105,7 +105,7 @@ def errors(ways: dict[str, Pool], count: int) -> Iterator[Record]:
     """The largest errors in float32."""
 
     def of_ours(query: Array, key: Array, value: Array, width: float) -> Array:
-        return ours_anew((key, value), query, width, tolerance=0)()
+        return ours_anew((key, value), query, width)()
 
     for size, ratio in ((3, 10), (3, 1000), (1, 1000)):
         data, query = cube(count, size, "float32"), cube(SAMPLE, size, "float32", seed=1).key
@@ -133,7 +133,7 @@ def many(quick: bool) -> Iterator[Record]:
         places = random.uniform(0, 1, (SAMPLE, 1))
 
         def fitted(kernel: str = kernel, data: Data = data, places: Array = places) -> Array:
-            model = NadarayaWatson(kernel, bandwidth="loo", tolerance=0, out_of_reach="nearest").fit(*data)
+            model = NadarayaWatson(kernel, bandwidth="loo").fit(*data)
             return np.append(model.predict(places), model.bandwidth_)
 
         def right(answer: Array, kernel: str = kernel, data: Data = data, places: Array = places) -> Record:
@@ -145,7 +145,7 @@ def many(quick: bool) -> Iterator[Record]:
     x = random.uniform(0, 1, (rows, 3))
     data, query = Data(x, np.sin(20 * x[:, 0]) + 0.3 * random.normal(size=rows)), random.uniform(0, 1, (1000, 3))
     for width in (0.03, 0.1):
-        model = NadarayaWatson("epanechnikov", bandwidth=width, out_of_reach="nearest").fit(*data)
+        model = NadarayaWatson("epanechnikov", bandwidth=width).fit(*data)
         neighbours = float(np.mean(model.effective_neighbors(query)))
         facts = {"what": "1,000 predictions, 3-D", "kernel": "epanechnikov", "rows": rows, "bandwidth": width}
         own = judged(data, query, width, "epanechnikov", OFF_WIDE)

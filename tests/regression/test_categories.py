@@ -446,3 +446,15 @@ def test_neighbours_are_none_where_all_columns_are_categories():
     x = np.random.default_rng(0).integers(0, 3, (41, 1))
     model = NadarayaWatson(categorical_features=[0], neighbors="auto").fit(x, x[:, 0] + 0.1 * np.arange(41))
     assert model.neighbors_ is None
+
+
+def test_deviations_are_of_the_widths_of_each_category():
+    """Of two categories with several coordinates each: σ of a feature is not taken for that of another."""
+    random = np.random.default_rng(0)
+    x = random.integers(0, 4, (80, 2))
+    y = x[:, 0] + random.normal(size=80)
+    settings = {"categorical_features": [0, 1]}
+    one = NadarayaWatson(bandwidth=[0.1, 0.7], **settings).fit(x, y)
+    other = NadarayaWatson(bandwidth=[0.7, 0.1], **settings).fit(x[:, ::-1], y)
+    for mine, theirs in zip(one.predict(x, return_std=True), other.predict(x[:, ::-1], return_std=True), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-9)

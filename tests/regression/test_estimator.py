@@ -4,20 +4,15 @@ import warnings
 
 import dense
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t as student
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KernelDensity
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dikkat.regression import NadarayaWatson
-from dikkat.regression.diagnostics import hold_out
 
 ROWS, QUERIES, SIZE = 37, 11, 3
 SIGMA = np.array([1.7, 2.3, 3.1])
@@ -328,40 +323,6 @@ def test_partial_fit_is_fit_to_all(seed, cut, kernel):
     np.testing.assert_array_equal(parts.sample_weight_, weight)
 
 
-def test_pipelines_and_grids():
-    x, y, query, weight = _data()
-    frame = pd.DataFrame(x, columns=["a", "b", "c"])
-    pipeline = make_pipeline(StandardScaler(), NadarayaWatson(bandwidth="loo")).set_output(transform="pandas")
-    pipeline.fit(frame, y, nadarayawatson__sample_weight=weight)
-    assert pipeline[-1].feature_names_in_.tolist() == ["a", "b", "c"]
-    assert pipeline.predict(frame[:5]).shape == (5,)
-    grid = GridSearchCV(
-        NadarayaWatson(bandwidth="loo"),
-        {"kernel": ["gaussian", "epanechnikov"], "order": dense.ORDERS, "bandwidth": [0.5, 2.0, "silverman"]},
-        cv=3,
-    ).fit(x, y)
-    assert np.isfinite(grid.cv_results_["mean_test_score"]).all()
-    np.testing.assert_array_equal(grid.predict(query), clone(grid.best_estimator_).fit(x, y).predict(query))
-
-
-@pytest.mark.parametrize("outputs", [(), (2,)])
-def test_held_out_rows_of_a_given_bandwidth_by_the_formula(outputs):
-    """Where each row is a fold."""
-    x, y, _, weight = _data(outputs)
-    there = np.flatnonzero(weight)
-    model = NadarayaWatson(bandwidth=SIGMA).fit(x, y, weight)
-    left = []
-    for row in there:
-        others = there[there != row]
-        left.append(
-            y[row] - dense.predict("gaussian", "constant", x[[row]], x[others], y[others], SIGMA, weight[others])[0]
-        )
-    y, weight = y[there], weight[there]
-    variance = np.average(np.square(y - np.average(y, axis=0, weights=weight)), axis=0, weights=weight)
-    expected = 1 - np.average(np.square(left), axis=0, weights=weight) / variance
-    assert hold_out(model, 99).r2 == pytest.approx(expected.mean(), rel=1e-9)
-
-
 @pytest.mark.parametrize(
     ("fitted", "changed"),
     [({"kernel": "epanechnikov"}, {"kernel": "gaussian"}), ({"order": "constant"}, {"order": "linear"})],
@@ -393,15 +354,3 @@ def test_pickles_hold_no_torch_and_answer_the_same():
     np.testing.assert_array_equal(again.predict(query), model.predict(query))
     np.testing.assert_array_equal(again.partial_fit(x, y).X_train_, np.vstack([x, x]))
     pickle.loads(pickle.dumps(NadarayaWatson(bandwidth="loo"))).fit(x, y)
-
-
-def test_what_was_given_is_left_alone():
-    x, y, query, weight = _data()
-    copies = [array.copy() for array in (x, y, query, weight)]
-    for array in (x, y, query, weight):
-        array.setflags(write=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        NadarayaWatson(bandwidth="loo").fit(x, y, sample_weight=weight).predict(query)
-    for array, copy in zip((x, y, query, weight), copies, strict=True):
-        np.testing.assert_array_equal(array, copy)

@@ -126,17 +126,6 @@ def test_a_hundred_points_anywhere_in_a_refit_leave_the_old_model_whole(tmp_path
     same(answers(model, tmp_path), before)
 
 
-def test_data_that_are_refused_change_nothing(tmp_path):
-    model, (x, y) = NadarayaWatson(bandwidth=1.0).fit(*rows()), rows(seed=1, size=3)
-    before = answers(model, tmp_path)
-    for weight in (np.zeros(23), -np.ones(23), np.ones(5)):
-        with pytest.raises(ValueError, match="sample_weight: got"):
-            model.fit(x, y, weight)
-    with pytest.raises(ValueError, match="got shape"):
-        model.set_params(bandwidth=[1.0, 2.0]).fit(x, y)
-    same(answers(model.set_params(bandwidth=1.0), tmp_path), before)
-
-
 # Minutes of work on most machines; it says when it has begun.
 LONG = """
 import threading

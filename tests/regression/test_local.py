@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 import torch
 
-from dikkat.regression.local import LocalFit, Points, Window, moments, noise_share, ridge_of
+from dikkat.cpu.moments.launch import Window
+from dikkat.regression.local import LocalFit, Points, moments, noise_share, ridge_of
 from dikkat.regression.local import local_fit as ridged_fit
 
 ROWS, QUERIES, VALUES = 41, 7, 2
@@ -44,28 +45,6 @@ def test_the_fit_is_that_of_weighted_least_squares(size, kernel, order):
         expected = dense.fit(kernel, order, query[i], x, y, sigma, weight)
         expected[1:] *= sigma[: len(expected) - 1, None]  # slopes for δ, not for x
         np.testing.assert_allclose(theta[i], expected, rtol=1e-7, atol=1e-7)
-
-
-@pytest.mark.parametrize("order", dense.ORDERS)
-@pytest.mark.parametrize("size", SIZES)
-def test_the_row_gives_the_smoother(size, order):
-    x, y, weight, query, sigma = _data(size)
-    row = local_fit(_moments(x, y, weight, query, sigma, order)).row.numpy()
-    for i in range(QUERIES):
-        k = dense.kernel_weights("gaussian", query[i], x, sigma, weight)
-        z = dense.design(query[i], x, order) / np.concatenate([[1], sigma])[: row.shape[1]]
-        expected = dense.smoother_row("gaussian", order, query[i], x, sigma, weight)
-        np.testing.assert_allclose(k / k.sum() * (z @ row[i]), expected, rtol=1e-6, atol=1e-9)
-
-
-def test_a_constant_feature_has_no_slope():
-    x, y, weight, query, sigma = _data(3)
-    x[:, 1] = query[:, 1] = 0.1
-    theta = local_fit(_moments(x, y, weight, query, sigma, "linear")).theta.numpy()
-    assert (theta[:, 2] == 0).all()
-    others = [0, 2]
-    expected = dense.predict("gaussian", "linear", query[:, others], x[:, others], y, sigma[others], weight)
-    np.testing.assert_allclose(theta[:, 0], expected, rtol=1e-7)
 
 
 @pytest.mark.parametrize("distance", [40.0, 100.0, 200.0])

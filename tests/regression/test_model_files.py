@@ -2,7 +2,6 @@ import json
 
 import dense
 import numpy as np
-import pandas as pd
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
@@ -59,17 +58,6 @@ def test_a_loaded_model_is_the_saved_one(tmp_path, settings, outputs, dtype):
     np.testing.assert_array_equal(clone(loaded).bandwidth, model.bandwidth)
     more = data(11, outputs=outputs, dtype=dtype, seed=3)
     np.testing.assert_array_equal(loaded.partial_fit(*more).predict(query), model.partial_fit(*more).predict(query))
-
-
-def test_names_of_features_come_along(tmp_path):
-    x, y = data(size=2)
-    frame = pd.DataFrame(x, columns=["área", "age"])
-    NadarayaWatson(bandwidth=1.0).fit(frame, y).save(tmp_path / "model")
-    loaded = NadarayaWatson.load(tmp_path / "model")
-    assert list(loaded.feature_names_in_) == ["área", "age"]
-    assert loaded.predict(frame).shape == (23,)
-    with pytest.raises(ValueError, match="feature names"):
-        loaded.predict(frame[["age", "área"]])
 
 
 def test_loading_searches_no_bandwidth_and_changes_nothing(tmp_path, monkeypatch):
@@ -195,10 +183,7 @@ def test_tensors_that_do_not_fit(tmp_path, tensors, message):
 
 @pytest.mark.parametrize("metadata", [{}, {"format": "pt"}, {"dikkat": "[]"}, {"dikkat": "{"}])
 def test_a_safetensors_file_of_something_else(tmp_path, metadata):
-    message = (
-        "its metadata are not JSON" if metadata.get("dikkat") == "{" else "format: got None; expected 'dikkat kern"
-    )
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=r"its metadata are not JSON|format: got None; expected 'dikkat kernel regr"):
         NadarayaWatson.load(model_file(tmp_path / "model", metadata=metadata))
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dikkat.cpu.moments import launch as moments_launch
-from dikkat.cpu.moments.launch import spatial_order
+from dikkat.cpu.moments.launch import Window, spatial_order
 from dikkat.regression import local
 from dikkat.regression.joined import join
-from dikkat.regression.local import Moments, Points, Window, moments, sensitivity, weights
+from dikkat.regression.local import Moments, Points, moments, sensitivity, weights
 
 KERNELS = {"gaussian": lambda r: np.exp(-(r**2) / 2), "epanechnikov": lambda r: np.maximum(0, 1 - r**2)}
 EPS = {torch.float32: 2.0**-23, torch.float64: 2.0**-52}
@@ -89,7 +89,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """On a CPU the compiled kernels run; the plain ways are those of other devices."""
     if request.param == "plain":
         monkeypatch.setattr(moments_launch, "runs", lambda tensor: False)
-        monkeypatch.setattr(local, "_PAIRS", 2**10)  # several parts
+        monkeypatch.setattr(local, "_ELEMENTS", 2**10)  # several parts
     name: str = request.param
     return name
 

@@ -60,10 +60,9 @@ def test_each_row_is_predicted_from_all_others(kernel, order, ridge, outputs):
     np.testing.assert_allclose(leave_out(model).predicted[there], expected, rtol=1e-6, atol=1e-9)
     assert np.isnan(leave_out(model).predicted[7]).all()
     assert leave_out(model).error == pytest.approx(trial.error, rel=1e-9)
-    about = y[there] - np.average(y[there], axis=0, weights=weight[there])
-    explained = 1 - np.average(errors, axis=0, weights=weight[there]) / np.average(
-        about**2, axis=0, weights=weight[there]
-    )
+    y, weight = y[there], weight[there]
+    total = np.average((y - np.average(y, axis=0, weights=weight)) ** 2, axis=0, weights=weight)
+    explained = 1 - np.average(errors, axis=0, weights=weight) / total
     assert leave_out(model).r2 == pytest.approx(explained.mean(), rel=1e-7)
 
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from dikkat.cpu.moments import launch
+from dikkat.cpu.moments.launch import Window
 from dikkat.regression import NadarayaWatson
 from dikkat.regression.joined import join
-from dikkat.regression.local import Points, Window, moments, sensitivity
+from dikkat.regression.local import Points, moments, sensitivity
 
 CPU = torch.device("cpu")
 KERNELS = [*dense.COMPACT, "gaussian"]
@@ -78,16 +79,6 @@ def test_moments_are_what_their_formula_says(sweeping, sigma, kernel, degree, sq
     found = moments(query, given, window(kernel, sigma, squared), degree=degree)
     check(found, by_formula(query, given, kernel, sigma, squared))
     assert sweeping == [kernel]
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("count", [0, 1, 5, 64])
-def test_few_queries_in_any_order(sweeping, count, kernel):
-    given = points()
-    query = torch.from_numpy(np.random.default_rng(1).uniform(0, 5, (count, 1)))
-    found = moments(query, given, window(kernel))
-    check(found, by_formula(query, given, kernel, 0.37))
-    assert sweeping == [kernel] * (count > 0)
 
 
 @pytest.mark.parametrize("degree", [0, 1])

@@ -162,18 +162,6 @@ def test_text_is_read_and_written_as_it_came(table, tmp_path, encoding, name):
     assert content.startswith("".encode(encoding))  # with the mark, where there was one
 
 
-@pytest.mark.parametrize("number", ["1.5", "1,5"])
-def test_behind_semicolons_decimals_may_have_commas(table, tmp_path, number):
-    read = table(f"a;b\n{number};2\n3;-{number}e3\n")
-    assert read.numbers("a", "b").tolist() == [[1.5, 2], [3, -1500]]
-    read.write(tmp_path / "out.csv", {"c": np.array([0.25, np.nan])})
-    first = (tmp_path / "out.csv").read_text().splitlines()[1].replace('"', "")
-    assert first.split(";")[0] == number
-    back = pd.read_csv(tmp_path / "out.csv", sep=";", decimal=number[1])
-    assert back["c"].tolist()[0] == 0.25
-    assert np.isnan(back["c"][1])
-
-
 def test_whole_numbers_behind_semicolons_keep_the_decimal_point(table, tmp_path):
     """Nothing in them says that decimals have a comma."""
     table("a;b\n1;2\n").write(tmp_path / "out.csv", {"c": np.array([0.25])})

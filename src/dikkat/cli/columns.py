@@ -1,4 +1,4 @@
-"""Which columns of which tables `dikkat regress` is about, and what they are taken as."""
+"""The tables and columns that `dikkat regress` is about, and the kinds that columns are taken as."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,7 +72,8 @@ class Data:
 
         rows, target, weights = Table(table, form), given["target"], given["weights"]
         if target is None:
-            raise InputError(f"say with --target which column of {table} to predict: {_named(rows)}")
+            there = ", ".join(rows.numeric()) or f"it has no column of numbers{_reasons(rows.usable()[1])}"
+            raise InputError(f"say with --target which column of {table} to predict: {there}")
         used = [target] if weights is None else [target, weights]
         orders = dict(_orders(given["ordered"] or ()))
         declared = {**dict.fromkeys(given["categorical"] or (), "category"), **dict.fromkeys(orders, "ordered")}
@@ -105,10 +106,11 @@ class Data:
             raise InputError(
                 f"column {twice[0]!r} is given twice: each can be one of --target, --weights and --feature"
             )
-        predict = given["predict"]
         kinds = {name: declared.get(name) or rows.kind(name) for name in features}
         known = {name: levels for name, levels in orders.items() if levels}
-        return cls(rows, rows if predict is None else Table(predict, form), target, kinds, weights, left_out, known)
+        return cls(
+            rows, Table(given["predict"], form) if given["predict"] else rows, target, kinds, weights, left_out, known
+        )
 
     def frame(self, table: "Table", missing: bool) -> "pyarrow.Table":
         """The features of a table, for `NadarayaWatson`."""
@@ -147,20 +149,9 @@ def _orders(given: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         yield name.strip(), found
 
 
-def _named(rows: "Table") -> str:
-    """The columns that can be predicted; where there are none, why not."""
-    return ", ".join(rows.numeric()) or f"it has no column of numbers{_reasons(rows.usable()[1])}"
-
-
 def _reasons(left_out: Mapping[str, str]) -> str:
     """Each column with what it holds."""
     return "".join(f"; {name!r} {held}" for name, held in left_out.items())
-
-
-def added(target: str | None, *, band: bool) -> list[str]:
-    """The columns of predictions, of deviations about them and, as far as asked for, of the band's ends."""
-    start = f"{target}_" if target else ""
-    return [f"{start}{name}" for name in ("predicted", "std", *["lower", "upper"] * band)]
 
 
 def complete(x: "pyarrow.Table") -> "NDArray[np.bool_]":

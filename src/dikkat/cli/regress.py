@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 from dikkat.cli.app import Command, app, option
-from dikkat.cli.columns import Data, added, form_options, predicted, say_form
+from dikkat.cli.columns import Data, form_options, predicted, say_form
 from dikkat.cli.tables import show_table
 from dikkat.errors import InputError
 
@@ -43,6 +43,17 @@ _TEXT = ("delimiter", "decimal", "thousands", "encoding")  # the names for --tex
 _OPTIONS = {"sample_weight": "--weights", "ordered_features": "--ordered", "categorical_features": "--categorical"}
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
 
+Names = list[str] | None
+
+
+def _data(text: str, metavar: str) -> Any:
+    return option(text, metavar, panel=_DATA)
+
+
+def _column(text: str) -> Any:
+    return _data(text, "COLUMN")
+
+
 TableArgument = Annotated[
     Path | None,
     typer.Argument(
@@ -52,36 +63,27 @@ TableArgument = Annotated[
         show_default=False,
     ),
 ]
-TargetOption = Annotated[str | None, option("The column to predict.", "COLUMN", panel=_DATA)]
+TargetOption = Annotated[str | None, _column("The column to predict.")]
 FeatureOption = Annotated[
-    list[str] | None,
-    option(
+    Names,
+    _column(
         "A column to predict it from. May be given several times. \\[default: all other columns of numbers, dates and "
-        "categories]",
-        "COLUMN",
-        panel=_DATA,
+        "categories]"
     ),
 ]
-WithoutOption = Annotated[
-    list[str] | None,
-    option("A column not to predict it from. May be given several times.", "COLUMN", panel=_DATA),
-]
+WithoutOption = Annotated[Names, _column("A column not to predict it from. May be given several times.")]
 CategoricalOption = Annotated[
-    list[str] | None,
-    option(
+    Names,
+    _column(
         "A column whose cells are categories: equal or not. May be given several times. \\[default: text with few "
-        "different values]",
-        "COLUMN",
-        panel=_DATA,
+        "different values]"
     ),
 ]
 OrderedOption = Annotated[
-    list[str] | None,
-    option(
+    Names,
+    _column(
         "A column whose cells are categories with an order: of numbers theirs, of text as in size=small,medium,large. "
-        "May be given several times.",
-        "COLUMN",
-        panel=_DATA,
+        "May be given several times."
     ),
 ]
 MissingOption = Annotated[
@@ -96,35 +98,28 @@ MissingOption = Annotated[
 ]
 WeightsOption = Annotated[
     str | None,
-    option(
-        "A column that says how much each row counts: 2 as if it were there twice, 0 as if it were not.",
-        "COLUMN",
-        panel=_DATA,
-    ),
+    _column("A column that says how much each row counts: 2 as if it were there twice, 0 as if it were not."),
 ]
 PredictOption = Annotated[
     Path | None,
-    option(
+    _data(
         "Another table with the same features, for whose rows the target is predicted. \\[default: the table itself]",
         "TABLE",
-        panel=_DATA,
     ),
 ]
 ApplyOption = Annotated[
     Path | None,
-    option(
+    _data(
         "Predict TABLE with a model that was saved, instead of fitting one. Columns are matched by their names.",
         "MODEL",
-        panel=_DATA,
     ),
 ]
 TextOption = Annotated[
-    list[str] | None,
-    option(
+    Names,
+    _data(
         "How text is written, where it is not found: delimiter=LETTER or tab, between columns; decimal=. or ,; "
         "thousands=LETTER or none; encoding=NAME, such as cp1250. May be given several times.",
         "NAME=VALUE",
-        panel=_DATA,
     ),
 ]
 OrderOption = Annotated[
@@ -138,7 +133,7 @@ OrderOption = Annotated[
     ),
 ]
 SetOption = Annotated[
-    list[str] | None,
+    Names,
     option(
         "Another setting of the model: bandwidth=NUMBER, or one for each feature with commas between, in its units, or "
         "how it is found, loo-1se, loo, aic, silverman or scott; kernel=gaussian or epanechnikov; ridge=ROWS or auto; "
@@ -167,8 +162,7 @@ FoldsOption = Annotated[
     ),
 ]
 SeedOption = Annotated[
-    int | None,
-    option("Without a table: where the random numbers begin, at least 0. \\[default: 0]", "N", panel=_DATA),
+    int | None, _data("Without a table: where the random numbers begin, at least 0. \\[default: 0]", "N")
 ]
 OutputOption = Annotated[
     Path,
@@ -225,7 +219,12 @@ def regress(
         if seed is not None and seed < 0:
             raise InputError(f"--seed: got {seed}; expected at least 0")
         return _experiment(seed or 0, _made(output))
-    _check(missing, band, folds)
+    if folds is not None and (folds < 0 or folds == 1):
+        raise InputError(f"--folds: got {folds}; expected at least 2, or 0 for none")
+    if band is not None and not 0 < band < 1:
+        raise InputError(f"--band: got {band}; expected a number between 0 and 1, such as 0.95")
+    if missing not in (None, "refuse", "drop"):
+        raise InputError(f"--missing: got {missing!r}; expected 'refuse' or 'drop'")
     form, drops = form_options(_pairs("text", text, _TEXT)), missing == "drop"
     if apply is not None:
         if wrong := [name for name in named if name not in _FOR_APPLY]:
@@ -236,16 +235,6 @@ def regress(
         model["order"] = order
     data = Data.read(table, context.params, form, model)
     return _regression(model, data, band, _FOLDS if folds is None else folds, drops, _made(output))
-
-
-def _check(missing: str | None, band: float | None, folds: int | None) -> None:
-    """Refuse values that these options do not take."""
-    if folds is not None and (folds < 0 or folds == 1):
-        raise InputError(f"--folds: got {folds}; expected at least 2, or 0 for none")
-    if band is not None and not 0 < band < 1:
-        raise InputError(f"--band: got {band}; expected a number between 0 and 1, such as 0.95")
-    if missing not in (None, "refuse", "drop"):
-        raise InputError(f"--missing: got {missing!r}; expected 'refuse' or 'drop'")
 
 
 def _pairs(option: str, given: Sequence[str] | None, known: Sequence[str]) -> dict[str, str]:
@@ -277,7 +266,7 @@ def _regression(
 ) -> None:
     from dikkat.regression import NadarayaWatson
     from dikkat.regression.diagnostics import hold_out, leave_out
-    from dikkat.regression.progress import Working
+    from dikkat.regression.progress import working
 
     written, names = _written(output, data.queries, data.target, level, data.rows.path)
     _check_free(output / MODEL, *(output / f"{name}{ending}" for name in _PICTURES for ending in _ENDINGS))
@@ -286,15 +275,15 @@ def _regression(
     queries = data.frame(data.queries, drops)
     own, other = len(y) ** 2, len(data.queries) * len(y)
     with _naming_options({"y": f"column {data.target!r}", "X": f"column {_widest(data)!r}"}):
-        with Working("finding the bandwidth", None, own).shown():
+        with working("finding the bandwidth", None, own):
             model = NadarayaWatson(**settings, **data.categories()).fit(x, y, weight)
         model.target_name_ = data.target
         # An estimate and its deviation are a sum over the rows each; so are a row's error and its degree of freedom.
-        with Working("predicting", 2 * other + 2 * own, own).shown():
+        with working("predicting", 2 * other + 2 * own, own):
             predictions = dict(zip(names, predicted(model, queries, level), strict=True))
             left_out = leave_out(model)
             freedom = model.effective_degrees_of_freedom()
-        with Working(f"holding out {folds} folds", None, own).shown():
+        with working(f"holding out {folds} folds", None, own):
             held_out = hold_out(model, folds) if folds else None
     _describe_columns(model, data)
     _describe_rows(model, data, left_out, held_out, freedom)
@@ -312,7 +301,7 @@ def _apply(path: Path, table: Path, form: "FormOptions", level: float | None, dr
     Rows that lack cells are an error, or get no prediction if they are dropped.
     """
     from dikkat.regression import NadarayaWatson
-    from dikkat.regression.progress import Working
+    from dikkat.regression.progress import working
     from dikkat.regression.tables import Table
 
     model, rows = NadarayaWatson.load(path), Table(table, form)
@@ -327,7 +316,7 @@ def _apply(path: Path, table: Path, form: "FormOptions", level: float | None, dr
     texts = [name for name in levels if kinds[name] == "category"]
     x = rows.frame(kinds, drops, orders, texts)
     try:
-        with Working("predicting", None, len(rows) * len(model.X_train_)).shown():
+        with working("predicting", None, len(rows) * len(model.X_train_)):
             found = predicted(model, x, level)
     except ValueError as error:
         raise InputError(f"{rows.path}: {error}") from error
@@ -360,7 +349,8 @@ def _written(
     output: Path, table: "Table", target: str | None, level: float | None, *inputs: Path
 ) -> tuple[Path, list[str]]:
     """The file of the predictions, and the names of their columns, checked before the work."""
-    written, names = output / f"{PREDICTIONS}{table.suffix}", added(target, band=level is not None)
+    written, start = output / f"{PREDICTIONS}{table.suffix}", f"{target}_" if target else ""
+    names = [f"{start}{name}" for name in ("predicted", "std", *["lower", "upper"] * (level is not None))]
     if written.resolve() in [path.resolve() for path in (table.path, *inputs)]:
         raise InputError(f"{written}: the predictions would replace the table itself; give another --output")
     table.check_writable(written, names)
@@ -429,6 +419,7 @@ def _reach(model: "NadarayaWatson", column: "Column", sigma: float, spread: floa
 
 def _draw(model: "NadarayaWatson", data: Data, left_out: "LeftOut", output: Path) -> None:
     from dikkat.regression import diagnostics, pictures
+    from dikkat.regression.joined import largest
 
     there, names = model.sample_weight_ > 0, data.features
     y, ranges = model.y_train_[there], np.ptp(model.X_train_[there], axis=0)
@@ -445,14 +436,9 @@ def _draw(model: "NadarayaWatson", data: Data, left_out: "LeftOut", output: Path
     _save(pictures.draw_attention(among, order), output / "attention")
     if model.history_:
         criterion = {"criterion": _AIC} if model.bandwidth == "aic" else {}
-        _save(pictures.draw_history(model.history_, names, _units(model, ranges), **criterion), output / "history")
-
-
-def _units(model: "NadarayaWatson", ranges: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The units in which bandwidths are drawn: the range, of a category the largest λ."""
-    from dikkat.regression.joined import largest
-
-    return np.array([largest(column) if column.coded else ranges[j] for j, column in enumerate(_columns(model))])
+        # In units of the range, of a category of the largest λ.
+        units = np.array([largest(column) if column.coded else ranges[j] for j, column in enumerate(_columns(model))])
+        _save(pictures.draw_history(model.history_, names, units, **criterion), output / "history")
 
 
 def _experiment(seed: int, output: Path) -> None:

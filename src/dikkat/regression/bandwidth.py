@@ -1,16 +1,18 @@
 """Choice of the bandwidths and of a line's ridge: numbers, rules of thumb, or the least leave-one-out squared error."""
 
 import math
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from dikkat.cpu.moments.launch import Profile
 from dikkat.regression.criterion import HOPELESS, Criterion, Kind, Step, Trial
 from dikkat.regression.factors import Factors
 from dikkat.regression.joined import NARROWEST, WIDEST, Array, Joined
-from dikkat.regression.local import RIDGE, Profile
+from dikkat.regression.local import RIDGE
 
 Rule = Literal["silverman", "scott"]
 Searched = Literal["loo", "loo-1se", "aic"]
@@ -111,16 +113,10 @@ def search(
     of several features as long as that costs no more: below that the estimate is a staircase, which its own rows cannot
     see.
 
-    Args:
-        joined: The training rows.
-        profile: A kernel with a bandwidth.
-        degree: 0 for the constant order, 1 for the linear one.
-        device: Where to compute.
-        ridge: ρ; None for the one with the least error.
-        by: The criterion.
-        neighbors: k, by whose distance bandwidths are wider where rows are sparse; None where they are not; "auto" for
-            the best of that and some k, for each of which everything is searched, but for those whose estimate stays
-            a staircase. With "loo-1se" a k has to be better by more than the standard error of the difference.
+    `by` is the criterion, and with `ridge` None ρ is searched for as well. With a number of `neighbors`, k, bandwidths
+    are wider by its distance where rows are sparse; "auto" is the best of none and some k, for each of which everything
+    is searched, but for those whose estimate stays a staircase. With "loo-1se" a k has to be better by more than the
+    standard error of the difference.
 
     Returns:
         The bandwidths, the ridge and the steps over all rows; for Epanechnikov's kernel only the last one. No steps
@@ -140,7 +136,7 @@ def search(
         counts += sorted(count for count in powers if count < different)
     tried = [_searched(joined, degree, device, ridge, by, count) for count in counts]
     smooth = (each for each in tried[1:] if each.criterion.freedom(each.last) <= _FREEDOM)
-    best = min([tried[0], *smooth], key=lambda each: each.last.error)
+    best = min([tried[0], *smooth], key=attrgetter("last.error"))
     if by == "loo-1se" and _is_near(best.criterion, best.last, tried[0].last):
         best = tried[0]
     size = joined.features
@@ -280,7 +276,7 @@ def _sample(joined: Joined, degree: int) -> NDArray[np.intp]:
 
 
 class _Box(NamedTuple):
-    """Where t may be, an array of its size each.
+    """The limits of t, an array of its size each.
 
     Attributes:
         low: A small part of the least gap between two rows.
@@ -325,7 +321,9 @@ def _alike(criterion: Criterion, rule: Array, box: _Box) -> Trial:
             t[-1] = amount
         return criterion(box.clip(t))
 
-    return min((trial(step, amount) for step in np.linspace(-2.0, 5.0, 15) for amount in amounts), key=_error)
+    return min(
+        (trial(step, amount) for step in np.linspace(-2.0, 5.0, 15) for amount in amounts), key=attrgetter("error")
+    )
 
 
 def _predicts_as_well(criterion: Criterion, alike: Trial, rule: Array, box: _Box) -> bool:
@@ -411,7 +409,7 @@ def _descent(part: Criterion, whole: Criterion, starts: list[Trial], grow: Array
     rough = _rough(part, starts, box)
     if part is whole:
         fine = [_descend(whole, path.last, box, _FINE, path.curve) for path in rough[:2]]
-        start, end = min(zip(rough, fine, strict=False), key=lambda pair: _last_error(pair[1]))
+        start, end = min(zip(rough, fine, strict=False), key=lambda pair: pair[1].last.error)
         return [*start.steps, *end.steps[1:]]
     trials = ((whole(box.clip(path.last.t - grow)), path.curve) for path in rough[:3])
     first, curve = min(trials, key=lambda pair: pair[0].error)
@@ -421,7 +419,7 @@ def _descent(part: Criterion, whole: Criterion, starts: list[Trial], grow: Array
 def _rough(part: Criterion, starts: list[Trial], box: _Box) -> list[_Path]:
     """The paths down from the starts, those that end elsewhere than others, the lowest first."""
     distinct: list[_Path] = []
-    for path in sorted((_descend(part, start, box, _ROUGH) for start in starts), key=_last_error):
+    for path in sorted((_descend(part, start, box, _ROUGH) for start in starts), key=attrgetter("last.error")):
         if all(np.abs(path.last.t - other.last.t).max() > 0.1 for other in distinct):
             distinct.append(path)
     return distinct
@@ -433,7 +431,7 @@ def _starts(part: Criterion, rule: Array, box: _Box) -> list[Trial]:
     Features are left out one by one, and taken in one by one, as long as the error falls.
     """
     grid = [part(box.clip(rule + step * box.width)) for step in np.linspace(-3.5, 3.5, 11)]
-    ordered = sorted(grid, key=_error)
+    ordered = sorted(grid, key=attrgetter("error"))
     starts: list[Trial] = [part(box.clip(rule)), *ordered[:2]]
     return starts + _with_some(part, rule, box, ordered[0]) if len(rule) > 1 else starts
 
@@ -451,7 +449,7 @@ def _with_some(part: Criterion, rule: Array, box: _Box, best: Trial) -> list[Tri
         return part(box.clip(t))
 
     features = np.flatnonzero((box.width > 0) & (box.low < box.high)).tolist()
-    single = {c: min((alone(c, step) for step in _ALONE), key=_error) for c in features}
+    single = {c: min((alone(c, step) for step in _ALONE), key=attrgetter("error")) for c in features}
     features.sort(key=lambda c: single[c].error)
     ridge = np.flatnonzero(box.width == 0).tolist()
     found = []
@@ -459,22 +457,14 @@ def _with_some(part: Criterion, rule: Array, box: _Box, best: Trial) -> list[Tri
         for c in [*ridge, *features[::-1]]:  # the slopes first, if they are searched for
             changed = trial.t.copy()
             changed[c] = other[c]
-            trial = min(trial, part(changed), key=_error)
+            trial = min(trial, part(changed), key=attrgetter("error"))
         found.append(trial)
     trial = single[features[0]] if features else best
     for c in features:
         changed = trial.t.copy()
         changed[c] = best.t[c] if trial.t[c] >= box.far[c] else trial.t[c]
-        trial = min(trial, part(changed), key=_error)
+        trial = min(trial, part(changed), key=attrgetter("error"))
     return [*found, trial]
-
-
-def _error(step: Step) -> float:
-    return step.error
-
-
-def _last_error(path: _Path) -> float:
-    return path.last.error
 
 
 def _descend(criterion: Criterion, start: Trial, box: _Box, tolerance: float, curve: Array | None = None) -> _Path:

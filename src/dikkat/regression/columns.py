@@ -20,7 +20,6 @@ Level = str | int | float | bool
 
 _DAY = 86_400_000_000  # microseconds
 _NAMED = 5  # most levels that a message lists
-_DTYPE = "from_dtype"
 
 
 class Column(NamedTuple):
@@ -56,13 +55,7 @@ class Column(NamedTuple):
 
 
 class _Cells(NamedTuple):
-    """One column of a frame or an array.
-
-    Attributes:
-        values: (n,): numbers, datetime64, or objects with None for a missing cell.
-        levels: The levels that its type declares.
-        ordered: Whether its type declares an order of them.
-    """
+    """A column: numbers, datetime64, or objects with None for missing cells; and the levels that its type declares."""
 
     values: NDArray[Any]
     levels: tuple[Level, ...] | None = None
@@ -301,7 +294,7 @@ def _mask(name: str, given: object, size: int, names: Sequence[str] | None) -> N
 
 
 def _is_dtype(given: object) -> bool:
-    return isinstance(given, str) and given == _DTYPE
+    return isinstance(given, str) and given == "from_dtype"
 
 
 def _is_missing(value: object) -> bool:

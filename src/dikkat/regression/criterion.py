@@ -31,12 +31,11 @@ from typing import Literal
 import numpy as np
 import torch
 
+from dikkat.cpu.moments.launch import Profile, Window
 from dikkat.regression.factors import Factors, local_bandwidth
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import (
     Points,
-    Profile,
-    Window,
     local_fit,
     moments,
     parts,
@@ -141,24 +140,19 @@ class Criterion:
         bare, own = self._bare(lse, row), self.points.weight[self.unique, None]
         repeated = (bare * left[self.unique] - (bare + own) * self.about) / (bare + self.rest)
         trial = Trial(t, math.nan, left, repeated, lse, row, theta, kept)
-        return replace(trial, error=self._error(self._sums(trial)))
+        error, residual, freedom = self._sums(trial).tolist()
+        if self.kind == "aic":
+            residual, free = residual + self.within, 1 - (freedom + 2) / self.total
+            error = math.inf
+            if free > 0 and residual > 0:
+                error = residual * math.exp(min((1 + freedom / self.total) / free - 1, 600.0))
+            error = error if error < HOPELESS * self.variance else math.inf
+        return replace(trial, error=error)
 
     def _bare(self, lse: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
         """1/a of the unique rows of repeats, (k, 1); 0 where no other row is in reach."""
         found: torch.Tensor = (lse.exp() / row[:, 0])[self.unique, None]
         return found.nan_to_num(0.0)
-
-    def _error(self, sums: Array) -> float:
-        """The criterion from the sums over all rows."""
-        squares, residual, freedom = sums.tolist()
-        if self.kind == "loo":
-            return float(squares)
-        residual += self.within
-        free = 1 - (freedom + 2) / self.total
-        if free <= 0 or residual <= 0:
-            return math.inf
-        found = residual * math.exp(min((1 + freedom / self.total) / free - 1, 600.0))
-        return float(found) if found < HOPELESS * self.variance else math.inf
 
     def freedom(self, trial: Trial) -> float:
         """ν over the number of rows."""
@@ -226,15 +220,11 @@ class Criterion:
         curve = 2 * torch.einsum("gcv,gev->ce", weighted, changes)
         return slope.cpu().numpy(), curve.cpu().numpy()
 
-    def window(self, t: Array) -> Window:
-        """The kernel at t, about each row."""
-        window = self._window(t)
-        return window if self.factors is None else replace(window, bandwidth=window.bandwidth * self.wider)
-
-    def _window(self, t: Array) -> Window:
-        """The kernel at t, of the same bandwidths everywhere."""
+    def window(self, t: Array, factor: float | torch.Tensor | None = None) -> Window:
+        """The kernel at t, about each row; or with its bandwidths multiplied by another factor."""
         bandwidth = torch.tensor(np.exp(t[self.joined.feature]), dtype=torch.float64, device=self.device)
-        return Window(self.profile, bandwidth, tolerance=float(np.finfo(np.float64).eps))
+        factor = self.wider if factor is None else factor
+        return Window(self.profile, bandwidth * factor, tolerance=float(np.finfo(np.float64).eps))
 
     def of(self, joined: Joined) -> "Criterion":
         """A criterion with the same settings over other rows."""
@@ -247,7 +237,7 @@ class Criterion:
             torch.tensor(each, dtype=torch.float64, device=self.device)
             for each in (held.x, held.y + (held.origin - self.joined.origin), held.weight)
         )
-        window = self._window(t)
+        window = self.window(t, 1.0)
         if self.factors is not None:
             window = replace(window, bandwidth=local_bandwidth(window.bandwidth, self.factors, query))
         found = moments(query, self.points, window, degree=self.degree)

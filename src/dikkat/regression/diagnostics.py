@@ -82,7 +82,7 @@ def leave_out(model: NadarayaWatson) -> LeftOut:
     rows, fit = model._rows, model._current()
     joined = fit.joined
     if joined.counts().sum() == 1:
-        return _nothing(rows.y)
+        return LeftOut(np.full(rows.y.shape, math.nan), math.nan, math.nan)
     criterion = Criterion(joined, fit.profile, fit.degree, fit.device, fit.ridge, factors=fit.factors)
     trial = criterion(np.log(rows.coding.widths(model.bandwidth_)))
     unique, repeats = trial.left.cpu().numpy() + joined.y, trial.repeated.cpu().numpy() + joined.repeats.y
@@ -111,7 +111,7 @@ def hold_out(model: NadarayaWatson, folds: int = 5) -> LeftOut:
         raise ValueError(f"folds: got {folds!r}; expected a whole number, at least 2")
     rows, joined = model._rows, model._current().joined
     if joined.counts().sum() == 1:
-        return _nothing(rows.y)
+        return LeftOut(np.full(rows.y.shape, math.nan), math.nan, math.nan)
     predicted, fold = np.full(rows.y.shape, np.nan), _folds_of(joined, rows, folds)
     # A search does not start from what was found for all rows, which has followed the noise of those held out.
     other = clone(model).set_params(kernel=model.kernel_, order=model.order_)
@@ -120,11 +120,6 @@ def hold_out(model: NadarayaWatson, folds: int = 5) -> LeftOut:
         fitted = other._fitted(Rows(rows.x[rest], rows.y[rest], rows.weight[rest], rows.columns))
         predicted[held] = fitted._answer(fitted._rows.coding.coordinates(rows.x[held]))
     return _judged(predicted, rows, joined)
-
-
-def _nothing(y: Array) -> LeftOut:
-    """The prediction of a single row, from none."""
-    return LeftOut(np.full(y.shape, np.nan), math.nan, math.nan)
 
 
 def _judged(predicted: Array, rows: Rows, joined: Joined) -> LeftOut:
@@ -157,9 +152,6 @@ def reach(model: NadarayaWatson) -> Array:
     """The kernel's width along each feature, (d,), over the feature's range; infinite along a constant one.
 
     Of a category that is the width in its coordinates, in which two categories are 1 apart.
-
-    Args:
-        model: Fitted.
     """
     coding, rows = model._rows.coding, model.X_train_[model.sample_weight_ > 0]
     found = np.empty(rows.shape[1])
@@ -176,11 +168,6 @@ def along(model: NadarayaWatson, feature: int, name: str) -> Curve:
 
     A row of weight 0 is not there: it has no part in the range, the medians and the data. Other
     categories are at their most frequent level.
-
-    Args:
-        model: Fitted, to one target.
-        feature: The feature's position among the columns.
-        name: What it is called.
     """
     rows = model.X_train_[model.sample_weight_ > 0]
     data, column = rows[:, feature], model.columns_[feature] if model.columns_ else Column()
@@ -200,12 +187,7 @@ def along(model: NadarayaWatson, feature: int, name: str) -> Curve:
 
 
 def among(model: NadarayaWatson, by: Array) -> Among:
-    """The attention of training points to each other.
-
-    Args:
-        model: Fitted.
-        by: (n,), what the points are sorted by.
-    """
+    """The attention of training points to each other, sorted by `by` (n,)."""
     rows = np.flatnonzero(model.sample_weight_ > 0)
     order = rows[np.argsort(by[rows], kind="stable")]
     groups = np.array_split(order, min(len(order), _GROUPS))

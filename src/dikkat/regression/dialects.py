@@ -113,6 +113,8 @@ def read(path: Path, suffix: str, options: FormOptions) -> Text:
 
 def _best(path: Path, text: str, form: Form, options: FormOptions) -> Text:
     """The content with the marks in numbers by which most columns are numbers, of those that were not given."""
+    from pyarrow import types
+
     found: list[tuple[int, Form, Any, Any]] = []
     for decimal in [options.decimal] if options.decimal else ".,".replace(options.thousands or " ", ""):
         columns = _parsed(text, form.delimiter, decimal)
@@ -125,7 +127,7 @@ def _best(path: Path, text: str, form: Form, options: FormOptions) -> Text:
     # Beside commas between the columns one in a number is between thousands; else it is before decimals.
     found.sort(key=lambda each: (-each[0], bool(each[1].thousands) if form.delimiter != "," else False))
     best_count, best, columns, typed = found[0]
-    if options.decimal is None and options.thousands is None and any(map(_is_floating, typed.schema.types)):
+    if options.decimal is None and options.thousands is None and any(map(types.is_floating, typed.schema.types)):
         _check_clear(path, text, best, {form.decimal for count, form, _, _ in found if count == best_count})
     names = [" ".join(name.split()) for name in columns.column_names]
     if all(re.fullmatch(_NUMBER, name) for name in names):
@@ -269,10 +271,5 @@ def _with_dates(columns: pyarrow.Table) -> tuple[pyarrow.Table, dict[int, str]]:
 def _count_numeric(columns: pyarrow.Table) -> int:
     from pyarrow import types
 
-    return sum(types.is_integer(kind) or _is_floating(kind) or types.is_boolean(kind) for kind in columns.schema.types)
-
-
-def _is_floating(kind: Any) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_floating(kind))
+    tests = types.is_integer, types.is_floating, types.is_boolean
+    return sum(any(test(kind) for test in tests) for kind in columns.schema.types)

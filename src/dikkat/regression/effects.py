@@ -27,9 +27,10 @@ import math
 import torch
 from torch import Tensor
 
+from dikkat.cpu.moments.launch import Profile
 from dikkat.regression.factors import local_bandwidth
 from dikkat.regression.joined import Array
-from dikkat.regression.local import LARGEST, Profile, is_far, least_of, lost_to_unseen, parts, ridge_at, ridge_of
+from dikkat.regression.local import LARGEST, is_far, least_of, lost_to_unseen, parts, ridge_at, ridge_of
 from dikkat.regression.smoother import Smoother
 
 

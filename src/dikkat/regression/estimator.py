@@ -15,13 +15,13 @@ from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import _get_feature_names, check_array, check_is_fitted, validate_data
 
+from dikkat.cpu.moments.launch import Profile
 from dikkat.errors import InputError
 from dikkat.regression import collections, effects, files
 from dikkat.regression.bandwidth import choose
 from dikkat.regression.columns import encoded, warn_of_unseen
 from dikkat.regression.factors import Factors
 from dikkat.regression.joined import Array, Joined, Rows
-from dikkat.regression.local import Profile
 from dikkat.regression.smoother import Smoother
 from dikkat.regression.validation import (
     DTYPES,
@@ -285,15 +285,16 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """
         query, smoother = self._query(X), self._current()
         slope, norm = effects.gradient(smoother, query)
-        answers = [slope]
-        if return_std:
-            answers.append(np.sqrt(norm[:, :, None] * smoother.noise(query)[:, None]))
-        found = []
-        for answer in answers:
+        order, dtype = self._rows.coding.order[: slope.shape[1]], self.X_train_.dtype
+
+        def by_columns(answer: Array) -> Array:
             full = np.full((len(answer), len(self.bandwidth_), answer.shape[2]), np.nan)
-            full[:, self._rows.coding.order[: answer.shape[1]]] = np.where(np.isnan(slope), np.nan, answer)
-            found.append((full[..., 0] if self.y_train_.ndim == 1 else full).astype(self.X_train_.dtype))
-        return (found[0], found[1]) if return_std else found[0]
+            full[:, order] = np.where(np.isnan(slope), np.nan, answer)
+            return (full[..., 0] if self.y_train_.ndim == 1 else full).astype(dtype)
+
+        if not return_std:
+            return by_columns(slope)
+        return by_columns(slope), by_columns(np.sqrt(norm[:, :, None] * smoother.noise(query)[:, None]))
 
     def confidence_band(self, X: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
         r"""Pointwise confidence intervals for the regression function.

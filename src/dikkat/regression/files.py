@@ -34,18 +34,7 @@ _DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 
 
 class Saved(NamedTuple):
-    """The content of a file: the arrays are tensors, under the names of the estimator's attributes; the rest is JSON.
-
-    Attributes:
-        settings: The estimator's, by name, without the device.
-        rows: The training rows.
-        bandwidth: (d,), float64.
-        feature_names: d texts, or None.
-        history: The steps of the search for the bandwidth, {"bandwidth": d numbers, "error": a number} each.
-        ridge: ρ, at least 0.
-        target: The name of what is predicted, or None.
-        neighbors: k, by whose distance bandwidths are wider where rows are sparse, or None.
-    """
+    """The content of a file: arrays are tensors, the rest is JSON, under the names of the estimator's attributes."""
 
     settings: dict[str, Any]
     rows: Rows

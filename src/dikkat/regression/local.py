@@ -7,7 +7,7 @@ $$ w_j = \frac{W_j K(\delta_j)}{\sum_l W_l K(\delta_l)}, \qquad \delta_j = (x_j 
 and the moments are the means of 1, y, δ, δδᵀ and δy under them. They are a state: a mean and a log-sum-exp, which
 merges with the state over other keys. δ is taken from the points as they were given, so that no digits are lost where
 their range is many bandwidths. On a CPU they come from the compiled kernels of `dikkat.cpu.moments.launch`; on other
-devices means from `attend`'s, and the rest from plain PyTorch, some queries at a time.
+devices from plain PyTorch, some queries at a time.
 
 **Fits.** With $z = (1)$ for the constant order and $z = (1, \delta)$ for the linear one, of the δ of numbers, a fit
 minimises $\sum_j w_j (y_j - z_j^\top\theta)^2 + \beta^\top \Lambda \beta$, with β the slopes in θ. The first of θ is
@@ -40,29 +40,25 @@ polynomial regression.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dikkat import scores
-from dikkat.attention import attention_state
 from dikkat.cpu.moments import launch
+from dikkat.cpu.moments.launch import Window
 from dikkat.masking import softmax
 from dikkat.problem.arithmetic import log_profile
 from dikkat.regression.joined import Joined
-
-Profile = Literal["gaussian", "epanechnikov"]
 
 RIDGE = 0.25
 """ρ where nothing is searched for: about Seifert and Gasser's rule, half a bandwidth from the mean offset."""
 LARGEST = 1e30
 """A ridge that leaves nothing of a slope, and can be added and divided by in float32."""
-_ELEMENTS = 2**23  # of the moments of the queries that are worked on at once
-_PAIRS = 2**22  # elements of the largest tensor of plain PyTorch
+_ELEMENTS = 2**23  # of the moments, or differences from keys, of the queries that are worked on at once
 
 
 @dataclass(frozen=True)
@@ -92,27 +88,6 @@ class Points:
         """The size of the moments of a query, without the log-sum-exp."""
         size, values = degree * self.key.shape[1], self.value.shape[1]
         return values + size + size * size + size * values
-
-
-@dataclass(frozen=True)
-class Window:
-    """A kernel and how far it reaches.
-
-    Attributes:
-        profile: K as a function of the distance: a kernel of `dikkat.scores`.
-        bandwidth: (d,), σ in the units of the keys; or (n, d), of each query its own.
-        squared: Whether K² is meant.
-        tolerance: The share of a query's whole weight that may be omitted: 0 omits what is 0 in the dtype.
-    """
-
-    profile: Profile
-    bandwidth: Tensor
-    squared: bool = False
-    tolerance: float = 0.0
-
-    def of(self, queries: Any) -> "Window":
-        """The window of some of the queries, given as an index."""
-        return self if self.bandwidth.ndim == 1 else replace(self, bandwidth=self.bandwidth[queries])
 
 
 def points_of(joined: Joined, dtype: torch.dtype, device: torch.device) -> Points:
@@ -147,21 +122,11 @@ def parts(count: int, columns: int) -> list[slice]:
 def moments(
     query: Tensor, points: Points, window: Window, *, degree: int = 0, exclude: Tensor | None = None
 ) -> Moments:
-    """The moments about each query (n, d); those of δ for degree 1 only.
-
-    Args:
-        query: (n, d), of the points' dtype, on their device.
-        points: The keys.
-        window: The kernel.
-        degree: 0 or 1.
-        exclude: (n,) integers, the index in `points` of the key that a query must not see, or −1 for none.
-    """
+    """The moments about each query (n, d); `exclude` (n,) is the index of a key that a query must not see, or −1."""
     if points.tiles is not None:
         mean, lse = _in_order(_averages, query, {"exclude": exclude}, points=points, window=window, degree=degree)
-    elif degree or window.bandwidth.ndim > 1 or (window.squared and window.profile != "gaussian"):
-        mean, lse = _plain_averages(query, points, window, degree, exclude)
     else:
-        mean, lse = _attended(query, points, window, exclude)
+        mean, lse = _plain_averages(query, points, window, degree, exclude)
     size, values = degree * query.shape[1], points.value.shape[1]
     value, offset, spread, cross = mean.split([values, size, size * size, size * values], 1)
     return Moments(lse, value, offset, spread.unflatten(1, (size, size)), cross.unflatten(1, (size, values)))
@@ -173,22 +138,13 @@ def sensitivity(
     r"""Σ_j w_j δ_jc² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), (n, d, v).
 
     For the Gaussian kernel, whose ∂ log K/∂ log σ_c is δ_c², that is how the local estimate uᵀ(…) changes with log σ_c.
-
-    Args:
-        query: (n, d).
-        points: The keys.
-        window: The kernel.
-        lse: (n,), of the moments with the same arguments.
-        row: (n, 1 + degree · d): u.
-        fit: (n, 1 + degree · d, v): θ.
-        exclude: As for `moments`.
     """
     if points.tiles is not None:
         by_query = {"lse": lse, "row": row, "fit": fit, "exclude": exclude}
         (found,) = _in_order(_sensitivity, query, by_query, points=points, window=window)
         return found
     pieces = []
-    for rows in _plain_parts(query, points):
+    for rows in parts(len(query), points.key.numel() + points.value.numel()):
         delta, score = _scores(query, points, window, rows, exclude)
         share = (score - lse[rows, None].nan_to_num(neginf=0.0)).exp()
         own, slopes = row[rows], delta[..., : row.shape[1] - 1]
@@ -223,11 +179,8 @@ def _averages(
 
     def by_pairs(chosen: Any) -> tuple[Tensor, Tensor]:
         assert points.tiles is not None
-        bandwidth, excluded = window.of(chosen).bandwidth, None if exclude is None else exclude[chosen]
-        return launch.moments(
-            query[chosen], points.tiles, window.profile, bandwidth, squared=window.squared, tolerance=window.tolerance,
-            degree=degree, exclude=excluded,
-        )  # fmt: skip
+        excluded = None if exclude is None else exclude[chosen]
+        return launch.moments(query[chosen], points.tiles, window.of(chosen), degree, excluded)
 
     found = _by_sorted_sums(query, points, window, 2 * degree, degree, exclude)
     if found is None:
@@ -247,11 +200,8 @@ def _sensitivity(
 
     def by_pairs(chosen: Any) -> Tensor:
         assert points.tiles is not None
-        bandwidth, excluded = window.of(chosen).bandwidth, None if exclude is None else exclude[chosen]
-        return launch.sensitivity(
-            query[chosen], points.tiles, bandwidth, lse[chosen], row[chosen], fit[chosen], tolerance=window.tolerance,
-            exclude=excluded,
-        )  # fmt: skip
+        own, excluded = (lse[chosen], row[chosen], fit[chosen]), None if exclude is None else exclude[chosen]
+        return launch.sensitivity(query[chosen], points.tiles, window.of(chosen), *own, excluded)
 
     degree = row.shape[1] - 1
     sums = _by_sorted_sums(query, points, window, 2 + 2 * degree, 2 + degree, exclude)
@@ -274,27 +224,13 @@ def _by_sorted_sums(
     query: Tensor, points: Points, window: Window, mass_powers: int, value_powers: int, exclude: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """The weights and the means of powers, where sorted sums serve."""
-    line, profile, bandwidth = points.line, window.profile, window.bandwidth
-    if line is None or bandwidth.ndim > 1 or not launch.is_sorted_quicker(query, line, profile, bandwidth, exclude):
+    line = points.line
+    if line is None or window.bandwidth.ndim > 1 or not launch.is_sorted_quicker(query, line, window, exclude):
         return None
-    return launch.powers(
-        query, line, profile, bandwidth, mass_powers, value_powers, squared=window.squared, tolerance=window.tolerance,
-        exclude=exclude,
-    )  # fmt: skip
+    return launch.powers(query, line, window, mass_powers, value_powers, exclude)
 
 
 # --- on other devices
-
-
-def _attended(query: Tensor, points: Points, window: Window, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The mean of y alone and the lse, by the attention of the device."""
-    if window.profile == "epanechnikov":
-        score: scores.Score = scores.Epanechnikov(window.bandwidth)
-    else:  # the square of a Gaussian is a narrower one
-        score = scores.Gaussian(window.bandwidth * (2**-0.5 if window.squared else 1.0))
-    bias = points.weight.log()
-    mean, lse, _ = attention_state(query, points.key, points.value, score=score, key_bias=bias, exclude=exclude)
-    return mean, lse
 
 
 def _plain_averages(
@@ -302,7 +238,7 @@ def _plain_averages(
 ) -> tuple[Tensor, Tensor]:
     """The means of y and, for degree 1, of δ, δδᵀ and δy, in one row a query; and the lse."""
     means, totals = [query.new_zeros(0, points.columns(degree))], [query.new_zeros(0)]
-    for rows in _plain_parts(query, points):
+    for rows in parts(len(query), points.key.numel() + points.value.numel()):
         delta, score = _scores(query, points, window, rows, exclude)
         share, *_ = softmax(score, None)
         found = [share @ points.value]
@@ -316,12 +252,6 @@ def _plain_averages(
         means.append(torch.cat(found, 1))
         totals.append(score.logsumexp(1))
     return torch.cat(means), torch.cat(totals)
-
-
-def _plain_parts(query: Tensor, points: Points) -> list[slice]:
-    """The queries in parts whose differences from all keys take little memory at once."""
-    size = max(1, _PAIRS // (len(points.key) * max(1, points.key.shape[1], points.value.shape[1])))
-    return [slice(start, start + size) for start in range(0, len(query), size)]
 
 
 def _scores(
@@ -376,12 +306,7 @@ class _Centred(NamedTuple):
 
 
 def local_fit(found: Moments, ridge: Tensor | None) -> LocalFit:
-    """The local constant from moments of degree 0, the local line from those of degree 1.
-
-    Args:
-        found: The moments.
-        ridge: (p,) or (n, p), Λ S_0 of the first p of d coordinates, which have slopes; None for the constant.
-    """
+    """The local constant; with Λ S_0, (p,) or (n, p), the local line, with slopes along the first p coordinates."""
     if ridge is None:
         return LocalFit(torch.ones_like(found.lse)[:, None], found.value[:, None])
     slopes = ridge.shape[-1]
@@ -401,13 +326,6 @@ def without_unseen(found: Moments, joined: Joined, query: Tensor, bandwidth: Ten
 
     Such a category is at the same distance r from every row. That leaves the weights' shares as they are, but takes
     $r^2/2\sigma^2$ from log S_0, which is added to it again: otherwise the ridge would take the slopes for it.
-
-    Args:
-        found: The moments about the queries.
-        joined: The rows.
-        query: (n, d).
-        bandwidth: (d,) or (n, d).
-        squared: Whether they are under K².
     """
     return found._replace(lse=found.lse + (1 + squared) * lost_to_unseen(joined, query, bandwidth))
 
@@ -438,16 +356,7 @@ def _unseen(joined: Joined, query: Tensor) -> Iterator[tuple[Tensor, Tensor, Ten
 
 
 def noise_share(found: Moments, squared: Moments, ridge: Tensor) -> Tensor:
-    """The share of the noise of each y in the height of a local line: of variance s², its variance is s² ‖l‖².
-
-    Args:
-        found: The moments under K.
-        squared: Those under K².
-        ridge: (p,) or (n, p), Λ S_0.
-
-    Returns:
-        ‖l‖², (n,), with l the line's row of the smoother matrix.
-    """
+    """‖l‖², (n,), with l the local line's row of the smoother matrix, from moments under K and under K²."""
     share = (squared.lse - 2 * found.lse).exp()  # Σ_j w_j²
     centred, about = (_centred(each, ridge.shape[-1]) for each in (found, squared))
     lean = _solve(centred, centred.offset[..., None], ridge)
@@ -484,13 +393,7 @@ def ridge_at(ridge: Tensor, lse: Tensor) -> Tensor:
 
 
 def ridge_of(amount: Tensor, spread: Tensor, bandwidth: Tensor) -> Tensor:
-    """Λ S_0, of the bandwidths' shape.
-
-    Args:
-        amount: ρ.
-        spread: (p,), the numbers' standard deviations over all rows.
-        bandwidth: (p,) or (n, p).
-    """
+    """Λ S_0 from ρ, the numbers' standard deviations (p,) and bandwidths (p,) or (n, p), of whose shape it is."""
     return amount / (1 + (bandwidth / spread).square())  # 0 of a constant feature, which has no slope
 
 

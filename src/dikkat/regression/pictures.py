@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-    from dikkat.regression.columns import Column
     from dikkat.regression.diagnostics import Among, Curve
     from dikkat.regression.experiment import Experiment
     from dikkat.regression.joined import Array
@@ -37,7 +36,6 @@ def draw_curve(curve: Curve, observed: Array, target: str) -> Figure:
     label = "data" if len(shown) == len(observed) else f"{len(shown):,} of {len(observed):,} data points"
     axes.plot(curve.data[shown], observed[shown], **_dots(len(shown)), label=label)
     _band(axes, curve)
-    _dates(axes, curve.column)
     _limit(axes, observed, curve.estimate)
     _name(axes, curve.name, target)
     axes.legend(frameon=False)
@@ -63,7 +61,6 @@ def draw_fit(predicted: Array, observed: Array, curves: Sequence[Curve], target:
     for axes, curve in zip(grid[1:panels], curves, strict=True):
         axes.sharey(grid[1])
         _band(axes, curve)
-        _dates(axes, curve.column)
         if not curve.column.coded:
             marks = np.sort(curve.data)[np.linspace(0, len(curve.data) - 1, min(len(curve.data), _TICKS)).astype(int)]
             height, transform = np.full(len(marks), 0.02), axes.get_xaxis_transform()
@@ -171,16 +168,13 @@ def _limit(axes: Axes, *values: Array) -> None:
     axes.set_ylim(low - margin, high + margin)
 
 
-def _dates(axes: Axes, column: Column) -> None:
-    """Days as dates on the axis of a date."""
-    if column.kind == "date":
+def _band(axes: Axes, curve: Curve) -> None:
+    """The estimate and its band, over numbers, dates or categories."""
+    if curve.column.kind == "date":
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
         axes.xaxis.set_major_locator(MaxNLocator(3))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: str(column.moment(value))[:10]))
-
-
-def _band(axes: Axes, curve: Curve) -> None:
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: str(curve.column.moment(value))[:10]))
     if curve.column.coded:
         names = [_short(str(level)) for level in curve.column.levels]
         center, half = (curve.upper + curve.lower) / 2, (curve.upper - curve.lower) / 2

@@ -10,45 +10,33 @@ from dikkat.cpu.moments import launch
 _EVERY = 30.0  # seconds between lines, where there is no terminal for a bar
 
 
-class Working:
-    """A bar on standard error, and a line every half a minute where that is no terminal.
+@contextmanager
+def working(name: str, total: int | None, once: int) -> Iterator[None]:
+    """A bar of the pairs of rows that are compared within, or a line every half a minute; `once` is all pairs."""
+    # Here, since most fits show nothing.
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    Args:
-        name: What is done.
-        total: How many pairs of rows will be compared; None where nobody knows, as in a search.
-        once: How many pairs there are, each of which a search compares many times.
-    """
+    console, done = Console(stderr=True), 0
+    begin = last = time.monotonic()
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[text]}"))
+    clock = TimeElapsedColumn() if total is None else TimeRemainingColumn()
+    bar = Progress(
+        *columns, clock, console=console, disable=not console.is_terminal, transient=True, redirect_stdout=False
+    )
+    task = bar.add_task(name, total=total, text="")
 
-    def __init__(self, name: str, total: int | None, once: int) -> None:
-        self._name, self._total, self._once, self._done = name, total, once, 0
-        self._begin = self._said = time.monotonic()
-        # Here, since most fits show nothing.
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[text]}"))
-        clock = TimeElapsedColumn() if total is None else TimeRemainingColumn()
-        self._bar = Progress(
-            *columns, clock, console=console, disable=not console.is_terminal, transient=True, redirect_stdout=False
-        )
-        self._task = self._bar.add_task(name, total=total, text="")
-
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Within, pairs of rows that are compared count."""
-        with self._bar, launch.observed(self._count):
-            yield
-
-    def _count(self, pairs: int) -> None:
-        self._done += pairs
-        self._bar.update(self._task, completed=self._done, text=self._share())
+    def count(pairs: int) -> None:
+        nonlocal done, last
+        done += pairs
+        text = f"{done / once:.1f} times over all pairs of rows"
+        if total is not None:
+            text = f"{min(100 * done / total, 100):.0f}%"
+        bar.update(task, completed=done, text=text)
         now = time.monotonic()
-        if self._bar.disable and now - self._said > _EVERY:
-            self._said = now
-            print(f"{self._name}: {self._share()}, {now - self._begin:.0f} s", file=sys.stderr, flush=True)
+        if bar.disable and now - last > _EVERY:
+            last = now
+            print(f"{name}: {text}, {now - begin:.0f} s", file=sys.stderr, flush=True)
 
-    def _share(self) -> str:
-        if self._total is None:
-            return f"{self._done / self._once:.1f} times over all pairs of rows"
-        return f"{min(100 * self._done / self._total, 100):.0f}%"
+    with bar, launch.observed(count):
+        yield

@@ -40,6 +40,7 @@ from scipy.spatial import cKDTree
 from scipy.special import stdtrit
 from torch import Tensor
 
+from dikkat.cpu.moments.launch import Profile, Window
 from dikkat.regression.criterion import Criterion
 from dikkat.regression.factors import Factors, local_bandwidth
 from dikkat.regression.joined import Array, Joined
@@ -47,8 +48,6 @@ from dikkat.regression.local import (
     RIDGE,
     Moments,
     Points,
-    Profile,
-    Window,
     has_unseen,
     local_fit,
     moments,
@@ -125,8 +124,7 @@ class Smoother:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part)
-            found = moments(part, self._wide, window, degree=1)
-            found = without_unseen(found, self.joined, part, window.bandwidth)
+            found = self._about(part, window)
             doubt = _open(found, self._doubt(window))
             return (self._deviation(part + found.offset * window.bandwidth, doubt),)
 
@@ -149,16 +147,7 @@ class Smoother:
 
         def work(part: Tensor) -> tuple[Tensor, ...]:
             window = self._window(part, narrow)
-            found, squared = (
-                without_unseen(
-                    moments(part, self._wide, replace(window, squared=square), degree=1),
-                    self.joined,
-                    part,
-                    window.bandwidth,
-                    square,
-                )
-                for square in (False, True)
-            )
+            found, squared = (self._about(part, replace(window, squared=square)) for square in (False, True))
             ridge = self._doubt(window)
             _, noise, freedom = self._errors(part + found.offset * window.bandwidth)
             share = noise_share(found, squared, ridge)[:, None] + _open(found, ridge)
@@ -266,6 +255,11 @@ class Smoother:
         scale = self.bandwidth.min() / self.bandwidth
         scale = scale / max(float(np.abs(x * scale).max()), np.finfo(np.float64).tiny)
         return cKDTree(x * scale), scale
+
+    def _about(self, part: Tensor, window: Window) -> Moments:
+        """Moments of degree 1 in float64, with log S_0 as it is without unseen categories."""
+        found = moments(part, self._wide, window, degree=1)
+        return without_unseen(found, self.joined, part, window.bandwidth, window.squared)
 
     def _deviation(self, at: Tensor, doubt: Tensor) -> Tensor:
         error, noise, _ = self._errors(at)

@@ -29,7 +29,7 @@ _CELLS = 3  # most cells that a message lists
 
 
 class Table:
-    r"""A table as its file has it.
+    """A table as its file has it.
 
     Attributes:
         path: The file.
@@ -38,19 +38,6 @@ class Table:
         columns: The columns as they came, with the types that pyarrow finds.
         typed: The columns with the numbers and dates that it does not: those with something between their thousands,
             and those whose day or month is first.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "homes.csv"
-        >>> _ = path.write_text("city,area,price\nParis,30,310.5\nLyon,50,240\n")
-        >>> table = Table(path)
-        >>> table.numeric()
-        ['area', 'price']
-        >>> table.numbers("price", "area").tolist()
-        [[310.5, 30.0], [240.0, 50.0]]
-        >>> table.write(path.with_name("double.csv"), {"double": 2 * table.numbers("price")[:, 0]})
-        >>> path.with_name("double.csv").read_text().splitlines()[1]
-        '"Paris",30,310.5,621'
     """
 
     def __init__(self, path: str | os.PathLike[str], options: FormOptions = FormOptions()) -> None:  # noqa: B008  # a constant
@@ -94,12 +81,9 @@ class Table:
         return _holds_text(self.typed.schema.field(name).type)
 
     def usable(self, *used: str) -> tuple[list[str], dict[str, str]]:
-        """The columns to predict from, and the others, with what they hold instead.
+        """The columns to predict from, without those that are used, and the others, with what they hold instead.
 
         Those are numbers, dates, and texts that are categories: at most 50 different ones, each there twice on average.
-
-        Args:
-            used: Columns that have another use, which are not looked at.
         """
         found, others = [], {}
         for index, name in enumerate(self.names):
@@ -141,15 +125,7 @@ class Table:
         return ""
 
     def numbers(self, *names: str, missing: bool = False) -> NDArray[np.float64]:
-        """Columns of finite numbers.
-
-        Args:
-            names: Which.
-            missing: Whether some may be missing, which are NaN.
-
-        Returns:
-            (rows, columns), in the order of the names.
-        """
+        """Columns of finite numbers, (rows, columns); with `missing` NaN for cells that lack."""
         return np.column_stack([self._column(name, missing) for name in names])
 
     def frame(
@@ -159,14 +135,7 @@ class Table:
         orders: Mapping[str, list[str]],
         texts: Collection[str],
     ) -> pyarrow.Table:
-        """Columns with their names, as a frame that `NadarayaWatson` takes.
-
-        Args:
-            kinds: By name what each is taken as: "number", "date", or "category" or "ordered".
-            missing: Whether cells may be missing.
-            orders: Of ordered columns of text, the levels in their order.
-            texts: Categories that are texts, even if all that are here look like numbers.
-        """
+        """Columns by the kinds that they are taken as; `orders` has levels of ordered texts, `texts` are no numbers."""
         import pyarrow
 
         def made(name: str, kind: str) -> Any:
@@ -199,25 +168,14 @@ class Table:
         indices = pyarrow.array([None if cell is None else levels.index(cell) for cell in cells], pyarrow.int32())
         return pyarrow.DictionaryArray.from_arrays(indices, levels, ordered=True)
 
-    def check_new(self, names: Sequence[str]) -> None:
-        """Refuse names that there are already."""
-        for name in names:
-            if name in self.names:
-                raise InputError(f"{self.path}: there is a column {name!r} already; rename it, or leave it out")
-
     def check_writable(self, path: str | os.PathLike[str], names: Sequence[str]) -> None:
         """Refuse columns that could not be written, before there is anything to put in them."""
-        self.check_new(names)
+        if there := [name for name in names if name in self.names]:
+            raise InputError(f"{self.path}: there is a column {there[0]!r} already; rename it, or leave it out")
         _encoded(path, _joined(self.columns.slice(0, 1), dict.fromkeys(names, np.zeros(1))), self.form)
 
     def write(self, path: str | os.PathLike[str], more: Mapping[str, Array]) -> None:
-        """Write the table, with columns added on the right, whole or not at all; text is written as it came.
-
-        Args:
-            path: The file; its name says what kind it is to be, as for reading.
-            more: The columns, (rows,) each. NaN is written as missing.
-        """
-        self.check_new(list(more))
+        """Write the table, with columns added on the right, whole or not at all; text is written as it came."""
         write_whole(path, _encoded(path, _joined(self.columns, more), self.form))
 
     def _column(self, name: str, lacking: bool = False) -> NDArray[np.float64]:
@@ -248,12 +206,7 @@ class Table:
 
 
 def write_columns(path: str | os.PathLike[str], columns: Mapping[str, Array]) -> None:
-    """Write columns as a table, whole or not at all.
-
-    Args:
-        path: The file; its name says what kind it is to be.
-        columns: By name, all of one length. NaN is written as missing.
-    """
+    """Write columns as a table, whole or not at all."""
     import pyarrow
 
     table = pyarrow.table({name: pyarrow.array(values, from_pandas=True) for name, values in columns.items()})

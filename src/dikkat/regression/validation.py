@@ -10,10 +10,10 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import _get_feature_names, check_array, check_X_y, validate_data
 
+from dikkat.cpu.moments.launch import Profile
 from dikkat.regression.bandwidth import Rule, Searched
 from dikkat.regression.columns import Column, encoded, extended, find, recoded
 from dikkat.regression.joined import Array, Joined, Rows, largest
-from dikkat.regression.local import Profile
 
 Order = Literal["constant", "linear"]
 Neighbors = int | Literal["auto"] | None

@@ -440,7 +440,6 @@ def windows(zero: Any) -> Any:
             clear(sums, rows * call.columns * lanes, zero)
             for i in range(rows):
                 peaks[i] = pointer(call.lse, zero)[i0 + i] if fixed else (-np.inf if call.gaussian != 0 else zero)
-            for i in range(rows):
                 work.spent[i] = zero
             _turn(call, query, size, rows, work.across, zero)
             _turn(call, scale, call.stride, rows, work.scales, zero)

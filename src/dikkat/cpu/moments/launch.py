@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -54,6 +54,30 @@ def observed(observer: Callable[[int], None]) -> Iterator[None]:
         yield
     finally:
         _observer.reset(token)
+
+
+Profile = Literal["gaussian", "epanechnikov"]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A kernel and how far it reaches.
+
+    Attributes:
+        profile: K as a function of the distance: a kernel of `dikkat.scores`.
+        bandwidth: (d,), σ in the units of the keys; or (n, d), of each query its own.
+        squared: Whether K² is meant.
+        tolerance: The share of a query's whole weight that may be omitted: 0 omits what is 0 in the dtype.
+    """
+
+    profile: Profile
+    bandwidth: Tensor
+    squared: bool = False
+    tolerance: float = 0.0
+
+    def of(self, queries: Any) -> Self:
+        """The window of some of the queries, given as an index."""
+        return self if self.bandwidth.ndim == 1 else replace(self, bandwidth=self.bandwidth[queries])
 
 
 @dataclass(frozen=True)
@@ -149,14 +173,11 @@ def line(key: Tensor, value: Tensor, weight: Tensor) -> Line | None:
     return Line(key[:, 0].contiguous(), value.mT.contiguous(), weight.contiguous(), float(weight.sum()))
 
 
-def moments(
-    query: Tensor, points: Tiles, profile: str, bandwidth: Tensor, *, squared: bool, tolerance: float, degree: int,
-    exclude: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def moments(query: Tensor, points: Tiles, window: Window, degree: int, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
     """The means of y and, for degree 1, of δ, δδᵀ and δy, a row a query; and the logarithms of what they weigh."""
     size, values = points.key.shape[1], points.value.shape[1]
     columns = 1 + values + degree * (size + size * (size + 1) // 2 + size * values)
-    call = _Pairs(query, points, profile, bandwidth, squared, tolerance, degree, exclude)
+    call = _Pairs(query, points, window, degree, exclude)
     found = call.average(columns)
     lse, means = found[:, 0] * math.log(2), found[:, 1:]
     if not degree:
@@ -178,12 +199,11 @@ def moments(
 
 
 def sensitivity(
-    query: Tensor, points: Tiles, bandwidth: Tensor, lse: Tensor, row: Tensor, fit: Tensor, *, tolerance: float,
-    exclude: Tensor | None,
-) -> Tensor:  # fmt: skip
+    query: Tensor, points: Tiles, window: Window, lse: Tensor, row: Tensor, fit: Tensor, exclude: Tensor | None
+) -> Tensor:
     """Σ_j w_j δ_jc² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), (n, d, v): u is a `row`, θ a `fit`."""
     size, values = points.key.shape[1], points.value.shape[1]
-    call = _Pairs(query, points, "gaussian", bandwidth, False, tolerance, int(row.shape[1] > 1), exclude)
+    call = _Pairs(query, points, window, int(row.shape[1] > 1), exclude)
     call.point("lse", lse / math.log(2))
     for name, terms in (("row", row.clone()), ("fit", fit.clone())):
         terms[:, 1:] /= call.unit  # the kernel's δ is larger by the unit: u·z and zᵀθ come out the same
@@ -211,14 +231,11 @@ class _Observed(Call):
 class _Pairs(_Observed):
     """Points and a window as the record that `kernel` reads."""
 
-    def __init__(
-        self, query: Tensor, points: Tiles, profile: str, bandwidth: Tensor, squared: bool, tolerance: float,
-        degree: int, exclude: Tensor | None,
-    ) -> None:  # fmt: skip
+    def __init__(self, query: Tensor, points: Tiles, window: Window, degree: int, exclude: Tensor | None) -> None:
         super().__init__(CALL, query.dtype)
-        gaussian = profile == "gaussian"
+        gaussian, bandwidth = window.profile == "gaussian", window.bandwidth
         # The unit of δ, in which the Gaussian is 2^−δ².
-        self.unit = math.sqrt(0.5 / math.log(2) * (2 if squared else 1)) if gaussian else 1.0
+        self.unit = math.sqrt(0.5 / math.log(2) * (2 if window.squared else 1)) if gaussian else 1.0
         self.fields |= {
             "queries": len(query),
             "features": points.key.shape[1],
@@ -227,10 +244,10 @@ class _Pairs(_Observed):
             "boxes": points.low.shape[1],
             "groups": points.group_low.shape[1],
             "degree": degree,
-            "squared": squared,
+            "squared": window.squared,
             "stride": bandwidth.shape[1] if bandwidth.ndim > 1 else 0,
             "gaussian": gaussian,
-            "tolerance": max(math.log2(tolerance) if tolerance else -math.inf, _LEAST[self.dtype]),
+            "tolerance": max(math.log2(window.tolerance) if window.tolerance else -math.inf, _LEAST[self.dtype]),
         }
         for name in ("key", "value", "low", "high", "group_low", "group_high", "mass"):
             self.point(name, getattr(points, name))
@@ -265,12 +282,12 @@ class _Pairs(_Observed):
         return found
 
 
-def is_sorted_quicker(query: Tensor, points: Line, profile: str, bandwidth: Tensor, exclude: Tensor | None) -> bool:
+def is_sorted_quicker(query: Tensor, points: Line, window: Window, exclude: Tensor | None) -> bool:
     """True where sorted sums have the answers to sorted queries (n, 1), and sooner than pairs."""
     if query.dtype != torch.float64 or not len(query):
         return False
-    sigma = float(bandwidth)
-    if profile == "gaussian" and min(_density(query[:, 0], sigma), _density(points.key, sigma)) < _DENSE:
+    sigma = float(window.bandwidth)
+    if window.profile == "gaussian" and min(_density(query[:, 0], sigma), _density(points.key, sigma)) < _DENSE:
         return False
     if exclude is None:
         return True
@@ -286,9 +303,8 @@ def _density(numbers: Tensor, sigma: float) -> float:
 
 
 def powers(
-    query: Tensor, points: Line, profile: str, bandwidth: Tensor, mass_powers: int, value_powers: int, *,
-    squared: bool, tolerance: float, exclude: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    query: Tensor, points: Line, window: Window, mass_powers: int, value_powers: int, exclude: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """The weight of a kernel about sorted queries (n, 1), and the means of powers of δ under it.
 
     Returns:
@@ -298,11 +314,11 @@ def powers(
     from dikkat.cpu.moments import sorted_sums
 
     call, count, values = _Observed(SORTED, torch.float64), len(query), points.value.shape[0]
-    gaussian = profile == "gaussian"
+    gaussian, squared = window.profile == "gaussian", window.squared
     # The square of a Gaussian is a narrower one, whose δ is in another unit.
     unit = 2**-0.5 if gaussian and squared else 1.0
     polynomial, span = [1.0] if gaussian else _SQUARE if squared else _POLYNOMIAL, _SPANS[not gaussian]
-    limit, order, floor = _series(points, max(tolerance, _EPS), span) if gaussian else (1.0, 0, 0.0)
+    limit, order, floor = _series(points, max(window.tolerance, _EPS), span) if gaussian else (1.0, 0, 0.0)
     terms = max(mass_powers, value_powers) + (order if gaussian else len(polynomial))
     columns, rows = 1 + values, max(_SORTED_ROWS, -(-count // _SORTED_TASKS))
     call.fields |= {
@@ -318,7 +334,7 @@ def powers(
         "columns": 1 + mass_powers + values * (1 + value_powers) + 2,
         "gaussian": gaussian,
         "squared": squared,
-        "scale": 1 / (float(bandwidth) * unit),
+        "scale": 1 / (float(window.bandwidth) * unit),
         "span": span,
         "limit": limit,
         "floor": floor,

@@ -143,7 +143,7 @@ def _shift(moments: Pointer, count: int, t: float) -> None:
 
 @inlined
 def _offset(call: Call, column: int) -> int:
-    """Where a column's powers begin in a query's row."""
+    """The beginning of a column's powers in a query's row."""
     return 0 if column == 0 else 1 + call.mass_powers + (column - 1) * (1 + call.value_powers)
 
 

@@ -226,6 +226,31 @@ def test_recurrences_whole_and_step_by_step(fused: bool) -> None:
         torch.testing.assert_close(trace["decoder", 1 + step].sums, right[:, step], rtol=1e-5, atol=1e-6)
 
 
+def test_parts_that_take_no_hooks_are_passed_over() -> None:
+    script = torch.jit.script(nn.Sequential(nn.Linear(6, 6), nn.ReLU()))
+    model = nn.Sequential(script, dikkat.SelfAttention(6, 6, 6))
+    with dikkat.record(model, sums=True) as trace:
+        model(X)
+    assert trace.names == ["1"]
+
+
+def test_what_a_module_does_in_another_method_belongs_to_the_one_that_calls_it() -> None:
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = dikkat.SelfAttention(6, 6, 6)
+
+        def forward(self, x: Tensor) -> Any:
+            return self.inner.forward(x)
+
+    outer = Outer()
+    with dikkat.record(outer, sums=True) as trace:
+        outer(X)
+        outer.inner.forward(X)  # of which nothing is called
+    assert trace.names == [""]
+    assert trace.count("") == 1
+
+
 def test_a_module_that_runs_twice_has_two_records() -> None:
     layer = dikkat.SelfAttention(6, 6, 6)
     with dikkat.record(layer, sums=True) as trace:

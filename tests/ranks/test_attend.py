@@ -12,7 +12,7 @@ from dikkat.distributed import attend
 from dikkat.scores import Dot
 from dikkat.storage.locks import locked
 from ranks.cases import CALLS, DROPOUT, dropped_case, heads_case, hidden_case
-from ranks.ring import run_ranks
+from ranks.processes import run_ranks
 
 
 @pytest.fixture(scope="module", params=[2, 4])

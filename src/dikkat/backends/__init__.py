@@ -15,7 +15,6 @@ from dikkat.cpu.attention import launch as attention_launch
 from dikkat.gpu.attention import launch as gpu_launch
 from dikkat.masking import are_harmless
 from dikkat.problem import Examined, Problem, Result
-from dikkat.problem.operator import Kernel, Operator
 from dikkat.scores import Pair
 
 
@@ -27,7 +26,6 @@ class Backend:
         examine: The reasons why it cannot run a problem, and a value that `run` can use.
         run: Runs a problem, given that value or None.
         wants_seeds: Whether its dropout needs seeds from torch's generator.
-        kernel: Its forward and backward; None where they are PyTorch's.
         skips_hidden: Whether it reads no key or value that is hidden, forward or backward.
         ready: For calls like a problem, a function of (query, key, weight, value, lens) that gives mean and weights at
             once; None where it needs a problem.
@@ -36,15 +34,13 @@ class Backend:
     examine: Callable[[Problem], Examined]
     run: Callable[[Problem, Any], Result]
     wants_seeds: bool = True
-    kernel: Kernel | None = None
     skips_hidden: bool = False
     ready: Callable[[Problem], Callable[..., list[Tensor] | None] | None] | None = None
 
 
 def _plain(obstacles: Callable[[Problem], list[str]], run: Callable[[Problem], Result]) -> Backend:
     """An implementation whose `examine` gives reasons alone."""
-    kernel = run if isinstance(run, Operator) else None
-    return Backend(lambda problem: Examined(obstacles(problem)), lambda problem, _: run(problem), kernel=kernel)
+    return Backend(lambda problem: Examined(obstacles(problem)), lambda problem, _: run(problem))
 
 
 BACKENDS = {

@@ -100,7 +100,7 @@ class _Recorder:
         """Within, know which modules of the model are being called, from the outermost to the innermost."""
         with ExitStack() as stack:
             for path, module in model.named_modules():
-                if _is_leaf(module):
+                if _is_passed_over(module):
                     continue
                 name = ".".join(part for part in path.split(".") if part != "_orig_mod")  # which compilation adds
                 for handle in self._hooks(name, module):
@@ -170,9 +170,13 @@ class _Recorder:
         return seen
 
 
-def _is_leaf(module: nn.Module) -> bool:
-    """True for a layer of PyTorch's without parts, which attends to nothing; hooks would keep kernels from it."""
-    return type(module).__module__.startswith("torch.nn.modules.") and not module._modules
+def _is_passed_over(module: nn.Module) -> bool:
+    """True for a module without hooks: TorchScript takes none, and PyTorch's layers without parts attend to nothing.
+
+    Recurrences and scores run in compiled code only where nothing is hooked to their layers.
+    """
+    leaf = type(module).__module__.startswith("torch.nn.modules.") and not module._modules
+    return leaf or isinstance(module, torch.jit.ScriptModule)
 
 
 def _is_eager(module: nn.Module) -> bool:

@@ -56,7 +56,6 @@ class Problem:
         packed: The keys as `backends.pack` keeps them for many calls, with the leading dimensions of `key`; or None.
         wants_state: Whether the log-sum-exp is asked for.
         wants_weights: Whether the weights are asked for.
-        partial: Whether a backward's output is over more keys than these: a rank's, say.
         harmless: Whether query, key, value and their inner products are finite; None where nobody has looked.
         kept: What implementations keep from one call to the next of the same shapes and types; None for a single call.
     """
@@ -74,7 +73,6 @@ class Problem:
     packed: Tensor | None = None
     wants_state: bool = False
     wants_weights: bool = False
-    partial: bool = False
     harmless: bool | None = None
     kept: dict[Any, Any] | None = None
 

@@ -108,7 +108,7 @@ class Kernel:
 
     Args:
         forward: Of the problem.
-        backward: Of the problem, its output, which may be over more keys than the problem's, and the output's gradient.
+        backward: Of the problem, its output and the output's gradient.
         name: The implementation's name.
     """
 

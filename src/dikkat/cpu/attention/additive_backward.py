@@ -212,7 +212,7 @@ def _update(score: Vector, by_weight: Vector, peak: Pointer, row_total: Pointer,
 def _needs_sweep(call: Call, row: int, zero: Any) -> bool:
     """True for a row that needs a sweep of its own for its peak and total."""
     peak, row_total = pointer(call.peak, zero)[row], pointer(call.total, zero)[row]
-    return call.partial == 0 and row_total > 0 and (row_total < FEW or abs(peak) > LARGE)
+    return row_total > 0 and (row_total < FEW or abs(peak) > LARGE)
 
 
 @inlined

@@ -98,7 +98,6 @@ class _Call(ProblemCall):
             "profile": PROFILES.index(problem.profile),
             "padded": up(size, FOLD) if problem.pair == "additive" else size,
             "blocks": -(-limits.keys // self.lanes),
-            "partial": problem.partial,
             "scale": ranges.scale,
             "limit": ranges.limit,
             "highest": highest,
@@ -318,27 +317,25 @@ def _blocked_backward(call: _Call, mean_grad: Tensor) -> tuple[Tensor, Tensor | 
 run = Operator("numba", _forward, _backward)
 
 
-def _divide_summary(call: _Call, asked: Asked, *, known: bool) -> tuple[int, int, bool]:
+def _divide_summary(call: _Call, asked: Asked) -> tuple[int, int, bool]:
     """The rows of a group, the tasks of a batch element, and whether shares are kept until their totals are known."""
     queries, width = call.fields["queries"], TILE * call.lanes
-    rows, keeps = min(_ROWS, max(1, queries)), False
+    rows = min(_ROWS, max(1, queries))
     if not (asked.sums or asked.cells is not None):
-        return rows, -(-queries // rows), keeps
-    if not known:
-        fit = _SHARES // max(1, up(call.fields["keys"], width) * call.dtype.itemsize)
-        keeps = fit >= min(rows, _FEWEST)
-        rows = min(rows, fit) if keeps else rows
+        return rows, -(-queries // rows), False
+    fit = _SHARES // max(1, up(call.fields["keys"], width) * call.dtype.itemsize)
+    keeps = fit >= min(rows, _FEWEST)
+    rows = min(rows, fit) if keeps else rows
     # Every task has its own sums: no more tasks than keep the threads busy.
     return rows, max(1, min(-(-queries // rows), -(-4 * torch.get_num_threads() // max(1, call.batch)))), keeps
 
 
-def summarise(problem: Problem, asked: Asked, lse: Tensor | None = None, *, pools: bool = False) -> Summary:
+def summarise(problem: Problem, asked: Asked, *, pools: bool = False) -> Summary:
     """The requested summaries of the weights, of which no more than those of a few rows are in memory at once.
 
     Args:
         problem: The call.
         asked: The requested summaries.
-        lse: (..., n), each row's log-sum-exp, where it is known: no shares are kept then until it is.
         pools: Whether for the mean of the values too, without dropout; else they are not looked at.
 
     Returns:
@@ -348,20 +345,15 @@ def summarise(problem: Problem, asked: Asked, lse: Tensor | None = None, *, pool
 
     problem = problem.wide()
     call, lead, queries, keys = _Call.of(problem), problem.lead, problem.limits.queries, problem.limits.keys
-    rows, parts, keeps = _divide_summary(call, asked, known=lse is not None)
+    rows, parts, keeps = _divide_summary(call, asked)
     fields, tasks, width = call.fields, call.batch * parts, TILE * call.lanes
-    fields |= {"parts": parts, "rows": rows, "top": asked.top, "known": lse is not None, "keeps": keeps}
+    fields |= {"parts": parts, "rows": rows, "top": asked.top, "keeps": keeps}
     fields["cell_rows"], fields["cell_cols"] = asked.cells or (0, 0)
     fields["by_largest"] = asked.by_largest
     mean = call.means() if pools else None
     if not pools:
         call.pack(values=False)
-    if lse is None:
-        peak, whole = (call.new(name, *lead, queries) for name in ("peak", "total"))
-    else:
-        peak = call.point("peak", lse.to(problem.dtype).expand(*lead, queries).clone().contiguous())
-        # 1, but 0 in a row without keys, and NaN in one that is not finite.
-        whole = call.point("total", torch.where(peak == -math.inf, 0.0, peak - peak + 1))
+    peak, whole = (call.new(name, *lead, queries) for name in ("peak", "total"))
     top_weights, top_keys = (call.new(name, *lead, queries, asked.top) for name in ("top_weights", "top_keys"))
     entropy = call.new("entropy", *lead, queries) if asked.entropy else None
     sums = call.zeros("key_sums_of_task", tasks, keys) if asked.sums else None

@@ -23,8 +23,8 @@ CALL = Record(
     whole=" ".join(f"{name}_step" for name in _SHARED)
     + """
         parts part_rows rows group profile queries keys features padded values value_stride blocks bias_stride
-        causal lens_row mask_row mask_col exclude_row dropout exact narrow partial key_owners known keeps top cell_rows
-        cell_cols by_largest
+        causal lens_row mask_row mask_col exclude_row dropout exact narrow key_owners keeps top cell_rows cell_cols
+        by_largest
     """,
     real="kept_scale scale limit highest",
     regions="""

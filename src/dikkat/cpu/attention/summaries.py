@@ -1,9 +1,9 @@
 """Summaries of the weights in tiles, for the three pair functions, compiled by Numba, without the map in memory.
 
 A task is every `parts`-th group of rows of one batch element, so that all tasks have as much to do where later rows see
-more keys. One walk over the tiles of keys finds each row's peak and total, unless its log-sum-exp is known, its largest
-scores and what its entropy is made of; and, where values are given, their mean: all that is then the forward, and the
-rest its by-products. A running peak p that grows to p' shrinks what was found by e^(p − p'), and
+more keys. One walk over the tiles of keys finds each row's peak and total, its largest scores and what its entropy is
+made of; and, where values are given, their mean: all that is then the forward, and the rest its by-products. A running
+peak p that grows to p' shrinks what was found by e^(p − p'), and
 
     Σ e^(s − p') (s − p') = e^(p − p') (Σ e^(s − p) (s − p) + (p − p') Σ e^(s − p)).
 
@@ -156,11 +156,9 @@ def _add_tile(
 
 
 @inlined
-def _begin_row(call: Call, row: int, i: int, work: Work, zero: Any) -> None:
-    """Clear a row's results, but for its log-sum-exp where that is known."""
+def _begin_row(call: Call, i: int, work: Work, zero: Any) -> None:
+    """Clear a row's results."""
     work.peaks[i], work.sums[i], work.drifts[i], work.factors[i] = -np.inf, zero, zero, 1.0
-    if call.known:
-        work.peaks[i], work.sums[i] = pointer(call.peak, zero)[row], pointer(call.total, zero)[row]
     for place in range(i * call.top, (i + 1) * call.top):
         work.top_scores[place], work.top_places[place] = -np.inf, -1
 
@@ -186,16 +184,13 @@ def _add_to_row(
 ) -> None:
     """Write a row's shares in a tile; update its peak, total, largest scores and the sum behind its entropy."""
     highest = largest_of(scores, blocks, zero)
-    if call.known:
-        work.drifts[i] += _weigh(scores, shares, blocks, work.peaks[i], by_total(work.sums[i], zero), zero)
+    _grow(call, i, max(work.peaks[i], highest), work, zero)
+    if call.entropy != 0:
+        added, drift = _share_and_drift(scores, shares, blocks, work.peaks[i], lowest, zero)
+        work.drifts[i] += drift
     else:
-        _grow(call, i, max(work.peaks[i], highest), work, zero)
-        if call.entropy != 0:
-            added, drift = _share_and_drift(scores, shares, blocks, work.peaks[i], lowest, zero)
-            work.drifts[i] += drift
-        else:
-            added = write_shares(scores, shares, blocks, work.peaks[i], zero)
-        work.sums[i] += added
+        added = write_shares(scores, shares, blocks, work.peaks[i], zero)
+    work.sums[i] += added
     if call.top != 0 and highest > work.top_scores[(i + 1) * call.top - 1]:
         kept, places = at(work.top_scores, i * call.top), at(work.top_places, i * call.top)
         _keep_largest(scores, blocks, j0, call.top, kept, places, zero)
@@ -218,7 +213,7 @@ def _finish_row(call: Call, row: int, i: int, work: Work, zero: Any) -> None:
     base, by = base_of(peak, zero), by_total(whole, zero)
     if call.mean != 0:
         finish_row(call, row, at(work.mean, i * call.value_stride), peak, whole, zero)
-    elif not call.known:
+    else:
         pointer(call.peak, zero)[row], pointer(call.total, zero)[row] = peak, whole
     if call.entropy != 0:
         pointer(call.entropy, zero)[row] = zero
@@ -238,7 +233,7 @@ _workplace = workplace_of(CALL)
 
 @Kernel
 def summarise(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
-    """Compute each row's peak and total unless they are known, and the requested summaries."""
+    """Compute each row's peak and total, and the requested summaries."""
     layout, lowest = CALL.layout(__name__), np.finfo(type(zero)).min
 
     def summarise(record: Any) -> None:
@@ -261,7 +256,7 @@ def summarise(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                 pack_rows(call, b, i0, rows, work.query, zero, additive, distance)
                 reach = limits_of(call, b, i0, rows, work.limits)
                 for i in range(rows):
-                    _begin_row(call, row + i, i, work, zero)
+                    _begin_row(call, i, work, zero)
                 if call.mean != 0:
                     clear(work.mean, rows * call.value_stride, zero)
                 for j0 in range(0, reach, width):
@@ -278,9 +273,7 @@ def summarise(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                             work.tile_peaks[tile * call.rows + i] = work.peaks[i]
                     if call.mean != 0:
                         average(call, b, rows, j0, blocks, width, scores, shares, work.mean, zero)
-                    if adds and call.known:
-                        _add_tile(call, task, i0, rows, j0, blocks, width, shares, work, zero)
-                if adds and not call.known:
+                if adds:
                     kept = call.keeps != 0
                     for i in range(rows):  # 0 · NaN is NaN: a hidden key must not have a row's NaN
                         kept = kept and work.sums[i] == work.sums[i]

@@ -1,4 +1,4 @@
-"""What each rank of a test's group runs: `python -m ranks.ring RANK WORLD FOLDER PROGRAM`."""
+"""The processes of a test's group, and the program of each: `python -m ranks.processes RANK WORLD FOLDER PROGRAM`."""
 
 import importlib
 import os
@@ -15,7 +15,7 @@ def run_ranks(world: int, folder: Path, program: str, timeout: float = 600) -> l
     """Run a function "module:name" in so many processes of one gloo group, with (rank, world, folder)."""
     tests = str(Path(__file__).parent.parent)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "ranks.ring"]
+    command = [sys.executable, "-m", "ranks.processes"]
     with ExitStack() as stack:
         started = [
             stack.enter_context(

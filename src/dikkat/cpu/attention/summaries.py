@@ -3,14 +3,14 @@
 A task is every `parts`-th group of rows of one batch element, so that all tasks have as much to do where later rows see
 more keys. One walk over the tiles of keys finds each row's peak and total, unless its log-sum-exp is known, its largest
 scores and what its entropy is made of; and, where values are given, their mean: all that is then the forward, and the
-rest its by-products. A running peak p that grows to p' shrinks these sums by e^(p − p'), and
+rest its by-products. A running peak p that grows to p' shrinks what was found by e^(p − p'), and
 
     Σ e^(s − p') (s − p') = e^(p − p') (Σ e^(s − p) (s − p) + (p − p') Σ e^(s − p)).
 
 Sums over rows, by key and by cell of a coarse map, need each row's final total. Where the shares e^(score − peak so
-far) of a group's rows with all keys fit into the scratch, they are kept and multiplied by each row's factor at the
-end; else a second walk makes the scores once more. These sums are in float64 from one group of rows to the next: tens
-of thousands of rows are added up.
+far) of a group's rows with all keys fit into the scratch, they are kept and multiplied by each row's factor
+at the end; else a second walk makes the scores once more. These sums are in float64 from one group of rows
+to the next: tens of thousands of rows are added up.
 """
 
 import math
